@@ -1,0 +1,46 @@
+# make demo    a shop and its jobs, in this terminal
+# make test    everything that has to be green; one leg of it: make sqlite, make wheel, ...
+# make bench   measurements
+# Another Python: make PYTHON=python3.13 test
+
+PYTHON ?= python3
+VENV := .venv
+DEMO := .venv-demo
+BENCH := .venv-bench
+LEGS := lint types postgresql sqlite newest oldest example wheel
+MATRIX = $(VENV)/bin/python -m tests.matrix
+
+.DEFAULT_GOAL := test
+.PHONY: test $(LEGS) demo bench format clean
+
+test: $(VENV)/.ready
+	@$(MATRIX) $(LEGS)
+
+$(LEGS): $(VENV)/.ready
+	@$(MATRIX) $@
+
+demo: $(DEMO)/.ready
+	@$(DEMO)/bin/python example_project/manage.py demo
+
+bench: $(BENCH)/.ready
+	@PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks
+
+format: $(VENV)/.ready
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist $(VENV) $(DEMO) $(BENCH)
+
+$(VENV)/.ready: INSTALL = -e '.[all]' --group dev
+$(DEMO)/.ready: INSTALL = -e '.[typed]'
+$(BENCH)/.ready: INSTALL = -e '.[all]' --group bench
+
+%/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "django_jobchains needs Python 3.11 or newer: make PYTHON=python3.13 ..." >&2; exit 1; }
+	@echo "Preparing $*, which takes a minute the first time ..."
+	@$(PYTHON) -m venv $*
+	@$*/bin/python -m pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$*/bin/python -m pip install -qq --disable-pip-version-check $(INSTALL)
+	@touch $@

@@ -1,0 +1,90 @@
+"""Floors: one process, bare statements, no queue around them."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from benchmarks.cells import Figures
+from benchmarks.database import connect
+from benchmarks.project.jobs import STEPS
+from benchmarks.statements import EFFECT, FINISH_MANY, FINISH_ONE, INSERT_MANY, LOCK, Claim
+from django_jobchains.ids import new_id
+
+BATCH = 50
+#: A worker of ours claims about so many at once while handlers take milliseconds.
+AHEAD = 100
+
+
+def timed(jobs: int, unit: str, run: Callable[[], object]) -> Figures:
+    started, cpu = time.perf_counter(), time.process_time()
+    run()
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
+    return {f"{unit}s/s": jobs / seconds, f"CPU µs/{unit}": cpu_seconds / jobs * 1e6}
+
+
+def drain_in_batches(type_name: str, jobs: int) -> Figures:
+    """One loop: claim 50, finish 50."""
+    claim = Claim(type_name, BATCH)
+    with connect() as bare:
+
+        def run() -> None:
+            while rows := claim(bare):
+                bare.execute(FINISH_MANY, ["1", [row[0] for row in rows]]).fetchall()
+
+        return timed(jobs, "job", run)
+
+
+def drain_with_effects(type_name: str, jobs: int, threads: int) -> Figures:
+    """Threads that share claims of 100, and write an effect and the end of each job in a transaction of its own."""
+    claim = Claim(type_name, AHEAD)
+    claimed: deque[UUID] = deque()
+    claiming = threading.Lock()
+
+    def take(bare: Any) -> UUID | None:
+        with claiming:
+            if not claimed:
+                claimed.extend(row[0] for row in claim(bare))
+            return claimed.popleft() if claimed else None
+
+    def work() -> None:
+        with connect() as bare:
+            while job_id := take(bare):
+                with bare.transaction():
+                    bare.execute(LOCK, [job_id]).fetchone()
+                    bare.execute(EFFECT, [job_id, 1])
+                    bare.execute(FINISH_ONE, ["1", job_id]).fetchone()
+
+    def run() -> None:
+        workers = [threading.Thread(target=work) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    return timed(jobs, "job", run)
+
+
+def drain_chains(type_name: str, chains: int) -> Figures:
+    """One loop: claim 50; finish them and insert their next steps in one transaction."""
+    claim = Claim(type_name, BATCH)
+    with connect() as bare:
+
+        def run() -> None:
+            while rows := claim(bare):
+                with bare.transaction():
+                    bare.execute(FINISH_MANY, ["1", [row[0] for row in rows]]).fetchall()
+                    _insert_next(bare, [(row[1], row[2] + 1) for row in rows if row[2] + 1 < STEPS], type_name)
+
+        return timed(chains * STEPS, "step", run)
+
+
+def _insert_next(bare: Any, steps: list[tuple[UUID, int]], type_name: str) -> None:
+    if steps:
+        ids = [new_id() for _ in steps]
+        names = [type_name] * len(steps)
+        inputs = [f'{{"i": {index + 1}}}' for _, index in steps]
+        params = [ids, [chain_id for chain_id, _ in steps], [index for _, index in steps], names, inputs]
+        bare.execute(INSERT_MANY, params).fetchall()

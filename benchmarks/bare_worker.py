@@ -1,0 +1,38 @@
+"""The floor of the latency cells: ``python -m benchmarks.project run_bare_worker TYPE`` runs this in a process."""
+
+import signal
+import sys
+from typing import Any
+
+from benchmarks.database import connect
+from benchmarks.project import marks
+from benchmarks.project.jobs import STEPS
+from benchmarks.statements import FINISH_ONE, INSERT_ONE, Claim
+from django_jobchains.ids import new_id
+
+CHANNEL = "bench_floor"
+
+
+def run(type_name: str) -> None:
+    """One thread, one connection: wait for a notification, then claim, mark and finish until nothing is due."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
+    last = 1 if type_name == "bench.wake" else STEPS
+    claim = Claim(type_name, 1)
+    with connect() as bare:
+        bare.execute(f"LISTEN {CHANNEL}")
+        while True:
+            while rows := claim(bare):
+                _handle(bare, rows[0], type_name, last)
+            for _ in bare.notifies(stop_after=1):
+                pass
+
+
+def _handle(bare: Any, row: tuple[Any, ...], type_name: str, last: int) -> None:
+    job_id, chain_id, index = row[:3]
+    if index + 1 == last:
+        marks.append()
+        bare.execute(FINISH_ONE, ["1", job_id]).fetchone()
+        return
+    with bare.transaction():
+        bare.execute(FINISH_ONE, ["1", job_id]).fetchone()
+        bare.execute(INSERT_ONE, [new_id(), chain_id, index + 1, type_name, type_name, '{"i": 1}']).fetchone()

@@ -1,0 +1,71 @@
+"""A cell: our figure and its floors, measured in turns and told as median and spread."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+#: What one run measured, by metric ("jobs/s").
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Target:
+    """``metric`` is at least (or at most) so much; of a floor: so much of that floor's."""
+
+    metric: str
+    at_least: float | None = None
+    at_most: float | None = None
+    of_floor: str = ""
+
+    def __str__(self) -> str:
+        word, bound = ("at most", self.at_most) if self.at_least is None else ("at least", self.at_least)
+        amount = f"{bound:.0%} of {self.of_floor}'s" if self.of_floor else f"{bound:,.0f}"
+        return f"{self.metric} {word} {amount}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """``contestants``: ours first, then the floors; each call is one run. ``prepare`` runs once, before the first."""
+
+    name: str
+    title: str
+    contestants: dict[str, Callable[[], Figures]]
+    targets: tuple[Target, ...] = ()
+    prepare: Callable[[], object] = lambda: None
+
+
+@dataclass
+class Result:
+    """``values``: by contestant and metric, one for each round."""
+
+    cell: Cell
+    values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def add(self, contestant: str, figures: Figures) -> None:
+        for metric, value in figures.items():
+            self.values.setdefault(contestant, {}).setdefault(metric, []).append(value)
+
+    def median(self, contestant: str, metric: str) -> float | None:
+        values = self.values.get(contestant, {}).get(metric)
+        return median(values) if values else None
+
+    def is_met(self, target: Target) -> bool | None:
+        """None when there is no floor to compare with."""
+        ours = self.median("ours", target.metric)
+        floor = self.median(target.of_floor, target.metric) if target.of_floor else 1.0
+        if ours is None or floor is None:
+            return None
+        if target.at_least is not None:
+            return ours >= target.at_least * floor
+        return target.at_most is None or ours <= target.at_most * floor
+
+
+def measure(cell: Cell, rounds: int, show: Callable[[str], object]) -> Result:
+    """Ours, floor, floor; ours, floor, floor: what disturbs the machine disturbs all of them."""
+    result = Result(cell)
+    cell.prepare()
+    for number in range(1, rounds + 1):
+        for name, run in cell.contestants.items():
+            show(f"{cell.name}: round {number} of {rounds}, {name}")
+            result.add(name, run())
+    return result

@@ -1,0 +1,160 @@
+"""The database that is measured: made, filled, emptied, dropped."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from django.core.management import call_command
+from django.db import connections
+from psycopg.conninfo import make_conninfo
+
+from benchmarks.project.models import Effect
+from benchmarks.project.settings import NAME, SERVER
+from django_jobchains.ids import new_id
+from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from django_jobchains.store import FinishedJob, NewJob, get_store
+
+OTHER_TYPES = 50
+
+#: What tells how much a commit costs, and how much is planned.
+SETTINGS = (
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "wal_level",
+    "shared_buffers",
+    "max_wal_size",
+    "autovacuum",
+    "jit",
+)
+
+_ID = (
+    "(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7' "
+    "|| substr(md5(random()::text), 1, 3) || '8' || substr(md5(random()::text), 1, 15))::uuid"
+)
+
+
+class NoServer(Exception):
+    """No PostgreSQL, or one whose figures would mean nothing."""
+
+
+@contextmanager
+def postgresql(*, allow_unsafe: bool) -> Iterator[dict[str, str]]:
+    """A fresh database with the tables; yields the server's settings. Raises ``NoServer``."""
+    with _server() as server:
+        settings = _settings(server)
+        if not allow_unsafe and "off" in (settings["fsync"], settings["synchronous_commit"]):
+            raise NoServer(
+                f"fsync is {settings['fsync']} and synchronous_commit is {settings['synchronous_commit']}: without a "
+                "flush at each commit the figures mean little. Turn both on, or pass --allow-unsafe."
+            )
+        server.execute(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)")
+        server.execute(f"CREATE DATABASE {NAME}")
+        try:
+            migrate("default")
+            yield settings
+        finally:
+            connections["default"].close()
+            server.execute(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)")
+
+
+def _server() -> "psycopg.Connection[Any]":
+    try:
+        return psycopg.connect(SERVER.geturl(), autocommit=True, connect_timeout=5)
+    except psycopg.OperationalError as error:
+        raise NoServer(
+            f"No PostgreSQL to measure: {error}\nSet BENCH_DATABASE_URL=postgresql://user:password@host:port/postgres, "
+            f"with a user who may create the database {NAME!r}; or leave it out with --only sqlite."
+        ) from error
+
+
+def _settings(server: "psycopg.Connection[Any]") -> dict[str, str]:
+    values = {name: server.execute(f"SHOW {name}").fetchone()[0] for name in SETTINGS}  # type: ignore[index]
+    return {"server": server.execute("SHOW server_version").fetchone()[0], **values}  # type: ignore[index]
+
+
+def migrate(using: str) -> None:
+    call_command("migrate", database=using, run_syncdb=True, verbosity=0)
+
+
+def conninfo() -> str:
+    """For a bare psycopg connection, and for pgbench."""
+    return make_conninfo(SERVER.geturl(), dbname=NAME)
+
+
+def connect() -> "psycopg.Connection[Any]":
+    """A bare connection that prepares every statement."""
+    connection = psycopg.connect(conninfo(), autocommit=True)
+    connection.prepare_threshold = 0
+    return connection
+
+
+def new_jobs(type_name: str, count: int) -> list[NewJob]:
+    ids = [new_id() for _ in range(count)]
+    return [NewJob(id_, id_, 0, type_name, type_name, "default", json.dumps({"i": 1})) for id_ in ids]
+
+
+def fill(type_name: str, count: int, using: str = "default") -> None:
+    """Only these jobs are pending; then the tables and the log are quiet."""
+    empty(using)
+    get_store(using).create(new_jobs(type_name, count))
+    settle(using)
+
+
+def add(type_name: str, count: int) -> None:
+    """As ``fill``, in a table whose other jobs stay."""
+    Job.objects.filter(type_name=type_name).delete()
+    get_store().create(new_jobs(type_name, count))
+    settle()
+
+
+def add_backlog(finished: int, pending: int) -> None:
+    """Finished jobs, and pending ones of types that nobody here serves."""
+    store = get_store()
+    empty()
+    store.create(new_jobs("bench.past", 1))
+    (job,) = store.claim("bench", 1, {"bench.past": 60})
+    store.finish([FinishedJob(job.id, job.lease_number, "1")])
+    _multiply("bench.past", finished)
+    for number in range(OTHER_TYPES):
+        store.create(new_jobs(f"bench.other_{number:02}", 1))
+    _multiply("bench.other_%", pending // OTHER_TYPES)
+
+
+def _multiply(type_name: str, count: int) -> None:
+    """Copies each row of a type so often, under ids of its own."""
+    own = {"id": "made.id", "chain_id": "made.id", "run_at": "run_at + made.n * interval '1 microsecond'"}
+    columns = [str(field.column) for field in Job._meta.concrete_fields]
+    values = ", ".join(own.get(column, f"{Job._meta.db_table}.{column}") for column in columns)
+    with connections["default"].cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {Job._meta.db_table} ({', '.join(columns)}) SELECT {values} FROM {Job._meta.db_table} "
+            f"CROSS JOIN LATERAL (SELECT n, {_ID} AS id FROM generate_series(1, %s) AS n "
+            f"WHERE {Job._meta.db_table}.id IS NOT NULL OFFSET 0) AS made WHERE type_name LIKE %s",
+            [count, type_name],
+        )
+
+
+def empty(using: str = "default") -> None:
+    tables = [model._meta.db_table for model in (JobBlocker, FailedAttempt, Job, Effect)]
+    with connections[using].cursor() as cursor:
+        if connections[using].vendor == "postgresql":
+            cursor.execute(f"TRUNCATE {', '.join(tables)}")
+        else:
+            for table in tables:
+                cursor.execute(f"DELETE FROM {table}")
+
+
+def settle(using: str = "default") -> None:
+    with connections[using].cursor() as cursor:
+        if connections[using].vendor == "postgresql":
+            cursor.execute("VACUUM ANALYZE")
+            cursor.execute("CHECKPOINT")
+        else:
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def completed(type_name: str, using: str = "default") -> int:
+    return Job.objects.using(using).filter(type_name=type_name, status="completed").count()

@@ -1,0 +1,1 @@
+"""A Django project with a few job types and a table to write to."""

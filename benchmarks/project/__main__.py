@@ -1,0 +1,9 @@
+"""``python -m benchmarks.project run_jobworker …``: the project's manage.py."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.project.settings")
+execute_from_command_line(sys.argv)

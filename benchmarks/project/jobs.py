@@ -1,0 +1,65 @@
+"""The job types that are measured."""
+
+import os
+
+from django.db import connections
+
+from benchmarks.project import marks
+from benchmarks.project.models import Effect
+from django_jobchains.processors import Continuation, Processors, RunningJob
+
+STEPS = 5
+
+processors = Processors()
+
+
+@processors.register("bench.value")
+def value(job: RunningJob[dict[str, int]]) -> int:
+    """Returns a value and writes nothing."""
+    marks.started()
+    return job.input["i"]
+
+
+@processors.register("bench.insert")
+def insert(job: RunningJob[dict[str, int]]) -> int:
+    """Writes one row with a cursor, in the transaction that completes the job."""
+    marks.started()
+    with job.complete(), connections["default"].cursor() as cursor:
+        cursor.execute("INSERT INTO project_effect (job_id, value) VALUES (%s, %s)", [job.id, job.input["i"]])
+    return job.input["i"]
+
+
+@processors.register("bench.create")
+def create(job: RunningJob[dict[str, int]]) -> int:
+    """Writes one row with the ORM, in the transaction that completes the job."""
+    marks.started()
+    with job.complete():
+        Effect.objects.create(job_id=job.id, value=job.input["i"])
+    return job.input["i"]
+
+
+@processors.register("bench.wake")
+def wake(job: RunningJob[dict[str, int]]) -> None:
+    marks.append()
+
+
+@processors.register("bench.step")
+def step(job: RunningJob[dict[str, int]]) -> Continuation | int:
+    """One of the steps of a chain."""
+    marks.started()
+    if job.input["i"] < STEPS:
+        return job.continue_with(step, {"i": job.input["i"] + 1})
+    return job.input["i"]
+
+
+@processors.register("bench.timed_step")
+def timed_step(job: RunningJob[dict[str, int]]) -> Continuation | int:
+    """One of the steps of a chain whose last one marks its time."""
+    if job.input["i"] < STEPS:
+        return job.continue_with(timed_step, {"i": job.input["i"] + 1})
+    marks.append()
+    return job.input["i"]
+
+
+if "BENCH_MARKS" in os.environ:
+    marks.watch()

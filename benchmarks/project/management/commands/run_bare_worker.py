@@ -1,0 +1,15 @@
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+
+class Command(BaseCommand):
+    help = "The floor of the latency cells."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("type_name")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        from benchmarks.bare_worker import run
+
+        run(options["type_name"])

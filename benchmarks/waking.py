@@ -1,0 +1,96 @@
+"""Latency with an idle worker process: from the commit of an enqueue to the first line of the (last) handler."""
+
+import random
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from statistics import quantiles
+
+from django.db import transaction
+
+from benchmarks.bare_worker import CHANNEL
+from benchmarks.cells import Cell, Figures, Target
+from benchmarks.database import connect, empty, settle
+from benchmarks.project.jobs import STEPS
+from benchmarks.statements import INSERT_ONE
+from benchmarks.workers import bare_worker, waiting_worker
+from django_jobchains import chains
+from django_jobchains.ids import new_id
+
+GAP_SECONDS = 0.05
+JITTER_SECONDS = 0.03
+WARM_UP = 3
+LONGEST_SECONDS = 30
+
+#: Enqueues one job and returns the time just after its commit.
+Enqueue = Callable[[], float]
+
+
+def cells(*, is_quick: bool) -> Iterator[Cell]:
+    samples = 40 if is_quick else 250
+    yield Cell(
+        "wake-up",
+        f"enqueue's commit to the first line of the handler, idle worker process, {samples} samples",
+        {name: partial(run, "bench.wake", samples) for name, run in (("ours", _ours), ("bare LISTEN", _bare))},
+        (Target("p95 ms", at_most=10),),
+    )
+    yield Cell(
+        "chain-latency",
+        f"enqueue's commit to the first line of the handler of step {STEPS}, {samples} samples",
+        {name: partial(run, "bench.timed_step", samples) for name, run in (("ours", _ours), ("bare LISTEN", _bare))},
+    )
+
+
+def _ours(type_name: str, samples: int) -> Figures:
+    def enqueue() -> float:
+        times = []
+        with transaction.atomic():
+            transaction.on_commit(lambda: times.append(time.time()))  # runs before the wake-up is sent
+            chains.enqueue(type_name, {"i": 1})
+        return times[0]
+
+    return _measure(waiting_worker, type_name, enqueue, samples)
+
+
+def _bare(type_name: str, samples: int) -> Figures:
+    with connect() as bare:
+
+        def enqueue() -> float:
+            id_ = new_id()
+            bare.execute(INSERT_ONE, [id_, id_, 0, type_name, type_name, '{"i": 1}']).fetchone()
+            committed = time.time()
+            bare.execute(f"NOTIFY {CHANNEL}")
+            return committed
+
+        return _measure(bare_worker, type_name, enqueue, samples)
+
+
+def _measure(
+    worker: Callable[[str, Path], AbstractContextManager[None]], type_name: str, enqueue: Enqueue, samples: int
+) -> Figures:
+    empty()
+    settle()
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder, "times")
+        times.touch()
+        with worker(type_name, times):
+            milliseconds = [_sample(enqueue, times) for _ in range(WARM_UP + samples)][WARM_UP:]
+    percentiles = quantiles(milliseconds, n=100)
+    return {f"p{number} ms": percentiles[number - 1] for number in (50, 95, 99)}
+
+
+def _sample(enqueue: Enqueue, times: Path) -> float:
+    time.sleep(GAP_SECONDS + random.random() * JITTER_SECONDS)
+    size = times.stat().st_size
+    committed = enqueue()
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while times.stat().st_size < size + 8:
+        if time.monotonic() > deadline:
+            raise TimeoutError("No handler ran.")
+        time.sleep(0.0005)
+    handled: float = struct.unpack("<d", times.read_bytes()[size : size + 8])[0]
+    return (handled - committed) * 1000

@@ -1,0 +1,186 @@
+"""One try at one job: decode, handle, complete; or reschedule, fail, abandon.
+
+``Attempt.run`` never raises. What it could not write in the handler's own transaction it returns, to be written by
+whoever ran it: a completed job in a batch with others, a failed one in a transaction of its own.
+"""
+
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from logging import getLogger
+from typing import Any
+
+from django_jobchains.exceptions import (
+    FailJob,
+    InvalidInput,
+    JobAborted,
+    LeaseLost,
+    PhaseError,
+    RescheduleJob,
+)
+from django_jobchains.phases import AttemptPhases
+from django_jobchains.policies import AttemptPolicy
+from django_jobchains.processors import Processor, Registry
+from django_jobchains.running import AbortSignal, Continuation, RunningJob
+from django_jobchains.schedules import when
+from django_jobchains.store import ClaimedJob, Effects, FailedTry, FinishedJob, Store
+from django_jobchains.texts import describe, traceback_of
+
+logger = getLogger("django_jobchains")
+
+
+class Ending(StrEnum):
+    """How an attempt ended."""
+
+    COMPLETED = "completed"
+    RESCHEDULED = "rescheduled"
+    FAILED = "failed"
+    #: Somebody else has the job, or it is gone: nothing was written.
+    ABANDONED = "abandoned"
+    #: It was asked to stop, by ``chains.cancel``.
+    CANCELLED = "cancelled"
+    #: The worker stops; the attempt does not count.
+    HANDED_BACK = "handed_back"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How an attempt ended, with the row that says so, still to be written unless ``is_committed``."""
+
+    job: ClaimedJob
+    ending: Ending
+    finished: FinishedJob | None = None
+    failed: FailedTry | None = None
+    #: Written already, in the handler's own transaction,
+    is_committed: bool = False
+    #: and what that changed for others, who are still to hear of it.
+    effects: Effects = field(default_factory=Effects)
+    seconds: float = 0.0
+    #: One line for people; "" when all went well.
+    error: str = ""
+
+
+def not_started(job: ClaimedJob, policy: AttemptPolicy, error: BaseException) -> Outcome:
+    """The outcome of a claimed job for which no attempt could be made."""
+    text = describe(error)
+    failed = FailedTry(job.id, job.lease_number, text, traceback_of(error))
+    failed.delay_seconds = policy.backoff.seconds(job.attempt)
+    return Outcome(job, Ending.RESCHEDULED, failed=failed, error=text)
+
+
+class Attempt:
+    def __init__(
+        self,
+        job: ClaimedJob,
+        processor: Processor,
+        *,
+        policy: AttemptPolicy,
+        store: Store,
+        registry: Registry,
+        signal: AbortSignal | None = None,
+    ) -> None:
+        self.job = job
+        self.processor = processor
+        self.policy = policy
+        self.store = store
+        self.signal = signal or AbortSignal()
+        self.phases = AttemptPhases(job, processor, policy.lease, store, registry, self.signal)
+        #: An input that cannot be read will not get better: no other attempt.
+        self._has_input = False
+
+    def run(self) -> Outcome:
+        """Runs the handler on this thread; whatever it does, returns how the attempt ended."""
+        started = time.perf_counter()
+        try:
+            self.phases.begin()
+            outcome = self._complete(self._handle())
+        except BaseException as error:  # SystemExit and the like end an attempt, never the worker
+            outcome = self._not_completed(error)
+        self.phases.end()
+        outcome.seconds = time.perf_counter() - started
+        return outcome
+
+    def _handle(self) -> Any:
+        value = self.processor.job_type.input_codec.decode(self.job.input, InvalidInput)
+        self._has_input = True
+        running = RunningJob(self.job, value, self.signal, self.phases)
+        if self.processor.mode == "atomic":
+            with self.phases.prepare("atomic"):
+                return self.processor.function(running)
+        return self.processor.function(running)
+
+    def _complete(self, result: Any) -> Outcome:
+        self.signal.is_over = True
+        self.phases.check_after_handler()
+        finished = self._finished(result)
+        if not self.phases.is_open:
+            return Outcome(self.job, Ending.COMPLETED, finished)
+        effects = self._finish_in_transaction(finished)
+        return Outcome(self.job, Ending.COMPLETED, finished, is_committed=True, effects=effects)
+
+    def _finished(self, result: Any) -> FinishedJob:
+        finished = FinishedJob(self.job.id, self.job.lease_number)
+        if isinstance(result, Continuation):
+            if result is not self.phases.continuation:
+                raise PhaseError("The handler returned a continuation that is not its own job's.")
+            finished.continuation = result.job
+        elif self.phases.continuation is not None:
+            raise PhaseError("job.continue_with(…) must be returned: 'return job.continue_with(…)'.")
+        else:
+            finished.output = self.processor.job_type.encode_output(result)
+        return finished
+
+    def _finish_in_transaction(self, finished: FinishedJob) -> Effects:
+        effects = Effects()
+        if finished.key not in self.store.finish([finished], effects, is_locked=True):
+            raise LeaseLost(self.job.id, "taken_by_another_worker")
+        self._commit()
+        return effects
+
+    def _commit(self) -> None:
+        """Commits. After an error the row tells whether it did: the reply may be lost, or an on_commit hook failed."""
+        try:
+            self.phases.commit()
+        except Exception:
+            if self.store.look(self.job.id) != ("completed", self.job.lease_number):
+                raise
+            logger.exception("Job %s is completed; an error after its commit changes nothing.", self.job.id)
+
+    def _not_completed(self, error: BaseException) -> Outcome:
+        self.signal.is_over = True
+        self.phases.give_up(error)
+        if isinstance(error, LeaseLost):
+            return Outcome(self.job, Ending.ABANDONED, error=str(error))
+        if isinstance(error, JobAborted) and self.signal.reason == "worker_stopping":
+            return Outcome(self.job, Ending.HANDED_BACK, error=str(error))
+        return self._failed_try(error)
+
+    def _failed_try(self, error: BaseException) -> Outcome:
+        is_last = self._is_last(error)
+        run_at, delay_seconds = (None, None) if is_last else self._next_try(error)
+        text = describe(error)
+        failed = FailedTry(self.job.id, self.job.lease_number, text, traceback_of(error), run_at, delay_seconds)
+        return Outcome(self.job, Ending.FAILED if is_last else Ending.RESCHEDULED, failed=failed, error=text)
+
+    def _is_last(self, error: BaseException) -> bool:
+        if isinstance(error, FailJob) or not self._has_input:
+            return True
+        most = self.job.max_attempts or self.policy.max_attempts
+        if most is not None and self.job.attempt >= most:
+            return True
+        return not isinstance(error, RescheduleJob) and not self._is_retried(error)
+
+    def _is_retried(self, error: BaseException) -> bool:
+        try:
+            return self.processor.retry.allows(error)
+        except BaseException as problem:
+            error.add_note(f"retry_if itself failed, so the job is tried again: {describe(problem)}")
+            return True
+
+    def _next_try(self, error: BaseException) -> tuple[Any, float | None]:
+        if isinstance(error, RescheduleJob):
+            try:
+                return when(error.run_at, error.delay)
+            except Exception as problem:
+                error.add_note(f"The backoff is used instead: {describe(problem)}")
+        return None, self.policy.backoff.seconds(self.job.attempt)

@@ -1,0 +1,75 @@
+"""System checks: the problem in ``msg``, the remedy in ``hint``."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.core import checks
+from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from django_jobchains.conf import get_settings
+from django_jobchains.exceptions import RegistryError
+from django_jobchains.notifications import get_notifier
+from django_jobchains.processors import get_registry
+
+
+@register("jobchains")
+def check_settings(**kwargs: Any) -> list[CheckMessage]:
+    try:
+        alias = get_settings().DATABASE
+    except ImproperlyConfigured as error:
+        return [Error(str(error), hint="Correct settings.JOBCHAINS.", id="jobchains.E001")]
+    if alias not in connections.settings:
+        known = ", ".join(connections.settings)
+        problem = f"JOBCHAINS['DATABASE'] is {alias!r}, which is not in DATABASES."
+        return [Error(problem, hint=f"Known: {known}.", id="jobchains.E002")]
+    try:
+        get_notifier(alias)
+    except ImproperlyConfigured as error:
+        return [Error(str(error), hint="Correct settings.JOBCHAINS['NOTIFIER'].", id="jobchains.E005")]
+    return []
+
+
+@register("jobchains")
+def check_registry(**kwargs: Any) -> list[CheckMessage]:
+    registry = get_registry()
+    try:
+        registry.check()
+    except RegistryError as error:
+        return [Error(str(error), hint="A name belongs to one job type in the whole project.", id="jobchains.E003")]
+    return list(_unknown_names(registry.job_types()))
+
+
+def _unknown_names(types: dict[str, Any]) -> Iterator[CheckMessage]:
+    for job_type in types.values():
+        for name in sorted(job_type.continues_with or ()):
+            if name not in types:
+                yield _unknown(f"{job_type.name!r} continues_with {name!r}", "jobchains.E004")
+        for name in sorted(job_type.blockers or ()):
+            if name not in types:
+                yield _unknown(f"{job_type.name!r} accepts blockers of {name!r}", "jobchains.E006")
+
+
+def _unknown(claim: str, id: str) -> Error:
+    hint = "Correct the name, or add the app whose jobs module declares it to INSTALLED_APPS."
+    return Error(f"{claim}, which no app declares.", hint=hint, id=id)
+
+
+@register(Tags.database)
+def check_database(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    if check_settings():
+        return []
+    alias = get_settings().DATABASE
+    if alias not in (databases or ()) or connections[alias].vendor != "sqlite":
+        return []
+    if connections[alias].settings_dict["OPTIONS"].get("transaction_mode") == "IMMEDIATE":
+        return []
+    return [
+        checks.Warning(
+            f"Transactions on the SQLite database {alias!r} begin as readers: enqueueing after a read fails with "
+            "'database is locked' when another process wrote in between.",
+            hint="Set OPTIONS = {'transaction_mode': 'IMMEDIATE', 'timeout': 20} for it.",
+            id="jobchains.W001",
+        )
+    ]

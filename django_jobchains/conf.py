@@ -1,0 +1,99 @@
+"""The settings: one typed, frozen object, built late from ``settings.JOBCHAINS``; an unknown key is an error."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Each field is a key of ``JOBCHAINS``. Durations are seconds."""
+
+    #: Alias of the database that holds the job tables.
+    DATABASE: str = "default"
+    #: ``{"BACKEND": dotted path, "OPTIONS": {...}}``; empty: the notifier made for the database's vendor.
+    NOTIFIER: Mapping[str, Any] = field(default_factory=dict)
+    #: Attempts that run at once in one worker.
+    SLOTS: int = 10
+    #: Queue of jobs that name none.
+    QUEUE: str = "default"
+    #: How long an idle worker waits before it asks the database again without a wake-up.
+    POLL_SECONDS: float = 60
+    #: How long a claimed job belongs to its worker without a renewal (renewed at a third of it).
+    LEASE_SECONDS: float = 60
+    #: How often a worker looks for jobs whose lease ran out.
+    REAP_SECONDS: float = 10
+    #: How often a worker looks for blocked jobs that wait for nothing.
+    SWEEP_SECONDS: float = 60
+    #: Wait before the second try; it is multiplied at each further try, up to the maximum.
+    BACKOFF_INITIAL_SECONDS: float = 10
+    BACKOFF_MULTIPLIER: float = 2
+    BACKOFF_MAXIMUM_SECONDS: float = 300
+    #: Share of the wait that is random, 0 to 1.
+    BACKOFF_JITTER: float = 0.1
+    #: Attempts before a job fails; None: for ever.
+    MAX_ATTEMPTS: int | None = None
+    #: Lost leases (a worker died or hung) before a job fails.
+    MAX_CRASHES: int = 10
+    #: How long a stopping worker lets running handlers end by themselves.
+    SHUTDOWN_SECONDS: float = 30
+    #: Largest encoded input or output.
+    MAX_PAYLOAD_BYTES: int = 1024 * 1024
+    #: Deepest nesting of an input or output.
+    MAX_PAYLOAD_DEPTH: int = 100
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise ImproperlyConfigured(f"JOBCHAINS[{name!r}] must be above 0, not {getattr(self, name)!r}.")
+        if self.BACKOFF_MULTIPLIER < 1:
+            raise ImproperlyConfigured("JOBCHAINS['BACKOFF_MULTIPLIER'] must be 1 or more.")
+        if not 0 <= self.BACKOFF_JITTER <= 1:
+            raise ImproperlyConfigured("JOBCHAINS['BACKOFF_JITTER'] is a share: 0 to 1.")
+        if self.MAX_ATTEMPTS is not None and self.MAX_ATTEMPTS < 1:
+            raise ImproperlyConfigured("JOBCHAINS['MAX_ATTEMPTS'] must be 1 or more, or None for no limit.")
+
+
+_POSITIVE = (
+    "SLOTS",
+    "POLL_SECONDS",
+    "LEASE_SECONDS",
+    "REAP_SECONDS",
+    "SWEEP_SECONDS",
+    "BACKOFF_INITIAL_SECONDS",
+    "BACKOFF_MULTIPLIER",
+    "BACKOFF_MAXIMUM_SECONDS",
+    "MAX_CRASHES",
+    "SHUTDOWN_SECONDS",
+    "MAX_PAYLOAD_BYTES",
+    "MAX_PAYLOAD_DEPTH",
+)
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """The settings in force now; follows ``override_settings``."""
+    given: Mapping[str, Any] = getattr(django_settings, "JOBCHAINS", {})
+    if not isinstance(given, Mapping):
+        raise ImproperlyConfigured(f"JOBCHAINS must be a dict, not {given!r}.")
+    known = {field.name for field in fields(Settings)}
+    if unknown := sorted(set(given) - known):
+        names = ", ".join(sorted(known))
+        raise ImproperlyConfigured(f"Unknown keys in JOBCHAINS: {', '.join(unknown)}. Known: {names}.")
+    try:
+        return Settings(**given)
+    except TypeError as error:
+        raise ImproperlyConfigured(f"A value in JOBCHAINS has the wrong type: {error}") from error
+
+
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting == "JOBCHAINS":
+        get_settings.cache_clear()
+
+
+setting_changed.connect(_forget)

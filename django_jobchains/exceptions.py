@@ -1,0 +1,230 @@
+"""Every error of the package, each with its message and its remedy.
+
+JobchainsError
+├── RegistryError                a job type or processor is declared wrongly
+│   ├── DuplicateJobType
+│   ├── JobTypeNotFound
+│   └── ProcessorNotFound
+├── InvalidPayload               an input or output is not what the job type takes
+│   ├── InvalidInput
+│   └── InvalidOutput
+├── NotAnEntryType               the type may only be continued to
+├── ContinuationNotAllowed       the type is not in ``continues_with``
+├── InvalidBlockers              the same blocker twice, a type not accepted, a circle
+├── DuplicateJobId
+├── ChainNotFound
+├── JobNotFound
+├── JobNotRunnable               its status does not allow run_now() or reschedule()
+├── JobAlreadyCompleted
+├── JobNotCompletable            it failed or was cancelled: retry it first
+├── JobTypeMismatch
+├── ChainReferenced              a job outside the set waits for a chain that is to be deleted
+├── ChainTimeout                 a chain did not end in time
+├── ChainFailed                  the result of a chain that failed
+├── ChainCancelled
+├── InvalidCursor
+├── PhaseError                   prepare(), complete() or continue_with() used out of order
+├── TransactionLeftOpen          a handler returned with a transaction of its own still open
+├── LeaseLost                    this attempt may not write any more
+└── JobAborted                   raised by ``job.signal.raise_if_aborted()``
+
+RescheduleJob, FailJob           raised *by* handlers to say how an attempt ends
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+
+class JobchainsError(Exception):
+    """The base of every error this package raises."""
+
+
+class RegistryError(JobchainsError):
+    """A job type or a processor is declared wrongly."""
+
+
+class DuplicateJobType(RegistryError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Job type {name!r} is declared twice. Give one of them another name, or register a processor "
+                         "for the existing JobType object: @processors.register(that_job_type).")  # fmt: skip
+
+
+class JobTypeNotFound(RegistryError):
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        names = ", ".join(sorted(known)) or "none"
+        super().__init__(f"No job type {name!r}. Is its app in INSTALLED_APPS, with a jobs module? Known: {names}.")
+
+
+class ProcessorNotFound(RegistryError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"No processor for {name!r}: is its app in INSTALLED_APPS, with a jobs module?")
+
+
+class InvalidPayload(JobchainsError, ValueError):
+    """``path`` says where in the value, as in ``$.items[3].price``."""
+
+    def __init__(self, message: str, path: str = "$") -> None:
+        self.path = path
+        super().__init__(message)
+
+
+class InvalidInput(InvalidPayload):
+    """The input is not what the job type takes, or is not JSON."""
+
+
+class InvalidOutput(InvalidPayload):
+    """The output is not what the job type returns, or is not JSON."""
+
+
+class NotAnEntryType(JobchainsError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name!r} is declared with entry=False: it can only be continued to, not enqueued.")
+
+
+class ContinuationNotAllowed(JobchainsError):
+    def __init__(self, name: str, target: str, allowed: Iterable[str]) -> None:
+        names = ", ".join(sorted(allowed)) or "nothing"
+        super().__init__(f"{name!r} may continue with {names}, not with {target!r}: add it to continues_with.")
+
+
+class DuplicateJobId(JobchainsError):
+    def __init__(self, ids: Iterable[UUID]) -> None:
+        self.ids = tuple(ids)
+        text = ", ".join(map(str, self.ids)) or "one of the given ids"
+        super().__init__(f"A job with this id exists already: {text}. Nothing was created; give another id, or none.")
+
+
+class ChainNotFound(JobchainsError):
+    def __init__(self, chain_id: UUID) -> None:
+        self.chain_id = chain_id
+        super().__init__(f"No chain {chain_id}: it was never committed, or it was deleted.")
+
+
+class InvalidBlockers(JobchainsError, ValueError):
+    """These chains cannot be the blockers of that job; the message says why."""
+
+
+class JobNotFound(JobchainsError):
+    def __init__(self, job_id: UUID) -> None:
+        self.job_id = job_id
+        super().__init__(f"No job {job_id}: it was never committed, or it was deleted. Nothing was changed.")
+
+
+class JobNotRunnable(JobchainsError):
+    """``status`` is the job's; ``run_now`` and ``reschedule`` move pending jobs only."""
+
+    def __init__(self, job_id: UUID, status: str) -> None:
+        self.job_id = job_id
+        self.status = status
+        remedy = {
+            "blocked": "it waits for other chains",
+            "running": "it runs already",
+            "completed": "it has run",
+        }.get(status, "use chains.retry")
+        super().__init__(f"Job {job_id} is {status}, not pending: {remedy}. Nothing was changed.")
+
+
+class JobAlreadyCompleted(JobchainsError):
+    def __init__(self, job_id: UUID) -> None:
+        self.job_id = job_id
+        super().__init__(f"Job {job_id} is completed already, and what is completed stays so.")
+
+
+class JobNotCompletable(JobchainsError):
+    def __init__(self, job_id: UUID, status: str) -> None:
+        self.job_id = job_id
+        self.status = status
+        super().__init__(f"Job {job_id} is {status}: use chains.retry first, then complete it.")
+
+
+class JobTypeMismatch(JobchainsError):
+    def __init__(self, job_id: UUID, expected: str, actual: str) -> None:
+        self.job_id = job_id
+        self.expected = expected
+        self.actual = actual
+        super().__init__(f"The chain's current job {job_id} is a {actual!r}, not a {expected!r}: it has gone on.")
+
+
+class ChainReferenced(JobchainsError):
+    """``references`` pairs each chain with a job outside the set that needs it."""
+
+    def __init__(self, references: Iterable[tuple[UUID, UUID]]) -> None:
+        self.references = tuple(references)
+        text = ", ".join(f"{chain} by job {job}" for chain, job in self.references)
+        super().__init__(f"Chains are needed as blockers: {text}. Delete those chains too, or cancel and delete them "
+                         "first. Nothing was deleted.")  # fmt: skip
+
+
+class ChainTimeout(JobchainsError, TimeoutError):
+    def __init__(self, chain_id: UUID, seconds: float) -> None:
+        self.chain_id = chain_id
+        super().__init__(f"Chain {chain_id} did not end within {seconds:g} seconds. It goes on; wait again.")
+
+
+class ChainFailed(JobchainsError):
+    """``error`` is the last error of its last job."""
+
+    def __init__(self, chain_id: UUID, error: str) -> None:
+        self.chain_id = chain_id
+        self.error = error
+        super().__init__(f"Chain {chain_id} failed: {error}")
+
+
+class ChainCancelled(JobchainsError):
+    def __init__(self, chain_id: UUID) -> None:
+        self.chain_id = chain_id
+        super().__init__(f"Chain {chain_id} was cancelled.")
+
+
+class InvalidCursor(JobchainsError, ValueError):
+    def __init__(self, cursor: str) -> None:
+        super().__init__(f"{cursor[:100]!r} is no cursor of such a page: start again without one.")
+
+
+class PhaseError(JobchainsError):
+    """prepare(), complete() or continue_with() was used out of order."""
+
+
+class TransactionLeftOpen(JobchainsError):
+    def __init__(self, alias: str) -> None:
+        super().__init__(f"The handler returned with a transaction open on database {alias!r}. It was rolled back: use "
+                         "'with transaction.atomic():', job.prepare() or job.complete().")  # fmt: skip
+
+
+class LeaseLost(JobchainsError):
+    """The attempt's lease number is no longer the job's: nothing was written. ``reason`` is an abort reason."""
+
+    def __init__(self, job_id: UUID, reason: str) -> None:
+        self.job_id = job_id
+        self.reason = reason
+        super().__init__(f"This attempt may no longer write to job {job_id}: {reason.replace('_', ' ')}.")
+
+
+class JobAborted(JobchainsError):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"The attempt was asked to stop: {reason.replace('_', ' ')}.")
+
+
+class RescheduleJob(Exception):
+    """Raise in a handler to try again exactly then, instead of after the backoff.
+
+    ``delay``: a timedelta or seconds from now (database clock). ``run_at``: an aware datetime. Give one of them.
+    It counts as an attempt, so ``max_attempts`` still bounds it.
+    """
+
+    def __init__(self, *, delay: timedelta | float | None = None, run_at: datetime | None = None) -> None:
+        if (delay is None) == (run_at is None):
+            raise TypeError("RescheduleJob takes delay= or run_at=, one of them.")
+        self.delay = delay
+        self.run_at = run_at
+        super().__init__(f"rescheduled to {run_at}" if run_at else f"rescheduled in {delay}")
+
+
+class FailJob(Exception):
+    """Raise in a handler to give up now: status ``failed``, no retry."""
+
+    def __init__(self, reason: str = "", *details: Any) -> None:
+        super().__init__(reason, *details)

@@ -1,0 +1,82 @@
+"""Wake-ups: hints that there may be work. They never carry truth; a lost one costs time, never work."""
+
+import os
+from collections.abc import Collection
+from functools import lru_cache, partial
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.db import connections, transaction
+from django.utils.module_loading import import_string
+
+from django_jobchains.conf import get_settings
+from django_jobchains.notifications.base import (
+    EVERY,
+    Hint,
+    Listener,
+    Notifier,
+    NullNotifier,
+    chain_finished,
+    job_scheduled,
+    ownership_lost,
+)
+
+__all__ = (
+    "EVERY",
+    "Hint",
+    "Listener",
+    "Notifier",
+    "NullNotifier",
+    "chain_finished",
+    "get_notifier",
+    "job_scheduled",
+    "ownership_lost",
+    "publish_after_commit",
+)
+
+_BY_VENDOR = {
+    "postgresql": "django_jobchains.notifications.postgres.PostgresNotifier",
+    "sqlite": "django_jobchains.notifications.sqlite.SqliteNotifier",
+}
+
+
+def publish_after_commit(using: str, hints: Collection[Hint]) -> None:
+    """Sends hints after the outermost commit; a rollback, also of a savepoint, drops its own.
+
+    In manual transaction management nobody knows when that is: the workers' next poll finds the jobs.
+    """
+    connection = connections[using]
+    if connection.in_atomic_block or connection.get_autocommit():
+        transaction.on_commit(partial(get_notifier(using).publish, hints), using=using, robust=True)
+
+
+def get_notifier(using: str) -> Notifier:
+    """The notifier of a database alias, as ``JOBCHAINS["NOTIFIER"]`` says, or the one made for its vendor."""
+    return _notifier(using)
+
+
+@lru_cache(maxsize=32)
+def _notifier(using: str) -> Notifier:
+    given: dict[str, Any] = dict(get_settings().NOTIFIER)
+    path = given.pop("BACKEND", None) or _BY_VENDOR.get(connections[using].vendor)
+    options = given.pop("OPTIONS", {})
+    if given:
+        unknown = ", ".join(given)
+        raise ImproperlyConfigured(f"Unknown keys in JOBCHAINS['NOTIFIER']: {unknown}. Known: BACKEND, OPTIONS.")
+    if path is None:
+        return NullNotifier(using)
+    try:
+        notifier: Notifier = import_string(path)(using, **options)
+    except (ImportError, TypeError) as error:
+        raise ImproperlyConfigured(f"JOBCHAINS['NOTIFIER']: {path} cannot be used: {error}") from error
+    return notifier
+
+
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting in ("JOBCHAINS", "DATABASES"):
+        _notifier.cache_clear()
+
+
+setting_changed.connect(_forget)
+os.register_at_fork(after_in_child=_notifier.cache_clear)

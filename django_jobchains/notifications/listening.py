@@ -1,0 +1,69 @@
+"""A listener with a thread of its own, which connects, watches, and connects again."""
+
+import random
+import threading
+from collections.abc import Callable
+from logging import getLogger
+
+from django_jobchains.notifications.base import LOOK, Hint, Listener
+
+logger = getLogger("django_jobchains")
+
+FIRST_RETRY_SECONDS = 0.2
+LAST_RETRY_SECONDS = 10.0
+CLOSE_SECONDS = 0.5
+
+
+class ListeningThread(Listener):
+    """Runs ``watch`` again and again: a subclass connects there, calls ``connected`` and passes hints until closed."""
+
+    def __init__(self, name: str, on_hint: Callable[[Hint], None]) -> None:
+        self.on_hint = on_hint
+        self.closing = threading.Event()
+        self._connected = threading.Event()
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def watch(self) -> None:
+        raise NotImplementedError
+
+    def connected(self) -> None:
+        """Subscribed: from now on hints arrive, and what was committed before is looked for."""
+        self._failures = 0
+        self._connected.set()
+        self.look()
+
+    def look(self) -> None:
+        for hint in LOOK:
+            self.on_hint(hint)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._connected.is_set() and self._thread.is_alive()
+
+    def wait_until_connected(self, seconds: float) -> bool:
+        return self._connected.wait(seconds)
+
+    def close(self) -> None:
+        self.closing.set()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while not self.closing.is_set():
+            try:
+                self.watch()
+            except Exception as error:
+                self._report(error)
+            finally:
+                self._connected.clear()
+            self.closing.wait(self._pause())
+
+    def _report(self, error: Exception) -> None:
+        if not self.closing.is_set():
+            self._failures += 1
+            logger.warning("Listening for wake-ups failed (%d in a row), polling meanwhile: %s", self._failures, error)
+
+    def _pause(self) -> float:
+        wait = min(FIRST_RETRY_SECONDS * 2.0 ** min(self._failures, 10), LAST_RETRY_SECONDS)
+        return wait * random.uniform(0.5, 1)  # noqa: S311 - jitter

@@ -1,0 +1,208 @@
+"""What goes into a job and comes out of it: strict JSON, and typed values by pydantic when it is installed.
+
+``encode``/``decode`` hold the rule that what is enqueued is read back equal: no NaN or Infinity, no NUL and no lone
+surrogate (jsonb refuses them), only string keys, bounded depth and size. The error names the path.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from math import isfinite
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin
+
+from django_jobchains.conf import get_settings
+from django_jobchains.exceptions import InvalidInput, InvalidPayload, RegistryError
+
+_SCALARS = frozenset({str, int, float, bool, NoneType})
+_JSON_TYPES = _SCALARS | {dict, list, object}
+#: From here on ``repr`` of a float has an exponent, which jsonb gives back as an integer: 1e+23 would change its value.
+_FIRST_FLOAT_WITH_EXPONENT = 1e16
+#: Whatever the setting said when it was written, a stored value is not read when it is nested deeper.
+DEEPEST_READ = 900
+_STRING_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+?\d+')
+
+
+def encode(value: Any, error: type[InvalidPayload] = InvalidInput) -> str:
+    """The JSON text of ``value``; raises ``error`` with the path of what is no JSON, too deep or too large."""
+    has_large_float = _Check(error, get_settings().MAX_PAYLOAD_DEPTH).run(value)
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError as problem:
+        raise error(f"The value cannot be written as JSON: {problem}.") from problem
+    if has_large_float:
+        text = _STRING_OR_EXPONENT.sub(_write_out, text)
+    limit = get_settings().MAX_PAYLOAD_BYTES
+    if len(text) > limit or (not text.isascii() and len(text.encode()) > limit):
+        raise error(
+            f"The value is {len(text.encode()):,} bytes of JSON; the limit is {limit:,} "
+            "(JOBCHAINS['MAX_PAYLOAD_BYTES']). Store the data elsewhere and give the job its key."
+        )
+    return text
+
+
+def decode(text: str, error: type[InvalidPayload] = InvalidInput) -> Any:
+    """The value of a stored text; ``error`` for one that something else than ``encode`` wrote."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise error(f"The stored value cannot be decoded: {type(problem).__name__}: {problem}") from problem
+    if text.count("[") + text.count("{") > DEEPEST_READ:  # some versions of Python decode what others cannot
+        _Check(error, DEEPEST_READ).run(value)
+    return value
+
+
+def _write_out(match: re.Match[str]) -> str:
+    token = match.group()
+    return token if token.startswith('"') else f"{Decimal(float(token)):f}.0"
+
+
+class _Check:
+    """Walks a value without recursion and raises for the first part of it that would not be read back equal."""
+
+    def __init__(self, error: type[InvalidPayload], depth_limit: int) -> None:
+        self.error = error
+        self.depth_limit = depth_limit
+        self.has_large_float = False
+
+    def run(self, value: Any) -> bool:
+        open_values: list[tuple[Any, _Path | None]] = [(value, None)]
+        left = get_settings().MAX_PAYLOAD_BYTES // 2 + 1
+        while open_values:
+            part, path = open_values.pop()
+            left -= 1  # each part takes two bytes: a list that holds itself thousandfold is not walked to its end
+            if left < 0:
+                self._refuse("too many values (JOBCHAINS['MAX_PAYLOAD_BYTES'])", None)
+            if isinstance(part, dict):
+                depth = self._depth(path)
+                open_values.extend([(item, (path, key, depth)) for key, item in self._members(part, path)])
+            elif isinstance(part, list):
+                depth = self._depth(path)
+                open_values.extend([(item, (path, index, depth)) for index, item in enumerate(part)])
+            else:
+                self._scalar(part, path)
+        return self.has_large_float
+
+    def _members(self, part: dict[Any, Any], path: "_Path | None") -> Iterable[tuple[str, Any]]:
+        for key in part:
+            if not isinstance(key, str):
+                self._refuse(f"a key must be a string, not {key!r} (JSON would change it)", path)
+            self._text(key, path)
+        return part.items()
+
+    def _scalar(self, part: Any, path: "_Path | None") -> None:
+        if isinstance(part, str):
+            self._text(part, path)
+        elif isinstance(part, float):
+            if not isfinite(part):
+                self._refuse(f"{part!r} is not JSON", path)
+            if abs(part) >= _FIRST_FLOAT_WITH_EXPONENT:
+                self.has_large_float = True
+        elif not (part is None or isinstance(part, int)):
+            self._refuse(
+                f"{type(part).__name__} is not JSON: annotate the handler with a dataclass that holds it, or pass a "
+                "string or number",
+                path,
+            )
+
+    def _text(self, part: str, path: "_Path | None") -> None:
+        if "\0" in part:
+            self._refuse("a NUL character cannot be stored", path)
+        if not part.isascii():
+            try:
+                part.encode()
+            except UnicodeEncodeError:
+                self._refuse("a lone surrogate cannot be stored", path)
+
+    def _depth(self, path: "_Path | None") -> int:
+        """How deep the members of the value at this path are."""
+        depth = path[2] + 1 if path else 1
+        if depth > self.depth_limit:
+            self._refuse(f"nested deeper than {self.depth_limit} levels (JOBCHAINS['MAX_PAYLOAD_DEPTH'])", None)
+        return depth
+
+    def _refuse(self, reason: str, path: "_Path | None") -> None:
+        place = _written(path)
+        raise self.error(f"At {place}: {reason}.", place)
+
+
+#: The path of the value around it, the key or index in that, and how deep it is.
+_Path = tuple[Any, str | int, int]
+
+
+def _written(path: _Path | None) -> str:
+    steps: list[str] = []
+    while path is not None:
+        path, key, _ = path
+        steps.append(f"[{key}]" if isinstance(key, int) else f".{key}")
+    return "$" + "".join(reversed(steps))
+
+
+Value = TypeVar("Value")
+
+
+class Codec:
+    """Turns values of one annotation into JSON text and back.
+
+    JSON's own types (and no annotation) need nothing. Anything else, and checking of what is annotated, is pydantic's
+    ``TypeAdapter``: without it a dataclass annotation is an error when the job type is declared.
+    """
+
+    def __init__(self, annotation: Any = Any) -> None:
+        self.annotation = annotation
+        self._adapter: Any = None if annotation in (Any, object) else _type_adapter(annotation)
+
+    def encode(self, value: Any, error: type[InvalidPayload]) -> str:
+        if self._adapter is None:
+            return encode(value, error)
+        try:
+            plain = self._adapter.dump_python(value, mode="json", warnings="error")
+            text = encode(plain, error)
+            self._check_read_back(value, plain, error)
+        except InvalidPayload:
+            raise
+        except Exception as problem:  # pydantic's own errors, and whatever a user's validator raises
+            raise error(f"Not a {_name(self.annotation)}: {problem}") from problem
+        return text
+
+    def _check_read_back(self, value: Any, plain: Any, error: type[InvalidPayload]) -> None:
+        """A datetime in a field of Any, say, would come back as a string."""
+        back = self._adapter.validate_python(plain)
+        if back != value and back == self._adapter.validate_python(plain):  # else it has no equality to go by
+            raise error(f"It would be read back as {back!r}: annotate the part that changes with its type.")
+
+    def decode(self, text: str, error: type[InvalidPayload]) -> Any:
+        value = decode(text, error)
+        if self._adapter is None:
+            return value
+        try:
+            return self._adapter.validate_python(value)
+        except Exception as problem:
+            raise error(f"Not a {_name(self.annotation)}: {problem}") from problem
+
+
+def _type_adapter(annotation: Any) -> Any:
+    try:
+        from pydantic import TypeAdapter
+    except ImportError:
+        if _is_json_type(annotation):
+            return None
+        raise RegistryError(
+            f"{_name(annotation)} as input or output needs pydantic: install django_jobchains[typed], or use JSON."
+        ) from None
+    try:
+        return TypeAdapter(cast("Any", annotation))
+    except Exception as problem:
+        raise RegistryError(f"{_name(annotation)} cannot be an input or output: {problem}") from problem
+
+
+def _is_json_type(annotation: Any) -> bool:
+    if annotation is None or annotation is Any or annotation in _JSON_TYPES:
+        return True
+    origin = get_origin(annotation)
+    return (origin in _JSON_TYPES or origin in (Union, UnionType)) and all(map(_is_json_type, get_args(annotation)))
+
+
+def _name(annotation: Any) -> str:
+    return getattr(annotation, "__qualname__", str(annotation))

@@ -1,0 +1,188 @@
+"""The transactions of one attempt: ``prepare``, ``complete``, and what the handler may do in which order."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Unpack
+
+from django.db import Error, OperationalError, transaction
+
+from django_jobchains.exceptions import LeaseLost, PhaseError
+from django_jobchains.hygiene import ThreadConnections, discard, is_broken
+from django_jobchains.job_types import new_continuation
+from django_jobchains.models import Chain, JobBlocker
+from django_jobchains.policies import Lease
+from django_jobchains.processors import Processor, Registry
+from django_jobchains.running import AbortSignal, Continuation, ContinuationOptions, PrepareMode
+from django_jobchains.store import ClaimedJob, HeldLease, Store
+from django_jobchains.store.base import lost_reason
+
+
+class AttemptPhases:
+    """Opens the completion transaction at most once, and commits it only when the handler has returned."""
+
+    def __init__(
+        self,
+        job: ClaimedJob,
+        processor: Processor,
+        lease: Lease,
+        store: Store,
+        registry: Registry,
+        signal: AbortSignal,
+    ) -> None:
+        self.signal = signal
+        self.job = job
+        self.processor = processor
+        self.lease = HeldLease(job.id, job.lease_number, lease.seconds)
+        self.store = store
+        self.registry = registry
+        #: An error of a phase. The handler may swallow it, the attempt does not.
+        self.error: BaseException | None = None
+        self.continuation: Continuation | None = None
+        self._atomic: transaction.Atomic | None = None
+        self._prepared = False
+        self._has_database_error = False
+        self._completing = False
+
+    def begin(self) -> None:
+        """On the thread that runs the handler."""
+        self._connections = ThreadConnections()
+
+    def end(self) -> None:
+        """Nothing of the handler stays open, and after a database error its connections are not used again: on SQLite a
+        half-read result refuses every later write."""
+        self._connections.clean(suspicious=self._has_database_error)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the completion transaction is open."""
+        return self._atomic is not None
+
+    @contextmanager
+    def prepare(self, mode: PrepareMode) -> Iterator[None]:
+        if mode not in ("staged", "atomic"):
+            raise PhaseError(f"prepare(mode={mode!r}): 'staged' or 'atomic'.")
+        if self._prepared or self._completing:
+            raise PhaseError("prepare() can be used once, and before complete().")
+        self._prepared = True
+        with self._recording():
+            self.open()
+            yield
+            if mode == "staged":
+                self._check_inside()
+                self.store.renew([self.lease])  # nobody could while the row was locked
+                self.commit()
+
+    @contextmanager
+    def complete(self) -> Iterator[None]:
+        if self._completing:
+            raise PhaseError("complete() can be used once.")
+        self._completing = True
+        with self._recording():
+            if not self.is_open:
+                self.open()
+            yield
+
+    def continue_with(
+        self,
+        job_type: Any,
+        input: Any,
+        **options: Unpack[ContinuationOptions],
+    ) -> Continuation:
+        if self.continuation is not None:
+            raise PhaseError("continue_with() can be used once: a job has one continuation.")
+        target = self.registry.job_type(job_type)
+        self.continuation = Continuation(new_continuation(self.job, self.processor.job_type, target, input, options))
+        return self.continuation
+
+    def blockers(self) -> list[Chain]:
+        links = JobBlocker.objects.using(self.store.using).filter(job_id=self.job.id).order_by("position")
+        chain_ids = list(links.values_list("blocker_id", flat=True))
+        chains = Chain.objects.using(self.store.using).in_bulk(chain_ids)
+        return [chains[chain_id] for chain_id in chain_ids]
+
+    def open(self) -> None:
+        """Opens the transaction, locks the job row and checks the lease, in this order; raises ``LeaseLost``."""
+        connection = self.store.connection
+        if self._connections.is_left_open(connection):
+            raise PhaseError("Close your own transaction before job.prepare() or job.complete().")
+        try:
+            found = self._open_and_lock()
+        except OperationalError as error:  # a connection that broke while idle, or SQLite's half-read results
+            self.roll_back(error)
+            if self.store.connection.in_atomic_block:  # inside a test's transaction
+                raise
+            discard(self.store.connection)
+            found = self._open_and_lock()
+        if reason := lost_reason(found, self.job.lease_number):
+            raise LeaseLost(self.job.id, reason)
+
+    def _open_and_lock(self) -> tuple[str, int] | None:
+        atomic = transaction.atomic(using=self.store.using)
+        atomic.__enter__()
+        self._atomic = atomic
+        self._depth = self._open_blocks()
+        found = self.store.lock(self.job.id)
+        self.signal.is_row_locked = True
+        return found
+
+    def _check_inside(self) -> None:
+        """Raises when the handler left an atomic block of its own open inside ours, or broke the transaction."""
+        if self._open_blocks() != self._depth:
+            raise PhaseError("An atomic block was opened inside job.complete() or job.prepare() and not closed.")
+        if is_broken(self.store.connection):
+            raise PhaseError(
+                "A database error was swallowed inside job.complete() or job.prepare(): the transaction is "
+                "lost. Put the statement that may fail into an atomic block of its own."
+            )
+
+    def commit(self) -> None:
+        if atomic := self._closing():
+            atomic.__exit__(None, None, None)
+
+    def give_up(self, error: BaseException) -> None:
+        """The attempt does not complete."""
+        self._has_database_error = isinstance(error, Error)
+        self.roll_back(error)
+
+    def roll_back(self, error: BaseException) -> None:
+        """Undoes what is open. Whatever is wrong with the connection, it is not used again."""
+        atomic = self._closing()
+        if atomic is None:
+            return
+        if self._open_blocks() != self._depth:
+            discard(self.store.connection)
+            return
+        try:
+            atomic.__exit__(type(error), error, error.__traceback__)
+        except Exception:
+            discard(self.store.connection)
+
+    def _closing(self) -> transaction.Atomic | None:
+        atomic, self._atomic = self._atomic, None
+        self.signal.is_row_locked = False
+        return atomic
+
+    def check_after_handler(self) -> None:
+        """Raises what stands against completing: a swallowed error of a phase, or a transaction left open."""
+        if self.error is not None:
+            raise self.error
+        if self.is_open:
+            self._check_inside()
+        else:
+            self._connections.check()
+
+    def _open_blocks(self) -> int:
+        return len(self.store.connection.savepoint_ids)
+
+    def _recording(self) -> AbstractContextManager[None]:
+        return _recorded(self)
+
+
+@contextmanager
+def _recorded(phases: AttemptPhases) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        phases.error = error
+        phases.roll_back(error)
+        raise

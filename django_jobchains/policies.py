@@ -1,0 +1,96 @@
+"""How a job type is tried: waits between attempts, leases, and which errors are worth another attempt."""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django_jobchains.conf import get_settings
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """The wait before the next attempt: ``initial_seconds * multiplier ** (attempt - 1)``, at most the maximum.
+
+    ``jitter`` is the share of it that is random (0 to 1), so that jobs that failed together do not come back together.
+    """
+
+    initial_seconds: float = 10
+    multiplier: float = 2
+    maximum_seconds: float = 300
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        seconds = (self.initial_seconds, self.maximum_seconds)
+        if not (all(0 <= value < math.inf for value in seconds) and self.multiplier >= 1 and 0 <= self.jitter <= 1):
+            raise ValueError(f"{self}: seconds from 0, multiplier from 1, jitter from 0 to 1.")
+
+    def seconds(self, attempt: int, share: float | None = None) -> float:
+        """The wait after try number ``attempt`` (1, 2, 3 …); ``share`` (0 to 1) stands in for chance in tests."""
+        try:
+            wait = min(self.initial_seconds * self.multiplier ** (attempt - 1), self.maximum_seconds)
+        except OverflowError:
+            wait = self.maximum_seconds
+        return wait * (1 - self.jitter * (random.random() if share is None else share))  # noqa: S311 - no secret
+
+
+@dataclass(frozen=True)
+class Lease:
+    """How long a claimed job belongs to its worker without a renewal. Workers renew at a third of it."""
+
+    seconds: float = 60
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < math.inf:
+            raise ValueError("A lease lasts more than 0 seconds.")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a processor, a slice or a worker says about attempts; None: the next of them decides."""
+
+    backoff: Backoff | None = None
+    lease: Lease | None = None
+    max_attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise ValueError("max_attempts is 1 or more; leave it out for no limit.")
+
+
+@dataclass(frozen=True)
+class AttemptPolicy:
+    """What holds for an attempt once everybody was asked. ``max_attempts`` None: it is tried for ever."""
+
+    backoff: Backoff
+    lease: Lease
+    max_attempts: int | None
+
+
+def resolve(*policies: Policy) -> AttemptPolicy:
+    """The first of the policies that says something, or else ``JOBCHAINS``: processor, slice, worker, settings."""
+    settings = get_settings()
+    backoff = Backoff(
+        settings.BACKOFF_INITIAL_SECONDS,
+        settings.BACKOFF_MULTIPLIER,
+        settings.BACKOFF_MAXIMUM_SECONDS,
+        settings.BACKOFF_JITTER,
+    )
+    return AttemptPolicy(
+        backoff=next((policy.backoff for policy in policies if policy.backoff), backoff),
+        lease=next((policy.lease for policy in policies if policy.lease), Lease(settings.LEASE_SECONDS)),
+        max_attempts=next((policy.max_attempts for policy in policies if policy.max_attempts), settings.MAX_ATTEMPTS),
+    )
+
+
+@dataclass(frozen=True)
+class RetryRule:
+    """Which errors are worth another attempt: none of ``fail_on``, and those ``retry_if`` says yes to."""
+
+    fail_on: tuple[type[BaseException], ...] = ()
+    retry_if: Callable[[BaseException], bool] | None = None
+
+    def allows(self, error: BaseException) -> bool:
+        if isinstance(error, self.fail_on):
+            return False
+        return self.retry_if is None or self.retry_if(error)

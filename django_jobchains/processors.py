@@ -1,0 +1,272 @@
+"""Job types, the functions that handle them, and the registry that knows them all.
+
+An app declares its slice in a ``jobs`` module: ``processors = Processors()`` and ``@processors.register("shop.ship")``.
+The modules are found when the apps are ready. The registry is ``apps.get_app_config("django_jobchains").registry``.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
+
+from django.apps import AppConfig, apps
+from django.utils.module_loading import module_has_submodule
+
+from django_jobchains.deduplication import Deduplicate
+from django_jobchains.exceptions import (
+    DuplicateJobType,
+    FailJob,
+    JobTypeNotFound,
+    ProcessorNotFound,
+    RegistryError,
+    RescheduleJob,
+)
+from django_jobchains.job_types import (
+    _ANY,
+    Item,
+    JobType,
+    OnBlockerFailure,
+    checked_priority,
+    checked_queue,
+    plain_function,
+)
+from django_jobchains.policies import Backoff, Lease, Policy, RetryRule
+from django_jobchains.running import AbortSignal, Continuation, RunningJob
+
+if TYPE_CHECKING:
+    from django_jobchains.apps import JobchainsConfig
+
+__all__ = (
+    "AbortSignal",
+    "Backoff",
+    "Continuation",
+    "Deduplicate",
+    "FailJob",
+    "Item",
+    "JobType",
+    "Lease",
+    "Processor",
+    "Processors",
+    "Registry",
+    "RescheduleJob",
+    "RunningJob",
+    "get_registry",
+)
+
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+
+HandlerMode = Literal["staged", "atomic"]
+
+
+@dataclass(frozen=True)
+class Processor:
+    """The function that handles a job type, with its policy: its own first, then its slice's."""
+
+    job_type: JobType[Any, Any]
+    function: Callable[[RunningJob[Any]], Any]
+    mode: HandlerMode
+    policies: tuple[Policy, Policy]
+    retry: RetryRule
+    queue: str | None
+    priority: int | None
+
+
+class RegisterOptions(TypedDict, total=False):
+    """The keyword arguments of ``Processors.register``."""
+
+    input: Any
+    output: Any
+    entry: bool
+    continues_with: Iterable[str | JobType[Any, Any]] | None
+    blockers: Iterable[str | JobType[Any, Any]] | None
+    on_blocker_failure: OnBlockerFailure
+    mode: HandlerMode
+    backoff: Backoff | None
+    lease: Lease | None
+    max_attempts: int | None
+    retry_if: Callable[[BaseException], bool] | None
+    fail_on: tuple[type[BaseException], ...] | type[BaseException]
+    queue: str | None
+    priority: int | None
+
+
+class Processors:
+    """One slice of the project's processors; what it sets holds for its processors unless they say otherwise."""
+
+    def __init__(
+        self,
+        *,
+        backoff: Backoff | None = None,
+        lease: Lease | None = None,
+        max_attempts: int | None = None,
+        queue: str | None = None,
+    ) -> None:
+        self.policy = Policy(backoff, lease, max_attempts)
+        self.queue = queue if queue is None else checked_queue(queue)
+        self.by_name: dict[str, Processor] = {}
+
+    def __iter__(self) -> Iterator[Processor]:
+        return iter(self.by_name.values())
+
+    @overload
+    def register(
+        self, name: str, **options: Unpack[RegisterOptions]
+    ) -> Callable[[Callable[[RunningJob[InputT]], OutputT | Continuation]], JobType[InputT, OutputT]]: ...
+
+    @overload
+    def register(
+        self, name: JobType[InputT, OutputT], **options: Unpack[RegisterOptions]
+    ) -> Callable[[Callable[[RunningJob[InputT]], Any]], JobType[InputT, OutputT]]: ...
+
+    def register(
+        self,
+        name: Any,
+        *,
+        input: Any = _ANY,
+        output: Any = _ANY,
+        entry: bool = True,
+        continues_with: Iterable[str | JobType[Any, Any]] | None = None,
+        blockers: Iterable[str | JobType[Any, Any]] | None = None,
+        on_blocker_failure: OnBlockerFailure = "wait",
+        mode: HandlerMode = "staged",
+        backoff: Backoff | None = None,
+        lease: Lease | None = None,
+        max_attempts: int | None = None,
+        retry_if: Callable[[BaseException], bool] | None = None,
+        fail_on: tuple[type[BaseException], ...] | type[BaseException] = (),
+        queue: str | None = None,
+        priority: int | None = None,
+    ) -> Any:
+        """Registers the decorated function as the processor of a job type, and returns that type.
+
+        ``name`` is the name of a new type (input and output from the annotations, or ``input=`` and ``output=``), or a
+        declared ``JobType``. ``mode="atomic"`` runs the whole handler in the completion transaction. ``fail_on`` and
+        ``retry_if`` say which errors end the job at once. Raises ``DuplicateJobType`` and ``RegistryError``.
+        """
+        if mode not in ("staged", "atomic"):
+            raise RegistryError(f"mode={mode!r}: 'staged' or 'atomic'.")
+
+        def decorate(function: Callable[[RunningJob[Any]], Any]) -> JobType[Any, Any]:
+            _check_function(function)
+            if isinstance(name, JobType):
+                given = (entry, continues_with, blockers, on_blocker_failure)
+                if not (input is output is _ANY and given == (True, None, None, "wait")):
+                    raise RegistryError(f"{name!r} says itself what its input, output and rules are.")
+                job_type: JobType[Any, Any] = name
+            else:
+                job_type = JobType(
+                    name,
+                    entry=entry,
+                    continues_with=continues_with,
+                    blockers=blockers,
+                    on_blocker_failure=on_blocker_failure,
+                )
+                job_type.annotate_from(function, input, output)
+            processor = Processor(
+                job_type=job_type,
+                function=function,
+                mode=mode,
+                policies=(Policy(backoff, lease, max_attempts), self.policy),
+                retry=RetryRule(fail_on if isinstance(fail_on, tuple) else (fail_on,), retry_if),
+                queue=self.queue if queue is None else checked_queue(queue),
+                priority=priority if priority is None else checked_priority(priority),
+            )
+            return self._add(processor)
+
+        return decorate
+
+    def _add(self, processor: Processor) -> JobType[Any, Any]:
+        job_type = processor.job_type
+        if job_type.name in self.by_name or job_type.processor is not None:
+            raise DuplicateJobType(job_type.name)
+        job_type.processor = self.by_name[job_type.name] = processor
+        return job_type
+
+
+class Registry:
+    """Every job type and processor of the project. Names are unique over all slices."""
+
+    def __init__(self) -> None:
+        self.slices: list[Processors] = []
+        self.declared: dict[str, JobType[Any, Any]] = {}
+
+    def add(self, part: Processors | JobType[Any, Any]) -> None:
+        """Adds a slice or a declared type; the same object twice is once. Raises ``DuplicateJobType``."""
+        if isinstance(part, JobType):
+            if self.declared.setdefault(part.name, part) is not part:
+                raise DuplicateJobType(part.name)
+        elif part not in self.slices:
+            self.slices.append(part)
+        self.check()
+
+    def check(self) -> None:
+        """Raises ``DuplicateJobType`` for a name two different types have."""
+        seen: dict[str, JobType[Any, Any]] = dict(self.declared)
+        for processor in self.processors():
+            if seen.setdefault(processor.job_type.name, processor.job_type) is not processor.job_type:
+                raise DuplicateJobType(processor.job_type.name)
+
+    def processors(self) -> Iterator[Processor]:
+        for part in self.slices:
+            yield from part
+
+    def processor(self, name: str) -> Processor:
+        """The processor of a type; raises ``ProcessorNotFound``."""
+        for part in self.slices:
+            if name in part.by_name:
+                return part.by_name[name]
+        raise ProcessorNotFound(name)
+
+    def job_types(self) -> dict[str, JobType[Any, Any]]:
+        types = dict(self.declared)
+        types.update((processor.job_type.name, processor.job_type) for processor in self.processors())
+        return types
+
+    def job_type(self, name: "str | JobType[Any, Any]") -> JobType[Any, Any]:
+        """The job type of that name (a JobType is itself); raises ``JobTypeNotFound``."""
+        if isinstance(name, JobType):
+            return name
+        types = self.job_types()
+        if name not in types:
+            raise JobTypeNotFound(name, types)
+        return types[name]
+
+    def autodiscover(self) -> None:
+        """Imports each app's ``jobs`` module, or those its ``jobchains_modules`` names, and adds what they declare."""
+        for config in apps.get_app_configs():
+            for module in _job_modules(config):
+                self.add_module(module)
+
+    def add_module(self, module: ModuleType) -> None:
+        for value in list(vars(module).values()):
+            if isinstance(value, Processors | JobType):
+                self.add(value)
+
+
+def get_registry() -> Registry:
+    """The registry on the app config."""
+    return cast("JobchainsConfig", apps.get_app_config("django_jobchains")).registry
+
+
+def _job_modules(config: AppConfig) -> Iterator[ModuleType]:
+    """``jobs`` of the app if it has one; names in ``jobchains_modules`` are relative to the app, or dotted paths."""
+    names = getattr(config, "jobchains_modules", None)
+    if names is None:
+        if module_has_submodule(config.module, "jobs"):
+            yield import_module(f"{config.name}.jobs")
+        return
+    for name in names:
+        is_relative = "." not in name and module_has_submodule(config.module, name)
+        yield import_module(f"{config.name}.{name}" if is_relative else name)
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    if inspect.iscoroutinefunction(plain_function(function)):
+        raise RegistryError(f"{function!r} is async: handlers are plain functions.")
+    try:
+        inspect.signature(function).bind("job")
+    except TypeError as error:
+        raise RegistryError(f"{function!r} must take one argument: def handler(job: RunningJob[...]).") from error

@@ -1,0 +1,171 @@
+"""What a handler receives: the running job, its abort signal, and the continuation it may return."""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack
+from uuid import UUID
+
+from django_jobchains.exceptions import JobAborted
+from django_jobchains.models import Chain
+from django_jobchains.store import NewJob
+
+if TYPE_CHECKING:
+    from django_jobchains.store import ClaimedJob
+
+InputT = TypeVar("InputT")
+
+AbortReason = Literal[
+    "taken_by_another_worker", "already_completed", "not_found", "error", "cancelled", "timed_out", "worker_stopping"
+]
+PrepareMode = Literal["staged", "atomic"]
+
+logger = getLogger("django_jobchains")
+
+
+class AbortSignal:
+    """Tells a handler that it should stop, and why. The first reason stays. Safe to use from any thread."""
+
+    #: Shared: held for moments, and a lock or an event for each of thousands of jobs a second is dear.
+    _lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self._event: threading.Event | None = None
+        self._callbacks: list[Callable[[], object]] = []
+        self.reason: AbortReason | None = None
+        #: While a transaction of the attempt itself has the job's row locked: then nobody else can take the job.
+        self.is_row_locked = False
+        #: The handler has returned: nobody is left to tell. A lost lease is seen when the outcome is written.
+        self.is_over = False
+
+    @property
+    def aborted(self) -> bool:
+        return self.reason is not None
+
+    def raise_if_aborted(self) -> None:
+        """Raises ``JobAborted`` once the attempt was asked to stop."""
+        if self.reason is not None:
+            raise JobAborted(self.reason)
+
+    def wait(self, seconds: float) -> bool:
+        """Sleeps until the attempt is asked to stop, at most so long; True when it was."""
+        with self._lock:
+            if self.aborted:
+                return True
+            self._event = self._event or threading.Event()
+        return self._event.wait(seconds)
+
+    def on_abort(self, callback: Callable[[], object]) -> None:
+        """Calls back once on abort, on the thread that aborts; at once when it happened already."""
+        with self._lock:
+            if not self.aborted:
+                self._callbacks.append(callback)
+                return
+        _call(callback)
+
+    def abort(self, reason: AbortReason) -> None:
+        with self._lock:
+            if self.aborted:
+                return
+            self.reason = reason
+        if self._event is not None:
+            self._event.set()
+        for callback in self._callbacks:
+            _call(callback)
+
+
+def _call(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except Exception:
+        logger.exception("An on_abort callback failed.")
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The next job of a chain, made by ``job.continue_with`` and created when the handler returns it."""
+
+    job: NewJob
+
+
+class ContinuationOptions(TypedDict, total=False):
+    """The keyword arguments of ``continue_with``; ``delay`` is a timedelta or seconds."""
+
+    run_at: datetime | None
+    delay: timedelta | float | None
+    blockers: Sequence[Chain | UUID]
+    priority: int | None
+    queue: str | None
+
+
+class Phases(Protocol):
+    """What an attempt does for its running job."""
+
+    def prepare(self, mode: PrepareMode) -> AbstractContextManager[None]: ...
+    def complete(self) -> AbstractContextManager[None]: ...
+    def continue_with(
+        self,
+        job_type: Any,
+        input: Any,
+        **options: Unpack[ContinuationOptions],
+    ) -> Continuation: ...
+
+    def blockers(self) -> Sequence[Chain]: ...
+
+
+class RunningJob(Generic[InputT]):
+    """A job while its handler runs. ``attempt`` counts from 1; times are aware."""
+
+    def __init__(self, claimed: "ClaimedJob", input: InputT, signal: AbortSignal, phases: Phases) -> None:
+        self.id: UUID = claimed.id
+        self.chain_id: UUID = claimed.chain_id
+        self.type_name: str = claimed.type_name
+        self.input: InputT = input
+        self.attempt: int = claimed.attempt
+        self.last_error: str | None = claimed.last_error
+        self.created_at: datetime = claimed.created_at
+        self.run_at: datetime = claimed.run_at
+        self.priority: int = claimed.priority
+        self.queue: str = claimed.queue
+        self.signal = signal
+        self._phases = phases
+        self._blockers: Sequence[Chain] | None = None
+
+    @property
+    def blockers(self) -> Sequence[Chain]:
+        """The chains this job waited for, in the order they were given, each with its ``output``."""
+        if self._blockers is None:
+            self._blockers = self._phases.blockers()
+        return self._blockers
+
+    def prepare(self, mode: PrepareMode = "staged") -> AbstractContextManager[None]:
+        """Phase 1, at most once: a transaction of its own that locks the job row and checks the lease.
+
+        ``staged`` commits at the end of the block; ``atomic`` keeps the transaction open until the handler returned.
+        """
+        return self._phases.prepare(mode)
+
+    def complete(self) -> AbstractContextManager[None]:
+        """The final phase, at most once: opens the transaction, locks the job row and checks the lease.
+
+        It commits when the handler returns, together with the output and the continuation; an exception after the
+        block undoes the block too. Raises ``LeaseLost`` when this attempt may no longer write.
+        """
+        return self._phases.complete()
+
+    def continue_with(
+        self,
+        job_type: Any,
+        input: Any = None,
+        **options: Unpack[ContinuationOptions],
+    ) -> Continuation:
+        """The next job of the chain, to be *returned*: it completes this job and creates the next one atomically.
+
+        ``job_type`` is a JobType or its name. Priority and queue are those of its processor, or else this job's, unless
+        given. It waits for the chains in ``blockers``. Raises ``ContinuationNotAllowed``, ``JobTypeNotFound`` and
+        ``InvalidInput``; ``ChainNotFound`` and ``InvalidBlockers`` for blockers come when the handler has returned.
+        """
+        return self._phases.continue_with(job_type, input, **options)

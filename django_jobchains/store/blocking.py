@@ -1,0 +1,213 @@
+"""Fan-in: which jobs wait for which chains, and what happens to them when these end.
+
+A link is open until its chain ended so that the job may run. Two chains that end at the same time both lock the jobs
+that wait for them first, and only then, in a new statement, look whether a link is still open: so the second of them
+sees what the first has done. And a job is linked to a chain only while that chain's last job is locked.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from django_jobchains.exceptions import ChainNotFound, InvalidBlockers
+from django_jobchains.store.dialect import ids_json
+from django_jobchains.store.errors import retried
+from django_jobchains.store.rows import Effects, NewJob
+from django_jobchains.store.tails import Tail, Tails
+
+#: What a job is told whose blocker failed, by ``on_blocker_failure="fail"``.
+BLOCKER_FAILED = "A blocker failed or was cancelled."
+
+
+class Blocking(Tails):
+    def _lock_blockers(self, jobs: Sequence[NewJob]) -> None:
+        """Locks the chains that new jobs wait for, and checks them; they stay as they are until the end."""
+        for job in jobs:
+            _check_blockers(job)
+        chain_ids = {chain_id for job in jobs for chain_id in job.blockers}
+        tails = self.lock_tails(chain_ids, shared=True)
+        for job in jobs:
+            for chain_id in job.blockers:
+                if chain_id not in tails:
+                    raise ChainNotFound(chain_id)
+                _check_type(job, tails[chain_id])
+        self._refuse_circles([job for job in jobs if job.chain_index])
+
+    def _refuse_circles(self, jobs: Sequence[NewJob]) -> None:
+        """A continuation could wait for a chain that, in the end, waits for its own chain: for ever.
+
+        A circle may be closed elsewhere at the same time, by chains that ours wait for by way of others: so all of them
+        are locked.
+        """
+        new = {job.chain_id: set(job.blockers) for job in jobs}
+        locked = reached = set().union(*new.values())
+        awaited = self._awaited(reached)
+        while (reached := reached.union(*awaited.values())) != locked:
+            locked = reached
+            self.lock_tails(locked, shared=True)
+            awaited = self._awaited(reached)
+        for chain_id, blockers in new.items():
+            awaited[chain_id] = awaited.get(chain_id, set()) | blockers
+        for chain_id in new:
+            if chain_id in _reached_from(awaited[chain_id], awaited):
+                raise InvalidBlockers(f"Chain {chain_id} cannot wait for a chain that waits for it.")
+
+    def _awaited(self, chain_ids: Collection[UUID]) -> dict[UUID, set[UUID]]:
+        """The chains that these wait for, and those that they wait for in turn; a statement for each level."""
+        awaited: dict[UUID, set[UUID]] = {}
+        level = set(chain_ids)
+        last = self._any(f"SELECT {self._last_of('d.job_id')} FROM {self._rows('job_id uuid')}")
+        while level:
+            awaited.update((chain_id, set()) for chain_id in level)
+            rows = self._fetch(
+                f"SELECT job.chain_id, link.blocker_id FROM {self.job} AS job JOIN {self.blocker} AS link "
+                f"ON link.job_id = job.id AND link.is_open WHERE job.status || '' <> 'completed' AND job.id {last}",
+                [ids_json(level)],
+            )
+            for chain_id, blocker_id in rows:
+                awaited[self._id(chain_id)].add(self._id(blocker_id))
+            level = {self._id(blocker_id) for _, blocker_id in rows} - awaited.keys()
+        return awaited
+
+    def _block(self, jobs: Sequence[NewJob], effects: Effects) -> None:
+        """Links new jobs, which are blocked, to the chains they wait for; frees or fails those that need not wait.
+
+        It is looked at again what the chains do, now that all jobs of this transaction are there: they may be of them.
+        """
+        rows = [
+            {"job_id": job.id.hex, "position": position, "blocker_id": chain_id.hex}
+            for job in jobs
+            for position, chain_id in enumerate(job.blockers)
+        ]
+        self._fetch(
+            f"INSERT INTO {self.blocker} (job_id, position, blocker_id, is_open) SELECT d.job_id, d.position, "
+            f"d.blocker_id, true FROM {self._rows('job_id uuid, position int, blocker_id uuid')} RETURNING position",
+            [json.dumps(rows)],
+        )
+        job_ids = [job.id for job in jobs]
+        self._close_links("link.job_id", job_ids)
+        self._free(job_ids, effects)
+        if any(job.on_blocker_failure == "fail" for job in jobs):
+            self._settle(self._fail_waiting(job_ids), effects)
+
+    def _settle(self, chain_ids: Collection[UUID], effects: Effects) -> None:
+        """These chains ended: frees or fails the jobs that waited for them, and so on with the chains that fail by it.
+
+        One more round for each level of failing chains, of a constant number of statements each.
+        """
+        ended = set(chain_ids)
+        while ended:
+            effects.finished_chains |= ended
+            waiting = self._lock_waiting(ended)
+            if not waiting:
+                return
+            self._close_links("link.blocker_id", ended)
+            self._free(waiting, effects)
+            ended = self._fail_waiting(waiting) if "fail" in waiting.values() else set()
+
+    def _lock_waiting(self, chain_ids: Collection[UUID]) -> dict[UUID, str | None]:
+        """Locks the jobs with an open link to these chains, in the order of their ids; their on_blocker_failure."""
+        waiting = f"SELECT job_id FROM {self.blocker} WHERE is_open AND blocker_id {self._any(self._ids_sql)}"
+        return self._lock_rows("on_blocker_failure", self._any(waiting), [ids_json(chain_ids)], self._held("job"))
+
+    def _close_links(self, column: str, ids: Collection[UUID]) -> None:
+        """Closes the open links of these jobs or chains whose chain has ended so that the job may run."""
+        self._fetch(
+            f"UPDATE {self.blocker} AS link SET is_open = false WHERE link.is_open AND {self._lets_run} "
+            f"AND {column} {self._any(self._ids_sql)} RETURNING position",
+            [ids_json(ids)],
+        )
+
+    @property
+    def _lets_run(self) -> str:
+        """SQL of whether the chain of a link has ended so that the job may run."""
+        runs_anyway = f"(SELECT job.on_blocker_failure FROM {self.job} AS job WHERE job.id = link.job_id) = 'run'"
+        return (
+            f"(CASE {self._last_of('link.blocker_id', 'status')} WHEN 'completed' THEN true "
+            f"WHEN 'failed' THEN {runs_anyway} WHEN 'cancelled' THEN {runs_anyway} ELSE false END)"
+        )
+
+    def _free(self, job_ids: Collection[UUID], effects: Effects) -> list[UUID]:
+        """Makes those of these locked jobs pending that wait for nothing any more; a future date survives."""
+        rows = self._fetch(
+            f"UPDATE {self.job} AS job SET status = 'pending', run_at = {self._latest('job.run_at', 'clock.now')} "
+            f"FROM {self.clock} WHERE job.id {self._any(self._ids_sql)} AND job.status || '' = 'blocked' "
+            f"AND NOT {self._has_open_link} RETURNING id, type_name",
+            [ids_json(job_ids)],
+        )
+        effects.due_types.update(type_name for _, type_name in rows)
+        return [self._id(id_) for id_, _ in rows]
+
+    @property
+    def _has_open_link(self) -> str:
+        return f"EXISTS (SELECT 1 FROM {self.blocker} AS link WHERE link.job_id = job.id AND link.is_open)"
+
+    def _fail_waiting(self, job_ids: Collection[UUID]) -> set[UUID]:
+        """Fails those of these locked jobs that do not outlive a blocker; returns their chains."""
+        rows = self._fetch(
+            f"UPDATE {self.job} AS job SET status = 'failed', finished_at = clock.now, last_error = '{BLOCKER_FAILED}' "
+            f"FROM {self.clock} WHERE job.id {self._any(self._ids_sql)} AND job.status || '' = 'blocked' "
+            f"AND job.on_blocker_failure = 'fail' AND EXISTS (SELECT 1 FROM {self.blocker} AS link "
+            f"WHERE link.job_id = job.id AND link.is_open "
+            f"AND {self._last_of('link.blocker_id', 'status')} IN ('failed', 'cancelled')) RETURNING chain_id",
+            [ids_json(job_ids)],
+        )
+        return {self._id(chain_id) for (chain_id,) in rows}
+
+    @retried
+    def sweep(self, limit: int, after: UUID | None, effects: Effects) -> tuple[list[UUID], UUID | None]:
+        """Frees blocked jobs that wait for nothing, which must not be: returns them, and where to go on.
+
+        Looks at ``limit`` blocked jobs, of the chains with an id above ``after``.
+        """
+        with self.transaction():
+            self._write_first()
+            looked_at = self._blocked_after(after, limit)
+            stuck = [job_id for _, job_id, is_stuck in looked_at if is_stuck]
+            freed: list[UUID] = []
+            if stuck:
+                self._lock_jobs(stuck)
+                self._close_links("link.job_id", stuck)
+                freed = self._free(stuck, effects)
+        return freed, looked_at[-1][0] if len(looked_at) == limit else None
+
+    def _blocked_after(self, after: UUID | None, limit: int) -> list[tuple[UUID, UUID, Any]]:
+        """The next blocked jobs, of which a chain has one: chain, job, and whether it waits for nothing."""
+        # Not EXISTS, which PostgreSQL may turn into a hash of all open links.
+        waits = (
+            f"SELECT 1 FROM {self.blocker} AS link "
+            f"WHERE link.job_id = job.id AND link.is_open AND NOT {self._lets_run} LIMIT 1"
+        )
+        rows = self._fetch(
+            f"SELECT job.chain_id, job.id, COALESCE(({waits}), 0) = 0 "
+            f"FROM {self.job} AS job WHERE job.status = 'blocked' AND job.chain_id > {self._uuid} "
+            "ORDER BY job.chain_id LIMIT %s",
+            [(after or UUID(int=0)).hex, limit],
+        )
+        return [(self._id(chain_id), self._id(job_id), is_stuck) for chain_id, job_id, is_stuck in rows]
+
+
+def _reached_from(chain_ids: Collection[UUID], awaited: Mapping[UUID, Collection[UUID]]) -> set[UUID]:
+    reached: set[UUID] = set()
+    further = set(chain_ids)
+    while further:
+        reached |= further
+        further = set().union(*(awaited.get(chain_id, ()) for chain_id in further)) - reached
+    return reached
+
+
+def _check_blockers(job: NewJob) -> None:
+    ((chain_id, count),) = Counter(job.blockers).most_common(1)
+    if count > 1:
+        raise InvalidBlockers(f"Chain {chain_id} is given as a blocker twice.")
+    if job.chain_id in job.blockers:
+        raise InvalidBlockers(f"Chain {job.chain_id} cannot wait for itself.")
+
+
+def _check_type(job: NewJob, blocker: Tail) -> None:
+    if job.accepted_blockers is not None and blocker.chain_type_name not in job.accepted_blockers:
+        names = ", ".join(sorted(job.accepted_blockers)) or "none"
+        problem = f"not of {blocker.chain_type_name!r} ({blocker.chain_id})"
+        raise InvalidBlockers(f"{job.type_name!r} accepts blockers of {names}, {problem}.")

@@ -1,0 +1,182 @@
+"""Creating jobs: chains and continuations, with what they wait for and what they must not double."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError
+
+from django_jobchains.exceptions import DuplicateJobId
+from django_jobchains.store.blocking import Blocking
+from django_jobchains.store.errors import is_duplicate, retried
+from django_jobchains.store.rows import CreatedJob, Effects, NewJob
+
+#: Kept in one statement, so that JSON parameters stay small. More are split.
+CHUNK = 10_000
+
+_COLUMNS = (
+    "id uuid, chain_id uuid, chain_index int, chain_type_name text, type_name text, queue text, priority int, "
+    "run_at timestamptz, delay_seconds float, max_attempts int, input text, status text, deduplication_key text, "
+    "on_blocker_failure text, lease_number int"
+)
+
+
+class Creating(Blocking):
+    @retried
+    def create(self, jobs: Sequence[NewJob], effects: Effects | None = None) -> list[CreatedJob]:
+        """Inserts jobs in order; a date in the past becomes now. After an error none of them was created.
+
+        Raises ``DuplicateJobId``, ``ChainNotFound`` for an unknown blocker, and ``InvalidBlockers``.
+        """
+        effects = effects or Effects()
+        if not jobs:
+            return []
+        if len(jobs) <= CHUNK and not any(job.blockers or job.deduplicate for job in jobs):
+            return self._insert(jobs, effects)
+        # Whoever locks blockers does it at the level of those who complete them, see ``_lock_rows``.
+        is_alone = not self.connection.in_atomic_block and not any(job.blockers for job in jobs)
+        with self.transaction():
+            if is_alone:
+                self._read_committed()
+            existing = self._existing(jobs)
+            fresh = [job for number, job in enumerate(jobs) if number not in existing]
+            blocked = [job for job in fresh if job.blockers]
+            if blocked:
+                self._lock_blockers(blocked)
+            created: dict[UUID, CreatedJob] = {}
+            for start in range(0, len(fresh), CHUNK):
+                created.update((row.id, row) for row in self._insert(fresh[start : start + CHUNK], effects))
+            if blocked:
+                self._block(blocked, effects)
+        return [
+            _again(existing[number], created) if number in existing else created[job.id]
+            for number, job in enumerate(jobs)
+        ]
+
+    def _insert(self, jobs: Sequence[NewJob], effects: Effects) -> list[CreatedJob]:
+        rows = [self._new_row(job) for job in jobs]
+        try:
+            inserted = self._fetch(self._insert_sql, [json.dumps(rows)])
+        except IntegrityError as error:
+            if not is_duplicate(error):
+                raise
+            raise DuplicateJobId([job.id for job in jobs] if len(jobs) == 1 else []) from error
+        effects.due_types.update(row["type_name"] for row in rows if "status" not in row)
+        times = {text: self._time(text) for text in {text for _, text in inserted}}
+        return [CreatedJob(self._id(id_), times[text]) for id_, text in inserted]
+
+    def _new_row(self, job: NewJob) -> dict[str, Any]:
+        row = {
+            "id": job.id.hex,
+            "chain_id": job.chain_id.hex,
+            "chain_index": job.chain_index,
+            "chain_type_name": job.chain_type_name,
+            "type_name": job.type_name,
+            "queue": job.queue,
+            "priority": job.priority,
+            "run_at": job.run_at and self._time_text(job.run_at),
+            "delay_seconds": job.delay_seconds or 0,
+            "max_attempts": job.max_attempts,
+            "input": job.input,
+        }
+        if job.lease_number:
+            row["lease_number"] = job.lease_number
+        if job.deduplication_key is not None:
+            row["deduplication_key"] = job.deduplication_key
+        if job.blockers:
+            row |= {"status": "blocked", "on_blocker_failure": job.on_blocker_failure}
+        if job.is_cancelled:
+            row["status"] = "cancelled"
+        return row
+
+    @property
+    def _insert_sql(self) -> str:
+        run_at = self._latest("d.run_at", self._after("clock.now", "d.delay_seconds"))
+        return (
+            f"INSERT INTO {self.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority, run_at, "
+            "max_attempts, input, status, deduplication_key, on_blocker_failure, finished_at, attempt, "
+            "lease_number, crashes, created_at) "
+            "SELECT d.id, d.chain_id, d.chain_index, d.chain_type_name, d.type_name, d.queue, d.priority, "
+            f"{run_at}, d.max_attempts, d.input{self.json_cast}, COALESCE(d.status, 'pending'), d.deduplication_key, "
+            "d.on_blocker_failure, CASE d.status WHEN 'cancelled' THEN clock.now END, 0, "
+            "COALESCE(d.lease_number, 0), 0, clock.now "
+            f"FROM {self._rows(_COLUMNS)} CROSS JOIN {self.clock} WHERE true "
+            f"RETURNING id, {self._as_text('created_at')}"
+        )
+
+    # Deduplication
+
+    def _existing(self, jobs: Sequence[NewJob]) -> dict[int, CreatedJob]:
+        """The jobs not to create, by their place, each with the first job of the chain that stands for it.
+
+        Transactions that name the same key and type go one after the other, from here to their ends. Among equal keys
+        in one batch the first wins.
+        """
+        keyed = [job for job in jobs if job.deduplicate]
+        if not keyed:
+            return {}
+        self._lock_keys({f"{job.type_name} {job.deduplication_key}" for job in keyed})
+        found = self._find_keys(keyed)
+        existing: dict[int, CreatedJob] = {}
+        first: dict[tuple[str, str | None], CreatedJob] = {}
+        for number, job in enumerate(jobs):
+            if job.deduplicate:
+                name = (job.type_name, job.deduplication_key)
+                if stands_for_it := found.get(job.id) or first.get(name):
+                    existing[number] = stands_for_it
+                else:
+                    first[name] = CreatedJob(job.id, None)
+        return existing
+
+    def _find_keys(self, jobs: Sequence[NewJob]) -> dict[UUID, CreatedJob]:
+        """In a statement of its own, so that it sees what the transactions before us committed."""
+        rows = [self._key_row(job) for job in jobs]
+        columns = "job_id uuid, type_name text, key text, scope text, seconds float, excluded text"
+        found = self._fetch(
+            f"SELECT wanted.job_id, wanted.chain_id, "
+            f"(SELECT {self._as_text('root.created_at')} FROM {self.job} AS root WHERE root.id = wanted.chain_id) "
+            "FROM (SELECT d.job_id, "
+            f"CASE d.scope WHEN 'any' THEN {self._newest_with_key} ELSE {self._open_with_key} END AS chain_id "
+            f"FROM {self._rows(columns)}) AS wanted WHERE wanted.chain_id IS NOT NULL",
+            [json.dumps(rows)],
+        )
+        return {self._id(id_): CreatedJob(self._id(chain_id), self._time(text), True) for id_, chain_id, text in found}
+
+    def _key_row(self, job: NewJob) -> dict[str, Any]:
+        assert job.deduplicate is not None  # noqa: S101 - for the type checker
+        window = job.deduplicate.window
+        return {
+            "job_id": job.id.hex,
+            "type_name": job.type_name,
+            "key": job.deduplicate.key,
+            "scope": job.deduplicate.scope,
+            "seconds": window and window.total_seconds(),
+            "excluded": json.dumps([self._id_text(id_) for id_ in job.deduplicate.exclude_chain_ids]),
+        }
+
+    @property
+    def _newest_with_key(self) -> str:
+        since = self._after(self.now, "-d.seconds")
+        return (
+            f"(SELECT job.id FROM {self.job} AS job WHERE job.deduplication_key = d.key AND job.chain_index = 0 "
+            f"AND job.chain_type_name = d.type_name AND NOT ({self._is_listed('job.id', 'd.excluded')}) "
+            f"AND job.created_at >= COALESCE({since}, {self._beginning}) ORDER BY job.created_at DESC LIMIT 1)"
+        )
+
+    @property
+    def _open_with_key(self) -> str:
+        """The chain whose last job is not final: the jobs before it are completed."""
+        since = self._after(self.now, "-d.seconds")
+        created_at = f"(SELECT first.created_at FROM {self.job} AS first WHERE first.id = job.chain_id)"
+        return (
+            f"(SELECT job.chain_id FROM {self.job} AS job WHERE job.deduplication_key = d.key "
+            "AND job.status IN ('blocked', 'pending', 'running') AND job.chain_type_name = d.type_name "
+            f"AND NOT ({self._is_listed('job.chain_id', 'd.excluded')}) "
+            f"AND (d.seconds IS NULL OR {created_at} >= {since}) ORDER BY job.created_at DESC LIMIT 1)"
+        )
+
+
+def _again(row: CreatedJob, created: dict[UUID, CreatedJob]) -> CreatedJob:
+    """A chain that stands for another: an older one, or the first of this batch with the same key."""
+    return (created.get(row.id) or row)._replace(is_deduplicated=True)

@@ -1,0 +1,153 @@
+"""What differs between databases: pieces of SQL, the form of ids and times, and how a statement is executed."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_jobchains.models import FailedAttempt, Job, JobBlocker
+
+#: SQL of whether a job's attempt was asked to stop, in a RETURNING: there SQLite 3.40 takes NULL for NOT NULL.
+IS_CANCELLED = "COALESCE(cancel_requested_at = cancel_requested_at, false)"
+
+
+class Dialect(ABC):
+    #: SQL of the database's time as a statement writes it,
+    _clock: str
+    #: and as a condition compares with it: stable, so that an index can serve it.
+    _now: str
+    #: Moved by tests alone: what the database's clock is taken to be ahead of itself.
+    ahead_seconds: float = 0
+    #: Casts a JSON text to the type of the columns ``input`` and ``output``.
+    json_cast: str
+    #: SQL of an id from a parameter of 32 hexadecimal digits.
+    _uuid = "%s"
+    #: SQL of a time before all others,
+    _beginning = "''"
+    #: and of the transaction's isolation level.
+    _isolation = "''"
+    #: SQL that leads an UPDATE from many rows to the primary key, with the list of ids as its parameter.
+    _by_ids = ""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        quote = connections[using].ops.quote_name
+        self.job = quote(Job._meta.db_table)
+        self.failed_attempt = quote(FailedAttempt._meta.db_table)
+        self.blocker = quote(JobBlocker._meta.db_table)
+
+    @property
+    def now(self) -> str:
+        """SQL of the time a condition compares with."""
+        return self._after(self._now, str(self.ahead_seconds)) if self.ahead_seconds else self._now
+
+    @property
+    def clock(self) -> str:
+        """SQL of the time a statement writes, one for all its rows; a table with the column ``now``."""
+        time = self._after(self._clock, str(self.ahead_seconds)) if self.ahead_seconds else self._clock
+        return f"(SELECT {time} AS now) AS clock"
+
+    @abstractmethod
+    def _rows(self, columns: str, name: str = "d") -> str:
+        """SQL of a table with these columns ("id uuid, delay_seconds float"), read from one JSON parameter."""
+
+    @abstractmethod
+    def _row(self, columns: str) -> str:
+        """The same of a single row, with a parameter for each column."""
+
+    @abstractmethod
+    def _after(self, time: str, seconds: str) -> str:
+        """SQL of a time some seconds after another."""
+
+    @abstractmethod
+    def _latest(self, first: str, second: str) -> str:
+        """SQL of the later of two times; the first may be NULL."""
+
+    @abstractmethod
+    def _held(self, alias: str) -> str:
+        """SQL that ends a SELECT: lock these rows, after whoever has them, and look at them again."""
+
+    @abstractmethod
+    def _shared(self, alias: str) -> str:
+        """The same, together with others that lock them so: nobody can change them."""
+
+    @abstractmethod
+    def _locked(self, alias: str) -> str:
+        """SQL that ends a SELECT: lock these rows, skip those that somebody else has locked."""
+
+    @abstractmethod
+    def _lock_keys(self, keys: Collection[str]) -> None:
+        """Lets one transaction at a time go on that names one of these keys, until it ends."""
+
+    def _read_committed(self) -> None:  # noqa: B027 - most have nothing to do
+        """Lets a transaction of our own that has just begun see what others commit meanwhile."""
+
+    def _write_first(self) -> None:  # noqa: B027 - most have nothing to do
+        """Begins a transaction that reads before it writes."""
+
+    @abstractmethod
+    def _any(self, select: str) -> str:
+        """SQL of a condition's right side: equal to any row of a SELECT that is evaluated once."""
+
+    @abstractmethod
+    def _is_listed(self, id: str, texts: str) -> str:
+        """SQL of whether an id is in a JSON list of ``_id_text``."""
+
+    @abstractmethod
+    def _id_text(self, id: UUID) -> str: ...
+
+    @abstractmethod
+    def _time_text(self, time: datetime) -> str: ...
+
+    @abstractmethod
+    def _as_text(self, column: str) -> str:
+        """SQL of a time column as text: read faster than the driver's own times, and in no zone but its own."""
+
+    @abstractmethod
+    def _time(self, text: str) -> datetime:
+        """The aware time of such a text."""
+
+    @abstractmethod
+    def _id(self, value: Any) -> UUID: ...
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """This thread's connection."""
+        return connections[self.using]
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction of the store's own, or the caller's if one is open."""
+        if self.connection.in_atomic_block:
+            yield
+        else:
+            with transaction.atomic(using=self.using):
+                yield
+
+    def _fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
+
+    def _last_of(self, chain_id: str, column: str = "id") -> str:
+        """SQL of a column of a chain's last job: one index probe, however long the chain is."""
+        return (
+            f"(SELECT last.{column} FROM {self.job} AS last WHERE last.chain_id = {chain_id} "
+            "ORDER BY last.chain_index DESC LIMIT 1)"
+        )
+
+    @property
+    def _ids_sql(self) -> str:
+        """SQL of the ids in a parameter of ``ids_json``."""
+        return f"SELECT d.job_id FROM {self._rows('job_id uuid')}"
+
+
+def ids_json(ids: Iterable[UUID]) -> str:
+    return json.dumps([{"job_id": id_.hex} for id_ in ids])

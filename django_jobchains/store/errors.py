@@ -1,0 +1,53 @@
+"""What database errors mean. After a conflict the whole transaction is tried again, when it is our own."""
+
+import random
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from django.db import IntegrityError, OperationalError
+
+TRIES = 8
+#: Before the second try, at most; twice as much before each of the next, so that a pile of conflicts falls apart.
+FIRST_WAIT_SECONDS = 0.02
+#: serialization_failure, deadlock_detected
+_CONFLICTS = ("40001", "40P01")
+_UNIQUE_VIOLATION = "23505"
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+Self = TypeVar("Self", bound=Any)
+
+
+def retried(method: Callable[Concatenate[Self, Params], Result]) -> Callable[Concatenate[Self, Params], Result]:
+    """Tries a store method again after a conflict, unless it runs in a transaction of the caller's."""
+
+    @wraps(method)
+    def run(store: Self, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        for tried in range(TRIES):
+            try:
+                return method(store, *args, **kwargs)
+            except OperationalError as error:
+                if tried == TRIES - 1 or store.connection.in_atomic_block or not is_conflict(error):
+                    raise
+                time.sleep(random.uniform(0.005, FIRST_WAIT_SECONDS * 2**tried))  # noqa: S311 - jitter
+        raise AssertionError("unreachable")
+
+    return run
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether trying the same transaction again may succeed at once."""
+    return sqlstate(error) in _CONFLICTS or "database is locked" in str(error)
+
+
+def is_duplicate(error: IntegrityError) -> bool:
+    """Whether it is a row with a key that exists."""
+    return sqlstate(error) == _UNIQUE_VIOLATION or "UNIQUE constraint failed" in str(error)
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of a database error that Django wrapped."""
+    state = getattr(error.__cause__, "sqlstate", None)
+    return state if isinstance(state, str) else None

@@ -1,0 +1,203 @@
+"""PostgreSQL: SKIP LOCKED, RETURNING, and a claim whose cost does not depend on what else lies in the table."""
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+from zlib import crc32
+
+import psycopg
+from django.db import NotSupportedError
+
+from django_jobchains.store.base import Store
+
+#: A prepared statement's plan is used no longer than this,
+PLAN_SECONDS = 30
+#: and not again after it took so long once.
+SLOW_SECONDS = 0.1
+#: The advisory locks of deduplication keys: their class, and how many there are.
+KEY_LOCK = 0x6A6F6273
+KEY_LOCKS = 1024
+
+
+class PostgreSQLStore(Store):
+    # A subquery with a volatile function is evaluated once and not merged into the statement around it.
+    _clock = "clock_timestamp()"
+    # clock_timestamp() is volatile and would turn an index condition into a filter; now() lags by the transaction.
+    _now = "statement_timestamp()"
+    json_cast = "::jsonb"
+    _uuid = "%s::uuid"
+    # The planner takes a JSON parameter for 100 rows, and would rather read a small table than look up so many.
+    _by_ids = "AND job.id = ANY(%s::uuid[])"
+    _beginning = "'-infinity'::timestamptz"
+    _isolation = "current_setting('transaction_isolation')"
+    _slow_statements = 0
+
+    def prepare_for_workers(self) -> None:
+        """Nothing: PostgreSQL is made for it."""
+
+    def _rows(self, columns: str, name: str = "d") -> str:
+        return f"json_to_recordset(%s::json) AS {name}({columns})"
+
+    def _row(self, columns: str) -> str:
+        values = (column.split() for column in columns.split(", "))
+        return f"(SELECT {', '.join(f'%s::{type_} AS {name}' for name, type_ in values)}) AS d"
+
+    def _after(self, time: str, seconds: str) -> str:
+        return f"({time} + {seconds} * interval '1 second')"
+
+    def _latest(self, first: str, second: str) -> str:
+        return f"GREATEST({first}, {second})"
+
+    # NO KEY: whoever only refers to a job by a foreign key is not held up.
+    def _held(self, alias: str) -> str:
+        return f"FOR NO KEY UPDATE OF {alias}"
+
+    def _shared(self, alias: str) -> str:
+        return f"FOR SHARE OF {alias}"
+
+    def _locked(self, alias: str) -> str:
+        return f"FOR NO KEY UPDATE OF {alias} SKIP LOCKED"
+
+    def _lock_keys(self, keys: Collection[str]) -> None:
+        """By their hashes, a bounded number of them: the server's table of locks is small, and everybody's."""
+        buckets = sorted({crc32(key.encode()) % KEY_LOCKS for key in keys})
+        rows = self._fetch(
+            f"SELECT pg_advisory_xact_lock(%s, bucket::int), {self._isolation} "
+            "FROM json_array_elements_text(%s::json) AS bucket",
+            [KEY_LOCK, json.dumps(buckets)],
+        )
+        if rows[0][1] == "repeatable read":
+            raise NotSupportedError(
+                "At REPEATABLE READ a transaction does not see a chain with the same key that was committed since it "
+                "began. Enqueue with deduplicate= at READ COMMITTED or SERIALIZABLE, or else outside a transaction and "
+                "without blockers."
+            )
+
+    def _read_committed(self) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            if cursor.fetchone() == ("repeatable read",):
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+    def _any(self, select: str) -> str:
+        # Not "IN (SELECT … LIMIT n FOR UPDATE SKIP LOCKED)": a nested loop would run it again and lock more rows.
+        return f"= ANY(ARRAY({select}))"
+
+    def _is_listed(self, id: str, texts: str) -> str:
+        return f"{texts}::jsonb ? {id}::text"
+
+    def _id_text(self, id: UUID) -> str:
+        return str(id)
+
+    def _time_text(self, time: datetime) -> str:
+        return time.isoformat()
+
+    def _as_text(self, column: str) -> str:
+        return f"{column}::text"
+
+    def _time(self, text: str) -> datetime:
+        return datetime.fromisoformat(text).astimezone(UTC)
+
+    def _id(self, value: UUID) -> UUID:
+        return value
+
+    def _fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Executes on the driver's own cursor, prepared: planning the claim costs more than running it.
+
+        Not behind a transaction pooler (Django's ``DISABLE_SERVER_SIDE_CURSORS`` says so), where the next statement may
+        meet another session; and not while somebody logs or wraps Django's statements, who wants to see these too.
+        """
+        connection = self.connection
+        is_pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+        if is_pooled or connection.queries_logged or connection.execute_wrappers:
+            return super()._fetch(sql, params)
+        connection.ensure_connection()
+        connection.validate_no_broken_transaction()
+        raw: psycopg.Connection[Any] = connection.connection
+        threshold, raw.prepare_threshold = raw.prepare_threshold, 0
+        started = time.monotonic()
+        try:
+            with connection.wrap_database_errors:
+                return psycopg.Cursor(raw).execute(self._with_plan_age(sql, started), params).fetchall()
+        finally:
+            raw.prepare_threshold = threshold
+            if time.monotonic() - started > SLOW_SECONDS:
+                self._slow_statements += 1
+
+    def _with_plan_age(self, sql: str, now: float) -> str:
+        """The statement with a comment that changes now and then, and with it the prepared statement and its plan.
+
+        PostgreSQL keeps a plan until the table is analyzed again. One made while the table was nearly empty reads the
+        whole table at each claim once it has grown.
+        """
+        return f"{sql} -- {now // PLAN_SECONDS:.0f}.{self._slow_statements}"
+
+    def lock(self, job_id: UUID) -> tuple[str, int] | None:
+        rows = self._fetch(f"SELECT status, lease_number FROM {self.job} WHERE id = %s FOR NO KEY UPDATE", [job_id])
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    def _claim(
+        self, worker: str, limit: int, leases: Mapping[str, float], queues: Collection[str] | None
+    ) -> list[tuple[Any, ...]]:
+        sql = f"""
+            WITH RECURSIVE {self._heads_sql},
+            due AS MATERIALIZED (
+                SELECT picked.id
+                FROM (SELECT * FROM heads WHERE run_at <= {self.now} ORDER BY rank, run_at, id) AS served
+                CROSS JOIN LATERAL (
+                    SELECT id FROM {self.job}
+                    WHERE status = 'pending' AND queue = served.queue AND type_name = served.type_name
+                    AND priority * -1 = served.rank AND run_at <= {self.now}
+                    ORDER BY run_at, id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
+                ) AS picked
+                LIMIT %s
+            )
+            UPDATE {self.job} AS job
+            SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
+                leased_until = clock.now + (%s::jsonb ->> type_name)::float * interval '1 second',
+                last_attempt_at = clock.now
+            FROM {self.clock} WHERE job.id {self._any("SELECT id FROM due")}
+            RETURNING {self._claimed_columns}
+        """
+        leases_json = json.dumps(dict(leases))
+        return self._fetch(sql, [leases_json, _queues_json(queues), limit, limit, worker, leases_json])
+
+    def next_due(self, leases: Mapping[str, float], queues: Collection[str] | None = None) -> float | None:
+        now = self._after(self._clock, str(self.ahead_seconds))
+        sql = f"WITH RECURSIVE {self._heads_sql} SELECT extract(epoch FROM min(run_at) - {now}) FROM heads"
+        ((seconds,),) = self._fetch(sql, [json.dumps(dict(leases)), _queues_json(queues)])
+        return None if seconds is None else float(seconds)
+
+    @property
+    def _heads_sql(self) -> str:
+        """The first job of each (queue, type, priority) that is pending and served, found by a skip scan.
+
+        One index probe for each group that is present, however many jobs it holds. ``rank`` is the priority turned
+        round, so that every column of the row comparison ascends, as the index does; it is written as Django writes the
+        index's expression, or the index would not be used. The claim takes the groups in the
+        order of ``rank`` and of the date of their first job, and stops, and locks no more, when it has enough.
+        """
+        group = "queue, type_name, priority * -1"
+        return f"""
+            groups AS (
+                (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
+                 WHERE status = 'pending' ORDER BY {group}, run_at, id LIMIT 1)
+                UNION ALL
+                SELECT following.* FROM groups CROSS JOIN LATERAL (
+                    SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
+                    WHERE status = 'pending' AND ({group}) > (groups.queue, groups.type_name, groups.rank)
+                    ORDER BY {group}, run_at, id LIMIT 1
+                ) AS following
+            ),
+            heads AS MATERIALIZED (
+                SELECT groups.* FROM groups CROSS JOIN (SELECT %s::jsonb AS leases, %s::jsonb AS queues) AS served
+                WHERE served.leases ? groups.type_name
+                AND (served.queues = 'null' OR served.queues ? groups.queue)
+            )"""
+
+
+def _queues_json(queues: Collection[str] | None) -> str:
+    return json.dumps(None if queues is None else list(queues))

@@ -1,0 +1,77 @@
+"""The last jobs of chains. Whoever lets a chain go on, or end, has its last job locked: so chains are locked."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django_jobchains.store.dialect import Dialect, ids_json
+
+
+class Tail(NamedTuple):
+    """The last job of a chain."""
+
+    chain_id: UUID
+    job_id: UUID
+    chain_index: int
+    chain_type_name: str
+    type_name: str
+    queue: str
+    priority: int
+    deduplication_key: str | None
+    status: str
+    lease_number: int
+
+
+class Tails(Dialect):
+    #: The isolation level as it was last seen.
+    _level = ""
+
+    def lock_tails(self, chain_ids: Collection[UUID], *, shared: bool = False) -> dict[UUID, Tail]:
+        """Locks the last job of each chain, in the order of their ids; chains that do not exist are missing.
+
+        A chain may go on while its last job is waited for. So it is looked again, in a statement of its own, whether
+        the locked ones are still the last.
+        """
+        self._write_first()
+        parameters = [ids_json(chain_ids)]
+        last = self._any(f"SELECT {self._last_of('d.job_id')} FROM {self._rows('job_id uuid')}")
+        lock = self._shared("job") if shared else self._held("job")
+        locked: set[UUID] = set()
+        while True:
+            locked |= self._lock_rows("status", last, parameters, lock).keys()
+            tails = self.tails(chain_ids)
+            if all(tail.job_id in locked for tail in tails.values()):
+                return tails
+
+    def tails(self, chain_ids: Collection[UUID]) -> dict[UUID, Tail]:
+        """The last jobs as they are now."""
+        last = self._any(f"SELECT {self._last_of('d.job_id')} FROM {self._rows('job_id uuid')}")
+        columns = ", ".join(f"job.{name}" for name in ("chain_id", "id", *Tail._fields[2:]))
+        rows = self._fetch(f"SELECT {columns} FROM {self.job} AS job WHERE job.id {last}", [ids_json(chain_ids)])
+        tails = [Tail(self._id(chain_id), self._id(job_id), *rest) for chain_id, job_id, *rest in rows]
+        return {tail.chain_id: tail for tail in tails}
+
+    def _lock_jobs(self, job_ids: Collection[UUID]) -> dict[UUID, str]:
+        """Locks jobs in the order of their ids; their statuses."""
+        self._write_first()
+        return self._lock_rows("status", self._any(self._ids_sql), [ids_json(job_ids)], self._held("job"))
+
+    def _lock_rows(self, column: str, condition: str, parameters: Sequence[Any], lock: str) -> dict[UUID, Any]:
+        """Locks the jobs whose id meets the condition, in the order of their ids; a column of each.
+
+        At REPEATABLE READ whoever waited for a lock goes on as if nothing had happened, unless the row was written. So
+        it is written there; and a lock that is shared first would make two of them wait for each other.
+        """
+        if self._level == "repeatable read":
+            lock = self._held("job")
+        rows = self._fetch(
+            f"SELECT job.id, job.{column}, {self._isolation} FROM {self.job} AS job WHERE job.id {condition} "
+            f"ORDER BY job.id {lock}",
+            parameters,
+        )
+        ids = [self._id(id_) for id_, _, _ in rows]
+        self._level = rows[0][2] if rows else self._level
+        if rows and self._level == "repeatable read":
+            touch = f"UPDATE {self.job} SET crashes = crashes WHERE id {self._any(self._ids_sql)} RETURNING id"
+            self._fetch(touch, [ids_json(ids)])
+        return {id_: value for id_, (_, value, _) in zip(ids, rows, strict=True)}

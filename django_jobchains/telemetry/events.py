@@ -1,0 +1,82 @@
+"""Every fact worth seeing, each a frozen event. Payloads are not in them."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """``worker`` is the id of the worker it is about."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted(Event):
+    slots: int
+    type_names: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    using: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopping(Event):
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped(Event):
+    """``abandoned``: attempts that did not end in time; their jobs were handed back."""
+
+    abandoned: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded(Event):
+    """``ending`` as in ``attempts.Ending``; ``error`` is one line, "" when the job is completed."""
+
+    job_id: UUID
+    chain_id: UUID
+    type_name: str
+    attempt: int
+    ending: str
+    seconds: float
+    error: str
+    #: The type the chain goes on with, if it does.
+    continued_with: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobReaped(Event):
+    """A job was taken back whose lease had run out."""
+
+    job_id: UUID
+    type_name: str
+    status: str
+    crashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedJobsSwept(Event):
+    """Blocked jobs were looked at. ``found`` of them waited for nothing and were freed: it must stay 0."""
+
+    found: int
+    job_ids: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost(Event):
+    """An attempt of this worker may no longer write; ``reason`` is its abort reason."""
+
+    job_id: UUID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadFailed(Event):
+    """A part of the worker failed and is tried again after a wait; ``fatal``: the worker gives up."""
+
+    thread: str
+    error: str
+    failures: int
+    fatal: bool

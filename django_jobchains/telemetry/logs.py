@@ -1,0 +1,35 @@
+"""Events as records of the logger ``django_jobchains``."""
+
+from dataclasses import asdict
+from logging import DEBUG, ERROR, INFO, WARNING, getLogger
+
+from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, Event, JobReaped, LeaseLost, ThreadFailed
+
+logger = getLogger("django_jobchains")
+
+
+def log(event: Event) -> None:
+    level = _level(event)
+    if logger.isEnabledFor(level):
+        logger.log(level, _text(event), extra={"event": type(event).__name__, "jobchains": asdict(event)})
+
+
+def _level(event: Event) -> int:
+    if isinstance(event, AttemptEnded):
+        return {"completed": DEBUG, "cancelled": INFO, "handed_back": INFO, "failed": ERROR}.get(event.ending, WARNING)
+    if isinstance(event, BlockedJobsSwept):
+        return ERROR if event.found else DEBUG
+    if isinstance(event, ThreadFailed):
+        return ERROR
+    return WARNING if isinstance(event, JobReaped | LeaseLost) else INFO
+
+
+def _text(event: Event) -> str:
+    facts = {name: value for name, value in asdict(event).items() if value not in ("", None)}
+    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__)
+    return f"{words.strip()}: " + ", ".join(f"{name}={_one_line(value)}" for name, value in facts.items())
+
+
+def _one_line(value: object) -> str:
+    """Control characters in type names or errors must not forge log lines."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(value))[:500]

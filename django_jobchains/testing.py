@@ -1,0 +1,119 @@
+"""Tests of code that uses chains, without a worker: run what is due, look at what was enqueued, move the clock.
+
+It all works inside a plain ``TestCase``, on its connection and in its transaction. pytest has it as the fixture
+``jobchains``, which the package brings.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from django_jobchains.attempts import Attempt, Outcome
+from django_jobchains.exceptions import InvalidInput
+from django_jobchains.hygiene import is_broken
+from django_jobchains.job_types import JobType
+from django_jobchains.leases import HeldLeases
+from django_jobchains.models import Job
+from django_jobchains.payloads import decode
+from django_jobchains.policies import resolve
+from django_jobchains.processors import get_registry
+from django_jobchains.store import ClaimedJob, Store, get_store
+from django_jobchains.worker.completer import Completer
+
+__all__ = ("Clock", "Outcome", "assert_enqueued", "clock", "run_due_jobs")
+
+WORKER = "testing"
+#: Beyond it the jobs make each other due without end.
+MOST_ATTEMPTS = 10_000
+_ANY_INPUT: Any = object()
+
+
+def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using: str | None = None) -> list[Outcome]:
+    """Runs what is due, and what becomes due by it, one after the other in this thread; at most ``limit`` attempts.
+
+    Each ends as with a worker: an error reschedules its job. ``raise_errors``: an attempt that was not completed is an
+    ``AssertionError`` instead, with its traceback. Returns how the attempts ended (``.job``, ``.ending``, ``.error``).
+    """
+    store = get_store(using)
+    completer = Completer(
+        store, HeldLeases(store), worker=WORKER, is_busy=lambda: False, on_written=lambda has_due: None
+    )
+    outcomes: list[Outcome] = []
+    while (limit is None or len(outcomes) < limit) and (job := _claim_one(store)):
+        outcome = _run(job, store)
+        completer.put(outcome)
+        completer.step()
+        outcomes.append(outcome)
+        if raise_errors and outcome.failed:
+            raise AssertionError(f"{job.type_name} {job.id} was not completed.\n{outcome.failed.traceback}")
+        if len(outcomes) >= MOST_ATTEMPTS:
+            raise AssertionError(f"{MOST_ATTEMPTS} attempts and still jobs are due: give a limit.")
+    return outcomes
+
+
+def assert_enqueued(
+    job_type: str | JobType[Any, Any], input: Any = _ANY_INPUT, count: int = 1, *, using: str | None = None
+) -> list[Job]:
+    """Asserts that there are ``count`` jobs of a type, continuations included, with this input if one is given.
+
+    Returns them, the oldest first. The input is a value as ``enqueue`` takes it.
+    """
+    job_type = get_registry().job_type(job_type)
+    jobs = list(Job.objects.using(get_store(using).using).of_type(job_type.name).order_by("created_at", "id"))
+    wanted = None if input is _ANY_INPUT else decode(job_type.input_codec.encode(input, InvalidInput))
+    found = [job for job in jobs if input is _ANY_INPUT or job.input == wanted]
+    if len(found) != count:
+        others = "".join(f"\n  {job.status}: {job.input!r}" for job in jobs) or " none"
+        with_input = "" if input is _ANY_INPUT else f" with input {wanted!r}"
+        raise AssertionError(f"{len(found)} jobs of {job_type.name!r}{with_input}, not {count}. Of the type:{others}")
+    return found
+
+
+class Clock:
+    """The database's clock, as this process' chains see it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def advance(self, by: timedelta | float) -> None:
+        """Moves it forward by a timedelta or seconds; it goes on from there."""
+        seconds = by.total_seconds() if isinstance(by, timedelta) else by
+        if seconds < 0:
+            raise ValueError(f"The clock moves forward, not by {by!r}.")
+        self._store.ahead_seconds += seconds
+
+
+@contextmanager
+def clock(*, using: str | None = None) -> Iterator[Clock]:
+    """A clock to move forward; it is right again after the block."""
+    store = get_store(using)
+    try:
+        yield Clock(store)
+    finally:
+        store.ahead_seconds = 0
+
+
+def _claim_one(store: Store) -> ClaimedJob | None:
+    processors = get_registry().processors()
+    leases = {processor.job_type.name: resolve(*processor.policies).lease.seconds for processor in processors}
+    return next(iter(store.claim(WORKER, 1, leases)), None)
+
+
+def _run(job: ClaimedJob, store: Store) -> Outcome:
+    registry = get_registry()
+    processor = registry.processor(job.type_name)
+    attempt = Attempt(job, processor, policy=resolve(*processor.policies), store=store, registry=registry)
+    connection = store.connection
+    if not connection.in_atomic_block:
+        return attempt.run()
+    # Not an atomic block: the handler may open durable ones, as with a worker. The test's transaction outlives a
+    # database error of the handler, as a worker's connection does.
+    savepoint = str(connection.savepoint())
+    outcome = attempt.run()
+    if is_broken(connection):
+        connection.needs_rollback = False
+        connection.savepoint_rollback(savepoint)
+    else:
+        connection.savepoint_commit(savepoint)
+    return outcome

@@ -1,0 +1,317 @@
+"""Waiting for chains to end. However many wait in a process, one listener and one statement at a time serve them all.
+
+The database says whether a chain has ended; the hint says when to ask it.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from logging import getLogger
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from django_jobchains.conf import get_settings
+from django_jobchains.exceptions import ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
+from django_jobchains.models import Job
+from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
+from django_jobchains.notifications.base import LOOK_AGAIN_SECONDS
+from django_jobchains.statuses import FINAL, Status
+from django_jobchains.store import get_store
+
+logger = getLogger("django_jobchains")
+
+#: Between looks that no hint asks for: with a notifier, and with none.
+POLL_SECONDS = 5.0
+POLL_WITHOUT_HINTS_SECONDS = 0.25
+#: After a look that failed.
+RETRY_SECONDS = 0.5
+#: A connection that was not needed for so long is closed; a thread that nobody needed for so long ends.
+IDLE_SECONDS = 1.0
+LINGER_SECONDS = 2.0
+#: The share of the time that looking may take, whatever number waits and however fast hints come.
+MOST_LOOKING_SHARE = 0.2
+#: However short a timeout is, the chain is looked at once, if the database answers in this time.
+FIRST_LOOK_SECONDS = 1.0
+
+
+def wait(chain_id: UUID, timeout: float | None, *, using: str | None = None) -> Any:
+    """Waits until a chain has ended and returns its output, as the JSON value that is stored.
+
+    ``timeout``: seconds; None waits for ever. Raises ``ChainTimeout`` (the chain goes on), ``ChainFailed``,
+    ``ChainCancelled``, ``ChainNotFound``. Don't wait inside the transaction that enqueued it: no worker sees it yet.
+    """
+    using = using or get_settings().DATABASE
+    ending = _look_in_transaction(chain_id, using)
+    if ending is None or not ending.is_final:
+        changed = threading.Event()
+        waiter = Waiter(chain_id, changed.set, is_uncommitted=ending is not None)
+        with get_watch(using).watching(waiter):
+            for seconds in waiter.patience(timeout):
+                changed.wait(seconds)
+                changed.clear()
+        ending = waiter.ending
+    return _result(chain_id, ending, timeout)
+
+
+async def await_chain(chain_id: UUID, timeout: float | None, *, using: str | None = None) -> Any:  # noqa: ASYNC109
+    """``wait`` for async code; holds no thread."""
+    using = using or get_settings().DATABASE
+    ending = await sync_to_async(_look_in_transaction)(chain_id, using)
+    if ending is None or not ending.is_final:
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        waiter = Waiter(chain_id, lambda: loop.call_soon_threadsafe(changed.set), is_uncommitted=ending is not None)
+        with get_watch(using).watching(waiter):
+            for seconds in waiter.patience(timeout):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), seconds)
+                changed.clear()
+        ending = waiter.ending
+    return _result(chain_id, ending, timeout)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A chain as it was looked at; ``status`` None: it does not exist."""
+
+    status: str | None
+    output: Any = None
+    error: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.status is None or self.status in FINAL
+
+
+def _result(chain_id: UUID, ending: Ending | None, timeout: float | None) -> Any:
+    if ending is None:
+        raise ChainTimeout(chain_id, timeout or 0)
+    if ending.status is None:
+        raise ChainNotFound(chain_id)
+    if ending.status == Status.FAILED:
+        raise ChainFailed(chain_id, ending.error or "")
+    if ending.status == Status.CANCELLED:
+        raise ChainCancelled(chain_id)
+    return ending.output
+
+
+def _look(chain_ids: list[UUID], using: str) -> dict[UUID, Ending]:
+    """One statement, and one more when some have ended; what changed between them is left to the next look."""
+    tails = get_store(using).tails(chain_ids)
+    ended = [tail.job_id for tail in tails.values() if tail.status in FINAL]
+    rows = Job.objects.using(using).filter(pk__in=ended).values_list("chain_id", "status", "output", "last_error")
+    endings = {chain_id: Ending(*rest) for chain_id, *rest in (rows if ended else ())}
+    for chain_id in chain_ids:
+        tail, ending = tails.get(chain_id), endings.get(chain_id)
+        if tail is None:
+            endings[chain_id] = Ending(None)
+        elif ending is None or ending.status != tail.status:
+            endings[chain_id] = Ending(Status.RUNNING)
+    return endings
+
+
+def _look_in_transaction(chain_id: UUID, using: str) -> Ending | None:
+    """What only this thread's open transaction may see, as in a test; None when none is open or it sees nothing."""
+    if not connections[using].in_atomic_block:
+        return None
+    ending = _look([chain_id], using)[chain_id]
+    return None if ending.status is None else ending
+
+
+class Waiter:
+    """One that waits for a chain. ``is_uncommitted``: its own transaction sees the chain, others perhaps not yet."""
+
+    def __init__(self, chain_id: UUID, notify: Callable[[], object], *, is_uncommitted: bool) -> None:
+        self.chain_id = chain_id
+        self.ending: Ending | None = None
+        self._was_looked_at = False
+        self._notify = notify
+        self._is_uncommitted = is_uncommitted
+
+    def tell(self, ending: Ending) -> None:
+        """What a look has seen; on the watch's thread."""
+        is_first, self._was_looked_at = not self._was_looked_at, True
+        if ending.is_final and not (ending.status is None and self._is_uncommitted):
+            self.ending = ending
+        if is_first or self.ending:
+            self._notify()
+
+    def patience(self, timeout: float | None) -> Iterator[float | None]:
+        """How long to wait, again and again, until the chain ended or the time is up and it was looked at once."""
+        started = time.monotonic()
+        while self.ending is None:
+            left = None if timeout is None else started + timeout - time.monotonic()
+            if left is not None and left <= 0:
+                left = started + max(timeout or 0, FIRST_LOOK_SECONDS) - time.monotonic()
+                if self._was_looked_at or left <= 0:
+                    return
+            yield left
+
+
+class Watch:
+    """Looks at the chains that somebody in this process waits for. Its thread lives while somebody does."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._changed = threading.Condition()
+        self._waiters: dict[UUID, list[Waiter]] = {}
+        self._thread: threading.Thread | None = None
+        #: It may still close its connections when there is no thread to be told any more.
+        self._last_thread: threading.Thread | None = None
+        self._is_closing = False
+        self._poll_seconds = POLL_SECONDS
+        #: Monotonic times: when to look next, and not before; the last look and the last hint; since when nobody waits.
+        self._look_at = self._rest_until = self._used_at = self._hint_at = self._left_at = 0.0
+
+    @contextmanager
+    def watching(self, waiter: Waiter) -> Iterator[None]:
+        with self._changed:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=f"jobchains-waiting-{self._using}", daemon=True)
+                thread.start()
+                self._thread = self._last_thread = thread
+            self._waiters.setdefault(waiter.chain_id, []).append(waiter)
+            self._is_closing = False
+            self._look_at = 0.0
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            self._remove(waiter)
+
+    def _remove(self, waiter: Waiter) -> None:
+        with self._changed:
+            self._waiters[waiter.chain_id].remove(waiter)
+            if not self._waiters[waiter.chain_id]:
+                del self._waiters[waiter.chain_id]
+            self._left_at = time.monotonic()
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Ends the thread and its connections, if nobody waits."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+            thread = self._last_thread
+        if thread is not None:
+            thread.join(seconds)
+
+    def on_hint(self, hint: Hint) -> None:
+        if hint.kind != "chain_finished":
+            return
+        with self._changed:
+            if self._waiters and (hint.subject == EVERY or _is_id_of(hint.subject, self._waiters)):
+                self._look_at = 0.0
+                self._hint_at = time.monotonic()
+                self._changed.notify_all()
+
+    def _run(self) -> None:
+        listener = self._listen()
+        try:
+            while (chain_ids := self._next()) is not None:
+                self._look(chain_ids)
+        finally:
+            self._disconnect()
+            listener.close()
+
+    def _listen(self) -> Listener:
+        try:
+            notifier = get_notifier(self._using)
+            listener = notifier.listen(self.on_hint)
+            self._poll_seconds = POLL_SECONDS if notifier.carries_hints else POLL_WITHOUT_HINTS_SECONDS
+        except Exception:
+            logger.exception("Nobody listens for chains that end; they are polled.")
+            self._poll_seconds = POLL_WITHOUT_HINTS_SECONDS
+            return Listener()
+        return listener
+
+    def _next(self) -> list[UUID] | None:
+        """Waits until it is time to look, and says at what; None when nobody waits any more."""
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                if self._is_over(now):
+                    self._thread = None  # from here on whoever comes starts another
+                    return None
+                until = max(self._look_at, self._rest_until) if self._waiters else self._left_at + LINGER_SECONDS
+                if self._waiters and now >= until:
+                    self._look_at = now + self._poll_seconds
+                    return list(self._waiters)
+                if self._is_connected:
+                    if now >= self._used_at + IDLE_SECONDS:
+                        self._disconnect()
+                    until = min(until, max(self._used_at + IDLE_SECONDS, now))
+                self._changed.wait(until - now)
+
+    def _is_over(self, now: float) -> bool:
+        return not self._waiters and (self._is_closing or now >= self._left_at + LINGER_SECONDS)
+
+    def _look(self, chain_ids: list[UUID]) -> None:
+        started = time.monotonic()
+        try:
+            endings = _look(chain_ids, self._using)
+        except Exception as error:
+            logger.warning("Chains that are waited for could not be looked at, trying again: %s", error)
+            self._disconnect()
+            with self._changed:
+                self._look_at, self._rest_until = 0.0, time.monotonic() + RETRY_SECONDS
+            return
+        self._tell(endings)
+        self._looked(started)
+
+    def _looked(self, started: float) -> None:
+        """A sender leaves out hints that closely follow another: so there is a second look some time after a hint."""
+        with self._changed:
+            now = self._used_at = time.monotonic()
+            self._rest_until = now + (now - started) * (1 / MOST_LOOKING_SHARE - 1)
+            if self._hint_at + LOOK_AGAIN_SECONDS > started:
+                self._look_at = min(self._look_at, self._hint_at + LOOK_AGAIN_SECONDS)
+
+    def _tell(self, endings: dict[UUID, Ending]) -> None:
+        with self._changed:
+            told = [(waiter, ending) for id_, ending in endings.items() for waiter in self._waiters.get(id_, ())]
+        for waiter, ending in told:
+            try:
+                waiter.tell(ending)
+            except Exception as error:  # its event loop is closed
+                logger.warning("Somebody who waited for chain %s could not be told: %s", waiter.chain_id, error)
+
+    @property
+    def _is_connected(self) -> bool:
+        """Of this thread."""
+        return connections[self._using].connection is not None
+
+    def _disconnect(self) -> None:
+        with suppress(Exception):  # it broke: it is closed then
+            connections[self._using].close()
+
+
+def _is_id_of(subject: str, chain_ids: dict[UUID, Any]) -> bool:
+    try:
+        return UUID(subject) in chain_ids
+    except ValueError:
+        return False
+
+
+_watches: dict[str, Watch] = {}
+_lock = threading.Lock()
+
+
+def get_watch(using: str) -> Watch:
+    """The one watch of a database alias in this process."""
+    with _lock:
+        return _watches.setdefault(using, Watch(using))
+
+
+def _forget_after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _watches.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

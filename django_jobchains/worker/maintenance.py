@@ -1,0 +1,150 @@
+"""What a worker does besides jobs: renew leases, take back those of dead workers, and watch over its own."""
+
+import threading
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+from django_jobchains.announcing import announce
+from django_jobchains.leases import HeldLeases
+from django_jobchains.notifications import EVERY, Hint
+from django_jobchains.policies import Backoff
+from django_jobchains.store import AttemptKey, Effects, Store
+from django_jobchains.telemetry import report
+from django_jobchains.telemetry.events import BlockedJobsSwept, JobReaped, LeaseLost
+
+#: Jobs taken back in one transaction,
+REAP_LIMIT = 100
+#: and blocked jobs looked at in one.
+SWEEP_LIMIT = 1_000
+#: Between two looks at the leases that hints ask for.
+CHECK_AGAIN_SECONDS = 0.1
+
+
+class Reaper:
+    """Takes back jobs whose lease ran out, whoever held it, but for those this worker holds and ends itself."""
+
+    def __init__(
+        self,
+        store: Store,
+        leases: HeldLeases,
+        *,
+        worker: str,
+        backoff: Backoff,
+        max_crashes: int,
+        seconds: float,
+        on_reaped: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._worker = worker
+        self._backoff = backoff
+        self._max_crashes = max_crashes
+        self._on_reaped = on_reaped
+        self.seconds = seconds
+
+    def step(self) -> bool:
+        """Whether there may be more."""
+        held = [lease.id for lease in self._leases.held()]
+        effects = Effects()
+        reaped = self._store.reap(REAP_LIMIT, self._backoff, self._max_crashes, held, effects)
+        announce(self._store.using, effects)
+        for job in reaped:
+            report(JobReaped(self._worker, job.id, job.type_name, job.status, job.crashes))
+        if reaped:
+            self._on_reaped()
+        return len(reaped) == REAP_LIMIT
+
+
+class Sweeper:
+    """Looks for blocked jobs that wait for nothing, a part of them at a time. There must not be any: it says so."""
+
+    def __init__(self, store: Store, *, worker: str, seconds: float) -> None:
+        self._store = store
+        self._worker = worker
+        self._after: UUID | None = None
+        self.seconds = seconds
+
+    def step(self) -> bool:
+        """Whether there are more to look at."""
+        effects = Effects()
+        freed, self._after = self._store.sweep(SWEEP_LIMIT, self._after, effects)
+        announce(self._store.using, effects)
+        report(BlockedJobsSwept(self._worker, len(freed), tuple(freed)))
+        return self._after is not None
+
+
+class Rounds:
+    """Lets parts look at the tables from time to time; on one thread, and so on one connection."""
+
+    def __init__(self, *parts: Reaper | Sweeper) -> None:
+        self._due_at = dict.fromkeys(parts, 0.0)
+        self.pause = threading.Event()
+
+    def step(self) -> None:
+        for part, due_at in self._due_at.items():
+            if time.monotonic() >= due_at:
+                has_more = part.step()
+                self._due_at[part] = time.monotonic() + (0 if has_more else part.seconds)
+        self.pause.wait(max(min(self._due_at.values()) - time.monotonic(), 0))
+
+
+class LeaseKeeper:
+    """Renews the worker's leases, all in one statement; looks at them at once when a hint says that one was lost."""
+
+    def __init__(self, leases: HeldLeases, worker: str, seconds: float) -> None:
+        self._leases = leases
+        self._worker = worker
+        self._seconds = seconds
+        self._asked = threading.Event()
+        self._checked_at = 0.0
+        self.pause = threading.Event()
+
+    def on_hint(self, hint: Hint) -> None:
+        """A hint may be forged: it is a reason to look, and a flood of them is one look in a while."""
+        if hint.kind == "ownership_lost" and not self._asked.is_set() and self._is_mine(hint.subject):
+            self._asked.set()
+            self.pause.set()
+
+    def _is_mine(self, subject: str) -> bool:
+        if subject == EVERY:
+            return bool(len(self._leases))
+        try:
+            return self._leases.holds(UUID(subject))
+        except ValueError:
+            return False
+
+    def step(self) -> None:
+        self._report(self._leases.renew_due())
+        self.pause.wait(self._check_if_asked())
+        self.pause.clear()
+
+    def _check_if_asked(self) -> float:
+        """Looks, if that was not done just now; the seconds until the next step."""
+        if not self._asked.is_set():
+            return self._seconds
+        if (left := self._checked_at + CHECK_AGAIN_SECONDS - time.monotonic()) > 0:
+            return min(left, self._seconds)
+        self._asked.clear()
+        self._checked_at = time.monotonic()
+        self._report(self._leases.check())
+        return self._seconds
+
+    def _report(self, lost: dict[AttemptKey, str]) -> None:
+        for (job_id, _), reason in lost.items():
+            report(LeaseLost(self._worker, job_id, reason))
+
+
+class LeaseWatch:
+    """Aborts attempts whose lease could not be renewed. It touches no database, so a dead network cannot hold it up."""
+
+    def __init__(self, leases: HeldLeases, worker: str, seconds: float) -> None:
+        self._leases = leases
+        self._worker = worker
+        self._seconds = seconds
+        self.pause = threading.Event()
+
+    def step(self) -> None:
+        for job_id in self._leases.abort_overdue():
+            report(LeaseLost(self._worker, job_id, "error"))
+        self.pause.wait(self._seconds)

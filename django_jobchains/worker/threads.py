@@ -1,0 +1,90 @@
+"""Threads that are owned: named, restarted after a failure, stopped by an event, joined to a deadline."""
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+
+from django.db import InterfaceError, InternalError, OperationalError
+
+from django_jobchains.hygiene import close_all, tidy
+from django_jobchains.telemetry import report
+from django_jobchains.telemetry.events import ThreadFailed
+from django_jobchains.texts import describe
+
+FIRST_WAIT_SECONDS = 0.1
+LAST_WAIT_SECONDS = 10.0
+#: So many failures in a row that are not the database's end the worker: a process manager starts a clean one.
+MOST_FAILURES = 10
+
+
+class OwnedThread:
+    """Calls ``step`` again and again until it is stopped. A step that raises is tried again after a growing wait.
+
+    A database that is away is waited for, for ever. Any other error ends the worker after ``MOST_FAILURES`` in a row.
+    """
+
+    def __init__(self, name: str, step: Callable[[], object], *, worker: str, give_up: Callable[[], None]) -> None:
+        self.stopping = threading.Event()
+        self._step = step
+        self._worker = worker
+        self._give_up = give_up
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name=f"jobchains-{name}", daemon=True)
+
+    @property
+    def name(self) -> str:
+        return self._thread.name
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    def join(self, deadline: float) -> bool:
+        """Waits until the monotonic time ``deadline``; whether the thread has ended."""
+        if self._thread.ident is not None:
+            self._thread.join(max(deadline - time.monotonic(), 0))
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                self._step_once()
+        finally:
+            close_all()
+
+    def _step_once(self) -> None:
+        try:
+            self._step()
+            self._failures = 0
+        except BaseException as error:  # a thread that dies silently is the worst of failures
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        self._failures += 1
+        fatal = self._failures >= MOST_FAILURES and not is_database_away(error)
+        report(ThreadFailed(self._worker, self.name, describe(error), self._failures, fatal))
+        try:
+            tidy()
+        except BaseException:  # a connection too broken to be looked at: the next use opens another
+            close_all()
+        if fatal:
+            self.stopping.set()
+            self._give_up()
+            return
+        wait = min(FIRST_WAIT_SECONDS * 2.0 ** min(self._failures - 1, 10), LAST_WAIT_SECONDS)
+        self.stopping.wait(wait * random.uniform(0.5, 1))  # noqa: S311 - jitter
+
+
+def is_database_away(error: BaseException) -> bool:
+    """Whether the database, not the statement, is what failed: restarts, cut connections, time limits, full disks."""
+    if getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # "no such table" and the like
+        return False
+    return isinstance(error, OperationalError | InterfaceError | InternalError)

@@ -1,0 +1,115 @@
+from django.conf import settings
+from django.contrib import admin
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+
+from shop.models import (
+    CarrierEntry,
+    GatewayCharge,
+    LoyaltyAccount,
+    Order,
+    OutboxMessage,
+    Parcel,
+    PriceList,
+    Product,
+    SalesReport,
+)
+from shop.patterns.compensation import send_off
+from shop.patterns.fan_in import start_import
+
+
+@admin.register(Product)
+class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no parameter at run time
+    list_display = ("name", "price", "stock", "fits_letterbox")
+    prepopulated_fields = {"slug": ("name",)}
+
+
+@admin.register(Order)
+class OrderAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """The card can be changed: give a declined order a good one, then retry its failed job."""
+
+    list_display = ("__str__", "email", "product", "quantity", "card", "state", "delivery", "placed_at")
+    list_filter = ("state", "delivery", "card")
+    actions = ("send_off_selected",)
+    list_select_related = ("product",)
+    search_fields = ("email", "payment_reference")
+    readonly_fields = (
+        "product",
+        "quantity",
+        "email",
+        "state",
+        "decided_by",
+        "delivery",
+        "payment_reference",
+        "chain_id",
+        "placed_at",
+    )
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False  # The shop's form creates the order together with its chain.
+
+    @admin.action(description="Send off the selected orders", permissions=["change"])
+    def send_off_selected(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
+        """Packs and ships what is paid; an order that was sent off already is not sent off again."""
+        chains = [send_off(order, settings.SHOP_QUEUE) for order in queryset.exclude(payment_reference="")]
+        started = [chain for chain in chains if not chain.deduplicated]
+        self.message_user(request, f"{len(started)} of {len(queryset)} orders are sent off now.")
+
+
+@admin.register(PriceList)
+class PriceListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Saving a new list starts its import; come back to see what it did."""
+
+    list_display = ("__str__", "added_at", "changed", "problems")
+    readonly_fields = ("chain_id", "changed", "problems")
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: PriceList, form: object, change: bool) -> None:
+        start_import(obj)
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Rows that jobs write, for people to look at."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+@admin.register(LoyaltyAccount)
+class LoyaltyAccountAdmin(ReadOnlyAdmin):
+    list_display = ("email", "points")
+    search_fields = ("email",)
+
+
+@admin.register(GatewayCharge)
+class GatewayChargeAdmin(ReadOnlyAdmin):
+    list_display = ("idempotency_key", "amount", "reference", "tries", "times_charged")
+
+
+@admin.register(OutboxMessage)
+class OutboxMessageAdmin(ReadOnlyAdmin):
+    list_display = ("subject", "recipient", "sent_at")
+
+
+@admin.register(Parcel)
+class ParcelAdmin(ReadOnlyAdmin):
+    list_display = ("__str__", "quantity", "address", "state", "scan")
+    list_filter = ("state",)
+
+
+@admin.register(CarrierEntry)
+class CarrierEntryAdmin(ReadOnlyAdmin):
+    list_display = ("tracking_code", "address", "looks")
+
+
+@admin.register(SalesReport)
+class SalesReportAdmin(ReadOnlyAdmin):
+    list_display = ("day", "orders", "takings")

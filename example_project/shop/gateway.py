@@ -1,0 +1,68 @@
+"""A fake payment service: slow, sometimes unreachable, and it remembers idempotency keys.
+
+The flaky card shows the two ways a call can fail: the first try never arrives, the second takes the money and loses
+the answer. The third try gets the remembered answer, and the customer has paid once.
+"""
+
+import secrets
+import time
+from decimal import Decimal
+
+from django.db import transaction
+
+from shop.models import GatewayCharge, Order
+
+LATENCY_SECONDS = 0.04
+
+
+class GatewayTimeout(Exception):
+    """No answer. The money may or may not have been taken: ask again with the same key."""
+
+
+class CardDeclined(Exception):
+    """The answer is no; asking again won't help."""
+
+
+def charge(card: str, amount: Decimal, *, idempotency_key: str) -> str:
+    """Takes the amount once per key, however often it is called; returns the payment's reference."""
+    time.sleep(LATENCY_SECONDS)
+    tries = _count_try(idempotency_key, amount)
+    if card == Order.Card.DECLINED:
+        raise CardDeclined("the bank said no")
+    if card == Order.Card.FLAKY and tries == 1:
+        raise GatewayTimeout("no connection to the payment service")
+    reference = _take_money_once(idempotency_key)
+    if card == Order.Card.FLAKY and tries == 2:
+        raise GatewayTimeout("the money was taken, but the answer got lost")
+    return reference
+
+
+def refund(reference: str, *, idempotency_key: str) -> None:
+    """Gives the money of a payment back, once per payment, however often it is called."""
+    time.sleep(LATENCY_SECONDS)
+    with transaction.atomic(durable=True):
+        GatewayCharge.objects.filter(reference=reference, refund_key="").update(refund_key=idempotency_key)
+
+
+def _count_try(idempotency_key: str, amount: Decimal) -> int:
+    # durable: this is somebody else's database, which a rollback of ours can't undo.
+    with transaction.atomic(durable=True):
+        GatewayCharge.objects.get_or_create(idempotency_key=idempotency_key, defaults={"amount": amount})
+        entry = _locked(idempotency_key)
+        entry.tries += 1
+        entry.save(update_fields=["tries"])
+    return entry.tries
+
+
+def _take_money_once(idempotency_key: str) -> str:
+    with transaction.atomic(durable=True):
+        entry = _locked(idempotency_key)
+        if not entry.reference:
+            entry.reference = f"pay_{secrets.token_hex(6)}"
+            entry.times_charged += 1
+            entry.save(update_fields=["reference", "times_charged"])
+    return entry.reference
+
+
+def _locked(idempotency_key: str) -> GatewayCharge:
+    return GatewayCharge.objects.select_for_update().get(idempotency_key=idempotency_key)

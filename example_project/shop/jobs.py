@@ -1,0 +1,84 @@
+"""What happens after an order is placed: charge → receipt → loyalty points.
+
+Each step commits its own writes, its completion and the next step in one transaction.
+"""
+
+from dataclasses import dataclass
+
+from django.core.mail import EmailMessage
+
+from django_jobchains.processors import Backoff, Continuation, FailJob, Processors, RunningJob
+from shop import gateway
+from shop.models import LoyaltyAccount, Order
+
+# A short backoff, so that you see a retry while you watch. The library's default starts at 10 seconds.
+processors = Processors(backoff=Backoff(initial_seconds=1, maximum_seconds=8))
+
+
+@dataclass(frozen=True)
+class Charge:
+    order_id: int
+
+
+@dataclass(frozen=True)
+class Receipt:
+    order_id: int
+    payment_reference: str
+
+
+@dataclass(frozen=True)
+class Points:
+    order_id: int
+    points: int
+
+
+@processors.register("shop.charge", continues_with=["shop.send_receipt"])
+def charge(job: RunningJob[Charge]) -> Continuation:
+    """Asks for the money outside any transaction; the job's id makes asking again safe."""
+    order = _order(job.input.order_id)
+    try:
+        reference = gateway.charge(order.card, order.total, idempotency_key=str(job.id))
+    except gateway.CardDeclined as error:
+        order.mark_declined()
+        raise FailJob("card declined") from error
+    with job.complete():
+        order.mark_paid(reference)
+        return job.continue_with(send_receipt, Receipt(order.pk, reference))
+
+
+@processors.register("shop.send_receipt", entry=False, continues_with=["shop.credit_points"])
+def send_receipt(job: RunningJob[Receipt]) -> Continuation:
+    """A mail can't be rolled back: it goes out first, with an id that lets the receiver drop a second copy."""
+    order = _order(job.input.order_id)
+    receipt_mail(order, job.input.payment_reference, message_id=f"<{job.id}@tin-kettle.example>").send()
+    with job.complete():
+        order.mark_receipt_sent()
+        return job.continue_with(credit_points, Points(order.pk, order.points))
+
+
+@processors.register("shop.credit_points", entry=False)
+def credit_points(job: RunningJob[Points]) -> int:
+    """Credits exactly once: the points and the job's completion are one commit."""
+    order = _order(job.input.order_id)
+    with job.complete():
+        LoyaltyAccount.objects.credit(order.email, job.input.points)
+        order.mark_points_credited()
+        return job.input.points
+
+
+def receipt_mail(order: Order, payment_reference: str, *, message_id: str) -> EmailMessage:
+    return EmailMessage(
+        subject=f"Receipt for order {order.pk}",
+        body=(
+            f"Thank you for your order.\n\n"
+            f"{order.quantity} × {order.product.name}: €{order.total}\n"
+            f"Payment reference: {payment_reference}\n\n"
+            f"It earns you {order.points} loyalty points.\n"
+        ),
+        to=[order.email],
+        headers={"Message-ID": message_id},
+    )
+
+
+def _order(order_id: int) -> Order:
+    return Order.objects.select_related("product").get(pk=order_id)

@@ -1,0 +1,23 @@
+"""An e-mail backend that keeps the mail in a table, for a page of the shop to show."""
+
+from collections.abc import Sequence
+
+from django.core.mail import EmailMessage
+from django.core.mail.backends.base import BaseEmailBackend
+
+from shop.models import OutboxMessage
+
+
+class OutboxBackend(BaseEmailBackend):
+    """Drops a second mail with the same Message-ID, as a mail server may."""
+
+    def send_messages(self, email_messages: Sequence[EmailMessage]) -> int:
+        return sum(self._send(message) for message in email_messages)
+
+    def _send(self, message: EmailMessage) -> int:
+        header = message.message()
+        _, is_new = OutboxMessage.objects.get_or_create(
+            message_id=header["Message-ID"],
+            defaults={"recipient": message.to[0], "subject": str(message.subject), "body": str(message.body)},
+        )
+        return int(is_new)

@@ -1,0 +1,13 @@
+"""What most jobs about a parcel take as their input."""
+
+from dataclasses import dataclass
+
+from shop.models import Parcel
+
+
+@dataclass(frozen=True)
+class ParcelId:
+    parcel_id: int
+
+    def load(self) -> Parcel:
+        return Parcel.objects.select_related("order__product").get(pk=self.parcel_id)

@@ -1,0 +1,70 @@
+"""A paid order can turn out to be sold out: then what was done for it is undone, the last thing first.
+
+``shop.pack`` → ``shop.ship_order``; or ``shop.take_points_back`` → ``shop.refund`` → ``shop.apologise``.
+"""
+
+from dataclasses import dataclass
+
+from django.core.mail import EmailMessage
+
+from django_jobchains.chains import Chain
+from django_jobchains.processors import Backoff, Continuation, Deduplicate, Processors, RunningJob
+from shop import gateway
+from shop.models import LoyaltyAccount, Order, Product
+from shop.patterns.nested import Shipment, ship_order
+
+# An undo must not give up: no max_attempts, and a backoff that grows to minutes.
+processors = Processors(backoff=Backoff(initial_seconds=1, maximum_seconds=300))
+
+
+@dataclass(frozen=True)
+class Paid:
+    order_id: int
+
+    def load(self) -> Order:
+        return Order.objects.select_related("product").get(pk=self.order_id)
+
+
+def send_off(order: Order, queue: str) -> Chain:
+    """Starts to pack an order; a second call returns the chain of the first."""
+    once = Deduplicate(f"order {order.pk}", scope="any")
+    return pack.enqueue(Paid(order.pk), deduplicate=once, queue=queue)
+
+
+@processors.register("shop.pack", continues_with=["shop.ship_order", "shop.take_points_back"])
+def pack(job: RunningJob[Paid]) -> Continuation:
+    order = job.input.load()
+    with job.complete():
+        if not Product.objects.take(order.product_id, order.quantity):
+            return job.continue_with(take_points_back, job.input)
+        order.mark_delivery(Order.Delivery.PACKED)
+        return job.continue_with(ship_order, Shipment(order.pk))
+
+
+@processors.register("shop.take_points_back", entry=False, continues_with=["shop.refund"])
+def take_points_back(job: RunningJob[Paid]) -> Continuation:
+    order = job.input.load()
+    with job.complete():
+        LoyaltyAccount.objects.credit(order.email, -order.points)
+        return job.continue_with(refund, job.input)
+
+
+@processors.register("shop.refund", entry=False, continues_with=["shop.apologise"])
+def refund(job: RunningJob[Paid]) -> Continuation:
+    """As the charge: the call is outside any transaction, and the key makes calling again safe."""
+    order = job.input.load()
+    gateway.refund(order.payment_reference, idempotency_key=str(job.id))
+    with job.complete():
+        order.mark_delivery(Order.Delivery.REFUNDED)
+        return job.continue_with(apologise, job.input)
+
+
+@processors.register("shop.apologise", entry=False)
+def apologise(job: RunningJob[Paid]) -> None:
+    order = job.input.load()
+    EmailMessage(
+        subject=f"Order {order.pk} is sold out",
+        body=f"We are sorry. €{order.total} are on the way back to you.\n",
+        to=[order.email],
+        headers={"Message-ID": f"<{job.id}@tin-kettle.example>"},
+    ).send()

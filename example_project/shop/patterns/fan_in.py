@@ -1,0 +1,88 @@
+"""A price list is imported in as many parts as it needs, side by side; then one job sums up what they say."""
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+from django.db import transaction
+
+from django_jobchains import chains
+from django_jobchains.processors import Continuation, FailJob, Processors, RunningJob
+from shop.models import PriceList, Product
+
+LINES_IN_A_PART = 25
+
+processors = Processors()
+
+
+@dataclass(frozen=True)
+class Import:
+    price_list_id: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Lines ``start`` to ``stop`` of a price list: the list itself stays where it is."""
+
+    price_list_id: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    changed: int
+    problems: list[str]
+
+
+def start_import(price_list: PriceList) -> None:
+    """Saves a price list and starts its import, in one commit."""
+    with transaction.atomic():
+        price_list.save()
+        price_list.chain_id = import_prices.enqueue(Import(price_list.pk)).id
+        price_list.save(update_fields=["chain_id"])
+
+
+@processors.register("shop.import_prices", continues_with=["shop.sum_up_prices"])
+def import_prices(job: RunningJob[Import]) -> Continuation:
+    """Fan-out. However many parts there are, it is the same number of statements; none is fine too."""
+    count = len(_lines(job.input.price_list_id))
+    parts = [
+        Part(job.input.price_list_id, start, min(start + LINES_IN_A_PART, count))
+        for start in range(0, count, LINES_IN_A_PART)
+    ]
+    with job.complete():
+        started = chains.enqueue_many([import_part.item(part, queue=job.queue) for part in parts])
+        return job.continue_with(sum_up_prices, job.input, blockers=started)
+
+
+@processors.register("shop.import_part", mode="atomic")
+def import_part(job: RunningJob[Part]) -> int:
+    """All prices of the part, or, after a line that can't be read, none."""
+    part = job.input
+    lines = _lines(part.price_list_id)[part.start : part.stop]
+    return sum(_set_price(line, number) for number, line in enumerate(lines, start=part.start + 1))
+
+
+@processors.register("shop.sum_up_prices", entry=False, blockers=["shop.import_part"], on_blocker_failure="run")
+def sum_up_prices(job: RunningJob[Import]) -> Summary:
+    """Fan-in. It also runs when parts failed, and says so; by default it would wait until they are retried."""
+    changed = sum(part.output or 0 for part in job.blockers if part.status == "completed")
+    problems = [str(part.last_error) for part in job.blockers if part.status != "completed"]
+    with job.complete():
+        PriceList.objects.filter(pk=job.input.price_list_id).update(changed=changed, problems=problems)
+        return Summary(changed, problems)
+
+
+def _lines(price_list_id: int) -> list[str]:
+    return [line for line in PriceList.objects.get(pk=price_list_id).lines.splitlines() if line.strip()]
+
+
+def _set_price(line: str, number: int) -> int:
+    """How many products got a new price by a line: one, or none if it has that price."""
+    slug, _, text = line.partition(";")
+    try:
+        price = Decimal(text.strip())
+        product = Product.objects.get(slug=slug.strip())
+    except (InvalidOperation, Product.DoesNotExist) as error:
+        raise FailJob(f"line {number}: {line!r}") from error
+    return Product.objects.filter(pk=product.pk).exclude(price=price).update(price=price)

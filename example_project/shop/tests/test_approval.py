@@ -1,0 +1,178 @@
+"""Approval: a person decides on a page, or a delayed job does; never both."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Barrier
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from django.contrib.auth.models import User
+from django.core import mail
+from django.db import connection
+from django.test import TestCase, TransactionTestCase
+from django.urls import reverse
+
+from django_jobchains import chains, testing
+from shop.models import GatewayCharge, Order
+from shop.patterns.approval import (
+    TIME_TO_DECIDE,
+    AlreadyDecided,
+    Request,
+    approval,
+    approve,
+    reject,
+    reject_when_undecided,
+)
+from shop.tests.baskets import no_waiting, place_order
+
+A_DAY = TIME_TO_DECIDE + timedelta(seconds=1)
+
+
+@no_waiting
+class ApprovalTests(TestCase):
+    def setUp(self) -> None:
+        self.order = place_order(quantity=20, product="kettle")
+        self.client.force_login(User.objects.create_user("grace", is_staff=True))
+
+    def decide(self, decision: str) -> Any:
+        url = reverse("shop:decide", args=[self.order.pk])
+        return self.client.post(url, {"decision": decision}, follow=True)
+
+    def types(self) -> list[str]:
+        return [job.type_name for job in self.order.load_chain().jobs]
+
+    def outcome(self) -> tuple[str, str, str]:
+        self.order.refresh_from_db()
+        return self.order.state, self.order.decided_by, self.order.load_chain().status
+
+    def test_an_expensive_order_waits_and_no_worker_takes_it(self) -> None:
+        testing.assert_enqueued(approval, Request(self.order.pk))
+        assert testing.run_due_jobs() == []
+        assert self.outcome() == ("awaiting", "", "pending")
+        self.assertContains(self.client.get(reverse("shop:approvals")), f"Approve {self.order}")
+        self.assertContains(self.client.get(self.order.get_absolute_url()), "waits until somebody at the shop")
+
+    def test_an_approved_order_is_charged(self) -> None:
+        self.assertContains(self.decide("approve"), "is approved")
+        testing.run_due_jobs(raise_errors=True)
+        assert self.outcome() == ("points_credited", "grace", "completed")
+        assert self.types() == ["shop.approval", "shop.charge", "shop.send_receipt", "shop.credit_points"]
+
+    def test_a_rejected_order_is_not_charged(self) -> None:
+        self.assertContains(self.decide("reject"), "is rejected")
+        testing.run_due_jobs(raise_errors=True)
+        assert self.outcome() == ("rejected", "grace", "completed")
+        assert not GatewayCharge.objects.exists()
+        assert [message.subject for message in mail.outbox] == [f"We could not accept order {self.order.pk}"]
+        self.assertContains(self.client.get(self.order.get_absolute_url()), "was not approved")
+
+    def test_what_nobody_decides_is_rejected_a_day_later(self) -> None:
+        with testing.clock() as clock:
+            clock.advance(TIME_TO_DECIDE - timedelta(minutes=1))
+            assert testing.run_due_jobs() == []
+            clock.advance(timedelta(minutes=2))
+            testing.run_due_jobs(raise_errors=True)
+        assert self.outcome() == ("rejected", "", "completed")
+        assert self.types() == ["shop.approval", "shop.send_rejection"]
+        assert chains.Chain.objects.of_type(reject_when_undecided.name).get().output == "rejected"
+
+    def test_the_delayed_job_leaves_a_decision_alone(self) -> None:
+        self.decide("approve")
+        with testing.clock() as clock:
+            clock.advance(A_DAY)
+            testing.run_due_jobs(raise_errors=True)
+        assert self.outcome() == ("points_credited", "grace", "completed")
+        assert chains.Chain.objects.of_type(reject_when_undecided.name).get().output == "nothing to decide"
+
+    def test_a_person_who_is_too_late_is_told_so(self) -> None:
+        with testing.clock() as clock:
+            clock.advance(A_DAY)
+            testing.run_due_jobs(raise_errors=True)
+        self.assertContains(self.decide("approve"), "was decided already")
+        assert self.outcome() == ("rejected", "", "completed")
+
+    def test_the_second_click_changes_nothing(self) -> None:
+        self.decide("approve")
+        self.assertContains(self.decide("reject"), "was decided already")
+        self.assertContains(self.decide("approve"), "was decided already")
+        assert self.types() == ["shop.approval", "shop.charge"]
+
+    def test_a_decision_that_fails_half_way_leaves_no_trace(self) -> None:
+        broken = patch("shop.patterns.approval.Charge", side_effect=RuntimeError("the lights went out"))
+        with broken, pytest.raises(RuntimeError):
+            approve(self.order, "grace")
+        assert self.outcome() == ("awaiting", "", "pending")
+        assert self.types() == ["shop.approval"]
+
+    def test_a_cancelled_order_is_decided_by_nobody(self) -> None:
+        chains.cancel(self.order.known_chain_id)
+        self.assertContains(self.decide("approve"), "was decided already")
+        with testing.clock() as clock:
+            clock.advance(A_DAY)
+            testing.run_due_jobs(raise_errors=True)
+        assert self.outcome() == ("awaiting", "", "cancelled")
+        assert chains.Chain.objects.of_type(reject_when_undecided.name).get().output == "nothing to decide"
+
+
+class AtTheSameMomentTests(TransactionTestCase):
+    serialized_rollback = True  # keeps the products, which a migration made
+
+    def test_one_of_two_decisions_counts(self) -> None:
+        for _ in range(5):
+            order = place_order(quantity=20, product="kettle")
+            together = Barrier(2)
+            with ThreadPoolExecutor(2) as threads:
+                yes = threads.submit(decide, order.pk, together, lambda order: approve(order, "grace"))
+                no = threads.submit(decide, order.pk, together, lambda order: reject(order, "Too many.", "ada"))
+            assert [yes.result(), no.result()].count("decided") == 1
+            order.refresh_from_db()
+            winner = "grace" if yes.result() == "decided" else "ada"
+            assert (order.decided_by, order.load_chain().jobs.count()) == (winner, 2)
+
+
+def decide(order_id: int, together: Barrier, decision: Callable[[Order], None]) -> str:
+    """On a thread, with a connection of its own."""
+    try:
+        order = Order.objects.get(pk=order_id)
+        together.wait(timeout=20)
+        decision(order)
+    except AlreadyDecided:
+        return "too late"
+    finally:
+        connection.close()
+    return "decided"
+
+
+class WhoMayDecideTests(TestCase):
+    def setUp(self) -> None:
+        self.order = place_order(quantity=20, product="kettle")
+        self.url = reverse("shop:decide", args=[self.order.pk])
+
+    def test_others_are_sent_to_log_in(self) -> None:
+        self.client.force_login(User.objects.create_user("mallory"))
+        for response in (self.client.get(reverse("shop:approvals")), self.client.post(self.url)):
+            assert response.status_code == 302
+            assert "/admin/login/" in response.headers["Location"]
+        self.order.refresh_from_db()
+        assert self.order.state == Order.State.AWAITING_APPROVAL
+
+    def test_decisions_are_posted_with_a_token(self) -> None:
+        staff = User.objects.create_user("grace", is_staff=True)
+        self.client.force_login(staff)
+        assert self.client.get(self.url).status_code == 405
+        careful = self.client_class(enforce_csrf_checks=True)
+        careful.force_login(staff)
+        assert careful.post(self.url, {"decision": "approve"}).status_code == 403
+
+    def test_an_unknown_order(self) -> None:
+        self.client.force_login(User.objects.create_user("grace", is_staff=True))
+        assert self.client.post(reverse("shop:decide", args=[10**9])).status_code == 404
+
+
+class LimitTests(TestCase):
+    def test_up_to_the_limit_nobody_is_asked(self) -> None:
+        order = place_order(quantity=3, product="kettle")
+        assert order.load_chain().type_name == "shop.charge"
+        testing.assert_enqueued(approval, count=0)

@@ -1,0 +1,73 @@
+"""Fan-out and fan-in: a price list in parts of any number, and one summary at the end."""
+
+from decimal import Decimal
+
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import TestCase
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_jobchains import chains, testing
+from django_jobchains.chains import Chain
+from shop.models import PriceList, Product
+from shop.patterns.fan_in import Part, import_part, start_import
+
+
+class FanInTests(TestCase):
+    def start(self, *lines: str) -> Chain:
+        self.price_list = PriceList(lines="\n".join(lines))
+        start_import(self.price_list)
+        assert self.price_list.chain_id is not None
+        return chains.get(self.price_list.chain_id)
+
+    def summary(self) -> tuple[int | None, list[str]]:
+        self.price_list.refresh_from_db()
+        return self.price_list.changed, self.price_list.problems
+
+    def test_a_long_list_is_imported_in_parts_and_summed_up(self) -> None:
+        chain = self.start(*["cup;18.50"] * 30, *["whisk;12.50"] * 30, "kettle;66")
+        testing.run_due_jobs(limit=1, raise_errors=True)
+        testing.assert_enqueued(import_part, Part(self.price_list.pk, 50, 61))
+        testing.assert_enqueued(import_part, count=3)
+        assert chain.refresh().status == "blocked"
+        testing.run_due_jobs(limit=2, raise_errors=True)
+        assert chain.refresh().status == "blocked"
+        testing.run_due_jobs(raise_errors=True)
+        assert (chain.refresh().status, self.summary()) == ("completed", (2, []))
+        assert chain.output == {"changed": 2, "problems": []}
+        assert Product.objects.get(slug="whisk").price == Decimal("12.50")
+
+    def test_an_empty_list_has_a_summary_too(self) -> None:
+        chain = self.start()
+        testing.run_due_jobs(raise_errors=True)
+        assert (chain.refresh().status, self.summary()) == ("completed", (0, []))
+
+    def test_a_bad_line_undoes_its_part_and_is_named_in_the_summary(self) -> None:
+        chain = self.start(*["whisk;13"] * 25, "kettle;66", "coffee;9")
+        with self.assertLogs("django_jobchains", "ERROR"):
+            testing.run_due_jobs()
+        changed, (problem,) = self.summary()
+        assert (chain.refresh().status, changed) == ("completed", 1)
+        assert "line 27: 'coffee;9'" in problem
+        assert Product.objects.get(slug="kettle").price == Decimal(64)
+
+    def test_the_number_of_parts_costs_no_statements(self) -> None:
+        counts = []
+        for parts in (2, 200):
+            self.start(*["cup;18.50"] * 25 * parts)
+            with CaptureQueriesContext(connection) as queries:
+                testing.run_due_jobs(limit=1, raise_errors=True)
+            counts.append(len(queries))
+            testing.run_due_jobs()
+        assert counts[0] == counts[1]
+
+
+class AdminTests(TestCase):
+    def test_a_price_list_that_is_saved_in_the_admin_is_imported(self) -> None:
+        self.client.force_login(User.objects.create_superuser("grace"))
+        response = self.client.post(reverse("admin:shop_pricelist_add"), {"lines": "kettle;65.00"})
+        self.assertRedirects(response, reverse("admin:shop_pricelist_changelist"))
+        testing.run_due_jobs(raise_errors=True)
+        assert Product.objects.get(slug="kettle").price == Decimal(65)
+        assert PriceList.objects.get().changed == 1

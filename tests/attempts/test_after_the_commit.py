@@ -1,0 +1,80 @@
+"""An error after the commit changes nothing: the row tells that the job is completed."""
+
+from typing import Any
+
+import pytest
+from django.db import OperationalError, transaction
+
+from django_jobchains.phases import AttemptPhases
+from django_jobchains.processors import Continuation, Processors, RunningJob
+from tests.attempts.work import Work, committed
+from tests.shop.models import Effect
+
+pytestmark = committed
+
+
+def register_two_steps(processors: Processors, *, in_completion: Any = lambda: None) -> Any:
+    @processors.register("second", entry=False)
+    def second(job: RunningJob[Any]) -> str:
+        return "done"
+
+    @processors.register("first")
+    def first(job: RunningJob[Any]) -> Continuation:
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label="once")
+            in_completion()
+            return job.continue_with(second)
+
+    return first
+
+
+def test_a_failing_on_commit_hook_neither_undoes_nor_repeats_the_job(processors: Processors, work: Work) -> None:
+    def fail() -> None:
+        raise ValueError("a hook of the project's")
+
+    chain = register_two_steps(processors, in_completion=lambda: transaction.on_commit(fail)).enqueue()
+    work()
+    assert (chain.refresh().status, chain.output) == ("completed", "done")
+    assert [job.attempt for job in chain.jobs] == [1, 1]
+    assert Effect.objects.count() == 1
+
+
+def test_a_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(
+    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = AttemptPhases.commit
+    replies = [OperationalError("the reply was lost")]
+
+    def lose_the_reply(phases: AttemptPhases) -> None:
+        commit(phases)
+        if replies:
+            raise replies.pop()
+
+    monkeypatch.setattr(AttemptPhases, "commit", lose_the_reply)
+    chain = register_two_steps(processors).enqueue()
+    work()
+    assert (chain.refresh().status, chain.output) == ("completed", "done")
+    assert [job.attempt for job in chain.jobs] == [1, 1]
+    assert Effect.objects.count() == 1
+
+
+def test_a_commit_that_failed_is_tried_again(
+    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = AttemptPhases.commit
+    errors = [OperationalError("cut before the commit")]
+
+    def fail_first(phases: AttemptPhases) -> None:
+        if errors:
+            error = errors.pop()
+            phases.roll_back(error)
+            raise error
+        commit(phases)
+
+    monkeypatch.setattr(AttemptPhases, "commit", fail_first)
+    chain = register_two_steps(processors).enqueue()
+    work()
+    first = chain.refresh().jobs[0]
+    assert (first.status, first.attempt) == ("pending", 1)
+    assert "cut before the commit" in first.last_error
+    assert Effect.objects.count() == 0

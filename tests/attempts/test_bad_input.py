@@ -1,0 +1,142 @@
+"""Input that does not validate, or cannot be decoded, fails its job without retry; the batch it came with runs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_jobchains.exceptions import InvalidInput
+from django_jobchains.models import Chain, FailedAttempt, Job
+from django_jobchains.processors import JobType, Processors, RunningJob
+from tests.attempts.work import Work, committed
+
+pytestmark = committed
+
+
+@dataclass(frozen=True)
+class Charge:
+    order_id: int
+
+
+def overwrite_input(chain: Chain, text: str) -> None:
+    """Writes what ``enqueue`` never would: an older release, or somebody's SQL."""
+    value = "%s::jsonb" if connection.vendor == "postgresql" else "%s"
+    key = chain.id if connection.vendor == "postgresql" else chain.id.hex
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute("PRAGMA ignore_check_constraints = ON")
+        cursor.execute(f"UPDATE django_jobchains_job SET input = {value} WHERE id = %s", [text, key])
+        if connection.vendor == "sqlite":
+            cursor.execute("PRAGMA ignore_check_constraints = OFF")
+
+
+def assert_failed_beside_its_neighbours(processors: Processors, work: Work, text: str, reason: str) -> None:
+    ran: list[int] = []
+
+    @processors.register("charge")
+    def charge(job: RunningJob[Charge]) -> None:
+        ran.append(job.input.order_id)
+
+    @processors.register("other")
+    def other(job: RunningJob[Any]) -> None:
+        ran.append(job.input)
+
+    charge.enqueue(Charge(1), priority=2)
+    bad = charge.enqueue(Charge(666), priority=1)
+    charge.enqueue(Charge(2))
+    other.enqueue(3)
+    overwrite_input(bad, text)
+    work(slots=4)
+    assert sorted(ran) == [1, 2, 3]
+    job = Job.objects.defer("input").get(pk=bad.id)
+    assert (job.status, job.attempt, job.leased_by) == ("failed", 1, None)
+    assert job.finished_at is not None
+    assert reason in (job.last_error or "")
+    assert FailedAttempt.objects.get().error == job.last_error
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('"a string"', "Not a Charge"),
+        ("null", "Not a Charge"),
+        ("[]", "Not a Charge"),
+        ("{}", "order_id"),
+        ('{"order_id": "one"}', "unable to parse string as an integer"),
+        ('{"order_id": null}', "order_id"),
+    ],
+)
+def test_input_of_the_wrong_type(processors: Processors, work: Work, text: str, reason: str) -> None:
+    assert_failed_beside_its_neighbours(processors, work, text, reason)
+
+
+def test_input_that_json_takes_and_python_does_not(processors: Processors, work: Work) -> None:
+    assert_failed_beside_its_neighbours(processors, work, "1" * 5000, "cannot be decoded")
+
+
+@pytest.mark.parametrize("depth", [900, 5000])
+def test_deeply_nested_input(processors: Processors, work: Work, depth: int) -> None:
+    assert_failed_beside_its_neighbours(processors, work, "[" * depth + "]" * depth, "InvalidInput: ")
+
+
+@pytest.mark.skipif("connection.vendor != 'sqlite'", reason="jsonb holds only JSON")
+@pytest.mark.parametrize("text", ["not json", "", '{"order_id": 1'])
+def test_input_that_is_no_json(processors: Processors, work: Work, text: str) -> None:
+    assert_failed_beside_its_neighbours(processors, work, text, "cannot be decoded")
+
+
+def test_deep_input_of_an_untyped_handler(processors: Processors, work: Work) -> None:
+    """Nothing but the decoder stands between this text and the worker."""
+    ran: list[Any] = []
+
+    @processors.register("any")
+    def any_(job: RunningJob[Any]) -> None:
+        ran.append(job.input)
+
+    bad, good = any_.enqueue(1, priority=1), any_.enqueue(2)
+    overwrite_input(bad, "[" * 5000 + "]" * 5000)
+    work()
+    assert ran == [2]
+    assert Job.objects.defer("input").get(pk=bad.id).status == "failed"
+    assert good.refresh().status == "completed"
+
+
+def test_a_validator_of_the_users_that_raises_fails_the_job(processors: Processors, work: Work) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    is_strict = False
+
+    class Order(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+        number: int
+
+        @pydantic.field_validator("number")
+        @classmethod
+        def known(cls, number: int) -> int:
+            if is_strict:
+                raise RuntimeError("the numbering service is down")
+            return number
+
+    @processors.register("order", input=Order)
+    def order(job: RunningJob[Any]) -> None: ...
+
+    chain = order.enqueue(Order(number=1))
+    is_strict = True
+    work()
+    job = chain.refresh().current_job
+    assert job.status == "failed"
+    assert "the numbering service is down" in (job.last_error or "")
+
+
+def test_invalid_input_of_another_job_is_an_error_like_any_other(processors: Processors, work: Work) -> None:
+    """The job's own input is fine; what the handler met may be mended by the next release."""
+    other = JobType("other", input=Charge)
+
+    @processors.register("sender")
+    def sender(job: RunningJob[Any]) -> None:
+        other.enqueue("no charge")  # type: ignore[arg-type]
+
+    chain = sender.enqueue()
+    work()
+    job = chain.refresh().current_job
+    assert (job.last_error or "").startswith(f"{InvalidInput.__name__}: ")
+    assert job.status == "pending"

@@ -1,0 +1,200 @@
+"""prepare() and complete() at most once and in this order, one continuation, and it is returned."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_jobchains.exceptions import ContinuationNotAllowed, InvalidInput, JobTypeNotFound, LeaseLost, PhaseError
+from django_jobchains.models import Job
+from django_jobchains.processors import JobType, Processors, RunningJob
+from tests.attempts.work import Work, committed
+from tests.shop.models import Effect
+
+pytestmark = committed
+
+Handler = Callable[[RunningJob[Any]], Any]
+
+after = JobType("after")
+
+
+def twice_prepare(job: RunningJob[Any]) -> None:
+    for _ in range(2):
+        with job.prepare():
+            pass
+
+
+def twice_complete(job: RunningJob[Any]) -> None:
+    for _ in range(2):
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label="completed")
+
+
+def complete_in_complete(job: RunningJob[Any]) -> None:
+    with job.complete():
+        Effect.objects.create(job_id=job.id, label="completed")
+        with job.complete():
+            pass
+
+
+def prepare_after_complete(job: RunningJob[Any]) -> None:
+    with job.complete():
+        Effect.objects.create(job_id=job.id, label="completed")
+    with job.prepare():
+        pass
+
+
+def prepare_in_complete(job: RunningJob[Any]) -> None:
+    with job.complete():
+        Effect.objects.create(job_id=job.id, label="completed")
+        with job.prepare():
+            pass
+
+
+def prepare_in_another_mode(job: RunningJob[Any]) -> None:
+    with job.prepare(mode="whatever"):  # type: ignore[arg-type]
+        pass
+
+
+def complete_in_a_transaction_of_its_own(job: RunningJob[Any]) -> None:
+    with transaction.atomic():
+        Effect.objects.create(job_id=job.id, label="own")
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label="completed")
+
+
+def prepare_in_a_transaction_of_its_own(job: RunningJob[Any]) -> None:
+    with transaction.atomic():
+        Effect.objects.create(job_id=job.id, label="own")
+        with job.prepare():
+            Effect.objects.create(job_id=job.id, label="prepared")
+
+
+def continue_twice(job: RunningJob[Any]) -> Any:
+    job.continue_with(after, 1)
+    return job.continue_with(after, 2)
+
+
+def continue_without_returning_it(job: RunningJob[Any]) -> None:
+    job.continue_with(after, 1)
+
+
+def continue_in_complete_without_returning_it(job: RunningJob[Any]) -> None:
+    with job.complete():
+        Effect.objects.create(job_id=job.id, label="completed")
+        job.continue_with(after, 1)
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        (twice_prepare, "prepare() can be used once"),
+        (twice_complete, "complete() can be used once"),
+        (complete_in_complete, "complete() can be used once"),
+        (prepare_after_complete, "before complete()"),
+        (prepare_in_complete, "before complete()"),
+        (prepare_in_another_mode, "'staged' or 'atomic'"),
+        (complete_in_a_transaction_of_its_own, "Close your own transaction"),
+        (prepare_in_a_transaction_of_its_own, "Close your own transaction"),
+        (continue_twice, "continue_with() can be used once"),
+        (continue_without_returning_it, "must be returned"),
+        (continue_in_complete_without_returning_it, "must be returned"),
+    ],
+)
+def test_the_wrong_order_is_an_error_that_leaves_nothing(
+    processors: Processors, work: Work, handler: Handler, words: str
+) -> None:
+    chain = processors.register("disorderly")(handler).enqueue()
+    work()
+    (job,) = chain.refresh().jobs
+    assert job.status == "pending"
+    assert job.last_error.startswith("PhaseError: ")
+    assert words in job.last_error
+    assert not Effect.objects.exists()
+
+
+def test_complete_in_a_transaction_of_its_own_is_an_error_even_when_it_is_swallowed(
+    processors: Processors, work: Work
+) -> None:
+    @processors.register("disorderly")
+    def disorderly(job: RunningJob[Any]) -> None:
+        with transaction.atomic(), pytest.raises(PhaseError), job.complete():
+            Effect.objects.create(job_id=job.id, label="completed")
+
+    chain = disorderly.enqueue()
+    work()
+    assert chain.refresh().status == "pending"
+    assert not Effect.objects.exists()
+
+
+def test_a_continuation_of_another_job_is_refused(processors: Processors, work: Work) -> None:
+    kept: list[Any] = []
+
+    @processors.register("greedy")
+    def greedy(job: RunningJob[Any]) -> Any:
+        kept.append(job.continue_with(after, 1))
+        return kept[0]
+
+    first = greedy.enqueue()
+    second = greedy.enqueue(priority=-1)
+    work(slots=1)
+    assert [job.type_name for job in first.refresh().jobs] == ["greedy", "after"]
+    (job,) = second.refresh().jobs
+    assert job.status == "pending"
+    assert "not its own job's" in job.last_error
+
+
+def test_a_job_that_outlives_its_handler_cannot_complete_again(processors: Processors, work: Work) -> None:
+    kept: list[RunningJob[Any]] = []
+
+    @processors.register("kept")
+    def keep(job: RunningJob[Any]) -> None:
+        kept.append(job)
+
+    keep.enqueue()
+    work()
+    with pytest.raises(LeaseLost), kept[0].complete():
+        Effect.objects.create(job_id=kept[0].id, label="too late")
+    assert not Effect.objects.exists()
+
+
+def continue_with_the_forbidden(job: RunningJob[Any]) -> Any:
+    return job.continue_with("other", 1)
+
+
+def continue_with_the_unknown(job: RunningJob[Any]) -> Any:
+    return job.continue_with("nobody knows", 1)
+
+
+def continue_with_no_json(job: RunningJob[Any]) -> Any:
+    return job.continue_with(after, {1, 2})
+
+
+@pytest.mark.parametrize(
+    ("handler", "error", "allowed"),
+    [
+        (continue_with_the_forbidden, ContinuationNotAllowed, ["after"]),
+        (continue_with_the_unknown, JobTypeNotFound, None),
+        (continue_with_no_json, InvalidInput, None),
+    ],
+)
+def test_a_continuation_that_cannot_be_is_told_to_the_handler(
+    processors: Processors, work: Work, handler: Handler, error: type[Exception], allowed: list[str] | None
+) -> None:
+    told: list[Exception] = []
+    processors.register("other")(lambda job: None)
+
+    @processors.register("asks", continues_with=allowed)
+    def asks(job: RunningJob[Any]) -> str:
+        try:
+            handler(job)
+        except error as problem:
+            told.append(problem)
+        return "without it"
+
+    chain = asks.enqueue()
+    work()
+    assert [type(problem) for problem in told] == [error]
+    assert chain.refresh().output == "without it"
+    assert Job.objects.count() == 1

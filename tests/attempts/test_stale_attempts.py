@@ -1,0 +1,190 @@
+"""An attempt whose lease number is no longer the job's writes nothing, however it ends."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from django_jobchains.exceptions import LeaseLost
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import FailJob, Processors, RescheduleJob, RunningJob
+from tests.attempts.work import Work, committed, elsewhere
+from tests.shop.models import Effect
+
+pytestmark = committed
+
+Steal = Callable[[UUID], None]
+
+
+def assert_untouched(job_id: UUID) -> None:
+    """As the thief left it: running for somebody else, nothing written by the stale attempt."""
+    (job,) = Job.objects.filter(chain_id=job_id)
+    assert (job.status, job.lease_number, job.attempt, job.output, job.last_error) == ("running", 2, 1, None, None)
+    assert job.leased_until is not None
+    assert not FailedAttempt.objects.exists()
+    assert not Effect.objects.exists()
+
+
+@pytest.mark.parametrize("phase", ["prepare", "complete"])
+def test_a_phase_raises_lease_lost_before_the_handler_writes(
+    processors: Processors, work: Work, steal: Steal, phase: str
+) -> None:
+    raised: list[LeaseLost] = []
+
+    @processors.register("slow")
+    def slow(job: RunningJob[Any]) -> str:
+        steal(job.id)
+        try:
+            with getattr(job, phase)():
+                Effect.objects.create(job_id=job.id, label="stale")
+        except LeaseLost as error:
+            raised.append(error)
+            raise
+        return "stale"
+
+    chain = slow.enqueue()
+    work()
+    assert [(error.job_id, error.reason) for error in raised] == [(chain.id, "taken_by_another_worker")]
+    assert_untouched(chain.id)
+
+
+def test_a_handler_that_swallows_lease_lost_still_writes_nothing(
+    processors: Processors, work: Work, steal: Steal
+) -> None:
+    @processors.register("slow")
+    def slow(job: RunningJob[Any]) -> str:
+        steal(job.id)
+        try:
+            with job.complete():
+                Effect.objects.create(job_id=job.id, label="stale")
+        except LeaseLost:
+            pass
+        return "stale"
+
+    chain = slow.enqueue()
+    work()
+    assert_untouched(chain.id)
+
+
+def test_a_returned_value_is_not_written(processors: Processors, work: Work, steal: Steal) -> None:
+    @processors.register("slow")
+    def slow(job: RunningJob[Any]) -> str:
+        steal(job.id)
+        return "stale"
+
+    chain = slow.enqueue()
+    work()
+    assert_untouched(chain.id)
+
+
+def test_a_returned_continuation_is_not_created(processors: Processors, work: Work, steal: Steal) -> None:
+    @processors.register("slow")
+    def slow(job: RunningJob[Any]) -> Any:
+        steal(job.id)
+        return job.continue_with("slow", 2)
+
+    chain = slow.enqueue()
+    work()
+    assert_untouched(chain.id)
+
+
+@pytest.mark.parametrize("error", [ValueError("stale"), FailJob("stale"), RescheduleJob(delay=5), SystemExit()])
+def test_an_error_is_not_recorded(processors: Processors, work: Work, steal: Steal, error: BaseException) -> None:
+    @processors.register("slow")
+    def slow(job: RunningJob[Any]) -> None:
+        steal(job.id)
+        raise error
+
+    chain = slow.enqueue()
+    work()
+    assert_untouched(chain.id)
+
+
+def test_a_lease_lost_between_the_phases_keeps_only_what_prepare_committed(
+    processors: Processors, work: Work, steal: Steal
+) -> None:
+    @processors.register("slow")
+    def slow(job: RunningJob[Any]) -> str:
+        with job.prepare():
+            Effect.objects.create(job_id=job.id, label="prepared")
+        steal(job.id)
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label="stale")
+        return "stale"
+
+    chain = slow.enqueue()
+    work()
+    assert [effect.label for effect in Effect.objects.all()] == ["prepared"]
+    assert (chain.refresh().status, chain.output) == ("running", None)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        ("completed", "already_completed"),
+        ("cancelled", "cancelled"),
+        ("pending", "taken_by_another_worker"),
+        ("failed", "taken_by_another_worker"),
+    ],
+)
+def test_the_reason_is_what_became_of_the_job(processors: Processors, work: Work, status: str, reason: str) -> None:
+    reasons: list[str] = []
+
+    @processors.register("slow")
+    def slow(job: RunningJob[Any]) -> None:
+        later = "2091-01-01T00:00Z"
+        end = {"status": status, "output": "by hand", "leased_by": None, "leased_until": None, "run_at": later}
+        elsewhere(lambda: Job.objects.filter(pk=job.id).update(**end))
+        try:
+            with job.complete():
+                Effect.objects.create(job_id=job.id, label="stale")
+        except LeaseLost as error:
+            reasons.append(error.reason)
+            raise
+
+    chain = slow.enqueue()
+    work()
+    assert reasons == [reason]
+    assert chain.refresh().status == status
+    assert not Effect.objects.exists()
+    assert not FailedAttempt.objects.exists()
+
+
+def test_a_deleted_job_is_not_found_and_stays_deleted(processors: Processors, work: Work) -> None:
+    reasons: list[str] = []
+
+    @processors.register("slow")
+    def slow(job: RunningJob[Any]) -> str:
+        elsewhere(lambda: Job.objects.filter(pk=job.id).delete())
+        try:
+            with job.complete():
+                pass
+        except LeaseLost as error:
+            reasons.append(error.reason)
+        return "stale"
+
+    slow.enqueue()
+    work()
+    assert reasons == ["not_found"]
+    assert not Job.objects.exists()
+    assert not FailedAttempt.objects.exists()
+
+
+def test_neighbours_of_a_stale_attempt_are_completed(processors: Processors, work: Work, steal: Steal) -> None:
+    """Also when their results are written in one statement with the stale one."""
+
+    @processors.register("slow")
+    def slow(job: RunningJob[Any]) -> Any:
+        if job.input == "stolen":
+            steal(job.id)
+        return job.input
+
+    chains = [slow.enqueue(value) for value in ("a", "stolen", "b", "c")]
+    work(slots=4)
+    assert [(chain.refresh().status, chain.output) for chain in chains] == [
+        ("completed", "a"),
+        ("running", None),
+        ("completed", "b"),
+        ("completed", "c"),
+    ]

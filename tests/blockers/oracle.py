@@ -1,0 +1,106 @@
+"""What must hold in the tables whatever happened, and what must not be found at any moment."""
+
+from collections import defaultdict
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Exists
+
+from django_jobchains.models import Chain, Job, JobBlocker
+from django_jobchains.store import Effects, Store
+
+
+def assert_sound(store: Store) -> None:
+    found = problems()
+    assert not found, "\n".join(found)
+    assert swept(store) == []
+
+
+def swept(store: Store, limit: int = 1_000) -> list[UUID]:
+    """The jobs that the sweeper had to free, in all its pages."""
+    freed: list[UUID] = []
+    after = None
+    while True:
+        page, after = store.sweep(limit, after, Effects())
+        freed += page
+        if after is None:
+            return freed
+
+
+def problems() -> list[str]:
+    """The tables must be at rest."""
+    jobs = list(Job.objects.order_by("chain_id", "chain_index"))
+    links = list(JobBlocker.objects.order_by("job_id", "position"))
+    return [*_of_chains(jobs), *_of_jobs(jobs, links), *_of_links(jobs, links), *_circles(jobs, links)]
+
+
+def _of_chains(jobs: list[Job]) -> list[str]:
+    chains: defaultdict[UUID, list[Job]] = defaultdict(list)
+    for job in jobs:
+        chains[job.chain_id].append(job)
+    found = []
+    for chain_id, steps in chains.items():
+        if steps[0].id != chain_id or [job.chain_index for job in steps] != list(range(len(steps))):
+            found.append(f"chain {chain_id} has no first job, or misses a step")
+        if any(job.status != "completed" for job in steps[:-1]):
+            found.append(f"chain {chain_id} went on from a job that is not completed")
+    return found
+
+
+def _of_jobs(jobs: list[Job], links: list[JobBlocker]) -> list[str]:
+    waiting = {link.job_id for link in links if link.is_open}
+    found = []
+    for job in jobs:
+        if job.status == "blocked" and job.id not in waiting:
+            found.append(f"{job} is blocked and waits for nothing")
+        if job.status in ("pending", "running") and job.id in waiting:
+            found.append(f"{job} is {job.status} before its blockers are completed")
+        if (job.status == "running") != (job.leased_by is not None):
+            found.append(f"{job} is {job.status} and leased by {job.leased_by}")
+        if (job.status in ("completed", "failed", "cancelled")) != (job.finished_at is not None):
+            found.append(f"{job} is {job.status} and finished at {job.finished_at}")
+    return found
+
+
+def _of_links(jobs: list[Job], links: list[JobBlocker]) -> list[str]:
+    by_id = {job.id: job for job in jobs}
+    statuses = {job.chain_id: job.status for job in jobs}  # the last one's
+    positions: defaultdict[UUID, list[int]] = defaultdict(list)
+    found = []
+    for link in links:
+        positions[link.job_id].append(link.position)
+        if link.job_id not in by_id or link.blocker_id not in statuses:
+            found.append(f"'{link}' has lost its job or its chain")
+            continue
+        status, runs_anyway = statuses[link.blocker_id], by_id[link.job_id].on_blocker_failure == "run"
+        if link.is_open and (status == "completed" or (runs_anyway and status in ("failed", "cancelled"))):
+            found.append(f"'{link}', which is {status}, still")
+        if not link.is_open and status != "completed" and not runs_anyway:
+            found.append(f"'{link}', which is {status}, no more")
+    for id_, given in positions.items():  # a blocker may be deleted once the job is completed
+        if by_id[id_].status != "completed" and given != list(range(len(given))):
+            found.append(f"{by_id[id_]} misses a blocker")
+    return found
+
+
+def _circles(jobs: list[Job], links: list[JobBlocker]) -> list[str]:
+    """Blocked jobs that wait for each other, in the end, can never run."""
+    blocked = {job.id: job.chain_id for job in jobs if job.status == "blocked"}
+    awaited: defaultdict[UUID, set[UUID]] = defaultdict(set)
+    for link in links:
+        if link.is_open and link.job_id in blocked:
+            awaited[blocked[link.job_id]].add(link.blocker_id)
+    while free := [chain_id for chain_id, others in awaited.items() if not others & awaited.keys()]:
+        for chain_id in free:
+            del awaited[chain_id]
+    return [f"chain {chain_id} waits in a circle" for chain_id in awaited]
+
+
+def started_early(job_id: UUID) -> list[dict[str, Any]]:
+    """The job if it left ``blocked`` while a blocker was not completed, in the snapshot of one statement.
+
+    For one that only the completion of its blockers frees.
+    """
+    blockers = JobBlocker.objects.filter(job_id=job_id).values("blocker_id")
+    uncompleted = Chain.objects.filter(pk__in=blockers).exclude(status="completed")
+    return list(Job.objects.filter(Exists(uncompleted), pk=job_id).exclude(status="blocked").values())

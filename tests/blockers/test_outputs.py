@@ -1,0 +1,176 @@
+"""A handler sees the chains its job waited for, in the order they were given, each with its output."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.exceptions import FailJob
+from django_jobchains.models import Chain
+from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.store import Store
+from tests.attempts.work import Work, committed
+from tests.blockers.kinds import STEP, started
+from tests.store.jobs import finished
+
+pytestmark = committed
+
+
+@pytest.mark.parametrize("mode", ["staged", "atomic"])
+def test_outputs_come_in_the_order_the_blockers_were_given(processors: Processors, work: Work, mode: Any) -> None:
+    @processors.register("part")
+    def part(job: RunningJob[int]) -> Any:
+        return {"square": job.input**2}
+
+    @processors.register("sum", mode=mode)
+    def total(job: RunningJob[None]) -> Any:
+        return [chain.output["square"] for chain in job.blockers]
+
+    parts = chains.enqueue_many([part.item(number) for number in range(10)])
+    shuffled = [parts[position] for position in (3, 0, 9, 1, 8, 2, 7, 4, 6, 5)]
+    chain = total.enqueue(blockers=shuffled)
+    work()
+    assert chain.refresh().output == [9, 0, 81, 1, 64, 4, 49, 16, 36, 25]
+
+
+def test_the_output_of_a_blocker_is_that_of_its_last_job(processors: Processors, work: Work) -> None:
+    @processors.register("count")
+    def count(job: RunningJob[int]) -> Any:
+        return job.continue_with("count", job.input - 1) if job.input else "end"
+
+    @processors.register("after")
+    def after(job: RunningJob[None]) -> Any:
+        return [[chain.type_name, chain.input, chain.output, chain.status] for chain in job.blockers]
+
+    blocker = count.enqueue(4)
+    chain = after.enqueue(blockers=[blocker.id])
+    work()
+    assert chain.refresh().output == [["count", 4, "end", "completed"]]
+
+
+def test_a_job_without_blockers_has_none(processors: Processors, work: Work) -> None:
+    @processors.register("alone")
+    def alone(job: RunningJob[None]) -> Any:
+        return list(job.blockers)
+
+    chain = alone.enqueue()
+    work()
+    assert chain.refresh().output == []
+
+
+@pytest.mark.parametrize("place", ["returned", "complete"])
+def test_a_handler_fans_out_and_goes_on_with_the_results(processors: Processors, work: Work, place: str) -> None:
+    @processors.register("part")
+    def part(job: RunningJob[int]) -> Any:
+        return job.input * 10
+
+    @processors.register("fan_out")
+    def fan_out(job: RunningJob[int]) -> Any:
+        if place == "returned":
+            return job.continue_with("fan_in", blockers=chains.enqueue_many(items(job.input)))
+        with job.complete():
+            return job.continue_with("fan_in", blockers=chains.enqueue_many(items(job.input)))
+
+    def items(count: int) -> Any:
+        return [part.item(number) for number in range(count)]
+
+    @processors.register("fan_in")
+    def fan_in(job: RunningJob[None]) -> Any:
+        return sum(chain.output for chain in job.blockers)
+
+    chain = fan_out.enqueue(20)
+    none = fan_out.enqueue(0)
+    work()
+    assert (chain.refresh().status, chain.output) == ("completed", 1900)
+    assert (none.refresh().status, none.output) == ("completed", 0)
+
+
+def test_blockers_of_a_continuation_are_its_own(processors: Processors, work: Work) -> None:
+    @processors.register("part")
+    def part(job: RunningJob[str]) -> Any:
+        return job.input
+
+    @processors.register("first")
+    def first(job: RunningJob[None]) -> Any:
+        return job.continue_with("second", [chain.output for chain in job.blockers], blockers=[part.enqueue("late")])
+
+    @processors.register("second")
+    def second(job: RunningJob[list[str]]) -> Any:
+        return [job.input, [chain.output for chain in job.blockers]]
+
+    chain = first.enqueue(blockers=[part.enqueue("early")])
+    work()
+    assert chain.refresh().output == [["early"], ["late"]]
+
+
+def test_a_job_that_runs_anyway_sees_which_of_its_blockers_failed(processors: Processors, work: Work) -> None:
+    @processors.register("part")
+    def part(job: RunningJob[int]) -> Any:
+        if job.input == 1:
+            raise FailJob("one")
+        return job.input
+
+    @processors.register("after", on_blocker_failure="run")
+    def after(job: RunningJob[None]) -> Any:
+        return [[chain.status, chain.output] for chain in job.blockers]
+
+    chain = after.enqueue(blockers=[part.enqueue(0), part.enqueue(1), part.enqueue(2)])
+    work()
+    assert chain.refresh().output == [["completed", 0], ["failed", None], ["completed", 2]]
+
+
+def test_a_job_that_fails_keeps_its_blockers_at_the_next_attempt(processors: Processors, work: Work) -> None:
+    seen: list[list[UUID]] = []
+
+    @processors.register("part")
+    def part(job: RunningJob[None]) -> Any:
+        return None
+
+    @processors.register("after")
+    def after(job: RunningJob[None]) -> Any:
+        seen.append([chain.id for chain in job.blockers])
+        raise FailJob
+
+    blockers = [part.enqueue(), part.enqueue()]
+    chain = after.enqueue(blockers=blockers)
+    work()
+    chains.retry(chain.id)
+    work()
+    assert seen == [[blocker.id for blocker in blockers]] * 2
+
+
+def test_a_handler_sees_a_thousand_blockers_in_order(processors: Processors, work: Work, store: Store) -> None:
+    @processors.register("after")
+    def after(job: RunningJob[None]) -> Any:
+        return [chain.output for chain in job.blockers]
+
+    blockers = chains.enqueue_many([STEP.item() for _ in range(1_000)])[::-1]
+    chain = after.enqueue(blockers=blockers)
+    jobs = started(store, *blockers)
+    store.finish([finished(job, str(number)) for number, job in enumerate(jobs)])
+    work()
+    assert chain.refresh().output == list(range(1_000))
+
+
+@pytest.mark.parametrize("mode", ["staged", "atomic"])
+def test_a_handler_may_enqueue_a_job_that_waits_for_its_own_chain(
+    processors: Processors, work: Work, mode: Any
+) -> None:
+    @processors.register("after")
+    def after(job: RunningJob[None]) -> Any:
+        return [chain.output for chain in job.blockers]
+
+    @processors.register("first", mode=mode)
+    def first(job: RunningJob[None]) -> Any:
+        if mode == "staged":
+            with job.complete():
+                after.enqueue(blockers=[job.chain_id])
+        else:
+            after.enqueue(blockers=[job.chain_id])
+        return "done"
+
+    chain = first.enqueue()
+    work()
+    [dependent] = Chain.objects.blocked_by(chain)
+    assert (dependent.status, dependent.output) == ("completed", ["done"])

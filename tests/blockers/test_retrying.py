@@ -1,0 +1,167 @@
+"""Retrying in a graph of chains: a blocker frees its dependents later, a dependent looks at its blockers anew."""
+
+from typing import Any
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.exceptions import ChainReferenced, JobNotRunnable
+from django_jobchains.processors import JobType
+from django_jobchains.store import Effects, Store
+from tests.blockers.kinds import (
+    FAILS,
+    FAILURES,
+    RUNS,
+    STEP,
+    WAITS,
+    End,
+    by_hand,
+    current,
+    fail,
+    links,
+    started,
+    statuses,
+)
+from tests.blockers.oracle import assert_sound
+from tests.store.jobs import failed_try, finished
+
+pytestmark = pytest.mark.django_db
+
+failures = pytest.mark.parametrize("end", FAILURES.values(), ids=FAILURES)
+kinds = pytest.mark.parametrize("kind", [WAITS, FAILS, RUNS], ids=str)
+
+
+@failures
+def test_a_blocker_that_is_retried_and_completes_frees_who_waited(store: Store, end: End) -> None:
+    blocker = STEP.enqueue()
+    dependents = [WAITS.enqueue(blockers=[blocker]) for _ in range(2)]
+    end(store, blocker, Effects())
+    chains.retry(current(blocker))
+    assert statuses(blocker, *dependents) == ["pending", "blocked", "blocked"]
+    [job] = started(store, blocker)
+    store.finish([finished(job)], effects := Effects())
+    assert statuses(blocker, *dependents) == ["completed", "pending", "pending"]
+    assert effects == Effects(due_types={WAITS.name}, finished_chains={blocker.id})
+    assert_sound(store)
+
+
+def test_a_blocker_that_fails_again_leaves_its_dependents_blocked(store: Store) -> None:
+    blocker = STEP.enqueue()
+    dependent = WAITS.enqueue(blockers=[blocker])
+    for _ in range(2):
+        fail(store, blocker, Effects())
+        chains.retry(blocker.id)
+    assert statuses(blocker, dependent) == ["pending", "blocked"]
+    assert_sound(store)
+
+
+@kinds
+def test_a_cancelled_dependent_whose_blockers_completed_meanwhile_becomes_pending(
+    store: Store, kind: JobType[Any, Any]
+) -> None:
+    blockers = [STEP.enqueue(), STEP.enqueue()]
+    dependent = kind.enqueue(blockers=blockers)
+    chains.cancel(dependent)
+    for blocker in blockers:
+        by_hand(blocker)
+        assert statuses(dependent) == ["cancelled"]
+    effects = Effects()
+    assert store.retry([dependent.id], effects) == {dependent.id}
+    assert (statuses(dependent), effects.due_types) == (["pending"], {kind.name})
+    assert_sound(store)
+
+
+@kinds
+def test_a_cancelled_dependent_is_blocked_again_while_a_blocker_is_open(store: Store, kind: JobType[Any, Any]) -> None:
+    done, open_ = STEP.enqueue(), STEP.enqueue()
+    dependent = kind.enqueue(blockers=[done, open_])
+    chains.cancel(dependent)
+    by_hand(done)
+    chains.retry(dependent.id)
+    assert (statuses(dependent), links(dependent)) == (["blocked"], [(done.id, False), (open_.id, True)])
+    with pytest.raises(JobNotRunnable):
+        chains.run_now(dependent.id)
+    by_hand(open_)
+    assert statuses(dependent) == ["pending"]
+    assert_sound(store)
+
+
+@failures
+def test_a_cancelled_dependent_that_runs_anyway_becomes_pending_when_its_blocker_failed_meanwhile(
+    store: Store, end: End
+) -> None:
+    blocker = STEP.enqueue()
+    dependent = RUNS.enqueue(blockers=[blocker])
+    chains.cancel(dependent)
+    end(store, blocker, Effects())
+    chains.retry(dependent.id)
+    assert statuses(dependent) == ["pending"]
+    assert_sound(store)
+
+
+def test_who_failed_with_a_blocker_is_blocked_again_when_both_are_retried(store: Store) -> None:
+    blocker = STEP.enqueue()
+    middle = FAILS.enqueue(blockers=[blocker])
+    last = FAILS.enqueue(blockers=[middle])
+    fail(store, blocker, Effects())
+    assert chains.retry([last.id, middle.id, blocker.id]) == {blocker.id, middle.id, last.id}
+    assert statuses(blocker, middle, last) == ["pending", "blocked", "blocked"]
+    for chain in (blocker, middle, last):
+        [job] = started(store, chain)
+        store.finish([finished(job)])
+    assert statuses(blocker, middle, last) == ["completed"] * 3
+    assert_sound(store)
+
+
+def test_who_failed_with_a_blocker_fails_with_it_again(store: Store) -> None:
+    blocker = STEP.enqueue()
+    dependent = FAILS.enqueue(blockers=[blocker])
+    for _ in range(2):
+        fail(store, blocker, effects := Effects())
+        assert statuses(dependent) == ["failed"]
+        assert effects.finished_chains == {blocker.id, dependent.id}
+        chains.retry([blocker.id, dependent.id])
+    assert_sound(store)
+
+
+def test_who_failed_with_a_blocker_becomes_pending_when_the_blocker_completed_since(store: Store) -> None:
+    blocker = STEP.enqueue()
+    dependent = FAILS.enqueue(blockers=[blocker])
+    fail(store, blocker, Effects())
+    chains.retry(blocker.id)
+    by_hand(blocker)
+    assert statuses(dependent) == ["failed"]
+    chains.retry(dependent.id)
+    assert statuses(dependent) == ["pending"]
+    assert_sound(store)
+
+
+def test_a_dependent_that_failed_itself_is_pending_when_it_is_retried(store: Store) -> None:
+    blocker = STEP.enqueue()
+    dependent = WAITS.enqueue(blockers=[blocker])
+    by_hand(blocker)
+    [job] = started(store, dependent)
+    store.fail([failed_try(job)])
+    chains.retry(dependent.id)
+    assert statuses(dependent) == ["pending"]
+    assert_sound(store)
+
+
+@kinds
+def test_a_blocker_cannot_be_deleted_as_long_as_a_job_may_need_it(store: Store, kind: JobType[Any, Any]) -> None:
+    blocker = STEP.enqueue()
+    dependent = kind.enqueue(blockers=[blocker])
+    chains.cancel(dependent)
+    with pytest.raises(ChainReferenced, match=str(dependent.id)):
+        chains.delete(blocker)
+    assert chains.delete([blocker, dependent]) == {blocker.id, dependent.id}
+    assert_sound(store)
+
+
+def test_a_blocker_may_be_deleted_once_its_dependents_are_completed(store: Store) -> None:
+    blocker = STEP.enqueue()
+    dependent = WAITS.enqueue(blockers=[blocker])
+    by_hand(dependent)
+    assert chains.delete(blocker) == {blocker.id}
+    assert (statuses(dependent), links(dependent)) == (["completed"], [])
+    assert_sound(store)

@@ -1,0 +1,24 @@
+import os
+from typing import Any
+
+from django.apps import AppConfig
+
+
+class ChaosConfig(AppConfig):
+    name = "tests.chaos.app"
+
+    def ready(self) -> None:
+        if method := os.environ.get("FAILING"):
+            _break(method)
+
+
+def _break(method: str) -> None:
+    """A bug in one method of the store, for ever, in a worker that does not wait long."""
+    from django_jobchains.store import get_store
+    from django_jobchains.worker import threads
+
+    def bug(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError("a bug")
+
+    setattr(get_store(), method, bug)
+    threads.LAST_WAIT_SECONDS = 0.01

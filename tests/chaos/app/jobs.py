@@ -1,0 +1,87 @@
+"""Jobs whose effects can be counted afterwards. Inputs: how many seconds to take, or how many steps are left."""
+
+import os
+import time
+from typing import Any
+
+from django_jobchains.processors import Backoff, Lease, Processors, RunningJob
+from tests.shop.models import Effect
+
+processors = Processors(lease=Lease(2), backoff=Backoff(0.1, 1, 0.1, 0))
+
+LOOK_SECONDS = 0.02
+
+
+def note(job: RunningJob[Any], label: str) -> None:
+    Effect.objects.create(job_id=job.id, label=label)
+
+
+@processors.register("chaos.write")
+def write(job: RunningJob[float]) -> int:
+    """One effect, in the transaction that completes the job."""
+    time.sleep(job.input)
+    with job.complete():
+        note(job, "written")
+        return os.getpid()
+
+
+@processors.register("chaos.step", continues_with=["chaos.step"])
+def step(job: RunningJob[int]) -> Any:
+    """A chain: one effect a step."""
+    with job.complete():
+        note(job, "written")
+        return job.continue_with("chaos.step", job.input - 1) if job.input else None
+
+
+@processors.register("chaos.first", continues_with=["chaos.step"])
+def first(job: RunningJob[int]) -> Any:
+    """Of a chain of ``chaos.step``; completed in a batch."""
+    return job.continue_with(step, job.input)
+
+
+@processors.register("chaos.attempt")
+def attempt(job: RunningJob[float]) -> None:
+    """One effect an attempt, committed at once; the job is completed after it, in a batch."""
+    time.sleep(job.input)
+    note(job, f"attempt {job.attempt}")
+
+
+@processors.register("chaos.hold")
+def hold(job: RunningJob[None]) -> int:
+    """The first attempt waits for an effect "go on", whatever its signal says; later ones do not."""
+    note(job, f"started by {os.getpid()}")
+    while job.attempt == 1 and not Effect.objects.filter(label="go on").exists():
+        time.sleep(LOOK_SECONDS)
+    try:
+        with job.complete():
+            note(job, "written")
+            return os.getpid()
+    except BaseException as error:
+        note(job, f"{type(error).__name__} in {os.getpid()}")
+        raise
+
+
+@processors.register("chaos.heed")
+def heed(job: RunningJob[None]) -> None:
+    """Runs until it is told to stop, and stops then."""
+    note(job, "started")
+    job.signal.wait(120)
+    note(job, f"aborted: {job.signal.reason}")
+    job.signal.raise_if_aborted()
+
+
+@processors.register("chaos.stuck")
+def stuck(job: RunningJob[float]) -> None:
+    """Does not hear."""
+    note(job, "started")
+    time.sleep(job.input)
+
+
+@processors.register("chaos.nothing")
+def nothing(job: RunningJob[Any]) -> None:
+    """Completed in a batch."""
+
+
+@processors.register("chaos.error", max_attempts=1)
+def error(job: RunningJob[str]) -> None:
+    raise ValueError(job.input)

@@ -1,0 +1,141 @@
+"""The database restarts, ends sessions, and stops to answer, while a worker works."""
+
+import random
+import signal
+import time
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from django_jobchains import chains
+from django_jobchains.models import Job
+from tests.chaos.app import jobs
+from tests.chaos.cluster import ALIAS, Server, cluster, reconnect, server, start_process
+from tests.chaos.oracle import assert_invariants
+from tests.shop.models import Effect
+from tests.worker.processes import StartProcess, WorkerProcess
+from tests.worker.waiting import until, until_completed
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
+
+__all__ = ("cluster", "server", "start_process")
+
+#: What stopping may take beyond its timeout.
+LAST_WORDS = 3.0
+
+
+def completed() -> int:
+    return Job.objects.using(ALIAS).with_status("completed").count()
+
+
+def left() -> Any:
+    return list(Job.objects.using(ALIAS).incomplete().values_list("status", "attempt", "crashes", "last_error")[:10])
+
+
+def until_count(count: int, process: WorkerProcess) -> None:
+    until(lambda: completed() >= count, 30, lambda: process.output[-3_000:])
+
+
+def until_all_completed(process: WorkerProcess, seconds: float = 60) -> None:
+    until(
+        lambda: not Job.objects.using(ALIAS).exclude(status="completed").exists(),
+        seconds,
+        lambda: (left(), process.output[-3_000:]),
+    )
+
+
+def test_a_worker_survives_restarts_of_its_database(cluster: Server, start_process: StartProcess) -> None:
+    chains.enqueue_many([jobs.write.item(0.02) for _ in range(900)], using=ALIAS)
+    chains.enqueue_many([jobs.step.item(9) for _ in range(10)], using=ALIAS)
+    process = start_process("--slots", "4")
+    for count, mode in ((100, "fast"), (300, "immediate"), (500, "fast"), (700, "immediate")):
+        until_count(count, process)
+        cluster.restart(mode)
+        reconnect()
+    until_all_completed(process)
+    assert Job.objects.using(ALIAS).count() == 1_000
+    assert_invariants(ALIAS)
+    assert process.is_alive
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+def test_a_worker_started_without_its_database_waits_for_it(cluster: Server, start_process: StartProcess) -> None:
+    chain = jobs.write.enqueue(0.0, using=ALIAS)
+    cluster.stop()
+    reconnect()
+    process = start_process()
+    until(lambda: "trying again" in process.output, 30, lambda: process.output)
+    assert process.is_alive
+    cluster.start()
+    until_completed(chain, 30, lambda: process.output)
+    assert_invariants(ALIAS)
+
+
+def test_a_worker_survives_the_end_of_its_sessions(cluster: Server, start_process: StartProcess) -> None:
+    chance = random.Random(11)
+    chains.enqueue_many([jobs.write.item(0.02) for _ in range(500)], using=ALIAS)
+    chains.enqueue_many([jobs.attempt.item(0.02) for _ in range(300)], using=ALIAS)
+    process = start_process("--slots", "4")
+    until(lambda: completed() >= 10, 30, lambda: process.output)
+    ended = 0
+    while completed() < 750 and ended < 30:
+        ended += end_a_session(chance)
+        time.sleep(0.3)
+    until_all_completed(process)
+    assert ended > 5
+    assert process.is_alive
+    assert_invariants(ALIAS)
+
+
+def end_a_session(chance: random.Random) -> int:
+    """Of the worker: nobody else has one, but this process."""
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        pids = [pid for (pid,) in cursor.fetchall()]
+        if pids:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [chance.choice(pids)])
+    return bool(pids)
+
+
+@pytest.mark.parametrize("state", ["stopped", "frozen"])
+def test_a_worker_ends_in_time_although_its_database_does_not_answer(
+    cluster: Server, start_process: StartProcess, state: str
+) -> None:
+    chain = jobs.heed.enqueue(using=ALIAS)
+    process = start_process("--shutdown-timeout", "1")
+    until(lambda: Effect.objects.using(ALIAS).exists(), 30, lambda: process.output)
+    reconnect()
+    try:
+        cluster.stop("immediate") if state == "stopped" else cluster.freeze()
+        since = time.monotonic()
+        process.signal(signal.SIGTERM)
+        process.wait()
+        assert time.monotonic() - since < 1 + LAST_WORDS
+    finally:
+        cluster.start() if state == "stopped" else cluster.thaw()
+    other = start_process()
+    until(lambda: chain.refresh().current_job.attempt > 1, 30, lambda: other.output)
+
+
+def test_attempts_end_before_their_lease_when_the_database_does_not_answer(
+    cluster: Server, start_process: StartProcess
+) -> None:
+    """Nobody else may start the job before. The lease is 2 seconds long."""
+    jobs.heed.enqueue(using=ALIAS)
+    process = start_process("--verbosity", "2")
+    until(lambda: Effect.objects.using(ALIAS).filter(label="started").exists(), 30, lambda: process.output)
+    try:
+        cluster.freeze()
+        frozen = time.monotonic()
+        until(lambda: "lease lost" in process.output, 10, lambda: process.output)
+        assert time.monotonic() - frozen < 2.0 + 0.3
+        assert ": error" in process.output
+    finally:
+        cluster.thaw()
+    until(lambda: Effect.objects.using(ALIAS).filter(label="aborted: error").exists(), 15, lambda: process.output)
+    until(lambda: Effect.objects.using(ALIAS).filter(label="started").count() == 2, 15, lambda: process.output)
+    assert_invariants(ALIAS, all_completed=False)

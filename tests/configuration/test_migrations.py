@@ -1,0 +1,20 @@
+"""The models and their migrations say the same."""
+
+import pytest
+from django.core.management import call_command
+
+
+@pytest.mark.django_db
+def test_no_migration_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("makemigrations", "django_jobchains", check_changes=True, dry_run=True)
+    assert "No changes detected" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("type_", ["django.db.models.AutoField", "django.db.models.BigAutoField"])
+@pytest.mark.django_db
+def test_the_projects_primary_keys_change_nothing(
+    settings: object, capsys: pytest.CaptureFixture[str], type_: str
+) -> None:
+    settings.DEFAULT_AUTO_FIELD = type_  # type: ignore[attr-defined]
+    call_command("makemigrations", "django_jobchains", check_changes=True, dry_run=True)
+    assert "No changes detected" in capsys.readouterr().out

@@ -1,0 +1,148 @@
+"""``JOBCHAINS``: every key has a default, an unknown key and a wrong value are errors, and overriding is followed."""
+
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection
+from django.test import override_settings
+
+from django_jobchains.conf import get_settings
+from django_jobchains.notifications import NullNotifier, get_notifier
+from django_jobchains.processors import JobType, Processors, Registry
+from django_jobchains.worker import Worker
+
+DEFAULTS = {
+    "DATABASE": "default",
+    "NOTIFIER": {},
+    "SLOTS": 10,
+    "QUEUE": "default",
+    "POLL_SECONDS": 60,
+    "LEASE_SECONDS": 60,
+    "REAP_SECONDS": 10,
+    "BACKOFF_INITIAL_SECONDS": 10,
+    "BACKOFF_MULTIPLIER": 2,
+    "BACKOFF_MAXIMUM_SECONDS": 300,
+    "BACKOFF_JITTER": 0.1,
+    "MAX_ATTEMPTS": None,
+    "MAX_CRASHES": 10,
+    "SHUTDOWN_SECONDS": 30,
+    "MAX_PAYLOAD_BYTES": 1024 * 1024,
+    "MAX_PAYLOAD_DEPTH": 100,
+}
+NULL = {"BACKEND": "django_jobchains.notifications.NullNotifier"}
+
+
+@pytest.mark.parametrize(("key", "value"), DEFAULTS.items())
+def test_every_key_has_a_default(settings: Any, key: str, value: Any) -> None:
+    del settings.JOBCHAINS
+    assert getattr(get_settings(), key) == value
+
+
+def test_an_unknown_key_is_an_error_that_names_the_known_ones(settings: Any) -> None:
+    settings.JOBCHAINS = {"SLOT": 3, "POLL": 4, "SLOTS": 5}
+    with pytest.raises(ImproperlyConfigured, match=r"Unknown keys in JOBCHAINS: POLL, SLOT\. Known: .*SLOTS"):
+        get_settings()
+
+
+POSITIVE = [name for name, value in DEFAULTS.items() if isinstance(value, int) and not isinstance(value, bool)]
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+@pytest.mark.parametrize("name", POSITIVE)
+def test_numbers_are_above_0(settings: Any, name: str, value: float) -> None:
+    settings.JOBCHAINS = {name: value}
+    with pytest.raises(ImproperlyConfigured, match=rf"JOBCHAINS\['{name}'\]"):
+        get_settings()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({name: "3"} for name in POSITIVE),
+        {"BACKOFF_JITTER": 1.5},
+        {"BACKOFF_JITTER": -0.1},
+        {"BACKOFF_JITTER": "a little"},
+        {"BACKOFF_MULTIPLIER": 0.5},
+        {"MAX_ATTEMPTS": 0},
+        {"MAX_ATTEMPTS": "three"},
+        None,
+        ["SLOTS"],
+        "SLOTS",
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_an_error_that_names_the_setting(settings: Any, wrong: Any) -> None:
+    settings.JOBCHAINS = wrong
+    with pytest.raises(ImproperlyConfigured, match="JOBCHAINS"):
+        get_settings()
+
+
+def test_a_wrong_value_is_an_error_each_time(settings: Any) -> None:
+    settings.JOBCHAINS = {"SLOTS": 0}
+    for _ in range(2):
+        with pytest.raises(ImproperlyConfigured):
+            get_settings()
+
+
+def test_overriding_is_followed_and_undone() -> None:
+    before = get_settings()
+    with override_settings(JOBCHAINS={"SLOTS": 3}):
+        assert get_settings().SLOTS == 3
+        with override_settings(JOBCHAINS={"SLOTS": 4}):
+            assert get_settings().SLOTS == 4
+        assert get_settings().SLOTS == 3
+    assert get_settings() == before
+
+
+def test_the_settings_cannot_be_changed_in_place() -> None:
+    with pytest.raises(AttributeError):
+        get_settings().SLOTS = 3  # type: ignore[misc]
+
+
+def test_other_settings_do_not_disturb_it(settings: Any) -> None:
+    before = get_settings()
+    settings.SECRET_KEY = "another"
+    assert get_settings() is before
+
+
+def test_a_worker_takes_its_slots_from_the_settings_unless_they_are_given(settings: Any) -> None:
+    settings.JOBCHAINS = {"SLOTS": 3}
+    processors, registry = Processors(), Registry()
+    processors.register("any")(lambda job: None)
+    registry.add(processors)
+    assert Worker(registry=registry).slot_count == 3
+    assert Worker(registry=registry, slots=2).slot_count == 2
+    for options in ({"slots": 0}, {"max_jobs": 0}):
+        with pytest.raises(ImproperlyConfigured, match="must be 1 or more, not 0"):
+            Worker(registry=registry, **options)  # type: ignore[arg-type]
+
+
+def test_the_notifier_is_made_for_the_database(settings: Any) -> None:
+    del settings.JOBCHAINS
+    names = {"postgresql": "PostgresNotifier", "sqlite": "SqliteNotifier"}
+    assert type(get_notifier("default")).__name__ == names[connection.vendor]
+
+
+def test_the_notifier_is_what_the_settings_name(settings: Any) -> None:
+    settings.JOBCHAINS = {"NOTIFIER": NULL}
+    notifier = get_notifier("default")
+    assert type(notifier) is NullNotifier
+    assert notifier.using == "default"
+    assert get_notifier("default") is notifier
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"BACKEND": "no.such.Notifier"}, r"no\.such\.Notifier cannot be used"),
+        ({"BACKEND": "django_jobchains.notifications.NoNotifier"}, "NoNotifier cannot be used"),
+        ({**NULL, "OPTIONS": {"host": "x"}}, "NullNotifier cannot be used: .*host"),
+        ({**NULL, "HOST": "x"}, r"Unknown keys in JOBCHAINS\['NOTIFIER'\]: HOST\. Known: BACKEND, OPTIONS"),
+    ],
+)
+def test_a_wrong_notifier_is_an_error_that_names_it(settings: Any, wrong: Any, words: str) -> None:
+    settings.JOBCHAINS = {"NOTIFIER": wrong}
+    with pytest.raises(ImproperlyConfigured, match=words):
+        JobType("any").enqueue()

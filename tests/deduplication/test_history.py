@@ -1,0 +1,143 @@
+"""A key is looked for by index, however many chains had it before."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from pytest_django import DjangoDbBlocker
+
+from django_jobchains import chains
+from django_jobchains.chains import Chain, Deduplicate
+from django_jobchains.models import Job
+from tests.deduplication.chains_at import KEY, ship, start
+from tests.store.plans import indexes_of, plan_of, rows_read, use_plans
+
+pytestmark = pytest.mark.django_db
+
+HISTORY = 20_000
+#: Rows that a look may read, beside those it finds.
+MOST_ROWS = 20
+
+INSERT = {
+    "postgresql": "clock_timestamp() - interval '1 day' + n * interval '1 ms', clock_timestamp() "
+    "FROM (SELECT n, gen_random_uuid() AS id FROM generate_series(1, %(count)s) AS n) AS d",
+    "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '-1 day', (n / 1000.0) || ' seconds'), "
+    "strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') "
+    "FROM (WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < %(count)s) "
+    "SELECT n, printf('%%032x', n) AS id FROM c) AS d",
+}
+EMPTY = {"postgresql": "TRUNCATE django_jobchains_job CASCADE", "sqlite": "DELETE FROM django_jobchains_job"}
+
+
+@pytest.fixture(scope="module")
+def _history(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Completed chains of the key, and as many of other keys, of which half are pending."""
+    with django_db_blocker.unblock():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO django_jobchains_job (id, chain_id, chain_index, chain_type_name, type_name, queue, "
+                "priority, attempt, lease_number, crashes, input, output, status, deduplication_key, created_at, "
+                "run_at) "
+                "SELECT d.id, d.id, 0, %(type)s, %(type)s, 'default', 0, 1, 1, 0, '{}', 'null', "
+                "CASE WHEN n %% 4 = 0 THEN 'pending' ELSE 'completed' END, "
+                f"CASE WHEN n %% 2 = 1 THEN %(key)s ELSE 'other ' || n END, {INSERT[connection.vendor]}",
+                {"type": ship.name, "key": KEY, "count": HISTORY * 2},
+            )
+            cursor.execute("ANALYZE django_jobchains_job")
+        yield
+        with connection.cursor() as cursor:
+            cursor.execute(EMPTY[connection.vendor])
+
+
+#: Looks at the key, and whether they find one of the completed chains.
+LOOKS: dict[str, tuple[Callable[[], Chain], bool]] = {
+    "incomplete": (lambda: start(), False),
+    "incomplete, in a window": (lambda: start(window=timedelta(days=7)), False),
+    "any": (lambda: start(scope="any"), True),
+    "any, in a window": (lambda: start(scope="any", window=timedelta(days=7)), True),
+    "any, in a window that is over": (lambda: start(scope="any", window=timedelta(seconds=1)), False),
+}
+INDEXES = {"incomplete": "jobchains_open_key", "any": "jobchains_key"}
+
+looks = pytest.mark.parametrize("look", LOOKS)
+
+
+def index_of(look: str) -> str:
+    return INDEXES[look.partition(",")[0]]
+
+
+@pytest.mark.usefixtures("_history")
+class TestPostgreSQL:
+    pytestmark = pytest.mark.postgresql
+
+    @pytest.fixture(params=["auto", "force_generic_plan"], autouse=True)
+    def _mode(self, request: pytest.FixtureRequest) -> None:
+        use_plans(request.param)
+
+    @looks
+    def test_a_look_reads_few_rows_by_the_keys_index(self, look: str) -> None:
+        call, finds = LOOKS[look]
+        assert_reads_little(plan_of(lambda: assert_found(call(), finds)), look, MOST_ROWS)
+
+    @looks
+    def test_with_an_open_chain_too(self, look: str) -> None:
+        first = start()
+        assert_reads_little(plan_of(lambda: assert_found(LOOKS[look][0](), True)), look, MOST_ROWS)
+        assert LOOKS[look][0]().id == first.id
+
+    @pytest.mark.parametrize("scope", INDEXES)
+    def test_many_keys_are_looked_for_one_by_one(self, scope: str) -> None:
+        items = [ship.item(deduplicate=Deduplicate(f"other {n}", scope=scope)) for n in range(1_000)]  # type: ignore[arg-type]
+        assert_reads_little(plan_of(lambda: chains.enqueue_many(items)), scope, 3 * len(items))
+
+
+def assert_found(chain: Chain, finds: bool) -> None:
+    assert chain.deduplicated is finds
+
+
+def assert_reads_little(found: list[dict[str, Any]], look: str, most: float) -> None:
+    scans = [node for node in found if node.get("Relation Name") == Job._meta.db_table]
+    assert index_of(look) in indexes_of(found)
+    assert not [node["Alias"] for node in scans if node["Node Type"] == "Seq Scan"]
+    assert not [(node["Node Type"], node.get("Index Name")) for node in scans if rows_read(node) > most]
+
+
+@pytest.mark.usefixtures("_history")
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="asks SQLite for its plans")
+class TestSQLite:
+    @looks
+    def test_a_look_goes_by_the_keys_index(self, look: str) -> None:
+        call, finds = LOOKS[look]
+        with sqlite_plans() as plan:
+            assert call().deduplicated is finds
+        [search, *_] = [line for line in plan if index_of(look) in line]
+        assert "(deduplication_key=? AND chain_type_name=?" in search
+        assert not [line for line in plan if line.startswith("SCAN") and not line.startswith("SCAN json_each")]
+        if look.startswith("any"):
+            assert "created_at>?" in search
+            # Only the look of the other scope, which is in the statement too, sorts its few open chains.
+            assert count(plan, "TEMP B-TREE FOR ORDER BY") <= count(plan, "jobchains_open_key")
+
+
+def count(plan: list[str], part: str) -> int:
+    return sum(part in line for line in plan)
+
+
+@contextmanager
+def sqlite_plans() -> Iterator[list[str]]:
+    """The plan's lines of the statements that select by the key."""
+    lines: list[str] = []
+
+    def explain(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith("SELECT wanted"):
+            with connection.cursor() as cursor:
+                cursor.cursor.execute(f"EXPLAIN QUERY PLAN {sql}", params)
+                lines.extend(row[3] for row in cursor.cursor.fetchall())
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(explain):
+        yield lines
+    assert lines

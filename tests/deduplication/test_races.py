@@ -1,0 +1,219 @@
+"""One key named by many at once: exactly one chain."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection, connections, transaction
+
+from django_jobchains import chains
+from django_jobchains.chains import Chain, Deduplicate
+from django_jobchains.models import Job, JobBlocker
+from django_jobchains.store import Store
+from tests.deduplication.chains_at import KEY, finish, go_on, mail, ship, start
+from tests.store.connections import committing, holding, stopped_before, waiting
+
+pytestmark = committing
+
+RACERS = 16
+ROUNDS = 4 if connection.vendor == "postgresql" else 2
+#: What a racer got: the id of its chain, whether that existed already, and whether it committed.
+Finish = tuple[UUID, bool, bool]
+
+
+def race(run: Callable[[int], Finish]) -> list[Finish]:
+    """Calls ``run(number)`` on so many connections at the same moment."""
+    barrier = threading.Barrier(RACERS)
+    finishes: list[Finish] = []
+    errors: list[BaseException] = []
+
+    def target(number: int) -> None:
+        try:
+            connections["default"].ensure_connection()
+            barrier.wait(30)
+            finishes.append(run(number))
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=target, args=(number,)) for number in range(RACERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+    assert len(finishes) == RACERS
+    return finishes
+
+
+def in_autocommit(number: int, **options: Any) -> Finish:
+    chain = start(number, **options)
+    return chain.id, chain.deduplicated, True
+
+
+def in_a_transaction(number: int, **options: Any) -> Finish:
+    with transaction.atomic():
+        chain = start(number, **options)
+        time.sleep(random.uniform(0, 0.005))  # holds the key for a moment
+        return chain.id, chain.deduplicated, True
+
+
+def rolled_back_by_halves(number: int, **options: Any) -> Finish:
+    with transaction.atomic():
+        chain = start(number, **options)
+        time.sleep(random.uniform(0, 0.005))
+        transaction.set_rollback(number % 2 == 0)
+        return chain.id, chain.deduplicated, number % 2 == 1
+
+
+def in_batches(number: int, **options: Any) -> Finish:
+    """Batches of several keys, in different orders."""
+    keys = [KEY, "a", "b", "c"]
+    random.shuffle(keys)
+    created = chains.enqueue_many([ship.item(deduplicate=Deduplicate(key, **options)) for key in keys])
+    chain = created[keys.index(KEY)]
+    return chain.id, chain.deduplicated, True
+
+
+@pytest.mark.parametrize(
+    ("run", "scope"),
+    [
+        (in_autocommit, "incomplete"),
+        (in_autocommit, "any"),
+        (in_a_transaction, "incomplete"),
+        (rolled_back_by_halves, "any"),
+        (in_batches, "incomplete"),
+    ],
+)
+def test_of_16_racing_connections_one_creates_the_chain_and_all_get_it(run: Callable[..., Finish], scope: str) -> None:
+    for _ in range(ROUNDS):
+        finishes = [row for row in race(lambda number: run(number, scope=scope)) if row[2]]
+        made = Job.objects.filter(deduplication_key=KEY)
+        assert {id_ for id_, *_ in finishes} == {made.get().id}
+        assert [is_deduplicated for _, is_deduplicated, _ in finishes].count(False) <= 1
+        assert len(set(Job.objects.values_list("deduplication_key", flat=True))) == Job.objects.count()
+        Job.objects.all().delete()
+
+
+def test_each_window_has_one_chain_however_many_race_for_it(store: Store) -> None:
+    first = start()
+    finish(store, first)
+    ids = {id_ for id_, *_ in race(lambda number: in_a_transaction(number, exclude_chain_ids=[first.id], scope="any"))}
+    assert len(ids) == 1
+    assert first.id not in ids
+    assert Job.objects.count() == 2
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="only SQLite begins without a lock")
+def test_transactions_that_begin_without_a_lock_make_one_chain_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Django does unless it is told otherwise."""
+    monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "transaction_mode", "DEFERRED")
+    for run in (in_a_transaction, in_autocommit):
+        assert len({id_ for id_, *_ in race(run)}) == 1
+        Job.objects.get().delete()
+
+
+# Two transactions, step by step
+
+orders = pytest.mark.parametrize(("first_scope", "second_scope"), [("incomplete", "any"), ("any", "incomplete")])
+
+
+@orders
+def test_the_second_waits_for_the_first_and_gets_its_chain(first_scope: str, second_scope: str) -> None:
+    first = holding(lambda store: start("first", scope=first_scope))
+    second = waiting(lambda store: start("second", scope=second_scope))
+    first.go_on()
+    chain, again = first.result(), second.result()
+    assert (again.id, again.deduplicated, again.input) == (chain.id, True, "first")
+    assert first.conflicts == second.conflicts == []
+
+
+@orders
+def test_the_second_creates_it_when_the_first_is_rolled_back(first_scope: str, second_scope: str) -> None:
+    first = holding(lambda store: start("first", scope=first_scope))
+    second = waiting(lambda store: start("second", scope=second_scope))
+    first.go_on(roll_back=True)
+    first.result()
+    chain = second.result()
+    assert not chain.deduplicated
+    assert Job.objects.get().input == "second"
+
+
+def test_the_second_creates_another_when_the_first_ends_the_chain_in_its_own_transaction() -> None:
+    def start_and_finish(store: Store) -> UUID:
+        chain = start("first")
+        finish(store, chain)
+        return chain.id
+
+    first = holding(start_and_finish)
+    second = waiting(lambda store: start("second"))
+    first.go_on()
+    assert second.result().id != first.result()
+    assert Job.objects.count() == 2
+
+
+def test_a_chain_that_goes_on_meanwhile_is_still_the_chain() -> None:
+    chain = start()
+
+    going_on = holding(lambda store: go_on(store, chain))
+    asking = waiting(lambda store: start("second"))
+    going_on.go_on()
+    going_on.result()
+    assert asking.result().id == chain.id
+    assert start("third").id == chain.id
+    assert Job.objects.filter(deduplication_key=KEY, chain_index=0).count() == 1
+
+
+def test_batches_of_the_same_keys_in_opposite_orders_do_not_deadlock() -> None:
+    def batch(keys: str) -> Callable[[Store], list[UUID]]:
+        items = [ship.item(deduplicate=Deduplicate(key)) for key in keys]
+        return lambda store: [chain.id for chain in chains.enqueue_many(items)]
+
+    first = holding(batch("abcdefgh"))
+    second = waiting(batch("hgfedcba"))
+    first.go_on()
+    assert first.result() == second.result()[::-1]
+    assert first.conflicts == second.conflicts == []
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize(("job_type", "key"), [(ship, "another"), (mail, KEY), (ship, None)])
+def test_another_key_or_type_waits_for_nobody(job_type: Any, key: str | None) -> None:
+    first = holding(lambda store: start("first"))
+    other = job_type.enqueue(deduplicate=Deduplicate(key) if key else None)
+    assert not other.deduplicated
+    first.go_on()
+    first.result()
+
+
+def test_a_deduplicated_item_links_nothing_to_a_chain_created_meanwhile() -> None:
+    blocker = mail.enqueue()
+    first = holding(lambda store: start("first"))
+    second = waiting(lambda store: ship.enqueue(blockers=[blocker], deduplicate=Deduplicate(KEY)))
+    first.go_on()
+    assert second.result().id == first.result().id
+    assert not JobBlocker.objects.exists()
+
+
+@pytest.mark.postgresql
+def test_an_enqueue_that_deadlocks_with_a_transaction_of_the_users_is_tried_again() -> None:
+    """It holds the key and wants the blocker's row; the user's transaction holds the row and wants the key."""
+    blocker = mail.enqueue()
+
+    def in_users_transaction(store: Store) -> Chain:
+        with connection.cursor() as cursor:
+            cursor.execute("SET deadlock_timeout = '60s'")  # the other one is to notice
+        with transaction.atomic():
+            store.lock(blocker.id)
+            return start("user's")
+
+    enqueueing = stopped_before(2, lambda store: ship.enqueue(blockers=[blocker], deduplicate=Deduplicate(KEY)))
+    user = waiting(in_users_transaction)
+    enqueueing.go_on()
+    assert user.result().id == enqueueing.result().id
+    assert len(enqueueing.conflicts) == 1

@@ -1,0 +1,120 @@
+"""The ``chains`` module: enqueue by name, read, and the async twins."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_jobchains import chains
+from django_jobchains.chains import Chain, ChainNotFound
+from django_jobchains.exceptions import InvalidInput
+from django_jobchains.models import Job
+from django_jobchains.processors import JobType, Processors, Registry, RunningJob, get_registry
+from django_jobchains.worker import Worker
+from tests.attempts.work import committed
+
+pytestmark = pytest.mark.django_db
+
+anything: JobType[Any, Any] = JobType("anything")
+typed: JobType[int, Any] = JobType("typed", input=int)
+
+
+@pytest.fixture(autouse=True)
+def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_registry(), "declared", {"anything": anything, "typed": typed})
+
+
+@pytest.mark.parametrize("job_type", ["anything", anything])
+def test_a_chain_is_enqueued_by_name_or_type(job_type: Any) -> None:
+    chain = chains.enqueue(job_type, {"a": 1}, priority=3, queue="mail")
+    job = chain.current_job
+    assert isinstance(chain, Chain)
+    assert (job.type_name, job.input, job.priority, job.queue) == ("anything", {"a": 1}, 3, "mail")
+
+
+def test_a_name_checks_its_input_like_its_type() -> None:
+    with pytest.raises(InvalidInput, match="Not a int"):
+        chains.enqueue("typed", "x")
+
+
+def test_a_chain_is_read_by_its_id() -> None:
+    enqueued = anything.enqueue({"a": [1.5, None]})
+    chain = chains.get(enqueued.id)
+    assert chain == enqueued
+    assert hash(chain) == hash(enqueued)
+    assert (chain.id, chain.type_name, chain.input) == (enqueued.id, "anything", {"a": [1.5, None]})
+    assert chain.created_at == enqueued.created_at
+    assert (chain.status, chain.output, chain.finished_at, chain.deduplicated) == ("pending", None, None, False)
+
+
+def test_a_chain_that_is_not_there_is_an_error() -> None:
+    id_ = uuid4()
+    with pytest.raises(ChainNotFound, match=f"No chain {id_}") as caught:
+        chains.get(id_)
+    assert caught.value.chain_id == id_
+
+
+def test_a_deleted_chain_is_an_error_when_it_is_asked_again() -> None:
+    chain = anything.enqueue()
+    Job.objects.all().delete()
+    with pytest.raises(ChainNotFound):
+        chain.refresh()
+
+
+@committed
+def test_a_chain_is_a_snapshot_until_it_is_refreshed() -> None:
+    processors, registry = Processors(), Registry()
+
+    @processors.register("first")
+    def first(job: RunningJob[Any]) -> Any:
+        return job.continue_with("second", job.input + 1)
+
+    @processors.register("second")
+    def second(job: RunningJob[Any]) -> Any:
+        return {"sum": job.input}
+
+    registry.add(processors)
+    chain = first.enqueue(1)
+    assert chain.status == "pending"
+    Worker(slots=1, registry=registry).run_until_idle()
+    assert (chain.status, chain.output) == ("pending", None)
+    assert chain.refresh() is chain
+    assert (chain.status, chain.output, chain.input) == ("completed", {"sum": 2}, 1)
+    assert [(job.type_name, job.chain_index) for job in chain.jobs] == [("first", 0), ("second", 1)]
+    assert chain.current_job.type_name == "second"
+    assert chain.finished_at == chain.current_job.finished_at is not None
+    step = chain.jobs.last()
+    assert step is not None
+    with pytest.raises(ChainNotFound):
+        chains.get(step.id)  # a step is no chain
+
+
+def test_reading_needs_no_codec_of_a_type_that_is_gone() -> None:
+    chain = JobType("gone tomorrow").enqueue([1])
+    assert chains.get(chain.id).input == [1]
+
+
+def test_the_async_twins_do_the_same() -> None:
+    async def use() -> tuple[list[Chain], Chain]:
+        one = await anything.aenqueue(1, priority=2)
+        two = await chains.aenqueue("anything", 2, queue="mail")
+        three, four = await chains.aenqueue_many([anything.item(3), typed.item(4)])
+        return [one, two, three, four], await chains.aget(two.id)
+
+    created, read = async_to_sync(use)()
+    assert [chain.input for chain in created] == [1, 2, 3, 4]
+    assert read == created[1]
+    assert [(job.input, job.priority, job.queue) for job in Job.objects.order_by("id")[:2]] == [
+        (1, 2, "default"),
+        (2, 0, "mail"),
+    ]
+
+
+def test_querysets_have_named_filters() -> None:
+    one, two = anything.enqueue(1), typed.enqueue(2)
+    Job.objects.filter(pk=two.id).update(status="completed")
+    assert [job.id for job in Job.objects.of_type("anything")] == [one.id]
+    assert [job.id for job in Job.objects.with_status("completed", "failed")] == [two.id]
+    assert [job.id for job in Job.objects.incomplete()] == [one.id]
+    assert Job.objects.of_type("anything", "typed").count() == 2

@@ -1,0 +1,214 @@
+"""run_at, delay, priority, queue, max_attempts, id, using: what they do, and what is no such thing."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import transaction
+
+from django_jobchains import chains
+from django_jobchains.exceptions import DuplicateJobId
+from django_jobchains.models import Job
+from django_jobchains.processors import JobType
+from tests.attempts.work import committed
+
+pytestmark = pytest.mark.django_db
+
+anything: JobType[Any, Any] = JobType("anything")
+
+
+def wait(**options: Any) -> timedelta:
+    job = anything.enqueue(**options).current_job
+    return job.run_at - job.created_at
+
+
+def test_without_options_it_is_due_now_in_the_default_queue() -> None:
+    job = anything.enqueue().current_job
+    assert (job.run_at, job.queue, job.priority, job.max_attempts) == (job.created_at, "default", 0, None)
+    assert (job.status, job.attempt, job.lease_number, job.crashes) == ("pending", 0, 0, 0)
+    assert (job.chain_id, job.chain_index, job.chain_type_name) == (job.id, 0, "anything")
+    assert job.input is None
+
+
+def test_the_default_queue_is_a_setting(settings: Any) -> None:
+    settings.JOBCHAINS = {"QUEUE": "slow"}
+    assert anything.enqueue().current_job.queue == "slow"
+
+
+@pytest.mark.parametrize(
+    ("delay", "seconds"),
+    [(30, 30), (0.25, 0.25), (timedelta(hours=1), 3600), (timedelta(days=3650), 315_360_000), (0, 0), (-5, 0)],
+)
+def test_a_delay_is_a_timedelta_or_seconds(delay: Any, seconds: float) -> None:
+    assert abs(wait(delay=delay).total_seconds() - seconds) < 0.002
+
+
+def test_run_at_is_kept_to_the_microsecond() -> None:
+    run_at = datetime(2091, 2, 3, 4, 5, 6, 789_012, tzinfo=UTC)
+    assert anything.enqueue(run_at=run_at).current_job.run_at == run_at
+
+
+def test_run_at_may_be_in_any_zone() -> None:
+    run_at = datetime.fromisoformat("2091-02-03T04:05:06-03:30")
+    assert anything.enqueue(run_at=run_at).current_job.run_at == run_at
+
+
+def test_run_at_in_the_past_is_now() -> None:
+    assert wait(run_at=datetime(2000, 1, 1, tzinfo=UTC)) == timedelta(0)
+
+
+def test_a_naive_run_at_is_an_error() -> None:
+    with pytest.raises(ValueError, match="has no time zone"):
+        anything.enqueue(run_at=datetime(2091, 1, 1))  # noqa: DTZ001
+
+
+def test_run_at_and_delay_together_are_an_error() -> None:
+    with pytest.raises(TypeError, match="run_at= or delay=, not both"):
+        anything.enqueue(run_at=datetime(2091, 1, 1, tzinfo=UTC), delay=5)
+
+
+@pytest.mark.parametrize("delay", [float("nan"), float("inf"), 1e12, 1e300, timedelta.max, timedelta(days=365 * 9000)])
+def test_a_delay_that_leads_to_no_date_is_an_error(delay: Any) -> None:
+    """The year 10000 is nothing that Python could read back."""
+    with pytest.raises(ValueError, match="delay"), transaction.atomic():
+        anything.enqueue(delay=delay)
+
+
+@pytest.mark.parametrize("run_at", ["2091-01-01", 5])
+def test_a_run_at_that_is_no_date_is_an_error(run_at: Any) -> None:
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        anything.enqueue(run_at=run_at)
+
+
+@pytest.mark.parametrize("priority", [-32_768, -1, 0, 32_767])
+def test_a_priority_is_a_small_whole_number(priority: int) -> None:
+    assert anything.enqueue(priority=priority).current_job.priority == priority
+
+
+@pytest.mark.parametrize("priority", [-32_769, 32_768, 1.5])
+def test_a_priority_beyond_is_an_error(priority: Any) -> None:
+    with pytest.raises(ValueError, match="a whole number from -32768 to 32767"), transaction.atomic():
+        anything.enqueue(priority=priority)
+
+
+@pytest.mark.parametrize("queue", ["mail", "ü" * 100, "a queue with spaces"])
+def test_a_queue_is_1_to_100_printable_characters(queue: str) -> None:
+    assert anything.enqueue(queue=queue).current_job.queue == queue
+
+
+@pytest.mark.parametrize("queue", ["", "x" * 101, "new\nline", "nul\0"])
+def test_another_queue_is_an_error(queue: str) -> None:
+    with pytest.raises(ValueError, match="is no queue name"):
+        anything.enqueue(queue=queue)
+
+
+@pytest.mark.parametrize("max_attempts", [0, -1])
+def test_max_attempts_is_at_least_one(max_attempts: int) -> None:
+    assert anything.enqueue(max_attempts=1).current_job.max_attempts == 1
+    with pytest.raises(ValueError, match="max_attempts is 1 or more"):
+        anything.enqueue(max_attempts=max_attempts)
+
+
+def test_a_given_id_is_the_chains() -> None:
+    id_ = uuid4()
+    chain = anything.enqueue(id=id_)
+    assert chain.id == chain.current_job.id == id_
+
+
+def test_made_ids_are_ordered_in_time() -> None:
+    ids = [anything.enqueue().id for _ in range(20)]
+    assert ids == sorted(ids)
+    assert {id_.version for id_ in ids} == {7}
+
+
+def test_an_id_is_a_uuid() -> None:
+    with pytest.raises(TypeError, match=r"id must be a uuid\.UUID, not str"):
+        anything.enqueue(id=str(uuid4()))  # type: ignore[arg-type]
+
+
+def test_an_id_that_exists_is_an_error_and_never_somebody_elses_chain() -> None:
+    id_ = uuid4()
+    anything.enqueue("mine", id=id_)
+    with pytest.raises(DuplicateJobId, match=str(id_)) as caught:
+        anything.enqueue("yours", id=id_)
+    assert caught.value.ids == (id_,)
+    assert Job.objects.get().input == "mine"
+
+
+def test_after_a_duplicate_id_the_callers_transaction_goes_on() -> None:
+    id_ = UUID(int=7)
+    with transaction.atomic():
+        anything.enqueue("mine", id=id_)
+        with pytest.raises(DuplicateJobId):
+            anything.enqueue("yours", id=id_)
+        anything.enqueue("after")
+    assert sorted(job.input for job in Job.objects.all()) == ["after", "mine"]
+
+
+def test_one_duplicate_id_among_many_creates_none_of_them() -> None:
+    id_ = uuid4()
+    anything.enqueue("mine", id=id_)
+    with pytest.raises(DuplicateJobId):
+        chains.enqueue_many([anything.item(1), anything.item(2, id=id_), anything.item(3)])
+    assert Job.objects.get().input == "mine"
+
+
+def test_an_id_twice_in_one_call_creates_none_of_them() -> None:
+    id_ = uuid4()
+    with pytest.raises(DuplicateJobId):
+        chains.enqueue_many([anything.item(1, id=id_), anything.item(2, id=id_)])
+    assert not Job.objects.exists()
+
+
+def test_enqueue_many_keeps_given_ids() -> None:
+    ids = [uuid4(), uuid4()]
+    assert [chain.id for chain in chains.enqueue_many([anything.item(id=id_) for id_ in ids])] == ids
+
+
+def test_an_item_checks_at_once_and_creates_nothing() -> None:
+    with pytest.raises(ValueError, match="is no queue name"):
+        anything.item(queue="")
+    anything.item(1)
+    assert not Job.objects.exists()
+
+
+def test_an_item_that_is_enqueued_twice_is_a_duplicate() -> None:
+    item = anything.item(1)
+    chains.enqueue_many([item])
+    with pytest.raises(DuplicateJobId), transaction.atomic():
+        chains.enqueue_many([item])
+
+
+class TestAnotherDatabase:
+    pytestmark = committed
+
+    def test_using_names_it(self, second_alias: str, sent: list[tuple[str, set[str]]]) -> None:
+        chain = anything.enqueue(1, using=second_alias)
+        chains.enqueue_many([anything.item(2)], using=second_alias)
+        chains.enqueue(anything, 3, using=second_alias)
+        assert not Job.objects.exists()
+        assert sorted(job.input for job in Job.objects.using(second_alias)) == [1, 2, 3]
+        assert (chain.using, chain.status, chain.current_job.input) == (second_alias, "pending", 1)
+        assert chains.get(chain.id, using=second_alias).input == 1
+        with pytest.raises(chains.ChainNotFound):
+            chains.get(chain.id)
+        assert {alias for alias, _ in sent} == {second_alias}
+
+    def test_its_transaction_counts(self, second_alias: str, sent: list[tuple[str, set[str]]]) -> None:
+        with transaction.atomic():
+            anything.enqueue(1, using=second_alias)
+            assert len(sent) == 1, "the wake-up waits for the wrong transaction"
+            transaction.set_rollback(True)
+        with transaction.atomic(using=second_alias):
+            anything.enqueue(2, using=second_alias)
+            transaction.set_rollback(True, using=second_alias)
+        assert [job.input for job in Job.objects.using(second_alias)] == [1]
+        assert len(sent) == 1
+
+    def test_the_setting_names_it_for_all(self, second_alias: str, settings: Any) -> None:
+        settings.JOBCHAINS = {"DATABASE": second_alias, **settings.JOBCHAINS}
+        chain = anything.enqueue(1)
+        assert not Job.objects.using("default").exists()
+        assert Job.objects.using(second_alias).get().id == chain.id
+        assert chains.get(chain.id).input == 1

@@ -1,0 +1,71 @@
+"""Enqueueing costs one statement, however many chains."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_jobchains import chains
+from django_jobchains.models import Job
+from django_jobchains.processors import JobType
+
+pytestmark = pytest.mark.django_db
+
+charge: JobType[Any, Any] = JobType("shop.charge")
+mail: JobType[Any, Any] = JobType("shop.mail")
+
+
+def test_a_chain_is_one_insert() -> None:
+    charge.enqueue(0)
+    with CaptureQueriesContext(connection) as queries:
+        charge.enqueue(1)
+        charge.enqueue(2, delay=5, priority=1, queue="mail", max_attempts=2)
+    assert [query["sql"].split()[:2] for query in queries] == [["INSERT", "INTO"]] * 2
+
+
+@pytest.mark.parametrize("count", [1, 10, 3_000])
+def test_many_chains_are_one_insert(count: int) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        created = chains.enqueue_many([charge.item(number) for number in range(count)])
+    assert len(queries) == 1
+    assert len(created) == Job.objects.count() == count
+
+
+def test_more_than_ten_thousand_are_a_few_statements_of_one_transaction() -> None:
+    with CaptureQueriesContext(connection) as queries:
+        chains.enqueue_many([charge.item(number) for number in range(25_000)])
+    assert len(queries) <= 5
+    assert Job.objects.count() == 25_000
+
+
+def test_no_chain_is_no_statement() -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert chains.enqueue_many([]) == []
+    assert len(queries) == 0
+
+
+def test_a_given_id_costs_a_savepoint_and_no_question_first() -> None:
+    with CaptureQueriesContext(connection) as queries:
+        charge.enqueue(1, id=uuid4())
+    assert [query["sql"].split()[0] for query in queries] == ["SAVEPOINT", "INSERT", "RELEASE"]
+
+
+def test_the_chains_come_back_in_order() -> None:
+    items = [(charge if number % 3 else mail).item(number) for number in range(500)]
+    created = chains.enqueue_many(items)
+    assert [chain.input for chain in created] == list(range(500))
+    assert [chain.type_name for chain in created[:4]] == ["shop.mail", "shop.charge", "shop.charge", "shop.mail"]
+    assert list(Job.objects.order_by("id").values_list("input", flat=True)) == list(range(500))
+    assert [chain.id for chain in created] == [item.job.id for item in items]
+
+
+def test_what_is_enqueued_needs_no_reading_to_be_looked_at() -> None:
+    chain = charge.enqueue({"a": 1})
+    with CaptureQueriesContext(connection) as queries:
+        assert (chain.type_name, chain.input) == ("shop.charge", {"a": 1})
+        assert chain.created_at.utcoffset() is not None
+        assert chain.deduplicated is False
+        assert repr(chain) == f"<Chain: shop.charge {chain.id}>"
+    assert len(queries) == 0

@@ -1,0 +1,93 @@
+"""Handlers that wait until they are asked to stop, each stopping in its own way."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import IntegrityError
+
+from django_jobchains.exceptions import FailJob, RescheduleJob
+from django_jobchains.processors import RunningJob
+from tests.shop.models import Effect
+
+Stop = Callable[[RunningJob[Any]], Any]
+
+
+@dataclass
+class Handler:
+    """What the handler saw; ``gate`` is for one that does not listen."""
+
+    stop: Stop = lambda job: job.signal.raise_if_aborted()
+    started: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    gate: threading.Event = field(default_factory=threading.Event)
+    reasons: list[str | None] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+
+    def __call__(self, job: RunningJob[Any]) -> Any:
+        self.attempts.append(job.attempt)
+        self.started.set()
+        job.signal.wait(60)
+        self.reasons.append(job.signal.reason)
+        try:
+            return self.stop(job)
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+        finally:
+            self.ended.set()
+
+
+def _raise(error: BaseException) -> Stop:
+    def stop(job: RunningJob[Any]) -> None:
+        raise error
+
+    return stop
+
+
+def in_prepare(job: RunningJob[Any]) -> None:
+    with job.prepare():
+        job.signal.raise_if_aborted()
+
+
+def in_complete(job: RunningJob[Any]) -> None:
+    with job.complete():
+        Effect.objects.create(job_id=job.id, label="undone")
+        job.signal.raise_if_aborted()
+
+
+def after_complete(job: RunningJob[Any]) -> None:
+    with job.complete():
+        Effect.objects.create(job_id=job.id, label="undone")
+    raise OSError("no network")
+
+
+def swallowed(job: RunningJob[Any]) -> Any:
+    try:
+        with job.complete():
+            raise OSError("no network")
+    except OSError:
+        return "as if nothing had happened"
+
+
+def no_json(job: RunningJob[Any]) -> Any:
+    return object()
+
+
+#: Every way not to complete.
+STOPS: dict[str, Stop] = {
+    "JobAborted": lambda job: job.signal.raise_if_aborted(),
+    "an error": _raise(OSError("no network")),
+    "a database error": _raise(IntegrityError("twice")),
+    "RescheduleJob": _raise(RescheduleJob(delay=0)),
+    "FailJob": _raise(FailJob("not wanted any more")),
+    "SystemExit": _raise(SystemExit(1)),
+    "KeyboardInterrupt": _raise(KeyboardInterrupt()),
+    "in prepare": in_prepare,
+    "in complete": in_complete,
+    "after complete": after_complete,
+    "an error swallowed": swallowed,
+    "a result that is no JSON": no_json,
+}

@@ -1,0 +1,90 @@
+"""Verbs against completions for projects that run PostgreSQL above READ COMMITTED: nobody works with what was."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_jobchains import chains
+from django_jobchains.chains import Chain, ChainNotFound
+from django_jobchains.models import Job
+from django_jobchains.store import ClaimedJob, Store
+from tests.interventions.chains_at import attempt, failed, ship, statuses
+from tests.store.connections import Actor, committing
+from tests.store.jobs import claim, finished, next_job
+
+pytestmark = [committing, pytest.mark.postgresql, pytest.mark.slow]
+
+levels = pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+Call = Callable[[Store], Any]
+
+
+def in_order(level: str, first: Call, second: Call) -> list[Any]:
+    """The first holds what it wrote, the second waits for it, both at this level; their results."""
+
+    def hold(store: Store) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        return first(store)
+
+    def wait(store: Store) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
+        return second(store)
+
+    holding = Actor(hold, holds=True).start().until_stopped()
+    waiting = Actor(wait).start().until_blocked_or_ended()
+    holding.go_on()
+    return [holding.result(), waiting.result()]
+
+
+@pytest.fixture
+def chain() -> Chain:
+    return ship.enqueue()
+
+
+@pytest.fixture
+def job(store: Store, chain: Chain) -> ClaimedJob:
+    return attempt(store, chain)
+
+
+def go_on(job: ClaimedJob) -> Call:
+    return lambda store: store.finish([finished(job, None, next_job(job))])
+
+
+@levels
+@pytest.mark.parametrize("cancels_first", [True, False])
+def test_a_cancelled_chain_does_not_go_on(
+    store: Store, chain: Chain, job: ClaimedJob, level: str, cancels_first: bool
+) -> None:
+    calls: list[Call] = [lambda store: chains.cancel(chain.id), go_on(job)]
+    results = in_order(level, *(calls if cancels_first else calls[::-1]))
+    assert {chain.id} in results
+    assert {job.key} in results
+    assert statuses(chain) == ["completed", "cancelled"]
+    assert claim(store) == []
+
+
+@levels
+@pytest.mark.parametrize("deletes_first", [True, False])
+def test_a_deleted_chain_is_gone(chain: Chain, job: ClaimedJob, level: str, deletes_first: bool) -> None:
+    calls: list[Call] = [lambda store: chains.delete(chain.id), go_on(job)]
+    results = in_order(level, *(calls if deletes_first else calls[::-1]))
+    assert {chain.id} in results
+    assert (set() if deletes_first else {job.key}) in results
+    assert not Job.objects.exists()
+
+
+@levels
+def test_of_two_retries_one_moves_the_job(store: Store, level: str) -> None:
+    chain = failed(store)
+    results = in_order(level, lambda store: chains.retry(chain.id), lambda store: chains.retry(chain.id))
+    assert results == [{chain.id}, set()]
+
+
+@levels
+def test_of_two_deletes_the_second_finds_nothing(chain: Chain, level: str) -> None:
+    with pytest.raises(ChainNotFound):
+        in_order(level, lambda store: chains.delete(chain.id), lambda store: chains.delete(chain.id))
+    assert not Job.objects.exists()

@@ -1,0 +1,134 @@
+"""``reschedule``: pending jobs move to another time, all of them or none. The database's clock counts."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_jobchains import chains
+from django_jobchains.chains import JobNotRunnable
+from django_jobchains.models import Job
+from django_jobchains.store import Store
+from tests.interventions.chains_at import STATES, backing_off, everything, pending, scheduled, ship
+from tests.interventions.test_running_now import NOT_PENDING
+from tests.store.jobs import claim, database_now
+
+pytestmark = pytest.mark.django_db
+
+FUTURE = datetime(2100, 1, 2, 3, 4, 5, 678901, UTC)
+
+
+def run_at() -> datetime:
+    return Job.objects.get().run_at
+
+
+@pytest.mark.parametrize("make", [pending, scheduled, backing_off])
+def test_a_job_moves_to_a_date_exact_to_the_microsecond(store: Store, make: Any) -> None:
+    chain = make(store)
+    chains.reschedule(chain.id, FUTURE)
+    assert run_at() == FUTURE
+    assert claim(store) == []
+
+
+def test_a_date_of_another_zone_is_the_same_moment(store: Store) -> None:
+    chain = pending(store)
+    chains.reschedule(chain.id, FUTURE.astimezone(timezone(timedelta(hours=-9, minutes=-30))))
+    assert run_at() == FUTURE
+
+
+@pytest.mark.parametrize("delay", [90, 90.0, timedelta(seconds=90)])
+def test_a_delay_is_counted_from_now(store: Store, delay: Any) -> None:
+    chain = scheduled(store)
+    before = database_now()
+    chains.reschedule(chain.id, delay=delay)
+    assert before <= run_at() - timedelta(seconds=90) <= database_now()
+
+
+@pytest.mark.parametrize("when", [{"run_at": datetime(2001, 1, 1, tzinfo=UTC)}, {"delay": -60}, {"delay": 0}])
+def test_the_past_is_now(store: Store, when: Any) -> None:
+    chain = scheduled(store)
+    before = database_now()
+    chains.reschedule(chain.id, **when)
+    assert before <= run_at() <= database_now()
+
+
+def test_only_its_date_changes(store: Store) -> None:
+    chain = backing_off(store)
+    [before] = Job.objects.values()
+    chains.reschedule(chain.id, FUTURE)
+    [after] = Job.objects.values()
+    assert dict(before.items() ^ after.items()).keys() == {"run_at"}
+
+
+def test_it_is_not_claimed_before_and_is_claimed_after(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = pending(store)
+    chains.reschedule(chain.id, delay=3_600)
+    monkeypatch.setattr(store, "ahead_seconds", 3_590)
+    assert claim(store) == []
+    monkeypatch.setattr(store, "ahead_seconds", 3_610)
+    assert [job.id for job in claim(store)] == [chain.id]
+
+
+@pytest.mark.parametrize("state", NOT_PENDING)
+def test_a_job_that_is_not_pending_is_an_error_and_none_is_moved(store: Store, state: str) -> None:
+    chain, other = STATES[state](store), pending(store)
+    before = everything()
+    with pytest.raises(JobNotRunnable, match=f"Job {chain.id} is {chain.status}, not pending"):
+        chains.reschedule([other.id, chain.id], FUTURE)
+    assert everything() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({}, TypeError, "takes run_at or delay"),
+        ({"run_at": FUTURE, "delay": 1}, TypeError, "not both"),
+        ({"run_at": FUTURE.replace(tzinfo=None)}, ValueError, "no time zone"),
+        ({"run_at": "2100-01-01"}, TypeError, "run_at"),
+        ({"run_at": FUTURE.date()}, TypeError, "run_at"),
+        ({"delay": float("nan")}, ValueError, "no length of time"),
+        ({"delay": float("inf")}, ValueError, "no length of time"),
+        ({"delay": timedelta.max}, ValueError, "no length of time"),
+    ],
+)
+def test_a_time_that_is_none_is_an_error(store: Store, options: Any, error: type[Exception], message: str) -> None:
+    chain = pending(store)
+    before = everything()
+    with pytest.raises(error, match=message):
+        chains.reschedule(chain.id, **options)
+    assert everything() == before
+
+
+class TestTheDatabasesClock:
+    """It decides, and never the age of the transaction."""
+
+    def test_in_an_old_transaction_now_is_now(self, store: Store) -> None:
+        chain = scheduled(store)
+        with transaction.atomic():
+            database_now()  # it has begun
+            later = until_the_clock_moved(database_now())
+            chains.run_now(chain.id)
+            assert run_at() >= later
+            chains.reschedule(chain.id, delay=60)
+            assert run_at() >= later + timedelta(seconds=60)
+            chains.cancel(chain)
+            assert Job.objects.get().finished_at >= later  # type: ignore[operator]
+            chains.retry(chain.id)
+            assert run_at() >= later
+            assert ship.enqueue().created_at >= later
+
+    def test_the_hosts_clock_is_not_asked(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("time.time", lambda: 4_000_000_000.0)
+        chain = scheduled(store)
+        chains.run_now(chain.id)
+        assert run_at() <= database_now()
+        chains.reschedule(chain.id, delay=60)
+        assert run_at() <= database_now() + timedelta(seconds=60)
+
+
+def until_the_clock_moved(since: datetime) -> datetime:
+    """SQLite's clock ticks in milliseconds."""
+    while (now := database_now()) <= since:
+        pass
+    return now

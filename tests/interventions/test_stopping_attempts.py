@@ -1,0 +1,297 @@
+"""A running job that is cancelled or deleted, in a real worker: its handler is told, and how it ends is kept."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_jobchains import chains
+from django_jobchains.attempts import Ending
+from django_jobchains.chains import Chain, ChainCancelled
+from django_jobchains.exceptions import LeaseLost as LeaseLostError
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import JobType, Lease, Processors, RunningJob
+from django_jobchains.store import Store
+from django_jobchains.telemetry.events import AttemptEnded, LeaseLost
+from tests.attempts.work import WITHOUT_WAKE_UPS, committed
+from tests.interventions.chains_at import statuses
+from tests.interventions.stopping import STOPS, Handler
+from tests.shop.models import Effect
+from tests.store.jobs import database_now
+from tests.worker.fixtures import Events, StartWorker
+from tests.worker.waiting import until, until_completed
+
+pytestmark = committed
+
+#: Renewed after minutes: a handler that hears of something before was told by a hint.
+LONG_LEASE = 600
+SHORT_LEASE = 1
+
+
+@pytest.fixture
+def handler() -> Iterator[Handler]:
+    handler = Handler()
+    yield handler
+    handler.gate.set()
+
+
+@pytest.fixture
+def obedient(processors: Processors, handler: Handler) -> JobType[Any, Any]:
+    @processors.register("shop.obedient", lease=Lease(LONG_LEASE))
+    def obedient(job: RunningJob[Any]) -> Any:
+        return handler(job)
+
+    return obedient
+
+
+@pytest.fixture
+def last(processors: Processors) -> JobType[Any, Any]:
+    @processors.register("shop.last")
+    def last(job: RunningJob[Any]) -> str:
+        return "the end"
+
+    return last
+
+
+@pytest.fixture
+def chain(obedient: JobType[Any, Any], last: JobType[Any, Any], start_worker: StartWorker, handler: Handler) -> Chain:
+    """Its handler runs, in a worker of both types."""
+    start_worker()
+    return started(obedient, handler)
+
+
+def started(job_type: JobType[Any, Any], handler: Handler) -> Chain:
+    chain = job_type.enqueue()
+    assert handler.started.wait(15)
+    return chain
+
+
+def until_status(chain: Chain, status: str) -> None:
+    until(lambda: chain.refresh().status == status, what=lambda: vars(chain.current_job))
+
+
+def test_the_handler_is_told_at_once_by_a_hint(chain: Chain, handler: Handler, events: Events) -> None:
+    assert chains.cancel(chain) == {chain.id}
+    until_status(chain, "cancelled")
+    assert handler.reasons == ["cancelled"]
+    until(lambda: events.of(AttemptEnded))
+    assert [event.ending for event in events.of(AttemptEnded)] == [Ending.CANCELLED]
+    assert events.of(LeaseLost) == []
+    with pytest.raises(ChainCancelled):
+        chain.result(15)
+
+
+def test_without_hints_it_is_told_at_the_next_renewal(
+    processors: Processors, start_worker: StartWorker, handler: Handler, settings: Any
+) -> None:
+    settings.JOBCHAINS = WITHOUT_WAKE_UPS
+
+    @processors.register("shop.obedient", lease=Lease(SHORT_LEASE))
+    def obedient(job: RunningJob[Any]) -> Any:
+        return handler(job)
+
+    chain = obedient.enqueue()
+    start_worker()
+    assert handler.started.wait(15)
+    chains.cancel(chain)
+    until_status(chain, "cancelled")
+    assert handler.reasons == ["cancelled"]
+    assert chain.current_job.crashes == 0
+
+
+def test_a_cancel_that_is_rolled_back_tells_nobody(chain: Chain, handler: Handler) -> None:
+    with transaction.atomic():
+        chains.cancel(chain)
+        transaction.set_rollback(True)
+    assert chain.refresh().current_job.cancel_requested_at is None
+    chains.cancel(chain)
+    until_status(chain, "cancelled")
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_whichever_way_the_handler_stops_the_job_is_cancelled(chain: Chain, handler: Handler, stop: str) -> None:
+    handler.stop = STOPS[stop]
+    chains.cancel(chain)
+    until_status(chain, "cancelled")
+    job = chain.current_job
+    assert (job.attempt, job.leased_by, job.leased_until, handler.attempts) == (1, None, None, [1])
+    assert job.finished_at is not None
+    assert job.finished_at <= database_now()
+    assert FailedAttempt.objects.get().error == job.last_error
+    assert not Effect.objects.exists()
+
+
+def test_it_is_not_tried_again_and_a_retry_tries_it_again(chain: Chain, handler: Handler) -> None:
+    handler.stop = STOPS["RescheduleJob"]
+    chains.cancel(chain)
+    until_status(chain, "cancelled")
+    handler.started.clear()
+    chains.retry(chain.id)
+    assert handler.started.wait(15)
+    assert handler.attempts == [1, 2]
+    handler.stop = lambda job: "done after all"
+    chains.cancel(chain)
+    until_completed(chain)
+
+
+@pytest.mark.parametrize("is_in_complete", [False, True])
+def test_a_handler_that_completes_nevertheless_completes_its_job(
+    chain: Chain, handler: Handler, is_in_complete: bool
+) -> None:
+    def complete(job: RunningJob[Any]) -> str:
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label="kept")
+        return "done"
+
+    handler.stop = complete if is_in_complete else lambda job: "done"
+    chains.cancel(chain)
+    until_completed(chain)
+    assert (handler.reasons, chain.output) == (["cancelled"], "done")
+    assert Effect.objects.count() == is_in_complete
+    assert chain.result(15) == "done"
+
+
+@pytest.mark.parametrize("is_in_complete", [False, True])
+def test_its_continuation_is_cancelled_and_the_chain_is_retried_from_there(
+    chain: Chain, handler: Handler, last: JobType[Any, Any], is_in_complete: bool
+) -> None:
+    def go_on(job: RunningJob[Any]) -> Any:
+        if is_in_complete:
+            with job.complete():
+                return job.continue_with(last)
+        return job.continue_with(last)
+
+    handler.stop = go_on
+    chains.cancel(chain)
+    until_status(chain, "cancelled")
+    assert statuses(chain) == ["completed", "cancelled"]
+    with pytest.raises(ChainCancelled):
+        chain.result(15)
+    chains.retry(chain.refresh().current_job)
+    until_completed(chain)
+    assert (chain.output, handler.attempts) == ("the end", [1])
+
+
+@pytest.mark.parametrize("is_in_complete", [False, True])
+def test_a_handler_may_cancel_its_own_chain(
+    processors: Processors, start_worker: StartWorker, last: JobType[Any, Any], is_in_complete: bool
+) -> None:
+    @processors.register("shop.giving_up", lease=Lease(LONG_LEASE))
+    def giving_up(job: RunningJob[Any]) -> Any:
+        if not is_in_complete:
+            chains.cancel(job.chain_id)
+            return job.continue_with(last)
+        with job.complete():
+            chains.cancel(job.chain_id)
+            return job.continue_with(last)
+
+    start_worker()
+    chain = giving_up.enqueue()
+    until_status(chain, "cancelled")
+    assert statuses(chain) == ["completed", "cancelled"]
+
+
+def test_a_handler_may_delete_its_own_chain(processors: Processors, start_worker: StartWorker, events: Events) -> None:
+    @processors.register("shop.forgotten", lease=Lease(LONG_LEASE))
+    def forgotten(job: RunningJob[Any]) -> str:
+        chains.delete(job.chain_id)
+        return "nobody asks"
+
+    start_worker()
+    forgotten.enqueue()
+    until(lambda: events.of(LeaseLost))
+    assert not Job.objects.exists()
+
+
+def test_a_worker_that_stops_while_the_handler_stops_leaves_it_cancelled(
+    obedient: JobType[Any, Any], start_worker: StartWorker, handler: Handler
+) -> None:
+    worker = start_worker()
+    chain = started(obedient, handler)
+
+    def stop(job: RunningJob[Any]) -> None:
+        handler.gate.wait(60)
+        job.signal.raise_if_aborted()
+
+    handler.stop = stop
+    chains.cancel(chain)
+    until(lambda: handler.reasons)
+    handler.gate.set()
+    worker.stop(timeout=15)
+    assert chain.refresh().status == "cancelled"
+
+
+def test_a_job_that_is_handed_back_is_cancelled_and_its_handler_writes_no_more(
+    obedient: JobType[Any, Any], start_worker: StartWorker, handler: Handler
+) -> None:
+    worker = start_worker()
+    chain = started(obedient, handler)
+
+    def ignore(job: RunningJob[Any]) -> Any:
+        handler.gate.wait(60)
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label="late")
+        return "late"
+
+    handler.stop = ignore
+    chains.cancel(chain)
+    until(lambda: handler.reasons)
+    assert worker.stop(timeout=0) == 1
+    until_status(chain, "cancelled")
+    handler.gate.set()
+    assert handler.ended.wait(15)
+    assert isinstance(handler.errors[0], LeaseLostError)
+    assert handler.errors[0].reason == "cancelled"
+    assert (chain.refresh().status, chain.output) == ("cancelled", None)
+    assert not Effect.objects.exists()
+
+
+def test_the_reaper_cancels_the_job_of_a_dead_worker(
+    store: Store, processors: Processors, start_worker: StartWorker, settings: Any
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
+
+    @processors.register("shop.orphan")
+    def orphan(job: RunningJob[Any]) -> None:
+        raise AssertionError("it was cancelled")
+
+    chain = orphan.enqueue()
+    assert len(store.claim("a worker that died", 1, {"shop.orphan": 0.01})) == 1
+    chains.cancel(chain)
+    start_worker()
+    until_status(chain, "cancelled")
+    assert chain.current_job.crashes == 1
+    assert FailedAttempt.objects.get().kind == "crash"
+
+
+class TestADeletedJob:
+    def test_its_handler_is_told_at_once_and_its_later_write_changes_nothing(
+        self, chain: Chain, handler: Handler, events: Events
+    ) -> None:
+        def write(job: RunningJob[Any]) -> str:
+            with job.complete():
+                Effect.objects.create(job_id=job.id, label="late")
+            return "late"
+
+        handler.stop = write
+        chains.delete(chain)
+        assert handler.ended.wait(15)
+        assert handler.reasons == ["not_found"]
+        assert isinstance(handler.errors[0], LeaseLostError)
+        until(lambda: events.of(LeaseLost))
+        assert not Effect.objects.exists()
+        assert not Job.objects.exists()
+        assert not FailedAttempt.objects.exists()
+
+    @pytest.mark.parametrize("stop", ["returns", "continues", "fails"])
+    def test_whatever_its_handler_does_nothing_comes_back(
+        self, chain: Chain, handler: Handler, last: JobType[Any, Any], events: Events, stop: str
+    ) -> None:
+        stops = {"returns": lambda job: "late", "continues": lambda job: job.continue_with(last)}
+        handler.stop = stops.get(stop, STOPS["an error"])
+        chains.delete(chain)
+        assert handler.ended.wait(15)
+        until(lambda: events.of(LeaseLost))
+        assert not Job.objects.exists()
+        assert not FailedAttempt.objects.exists()

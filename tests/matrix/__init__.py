@@ -1,0 +1,27 @@
+"""The legs of ``make test``: ``python -m tests.matrix LEG…``. Standard library only.
+
+lint        ruff check, ruff format, import-linter
+types       mypy --strict
+example     the example project's own tests
+sqlite      the suite in the primary environment (.venv), on the Python's own SQLite
+postgresql  the suite in the primary environment, on the PostgreSQL at hand, else on one of our own
+newest      newest Python and Django to be found, on their SQLite and on PostgreSQL 18
+oldest      Python 3.11 with the lowest versions pyproject.toml admits, on SQLite 3.37 and on PostgreSQL 14
+wheel       the built wheel runs a job in an empty environment
+
+What has to be fetched comes through pip and npm, into .cache. What cannot be had is reported as NOT RUN, which is a
+failure when ``CI`` is set.
+"""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache"
+
+
+class Failed(Exception):
+    """A leg ran and is red."""
+
+
+class Unavailable(Exception):
+    """A leg could not run: something it needs cannot be had on this machine."""

@@ -1,0 +1,94 @@
+"""What each leg runs."""
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+
+from tests.matrix import environments, wheel
+from tests.matrix.commands import run
+from tests.matrix.postgresql import at_hand, server
+from tests.matrix.sqlite import with_sqlite_3_37
+
+PYTHON = sys.executable
+
+
+def lint() -> None:
+    run(PYTHON, "-m", "ruff", "check", ".")
+    run(PYTHON, "-m", "ruff", "format", "--check", ".")
+    run(str(Path(PYTHON).with_name("lint-imports")))
+
+
+def types() -> None:
+    run(
+        PYTHON, "-m", "mypy", "django_jobchains", "tests/settings.py", "tests/matrix", "tests/packaging", "tests/typing"
+    )
+    run(PYTHON, "-m", "mypy", "--config-file", "tests/typing/example.ini", "example_project")
+
+
+def example() -> None:
+    example_tests(PYTHON)
+
+
+def example_tests(python: str) -> None:
+    run(python, "-W", "error", "example_project/manage.py", "test", "example_project")
+
+
+def suite(python: str, *options: str, env: Mapping[str, str]) -> None:
+    """The test suite; the environment says on which database."""
+    run(python, "-m", "pytest", "-q", "--durations=8", "--durations-min=2", *options, env=env)
+
+
+def on_sqlite() -> None:
+    suite(PYTHON, env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
+
+
+def on_postgresql() -> None:
+    url = at_hand(PYTHON)
+    with nullcontext(url) if url else server(18) as database:
+        suite(PYTHON, env={"JOBCHAINS_TEST_DATABASE": database})
+
+
+def newest_example() -> None:
+    example_tests(environments.newest())
+
+
+def newest_on_sqlite() -> None:
+    suite(environments.newest(), "-m", "not slow", env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
+
+
+def newest_on_postgresql() -> None:
+    python = environments.newest()
+    with server(18) as database:
+        suite(python, "-m", "not slow", env={"JOBCHAINS_TEST_DATABASE": database})
+
+
+def oldest_on_sqlite() -> None:
+    python = environments.oldest()
+    suite(python, "-m", "not slow", env={"JOBCHAINS_TEST_DATABASE": "sqlite", **with_sqlite_3_37(python)})
+
+
+def oldest_on_postgresql() -> None:
+    python = environments.oldest()
+    with server(14) as database:
+        suite(python, "-m", "not slow", env={"JOBCHAINS_TEST_DATABASE": database})
+
+
+#: Each leg's parts; a part is what the summary has a line for.
+LEGS: dict[str, dict[str, Callable[[], None]]] = {
+    "lint": {"lint": lint},
+    "types": {"types": types},
+    "postgresql": {"postgresql": on_postgresql},
+    "sqlite": {"sqlite": on_sqlite},
+    "newest": {
+        "newest, PostgreSQL 18": newest_on_postgresql,
+        "newest, SQLite": newest_on_sqlite,
+        "newest, example": newest_example,
+    },
+    "oldest": {
+        "oldest, PostgreSQL 14": oldest_on_postgresql,
+        "oldest, SQLite 3.37": oldest_on_sqlite,
+    },
+    "example": {"example": example},
+    "wheel": {"wheel": wheel.check},
+}

@@ -1,0 +1,49 @@
+"""What must hold of the tables at every moment, whatever was done before."""
+
+from uuid import UUID
+
+from tests.model.tables import Row, Tables
+
+
+def check(tables: Tables) -> None:
+    chains: dict[UUID, list[Row]] = {}
+    for job in sorted(tables.jobs.values(), key=lambda job: job.index):
+        chains.setdefault(job.chain, []).append(job)
+    for chain, jobs in chains.items():
+        check_chain(chain, jobs)
+    for job in tables.jobs.values():
+        check_waiting(tables, job, {chain: jobs[-1].status for chain, jobs in chains.items()})
+        check_lease(job)
+
+
+def check_chain(chain: UUID, jobs: list[Row]) -> None:
+    """One head, one tail that may live; each step exists because the one before it completed."""
+    assert jobs[0].id == chain
+    assert [job.index for job in jobs] == list(range(len(jobs)))
+    assert {job.status for job in jobs[:-1]} <= {"completed"}
+    assert len({(job.chain_type, job.key) for job in jobs}) == 1
+    assert jobs[0].chain_type == jobs[0].type
+
+
+def check_waiting(tables: Tables, job: Row, statuses: dict[UUID, str]) -> None:
+    """It starts only when every blocker has ended so that it may, and waits for nothing else."""
+    waits_for = [link.blocker for (id_, _), link in tables.links.items() if id_ == job.id and link.is_open]
+    assert not waits_for or job.status not in ("pending", "running")
+    assert waits_for or job.status != "blocked"
+    assert "completed" not in {statuses[chain] for chain in waits_for}
+    assert (
+        not waits_for
+        or job.policy != "run"
+        or {statuses[chain] for chain in waits_for}
+        <= {
+            "blocked",
+            "pending",
+            "running",
+        }
+    )
+
+
+def check_lease(job: Row) -> None:
+    assert (job.status == "running") is (job.leased_by is not None) is (job.leased_until is not None)
+    assert (job.status in ("completed", "failed", "cancelled")) is (job.finished_at is not None)
+    assert job.attempt <= job.lease

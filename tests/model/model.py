@@ -1,0 +1,287 @@
+"""What the store does, in a few lines for each operation, on tables that are dicts. No locks, no clock, no SQL."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from django_jobchains.exceptions import (
+    ChainNotFound,
+    ChainReferenced,
+    InvalidBlockers,
+    JobAlreadyCompleted,
+    JobNotCompletable,
+    JobNotRunnable,
+)
+from django_jobchains.statuses import FINAL, OPEN
+from django_jobchains.store import AttemptKey, NewJob
+from tests.model.tables import Link, Row, Tables, Times
+
+STOPPED = ("failed", "cancelled")
+MAX_CRASHES = 3
+
+
+def crash_wait(crashes: int) -> int:
+    """Hours after so many crashes."""
+    return min(1 << (crashes - 1), 4)
+
+
+class Model(Tables):
+    #: Hours since the start.
+    now: float = 0
+
+    # What is asked
+
+    def tail(self, chain: UUID) -> Row:
+        return max((job for job in self.jobs.values() if job.chain == chain), key=lambda job: job.index)
+
+    def chains(self) -> list[UUID]:
+        return sorted({job.chain for job in self.jobs.values()})
+
+    def held(self, key: AttemptKey) -> Row | None:
+        """The job of an attempt that still has its lease."""
+        job = self.jobs.get(key[0])
+        return job if job and (job.status, job.lease) == ("running", key[1]) else None
+
+    def open_links(self, job: UUID) -> list[Link]:
+        return [link for (id_, _), link in self.links.items() if id_ == job and link.is_open]
+
+    def lets_run(self, job: UUID, link: Link) -> bool:
+        status = self.tail(link.blocker).status
+        return status == "completed" or (status in STOPPED and self.jobs[job].policy == "run")
+
+    # Creating
+
+    def same(self, new: NewJob) -> set[UUID]:
+        """The chains that may stand for a new one."""
+        wanted = new.deduplicate
+        assert wanted
+        since = self.now - wanted.window.total_seconds() / 3600 if wanted.window else 0
+        return {
+            job.chain
+            for job in self.jobs.values()
+            if job.index == 0
+            and (job.key, job.chain_type) == (wanted.key, new.type_name)
+            and job.chain not in wanted.exclude_chain_ids
+            and (wanted.scope == "any" or self.tail(job.chain).status in OPEN)
+            and (job.created_at or 0) >= since
+        }
+
+    def enqueue(self, batch: Sequence[NewJob]) -> list[set[UUID]]:
+        """For each job the chains one of which it is: its own, or those that may stand for it."""
+        found = [self.same(new) if new.deduplicate else set() for new in batch]
+        first: dict[tuple[str, str | None], UUID] = {}
+        answers, fresh = [], []
+        for new, same in zip(batch, found, strict=True):
+            if new.deduplicate and not same:
+                same = {first.setdefault((new.type_name, new.deduplication_key), new.id)}
+            answers.append(same or {new.id})
+            if answers[-1] == {new.id}:
+                fresh.append(new)
+        self.create(fresh)
+        return answers
+
+    def create(self, batch: Sequence[NewJob]) -> None:
+        for new in batch:
+            for blocker in new.blockers:
+                self.refuse_unknown([blocker])
+        for new in batch:
+            self.insert(new)
+        for new in batch:
+            if new.chain_index and new.chain_id in self.awaited_by(new.blockers):
+                raise InvalidBlockers
+        self.settle(self.free([new.id for new in batch if new.blockers]))
+
+    def insert(self, new: NewJob) -> None:
+        wanted = self.now + (new.delay_seconds or 0) / 3600
+        self.jobs[new.id] = job = Row(
+            new.id,
+            new.chain_id,
+            new.chain_index,
+            new.chain_type_name,
+            new.type_name,
+            new.queue,
+            new.priority,
+            new.deduplication_key,
+            new.on_blocker_failure if new.blockers else None,
+            wanted,
+            self.now,
+            "blocked" if new.blockers else "pending",
+        )
+        if new.is_cancelled:
+            self.end(job, "cancelled")
+        for position, blocker in enumerate(new.blockers):
+            self.links[new.id, position] = Link(blocker, is_open=True)
+
+    def awaited_by(self, chains: Iterable[UUID]) -> set[UUID]:
+        """These chains, those they wait for, and so on."""
+        found, left = set(), list(chains)
+        while left:
+            chain = left.pop()
+            if chain not in found:
+                found.add(chain)
+                last = self.tail(chain)
+                left += [link.blocker for link in self.open_links(last.id) if last.status != "completed"]
+        return found
+
+    # Fan-in
+
+    def settle(self, chains: Collection[UUID]) -> None:
+        """These chains ended."""
+        while chains:
+            waiting = [job for (job, _), link in self.links.items() if link.is_open and link.blocker in chains]
+            chains = self.free(waiting)
+
+    def free(self, waiting: Collection[UUID]) -> set[UUID]:
+        """What becomes of jobs that wait; the chains that fail by it."""
+        failing = set()
+        for job in (self.jobs[id_] for id_ in waiting):
+            links = self.open_links(job.id)
+            for link in links:
+                link.is_open = not self.lets_run(job.id, link)
+            if job.status == "blocked" and not self.open_links(job.id):
+                job.status, job.run_at = "pending", max(job.run_at or 0, self.now)
+        for job in (self.jobs[id_] for id_ in waiting):
+            statuses = {self.tail(link.blocker).status for link in self.open_links(job.id)}
+            if (job.status, job.policy) == ("blocked", "fail") and statuses & set(STOPPED):
+                failing.add(job.id)
+        for id_ in failing:
+            self.end(self.jobs[id_], "failed")
+            self.jobs[id_].error = "A bl"
+        return {self.jobs[id_].chain for id_ in failing}
+
+    def end(self, job: Row, status: str) -> None:
+        job.status, job.leased_by, job.leased_until = status, None, None
+        job.finished_at = self.now if status in FINAL else None
+
+    # Attempts
+
+    def claim(
+        self, worker: str, limit: int, hours: Mapping[str, float], queues: Collection[str] | None, times: Times
+    ) -> list[AttemptKey]:
+        def order(job: Row) -> tuple[object, ...]:
+            return -job.priority, times[job.id][0], job.id
+
+        groups: dict[tuple[str, str, int], list[Row]] = {}
+        for job in sorted(self.jobs.values(), key=order):
+            is_served = job.type in hours and (queues is None or job.queue in queues)
+            if job.status == "pending" and is_served and (job.run_at or 0) <= self.now:
+                groups.setdefault((job.queue, job.type, job.priority), []).append(job)
+        # Whole groups one after the other, by their first jobs; dicts keep that order.
+        claimed = sorted([job for group in groups.values() for job in group][:limit], key=order)
+        for job in claimed:
+            job.status, job.leased_by, job.leased_until = "running", worker, self.now + hours[job.type]
+            job.attempt, job.lease, job.last_attempt_at = job.attempt + 1, job.lease + 1, self.now
+        return [(job.id, job.lease) for job in claimed]
+
+    def renew(self, keys: Collection[AttemptKey], hours: float) -> tuple[set[AttemptKey], set[AttemptKey]]:
+        """Those that are lost, and those to stop."""
+        for key in keys:
+            if job := self.held(key):
+                job.leased_until = self.now + hours
+        return {key for key in keys if not self.held(key)}, {
+            key for key in keys if (job := self.held(key)) and job.is_stopped
+        }
+
+    def finish(self, outcomes: Mapping[AttemptKey, str | NewJob]) -> set[AttemptKey]:
+        held = {key: job for key in outcomes if (job := self.held(key))}
+        going_on = []
+        for key, job in held.items():
+            outcome = outcomes[key]
+            job.output = outcome if isinstance(outcome, str) else None
+            job.completed_by, job.error = job.leased_by, None
+            self.end(job, "completed")
+            if isinstance(outcome, NewJob):
+                going_on.append(replace(outcome, is_cancelled=job.is_stopped))
+        self.create(going_on)
+        self.settle({job.chain for job in held.values() if self.tail(job.chain).status in FINAL})
+        return set(held)
+
+    def end_failed(self, keys: Collection[AttemptKey], status: str, delay: float = 0) -> dict[AttemptKey, str]:
+        """``reschedule`` and ``fail``."""
+        held = {key: job for key in keys if (job := self.held(key))}
+        for key, job in held.items():
+            self.failures[key] = (job.attempt, "error", "Boom", job.leased_by or "")
+            job.error = "Boom"
+            if status == "pending":
+                job.run_at = self.now + delay
+            self.end(job, "cancelled" if job.is_stopped else status)
+        self.settle({job.chain for job in held.values() if job.status in FINAL})
+        return {key: job.status for key, job in held.items()}
+
+    def hand_back(self, keys: Collection[AttemptKey]) -> set[AttemptKey]:
+        held = {key: job for key in keys if (job := self.held(key))}
+        for job in held.values():
+            job.attempt -= 1
+            self.end(job, "cancelled" if job.is_stopped else "pending")
+        self.settle({job.chain for job in held.values() if job.status in FINAL})
+        return set(held)
+
+    def reap(self, limit: int, times: Times) -> dict[UUID, str]:
+        expired = [job for job in self.jobs.values() if job.status == "running" and (job.leased_until or 0) < self.now]
+        expired = sorted(expired, key=lambda job: (times[job.id][1], job.id))[:limit]
+        for job in expired:
+            self.failures[job.id, job.lease] = (job.attempt, "crash", "The ", job.leased_by or "")
+            job.crashes, job.error = job.crashes + 1, "The "
+            job.run_at = self.now + crash_wait(job.crashes)
+            self.end(job, "cancelled" if job.is_stopped else "failed" if job.crashes >= MAX_CRASHES else "pending")
+        self.settle({job.chain for job in expired if job.status in FINAL})
+        return {job.id: job.status for job in expired}
+
+    # Interventions
+
+    def complete(self, chain: UUID, outcome: str | NewJob) -> None:
+        job = self.tail(chain)
+        if job.status in FINAL:
+            raise JobAlreadyCompleted(job.id) if job.status == "completed" else JobNotCompletable(job.id, job.status)
+        job.output = outcome if isinstance(outcome, str) else None
+        job.error = None
+        self.end(job, "completed")
+        if isinstance(outcome, NewJob):
+            self.create([replace(outcome, is_cancelled=job.is_stopped)])
+        self.settle({chain} if self.tail(chain).status in FINAL else set())
+
+    def cancel(self, chains: Collection[UUID]) -> set[UUID]:
+        self.refuse_unknown(chains)
+        changed = [job for chain in chains if (job := self.tail(chain)).status in OPEN]
+        for job in changed:
+            job.is_stopped = True
+            if job.status != "running":
+                self.end(job, "cancelled")
+        self.settle({job.chain for job in changed if job.status == "cancelled"})
+        return {job.chain for job in changed}
+
+    def retry(self, jobs: Collection[UUID]) -> set[UUID]:
+        stopped = [job for id_ in jobs if (job := self.jobs[id_]).status in STOPPED]
+        for job in stopped:
+            self.end(job, "blocked" if self.open_links(job.id) else "pending")
+            job.run_at, job.is_stopped, job.crashes = self.now, False, 0
+        return {job.id for job in stopped}
+
+    def move(self, jobs: Collection[UUID], delay: float) -> None:
+        for id_ in jobs:
+            if self.jobs[id_].status != "pending":
+                raise JobNotRunnable(id_, self.jobs[id_].status)
+            self.jobs[id_].run_at = self.now + delay
+
+    def delete(self, chains: Collection[UUID], *, cascade: bool) -> set[UUID]:
+        self.refuse_unknown(chains)
+        doomed = set(chains)
+        while cascade and (
+            more := {link.blocker for (id_, _), link in self.links.items() if self.jobs[id_].chain in doomed} - doomed
+        ):
+            doomed |= more
+        gone = {job.id for job in self.jobs.values() if job.chain in doomed}
+        for (id_, _), link in self.links.items():
+            if link.blocker in doomed and id_ not in gone and self.jobs[id_].status != "completed":
+                raise ChainReferenced([])
+        self.links = {
+            key: link for key, link in self.links.items() if key[0] not in gone and link.blocker not in doomed
+        }
+        self.failures = {key: row for key, row in self.failures.items() if key[0] not in gone}
+        self.jobs = {id_: job for id_, job in self.jobs.items() if id_ not in gone}
+        return doomed
+
+    def refuse_unknown(self, chains: Collection[UUID]) -> None:
+        for chain in chains:
+            if chain not in self.chains():
+                raise ChainNotFound(chain)

@@ -1,0 +1,109 @@
+"""The tables as the model knows them: every column that means something, with times in hours since the start."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from django_jobchains.models import FailedAttempt, Job, JobBlocker
+
+#: What an example takes at most. Times are whole hours, leases and windows end at half of one.
+TOLERANCE_SECONDS = 900
+
+
+@dataclass
+class Row:
+    """A job."""
+
+    id: UUID
+    chain: UUID
+    index: int
+    chain_type: str
+    type: str
+    queue: str
+    priority: int
+    key: str | None
+    policy: str | None
+    run_at: float | None
+    created_at: float | None
+    status: str = "pending"
+    attempt: int = 0
+    lease: int = 0
+    leased_by: str | None = None
+    leased_until: float | None = None
+    crashes: int = 0
+    output: str | None = None
+    error: str | None = None
+    last_attempt_at: float | None = None
+    finished_at: float | None = None
+    completed_by: str | None = None
+    is_stopped: bool = False
+
+
+@dataclass
+class Link:
+    blocker: UUID
+    is_open: bool
+
+
+@dataclass
+class Tables:
+    jobs: dict[UUID, Row] = field(default_factory=dict)
+    #: By the job that waits, and the position.
+    links: dict[tuple[UUID, int], Link] = field(default_factory=dict)
+    #: By the attempt: its count, its kind, the start of its error, and the worker.
+    failures: dict[tuple[UUID, int], tuple[int, str, str, str]] = field(default_factory=dict)
+
+
+#: The exact times that decide between two jobs, by their ids: run_at and leased_until.
+Times = dict[UUID, tuple[datetime, datetime | None]]
+
+
+def read(start: datetime) -> tuple[Tables, Times]:
+    """What is stored, and the exact times of it."""
+
+    def hours(time: datetime | None) -> float | None:
+        if time is None:
+            return None
+        seconds = (time - start).total_seconds()
+        rounded = round(seconds / 1800) / 2
+        assert abs(seconds - rounded * 3600) < TOLERANCE_SECONDS, time
+        return rounded
+
+    jobs = list(Job.objects.all())
+    return Tables(
+        {job.id: _row(job, hours) for job in jobs},
+        {(link.job_id, link.position): Link(link.blocker_id, link.is_open) for link in JobBlocker.objects.all()},
+        {
+            (row.job_id, row.lease_number): (row.attempt, row.kind, row.error[:4], row.worker)
+            for row in FailedAttempt.objects.all()
+        },
+    ), {job.id: (job.run_at, job.leased_until) for job in jobs}
+
+
+def _row(job: Job, hours: Callable[[datetime | None], float | None]) -> Row:
+    return Row(
+        id=job.id,
+        chain=job.chain_id,
+        index=job.chain_index,
+        chain_type=job.chain_type_name,
+        type=job.type_name,
+        queue=job.queue,
+        priority=job.priority,
+        key=job.deduplication_key,
+        policy=job.on_blocker_failure,
+        run_at=hours(job.run_at),
+        created_at=hours(job.created_at),
+        status=job.status,
+        attempt=job.attempt,
+        lease=job.lease_number,
+        leased_by=job.leased_by,
+        leased_until=hours(job.leased_until),
+        crashes=job.crashes,
+        output=job.output,
+        error=job.last_error and job.last_error[:4],
+        last_attempt_at=hours(job.last_attempt_at),
+        finished_at=hours(job.finished_at),
+        completed_by=job.completed_by,
+        is_stopped=job.cancel_requested_at is not None,
+    )

@@ -1,0 +1,39 @@
+"""The contract, for each notifier that ships."""
+
+import pytest
+from django.db import connection
+
+from django_jobchains.notifications import Notifier, NullNotifier
+from django_jobchains.notifications.in_process import InProcessNotifier
+from tests.notifications.contract import NotifierContract
+
+
+class TestNull(NotifierContract):
+    carries_hints = False
+    calls_back = False
+
+    def make(self) -> Notifier:
+        return NullNotifier("default")
+
+
+class TestInProcess(NotifierContract):
+    def make(self) -> Notifier:
+        return InProcessNotifier("default")
+
+
+@pytest.mark.postgresql
+class TestPostgres(NotifierContract):
+    def make(self) -> Notifier:
+        from django_jobchains.notifications.postgres import PostgresNotifier
+
+        return PostgresNotifier("default")
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="needs SQLite")
+class TestSqlite(NotifierContract):
+    carries_hints = False
+
+    def make(self) -> Notifier:
+        from django_jobchains.notifications.sqlite import SqliteNotifier
+
+        return SqliteNotifier("default")

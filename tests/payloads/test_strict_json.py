@@ -1,0 +1,158 @@
+"""What goes in comes out equal, or it is refused with the path of what cannot be stored."""
+
+from collections import OrderedDict
+from datetime import date, datetime
+from decimal import Decimal
+from enum import IntEnum
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from django_jobchains.exceptions import InvalidInput, InvalidPayload, JobchainsError
+from django_jobchains.processors import JobType
+
+anything: JobType[Any, Any] = JobType("anything")
+
+
+def error_of(value: Any) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        anything.item(value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "reason"),
+    [
+        (float("nan"), "$", "nan is not JSON"),
+        ([1, float("inf")], "$[1]", "inf is not JSON"),
+        ({"a": {"b": float("-inf")}}, "$.a.b", "-inf is not JSON"),
+        ({"items": [{}, {}, {}, {"price": Decimal("0.1")}]}, "$.items[3].price", "Decimal is not JSON"),
+        ({"at": datetime(2026, 1, 1)}, "$.at", "datetime is not JSON"),  # noqa: DTZ001
+        ({"on": date(2026, 1, 1)}, "$.on", "date is not JSON"),
+        ([UUID(int=1)], "$[0]", "UUID is not JSON"),
+        ({"raw": b"bytes"}, "$.raw", "bytes is not JSON"),
+        ({"many": {1, 2}}, "$.many", "set is not JSON"),
+        ({"pair": (1, 2)}, "$.pair", "tuple is not JSON"),
+        ([[], [object()]], "$[1][0]", "object is not JSON"),
+        ({"class": int}, "$.class", "type is not JSON"),
+        ({"number": 1 + 2j}, "$.number", "complex is not JSON"),
+        ("a\0b", "$", "a NUL character cannot be stored"),
+        ({"text": ["\0"]}, "$.text[0]", "a NUL character cannot be stored"),
+        ({"a": {"\0": 1}}, "$.a", "a NUL character cannot be stored"),
+        ({"text": "half \ud83d"}, "$.text", "a lone surrogate cannot be stored"),
+        ({"a": {"\udc00": 1}}, "$.a", "a lone surrogate cannot be stored"),
+        ({1: "one"}, "$", "a key must be a string, not 1"),
+        ({"a": [{None: 1}]}, "$.a[0]", "a key must be a string, not None"),
+        ({True: 1}, "$", "a key must be a string, not True"),
+        ({1.5: 1}, "$", "a key must be a string, not 1.5"),
+    ],
+)
+def test_what_is_no_json_is_refused_with_its_path(value: Any, path: str, reason: str) -> None:
+    error = error_of(value)
+    assert error.path == path
+    assert str(error).startswith(f"At {path}: {reason}")
+
+
+def test_the_error_is_a_value_error_of_the_package() -> None:
+    assert issubclass(InvalidInput, InvalidPayload)
+    assert issubclass(InvalidPayload, JobchainsError)
+    assert issubclass(InvalidPayload, ValueError)
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+class Text(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -1,
+        10**400,
+        -0.0,
+        1e-300,
+        "",
+        'ä \U0001f642 \u2028 \x7f \x01 " \\ /',
+        [],
+        {},
+        {"": {"": []}},
+        OrderedDict(b=1, a=2),
+        Text("a text"),
+        Colour.RED,
+    ],
+)
+def test_json_is_taken(value: Any) -> None:
+    anything.item(value)
+
+
+def nested(levels: int, *, as_dict: bool = False) -> Any:
+    value: Any = "the bottom"
+    for _ in range(levels):
+        value = {"deeper": value} if as_dict else [value]
+    return value
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_100_levels_are_taken_and_101_are_not(as_dict: bool) -> None:
+    anything.item(nested(100, as_dict=as_dict))
+    error = error_of(nested(101, as_dict=as_dict))
+    assert "nested deeper than 100 levels (JOBCHAINS['MAX_PAYLOAD_DEPTH'])" in str(error)
+
+
+def test_a_hundred_thousand_levels_are_refused_without_recursion() -> None:
+    value = nested(100_000)
+    assert "nested deeper" in str(error_of(value))
+    while isinstance(value, list):  # else Python itself would recurse to free it
+        value = value[0]
+
+
+def test_circular_values_are_refused() -> None:
+    around: list[Any] = [1]
+    around.append({"and": around})
+    assert "nested deeper" in str(error_of(around))
+
+
+@pytest.mark.timeout(5)
+def test_a_value_that_is_small_in_memory_and_huge_as_json_is_refused_quickly() -> None:
+    value: Any = "x"
+    for _ in range(60):
+        value = [value, value]
+    error_of(value)
+
+
+@pytest.mark.parametrize("letter", ["x", "ä", "你", "\U0001f642"])
+def test_a_mebibyte_of_json_is_taken_and_a_byte_more_is_not(letter: str) -> None:
+    room = 2**20 - len('""')
+    letters, rest = divmod(room, len(letter.encode()))
+    fits = letter * letters + "x" * rest
+    anything.item(fits)
+    error = error_of(fits + "x")
+    assert "1,048,577 bytes of JSON; the limit is 1,048,576 (JOBCHAINS['MAX_PAYLOAD_BYTES'])" in str(error)
+
+
+def test_escapes_count_as_they_are_written() -> None:
+    anything.item("\n" * (2**19 - 1))
+    assert "1,048,578 bytes" in str(error_of("\n" * 2**19))
+
+
+def test_the_limits_are_settings(settings: Any) -> None:
+    settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 10, "MAX_PAYLOAD_DEPTH": 2}
+    anything.item("12345678")
+    anything.item([[1]])
+    assert "limit is 10 " in str(error_of("123456789"))
+    assert "deeper than 2 levels" in str(error_of([[[1]]]))
+
+
+def test_an_integer_that_python_cannot_read_back_is_refused() -> None:
+    assert "cannot be written as JSON" in str(error_of(10**5000))
+
+
+def test_an_error_does_not_repeat_the_value() -> None:
+    assert len(str(error_of({"card": "4000 " * 10_000 + "\0"}))) < 200

@@ -1,0 +1,1 @@
+raise AssertionError("jobchains_modules does not name this module")

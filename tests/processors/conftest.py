@@ -1,0 +1,10 @@
+from typing import Any
+
+import pytest
+
+from tests.attempts.work import WITHOUT_WAKE_UPS
+
+
+@pytest.fixture(autouse=True)
+def _no_wake_ups(settings: Any) -> None:
+    settings.JOBCHAINS = WITHOUT_WAKE_UPS

@@ -1,0 +1,63 @@
+"""``jobs`` modules are found when the apps are ready; an AppConfig may name others."""
+
+import pytest
+from django.apps import apps
+from django.conf import settings
+from django.test import override_settings
+
+from django_jobchains.processors import Registry, get_registry
+
+HERE = "tests.processors.apps"
+
+
+def installed(*names: str) -> override_settings:
+    return override_settings(INSTALLED_APPS=[*settings.INSTALLED_APPS, *(f"{HERE}.{name}" for name in names)])
+
+
+def names(registry: Registry) -> list[str]:
+    return [name for name in sorted(registry.job_types()) if name.startswith(("plain.", "listed."))]
+
+
+def test_the_jobs_module_of_an_app_is_found_when_the_apps_are_ready() -> None:
+    assert names(get_registry()) == []
+    with installed("plain"):
+        registry = apps.get_app_config("django_jobchains").registry
+        assert names(registry) == ["plain.approval", "plain.charge"]
+        assert registry.processor("plain.charge")
+    assert names(get_registry()) == []
+
+
+def test_the_order_of_the_apps_does_not_matter() -> None:
+    first = [f"{HERE}.plain", *settings.INSTALLED_APPS]
+    with override_settings(INSTALLED_APPS=first):
+        assert names(get_registry()) == ["plain.approval", "plain.charge"]
+
+
+def test_an_app_may_name_its_modules_relative_to_itself_or_in_full() -> None:
+    with installed("listed"):
+        assert {"listed.work", "listed.bill"} <= set(names(get_registry()))
+
+
+def test_the_same_object_in_two_modules_counts_once() -> None:
+    with installed("plain", "listed"):
+        registry = get_registry()
+        assert names(registry) == ["listed.bill", "listed.work", "plain.approval", "plain.charge"]
+        assert sum(processor.job_type.name == "plain.charge" for processor in registry.processors()) == 1
+
+
+def test_an_app_without_a_jobs_module_is_fine() -> None:
+    with installed("quiet"):
+        assert names(get_registry()) == []
+
+
+def test_a_jobs_module_that_cannot_be_imported_stops_the_start() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), installed("broken"):
+        pass
+
+
+def test_a_module_that_is_named_and_missing_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with installed("quiet"):
+        config = apps.get_app_config("quiet")
+        monkeypatch.setattr(config, "jobchains_modules", [f"{HERE}.quiet.nowhere"], raising=False)
+        with pytest.raises(ModuleNotFoundError, match="nowhere"):
+            Registry().autodiscover()

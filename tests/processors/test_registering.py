@@ -1,0 +1,285 @@
+"""A decorated function becomes a job type: callable as before, typed by its annotations."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+from typing_extensions import TypedDict
+
+from django_jobchains.exceptions import InvalidInput, InvalidOutput, ProcessorNotFound, RegistryError
+from django_jobchains.processors import Continuation, JobType, Processors, RunningJob
+from django_jobchains.running import AbortSignal
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Charge:
+    order_id: int
+
+
+class Receipt(TypedDict):
+    number: int
+
+
+@pytest.fixture
+def processors() -> Processors:
+    return Processors()
+
+
+def accepts(job_type: JobType[Any, Any], value: Any) -> bool:
+    try:
+        job_type.item(value)
+    except InvalidInput:
+        return False
+    return True
+
+
+def returns(job_type: JobType[Any, Any], value: Any) -> bool:
+    try:
+        job_type.encode_output(value)
+    except InvalidOutput:
+        return False
+    return True
+
+
+def test_register_returns_a_job_type_of_that_name(processors: Processors) -> None:
+    @processors.register("shop.charge")
+    def charge(job: RunningJob[Any]) -> None: ...
+
+    assert isinstance(charge, JobType)
+    assert charge.name == "shop.charge"
+    assert repr(charge) == "<JobType shop.charge>"
+    assert [processor.job_type for processor in processors] == [charge]
+
+
+def test_a_job_type_is_callable_like_its_function(processors: Processors) -> None:
+    @processors.register("shop.charge")
+    def charge(job: RunningJob[Charge]) -> int:
+        return job.input.order_id + job.attempt
+
+    class Job:
+        input = Charge(41)
+        attempt = 1
+
+    assert charge(Job()) == 42  # type: ignore[arg-type]
+
+
+def test_a_declared_type_without_processor_cannot_be_called() -> None:
+    with pytest.raises(ProcessorNotFound, match=r"No processor for 'shop\.approval'"):
+        JobType("shop.approval")(object())  # type: ignore[arg-type]
+
+
+def test_the_input_type_is_the_parameters_annotation(processors: Processors) -> None:
+    @processors.register("charge")
+    def charge(job: RunningJob[Charge]) -> None: ...
+
+    assert accepts(charge, Charge(1))
+    assert not accepts(charge, "x")
+    assert not accepts(charge, None)
+
+
+def test_the_output_type_is_the_return_annotation(processors: Processors) -> None:
+    @processors.register("charge")
+    def charge(job: RunningJob[Charge]) -> Receipt:
+        return {"number": 1}
+
+    assert returns(charge, {"number": 1})
+    assert not returns(charge, {"number": "one"})
+    assert not returns(charge, None)
+
+
+def test_a_continuation_in_the_return_annotation_is_no_output(processors: Processors) -> None:
+    @processors.register("either")
+    def either(job: RunningJob[Any]) -> Receipt | Continuation:
+        return {"number": 1}
+
+    @processors.register("only")
+    def only(job: RunningJob[Any]) -> Continuation:
+        raise NotImplementedError
+
+    assert returns(either, {"number": 1})
+    assert not returns(either, "x")
+    assert returns(only, None)
+    assert not returns(only, "x")
+
+
+def test_a_handler_that_says_it_returns_none_has_no_output(processors: Processors) -> None:
+    @processors.register("none")
+    def none(job: RunningJob[Any]) -> None: ...
+
+    assert returns(none, None)
+    assert not returns(none, "x")
+
+
+def test_without_annotations_any_json_will_do(processors: Processors) -> None:
+    @processors.register("untyped")
+    def untyped(job):  # type: ignore[no-untyped-def]
+        return job.input
+
+    @processors.register("bare")
+    def bare(job: RunningJob) -> Any:  # type: ignore[type-arg]
+        return job.input
+
+    @processors.register("generic")
+    def generic(job: RunningJob[T]) -> T:
+        return job.input
+
+    for job_type in (untyped, bare, generic):
+        assert accepts(job_type, {"any": ["JSON", 1, None]})
+        assert not accepts(job_type, Charge(1))
+        assert returns(job_type, {"any": ["JSON", 1, None]})
+
+
+def test_input_and_output_of_register_win_over_the_annotations(processors: Processors) -> None:
+    @processors.register("given", input=Charge, output=int)
+    def given(job: RunningJob[str]) -> str:
+        return ""
+
+    assert accepts(given, Charge(1))
+    assert not accepts(given, "x")
+    assert returns(given, 1)
+    assert not returns(given, "x")
+
+
+def test_none_as_input_means_that_there_is_none(processors: Processors) -> None:
+    @processors.register("nothing", input=None)
+    def nothing(job: RunningJob[Any]) -> None: ...
+
+    assert accepts(nothing, None)
+    assert not accepts(nothing, 1)
+
+
+def test_annotations_may_be_texts(processors: Processors) -> None:
+    @processors.register("texts")
+    def texts(job: "RunningJob[Charge]") -> "Receipt": ...  # type: ignore[empty-body]
+
+    assert accepts(texts, Charge(1))
+    assert not accepts(texts, "x")
+    assert not returns(texts, "x")
+
+
+def test_an_annotation_that_is_not_there_at_run_time_says_what_to_do(processors: Processors) -> None:
+    with pytest.raises(RegistryError, match=r"The annotations of .*ghost cannot be read.*pass input= and output="):
+
+        @processors.register("ghost")
+        def ghost(job: "RunningJob[Ghost]") -> None: ...  # type: ignore[name-defined] # noqa: F821
+
+
+def test_an_annotation_that_cannot_be_checked_is_refused(processors: Processors) -> None:
+    class Opaque: ...
+
+    with pytest.raises(RegistryError, match="Opaque cannot be an input or output"):
+
+        @processors.register("opaque")
+        def opaque(job: RunningJob[Opaque]) -> None: ...
+
+
+async def later(job: RunningJob[Any]) -> None: ...
+
+
+class Later:
+    async def __call__(self, job: RunningJob[Any]) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [later, functools.partial(later), Later()], ids=["function", "partial", "object"])
+def test_an_async_handler_is_refused(processors: Processors, handler: Any) -> None:
+    with pytest.raises(RegistryError, match="is async: handlers are plain functions"):
+        processors.register("later")(handler)
+
+
+def no_parameter() -> None: ...
+def two_parameters(job: RunningJob[Any], other: int) -> None: ...
+def a_keyword(*, job: RunningJob[Any]) -> None: ...
+
+
+@pytest.mark.parametrize("function", [no_parameter, two_parameters, a_keyword])
+def test_a_handler_takes_one_argument(processors: Processors, function: Callable[..., None]) -> None:
+    with pytest.raises(RegistryError, match="must take one argument"):
+        processors.register("wrong")(function)
+    assert list(processors) == []
+
+
+def with_a_default(job: RunningJob[Charge], retries: int = 3) -> None: ...
+
+
+class Method:
+    def handle(self, job: RunningJob[Charge]) -> None: ...
+
+
+class Callable_:  # noqa: N801
+    def __call__(self, job: RunningJob[Charge]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function",
+    [with_a_default, Method().handle, functools.partial(with_a_default, retries=1), Callable_()],
+    ids=["default", "method", "partial", "object"],
+)
+def test_a_handler_is_anything_that_takes_a_job(processors: Processors, function: Callable[..., None]) -> None:
+    charge = processors.register("charge")(function)
+    assert accepts(charge, Charge(1))
+    assert not accepts(charge, "x")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "new\nline", "nul\0"])
+def test_a_name_is_1_to_200_printable_characters(processors: Processors, name: str) -> None:
+    with pytest.raises(RegistryError, match="1 to 200 printable characters"):
+        JobType(name)
+    with pytest.raises(RegistryError, match="1 to 200 printable characters"):
+        processors.register(name)(lambda job: None)
+
+
+def test_a_name_may_be_200_characters_of_any_script() -> None:
+    assert JobType("ü" * 200).name == "ü" * 200
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"mode": "eager"}, RegistryError),
+        ({"queue": ""}, ValueError),
+        ({"queue": "x" * 101}, ValueError),
+        ({"priority": 40_000}, ValueError),
+        ({"priority": 1.5}, ValueError),
+        ({"max_attempts": 0}, ValueError),
+    ],
+)
+def test_wrong_options_are_refused_when_they_are_given(
+    processors: Processors, options: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        processors.register("wrong", **options)(lambda job: None)
+    assert list(processors) == []
+
+
+@pytest.mark.parametrize("options", [{"queue": ""}, {"queue": "x" * 101}, {"max_attempts": 0}])
+def test_wrong_options_of_a_slice_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"queue name|max_attempts"):
+        Processors(**options)
+
+
+@pytest.mark.django_db
+def test_what_is_given_wins_over_the_processor_and_that_over_its_slice() -> None:
+    part = Processors(queue="slow")
+    follows = part.register("follows", priority=3)(lambda job: None)
+    differs = part.register("differs", queue="fast")(lambda job: None)
+    jobs = [
+        chain.current_job for chain in (follows.enqueue(), differs.enqueue(), differs.enqueue(queue="q", priority=1))
+    ]
+    assert [(job.queue, job.priority) for job in jobs] == [("slow", 3), ("fast", 0), ("q", 1)]
+
+
+def test_an_abort_signal_keeps_its_first_reason_and_calls_back_once() -> None:
+    signal = AbortSignal()
+    called: list[str] = []
+    signal.on_abort(lambda: called.append("before"))
+    signal.raise_if_aborted()
+    assert not signal.wait(0)
+    signal.abort("cancelled")
+    signal.abort("error")
+    signal.on_abort(lambda: called.append("after"))
+    assert (signal.aborted, signal.reason, signal.wait(0)) == (True, "cancelled", True)
+    assert called == ["before", "after"]

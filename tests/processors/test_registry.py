@@ -1,0 +1,104 @@
+"""The registry knows every name once, over all slices and declared types."""
+
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+
+from django_jobchains import chains
+from django_jobchains.exceptions import DuplicateJobType, JobTypeNotFound, ProcessorNotFound, RegistryError
+from django_jobchains.processors import JobType, Processors, Registry, get_registry
+from django_jobchains.worker import Worker
+
+
+def slice_of(*names: str) -> Processors:
+    part = Processors()
+    for name in names:
+        part.register(name)(lambda job: None)
+    return part
+
+
+def test_the_registry_belongs_to_the_app_config() -> None:
+    registry = apps.get_app_config("django_jobchains").registry
+    assert isinstance(registry, Registry)
+    assert get_registry() is registry
+
+
+def test_a_name_twice_in_a_slice_is_an_error() -> None:
+    part = slice_of("shop.charge")
+    with pytest.raises(DuplicateJobType, match=r"'shop\.charge' is declared twice"):
+        part.register("shop.charge")(lambda job: None)
+    assert len(list(part)) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (slice_of("a", "b"), slice_of("b", "c")),
+        (slice_of("b"), JobType("b")),
+        (JobType("b"), slice_of("b")),
+        (JobType("b"), JobType("b")),
+    ],
+)
+def test_a_name_of_two_types_is_an_error(one: Any, other: Any) -> None:
+    registry = Registry()
+    registry.add(one)
+    with pytest.raises(DuplicateJobType, match="'b' is declared twice"):
+        registry.add(other)
+
+
+def test_an_error_names_its_family() -> None:
+    for error in (DuplicateJobType, JobTypeNotFound, ProcessorNotFound):
+        assert issubclass(error, RegistryError)
+
+
+def test_the_same_object_twice_is_once() -> None:
+    registry, part, declared = Registry(), slice_of("a"), JobType("b")
+    for _ in range(2):
+        registry.add(part)
+        registry.add(declared)
+    assert sorted(registry.job_types()) == ["a", "b"]
+    assert len(list(registry.processors())) == 1
+
+
+def test_a_registered_type_that_is_also_seen_by_itself_is_once() -> None:
+    registry, part = Registry(), Processors()
+    job_type = part.register("a")(lambda job: None)
+    registry.add(job_type)
+    registry.add(part)
+    assert registry.job_types() == {"a": job_type}
+    assert registry.processor("a").job_type is job_type
+
+
+def test_a_duplicate_that_came_later_stops_the_worker() -> None:
+    registry, one, other = Registry(), slice_of("a"), slice_of("b")
+    registry.add(one)
+    registry.add(other)
+    other.register("a")(lambda job: None)
+    with pytest.raises(DuplicateJobType):
+        Worker(registry=registry)
+
+
+def test_unknown_names_are_errors_that_name_the_known() -> None:
+    registry = Registry()
+    registry.add(slice_of("shop.charge", "shop.mail"))
+    with pytest.raises(JobTypeNotFound, match=r"No job type 'shop\.chagre'.* Known: shop\.charge, shop\.mail"):
+        registry.job_type("shop.chagre")
+    with pytest.raises(ProcessorNotFound, match=r"No processor for 'shop\.chagre'"):
+        registry.processor("shop.chagre")
+
+
+@pytest.mark.django_db
+def test_enqueueing_an_unknown_name_is_an_error() -> None:
+    with pytest.raises(JobTypeNotFound, match="'nobody knows'"):
+        chains.enqueue("nobody knows")
+
+
+def test_a_worker_needs_something_to_do() -> None:
+    registry = Registry()
+    registry.add(slice_of("shop.charge"))
+    with pytest.raises(ImproperlyConfigured, match=r"types: \['mail\.\*'\].*Registered: shop\.charge"):
+        Worker(registry=registry, types=["mail.*"])
+    with pytest.raises(ImproperlyConfigured, match="Registered: none"):
+        Worker(registry=Registry())

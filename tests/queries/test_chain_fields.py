@@ -1,0 +1,100 @@
+"""A chain's fields: type, input and time of creation of its first job, the rest of its last."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.models import Chain, Job
+from tests.queries.shapes import SHAPES, completed_in_three_steps, later, row, steps
+
+pytestmark = pytest.mark.django_db
+
+FIELDS: dict[str, tuple[str, Any, Any, str | None, int, str]] = {
+    # status, input, output, error, steps, type of the current job
+    "pending": ("pending", {"order": 1}, None, None, 1, "shop.pack"),
+    "running": ("running", {"order": 2}, None, None, 1, "shop.pack"),
+    "completed": ("completed", {"order": 3}, {"weight": 2.5}, None, 1, "shop.pack"),
+    "continued": ("pending", {"order": 4}, None, None, 2, "shop.ship"),
+    "completed_in_three_steps": ("completed", {"order": 5}, ["sent"], None, 3, "shop.mail"),
+    "completed_without_output": ("completed", {"order": 6}, None, None, 1, "shop.pack"),
+    "failed": ("failed", {"order": 4}, None, "no stamps", 2, "shop.ship"),
+    "cancelled": ("cancelled", {"order": 4}, None, None, 2, "shop.ship"),
+    "blocked": ("blocked", {"order": 7}, None, None, 2, "shop.ship"),
+}
+
+
+def test_every_shape_is_expected_here() -> None:
+    assert FIELDS.keys() == SHAPES.keys()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_fields_are_those_of_the_first_and_the_last_job(shape: str) -> None:
+    made = SHAPES[shape]()
+    status, input_, output, error, count, current_type = FIELDS[shape]
+    chain = Chain.objects.get(pk=made.id)
+    assert chain.type_name == "shop.pack"
+    assert (chain.status, chain.input, chain.output, chain.last_error) == (status, input_, output, error)
+    assert (chain.jobs.count(), chain.current_job.type_name) == (count, current_type)
+    assert chain.deduplicated is False
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_field_equals_a_column_of_a_job(shape: str) -> None:
+    chain = Chain.objects.get(pk=SHAPES[shape]().id)
+    jobs = list(Job.objects.filter(chain_id=chain.id).order_by("chain_index"))
+    first, last = jobs[0], jobs[-1]
+    assert (chain.id, chain.type_name, chain.input) == (first.id, first.type_name, first.input)
+    assert (chain.created_at, chain.deduplication_key) == (first.created_at, first.deduplication_key)
+    assert (chain.current_job_id, chain.status, chain.output) == (last.id, last.status, last.output)
+    assert (chain.last_error, chain.finished_at) == (last.last_error, last.finished_at)
+    assert chain.created_at.utcoffset() is not None
+    assert (chain.finished_at is not None) == (chain.status in ("completed", "failed", "cancelled"))
+
+
+def test_the_view_has_every_chain_once_and_nothing_else() -> None:
+    made = [make().id for make in SHAPES.values()]
+    blocker = Job.objects.get(type_name="shop.mail", chain_index=0).id
+    assert sorted(Chain.objects.values_list("pk", flat=True)) == sorted([*made, blocker])
+
+
+def test_the_chain_of_a_batch_each_has_its_own_last_job() -> None:
+    ids = [steps(count, status="running", input=count) for count in (1, 2, 3, 4, 5)]
+    found = Chain.objects.in_bulk(ids)
+    assert [found[id_].current_job.input for id_ in ids] == [1, 2, 3, 4, 5]
+    assert [found[id_].current_job.chain_index for id_ in ids] == [0, 1, 2, 3, 4]
+
+
+def test_a_chain_of_another_jobs_id_is_none() -> None:
+    chain = completed_in_three_steps()
+    for job in chain.jobs[1:]:
+        with pytest.raises(chains.ChainNotFound):
+            chains.get(job.id)
+
+
+def test_the_deduplication_key_is_shown() -> None:
+    key = chains.Deduplicate("order-1")
+    chain = chains.enqueue("shop.pack", deduplicate=key)
+    with chains.complete(chain.id) as current:
+        current.continue_with("shop.ship")
+    assert chains.get(chain.id).deduplication_key == "order-1"
+    again = chains.enqueue("shop.pack", deduplicate=key)
+    assert (again, again.deduplicated) == (chain, True)
+    assert (again.status, again.current_job.type_name) == ("pending", "shop.ship")
+
+
+def test_times_keep_their_microseconds() -> None:
+    id_ = steps(2, status="completed", output={}, finished_at=later(0.000001), created_at=later(5))
+    chain = chains.get(id_)
+    assert (chain.created_at, chain.finished_at) == (later(0), later(0.000001))
+
+
+def test_ids_given_by_the_user_may_sort_anyhow() -> None:
+    high, low = sorted((row(id_) for id_ in (uuid4(), uuid4())), key=lambda job: job.id, reverse=True)
+    low.chain_id, low.chain_index, low.status = high.id, 1, "running"
+    high.status = "completed"
+    Job.objects.bulk_create([high, low])
+    chain = chains.get(high.id)
+    assert (chain.current_job_id, chain.status) == (low.id, "running")
+    assert [job.id for job in chain.jobs] == [high.id, low.id]

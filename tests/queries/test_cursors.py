@@ -1,0 +1,198 @@
+"""Cursors: opaque, exact, fit for a URL, and refused where they do not belong."""
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator
+from string import ascii_letters, digits
+from typing import Any
+from urllib.parse import parse_qs, quote, urlencode
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from django_jobchains import chains
+from django_jobchains.exceptions import InvalidCursor, JobchainsError
+from django_jobchains.models import Chain, Job
+from tests.queries.shapes import all_of, rows, statements, steps
+
+pytestmark = pytest.mark.django_db
+
+
+def listings() -> dict[str, Any]:
+    chain = chains.get(Job.objects.get(chain_index=2).chain_id)
+    orders = {
+        f"{model.__name__} {order}": model.objects.order_by(*order)
+        for model in (Job, Chain)
+        for order in model.objects.all().page_orders
+    }
+    return {**orders, "steps": chain.jobs, "steps back": chain.jobs.order_by("-chain_index")}
+
+
+@pytest.fixture
+def cursors() -> dict[str, str]:
+    """A cursor of each list."""
+    rows(5), steps(4)
+    found = {name: listing.page(limit=2).next_cursor for name, listing in listings().items()}
+    assert None not in found.values()
+    return found
+
+
+def test_a_cursor_needs_no_quoting_in_a_url(cursors: dict[str, str]) -> None:
+    for cursor in cursors.values():
+        assert set(cursor) <= set(ascii_letters + digits + "-_")
+        assert quote(cursor, safe="") == cursor
+        assert parse_qs(urlencode({"after": cursor})) == {"after": [cursor]}
+        assert len(cursor) < 200
+
+
+def test_a_cursor_works_after_the_url(cursors: dict[str, str]) -> None:
+    for name, listing in listings().items():
+        [after] = parse_qs(urlencode({"after": cursors[name]}))["after"]
+        assert list(listing.page(after, 2)) == list(listing)[2:4]
+
+
+def test_a_cursor_of_another_order_is_refused(cursors: dict[str, str]) -> None:
+    for name, listing in listings().items():
+        for other, cursor in cursors.items():
+            if other != name:
+                with pytest.raises(InvalidCursor):
+                    listing.page(cursor)
+
+
+def test_a_cursor_serves_another_filter_of_the_same_list(cursors: dict[str, str]) -> None:
+    """The page after a row that the filter does not let through is well defined."""
+    name = next(iter(cursors))
+    listing = listings()[name]
+    page = listing.incomplete().page(cursors[name])
+    assert list(page) == [job for job in list(listing)[2:] if job.status == "pending"]
+
+
+BAD = [
+    "",
+    " ",
+    "=",
+    "a",
+    "abc",
+    "null",
+    "0",
+    "-1",
+    "💥",
+    "\x00",
+    "é" * 10,
+    "' OR 1=1 --",
+    "'; DROP TABLE django_jobchains_job; --",
+    "id DESC",
+    "../../etc/passwd",
+    "%00",
+    "A" * 100_000,
+]
+PARTS: list[Any] = [
+    None,
+    True,
+    0,
+    {},
+    {"-id": str(uuid4())},
+    [],
+    ["-id"],
+    ["-id", None],
+    ["-id", "' OR 1=1 --"],
+    ["-id", str(uuid4()), str(uuid4())],
+    ["-id", [str(uuid4())]],
+    ["-id", 5],
+    ["-created_at", str(uuid4())],
+    [["-id"], str(uuid4())],
+    [{}, {}],
+    ["-chain_id", "-chain_index", str(uuid4()), -1],
+    ["-chain_id", "-chain_index", str(uuid4()), 2**31],
+    ["-chain_id", "-chain_index", str(uuid4()), 1.5],
+    ["-chain_id", "-chain_index", str(uuid4()), "1"],
+    ["-chain_id", "-chain_index", str(uuid4()), None],
+    ["-chain_id", "-chain_index", str(uuid4()), 10**400],
+    ["-chain_id", "-chain_index", 7, 7],
+    ["chain_index", 2**63],
+    ["chain_index", "0); DELETE FROM django_jobchains_job; --"],
+    ["chain_index", [[[[]]]]],
+]
+
+
+def packed(value: Any) -> str:
+    return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+def every_listing() -> Iterator[Any]:
+    yield from (
+        Job.objects,
+        Chain.objects,
+        Job.objects.incomplete(),
+        Chain.from_db("default", ("id",), (uuid4(),)).jobs,
+    )
+
+
+@pytest.mark.parametrize("cursor", BAD)
+def test_what_is_no_cursor_is_refused(cursor: str) -> None:
+    for listing in every_listing():
+        with pytest.raises(InvalidCursor):
+            listing.page(cursor)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_what_only_looks_like_a_cursor_is_refused(parts: Any) -> None:
+    for listing in every_listing():
+        with pytest.raises(InvalidCursor):
+            listing.page(packed(parts))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '["-id", 1' + "0" * 10_000 + "]", "[NaN, Infinity]", "\ufeff[]"])
+def test_strange_json_is_refused(text: str) -> None:
+    cursor = urlsafe_b64encode(text.encode()).decode()
+    for listing in every_listing():
+        with pytest.raises(InvalidCursor):
+            listing.page(cursor)
+
+
+def test_a_truncated_cursor_is_refused_or_is_none(cursors: dict[str, str]) -> None:
+    for name, listing in listings().items():
+        for length in range(len(cursors[name]) - 1):
+            with pytest.raises(InvalidCursor):
+                listing.page(cursors[name][:length])
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    cursor=st.one_of(st.text(max_size=40), st.binary(max_size=40).map(lambda data: urlsafe_b64encode(data).decode()))
+)
+@example(cursor="e30")
+def test_whatever_comes_is_a_page_or_an_invalid_cursor(cursor: str) -> None:
+    for listing in every_listing():
+        with pytest.raises(InvalidCursor):
+            listing.page(cursor)
+
+
+def test_a_refused_cursor_asks_the_database_nothing() -> None:
+    def ask() -> None:
+        with pytest.raises(InvalidCursor):
+            Job.objects.page("nonsense")
+
+    assert statements(ask) == []
+
+
+def test_the_error_is_of_the_family_and_short() -> None:
+    with pytest.raises(InvalidCursor, match="is no cursor of such a page: start again without one") as caught:
+        Job.objects.page("x" * 10_000)
+    assert isinstance(caught.value, JobchainsError | ValueError)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_cursor_holds_no_payload(cursors: dict[str, str]) -> None:
+    for cursor in cursors.values():
+        text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        assert "shop" not in text
+
+
+def test_a_forged_cursor_is_a_place_in_the_list_and_no_more() -> None:
+    ids = rows(4)
+    cursor = packed([*Chain.objects.all().page_orders[0], str(uuid4())])
+    assert {chain.id for chain in Chain.objects.page(cursor)} <= set(ids)
+    assert len(all_of(Chain.objects)) == 4

@@ -1,0 +1,197 @@
+"""The named filters of ``Job.objects`` and ``Chain.objects``, alone, together, and with Django's own."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.models import Chain, Job
+from django_jobchains.statuses import Status
+from tests.queries.shapes import MORNING, SHAPES, all_of, later, mail, pack, row, rows, ship, steps
+
+pytestmark = pytest.mark.django_db
+MODELS = pytest.mark.parametrize("model", [Job, Chain])
+
+
+@pytest.fixture
+def shapes() -> dict[str, Chain]:
+    """One chain in each state, and the chain that the blocked one waits for."""
+    made = {name: make() for name, make in SHAPES.items()}
+    return made | {"blocker": Chain.objects.get(type_name="shop.mail")}
+
+
+def names(shapes: dict[str, Chain], found: Any) -> set[str]:
+    by_id = {chain.id: name for name, chain in shapes.items()}
+    return {by_id[chain.pk] for chain in found}
+
+
+CHAINS_WITH_STATUS = {
+    "pending": {"pending", "continued", "blocker"},
+    "running": {"running"},
+    "blocked": {"blocked"},
+    "completed": {"completed", "completed_in_three_steps", "completed_without_output"},
+    "failed": {"failed"},
+    "cancelled": {"cancelled"},
+}
+
+
+@pytest.mark.parametrize("status", Status.values)
+def test_chains_have_the_status_of_their_last_job(shapes: dict[str, Chain], status: str) -> None:
+    assert names(shapes, Chain.objects.with_status(status)) == CHAINS_WITH_STATUS[status]
+
+
+@pytest.mark.parametrize("status", Status.values)
+def test_jobs_have_their_own(shapes: dict[str, Chain], status: str) -> None:
+    expected = sorted(job.id for job in Job.objects.all() if job.status == status)
+    assert sorted(job.id for job in Job.objects.with_status(status)) == expected
+    assert expected
+
+
+def test_several_statuses_are_any_of_them(shapes: dict[str, Chain]) -> None:
+    assert names(shapes, Chain.objects.with_status("failed", "cancelled")) == {"failed", "cancelled"}
+    assert {job.status for job in Job.objects.with_status("failed", "running")} == {"failed", "running"}
+
+
+@MODELS
+def test_no_status_and_no_type_are_no_rows(model: Any, shapes: dict[str, Chain]) -> None:
+    assert not model.objects.with_status().exists()
+    assert not model.objects.of_type().exists()
+    assert list(model.objects.with_status().page()) == []
+
+
+@MODELS
+@pytest.mark.parametrize("statuses", [("done",), ("failed", "FAILED"), ("",), (None,)])
+def test_an_unknown_status_is_an_error(model: Any, statuses: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=r"is no status\. Known: blocked, pending, running, completed"):
+        model.objects.with_status(*statuses)
+
+
+@MODELS
+def test_a_status_may_be_given_as_a_member(model: Any, shapes: dict[str, Chain]) -> None:
+    assert set(model.objects.with_status(Status.FAILED)) == set(model.objects.with_status("failed"))
+
+
+def test_incomplete_is_blocked_pending_or_running(shapes: dict[str, Chain]) -> None:
+    assert names(shapes, Chain.objects.incomplete()) == {"pending", "continued", "blocker", "running", "blocked"}
+    assert {job.status for job in Job.objects.incomplete()} == {"pending", "running", "blocked"}
+    assert Job.objects.incomplete().count() == Chain.objects.incomplete().count() == 5
+
+
+def test_chains_are_of_the_type_of_their_first_job(shapes: dict[str, Chain]) -> None:
+    assert names(shapes, Chain.objects.of_type("shop.pack")) == SHAPES.keys()
+    assert names(shapes, Chain.objects.of_type("shop.mail")) == {"blocker"}
+    assert not Chain.objects.of_type("shop.ship").exists()
+    assert Chain.objects.of_type("shop.pack", "shop.mail").count() == len(SHAPES) + 1
+
+
+def test_jobs_are_of_their_own_type(shapes: dict[str, Chain]) -> None:
+    assert Job.objects.of_type("shop.ship").count() == 5
+    assert Job.objects.of_type("shop.mail").count() == 2
+    assert Job.objects.of_type("shop.pack", "shop.ship", "shop.mail").count() == Job.objects.count()
+    assert not Job.objects.of_type("shop.Pack").exists()
+
+
+def test_blocked_by_tells_who_waits() -> None:
+    blocker, other = mail.enqueue(), mail.enqueue()
+    one, two = pack.enqueue(blockers=[blocker]), pack.enqueue(blockers=[other, blocker])
+    pack.enqueue(blockers=[other])
+    assert set(Chain.objects.blocked_by(blocker)) == {one, two}
+    assert {job.id for job in Job.objects.blocked_by(blocker)} == {one.id, two.id}
+
+
+@MODELS
+def test_blocked_by_takes_a_chain_or_its_id(model: Any) -> None:
+    blocker = mail.enqueue()
+    dependent = pack.enqueue(blockers=[blocker])
+    for given in (blocker, blocker.id, chains.get(blocker.id)):
+        assert [found.pk for found in model.objects.blocked_by(given)] == [dependent.id]
+    assert not model.objects.blocked_by(dependent).exists()
+    assert not model.objects.blocked_by(uuid4()).exists()
+
+
+@MODELS
+def test_blocked_by_tells_who_waited_also_when_the_blocker_has_ended(model: Any) -> None:
+    blocker = mail.enqueue()
+    dependent = pack.enqueue(blockers=[blocker])
+    with chains.complete(blocker.id) as current:
+        current.finish()
+    assert [found.pk for found in model.objects.blocked_by(blocker)] == [dependent.id]
+    assert not model.objects.blocked_by(blocker).with_status("blocked").exists()
+
+
+def test_a_chain_that_waits_in_two_steps_is_found_once() -> None:
+    blocker = mail.enqueue()
+    chain = pack.enqueue(blockers=[blocker])
+    with chains.complete(chain.id) as current:
+        current.continue_with(ship, blockers=[blocker])
+    assert [found.id for found in Chain.objects.blocked_by(blocker)] == [chain.id]
+    assert Chain.objects.blocked_by(blocker).count() == 1
+    assert [found.id for found in Chain.objects.blocked_by(blocker).page()] == [chain.id]
+    assert [job.chain_index for job in Job.objects.blocked_by(blocker).order_by("chain_index")] == [0, 1]
+
+
+def test_a_continuations_blockers_are_its_chains(shapes: dict[str, Chain]) -> None:
+    assert names(shapes, Chain.objects.blocked_by(shapes["blocker"])) == {"blocked"}
+    assert [job.chain_index for job in Job.objects.blocked_by(shapes["blocker"])] == [1]
+
+
+@MODELS
+def test_filters_narrow_each_other(model: Any) -> None:
+    rows(3, status="failed", type_name="shop.mail", chain_type_name="shop.mail")
+    wanted = rows(2, status="failed")
+    rows(2, status="completed")
+    narrowed = model.objects.with_status("failed", "completed").of_type("shop.pack").with_status("failed", "blocked")
+    assert sorted(found.pk for found in narrowed) == sorted(wanted)
+    assert sorted(found.pk for found in all_of(narrowed, 1)) == sorted(wanted)
+    assert not model.objects.incomplete().with_status("failed").exists()
+    assert not list(model.objects.incomplete().with_status("failed").page())
+
+
+@MODELS
+def test_djangos_own_methods_go_on_from_them(model: Any) -> None:
+    old = rows(2, created_at=MORNING, status="failed")
+    new = rows(3, created_at=later(60), status="failed")
+    rows(4, created_at=later(60))
+    found = model.objects.with_status("failed")
+    assert found.count() == 5
+    assert found.exists()
+    assert set(found.filter(created_at__gte=later(1)).values_list("pk", flat=True)) == set(new)
+    assert set(found.exclude(created_at__gte=later(1)).values_list("pk", flat=True)) == set(old)
+    assert [row["pk"] for row in found.order_by("-pk").values("pk")] == [*reversed(new), *reversed(old)]
+    assert found.order_by("created_at", "pk").first().pk == old[0]
+    assert found.order_by("created_at", "pk").last().pk == new[-1]
+    assert found.filter(pk__in=new[:1]).get().pk == new[0]
+    assert set(found.distinct().values_list("status")) == {("failed",)}
+    assert model.objects.filter(pk__in=found.values("pk")).count() == 5
+
+
+def test_chains_are_asked_by_their_input_and_output() -> None:
+    one = steps(2, status="completed", output={"total": 3})
+    two = steps(1, status="completed", output={"total": 4}, input={"order": 9})
+    assert [chain.id for chain in Chain.objects.filter(output__total__gte=4)] == [two]
+    assert [chain.id for chain in Chain.objects.filter(input__order=9)] == [two]
+    assert [chain.id for chain in Chain.objects.filter(output={"total": 3})] == [one]
+
+
+def test_what_an_admin_asks() -> None:
+    """Type, status and time, the current job joined."""
+    rows(2, status="failed", created_at=MORNING)
+    wanted = rows(2, status="failed", created_at=later(3600))
+    rows(2, status="completed", created_at=later(3600))
+    rows(2, status="failed", created_at=later(3600), type_name="shop.mail", chain_type_name="shop.mail")
+    failed_step = steps(3, status="failed")
+    Job.objects.filter(chain_id=failed_step).update(created_at=later(7200))
+    asked = Chain.objects.filter(type_name="shop.pack", status="failed", created_at__gte=later(60))
+    found = list(asked.select_related("current_job").page())
+    assert [chain.id for chain in found] == [failed_step, *reversed(wanted)]
+    assert asked.count() == 3
+    assert Chain.objects.filter(type_name__startswith="shop.", current_job__chain_index=2).get().id == failed_step
+
+
+def test_a_row_of_each_filter_is_the_same_by_manager_and_by_queryset() -> None:
+    blocker = mail.enqueue()
+    Job.objects.bulk_create([row(uuid4(), status="running")])
+    for model in (Job, Chain):
+        assert set(model.objects.all().incomplete()) == set(model.objects.incomplete())
+        assert set(model.objects.all().of_type("shop.mail")) == {model(pk=blocker.id)}

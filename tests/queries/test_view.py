@@ -1,0 +1,148 @@
+"""The view behind ``Chain``: made by the migration, or after ``migrate`` where tables are made without migrations."""
+
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.management import call_command
+from django.db import DatabaseError, connection, connections, migrations, transaction
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.state import ProjectState
+from django.db.models.signals import post_migrate
+
+from django_jobchains import chain_view
+from django_jobchains.models import Chain
+from tests.queries.shapes import completed_in_three_steps
+
+pytestmark = pytest.mark.django_db
+
+
+def kind(using: str = "default") -> str | None:
+    """What the database says it is: "v" for a view; None when it is not there."""
+    with connections[using].cursor() as cursor:
+        tables = connections[using].introspection.get_table_list(cursor)
+    return next((table.type for table in tables if table.name == chain_view.NAME), None)
+
+
+def is_there() -> bool:
+    return kind() is not None
+
+
+def run(sql: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+@pytest.fixture
+def _without_view(db: None) -> None:
+    run(chain_view.DROP)
+    assert not is_there()
+
+
+def test_the_migration_made_it() -> None:
+    assert kind() == "v"
+
+
+def test_its_columns_are_the_models() -> None:
+    with connection.cursor() as cursor:
+        columns = [column.name for column in connection.introspection.get_table_description(cursor, chain_view.NAME)]
+    assert sorted(columns) == sorted(str(field.column) for field in Chain._meta.local_fields)
+
+
+@pytest.mark.usefixtures("_without_view")
+def test_it_is_made_after_migrate_where_it_is_missing() -> None:
+    chain = completed_in_three_steps()
+    chain_view.create_if_missing(using="default")
+    assert is_there()
+    assert Chain.objects.get(pk=chain.id).output == ["sent"]
+
+
+@pytest.mark.usefixtures("_without_view")
+def test_the_signal_makes_it() -> None:
+    config = apps.get_app_config("django_jobchains")
+    post_migrate.send(config, app_config=config, using="default", verbosity=0, interactive=False)
+    assert is_there()
+
+
+def test_it_is_made_once() -> None:
+    chain_view.create_if_missing(using="default")
+    chain_view.create_if_missing(using="default")
+    assert is_there()
+
+
+@pytest.mark.usefixtures("_without_view")
+def test_other_apps_do_not_make_it() -> None:
+    config = apps.get_app_config("auth")
+    post_migrate.send(config, app_config=config, using="default", verbosity=0, interactive=False)
+    assert not is_there()
+
+
+def test_a_database_without_the_job_table_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(chain_view.DROP)
+    monkeypatch.setattr(connection.introspection, "get_table_list", lambda cursor: [])
+    chain_view.create_if_missing(using="default")
+    monkeypatch.undo()
+    assert not is_there()
+
+
+def test_tables_made_without_migrations_have_it_too(second_alias: str, settings: Any) -> None:
+    """As a test runner does with ``MIGRATION_MODULES = {"django_jobchains": None}``: another file, and syncdb."""
+    other = connections[second_alias]
+    with other.cursor() as cursor:
+        cursor.execute(chain_view.DROP)
+        for model in reversed(list(apps.get_app_config("django_jobchains").get_models())):
+            if model._meta.managed:
+                cursor.execute(f"DROP TABLE {model._meta.db_table}")
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'django_jobchains'")
+    settings.MIGRATION_MODULES = {**settings.MIGRATION_MODULES, "django_jobchains": None}
+    call_command("migrate", database=second_alias, run_syncdb=True, verbosity=0)
+    chain = completed_in_three_steps(using=second_alias)
+    assert Chain.objects.using(second_alias).get(pk=chain.id).output == ["sent"]
+
+
+def view_operation() -> tuple[Any, ProjectState]:
+    """The operation of the migrations that makes the view, and the state before it."""
+    loader = MigrationLoader(connection)
+    own = sorted(key for key in loader.disk_migrations if key[0] == "django_jobchains")
+    [found] = [
+        (operation, loader.project_state(key, at_end=False))
+        for key in own
+        for operation in loader.disk_migrations[key].operations
+        if isinstance(operation, migrations.RunSQL) and chain_view.NAME in str(operation.sql)
+    ]
+    return found
+
+
+def test_going_back_drops_it_and_forward_makes_it_again() -> None:
+    operation, state = view_operation()
+    editor = connection.SchemaEditorClass(connection, atomic=False)  # entered, SQLite's would want no transaction
+    for _ in range(2):
+        operation.database_backwards("django_jobchains", editor, state, state)
+        assert not is_there()
+        operation.database_forwards("django_jobchains", editor, state, state)
+        assert is_there()
+
+
+def test_migrating_to_zero_and_back_is_possible(second_alias: str) -> None:
+    call_command("migrate", "django_jobchains", "zero", database=second_alias, verbosity=0)
+    assert kind(second_alias) is None
+    call_command("migrate", "django_jobchains", database=second_alias, verbosity=0)
+    chain = completed_in_three_steps(using=second_alias)
+    assert Chain.objects.using(second_alias).get(pk=chain.id).status == "completed"
+
+
+def test_makemigrations_sees_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("makemigrations", check_changes=True, dry_run=True)
+    assert "No changes detected" in capsys.readouterr().out
+
+
+def test_chains_cannot_be_written_by_a_queryset() -> None:
+    """A view of one table is one that PostgreSQL would write through."""
+    id_ = completed_in_three_steps().id
+    for write in (lambda: Chain.objects.update(status="failed"), lambda: Chain.objects.filter(pk=id_).delete()):
+        with pytest.raises((DatabaseError, TypeError)), transaction.atomic():
+            write()
+    with pytest.raises((DatabaseError, TypeError)), transaction.atomic():
+        Chain.objects.bulk_update([Chain(id=id_, status="failed")], ["status"])
+    chain = Chain.objects.get(pk=id_)
+    assert (chain.status, chain.jobs.count()) == ("completed", 3)

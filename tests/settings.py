@@ -1,0 +1,60 @@
+"""Settings of the test suite; ``JOBCHAINS_TEST_DATABASE`` names the database: ``sqlite`` or ``postgresql://…``."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+SECRET_KEY = "not-a-secret"
+USE_TZ = True
+TIME_ZONE = "UTC"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django_jobchains",
+    "tests.shop",
+]
+MIGRATION_MODULES = {"shop": None}
+
+# Kept in the environment, so that a process a test starts works on the same database as the test itself.
+DATABASE_NAME = os.environ.setdefault("JOBCHAINS_TEST_NAME", f"test_jobchains_{os.getpid()}")
+
+
+def sqlite() -> dict[str, Any]:
+    """A file: threads and processes share it."""
+    path = str(Path(tempfile.gettempdir()) / f"{DATABASE_NAME}.sqlite3")
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": path,
+        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"},
+        "TEST": {"NAME": path},
+    }
+
+
+def postgresql(url: str) -> dict[str, Any]:
+    """A database of its own on the server the URL names; the URL's path is not used."""
+    parts = urlsplit(url)
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": DATABASE_NAME,
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": unquote(parts.hostname or ""),
+        "PORT": str(parts.port or ""),
+        "TEST": {"NAME": DATABASE_NAME},
+    }
+
+
+def database(url: str) -> dict[str, Any]:
+    if url in ("", "sqlite"):
+        return sqlite()
+    if url.startswith(("postgresql://", "postgres://")):
+        return postgresql(url)
+    raise ValueError(f"JOBCHAINS_TEST_DATABASE is neither 'sqlite' nor a postgresql:// URL: {url!r}")
+
+
+DATABASES = {"default": {"CONN_MAX_AGE": 0, **database(os.environ.get("JOBCHAINS_TEST_DATABASE", ""))}}

@@ -1,0 +1,228 @@
+"""Two calls about one attempt on two connections, stepped in both orders: one of them wins, and only its work is left.
+
+Whoever comes second waits for the lock, or skips the row; nobody deadlocks.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.policies import Backoff
+from django_jobchains.store import ClaimedJob, Store
+from django_jobchains.store.base import lost_reason
+from tests.store.connections import committing, holding, stopped_before, waiting
+from tests.store.jobs import (
+    Tables,
+    claim,
+    expire,
+    failed_try,
+    finished,
+    lease,
+    lost,
+    next_job,
+    row,
+    running,
+    running_job,
+    stored,
+    tables,
+)
+
+pytestmark = committing
+
+End = Callable[[Store, ClaimedJob], Any]
+
+
+def complete(store: Store, job: ClaimedJob) -> Any:
+    """What an attempt does whose handler wrote in ``complete()``: lock, look, finish."""
+    if lost_reason(store.lock(job.id), job.lease_number):
+        return set()
+    return store.finish([finished(job)])
+
+
+#: Everything that ends an attempt; each returns something when it did.
+ENDS: dict[str, End] = {
+    "finish": lambda store, job: store.finish([finished(job)]),
+    "continue": lambda store, job: store.finish([finished(job, None, next_job(job))]),
+    "complete": lambda store, job: with_transaction(store, lambda: complete(store, job)),
+    "reschedule": lambda store, job: store.reschedule([failed_try(job, delay_seconds=60)]),
+    "fail": lambda store, job: store.fail([failed_try(job)]),
+    "hand_back": lambda store, job: store.hand_back([lease(job)]),
+    "reap": lambda store, job: store.reap(10, Backoff(), 10),
+}
+#: Those of several statements: they can be overtaken between them.
+LONG_ENDS = ("continue", "complete", "reschedule", "fail", "reap")
+#: Those that leave a row of history.
+FAILURES = {"reschedule": "error", "fail": "error", "reap": "crash"}
+
+STATUSES = {"reschedule": "pending", "fail": "failed", "hand_back": "pending", "reap": "pending"}
+
+BATCH_ENDS: dict[str, Callable[[Store, list[ClaimedJob]], Any]] = {
+    "finish": lambda store, jobs: store.finish([finished(job) for job in jobs]),
+    "reschedule": lambda store, jobs: store.reschedule([failed_try(job) for job in jobs]),
+    "hand_back": lambda store, jobs: store.hand_back([lease(job) for job in jobs]),
+    "reap": lambda store, jobs: store.reap(len(jobs), Backoff(), 10),
+}
+
+pairs = pytest.mark.parametrize(("first", "second"), [(first, second) for first in ENDS for second in ENDS])
+
+
+def with_transaction(store: Store, call: Callable[[], Any]) -> Any:
+    with store.transaction():
+        return call()
+
+
+@pytest.fixture
+def job(store: Store) -> ClaimedJob:
+    """An attempt whose lease ran out, but whose worker lives."""
+    job = running_job(store)
+    expire(job)
+    return job
+
+
+def and_tables(end: End, job: ClaimedJob) -> Callable[[Store], tuple[Any, Tables]]:
+    """The call, and what its transaction sees after it."""
+    return lambda store: (end(store, job), tables())
+
+
+@pairs
+def test_who_ends_an_attempt_first_wins_and_the_second_changes_nothing(
+    job: ClaimedJob, first: str, second: str
+) -> None:
+    winner = holding(and_tables(ENDS[first], job))
+    loser = waiting(lambda store: ENDS[second](store, job))
+    winner.go_on()
+    ended, after = winner.result()
+    assert ended
+    assert not loser.result()
+    assert tables() == after
+    assert winner.conflicts == loser.conflicts == []
+
+
+@pairs
+def test_after_a_rollback_the_second_ends_the_attempt(job: ClaimedJob, first: str, second: str) -> None:
+    before = tables()
+    undone = holding(lambda store: ENDS[first](store, job))
+    other = waiting(lambda store: ENDS[second](store, job))
+    undone.go_on(roll_back=True)
+    undone.result()
+    if not other.result():
+        assert second == "reap"  # it left the row that was locked alone, and comes again
+        assert tables() == before
+    assert not FailedAttempt.objects.exclude(kind=FAILURES.get(second)).exists()
+    assert undone.conflicts == other.conflicts == []
+
+
+@pytest.mark.parametrize("second", ENDS)
+@pytest.mark.parametrize("first", LONG_ENDS)
+def test_an_end_overtaken_between_its_statements_wins_or_changes_nothing(
+    store: Store, job: ClaimedJob, first: str, second: str
+) -> None:
+    slow = stopped_before(2, lambda store: ENDS[first](store, job))
+    quick = waiting(lambda store: ENDS[second](store, job))
+    slow.go_on()
+    results = {first: slow.result(), second: quick.result()} if first != second else {}
+    if results:
+        [winner] = [name for name, ended in results.items() if ended]
+    else:
+        assert bool(slow.result()) is not bool(quick.result())
+        winner = first
+    assert_only_work_of(winner, job)
+    assert slow.conflicts == quick.conflicts == []
+
+
+def assert_only_work_of(winner: str, job: ClaimedJob) -> None:
+    saved = stored(job)
+    assert saved.status == STATUSES.get(winner, "completed")
+    assert (saved.leased_by, saved.leased_until) == (None, None)
+    assert (saved.attempt, saved.crashes) == (0 if winner == "hand_back" else 1, 1 if winner == "reap" else 0)
+    assert Job.objects.filter(chain_id=job.chain_id).count() == (2 if winner == "continue" else 1)
+    kinds = [FAILURES[winner]] if winner in FAILURES else []
+    assert list(FailedAttempt.objects.values_list("kind", flat=True)) == kinds
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_renewal_before_the_end_holds_it_up_for_no_longer_than_its_transaction(job: ClaimedJob, end: str) -> None:
+    renewing = holding(lambda store: store.renew([lease(job)]))
+    ending = waiting(lambda store: ENDS[end](store, job))
+    renewing.go_on()
+    assert renewing.result() == lost({})
+    if end == "reap":
+        assert ending.result() == []
+        assert stored(job).status == "running"
+    else:
+        assert ending.result()
+        assert_only_work_of(end, job)
+    assert renewing.conflicts == ending.conflicts == []
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_renewal_after_the_end_changes_nothing(job: ClaimedJob, end: str) -> None:
+    ending = holding(and_tables(ENDS[end], job))
+    renewing = waiting(lambda store: store.renew([lease(job)]))
+    ending.go_on()
+    _, after = ending.result()
+    reason = lost_reason((stored(job).status, job.lease_number), job.lease_number)
+    assert renewing.result() in (
+        lost({}, job.key),
+        lost({job.key: reason}),
+    )  # it may not have waited for the row
+    assert tables() == after
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_renewal_overtaken_before_it_asks_for_the_reasons_tells_the_right_one(job: ClaimedJob, end: str) -> None:
+    stale = lease(job)._replace(lease_number=0)
+    renewing = stopped_before(2, lambda store: store.renew([stale]))
+    ending = waiting(lambda store: ENDS[end](store, job))
+    assert ending.result()
+    assert renewing.result() == lost({stale.key: lost_reason((stored(job).status, 1), 0)})
+
+
+def test_a_claim_before_the_reaper_commits_does_not_see_the_job(store: Store, job: ClaimedJob) -> None:
+    reaping = holding(lambda store: store.reap(10, Backoff(0, 1, 0, 0), 10))
+    claiming = waiting(lambda store: claim(store, worker="worker-2"))
+    reaping.go_on()
+    reaping.result()
+    claimed = claiming.result() or claim(store, worker="worker-2")
+    assert [(job.attempt, job.lease_number) for job in claimed] == [(2, 2)]
+    assert row(job)["leased_by"] == "worker-2"
+
+
+def test_two_claims_of_one_job_leave_it_to_one_worker(store: Store) -> None:
+    job = running_job(store)
+    store.hand_back([lease(job)])
+    first = holding(lambda store: claim(store, worker="worker-2"))
+    second = waiting(lambda store: claim(store, worker="worker-3"))
+    first.go_on()
+    assert len(first.result()) == 1
+    assert second.result() == []
+    assert row(job)["leased_by"] == "worker-2"
+
+
+def test_an_end_of_the_old_attempt_beside_the_next_claim_changes_nothing(store: Store, job: ClaimedJob) -> None:
+    store.reap(10, Backoff(0, 1, 0, 0), 10)
+    for name, end in ENDS.items():
+        if name == "reap":
+            continue
+        claiming = holding(lambda store: claim(store, worker="worker-2"))
+        stale = waiting(lambda store, end=end: end(store, job))
+        claiming.go_on()
+        [fresh] = claiming.result()
+        assert not stale.result()
+        assert (stored(job).status, stored(job).leased_by) == ("running", "worker-2")
+        store.hand_back([lease(fresh)])
+
+
+@pytest.mark.parametrize("first", BATCH_ENDS)
+@pytest.mark.parametrize("second", BATCH_ENDS)
+def test_batches_in_opposite_order_do_not_deadlock(store: Store, first: str, second: str) -> None:
+    jobs = running(store, 5)
+    expire(*jobs)
+    undone = holding(lambda store: BATCH_ENDS[first](store, jobs))
+    other = waiting(lambda store: BATCH_ENDS[second](store, jobs[::-1]))
+    undone.go_on(roll_back=True)
+    assert len(undone.result()) == len(jobs)
+    other.result()
+    assert undone.conflicts == other.conflicts == []

@@ -1,0 +1,133 @@
+"""What is created is read back equal, by a claim and by the ORM; what is finished, by the ORM."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from django_jobchains.exceptions import InvalidInput
+from django_jobchains.models import Job
+from django_jobchains.payloads import decode, encode
+from django_jobchains.store import Store, get_store
+from tests.store.jobs import claim, create, failed_try, finished, new_job, running_job, stored
+
+pytestmark = pytest.mark.django_db
+
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts
+json_values = st.recursive(
+    scalars, lambda values: st.lists(values, max_size=6) | st.dictionaries(texts, values, max_size=6), max_leaves=25
+)
+#: Each example runs in the transaction of its test.
+examples = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def deep(levels: int) -> Any:
+    value: Any = "bottom"
+    for level in range(levels):
+        value = [value] if level % 2 else {"below": value}
+    return value
+
+
+AWKWARD: dict[str, Any] = {
+    "null": None,
+    "null text": "null",
+    "empty text": "",
+    "empty object": {},
+    "empty key": {"": {"": []}},
+    "1e23": 1e23,
+    "1e16": 1e16,
+    "largest float": 1.797_693_134_862_315_7e308,
+    "smallest float": 5e-324,
+    "float that is whole": 1.0,
+    "float of 17 digits": 0.1 + 0.2,
+    "big integer": 2**200,
+    "big negative integer": -(10**60),
+    "emoji": "👩‍👩‍👧‍👦 🏳️‍🌈 \U0010ffff",
+    "emoji as key": {"🔑": "🚪"},
+    "combining": "e\u0301 é \u200b\u202e\ufeff\u2028\u2029",
+    "control characters": "".join(map(chr, range(1, 32))) + "\x7f\x80",
+    "quotes": "' \" \\ \\\\ \\u0041 \\u0000 %s %% %(a)s {} $1 ? :a -- /* ; \n",
+    "text that looks like floats": 'a "1e+23" b 1e23',
+    "quotes around floats": {'"1e+23': [1e23, '"', 1e24]},
+    "99 deep": deep(99),
+    "long text": "ä" * 100_000,
+    "key order": {"b": 1, "a": 2, "aa": 3, "B": 4},
+    "many keys": {f"key{number}": number for number in range(2_000)},
+}
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal in value and in type: 1, 1.0 and True differ."""
+    if type(left) is not type(right) or left != right:
+        return False
+    if isinstance(left, list):
+        return all(map(same, left, right))
+    return not isinstance(left, dict) or all(same(left[key], right[key]) for key in left)
+
+
+@pytest.mark.parametrize("value", AWKWARD.values(), ids=AWKWARD)
+def test_an_awkward_input_is_read_back_equal(store: Store, value: Any) -> None:
+    [job_id] = create(store, input=encode(value))
+    [job] = claim(store)
+    assert same(decode(job.input), value)
+    assert same(stored(job_id).input, value)
+
+
+@pytest.mark.parametrize("value", AWKWARD.values(), ids=AWKWARD)
+def test_an_awkward_output_is_read_back_equal(store: Store, value: Any) -> None:
+    job = running_job(store)
+    store.finish([finished(job, encode(value))])
+    assert same(stored(job).output, value)
+
+
+@examples
+@given(json_values)
+@example([1e23, -1e300, 1e16, 123456789012345680.0, -0.0])
+def test_any_input_is_read_back_equal(value: Any) -> None:
+    store = get_store()
+    [job_id] = create(store, input=encode(value))
+    [job] = claim(store)
+    assert job.id == job_id
+    assert same(decode(job.input), value)
+    assert same(stored(job_id).input, value)
+
+
+@examples
+@given(st.lists(json_values, min_size=2, max_size=8))
+def test_inputs_and_outputs_of_a_batch_do_not_mix(values: list[Any]) -> None:
+    store = get_store()
+    ids = [row.id for row in store.create([new_job(input=encode(value)) for value in values])]
+    jobs = claim(store)
+    assert [job.id for job in jobs] == ids
+    assert all(same(decode(job.input), value) for job, value in zip(jobs, values, strict=True))
+    store.finish([finished(job, encode([value])) for job, value in zip(jobs, values, strict=True)])
+    outputs = dict(Job.objects.filter(pk__in=ids).values_list("pk", "output"))
+    assert all(same(outputs[job_id], [value]) for job_id, value in zip(ids, values, strict=True))
+
+
+@examples
+@given(texts, texts)
+def test_any_clean_error_text_is_kept(error: str, traceback: str) -> None:
+    store = get_store()
+    job = running_job(store)
+    store.reschedule([failed_try(job, error=error, traceback=traceback, delay_seconds=60)])
+    saved = stored(job)
+    failure = saved.failed_attempts.get()
+    assert (saved.last_error, failure.error, failure.traceback) == (error, error, traceback)
+
+
+def test_a_row_that_something_else_wrote_does_not_disturb_the_batch_it_is_claimed_with(store: Store) -> None:
+    ids = create(store, 3, input='{"a":1}')
+    Job.objects.filter(pk=ids[1]).update(input=None)
+    jobs = {job.id: job for job in claim(store)}
+    assert set(jobs) == set(ids)
+    assert json.loads(jobs[ids[0]].input) == json.loads(jobs[ids[2]].input) == {"a": 1}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\0", "\ud800", {1: 2}, {"a": object()}, deep(101)])
+def test_what_would_not_be_read_back_is_refused_before_it_is_created(value: Any) -> None:
+    with pytest.raises(InvalidInput):
+        encode(value)

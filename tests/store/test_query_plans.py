@@ -1,0 +1,137 @@
+"""The hot statements find their rows by index, however much else lies in the table.
+
+The plans are those of the very statements, told by ``auto_explain``: as they are planned for their parameters, and as
+they are planned once for all (a prepared statement's generic plan).
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection, transaction
+from pytest_django import DjangoDbBlocker
+
+from django_jobchains.models import Job
+from django_jobchains.policies import Backoff
+from django_jobchains.store import Store, get_store
+from tests.store.backlog import add, add_failed_attempts, add_links, analyze
+from tests.store.jobs import MAIL, SHIP, claim, create, expire, running
+from tests.store.planned_calls import CALLS, ENDS
+from tests.store.plans import ROWS_FOR_GROUPS, assert_reads_little, indexes_of, plan_of, rows_read, use_plans
+
+pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
+
+
+@pytest.fixture(scope="module")
+def _backlog(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """50,000 completed jobs, 20,000 pending of types not served, 5,000 of high priority for tomorrow, some running.
+
+    And 10,000 that are blocked, by two of the others each; every job has a deduplication key, and some failed before.
+    """
+    with django_db_blocker.unblock():
+        if connection.vendor != "postgresql":
+            yield
+            return
+        with connection.cursor() as cursor:
+            add(cursor, 50_000, SHIP, "completed", 0, "-1 hour")
+            add(cursor, 20_000, "shop.unserved", "pending", 5, "-1 hour")
+            add(cursor, 5_000, SHIP, "pending", 100, "1 day")
+            add(cursor, 2_000, SHIP, "running", 0, "-1 hour")
+            add(cursor, 10_000, "shop.blocked", "blocked", 0, "-1 hour")
+            add_links(cursor, "shop.blocked", "shop.unserved", is_open=True)
+            add_links(cursor, "shop.blocked", SHIP, is_open=False)
+            add_failed_attempts(cursor)
+            analyze(cursor)
+        yield
+        with connection.cursor() as cursor:
+            cursor.execute(f"TRUNCATE {Job._meta.db_table} CASCADE")
+
+
+@pytest.fixture(params=["auto", "force_generic_plan"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store(_backlog: None, mode: str) -> Store:
+    use_plans(mode)
+    return get_store()
+
+
+@pytest.mark.parametrize("limit", [1, 10, 100])
+def test_claim_walks_the_index_of_claimable_jobs(store: Store, limit: int) -> None:
+    create(store, 300)
+    create(store, 300, MAIL)
+    found = plan_of(lambda: claimed(store, limit))
+    assert "jobchains_claimable" in indexes_of(found)
+    assert_reads_little(found, limit)
+
+
+def test_claim_walks_the_index_when_nothing_is_due(store: Store) -> None:
+    found = plan_of(lambda: claimed(store, 10, 0))
+    assert "jobchains_claimable" in indexes_of(found)
+    assert_reads_little(found, 0)
+
+
+def claimed(store: Store, limit: int, expected: int | None = None) -> None:
+    assert len(claim(store, limit)) == (limit if expected is None else expected)
+
+
+def test_claim_does_not_sort_the_backlog(store: Store) -> None:
+    create(store, 1_000)
+    found = plan_of(lambda: claimed(store, 10))
+    sorts = [node for node in found if "Sort" in node["Node Type"]]
+    assert all(rows_read(node) <= ROWS_FOR_GROUPS for node in sorts)
+
+
+@pytest.mark.parametrize("queues", [None, ["default", "other"]])
+def test_next_due_walks_the_index_of_claimable_jobs(store: Store, queues: list[str] | None) -> None:
+    create(store, 300)
+    found = plan_of(lambda: store.next_due({SHIP: 60, MAIL: 60}, queues))
+    assert indexes_of(found) == {"jobchains_claimable"}
+    assert_reads_little(found, 1)
+
+
+@pytest.mark.parametrize("count", [1, 10, 100])
+@pytest.mark.parametrize("end", ENDS)
+def test_what_writes_attempts_finds_them_by_the_primary_key(store: Store, end: str, count: int) -> None:
+    jobs = running(store, count)
+    found = plan_of(lambda: ENDS[end](store, jobs))
+    assert f"{Job._meta.db_table}_pkey" in indexes_of(found)
+    assert_reads_little(found, count)
+
+
+def test_reap_finds_expired_leases_by_their_index(store: Store) -> None:
+    expire(*running(store, 20))
+    found = plan_of(lambda: store.reap(10, Backoff(), 10))
+    assert "jobchains_leased" in indexes_of(found)
+    assert_reads_little(found, 20)
+
+
+def test_reap_reads_nothing_when_nothing_is_expired(store: Store) -> None:
+    found = plan_of(lambda: store.reap(100, Backoff(), 10))
+    assert "jobchains_leased" in indexes_of(found)
+    assert_reads_little(found, 0)
+
+
+def test_lock_finds_its_row_by_the_primary_key(store: Store) -> None:
+    [job_id] = create(store)
+    found = plan_of(lambda: store.lock(job_id))
+    assert indexes_of(found) == {f"{Job._meta.db_table}_pkey"}
+    assert_reads_little(found, 1)
+
+
+def test_without_statistics_claim_still_walks_the_index(store: Store) -> None:
+    create(store, 300)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("DELETE FROM pg_statistic WHERE starelid = %s::regclass", [Job._meta.db_table])
+        found = plan_of(lambda: claimed(store, 10))
+    assert "jobchains_claimable" in indexes_of(found)
+    assert_reads_little(found, 10)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_about_chains_finds_its_rows_by_index(store: Store, name: str, count: int) -> None:
+    prepare, call = CALLS[name]
+    ids = prepare(store, count)
+    assert_reads_little(plan_of(lambda: call(store, ids)), count * 3)

@@ -1,0 +1,39 @@
+"""Tables of some thousand rows, which PostgreSQL would rather read than look up many ids in."""
+
+import pytest
+from django.db import connection
+
+from django_jobchains.store import Store, get_store
+from tests.store.backlog import add, add_failed_attempts, add_links, analyze
+from tests.store.jobs import SHIP, running
+from tests.store.planned_calls import CALLS, ENDS
+from tests.store.plans import assert_reads_little, plan_of, use_plans
+
+pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
+
+
+@pytest.fixture(params=["auto", "force_generic_plan"])
+def store(request: pytest.FixtureRequest) -> Store:
+    with connection.cursor() as cursor:
+        add(cursor, 3_000, SHIP, "completed", 0, "-1 hour")
+        add(cursor, 1_000, "shop.unserved", "pending", 0, "-1 hour")
+        add(cursor, 1_000, "shop.blocked", "blocked", 0, "-1 hour")
+        add_links(cursor, "shop.blocked", "shop.unserved", is_open=True)
+        add_links(cursor, "shop.blocked", SHIP, is_open=False)
+        add_failed_attempts(cursor)
+        analyze(cursor)
+    use_plans(str(request.param))
+    return get_store()
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_they_are_not_read_whole_for_some_attempts(store: Store, end: str) -> None:
+    jobs = running(store, 10)
+    assert_reads_little(plan_of(lambda: ENDS[end](store, jobs)), 10)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_they_are_not_read_whole_for_some_chains(store: Store, name: str) -> None:
+    prepare, call = CALLS[name]
+    ids = prepare(store, 10)
+    assert_reads_little(plan_of(lambda: call(store, ids)), 30)

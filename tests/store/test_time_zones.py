@@ -1,0 +1,172 @@
+"""No setting of a time zone changes what is due, and what comes back is aware and in UTC."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.db import connection
+
+from django_jobchains.policies import Backoff
+from django_jobchains.store import Store
+from tests.store.connections import committing
+from tests.store.jobs import (
+    MAIL,
+    claim,
+    create,
+    database_now,
+    expire,
+    failed_try,
+    lease,
+    lost,
+    new_job,
+    running,
+    stored,
+)
+
+pytestmark = pytest.mark.django_db
+
+SAO_PAULO, KIRITIMATI, PAGO_PAGO = "America/Sao_Paulo", "Pacific/Kiritimati", "Pacific/Pago_Pago"
+
+
+@pytest.fixture(params=["UTC", SAO_PAULO, KIRITIMATI, PAGO_PAGO])
+def zone(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["settings", "without_use_tz", "database"])
+def _in_zone(request: pytest.FixtureRequest, settings: Any, zone: str) -> Iterator[None]:
+    """The zone as TIME_ZONE, with and without USE_TZ, or as the database's own."""
+    if request.param == "database":
+        connection.settings_dict["TIME_ZONE"] = zone
+        forget_time_zone()
+        yield
+        connection.settings_dict["TIME_ZONE"] = None
+        forget_time_zone()
+        return
+    settings.TIME_ZONE = zone
+    settings.USE_TZ = request.param == "settings"
+    yield
+
+
+def forget_time_zone() -> None:
+    """What Django does when a test changes the settings."""
+    for name in ("timezone", "timezone_name"):
+        vars(connection).pop(name, None)
+    connection.ensure_timezone()
+
+
+in_every_zone = pytest.mark.usefixtures("_in_zone")
+
+
+@in_every_zone
+def test_what_is_due_does_not_depend_on_the_zone(store: Store) -> None:
+    due = create(store, run_at=database_now() - timedelta(seconds=5)) + create(store)
+    create(store, run_at=database_now() + timedelta(seconds=60))
+    create(store, delay_seconds=60)
+    assert [job.id for job in claim(store)] == due
+    assert 58 < store.next_due({"shop.ship": 60}) <= 60.001
+
+
+@in_every_zone
+def test_times_come_back_aware_in_utc_and_as_they_are(store: Store) -> None:
+    start = database_now()
+    create(store, run_at=(start - timedelta(hours=1)).astimezone(ZoneInfo("Asia/Kathmandu")))
+    [job] = claim(store)
+    for time in (job.created_at, job.run_at):
+        assert time.utcoffset() == timedelta(0)
+        assert time.tzinfo is UTC
+        assert start <= time <= database_now()
+
+
+@in_every_zone
+def test_created_jobs_tell_an_aware_time_in_utc(store: Store) -> None:
+    start = database_now()
+    [(_, created_at, _)] = store.create([new_job()])
+    assert created_at.tzinfo is UTC
+    assert start <= created_at <= database_now()
+
+
+@committing
+@pytest.mark.parametrize("use_tz", [True, False])
+@pytest.mark.parametrize("zone", [SAO_PAULO, KIRITIMATI])
+def test_a_connection_opened_in_another_zone_tells_aware_times_in_utc(
+    store: Store, settings: Any, zone: str, use_tz: bool
+) -> None:
+    settings.TIME_ZONE, settings.USE_TZ = zone, use_tz
+    connection.close()
+    start = database_now()
+    create(store)
+    [job] = claim(store)
+    connection.close()
+    assert job.created_at.tzinfo is job.run_at.tzinfo is UTC
+    assert start <= job.created_at == job.run_at <= database_now()
+
+
+@pytest.mark.parametrize("zone", [SAO_PAULO, KIRITIMATI])
+def test_the_orm_reads_the_times_that_the_store_tells(store: Store, settings: Any, zone: str) -> None:
+    settings.TIME_ZONE = zone
+    create(store, run_at=database_now() - timedelta(days=1))
+    [job] = claim(store)
+    saved = stored(job)
+    assert (saved.created_at, saved.run_at) == (job.created_at, job.run_at)
+    assert abs(saved.leased_until - timedelta(seconds=60) - database_now()) < timedelta(seconds=2)
+
+
+@in_every_zone
+def test_leases_last_as_long_in_every_zone(store: Store) -> None:
+    kept, expired, handed_back = running(store, 3)
+    assert store.reap(10, Backoff(), 10) == []
+    assert store.renew([lease(kept, 30), lease(expired, 0)]) == lost({})
+    store.hand_back([lease(handed_back)])
+    assert [job.id for job in claim(store)] == [handed_back.id]
+    wait_until(database_now() + timedelta(milliseconds=5))
+    assert [job.id for job in store.reap(10, Backoff(), 10)] == [expired.id]
+
+
+@in_every_zone
+def test_a_date_to_try_again_is_kept_in_every_zone(store: Store) -> None:
+    past, future = running(store, 2)
+    now = database_now().astimezone(ZoneInfo(KIRITIMATI))
+    tries = [
+        failed_try(past, run_at=now - timedelta(seconds=5)),
+        failed_try(future, run_at=now + timedelta(seconds=60)),
+    ]
+    store.reschedule(tries)
+    assert [job.id for job in claim(store)] == [past.id]
+    assert 58 < store.next_due({"shop.ship": 60}) <= 60.001
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        datetime(2030, 3, 31, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")),  # does not exist
+        datetime(2030, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=0),  # is there twice
+        datetime(2030, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1),
+        datetime(2030, 11, 5, 0, 30, tzinfo=ZoneInfo(SAO_PAULO)),
+    ],
+)
+@in_every_zone
+def test_dates_around_a_change_of_the_clocks_are_the_instants_they_mean(
+    store: Store, settings: Any, wanted: datetime
+) -> None:
+    [job_id] = create(store, 1, MAIL, run_at=wanted)
+    connection.settings_dict["TIME_ZONE"] = None
+    settings.USE_TZ, settings.TIME_ZONE = True, "UTC"
+    forget_time_zone()
+    assert stored(job_id).run_at == wanted.astimezone(UTC)
+
+
+def test_what_one_zone_writes_another_reads(store: Store, settings: Any) -> None:
+    settings.TIME_ZONE = KIRITIMATI
+    [job] = running(store)
+    expire(job, ago=-60)
+    settings.TIME_ZONE = PAGO_PAGO
+    assert store.reap(10, Backoff(), 10) == []
+    assert stored(job).leased_until - database_now() > timedelta(seconds=55)
+
+
+def wait_until(time: datetime) -> None:
+    while database_now() < time:
+        pass

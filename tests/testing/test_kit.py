@@ -1,0 +1,184 @@
+"""The testing kit, as the tests of a project use it: in a TestCase and as a fixture."""
+
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from django.apps import apps
+from django.db import IntegrityError, connection
+from django.test import TestCase
+
+from django_jobchains import chains
+from django_jobchains.exceptions import ChainTimeout, FailJob, RescheduleJob
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import JobType, Processors, Registry, RunningJob
+from django_jobchains.pytest_plugin import Jobchains
+from django_jobchains.store import get_store
+from django_jobchains.testing import assert_enqueued, clock, run_due_jobs
+from tests.shop.models import Effect
+
+
+@pytest.fixture
+def double(processors: Processors) -> JobType[int, int]:
+    @processors.register("kit.double")
+    def double(job: RunningJob[int]) -> int:
+        return job.input * 2
+
+    return double
+
+
+def test_what_is_due_runs_in_this_thread_and_transaction(jobchains: Jobchains, double: JobType[int, int]) -> None:
+    chain = double.enqueue(4)
+    (outcome,) = jobchains.run_due_jobs()
+    assert (outcome.job.id, outcome.ending, outcome.error) == (chain.id, "completed", "")
+    assert chain.result(timeout=0) == 8
+    assert connection.in_atomic_block
+
+
+def test_what_becomes_due_by_it_runs_too(jobchains: Jobchains, processors: Processors, double: Any) -> None:
+    @processors.register("kit.first")
+    def first(job: RunningJob[None]) -> Any:
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label="first")
+            return job.continue_with(double, 1, blockers=[double.enqueue(5)])
+
+    chain = first.enqueue()
+    assert [outcome.job.type_name for outcome in jobchains.run_due_jobs()] == ["kit.first", "kit.double", "kit.double"]
+    assert (chain.status, chain.output, Effect.objects.count()) == ("completed", 2, 1)
+
+
+def test_no_more_attempts_than_the_limit(jobchains: Jobchains, double: JobType[int, int]) -> None:
+    chains.enqueue_many([double.item(number) for number in range(5)])
+    assert len(jobchains.run_due_jobs(limit=2)) == 2
+    assert len(jobchains.run_due_jobs()) == 3
+
+
+def test_jobs_that_make_each_other_due_without_end_are_an_error(
+    jobchains: Jobchains, processors: Processors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_jobchains.testing.MOST_ATTEMPTS", 20)
+
+    @processors.register("kit.for_ever")
+    def for_ever(job: RunningJob[None]) -> Any:
+        return job.continue_with("kit.for_ever")
+
+    for_ever.enqueue()
+    with pytest.raises(AssertionError, match="20 attempts and still jobs are due"):
+        jobchains.run_due_jobs()
+
+
+def test_an_error_reschedules_and_the_clock_brings_the_next_attempt(
+    jobchains: Jobchains, processors: Processors
+) -> None:
+    @processors.register("kit.second_time")
+    def second_time(job: RunningJob[None]) -> int:
+        if job.attempt == 1:
+            raise RuntimeError("not yet")
+        return job.attempt
+
+    chain = second_time.enqueue()
+    (outcome,) = jobchains.run_due_jobs()
+    assert (outcome.ending, outcome.error) == ("rescheduled", "RuntimeError: not yet")
+    assert jobchains.run_due_jobs() == []
+    jobchains.clock.advance(timedelta(seconds=11))
+    assert len(jobchains.run_due_jobs()) == 1
+    assert chain.result(timeout=0) == 2
+    assert FailedAttempt.objects.count() == 1
+
+
+def test_errors_can_be_raised(jobchains: Jobchains, processors: Processors) -> None:
+    @processors.register("kit.broken")
+    def broken(job: RunningJob[None]) -> None:
+        raise FailJob("no use")
+
+    chain = broken.enqueue()
+    with pytest.raises(AssertionError, match=r"(?s)kit\.broken .* was not completed.*FailJob: no use"):
+        jobchains.run_due_jobs(raise_errors=True)
+    assert chain.status == "failed"
+
+
+def test_a_database_error_of_a_handler_does_not_break_the_tests_transaction(
+    jobchains: Jobchains, processors: Processors
+) -> None:
+    @processors.register("kit.twice")
+    def twice(job: RunningJob[None]) -> None:
+        Effect.objects.create(id=1, job_id=job.id, label="a")
+        Effect.objects.create(id=1, job_id=job.id, label="a")
+
+    twice.enqueue()
+    (outcome,) = jobchains.run_due_jobs()
+    assert outcome.error.startswith(IntegrityError.__name__)
+    assert Job.objects.get().status == "pending"
+
+
+def test_a_scheduled_job_runs_when_the_clock_was_moved(jobchains: Jobchains, double: JobType[int, int]) -> None:
+    chain = double.enqueue(1, delay=timedelta(days=30))
+    assert jobchains.run_due_jobs() == []
+    with pytest.raises(ChainTimeout):
+        chain.result(timeout=0)
+    jobchains.clock.advance(timedelta(days=30))
+    assert len(jobchains.run_due_jobs()) == 1
+
+
+def test_the_clock_is_right_again_after_the_block() -> None:
+    with clock() as moved:
+        moved.advance(100)
+        assert get_store().ahead_seconds == 100
+    assert get_store().ahead_seconds == 0
+
+
+def test_the_clock_does_not_go_back() -> None:
+    with clock() as moved, pytest.raises(ValueError, match="forward"):
+        moved.advance(-1)
+
+
+def test_enqueued_jobs_are_found_by_type_and_input(jobchains: Jobchains, double: JobType[int, int]) -> None:
+    chains.enqueue_many([double.item(number) for number in (1, 2, 2)])
+    jobchains.assert_enqueued(double, count=3)
+    jobchains.assert_enqueued("kit.double", input=1)
+    assert [job.input for job in jobchains.assert_enqueued(double, input=2, count=2)] == [2, 2]
+    jobchains.assert_enqueued(double, input=9, count=0)
+
+
+def test_what_is_missing_is_said_with_what_is_there(jobchains: Jobchains, double: JobType[int, int]) -> None:
+    double.enqueue(7)
+    with pytest.raises(
+        AssertionError, match=r"0 jobs of 'kit\.double' with input 8, not 1\. Of the type:\n  pending: 7"
+    ):
+        jobchains.assert_enqueued(double, input=8)
+
+
+def test_a_test_of_rescheduling_needs_no_worker(jobchains: Jobchains, processors: Processors) -> None:
+    @processors.register("kit.poll")
+    def poll(job: RunningJob[None]) -> str:
+        if job.attempt < 3:
+            raise RescheduleJob(delay=3600)
+        return "there"
+
+    chain = poll.enqueue()
+    for _ in range(3):
+        jobchains.run_due_jobs()
+        jobchains.clock.advance(timedelta(hours=1, seconds=1))
+    assert chain.result(timeout=0) == "there"
+
+
+class InATestCase(TestCase):
+    """Django's own TestCase needs no fixture."""
+
+    def setUp(self) -> None:
+        config = apps.get_app_config("django_jobchains")
+        self.enterContext(patch.object(config, "registry", Registry()))
+        config.registry.add(processors := Processors())
+
+        @processors.register("tests.echo")
+        def echo(job: RunningJob[Any]) -> Any:
+            return job.input
+
+    def test_it_works(self) -> None:
+        chain = chains.enqueue("tests.echo", {"a": 1})
+        with clock() as moved:
+            moved.advance(1)
+            assert [outcome.ending for outcome in run_due_jobs()] == ["completed"]
+        assert_enqueued("tests.echo", {"a": 1})
+        assert chain.output == {"a": 1}

@@ -1,0 +1,166 @@
+"""What goes wrong in one look, thread, or wait harms no other, and is got over."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connection
+
+from django_jobchains import chains, waiting
+from django_jobchains.chains import ChainTimeout
+from tests.attempts.work import committed
+from tests.waiting.waiters import (
+    DROPPING,
+    Looks,
+    Waiting,
+    approval,
+    finish,
+    threads,
+    until_waiting,
+    waiter_count,
+)
+
+pytestmark = committed
+
+
+@pytest.mark.usefixtures("no_poll")
+@pytest.mark.parametrize("error", [DatabaseError("gone"), RuntimeError("no room")])
+def test_a_look_that_fails_is_tried_again_before_the_poll(
+    looks: Looks, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    chain = approval.enqueue()
+    finish(chain, "done")
+    looks.before = lambda: raises(error)
+    assert chain.result(60) == "done"
+    assert str(error) in caplog.text
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("no_poll")
+def test_sessions_that_the_server_ends_are_replaced(looks: Looks) -> None:
+    chain = approval.enqueue()
+    waiter = Waiting(chain.id)
+    looks.until_settled()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        assert cursor.fetchone()[0] >= 1
+    finish(chain, "done")
+    assert waiter.output() == "done"
+
+
+@pytest.mark.parametrize("backend", ["tests.waiting.test_errors.NoNotifier", "tests.nowhere.Notifier"])
+def test_without_a_listener_it_polls(settings: Any, backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    chain = approval.enqueue()
+    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": backend}}
+    waiter = Waiting(chain.id)
+    until_waiting()
+    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": DROPPING}}
+    finish(chain, "done")
+    assert waiter.output() == "done"
+    assert "Nobody listens" in caplog.text
+    waiting.get_watch("default").close(30)
+    assert threads() == []
+
+
+@pytest.mark.usefixtures("no_poll")
+def test_a_thread_that_cannot_be_started_is_an_error_of_one_wait_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = approval.enqueue()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", lambda thread: raises(RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            chains.wait(chain.id, 30)
+    assert waiter_count() == 0
+    finish(chain, "done")
+    assert chain.result(60) == "done"
+
+
+@pytest.mark.usefixtures("no_poll")
+def test_a_waiter_whose_event_loop_is_closed_harms_nobody(looks: Looks) -> None:
+    chain = approval.enqueue()
+    with abandoned_wait(chain):
+        waiter = Waiting(chain.id)
+        until_waiting(2)
+        finish(chain, "done")
+        assert waiter.output() == "done"
+        later = approval.enqueue()
+        waiter = Waiting(later.id)
+        looks.until_settled()
+        finish(later, "done too")
+        assert waiter.output() == "done too"
+
+
+def raises(error: Exception) -> None:
+    raise error
+
+
+class NoNotifier:
+    """Cannot even be made."""
+
+    carries_hints = True
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+
+    def publish(self, hints: Any) -> None:
+        pass
+
+    def listen(self, on_hint: Any) -> Any:
+        raise OSError("no route to host")
+
+
+@contextlib.contextmanager
+def abandoned_wait(chain: chains.Chain) -> Iterator[None]:
+    """A task that waits on a loop which was closed under it."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(chain.aresult(None))
+    while not waiter_count():
+        loop.run_until_complete(asyncio.sleep(0.01))
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    yield
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    task.get_coro().close()  # type: ignore[union-attr]
+    assert waiter_count() == 0
+
+
+@pytest.mark.usefixtures("no_poll")
+def test_a_task_that_is_cancelled_leaves_no_waiter() -> None:
+    chain = approval.enqueue()
+
+    async def cancel() -> None:
+        tasks = [asyncio.create_task(chain.aresult(timeout)) for timeout in (None, 60)]
+        await asyncio.to_thread(until_waiting, 2)
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(cancel())
+    assert waiter_count() == 0
+
+
+@pytest.mark.usefixtures("no_poll")
+def test_a_timeout_around_it_is_the_callers() -> None:
+    chain = approval.enqueue()
+
+    async def give_up() -> None:
+        async with asyncio.timeout(0.1):
+            await chain.aresult(None)
+
+    with pytest.raises(TimeoutError) as caught:
+        asyncio.run(give_up())
+    assert not isinstance(caught.value, ChainTimeout)
+    assert waiter_count() == 0
+
+
+def test_a_timeout_of_its_own_leaves_no_waiter() -> None:
+    with pytest.raises(ChainTimeout):
+        approval.enqueue().result(0.01)
+    assert waiter_count() == 0

@@ -1,0 +1,95 @@
+"""``run_jobworker`` in processes of its own, on the test's database."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.waiting import until
+
+ROOT = Path(__file__).parents[2]
+
+
+class WorkerProcess:
+    """``jobchains``: its ``settings.JOBCHAINS``. Standard output and errors go to one file."""
+
+    def __init__(
+        self, written: Path, *arguments: str, jobchains: dict[str, Any] | None = None, **environment: str
+    ) -> None:
+        options = {"REAP_SECONDS": 0.5, "POLL_SECONDS": 1, "BACKOFF_INITIAL_SECONDS": 0.1, **(jobchains or {})}
+        self._written = written
+        with written.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "django", "run_jobworker", "--settings", "tests.chaos.settings", *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "PYTHONUNBUFFERED": "1",
+                    "JOBCHAINS_TEST_OPTIONS": json.dumps(options),
+                    **environment,
+                },
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def output(self) -> str:
+        return self._written.read_text()
+
+    def until_ready(self) -> "WorkerProcess":
+        """Waits until it said that it works."""
+        until(lambda: "Worker " in self.output or not self.is_alive, 30, lambda: self.output)
+        assert self.is_alive, self.output
+        return self
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float = 30) -> int:
+        """Its exit code."""
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+StartProcess = Callable[..., WorkerProcess]
+
+
+@pytest.fixture
+def start_process(transactional_db: None, tmp_path: Path) -> Iterator[StartProcess]:
+    with started_processes(tmp_path, {}) as start:
+        yield start
+
+
+@contextmanager
+def started_processes(folder: Path, environment: dict[str, str]) -> Iterator[StartProcess]:
+    """Starts worker processes, and kills those that still run at the end."""
+    started: list[WorkerProcess] = []
+
+    def start(*arguments: str, **options: Any) -> WorkerProcess:
+        written = folder / f"worker-{len(started)}"
+        started.append(WorkerProcess(written, *arguments, **{**environment, **options}))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()

@@ -1,0 +1,41 @@
+"""What other threads say to the database: statements, and how often they connect."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+
+class Statements:
+    """The statements of every connection opened since, without those of connections that were open before."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.connections = 0
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        self.texts.append(sql)
+        return execute(sql, params, many, context)
+
+    def count(self, part: str) -> int:
+        return sum(part in text for text in self.texts)
+
+    def watch(self, connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
+        self.connections += 1
+        if self not in connection.execute_wrappers:
+            connection.execute_wrappers.append(self)
+
+
+@contextmanager
+def statements_of_others() -> Iterator[Statements]:
+    statements = Statements()
+    connection_created.connect(statements.watch)
+    try:
+        yield statements
+    finally:
+        connection_created.disconnect(statements.watch)

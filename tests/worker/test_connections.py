@@ -1,0 +1,186 @@
+"""Threads and connections: each slot owns its own, keeps them between attempts, and leaves nothing behind."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+from django_jobchains import chains
+from django_jobchains.models import Job
+from django_jobchains.processors import JobType, Processors, RunningJob
+from tests.shop.models import Effect
+from tests.worker.fixtures import StartWorker
+from tests.worker.statements import statements_of_others
+from tests.worker.waiting import until, until_completed
+
+SLOTS = 4
+#: Claims, results, reaper, keeper, and what a vendor's listener uses.
+OTHER_CONNECTIONS = 6
+
+
+@pytest.fixture
+def noting(processors: Processors) -> JobType[Any, Any]:
+    """Uses the slot's connection."""
+
+    @processors.register("worker.noting")
+    def noting(job: RunningJob[Any]) -> None:
+        Effect.objects.create(job_id=job.id, label=threading.current_thread().name)
+
+    return noting
+
+
+class Opened:
+    """The driver's connections that Django opened since."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+
+    def watch(self, connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
+        self.all.append(connection.connection)
+
+    @property
+    def still_open(self) -> int:
+        return sum(map(_is_open, self.all))
+
+
+def _is_open(raw: Any) -> bool:
+    if not isinstance(raw, sqlite3.Connection):
+        return not raw.closed
+    try:
+        raw.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return False
+    return True
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    connection.ensure_connection()
+    opened = Opened()
+    connection_created.connect(opened.watch)
+    yield opened
+    connection_created.disconnect(opened.watch)
+
+
+def sessions() -> int:
+    """The sessions of the test's database, as the server counts them."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])
+
+
+def worker_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("jobchains-")]
+
+
+def completed() -> int:
+    return Job.objects.with_status("completed").count()
+
+
+def test_a_stopped_worker_leaves_no_connection_and_no_thread(
+    noting: JobType[Any, Any], start_worker: StartWorker, opened: Opened
+) -> None:
+    before = set(threading.enumerate())
+    worker = start_worker(slots=SLOTS)
+    chains.enqueue_many([noting.item() for _ in range(50)])
+    until(lambda: completed() == 50)
+    assert opened.still_open >= SLOTS
+    worker.stop()
+    assert opened.still_open == 0
+    assert set(threading.enumerate()) == before
+
+
+@pytest.mark.postgresql
+def test_a_stopped_worker_leaves_no_session_on_the_server(noting: JobType[Any, Any], start_worker: StartWorker) -> None:
+    before = sessions()
+    worker = start_worker(slots=SLOTS)
+    chains.enqueue_many([noting.item() for _ in range(50)])
+    until(lambda: completed() == 50)
+    assert sessions() > before
+    worker.stop()
+    until(lambda: sessions() == before, what=sessions)
+
+
+def test_threads_say_what_they_do(noting: JobType[Any, Any], start_worker: StartWorker) -> None:
+    before = set(threading.enumerate())
+    start_worker(slots=SLOTS)
+    noting.enqueue()
+    until(lambda: completed() == 1)
+    started = set(threading.enumerate()) - before
+    assert {f"jobchains-slot-{number}" for number in range(1, SLOTS + 1)} <= set(worker_threads())
+    assert all(thread.name.startswith("jobchains-") for thread in started)
+    assert Effect.objects.get().label.startswith("jobchains-slot-")
+
+
+def test_connections_are_kept_between_attempts(noting: JobType[Any, Any], start_worker: StartWorker) -> None:
+    assert connection.settings_dict["CONN_MAX_AGE"] == 0
+    with statements_of_others() as statements:
+        start_worker(slots=SLOTS)
+        chains.enqueue_many([noting.item() for _ in range(200)])
+        until(lambda: completed() == 200)
+        assert statements.connections <= SLOTS + OTHER_CONNECTIONS
+
+
+@pytest.mark.postgresql
+def test_a_connection_that_broke_in_a_handler_is_replaced(processors: Processors, start_worker: StartWorker) -> None:
+    @processors.register("worker.breaking")
+    def breaking(job: RunningJob[bool]) -> None:
+        Effect.objects.create(job_id=job.id, label="before")
+        if job.input and job.attempt == 1:
+            connection.connection.close()
+            Effect.objects.create(job_id=job.id, label="after")
+
+    enqueued = chains.enqueue_many([breaking.item(number % 2 == 0) for number in range(10)])
+    start_worker(slots=1, poll_seconds=0.2)
+    until(lambda: completed() == 10)
+    assert [chain.refresh().current_job.attempt for chain in enqueued] == [2, 1] * 5
+
+
+@pytest.mark.postgresql
+def test_a_connection_the_server_ended_in_a_handler_is_replaced(
+    processors: Processors, start_worker: StartWorker
+) -> None:
+    @processors.register("worker.ended")
+    def ended(job: RunningJob[None]) -> None:
+        if job.attempt == 1:
+            with job.complete(), connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        Effect.objects.create(job_id=job.id, label="written")
+
+    chain = ended.enqueue()
+    start_worker(slots=1, poll_seconds=0.2)
+    until_completed(chain)
+    assert chain.current_job.attempt == 2
+
+
+def test_the_log_of_statements_does_not_grow_under_debug(
+    processors: Processors, start_worker: StartWorker, settings: Any
+) -> None:
+    settings.DEBUG = True
+    lengths: list[int] = []
+
+    @processors.register("worker.logged")
+    def logged(job: RunningJob[None]) -> None:
+        Effect.objects.create(job_id=job.id, label="written")
+        lengths.append(len(connections["default"].queries_log))
+
+    chains.enqueue_many([logged.item() for _ in range(100)])
+    start_worker(slots=2)
+    until(lambda: completed() == 100)
+    assert max(lengths) < 10
+
+
+def test_workers_one_after_another_leave_nothing(
+    noting: JobType[Any, Any], make_worker: StartWorker, opened: Opened
+) -> None:
+    for number in range(5):
+        noting.enqueue()
+        make_worker(slots=SLOTS).run_until_idle()
+        assert completed() == number + 1
+    assert opened.still_open == 0
+    assert worker_threads() == []

@@ -1,0 +1,303 @@
+"""Whatever part of the worker fails, it recovers, and every job ends."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import InterfaceError, OperationalError
+
+from django_jobchains import chains
+from django_jobchains.attempts import Attempt
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import FailJob, JobType, Lease, Processors, RescheduleJob, RunningJob
+from django_jobchains.store import Store
+from django_jobchains.telemetry import Event, add_sink, remove_sink
+from django_jobchains.telemetry.events import AttemptEnded, ThreadFailed
+from django_jobchains.worker import threads
+from tests.worker.fixtures import Events, StartWorker
+from tests.worker.waiting import stays, until, until_completed
+
+ERRORS = (ValueError("a bug"), SystemExit(3), OperationalError("the server closed the connection"), MemoryError())
+
+
+class FailsFirst:
+    """A function that raises each of some errors, and then works; None is a call that works. ``late``: the call works,
+    and raises then."""
+
+    def __init__(
+        self, function: Callable[..., Any], errors: tuple[BaseException | None, ...], *, late: bool = False
+    ) -> None:
+        self.function = function
+        self.errors = list(errors)
+        self.late = late
+        self.calls = 0
+
+    def __get__(self, instance: Any, owner: Any) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self(instance, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        error = self.errors.pop(0) if self.errors else None
+        if error is None:
+            return self.function(*args, **kwargs)
+        if self.late:
+            self.function(*args, **kwargs)
+        raise error
+
+
+@pytest.fixture(autouse=True)
+def _impatient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 0.1}
+    monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.2)
+
+
+@pytest.fixture
+def mixed(processors: Processors) -> JobType[Any, Any]:
+    """Completes, is continued, is rescheduled once, or fails, as its input says."""
+
+    @processors.register("worker.mixed", lease=Lease(1))
+    def mixed(job: RunningJob[str]) -> Any:
+        if job.input == "continue":
+            return job.continue_with("worker.mixed", "complete")
+        if job.input == "reschedule" and job.attempt == 1:
+            raise RescheduleJob(delay=0)
+        if job.input == "fail":
+            raise FailJob("as told")
+        return job.input
+
+    return mixed
+
+
+def enqueue_mixed(mixed: JobType[Any, Any]) -> None:
+    kinds = ["complete", "continue", "reschedule", "fail"] * 3
+    chains.enqueue_many([mixed.item(kind) for kind in kinds])
+
+
+def all_ended() -> bool:
+    return Job.objects.with_status("completed").count() == 12 and Job.objects.with_status("failed").count() == 3
+
+
+def left() -> list[Any]:
+    return list(Job.objects.incomplete().values_list("input", "status", "attempt", "crashes", "leased_by"))
+
+
+@pytest.mark.parametrize("method", ["claim", "next_due", "finish", "reschedule", "fail", "renew", "reap"])
+def test_a_step_that_raises_is_tried_again(
+    mixed: JobType[Any, Any],
+    start_worker: StartWorker,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    events: Events,
+    method: str,
+) -> None:
+    failing = FailsFirst(getattr(store, method), ERRORS)
+    monkeypatch.setattr(store, method, failing)
+    enqueue_mixed(mixed)
+    start_worker(poll_seconds=0.3)
+    until(all_ended, what=left)
+    if method in ("claim", "next_due", "reap"):
+        until(lambda: not failing.errors and failing.calls > len(ERRORS))
+    assert not any(event.fatal for event in events.of(ThreadFailed))
+
+
+def test_a_claim_whose_answer_is_lost_costs_a_lease_and_no_job(
+    mixed: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "claim", FailsFirst(store.claim, (OperationalError("cut"),), late=True))
+    enqueue_mixed(mixed)
+    start_worker(poll_seconds=0.3)
+    until(all_ended, what=left)
+
+
+def test_a_result_whose_answer_is_lost_is_written_once(
+    mixed: JobType[Any, Any],
+    start_worker: StartWorker,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    events: Events,
+) -> None:
+    """The commit went through, its answer did not: the retry finds nothing to do, and undoes nothing."""
+    for method in ("finish", "reschedule", "fail"):
+        monkeypatch.setattr(store, method, FailsFirst(getattr(store, method), (OperationalError("cut"),), late=True))
+    enqueue_mixed(mixed)
+    start_worker(poll_seconds=0.3)
+    until(all_ended, what=left)
+    assert Job.objects.count() == 15
+    assert not Job.objects.filter(crashes__gt=0).exists()
+
+
+def test_a_slot_that_raises_costs_a_lease_and_no_job(
+    mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Attempt, "run", FailsFirst(Attempt.run, ERRORS))
+    enqueue_mixed(mixed)
+    start_worker(poll_seconds=0.3)
+    until(all_ended, what=left)
+
+
+def test_an_attempt_that_ran_but_could_not_tidy_up_costs_a_lease_and_no_job(
+    mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Attempt, "run", FailsFirst(Attempt.run, ERRORS, late=True))
+    enqueue_mixed(mixed)
+    start_worker(poll_seconds=0.3)
+    until(all_ended, what=left)
+
+
+def test_an_attempt_that_cannot_be_made_does_not_harm_those_claimed_with_it(
+    mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init = Attempt.__init__
+    failures = [MemoryError()]
+
+    def fails_for_one(self: Attempt, job: Any, *args: Any, **kwargs: Any) -> None:
+        if '"fail"' in job.input and failures:
+            raise failures.pop()
+        init(self, job, *args, **kwargs)
+
+    monkeypatch.setattr(Attempt, "__init__", fails_for_one)
+    enqueue_mixed(mixed)
+    start_worker(slots=12, poll_seconds=0.3)
+    until(all_ended, what=left)
+
+
+def test_a_failure_that_cannot_be_tidied_up_ends_no_thread(
+    mixed: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is so broken that closing it raises, too."""
+    errors = (InterfaceError("connection already closed"), ValueError("a bug"))
+    tidy = FailsFirst(threads.tidy, errors)
+    monkeypatch.setattr(threads, "tidy", tidy)
+    monkeypatch.setattr(store, "claim", FailsFirst(store.claim, ERRORS))
+    monkeypatch.setattr(store, "finish", FailsFirst(store.finish, ERRORS))
+    enqueue_mixed(mixed)
+    start_worker(poll_seconds=0.3)
+    until(all_ended, what=left)
+    assert not tidy.errors
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no disk"), MemoryError()])
+def test_a_sink_that_raises_changes_nothing(
+    mixed: JobType[Any, Any], start_worker: StartWorker, error: BaseException
+) -> None:
+    def broken(event: Event) -> None:
+        raise error
+
+    add_sink(broken)
+    try:
+        enqueue_mixed(mixed)
+        start_worker(poll_seconds=0.3)
+        until(all_ended, what=left)
+    finally:
+        remove_sink(broken)
+
+
+@pytest.mark.parametrize("method", ["claim", "finish", "renew", "reap"])
+def test_a_part_that_always_fails_ends_the_worker_with_code_1(
+    mixed: JobType[Any, Any],
+    make_worker: StartWorker,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    events: Events,
+    method: str,
+) -> None:
+    def bug(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(store, method, bug)
+    gate = threading.Event()
+    if method == "finish":  # the outcome cannot be written as failed either
+        monkeypatch.setattr(store, "fail", bug)
+        mixed.enqueue("complete")
+    elif method == "renew":
+        hold_a_lease(mixed, gate)
+    assert make_worker(shutdown_seconds=0).run() == 1
+    gate.set()
+    failures = [event.failures for event in events.of(ThreadFailed)]
+    assert (failures, events.of(ThreadFailed)[-1].fatal) == (list(range(1, 11)), True)
+
+
+def hold_a_lease(mixed: JobType[Any, Any], gate: threading.Event) -> None:
+    processor = mixed.processor
+    assert processor is not None
+    object.__setattr__(processor, "function", lambda job: gate.wait(20))
+    mixed.enqueue("complete")
+
+
+@pytest.mark.parametrize("error", [OperationalError("no route"), InterfaceError("connection already closed")])
+def test_a_database_that_is_away_is_waited_for(
+    mixed: JobType[Any, Any],
+    start_worker: StartWorker,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(store, "claim", FailsFirst(store.claim, (error,) * 25))
+    chain = mixed.enqueue("complete")
+    worker = start_worker(poll_seconds=0.3)
+    until_completed(chain)
+    assert not worker.failed
+
+
+def test_an_outcome_that_cannot_be_written_does_not_harm_its_batch(
+    processors: Processors, start_worker: StartWorker, events: Events
+) -> None:
+    """One of ten continuations meets a row that must not exist."""
+    together = threading.Barrier(10, timeout=15)
+
+    @processors.register("worker.continues")
+    def continues(job: RunningJob[int]) -> Any:
+        if job.input < 0:
+            return None
+        together.wait()
+        return job.continue_with("worker.continues", -1)
+
+    enqueued = chains.enqueue_many([continues.item(number) for number in range(10)])
+    poisoned = enqueued[4]
+    twin = continues.enqueue(-1, delay=3600).current_job
+    Job.objects.filter(pk=twin.pk).update(chain_id=poisoned.id, chain_index=1)
+    start_worker(slots=10)
+    until(lambda: Job.objects.with_status("completed").count() == 18, what=left)
+    first = Job.objects.get(pk=poisoned.id)
+    assert (first.status, first.attempt) == ("failed", 1)
+    assert "DuplicateJobId" in str(first.last_error)
+    assert FailedAttempt.objects.filter(job=first).count() == 1
+    until(lambda: len(events.of(AttemptEnded)) == 19)
+    assert stays(lambda: len(events.of(AttemptEnded)) == 19, 0.2)
+
+
+def test_an_attempt_is_reported_once_although_its_batch_was_tried_again(
+    processors: Processors,
+    start_worker: StartWorker,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    events: Events,
+) -> None:
+    """Each outcome of a batch is written on its own after a bug, and the database goes away in the middle of it."""
+    is_batch_full = threading.Event()
+    fail = FailsFirst(store.fail, (ValueError("a bug"), None, OperationalError("cut")))
+    finish = store.finish
+
+    def waits_for_a_batch(jobs: Any) -> Any:
+        is_batch_full.wait(10)
+        return finish(jobs)
+
+    @processors.register("worker.two_kinds")
+    def two_kinds(job: RunningJob[bool]) -> None:
+        if job.input:
+            raise FailJob("as told")
+
+    monkeypatch.setattr(store, "finish", waits_for_a_batch)
+    monkeypatch.setattr(store, "fail", fail)
+    worker = start_worker(slots=7)
+    two_kinds.enqueue(False)
+    until(lambda: Job.objects.with_status("running").count() == 1)
+    chains.enqueue_many([two_kinds.item(number % 2 == 0) for number in range(6)])
+    until(lambda: Job.objects.with_status("running").count() == 7 and not worker.slots.running)
+    is_batch_full.set()
+    until(lambda: Job.objects.incomplete().count() == 0 and not fail.errors, what=left)
+    until(lambda: len({event.job_id for event in events.of(AttemptEnded)}) == 7)
+    assert stays(lambda: len(events.of(AttemptEnded)) == 7, 0.3)

@@ -1,0 +1,42 @@
+"""A worker as a process of its own: how it starts, and how it ends by itself."""
+
+from typing import Any
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.models import Job
+from tests.chaos.app import jobs
+from tests.worker.processes import StartProcess
+
+pytestmark = pytest.mark.slow
+
+
+def test_burst_and_max_jobs_end_the_process_with_code_0(start_process: StartProcess) -> None:
+    chains.enqueue_many([jobs.nothing.item() for _ in range(10)])
+    assert start_process("--max-jobs", "4").wait() == 0
+    assert Job.objects.with_status("completed").count() == 4
+    assert start_process("--burst").wait() == 0
+    assert Job.objects.with_status("completed").count() == 10
+
+
+def test_a_worker_that_gives_up_ends_the_process_with_code_1(start_process: StartProcess) -> None:
+    jobs.nothing.enqueue()
+    process = start_process("--burst", FAILING="claim")
+    assert process.wait(60) == 1
+    assert "10 in a row), the worker gives up: ValueError" in process.output
+    assert Job.objects.with_status("pending").count() == 1
+
+
+@pytest.mark.parametrize("notifier", [{"BACKEND": "no.such.Notifier"}, {"OPTIONS": {"colour": "red"}}, {"URL": "x"}])
+def test_a_notifier_that_cannot_be_used_is_a_clear_error_before_any_job_runs(
+    start_process: StartProcess, notifier: dict[str, Any]
+) -> None:
+    job = jobs.write.enqueue(0.2).current_job
+    process = start_process(jobchains={"NOTIFIER": notifier})
+    assert process.wait() == 1
+    assert "NOTIFIER" in process.output
+    assert "NOTIFIER" in process.output
+    assert "Traceback" not in process.output
+    job.refresh_from_db()
+    assert (job.status, job.lease_number) == ("pending", 0)

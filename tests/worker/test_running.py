@@ -1,0 +1,163 @@
+"""Which jobs a worker runs, and when it ends by itself."""
+
+import threading
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from django_jobchains import chains
+from django_jobchains.models import Job
+from django_jobchains.processors import JobType, Processors, Registry, RescheduleJob, RunningJob
+from tests.worker.fixtures import StartWorker
+from tests.worker.waiting import until, until_completed
+
+
+@pytest.fixture
+def double(processors: Processors) -> JobType[int, int]:
+    @processors.register("worker.double")
+    def double(job: RunningJob[int]) -> int:
+        return job.input * 2
+
+    return double
+
+
+def completed() -> int:
+    return Job.objects.with_status("completed").count()
+
+
+def test_due_jobs_run_and_keep_their_output(double: JobType[int, int], make_worker: StartWorker) -> None:
+    enqueued = [double.enqueue(number) for number in range(20)]
+    make_worker().run_until_idle()
+    assert [chain.refresh().output for chain in enqueued] == [number * 2 for number in range(20)]
+
+
+def test_run_until_idle_follows_chains_to_their_end(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("worker.count_down")
+    def count_down(job: RunningJob[int]) -> Any:
+        return job.continue_with("worker.count_down", job.input - 1) if job.input else "zero"
+
+    chain = count_down.enqueue(30)
+    make_worker().run_until_idle()
+    assert chain.refresh().output == "zero"
+    assert chain.jobs.count() == 31
+
+
+def test_run_until_idle_leaves_jobs_of_the_future(double: JobType[int, int], make_worker: StartWorker) -> None:
+    later = double.enqueue(1, delay=3600)
+    make_worker().run_until_idle()
+    assert (later.refresh().status, later.current_job.attempt) == ("pending", 0)
+
+
+def test_run_until_idle_says_when_there_is_still_work(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("worker.endless")
+    def endless(job: RunningJob[None]) -> None:
+        job.signal.wait(60)
+        job.signal.raise_if_aborted()
+
+    endless.enqueue()
+    with pytest.raises(TimeoutError):
+        make_worker(shutdown_seconds=0).run_until_idle(timeout=0.3)
+
+
+def test_a_started_worker_runs_what_is_enqueued_later(double: JobType[int, int], start_worker: StartWorker) -> None:
+    worker = start_worker()
+    chain = double.enqueue(4)
+    until_completed(chain)
+    assert worker.stop() == 0
+
+
+def test_burst_ends_when_nothing_is_due(double: JobType[int, int], make_worker: StartWorker) -> None:
+    chains.enqueue_many([double.item(number) for number in range(50)])
+    assert make_worker(burst=True).run() == 0
+    assert completed() == 50
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_max_jobs_is_kept_exactly(double: JobType[int, int], make_worker: StartWorker, slots: int) -> None:
+    chains.enqueue_many([double.item(number) for number in range(60)])
+    assert make_worker(slots=slots, max_jobs=37).run() == 0
+    assert completed() == 37
+    assert Job.objects.filter(status="pending", attempt=0, lease_number=0).count() == 23
+
+
+def test_max_jobs_counts_attempts_that_did_not_complete(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("worker.later")
+    def later(job: RunningJob[None]) -> None:
+        raise RescheduleJob(delay=3600)
+
+    chains.enqueue_many([later.item() for _ in range(3)])
+    assert make_worker(max_jobs=2).run() == 0
+    assert sorted(Job.objects.values_list("attempt", flat=True)) == [0, 1, 1]
+
+
+def test_only_the_named_queues_are_served(double: JobType[int, int], make_worker: StartWorker) -> None:
+    names = ["default", "mail", "reports"]
+    chains.enqueue_many([double.item(1, queue=name) for name in names])
+    make_worker(queues=["mail", "reports"]).run_until_idle()
+    assert set(Job.objects.with_status("completed").values_list("queue", flat=True)) == {"mail", "reports"}
+
+
+def test_types_are_names_or_patterns(processors: Processors, make_worker: StartWorker) -> None:
+    for name in ("shop.ship", "shop.charge", "mail.send", "mail.fetch"):
+        processors.register(name)(lambda job: None).enqueue()
+    make_worker(types=["shop.*", "mail.fetch"]).run_until_idle()
+    left = Job.objects.with_status("pending").values_list("type_name", "attempt")
+    assert list(left) == [("mail.send", 0)]
+
+
+def test_a_type_without_a_processor_here_is_not_claimed(double: JobType[int, int], make_worker: StartWorker) -> None:
+    unknown = [JobType[int, int]("worker.unknown").enqueue(number) for number in range(3)]
+    known = double.enqueue(1)
+    make_worker(slots=1).run_until_idle()
+    assert known.refresh().status == "completed"
+    assert list(Job.objects.of_type("worker.unknown").values_list("status", "attempt", "lease_number")) == [
+        ("pending", 0, 0)
+    ] * len(unknown)
+
+
+def test_a_type_whose_processor_is_gone_is_handed_back(
+    double: JobType[int, int], processors: Processors, make_worker: StartWorker
+) -> None:
+    worker = make_worker(max_jobs=1)
+    gone: JobType[Any, Any] = processors.register("worker.gone")(lambda job: None)
+    gone_worker = make_worker()
+    del processors.by_name["worker.gone"]
+    job = gone.enqueue().current_job
+    gone_worker.start()
+    until(lambda: Job.objects.filter(pk=job.pk, lease_number__gt=0, status="pending").exists())
+    gone_worker.stop()
+    job.refresh_from_db()
+    assert (job.status, job.attempt, job.last_error) == ("pending", 0, None)
+    double.enqueue(1)
+    assert worker.run() == 0
+    assert completed() == 1
+
+
+def test_the_most_urgent_jobs_run_first(processors: Processors, make_worker: StartWorker) -> None:
+    order: list[int] = []
+    urgent: JobType[Any, Any] = processors.register("worker.urgent")(lambda job: order.append(job.input))
+    chains.enqueue_many([urgent.item(number, priority=number) for number in (1, 5, 3, -2, 4)])
+    make_worker(slots=1).run_until_idle()
+    assert order == [5, 4, 3, 1, -2]
+
+
+def test_so_many_attempts_run_at_once_as_there_are_slots(processors: Processors, start_worker: StartWorker) -> None:
+    together = threading.Barrier(4, timeout=15)
+    meet: JobType[Any, Any] = processors.register("worker.meet")(lambda job: together.wait() >= 0)
+    chains.enqueue_many([meet.item() for _ in range(4)])
+    start_worker(slots=4)
+    until(lambda: completed() == 4)
+
+
+@pytest.mark.parametrize("options", [{"slots": 0}, {"max_jobs": 0}, {"types": ["nothing.*"]}])
+def test_options_that_cannot_work_are_refused(
+    double: JobType[int, int], make_worker: StartWorker, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ImproperlyConfigured):
+        make_worker(**options)
+
+
+def test_a_worker_without_processors_is_refused(registry: Registry, make_worker: StartWorker) -> None:
+    with pytest.raises(ImproperlyConfigured, match="Registered: none"):
+        make_worker()
