@@ -193,8 +193,7 @@ class Store(Interventions):
 
     def reschedule(self, tries: Sequence[FailedTry], effects: Effects | None = None) -> dict[AttemptKey, str]:
         """Records failed attempts and makes their jobs pending again; the statuses of those that held their lease."""
-        run_at = self._latest("d.run_at", self._after("clock.now", "d.delay_seconds"))
-        return self._end_failed(tries, f"{self._unless_cancelled('pending')}, run_at = {run_at}", effects)
+        return self._end_failed(tries, f"{self._unless_cancelled('pending')}, run_at = {self._planned}", effects)
 
     def fail(self, tries: Sequence[FailedTry], effects: Effects | None = None) -> dict[AttemptKey, str]:
         """Records failed attempts and gives their jobs up; the statuses of those that still held their lease."""

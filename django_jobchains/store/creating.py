@@ -92,14 +92,13 @@ class Creating(Blocking):
 
     @property
     def _insert_sql(self) -> str:
-        run_at = self._latest("d.run_at", self._after("clock.now", "d.delay_seconds"))
         return (
             f"INSERT INTO {self.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority, run_at, "
             "max_attempts, input, status, deduplication_key, on_blocker_failure, finished_at, attempt, "
             "lease_number, crashes, created_at) "
             "SELECT d.id, d.chain_id, d.chain_index, d.chain_type_name, d.type_name, d.queue, d.priority, "
-            f"{run_at}, d.max_attempts, d.input{self.json_cast}, COALESCE(d.status, 'pending'), d.deduplication_key, "
-            "d.on_blocker_failure, CASE d.status WHEN 'cancelled' THEN clock.now END, 0, "
+            f"{self._planned}, d.max_attempts, d.input{self.json_cast}, COALESCE(d.status, 'pending'), "
+            "d.deduplication_key, d.on_blocker_failure, CASE d.status WHEN 'cancelled' THEN clock.now END, 0, "
             "COALESCE(d.lease_number, 0), 0, clock.now "
             f"FROM {self._rows(_COLUMNS)} CROSS JOIN {self.clock} WHERE true "
             f"RETURNING id, {self._as_text('created_at')}"

@@ -69,6 +69,11 @@ class Dialect(ABC):
     def _latest(self, first: str, second: str) -> str:
         """SQL of the later of two times; the first may be NULL."""
 
+    @property
+    def _planned(self) -> str:
+        """SQL of the time a row ``d`` asks for: its ``run_at``, or so far from now, whichever is later."""
+        return self._latest("d.run_at", self._after("clock.now", "d.delay_seconds"))
+
     @abstractmethod
     def _held(self, alias: str) -> str:
         """SQL that ends a SELECT: lock these rows, after whoever has them, and look at them again."""

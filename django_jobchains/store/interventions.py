@@ -104,9 +104,8 @@ class Interventions(Creating):
             for job_id, status in self._lock_known(job_ids).items():
                 if status != "pending":
                     raise JobNotRunnable(job_id, status)
-            time = self._latest("d.run_at", self._after("clock.now", "d.delay_seconds"))
             rows = self._fetch(
-                f"UPDATE {self.job} AS job SET run_at = {time} "
+                f"UPDATE {self.job} AS job SET run_at = {self._planned} "
                 f"FROM {self._row('run_at timestamptz, delay_seconds float')} CROSS JOIN {self.clock} "
                 f"WHERE job.id {self._any(self._ids_sql)} RETURNING type_name",
                 [run_at and self._time_text(run_at), delay_seconds, ids_json(job_ids)],
