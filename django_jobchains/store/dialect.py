@@ -51,7 +51,8 @@ class Dialect(ABC):
     def clock(self) -> str:
         """SQL of the time a statement writes, one for all its rows; a table with the column ``now``."""
         time = self._after(self._clock, str(self.ahead_seconds)) if self.ahead_seconds else self._clock
-        return f"(SELECT {time} AS now) AS clock"
+        # A sub-select of its own: it is read once, also by a plan that looks at the clock again for each row.
+        return f"(SELECT (SELECT {time}) AS now) AS clock"
 
     @abstractmethod
     def _rows(self, columns: str, name: str = "d") -> str:
