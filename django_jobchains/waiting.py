@@ -69,8 +69,9 @@ async def await_chain(chain_id: UUID, timeout: float | None, *, using: str | Non
         waiter = Waiter(chain_id, lambda: loop.call_soon_threadsafe(changed.set), is_uncommitted=ending is not None)
         with get_watch(using).watching(waiter):
             for seconds in waiter.patience(timeout):
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), seconds)
+                with suppress(TimeoutError):  # not wait_for: in Python 3.11 it may lose a cancellation
+                    async with asyncio.timeout(seconds):
+                        await changed.wait()
                 changed.clear()
         ending = waiter.ending
     return _result(chain_id, ending, timeout)

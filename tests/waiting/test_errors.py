@@ -147,6 +147,26 @@ def test_a_task_that_is_cancelled_leaves_no_waiter() -> None:
 
 
 @pytest.mark.usefixtures("no_poll")
+@pytest.mark.parametrize("moments", range(6))
+def test_a_task_that_is_cancelled_when_it_is_just_told_something_ends(looks: Looks, moments: int) -> None:
+    chain = approval.enqueue()
+
+    async def cancel() -> None:
+        task = asyncio.create_task(chain.aresult(10))
+        await asyncio.to_thread(until_waiting, 1)
+        await asyncio.to_thread(looks.until_settled)
+        waiting.get_watch("default")._waiters[chain.id][0]._notify()
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert waiter_count() == 0
+
+
+@pytest.mark.usefixtures("no_poll")
 def test_a_timeout_around_it_is_the_callers() -> None:
     chain = approval.enqueue()
 
