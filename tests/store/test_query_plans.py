@@ -37,6 +37,7 @@ def _backlog(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Itera
             add(cursor, 5_000, SHIP, "pending", 100, "1 day")
             add(cursor, 2_000, SHIP, "running", 0, "-1 hour")
             add(cursor, 10_000, "shop.blocked", "blocked", 0, "-1 hour")
+            analyze(cursor)  # or the links may be made by a plan for an empty table, in minutes
             add_links(cursor, "shop.blocked", "shop.unserved", is_open=True)
             add_links(cursor, "shop.blocked", SHIP, is_open=False)
             add_failed_attempts(cursor)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -59,6 +60,11 @@ class WorkerProcess:
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
+
+    def stop(self) -> None:
+        """SIGSTOP, and waits until each of its threads stands still."""
+        self.signal(signal.SIGSTOP)
+        until(lambda: os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG), 15, lambda: self.output)
 
     def wait(self, seconds: float = 30) -> int:
         """Its exit code."""
