@@ -107,12 +107,12 @@ class Storm:
         until = time.monotonic() + self.seconds
         while time.monotonic() < until:
             [move] = rng.choices(self.moves, self.weights)
-            known = list(Job.objects.filter(chain_index=0).values_list("id", flat=True))
-            if len(known) < FEWEST_CHAINS:
-                move = self.enqueue
-            elif len(known) > MOST_CHAINS:
-                move = self.delete
             try:
+                known = list(Job.objects.filter(chain_index=0).values_list("id", flat=True))
+                if len(known) < FEWEST_CHAINS:
+                    move = self.enqueue
+                elif len(known) > MOST_CHAINS:
+                    move = self.delete
                 move(rng, known)
                 self.done[move.__name__] += 1
             except DOCUMENTED as error:
