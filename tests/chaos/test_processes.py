@@ -69,11 +69,11 @@ def test_two_workers_never_run_one_attempt(start_process: StartProcess) -> None:
 
 
 def pause(process: WorkerProcess) -> None:
-    """Stops it, but not while it holds SQLite's one write lock: nobody could take its jobs over."""
-    process.stop()
+    """Freezes it, but not while it holds SQLite's one write lock: nobody could take its jobs over."""
+    process.freeze()
     while connection.vendor == "sqlite" and _is_locked():
         process.signal(signal.SIGCONT)
-        process.stop()
+        process.freeze()
 
 
 def _is_locked() -> bool:

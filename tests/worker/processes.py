@@ -61,7 +61,7 @@ class WorkerProcess:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def stop(self) -> None:
+    def freeze(self) -> None:
         """SIGSTOP, and waits until each of its threads stands still."""
         self.signal(signal.SIGSTOP)
         until(lambda: os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG), 15, lambda: self.output)
