@@ -95,6 +95,8 @@ class Job(models.Model):
     completed_by = models.CharField(_("completed by"), max_length=200, null=True)  # noqa: DJ001
     #: Of the chain: each of its jobs carries it, so that the one that is not final can be found by it.
     deduplication_key = models.CharField(_("deduplication key"), max_length=KEY_LENGTH, null=True)  # noqa: DJ001
+    #: What was bound where the chain was enqueued (see ``context``): a tenant, an actor; NULL when nothing was.
+    context = models.JSONField(_("context"), null=True)
     #: A running job was asked to stop; whichever way its attempt ends, but by completing, it is cancelled.
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
     #: Of a job with blockers; NULL for one without.
@@ -191,6 +193,49 @@ class FailedAttempt(models.Model):
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} of job {self.job_id}"
+
+
+class WorkerPresence(models.Model):
+    """A worker that runs, or did until a moment ago: it renews its row. No job refers to it."""
+
+    #: New for each start of a worker: ``name:pid:…``, as in ``Job.leased_by``.
+    id = models.CharField(primary_key=True, max_length=200)
+    host = models.CharField(_("host"), max_length=255)
+    pid = models.PositiveIntegerField(_("process"))
+    version = models.CharField(_("version"), max_length=50)
+    slots = models.PositiveIntegerField(_("slots"))
+    busy = models.PositiveIntegerField(_("busy"))
+    #: Slots held by handlers that do not stop.
+    stuck = models.PositiveIntegerField(_("stuck"))
+    #: NULL: every queue.
+    queues = models.JSONField(_("queues"), null=True)
+    type_names = models.JSONField(_("types"))
+    is_stopping = models.BooleanField(_("stopping"))
+    started_at = models.DateTimeField(_("started at"))
+    heartbeat_at = models.DateTimeField(_("heartbeat at"))
+
+    class Meta:
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class QueueState(models.Model):
+    """What was said about a queue while workers run. A queue without a row is open and has no limit."""
+
+    name = models.CharField(_("name"), primary_key=True, max_length=QUEUE_LENGTH)
+    paused_at = models.DateTimeField(_("paused at"), null=True)
+    #: Attempts of this queue that run at once in one worker; NULL: as many as it has slots.
+    slot_limit = models.PositiveIntegerField(_("slot limit"), null=True)
+
+    class Meta:
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class ChainQuerySet(PagedQuerySet["Chain"]):

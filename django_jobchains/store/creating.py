@@ -18,7 +18,7 @@ CHUNK = 10_000
 _COLUMNS = (
     "id uuid, chain_id uuid, chain_index int, chain_type_name text, type_name text, queue text, priority int, "
     "run_at timestamptz, delay_seconds float, max_attempts int, input text, status text, deduplication_key text, "
-    "on_blocker_failure text, lease_number int"
+    "on_blocker_failure text, lease_number int, context text"
 )
 
 
@@ -82,6 +82,8 @@ class Creating(Blocking):
         }
         if job.lease_number:
             row["lease_number"] = job.lease_number
+        if job.context is not None:
+            row["context"] = job.context
         if job.deduplication_key is not None:
             row["deduplication_key"] = job.deduplication_key
         if job.blockers:
@@ -95,11 +97,11 @@ class Creating(Blocking):
         return (
             f"INSERT INTO {self.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority, run_at, "
             "max_attempts, input, status, deduplication_key, on_blocker_failure, finished_at, attempt, "
-            "lease_number, crashes, created_at) "
+            "lease_number, context, crashes, created_at) "
             "SELECT d.id, d.chain_id, d.chain_index, d.chain_type_name, d.type_name, d.queue, d.priority, "
             f"{self._planned}, d.max_attempts, d.input{self.json_cast}, COALESCE(d.status, 'pending'), "
             "d.deduplication_key, d.on_blocker_failure, CASE d.status WHEN 'cancelled' THEN clock.now END, 0, "
-            "COALESCE(d.lease_number, 0), 0, clock.now "
+            f"COALESCE(d.lease_number, 0), d.context{self.json_cast}, 0, clock.now "
             f"FROM {self._rows(_COLUMNS)} CROSS JOIN {self.clock} WHERE true "
             f"RETURNING id, {self._as_text('created_at')}"
         )

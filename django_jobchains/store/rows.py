@@ -39,6 +39,8 @@ class NewJob:
     is_cancelled: bool = False
     #: Of an id that may have been used before, and of which a stale attempt may still run.
     lease_number: int = 0
+    #: Stored for the handler, as a JSON text.
+    context: str | None = None
 
 
 class CreatedJob(NamedTuple):
@@ -85,6 +87,7 @@ class ClaimedJob(NamedTuple):
     last_error: str | None
     created_at: datetime
     deduplication_key: str | None
+    context: str | None = None
 
     @property
     def key(self) -> AttemptKey:
