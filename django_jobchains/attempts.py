@@ -4,6 +4,7 @@
 whoever ran it: a completed job in a batch with others, a failed one in a transaction of its own.
 """
 
+import math
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -85,12 +86,21 @@ class Attempt:
         self.store = store
         self.signal = signal or AbortSignal()
         self.phases = AttemptPhases(job, processor, policy.lease, store, registry, self.signal)
+        #: Monotonic time at which it is asked to stop.
+        self.expires_at = math.inf
         #: An input that cannot be read will not get better: no other attempt.
         self._has_input = False
+
+    def outcomes(self) -> list[Outcome]:
+        """Runs it; what is to be written, nothing if it was written in its stead."""
+        outcome = self.run()
+        return [] if self.is_disowned else [outcome]
 
     def run(self) -> Outcome:
         """Runs the handler on this thread; whatever it does, returns how the attempt ended."""
         started = time.perf_counter()
+        if self.policy.timeout_seconds is not None:
+            self.expires_at = time.monotonic() + self.policy.timeout_seconds
         try:
             self.phases.begin()
             outcome = self._complete(self._handle())
@@ -110,7 +120,8 @@ class Attempt:
         return self.processor.function(running)
 
     def _complete(self, result: Any) -> Outcome:
-        self.signal.is_over = True
+        if not self.signal.end():
+            raise LeaseLost(self.job.id, self.signal.reason or "error")
         self.phases.check_after_handler()
         finished = self._finished(result)
         if not self.phases.is_open:
@@ -147,13 +158,33 @@ class Attempt:
             logger.exception("Job %s is completed; an error after its commit changes nothing.", self.job.id)
 
     def _not_completed(self, error: BaseException) -> Outcome:
-        self.signal.is_over = True
+        self.signal.end()
         self.phases.give_up(error)
         if isinstance(error, LeaseLost):
             return Outcome(self.job, Ending.ABANDONED, error=str(error))
         if isinstance(error, JobAborted) and self.signal.reason == "worker_stopping":
             return Outcome(self.job, Ending.HANDED_BACK, error=str(error))
         return self._failed_try(error)
+
+    def disown(self, error: BaseException, stack: str) -> list[Outcome]:
+        """From another thread: it does not stop. The outcome to write in its stead; none when it is about to end.
+
+        ``stack``: where it hangs. The attempt goes on, and writes nothing any more.
+        """
+        if not self.signal.disown():
+            return []
+        outcome = self._failed_try(error)
+        if outcome.failed:
+            outcome.failed.traceback = stack
+        return [outcome]
+
+    @property
+    def jobs(self) -> tuple[ClaimedJob, ...]:
+        return (self.job,)
+
+    @property
+    def is_disowned(self) -> bool:
+        return self.signal.is_disowned
 
     def _failed_try(self, error: BaseException) -> Outcome:
         is_last = self._is_last(error)

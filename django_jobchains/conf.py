@@ -38,6 +38,12 @@ class Settings:
     BACKOFF_JITTER: float = 0.1
     #: Attempts before a job fails; None: for ever.
     MAX_ATTEMPTS: int | None = None
+    #: How long an attempt may take before it is asked to stop; None: for ever.
+    TIMEOUT_SECONDS: float | None = None
+    #: How long a handler that was asked to stop may go on before its slot counts as stuck and is replaced,
+    STUCK_SECONDS: float = 10
+    #: and how many such slots of one worker are replaced.
+    MAX_STUCK_SLOTS: int = 10
     #: Lost leases (a worker died or hung) before a job fails.
     MAX_CRASHES: int = 10
     #: How long a stopping worker lets running handlers end by themselves.
@@ -57,6 +63,8 @@ class Settings:
             raise ImproperlyConfigured("JOBCHAINS['BACKOFF_JITTER'] is a share: 0 to 1.")
         if self.MAX_ATTEMPTS is not None and self.MAX_ATTEMPTS < 1:
             raise ImproperlyConfigured("JOBCHAINS['MAX_ATTEMPTS'] must be 1 or more, or None for no limit.")
+        if self.TIMEOUT_SECONDS is not None and not self.TIMEOUT_SECONDS > 0:
+            raise ImproperlyConfigured("JOBCHAINS['TIMEOUT_SECONDS'] must be above 0, or None for no limit.")
 
 
 _POSITIVE = (
@@ -68,6 +76,8 @@ _POSITIVE = (
     "BACKOFF_INITIAL_SECONDS",
     "BACKOFF_MULTIPLIER",
     "BACKOFF_MAXIMUM_SECONDS",
+    "STUCK_SECONDS",
+    "MAX_STUCK_SLOTS",
     "MAX_CRASHES",
     "SHUTDOWN_SECONDS",
     "MAX_PAYLOAD_BYTES",

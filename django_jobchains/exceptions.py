@@ -208,6 +208,14 @@ class JobAborted(JobchainsError):
         super().__init__(f"The attempt was asked to stop: {reason.replace('_', ' ')}.")
 
 
+class HandlerStuck(JobchainsError):
+    def __init__(self, reason: str, seconds: float) -> None:
+        self.reason = reason
+        super().__init__(f"The handler was asked to stop ({reason.replace('_', ' ')}) and did not within {seconds:g} "
+                         "seconds. Its thread is left to it: look at job.signal, or give calls that wait a time limit."
+                         )  # fmt: skip
+
+
 class RescheduleJob(Exception):
     """Raise in a handler to try again exactly then, instead of after the backoff.
 

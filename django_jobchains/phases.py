@@ -122,7 +122,8 @@ class AttemptPhases:
         self._atomic = atomic
         self._depth = self._open_blocks()
         found = self.store.lock(self.job.id)
-        self.signal.is_row_locked = True
+        if not self.signal.lock_row():
+            raise LeaseLost(self.job.id, self.signal.reason or "error")
         return found
 
     def _check_inside(self) -> None:

@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django_jobchains.conf import get_settings
 
@@ -52,19 +53,30 @@ class Policy:
     backoff: Backoff | None = None
     lease: Lease | None = None
     max_attempts: int | None = None
+    #: A timedelta or seconds; ``math.inf``: for ever, whatever the next of them says.
+    timeout: timedelta | float | None = None
 
     def __post_init__(self) -> None:
+        if self.timeout is not None and not (self.timeout_seconds or 0) > 0:
+            raise ValueError("A timeout is more than 0 seconds; leave it out for none.")
         if self.max_attempts is not None and self.max_attempts < 1:
             raise ValueError("max_attempts is 1 or more; leave it out for no limit.")
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        timeout = self.timeout
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        return None if seconds is None else max(seconds, 0)
 
 
 @dataclass(frozen=True)
 class AttemptPolicy:
-    """What holds for an attempt once everybody was asked. ``max_attempts`` None: it is tried for ever."""
+    """What holds for an attempt once everybody was asked. None: it is tried for ever, it may take for ever."""
 
     backoff: Backoff
     lease: Lease
     max_attempts: int | None
+    timeout_seconds: float | None = None
 
 
 def resolve(*policies: Policy) -> AttemptPolicy:
@@ -80,6 +92,9 @@ def resolve(*policies: Policy) -> AttemptPolicy:
         backoff=next((policy.backoff for policy in policies if policy.backoff), backoff),
         lease=next((policy.lease for policy in policies if policy.lease), Lease(settings.LEASE_SECONDS)),
         max_attempts=next((policy.max_attempts for policy in policies if policy.max_attempts), settings.MAX_ATTEMPTS),
+        timeout_seconds=next(
+            (policy.timeout_seconds for policy in policies if policy.timeout), settings.TIMEOUT_SECONDS
+        ),
     )
 
 

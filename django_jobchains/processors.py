@@ -7,6 +7,7 @@ The modules are found when the apps are ready. The registry is ``apps.get_app_co
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
@@ -72,6 +73,8 @@ class Processor:
     retry: RetryRule
     queue: str | None
     priority: int | None
+    #: The most jobs its function takes at once, as a ``Batch``; None: one, as a ``RunningJob``.
+    batch_limit: int | None = None
 
 
 class RegisterOptions(TypedDict, total=False):
@@ -87,6 +90,8 @@ class RegisterOptions(TypedDict, total=False):
     backoff: Backoff | None
     lease: Lease | None
     max_attempts: int | None
+    timeout: timedelta | float | None
+    batch_limit: int | None
     retry_if: Callable[[BaseException], bool] | None
     fail_on: tuple[type[BaseException], ...] | type[BaseException]
     queue: str | None
@@ -102,9 +107,10 @@ class Processors:
         backoff: Backoff | None = None,
         lease: Lease | None = None,
         max_attempts: int | None = None,
+        timeout: timedelta | float | None = None,
         queue: str | None = None,
     ) -> None:
-        self.policy = Policy(backoff, lease, max_attempts)
+        self.policy = Policy(backoff, lease, max_attempts, timeout)
         self.queue = queue if queue is None else checked_queue(queue)
         self.by_name: dict[str, Processor] = {}
 
@@ -135,6 +141,8 @@ class Processors:
         backoff: Backoff | None = None,
         lease: Lease | None = None,
         max_attempts: int | None = None,
+        timeout: timedelta | float | None = None,
+        batch_limit: int | None = None,
         retry_if: Callable[[BaseException], bool] | None = None,
         fail_on: tuple[type[BaseException], ...] | type[BaseException] = (),
         queue: str | None = None,
@@ -143,11 +151,15 @@ class Processors:
         """Registers the decorated function as the processor of a job type, and returns that type.
 
         ``name`` is the name of a new type (input and output from the annotations, or ``input=`` and ``output=``), or a
-        declared ``JobType``. ``mode="atomic"`` runs the whole handler in the completion transaction. ``fail_on`` and
-        ``retry_if`` say which errors end the job at once. Raises ``DuplicateJobType`` and ``RegistryError``.
+        declared ``JobType``. ``mode="atomic"`` runs the whole handler in the completion transaction. After
+        ``timeout``, a timedelta or seconds, ``job.signal`` says ``timed_out``. With ``batch_limit`` the function takes
+        a ``Batch`` of up to so many jobs. ``fail_on`` and ``retry_if`` say which errors end the job at once. Raises
+        ``DuplicateJobType`` and ``RegistryError``.
         """
         if mode not in ("staged", "atomic"):
             raise RegistryError(f"mode={mode!r}: 'staged' or 'atomic'.")
+        if batch_limit is not None and batch_limit < 1:
+            raise RegistryError(f"batch_limit={batch_limit!r}: 1 or more; leave it out for one job at a time.")
 
         def decorate(function: Callable[[RunningJob[Any]], Any]) -> JobType[Any, Any]:
             _check_function(function)
@@ -169,10 +181,11 @@ class Processors:
                 job_type=job_type,
                 function=function,
                 mode=mode,
-                policies=(Policy(backoff, lease, max_attempts), self.policy),
+                policies=(Policy(backoff, lease, max_attempts, timeout), self.policy),
                 retry=RetryRule(fail_on if isinstance(fail_on, tuple) else (fail_on,), retry_if),
                 queue=self.queue if queue is None else checked_queue(queue),
                 priority=priority if priority is None else checked_priority(priority),
+                batch_limit=batch_limit,
             )
             return self._add(processor)
 

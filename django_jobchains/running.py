@@ -1,6 +1,7 @@
 """What a handler receives: the running job, its abort signal, and the continuation it may return."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -35,11 +36,17 @@ class AbortSignal:
     def __init__(self) -> None:
         self._event: threading.Event | None = None
         self._callbacks: list[Callable[[], object]] = []
+        #: Of the library itself, which does not wait in them.
+        self.listeners: list[Callable[[], object]] = []
         self.reason: AbortReason | None = None
+        #: When it was asked to stop; monotonic.
+        self.aborted_at: float | None = None
         #: While a transaction of the attempt itself has the job's row locked: then nobody else can take the job.
         self.is_row_locked = False
         #: The handler has returned: nobody is left to tell. A lost lease is seen when the outcome is written.
         self.is_over = False
+        #: It did not stop: the worker wrote the outcome in its stead, and the attempt may write nothing any more.
+        self.is_disowned = False
 
     @property
     def aborted(self) -> bool:
@@ -59,29 +66,51 @@ class AbortSignal:
         return self._event.wait(seconds)
 
     def on_abort(self, callback: Callable[[], object]) -> None:
-        """Calls back once on abort, on the thread that aborts; at once when it happened already."""
+        """Calls back once on abort, on a thread of its own; at once, on this one, when it happened already."""
         with self._lock:
             if not self.aborted:
                 self._callbacks.append(callback)
                 return
-        _call(callback)
+        _call_all([callback])
 
     def abort(self, reason: AbortReason) -> None:
         with self._lock:
             if self.aborted:
                 return
-            self.reason = reason
+            self.reason, self.aborted_at = reason, time.monotonic()
         if self._event is not None:
             self._event.set()
-        for callback in self._callbacks:
-            _call(callback)
+        _call_all(self.listeners)
+        if self._callbacks:  # they may take their time, and this thread has other attempts to look after
+            threading.Thread(target=_call_all, args=[self._callbacks], name="jobchains-on-abort", daemon=True).start()
+
+    # Between the attempt and the worker that may disown it
+
+    def lock_row(self) -> bool:
+        """The attempt has the row locked; False when it was disowned meanwhile and must let it go."""
+        with self._lock:
+            self.is_row_locked = not self.is_disowned
+            return self.is_row_locked
+
+    def end(self) -> bool:
+        """The handler has returned; False when its outcome comes too late."""
+        with self._lock:
+            self.is_over = not self.is_disowned
+            return self.is_over
+
+    def disown(self) -> bool:
+        """The worker writes the outcome; False when the attempt is about to do so itself."""
+        with self._lock:
+            self.is_disowned = not (self.is_over or self.is_row_locked)
+            return self.is_disowned
 
 
-def _call(callback: Callable[[], object]) -> None:
-    try:
-        callback()
-    except Exception:
-        logger.exception("An on_abort callback failed.")
+def _call_all(callbacks: Sequence[Callable[[], object]]) -> None:
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception:
+            logger.exception("An on_abort callback failed.")
 
 
 @dataclass(frozen=True)

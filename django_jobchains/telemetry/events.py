@@ -73,6 +73,18 @@ class LeaseLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptStuck(Event):
+    """A handler was asked to stop and does not: its slot is lost to it. ``stack`` says where it is."""
+
+    job_id: UUID
+    type_name: str
+    reason: str
+    #: Slots of the worker that are held so.
+    stuck: int
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadFailed(Event):
     """A part of the worker failed and is tried again after a wait; ``fatal``: the worker gives up."""
 

@@ -3,7 +3,15 @@
 from dataclasses import asdict
 from logging import DEBUG, ERROR, INFO, WARNING, getLogger
 
-from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, Event, JobReaped, LeaseLost, ThreadFailed
+from django_jobchains.telemetry.events import (
+    AttemptEnded,
+    AttemptStuck,
+    BlockedJobsSwept,
+    Event,
+    JobReaped,
+    LeaseLost,
+    ThreadFailed,
+)
 
 logger = getLogger("django_jobchains")
 
@@ -19,7 +27,7 @@ def _level(event: Event) -> int:
         return {"completed": DEBUG, "cancelled": INFO, "handed_back": INFO, "failed": ERROR}.get(event.ending, WARNING)
     if isinstance(event, BlockedJobsSwept):
         return ERROR if event.found else DEBUG
-    if isinstance(event, ThreadFailed):
+    if isinstance(event, ThreadFailed | AttemptStuck):
         return ERROR
     return WARNING if isinstance(event, JobReaped | LeaseLost) else INFO
 

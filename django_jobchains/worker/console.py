@@ -9,6 +9,7 @@ from django.core.management.color import Style
 
 from django_jobchains.telemetry.events import (
     AttemptEnded,
+    AttemptStuck,
     Event,
     JobReaped,
     LeaseLost,
@@ -80,6 +81,9 @@ class Console:
             return text, self._style.WARNING, 1
         if isinstance(event, LeaseLost):
             return f"! lease lost: job {event.job_id}: {event.reason}", self._style.WARNING, 1
+        if isinstance(event, AttemptStuck):
+            facts = f"{event.reason.replace('_', ' ')}, and does not stop; {event.stuck} slots are held so"
+            return f"! {event.type_name} {event.job_id} is stuck: {facts}", self._style.ERROR, 0
         if isinstance(event, ThreadFailed):
             ending = "the worker gives up" if event.fatal else "trying again"
             return f"! {event.thread} failed ({event.failures} in a row), {ending}: {event.error}", self._style.ERROR, 0

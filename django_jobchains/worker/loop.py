@@ -3,7 +3,8 @@
 import random
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 
 from django_jobchains.announcing import announce
 from django_jobchains.attempts import Attempt, not_started
@@ -11,9 +12,11 @@ from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.leases import HeldLeases
 from django_jobchains.policies import AttemptPolicy
 from django_jobchains.processors import Processor, Registry
+from django_jobchains.running import AbortSignal
 from django_jobchains.store import ClaimedJob, Effects, HeldLease, Store
 from django_jobchains.worker.completer import Completer
-from django_jobchains.worker.slots import PATIENCE_SECONDS, Slots
+from django_jobchains.worker.lanes import Claimed, Lane
+from django_jobchains.worker.slots import PATIENCE_SECONDS
 from django_jobchains.worker.wakeups import WakeUp
 
 SHORTEST_WAIT_SECONDS = 0.001
@@ -31,7 +34,7 @@ class ClaimLoop:
         policies: Mapping[str, AttemptPolicy],
         queues: Collection[str] | None,
         leases: HeldLeases,
-        slots: Slots,
+        lanes: Sequence[Lane],
         completer: Completer,
         wake: WakeUp,
         poll_seconds: float,
@@ -43,12 +46,13 @@ class ClaimLoop:
         self._policies = policies
         self._queues = queues
         self._leases = leases
-        self._slots = slots
+        #: Turned after each look, so that none always comes first.
+        self._lanes = deque(lanes)
+        self._places = {id(lane.place): lane.place for lane in lanes}.values()
         self._completer = completer
         self._wake = wake
         self._poll_seconds = poll_seconds
         self._left = max_jobs
-        self._lease_seconds = {name: policy.lease.seconds for name, policy in policies.items()}
         #: Set when nothing was due and nothing ran; cleared when a job is claimed.
         self.idle = threading.Event()
         #: Set when ``max_jobs`` jobs were claimed and have ended.
@@ -58,40 +62,54 @@ class ClaimLoop:
         """One look at the database, if there is room, and one wait."""
         self._wake.clear()
         self._hand_back_waiting()
-        room = self._room()
-        if not room:
+        lanes = [lane for lane in self._lanes if self._room(lane)]
+        if not lanes:
             self._wait_for_room()
             return
         was_quiet = self._is_quiet()
-        jobs = self._claim(room)
-        self._wake.looked(found=bool(jobs))
-        if not jobs and was_quiet:
+        found, is_full = self._fill(lanes)
+        self._wake.looked(found=found)
+        if not found and was_quiet:
             self.idle.set()
-        if len(jobs) < room:
-            self._wait(found=bool(jobs))
+        if not is_full:
+            self._wait([lane for lane in lanes if self._room(lane)], found=found)
 
-    def _room(self) -> int:
-        room = 0 if self._completer.is_behind else self._slots.room()
+    def _room(self, lane: Lane) -> int:
+        room = 0 if self._completer.is_behind else lane.room()
         return room if self._left is None else min(room, self._left)
 
     def _is_quiet(self) -> bool:
-        return self._slots.is_idle and self._completer.is_idle
+        return all(place.is_idle for place in self._places) and self._completer.is_idle
 
-    def _claim(self, room: int) -> list[ClaimedJob]:
+    def _fill(self, lanes: Sequence[Lane]) -> tuple[bool, bool]:
+        """Whether jobs were found, and whether there may be more that are due and have room."""
+        found = is_full = False
+        for lane in lanes:
+            if room := self._room(lane):  # the lanes before it may have taken it
+                claimed = self._claim(lane, room)
+                found |= bool(claimed)
+                is_full |= claimed == room
+        self._lanes.rotate(-1)
+        return found, is_full
+
+    def _claim(self, lane: Lane, room: int) -> int:
         since = time.monotonic()
-        jobs = self._store.claim(self._worker, room, self._lease_seconds, self._queues)
+        jobs = self._store.claim(self._worker, room, lane.leases, self._queues)
         if jobs:
             self.idle.clear()
             if self._left is not None:
                 self._left -= len(jobs)
-            attempts = [self._attempt(job, since) for job in jobs]
-            self._slots.put([attempt for attempt in attempts if attempt is not None])
-        return jobs
+            claimed = [(job, self._leases.hold(job, lane.leases[job.type_name], since)) for job in jobs]
+            lane.place.put(self._attempts(lane, claimed))
+        return len(jobs)
 
-    def _attempt(self, job: ClaimedJob, since: float) -> Attempt | None:
+    def _attempts(self, lane: Lane, claimed: Sequence[Claimed]) -> list[Attempt]:
+        attempts = [self._attempt(job, signal) for job, signal in claimed]
+        return [attempt for attempt in attempts if attempt is not None]
+
+    def _attempt(self, job: ClaimedJob, signal: AbortSignal) -> Attempt | None:
         """None when there is none to make; whatever is wrong with one job does not harm those claimed with it."""
         policy = self._policies[job.type_name]
-        signal = self._leases.hold(job, self._lease_seconds[job.type_name], since)
         try:
             processor = self._processor(job)
             if processor is None:
@@ -110,8 +128,9 @@ class ClaimLoop:
 
     def _hand_back_waiting(self) -> None:
         """Jobs claimed ahead that found no slot soon go back: another worker may be idle."""
-        if attempts := self._slots.take_back():
-            self._give_back([HeldLease(attempt.job.id, attempt.job.lease_number, 0) for attempt in attempts])
+        for place in self._places:
+            if attempts := place.take_back():
+                self._give_back(leases_of(attempts))
 
     def _give_back(self, leases: list[HeldLease]) -> None:
         effects = Effects()
@@ -124,18 +143,24 @@ class ClaimLoop:
     def _wait_for_room(self) -> None:
         if self._left == 0 and self._is_quiet():
             self.spent.set()
-        self._wake.wait(PATIENCE_SECONDS if self._slots.has_waiting else self._poll_seconds)
+        has_waiting = any(place.has_waiting for place in self._places)
+        self._wake.wait(PATIENCE_SECONDS if has_waiting else self._poll_seconds)
 
-    def _wait(self, *, found: bool) -> None:
+    def _wait(self, lanes: Sequence[Lane], *, found: bool) -> None:
         """Until something may be due. While a second look is near anyway, the next due time is not asked for."""
         if found or self._wake.is_looking_again:
             self._wake.wait(self._jittered(min(self._poll_seconds, PATIENCE_SECONDS)))
             return
         seconds = self._jittered(self._poll_seconds)
-        due = self._store.next_due(self._lease_seconds, self._queues)
+        leases = {name: seconds for lane in lanes for name, seconds in lane.leases.items()}
+        due = self._store.next_due(leases, self._queues)
         if due is not None:  # one that is due but was not claimed is locked by somebody
             seconds = min(max(due, SHORTEST_WAIT_SECONDS) if due > 0 else LOCKED_WAIT_SECONDS, seconds)
         self._wake.wait(seconds)
 
     def _jittered(self, seconds: float) -> float:
         return seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter
+
+
+def leases_of(attempts: Sequence[Attempt]) -> list[HeldLease]:
+    return [HeldLease(job.id, job.lease_number, 0) for attempt in attempts for job in attempt.jobs]

@@ -133,18 +133,3 @@ class LeaseKeeper:
     def _report(self, lost: dict[AttemptKey, str]) -> None:
         for (job_id, _), reason in lost.items():
             report(LeaseLost(self._worker, job_id, reason))
-
-
-class LeaseWatch:
-    """Aborts attempts whose lease could not be renewed. It touches no database, so a dead network cannot hold it up."""
-
-    def __init__(self, leases: HeldLeases, worker: str, seconds: float) -> None:
-        self._leases = leases
-        self._worker = worker
-        self._seconds = seconds
-        self.pause = threading.Event()
-
-    def step(self) -> None:
-        for job_id in self._leases.abort_overdue():
-            report(LeaseLost(self._worker, job_id, "error"))
-        self.pause.wait(self._seconds)

@@ -1,7 +1,9 @@
 """Slots: threads that each run one attempt at a time, fed from one queue of claimed jobs."""
 
+import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -18,6 +20,34 @@ PATIENCE_SECONDS = 0.5
 NEWEST_SHARE = 0.1
 
 
+class Slot:
+    """A thread that runs one attempt at a time."""
+
+    def __init__(self, number: int, slots: "Slots", worker: str, give_up: Callable[[], None]) -> None:
+        self.attempt: Attempt | None = None
+        #: Its attempt was asked to stop and does not; ``is_replaced``: another slot has taken its place.
+        self.is_stuck = self.is_replaced = False
+        self._slots = slots
+        self.thread = OwnedThread(f"slot-{number}", self._step, worker=worker, give_up=give_up)
+
+    def _step(self) -> None:
+        if self._slots.next(self):
+            try:
+                self._run(self.attempt)  # type: ignore[arg-type]
+            finally:
+                self._slots.done(self)
+
+    def _run(self, attempt: Attempt) -> None:
+        started = time.perf_counter()
+        try:
+            for outcome in attempt.outcomes():
+                self._slots.on_outcome(outcome)
+        except BaseException:  # not the handler's: its lease must end, so that the job is taken back
+            self._slots.on_broken(attempt)
+            raise
+        self._slots.count_seconds(time.perf_counter() - started)
+
+
 class Slots:
     def __init__(
         self,
@@ -28,28 +58,40 @@ class Slots:
         on_room: Callable[[], None],
         on_broken: Callable[[Attempt], object],
         give_up: Callable[[], None],
+        most_stuck: int,
     ) -> None:
         self.count = count
-        self._on_outcome = on_outcome
+        self.on_outcome = on_outcome
+        self.on_broken = on_broken
         self._on_room = on_room
-        self._on_broken = on_broken
+        self._worker = worker
+        self._give_up = give_up
+        self._left_to_replace = most_stuck
         self._queue: deque[tuple[float, Attempt]] = deque()
         self._changed = threading.Condition()
         self._running = 0
         self._closed = False
         # Until attempts have shown to be short, none is claimed ahead.
         self._average_seconds = SHORT_ATTEMPT_SECONDS
-        self._threads = [
-            OwnedThread(f"slot-{number}", self._step, worker=worker, give_up=give_up) for number in range(1, count + 1)
-        ]
+        self._made = 0
+        self._slots: list[Slot] = [self._new_slot() for _ in range(count)]
+
+    def _new_slot(self) -> Slot:
+        self._made += 1
+        return Slot(self._made, self, self._worker, self._give_up)
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        for slot in self._slots:
+            slot.thread.start()
 
     @property
     def running(self) -> int:
-        return self._running
+        """Attempts that run, those that do not stop among them."""
+        return self._running + sum(slot.is_replaced for slot in list(self._slots))
+
+    @property
+    def stuck(self) -> int:
+        return sum(slot.is_stuck for slot in list(self._slots))
 
     @property
     def is_idle(self) -> bool:
@@ -61,6 +103,15 @@ class Slots:
         """Whether claimed jobs wait for a slot: then results may wait a little to be written together."""
         return bool(self._queue)
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether every slot is held by an attempt that does not stop, and none may be replaced."""
+        return sum(slot.is_stuck and not slot.is_replaced for slot in list(self._slots)) >= self.count
+
+    def attempts(self) -> list[Attempt]:
+        """Those that run now."""
+        return [attempt for slot in list(self._slots) if (attempt := slot.attempt) is not None]
+
     def room(self) -> int:
         """How many jobs to claim now: the free slots, and some ahead while attempts take milliseconds."""
         with self._changed:
@@ -68,6 +119,11 @@ class Slots:
             if ahead and len(self._queue) > ahead // 2:
                 return 0
             return max(self.count + ahead - self._running - len(self._queue), 0)
+
+    def free(self) -> int:
+        """Slots without an attempt, neither running nor waiting."""
+        with self._changed:
+            return max(self.count - self._running - len(self._queue), 0)
 
     def put(self, attempts: Sequence[Attempt]) -> None:
         now = time.monotonic()
@@ -89,48 +145,85 @@ class Slots:
         """No attempt starts any more; idle slots end."""
         with self._changed:
             self._closed = True
-            for thread in self._threads:
-                thread.stop()
+            for slot in self._slots:
+                slot.thread.stop()
             self._changed.notify_all()
 
     def join(self, deadline: float) -> list[str]:
         """Waits for running attempts; returns the names of the slots that still run at the deadline."""
-        return [thread.name for thread in self._threads if not thread.join(deadline)]
+        return [slot.thread.name for slot in self._awaited() if not slot.thread.join(deadline)]
+
+    def _awaited(self) -> list[Slot]:
+        """An attempt that can write nothing any more is not waited for."""
+        return [slot for slot in list(self._slots) if not (slot.attempt and slot.attempt.is_disowned)]
+
+    # Stuck attempts
+
+    def write_off(self, attempt: Attempt) -> bool:
+        """The attempt does not stop: its slot is replaced while that is allowed. False when that is known."""
+        with self._changed:
+            slot = self._slot_of(attempt)
+            if slot is None or slot.is_stuck or self._closed:
+                return False
+            slot.is_stuck = True
+            if self._left_to_replace:
+                self._replace(slot)
+            return True
+
+    def stack_of(self, attempt: Attempt) -> str:
+        """Where the attempt is, as a traceback; "" when it has ended."""
+        slot = self._slot_of(attempt)
+        frame = sys._current_frames().get(slot.thread.ident or 0) if slot else None
+        return "".join(traceback.format_stack(frame)) if frame else ""
+
+    def _slot_of(self, attempt: Attempt) -> Slot | None:
+        return next((slot for slot in list(self._slots) if slot.attempt is attempt), None)
+
+    def _replace(self, slot: Slot) -> None:
+        self._left_to_replace -= 1
+        self._running -= 1
+        slot.is_replaced = True
+        slot.thread.stop()
+        self._slots.append(self._new_slot())
+        self._slots[-1].thread.start()
+        self._on_room()
+
+    def _replace_another(self) -> None:
+        waiting = next((slot for slot in self._slots if slot.is_stuck and not slot.is_replaced), None)
+        if waiting is not None and not self._closed:
+            self._replace(waiting)
+
+    # What slots do
+
+    def next(self, slot: Slot) -> bool:
+        """Waits until the slot has an attempt to run; False when it is to end."""
+        with self._changed:
+            while not self._queue and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return False
+            self._running += 1
+            slot.attempt = self._queue.popleft()[1]
+            return True
+
+    def done(self, slot: Slot) -> None:
+        with self._changed:
+            slot.attempt = None
+            slot.is_stuck = False
+            if slot.is_replaced:  # it came back after all, and so may another be replaced
+                self._slots.remove(slot)
+                self._left_to_replace += 1
+                self._replace_another()
+                return
+            self._running -= 1
+            has_room = len(self._queue) <= self._ahead() // 2
+        if has_room:
+            self._on_room()
+
+    def count_seconds(self, seconds: float) -> None:
+        self._average_seconds += (seconds - self._average_seconds) * NEWEST_SHARE
 
     def _ahead(self) -> int:
         if self._average_seconds >= SHORT_ATTEMPT_SECONDS:
             return 0
         return min(int(self.count * AHEAD_SECONDS / self._average_seconds), MOST_AHEAD)
-
-    def _step(self) -> None:
-        attempt = self._next()
-        if attempt is None:
-            return
-        try:
-            outcome = attempt.run()
-            self._on_outcome(outcome)
-            self._count(outcome.seconds)
-        except BaseException:  # not the handler's: its lease must end, so that the job is taken back
-            self._on_broken(attempt)
-            raise
-        finally:
-            self._done()
-
-    def _next(self) -> Attempt | None:
-        with self._changed:
-            while not self._queue and not self._closed:
-                self._changed.wait()
-            if self._closed:
-                return None
-            self._running += 1
-            return self._queue.popleft()[1]
-
-    def _count(self, seconds: float) -> None:
-        self._average_seconds += (seconds - self._average_seconds) * NEWEST_SHARE
-
-    def _done(self) -> None:
-        with self._changed:
-            self._running -= 1
-            has_room = len(self._queue) <= self._ahead() // 2
-        if has_room:
-            self._on_room()

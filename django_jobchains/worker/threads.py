@@ -38,6 +38,10 @@ class OwnedThread:
         return self._thread.name
 
     @property
+    def ident(self) -> int | None:
+        return self._thread.ident
+
+    @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from logging import getLogger
 from types import FrameType
@@ -26,11 +27,13 @@ from django_jobchains.store import Effects, HeldLease, get_store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import WorkerStarted, WorkerStopped, WorkerStopping
 from django_jobchains.worker.completer import Completer
-from django_jobchains.worker.loop import ClaimLoop
-from django_jobchains.worker.maintenance import LeaseKeeper, LeaseWatch, Reaper, Rounds, Sweeper
+from django_jobchains.worker.lanes import Lane
+from django_jobchains.worker.loop import ClaimLoop, leases_of
+from django_jobchains.worker.maintenance import LeaseKeeper, Reaper, Rounds, Sweeper
 from django_jobchains.worker.slots import Slots
 from django_jobchains.worker.threads import OwnedThread
 from django_jobchains.worker.wakeups import WakeUp
+from django_jobchains.worker.watch import Watch
 
 logger = getLogger("django_jobchains")
 
@@ -63,6 +66,7 @@ class Worker:
         backoff: Backoff | None = None,
         lease: Lease | None = None,
         max_attempts: int | None = None,
+        timeout: timedelta | float | None = None,
         poll_seconds: float | None = None,
         shutdown_seconds: float | None = None,
         burst: bool = False,
@@ -81,7 +85,7 @@ class Worker:
         self.burst = burst
         self._max_jobs = max_jobs
         self.failed = False
-        self.policies = _policies(registry or get_registry(), types, Policy(backoff, lease, max_attempts))
+        self.policies = _policies(registry or get_registry(), types, Policy(backoff, lease, max_attempts, timeout))
         self.store = get_store(_known_alias(using or settings.DATABASE))
         self._signals = 0
         self._stopped = threading.Event()
@@ -102,9 +106,11 @@ class Worker:
             worker=self.id,
             on_outcome=self.completer.put,
             on_room=self._wake.set,
-            on_broken=lambda attempt: self.leases.let_go([attempt.job]),
+            on_broken=lambda attempt: self.leases.let_go(attempt.jobs),
             give_up=self._give_up,
+            most_stuck=settings.MAX_STUCK_SLOTS,
         )
+        self._places = [self.slots]
         self.loop = self._claim_loop(registry, poll_seconds)
         self._maintenance = self._maintain(settings)
         steps = {"claims": self.loop.step, "completer": self.completer.step}
@@ -123,14 +129,21 @@ class Worker:
             policies=self.policies,
             queues=self.queues,
             leases=self.leases,
-            slots=self.slots,
+            lanes=self._lanes(registry),
             completer=self.completer,
             wake=self._wake,
             poll_seconds=poll_seconds,
             max_jobs=self._max_jobs,
         )
 
-    def _maintain(self, settings: Settings) -> dict[str, Rounds | LeaseKeeper | LeaseWatch]:
+    def _lanes(self, registry: Registry) -> list[Lane]:
+        """One for all types whose attempts take one job, and one for each that takes several."""
+        leases = {name: policy.lease.seconds for name, policy in self.policies.items()}
+        limits = {name: registry.processor(name).batch_limit for name in leases}
+        batches = [Lane(self.slots, {name: leases.pop(name)}, limit) for name, limit in limits.items() if limit]
+        return [Lane(self.slots, leases), *batches] if leases else batches
+
+    def _maintain(self, settings: Settings) -> dict[str, Rounds | LeaseKeeper | Watch]:
         shortest = min(policy.lease.seconds for policy in self.policies.values())
         reaper = Reaper(
             self.store,
@@ -146,8 +159,20 @@ class Worker:
         return {
             "reaper": Rounds(reaper, sweeper),
             "keeper": self._keeper,
-            "watch": LeaseWatch(self.leases, self.id, min(shortest / 20, 1)),
+            "watch": self._watch(settings, shortest),
         }
+
+    def _watch(self, settings: Settings, shortest_lease: float) -> Watch:
+        timeouts = [policy.timeout_seconds for policy in self.policies.values() if policy.timeout_seconds]
+        return Watch(
+            self.leases,
+            self._places,
+            worker=self.id,
+            seconds=min(shortest_lease / 20, *(seconds / 10 for seconds in timeouts), settings.STUCK_SECONDS / 2, 1),
+            stuck_seconds=settings.STUCK_SECONDS,
+            on_outcome=self.completer.put,
+            give_up=self._give_up,
+        )
 
     # Running
 
@@ -191,7 +216,7 @@ class Worker:
         Returns how many attempts had not ended. May be called once; ends within the timeout and a second or two.
         """
         timeout = self.shutdown_seconds if timeout is None else timeout
-        report(WorkerStopping(self.id, self.slots.running))
+        report(WorkerStopping(self.id, self.running))
         self._stop_claiming()
         self._drain(time.monotonic() + timeout)
         abandoned = self._finish_writing()
@@ -206,18 +231,21 @@ class Worker:
         self._threads["claims"].stop()
         self._wake.set()
         self._threads["claims"].join(time.monotonic() + STEP_SECONDS)
-        waiting = self.slots.take_back(waited_seconds=0)
-        self._hand_back([HeldLease(attempt.job.id, attempt.job.lease_number, 0) for attempt in waiting])
-        self.slots.close()
+        for place in self._places:
+            self._hand_back(leases_of(place.take_back(waited_seconds=0)))
+            place.close()
 
     def _drain(self, deadline: float) -> None:
         """Waits for running handlers; a second signal, or the deadline, aborts them."""
         while time.monotonic() < deadline and self._signals < 2:
-            if not self.slots.join(min(time.monotonic() + LOOK_SECONDS, deadline)):
+            if not self._join_places(min(time.monotonic() + LOOK_SECONDS, deadline)):
                 return
         self.leases.abort_all("worker_stopping")
-        if names := self.slots.join(time.monotonic() + LAST_WORDS_SECONDS):
+        if names := self._join_places(time.monotonic() + LAST_WORDS_SECONDS):
             logger.warning("Still running after the shutdown timeout: %s. Raise SHUTDOWN_SECONDS.", ", ".join(names))
+
+    def _join_places(self, deadline: float) -> list[str]:
+        return [name for place in self._places for name in place.join(deadline)]
 
     def _finish_writing(self) -> int:
         """Writes the last outcomes, then hands back the jobs of attempts that did not end."""
@@ -263,9 +291,14 @@ class Worker:
                 logger.warning("%s did not end in time.", thread.name)
 
     @property
+    def running(self) -> int:
+        """Attempts that run, those that do not stop among them."""
+        return sum(place.running for place in self._places)
+
+    @property
     def is_stuck(self) -> bool:
         """Whether, after ``stop``, a handler or a database that does not answer still holds one of its threads."""
-        return bool(self.slots.running) or any(thread.is_alive for thread in self._threads.values())
+        return bool(self.running) or any(thread.is_alive for thread in self._threads.values())
 
     # Signals and ends
 

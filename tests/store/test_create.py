@@ -20,7 +20,7 @@ def test_a_created_job_is_stored_as_it_was_described(store: Store) -> None:
     job = new_job(
         chain_id=new_id(), chain_index=3, chain_type_name="shop.root", queue="mail", priority=-7, max_attempts=4
     )
-    job.input = '{"order": 1}'
+    job.input, job.context = '{"order": 1}', '{"tenant": 7}'
     start = database_now()
     [(job_id, created_at, is_deduplicated)] = store.create([job])
     assert not is_deduplicated
@@ -49,6 +49,7 @@ def test_a_created_job_is_stored_as_it_was_described(store: Store) -> None:
         "finished_at": None,
         "completed_by": None,
         "deduplication_key": None,
+        "context": {"tenant": 7},
         "cancel_requested_at": None,
         "on_blocker_failure": None,
     }
