@@ -1,0 +1,275 @@
+"""An attempt that takes too long is asked to stop; one that does not stop loses its job and its slot."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import Backoff, JobType, Processors, Registry, RunningJob
+from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck, LeaseLost
+from tests.shop.models import Effect
+from tests.worker.fixtures import Events, StartWorker
+from tests.worker.waiting import stays, until, until_completed
+
+SOON = 0.1
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Lets handlers go that do not hear, at the latest at the end of the test."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture(autouse=True)
+def quick(settings: Any) -> None:
+    settings.JOBCHAINS = {"STUCK_SECONDS": SOON}
+
+
+@pytest.fixture
+def deaf(registry: Registry, gate: threading.Event) -> JobType[Any, Any]:
+    """Its first attempt hears nothing until the gate opens, and then tries to write. Later ones complete."""
+    part = Processors(backoff=Backoff(0.02, 1, 0.02, 0), timeout=SOON)
+    registry.add(part)
+
+    @part.register("worker.deaf")
+    def deaf(job: RunningJob[Any]) -> int:
+        if job.attempt == 1:
+            Effect.objects.create(job_id=job.id, label="started")
+            gate.wait(30)
+            with job.complete():
+                Effect.objects.create(job_id=job.id, label="written by the first")
+                return 1
+        return job.attempt
+
+    return deaf
+
+
+@pytest.fixture
+def quiet(processors: Processors) -> JobType[Any, Any]:
+    @processors.register("worker.quiet")
+    def quiet(job: RunningJob[Any]) -> str:
+        return "done"
+
+    return quiet
+
+
+def labels() -> set[str]:
+    return set(Effect.objects.values_list("label", flat=True))
+
+
+def test_a_handler_that_heeds_its_signal_is_tried_again(processors: Processors, start_worker: StartWorker) -> None:
+    @processors.register("worker.slow", timeout=SOON)
+    def slow(job: RunningJob[Any]) -> str:
+        if job.attempt == 1:
+            assert job.signal.wait(30)
+            assert job.signal.reason == "timed_out"
+            job.signal.raise_if_aborted()
+        return "in time"
+
+    chain = slow.enqueue()
+    start_worker()
+    until_completed(chain)
+    assert chain.output == "in time"
+    assert "timed out" in FailedAttempt.objects.get().error
+    assert chain.jobs.get().attempt == 2
+
+
+def test_a_handler_that_ends_well_after_its_time_has_ended_well(
+    processors: Processors, start_worker: StartWorker, events: Events
+) -> None:
+    @processors.register("worker.slow", timeout=SOON)
+    def slow(job: RunningJob[Any]) -> str:
+        job.signal.wait(30)
+        return "late"
+
+    chain = slow.enqueue()
+    start_worker()
+    until_completed(chain)
+    assert (chain.output, chain.jobs.get().attempt) == ("late", 1)
+    assert not events.of(AttemptStuck)
+
+
+def test_the_time_counts_from_the_start_of_the_attempt(processors: Processors, start_worker: StartWorker) -> None:
+    """Not from its claim, nor together with the attempts before it."""
+
+    @processors.register("worker.short", timeout=0.5)
+    def short(job: RunningJob[Any]) -> bool:
+        return job.signal.wait(0.2)
+
+    started = [short.enqueue() for _ in range(6)]
+    start_worker(slots=1)
+    for chain in started:
+        until_completed(chain)
+    assert not any(chain.output for chain in started)
+
+
+def test_a_timeout_may_come_from_the_settings(processors: Processors, start_worker: StartWorker, settings: Any) -> None:
+    settings.JOBCHAINS = {"TIMEOUT_SECONDS": SOON}
+
+    @processors.register("worker.slow")
+    def slow(job: RunningJob[Any]) -> str:
+        job.signal.wait(30)
+        return str(job.signal.reason)
+
+    @processors.register("worker.unlimited", timeout=float("inf"))
+    def unlimited(job: RunningJob[Any]) -> bool:
+        return job.signal.wait(5 * SOON)
+
+    limited, free = slow.enqueue(), unlimited.enqueue()
+    start_worker()
+    until_completed(limited)
+    until_completed(free)
+    assert (limited.output, free.output) == ("timed_out", False)
+
+
+def test_a_handler_that_does_not_stop_frees_its_job(
+    deaf: JobType[Any, Any], start_worker: StartWorker, events: Events, gate: threading.Event
+) -> None:
+    chain = deaf.enqueue()
+    start_worker(slots=1)
+    until_completed(chain)
+    assert chain.output == 2
+    [stuck] = events.of(AttemptStuck)
+    assert (stuck.job_id, stuck.reason, stuck.stuck) == (chain.id, "timed_out", 1)
+    assert "gate.wait(30)" in stuck.stack
+    failed = FailedAttempt.objects.get()
+    assert "did not within" in failed.error
+    assert "gate.wait(30)" in failed.traceback
+
+    ended = len(events.of(AttemptEnded))
+    gate.set()
+    until(lambda: not any("slot-1" in thread.name for thread in threading.enumerate()))
+    assert labels() == {"started"}
+    assert (chain.refresh().output, len(events.of(AttemptEnded))) == (2, ended)
+    assert not events.of(LeaseLost)
+
+
+def test_its_slot_is_replaced(deaf: JobType[Any, Any], quiet: JobType[Any, Any], start_worker: StartWorker) -> None:
+    stuck = [deaf.enqueue() for _ in range(3)]
+    start_worker(slots=1)
+    others = [quiet.enqueue() for _ in range(5)]
+    for chain in (*stuck, *others):
+        until_completed(chain)
+
+
+def test_slots_are_replaced_up_to_a_cap_and_again_when_one_comes_back(
+    deaf: JobType[Any, Any], quiet: JobType[Any, Any], start_worker: StartWorker, events: Events,
+    settings: Any, processors: Processors,
+) -> None:  # fmt: skip
+    settings.JOBCHAINS = {"STUCK_SECONDS": SOON, "MAX_STUCK_SLOTS": 1}
+    release = threading.Event()
+
+    @processors.register("worker.held", timeout=SOON, max_attempts=1)
+    def held(job: RunningJob[Any]) -> None:
+        release.wait(30)
+
+    worker = start_worker(slots=2)
+    held.enqueue()
+    until(lambda: len(events.of(AttemptStuck)) == 1)
+    deaf.enqueue()
+    until(lambda: len(events.of(AttemptStuck)) == 2)
+    assert not worker.failed
+    until_completed(quiet.enqueue())
+    release.set()
+    until(lambda: worker.slots.stuck == 1)
+    until_completed(quiet.enqueue())
+    assert worker.slots.free() == 2
+
+
+def test_a_worker_whose_slots_are_all_stuck_gives_up(
+    deaf: JobType[Any, Any], make_worker: StartWorker, settings: Any, gate: threading.Event
+) -> None:
+    settings.JOBCHAINS = {"STUCK_SECONDS": SOON, "MAX_STUCK_SLOTS": 1}
+    chains.enqueue_many([deaf.item() for _ in range(2)])
+    worker = make_worker(slots=1)
+    code: list[int] = []
+    running = threading.Thread(target=lambda: code.append(worker.run()))
+    running.start()
+    running.join(30)
+    assert code == [1]
+    assert worker.is_stuck
+    assert not Job.objects.with_status("running").exists()
+    assert not Job.objects.filter(attempt__gt=1).exists()
+
+
+def test_a_handler_that_has_its_row_locked_keeps_its_job_and_loses_its_slot(
+    processors: Processors, quiet: JobType[Any, Any], start_worker: StartWorker, gate: threading.Event, events: Events
+) -> None:
+    @processors.register("worker.locking", timeout=SOON)
+    def locking(job: RunningJob[Any]) -> str:
+        with job.complete():
+            gate.wait(30)
+            return "committed"
+
+    chain = locking.enqueue()
+    start_worker(slots=1)
+    until(lambda: events.of(AttemptStuck))
+    assert stays(lambda: not FailedAttempt.objects.exists(), 3 * SOON)
+    gate.set()
+    until_completed(chain)
+    assert (chain.output, chain.jobs.get().attempt) == ("committed", 1)
+    until_completed(quiet.enqueue())
+
+
+def test_a_cancelled_handler_that_does_not_stop_is_cancelled_all_the_same(
+    processors: Processors, start_worker: StartWorker, gate: threading.Event
+) -> None:
+    @processors.register("worker.deaf_to_cancel")
+    def deaf_to_cancel(job: RunningJob[Any]) -> None:
+        Effect.objects.create(job_id=job.id, label="started")
+        gate.wait(30)
+
+    chain = deaf_to_cancel.enqueue()
+    start_worker()
+    until(lambda: "started" in labels())
+    chains.cancel(chain)
+    until(lambda: chain.refresh().status == "cancelled")
+    gate.set()
+    assert stays(lambda: chain.refresh().status == "cancelled", 3 * SOON)
+
+
+def test_a_stuck_handler_does_not_hold_up_the_end(deaf: JobType[Any, Any], start_worker: StartWorker) -> None:
+    chain = deaf.enqueue()
+    worker = start_worker(slots=1)
+    until_completed(chain)
+    stopping = threading.Thread(target=worker.stop, args=[60])
+    stopping.start()
+    stopping.join(15)
+    assert not stopping.is_alive()
+    assert worker.is_stuck
+
+
+def test_the_last_attempt_that_times_out_fails_the_job(processors: Processors, start_worker: StartWorker) -> None:
+    @processors.register("worker.slow", timeout=SOON, max_attempts=1)
+    def slow(job: RunningJob[Any]) -> None:
+        job.signal.wait(30)
+        job.signal.raise_if_aborted()
+
+    chain = slow.enqueue()
+    start_worker()
+    until(lambda: chain.refresh().status == "failed")
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_is_more_than_nothing(timeout: float) -> None:
+    with pytest.raises(ValueError, match="more than 0"):
+        Processors(timeout=timeout)
+
+
+def test_a_callback_that_waits_holds_up_no_other_attempt(
+    processors: Processors, start_worker: StartWorker, gate: threading.Event
+) -> None:
+    @processors.register("worker.waiting", timeout=SOON)
+    def waiting(job: RunningJob[Any]) -> None:
+        job.signal.on_abort(lambda: gate.wait(30))
+        job.signal.wait(30)
+
+    started = [waiting.enqueue() for _ in range(3)]
+    start_worker(slots=1)
+    for chain in started:
+        until_completed(chain)
