@@ -6,6 +6,7 @@ whoever ran it: a completed job in a batch with others, a failed one in a transa
 
 import math
 import time
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from enum import StrEnum
 from logging import getLogger
@@ -19,6 +20,7 @@ from django_jobchains.exceptions import (
     PhaseError,
     RescheduleJob,
 )
+from django_jobchains.middleware import around
 from django_jobchains.phases import AttemptPhases
 from django_jobchains.policies import AttemptPolicy
 from django_jobchains.processors import Processor, Registry
@@ -97,7 +99,13 @@ class Attempt:
         return [] if self.is_disowned else [outcome]
 
     def run(self) -> Outcome:
-        """Runs the handler on this thread; whatever it does, returns how the attempt ended."""
+        """Runs the handler on this thread; whatever it does, returns how the attempt ended.
+
+        In a context of its own: what it sets (a language, a tenant) is gone when the thread runs the next one.
+        """
+        return copy_context().run(self._run)
+
+    def _run(self) -> Outcome:
         started = time.perf_counter()
         if self.policy.timeout_seconds is not None:
             self.expires_at = time.monotonic() + self.policy.timeout_seconds
@@ -114,10 +122,12 @@ class Attempt:
         value = self.processor.job_type.input_codec.decode(self.job.input, InvalidInput)
         self._has_input = True
         running = RunningJob(self.job, value, self.signal, self.phases)
-        if self.processor.mode == "atomic":
-            with self.phases.prepare("atomic"):
-                return self.processor.function(running)
-        return self.processor.function(running)
+        self.phases.running = running
+        with around(self.processor.middleware, "around_handler", running):
+            if self.processor.mode == "atomic":
+                with self.phases.prepare("atomic"):
+                    return self.processor.function(running)
+            return self.processor.function(running)
 
     def _complete(self, result: Any) -> Outcome:
         if not self.signal.end():

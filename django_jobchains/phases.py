@@ -9,10 +9,11 @@ from django.db import Error, OperationalError, transaction
 from django_jobchains.exceptions import LeaseLost, PhaseError
 from django_jobchains.hygiene import ThreadConnections, discard, is_broken
 from django_jobchains.job_types import new_continuation
+from django_jobchains.middleware import Hook, around
 from django_jobchains.models import Chain, JobBlocker
 from django_jobchains.policies import Lease
 from django_jobchains.processors import Processor, Registry
-from django_jobchains.running import AbortSignal, Continuation, ContinuationOptions, PrepareMode
+from django_jobchains.running import AbortSignal, Continuation, ContinuationOptions, PrepareMode, RunningJob
 from django_jobchains.store import ClaimedJob, HeldLease, Store
 from django_jobchains.store.base import lost_reason
 
@@ -35,6 +36,8 @@ class AttemptPhases:
         self.lease = HeldLease(job.id, job.lease_number, lease.seconds)
         self.store = store
         self.registry = registry
+        #: What the handler and its middleware get.
+        self.running: RunningJob[Any]
         #: An error of a phase. The handler may swallow it, the attempt does not.
         self.error: BaseException | None = None
         self.continuation: Continuation | None = None
@@ -66,7 +69,8 @@ class AttemptPhases:
         self._prepared = True
         with self._recording():
             self.open()
-            yield
+            with self._around("around_prepare"):
+                yield
             if mode == "staged":
                 self._check_inside()
                 self.store.renew([self.lease])  # nobody could while the row was locked
@@ -80,7 +84,8 @@ class AttemptPhases:
         with self._recording():
             if not self.is_open:
                 self.open()
-            yield
+            with self._around("around_complete"):
+                yield
 
     def continue_with(
         self,
@@ -174,6 +179,9 @@ class AttemptPhases:
 
     def _open_blocks(self) -> int:
         return len(self.store.connection.savepoint_ids)
+
+    def _around(self, hook: Hook) -> AbstractContextManager[object]:
+        return around(self.processor.middleware, hook, self.running)
 
     def _recording(self) -> AbstractContextManager[None]:
         return _recorded(self)

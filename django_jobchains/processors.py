@@ -33,6 +33,7 @@ from django_jobchains.job_types import (
     checked_queue,
     plain_function,
 )
+from django_jobchains.middleware import Middleware, checked_middleware
 from django_jobchains.policies import Backoff, Lease, Policy, RetryRule
 from django_jobchains.running import AbortSignal, Continuation, RunningJob
 
@@ -75,6 +76,7 @@ class Processor:
     priority: int | None
     #: The most jobs its function takes at once, as a ``Batch``; None: one, as a ``RunningJob``.
     batch_limit: int | None = None
+    middleware: tuple[Middleware, ...] = ()
 
 
 class RegisterOptions(TypedDict, total=False):
@@ -109,9 +111,12 @@ class Processors:
         max_attempts: int | None = None,
         timeout: timedelta | float | None = None,
         queue: str | None = None,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         self.policy = Policy(backoff, lease, max_attempts, timeout)
         self.queue = queue if queue is None else checked_queue(queue)
+        #: The first is outermost.
+        self.middleware = checked_middleware(middleware)
         self.by_name: dict[str, Processor] = {}
 
     def __iter__(self) -> Iterator[Processor]:
@@ -186,6 +191,7 @@ class Processors:
                 queue=self.queue if queue is None else checked_queue(queue),
                 priority=priority if priority is None else checked_priority(priority),
                 batch_limit=batch_limit,
+                middleware=self.middleware,
             )
             return self._add(processor)
 

@@ -159,6 +159,8 @@ class RunningJob(Generic[InputT]):
         self.run_at: datetime = claimed.run_at
         self.priority: int = claimed.priority
         self.queue: str = claimed.queue
+        #: What is stored with the job, for this attempt; middleware may add to it.
+        self.context: dict[str, Any] = {}
         self.signal = signal
         self._phases = phases
         self._blockers: Sequence[Chain] | None = None

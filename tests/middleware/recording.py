@@ -1,0 +1,87 @@
+"""Middleware for tests: it tells what it sees, or fails where it is told to."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from django.db import connection
+
+from django_jobchains.middleware import Middleware
+from django_jobchains.processors import Backoff, Processors, RunningJob
+
+Job = RunningJob[Any]
+
+HOOKS = ("around_handler", "around_prepare", "around_complete")
+
+
+class Everywhere(Middleware):
+    """One context manager for all three hooks."""
+
+    def around_handler(self, job: Job) -> AbstractContextManager[object]:
+        return self.around("handler", job)
+
+    def around_prepare(self, job: Job) -> AbstractContextManager[object]:
+        return self.around("prepare", job)
+
+    def around_complete(self, job: Job) -> AbstractContextManager[object]:
+        return self.around("complete", job)
+
+    def around(self, phase: str, job: Job) -> AbstractContextManager[object]:
+        raise NotImplementedError
+
+
+class Telling(Everywhere):
+    def __init__(self, name: str, seen: list[str]) -> None:
+        self.name = name
+        self.seen = seen
+
+    @contextmanager
+    def around(self, phase: str, job: Job) -> Iterator[None]:
+        transaction = " in a transaction" if connection.in_atomic_block else ""
+        self.seen.append(f"> {self.name} {phase}{transaction}")
+        try:
+            yield
+        except BaseException as error:
+            self.seen.append(f"< {self.name} {phase}: {type(error).__name__}")
+            raise
+        self.seen.append(f"< {self.name} {phase}")
+
+
+class Swallowing(Everywhere):
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+
+    @contextmanager
+    def around(self, phase: str, job: Job) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            if phase != self.phase:
+                raise
+
+
+class Failing(Everywhere):
+    """Fails in one phase: when it is called, entered, or left."""
+
+    def __init__(self, phase: str, when: str, error: BaseException) -> None:
+        self.place = (phase, when)
+        self.error = error
+
+    def around(self, phase: str, job: Job) -> AbstractContextManager[object]:
+        self._fail(phase, "called")
+        return self._entered(phase)
+
+    @contextmanager
+    def _entered(self, phase: str) -> Iterator[None]:
+        self._fail(phase, "entered")
+        yield
+        self._fail(phase, "left")
+
+    def _fail(self, *place: str) -> None:
+        if place == self.place:
+            raise self.error
+
+
+def slice_with(*middleware: Middleware) -> Processors:
+    """A slice whose failed jobs come back after the test."""
+    return Processors(backoff=Backoff(initial_seconds=100, jitter=0), middleware=middleware)

@@ -1,0 +1,194 @@
+"""Errors and middleware: it sees them and may replace them; none that it swallows completes a job."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db.models import F
+
+from django_jobchains.exceptions import FailJob
+from django_jobchains.middleware import Middleware
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import RunningJob
+from tests.attempts.work import Work, committed, elsewhere
+from tests.middleware.recording import Everywhere, Failing, Swallowing, Telling, slice_with
+from tests.shop.models import Effect
+
+pytestmark = committed
+
+PHASES = ("handler", "prepare", "complete")
+
+
+def in_phases(job: RunningJob[str]) -> None:
+    """Writes in each phase, and fails in the one that the input names."""
+    with job.prepare():
+        Effect.objects.create(job_id=job.id, label="prepare")
+        _fail_if(job.input == "prepare")
+    _fail_if(job.input == "handler")
+    with job.complete():
+        Effect.objects.create(job_id=job.id, label="complete")
+        _fail_if(job.input == "complete")
+    _fail_if(job.input == "after")
+
+
+def _fail_if(condition: bool) -> None:
+    if condition:
+        raise RuntimeError("declined")
+
+
+@pytest.mark.parametrize(("place", "seen_in"), [(name, name) for name in PHASES] + [("after", "handler")])
+def test_middleware_sees_an_error_of_the_handler_in_its_phase(work: Work, place: str, seen_in: str) -> None:
+    seen: list[str] = []
+    processors = slice_with(Telling("it", seen))
+    processors.register("fails")(in_phases)
+    chain = processors.by_name["fails"].job_type.enqueue(place)
+    work(processors)
+    job = chain.refresh().current_job
+    assert (job.status, job.last_error) == ("pending", "RuntimeError: declined")
+    assert f"< it {seen_in}: RuntimeError" in seen
+    assert seen[-1] == "< it handler: RuntimeError"
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_middleware_may_replace_an_error(work: Work, phase: str) -> None:
+    class Replacing(Everywhere):
+        @contextmanager
+        def around(self, name: str, job: RunningJob[Any]) -> Iterator[None]:
+            try:
+                yield
+            except RuntimeError as error:
+                raise FailJob("the card is not good") from error
+
+    seen: list[str] = []
+    processors = slice_with(Telling("outer", seen), Replacing(), Telling("inner", seen))
+    processors.register("fails")(in_phases)
+    chain = processors.by_name["fails"].job_type.enqueue(phase)
+    work(processors)
+    job = chain.refresh().current_job
+    assert (job.status, job.last_error) == ("failed", "FailJob: the card is not good")
+    assert (f"< inner {phase}: RuntimeError" in seen, seen[-1]) == (True, "< outer handler: FailJob")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_error_that_middleware_swallows_fails_the_attempt_and_those_around_see_it(work: Work, phase: str) -> None:
+    seen: list[str] = []
+    processors = slice_with(Telling("outer", seen), Swallowing(phase))
+    processors.register("fails")(in_phases)
+    chain = processors.by_name["fails"].job_type.enqueue(phase)
+    work(processors)
+    job = chain.refresh().current_job
+    assert (job.status, job.last_error) == ("pending", "RuntimeError: declined")
+    assert (f"< outer {phase}: RuntimeError" in seen, seen[-1]) == (True, "< outer handler: RuntimeError")
+    assert f"Swallowing.around_{phase}() swallowed this error." in FailedAttempt.objects.get().traceback
+    assert not Effect.objects.filter(label="complete").exists()
+
+
+def test_an_atomic_handlers_error_that_middleware_swallows_undoes_its_writes(work: Work) -> None:
+    processors = slice_with(Swallowing("prepare"), Swallowing("handler"))
+
+    @processors.register("atomic", mode="atomic")
+    def atomic(job: RunningJob[Any]) -> None:
+        Effect.objects.create(job_id=job.id, label="own")
+        raise RuntimeError("declined")
+
+    chain = atomic.enqueue()
+    work(processors)
+    assert chain.refresh().current_job.last_error == "RuntimeError: declined"
+    assert not Effect.objects.exists()
+
+
+@pytest.mark.parametrize("when", ["called", "entered", "left"])
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("mode", ["staged", "atomic"])
+def test_an_error_of_middleware_is_one_of_the_handler(work: Work, phase: str, when: str, mode: Any) -> None:
+    seen: list[str] = []
+    processors = slice_with(Telling("outer", seen), Failing(phase, when, RuntimeError("no tenant")))
+
+    @processors.register("good", mode=mode)
+    def good(job: RunningJob[Any]) -> str:
+        if mode == "staged":
+            with job.prepare():
+                pass
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label="complete")
+        return "done"
+
+    chain = good.enqueue()
+    work(processors)
+    job = chain.refresh().current_job
+    assert (job.status, job.last_error, job.output) == ("pending", "RuntimeError: no tenant", None)
+    assert f"< outer {phase}: RuntimeError" in seen
+    assert not Effect.objects.exists()
+
+
+@pytest.mark.parametrize("phase", ["prepare", "complete"])
+def test_an_error_of_a_phases_middleware_fails_the_attempt_though_the_handler_swallows_it(
+    work: Work, phase: str
+) -> None:
+    processors = slice_with(Failing(phase, "entered", RuntimeError("no tenant")))
+
+    @processors.register("swallows")
+    def swallows(job: RunningJob[Any]) -> str:
+        try:
+            with job.prepare() if phase == "prepare" else job.complete():
+                pass
+        except RuntimeError:
+            pass
+        return "done"
+
+    chain = swallows.enqueue()
+    work(processors)
+    job = chain.refresh().current_job
+    assert (job.status, job.last_error) == ("pending", "RuntimeError: no tenant")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), MemoryError(), StopIteration("x")], ids=repr)
+def test_broken_middleware_harms_neither_the_worker_nor_other_jobs(work: Work, error: BaseException) -> None:
+    broken, good = slice_with(Failing("handler", "left", error)), slice_with()
+
+    @broken.register("broken")
+    def first(job: RunningJob[Any]) -> None:
+        pass
+
+    @good.register("good")
+    def second(job: RunningJob[Any]) -> int:
+        return 1
+
+    unlucky = [first.enqueue() for _ in range(3)]
+    lucky = [second.enqueue() for _ in range(3)]
+    work(broken, good, slots=1)
+    assert {chain.refresh().status for chain in unlucky} == {"pending"}
+    assert {chain.refresh().status for chain in lucky} == {"completed"}
+    assert {type(error).__name__ in str(chain.current_job.last_error) for chain in unlucky} == {True}
+
+
+def test_a_handlers_stop_iteration_arrives_as_it_is(work: Work) -> None:
+    seen: list[str] = []
+    processors = slice_with(Telling("outer", seen), Middleware(), Telling("inner", seen))
+
+    @processors.register("stops")
+    def stops(job: RunningJob[Any]) -> None:
+        raise StopIteration("no more")
+
+    chain = stops.enqueue()
+    work(processors)
+    assert chain.refresh().current_job.last_error == "StopIteration: no more"
+    assert seen[-2:] == ["< inner handler: StopIteration", "< outer handler: StopIteration"]
+
+
+def test_a_lost_lease_is_seen_and_cannot_be_swallowed(work: Work) -> None:
+    seen: list[str] = []
+    processors = slice_with(Telling("outer", seen), Swallowing("handler"))
+
+    @processors.register("slow")
+    def slow(job: RunningJob[Any]) -> None:
+        elsewhere(lambda: Job.objects.filter(pk=job.id).update(lease_number=F("lease_number") + 1))
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label="late")
+
+    chain = slow.enqueue()
+    work(processors)
+    assert chain.refresh().current_job.status == "running"
+    assert seen[-1] == "< outer handler: LeaseLost"
+    assert not Effect.objects.exists()
