@@ -113,21 +113,25 @@ class Attempt:
             self.phases.begin()
             outcome = self._complete(self._handle())
         except BaseException as error:  # SystemExit and the like end an attempt, never the worker
-            outcome = self._not_completed(error)
+            outcome = self.not_completed(error)
         self.phases.end()
         outcome.seconds = time.perf_counter() - started
         return outcome
 
     def _handle(self) -> Any:
-        value = self.processor.job_type.input_codec.decode(self.job.input, InvalidInput)
-        self._has_input = True
-        running = RunningJob(self.job, value, self.signal, self.phases)
+        running = RunningJob(self.job, self.read_input(), self.signal, self.phases)
         self.phases.running = running
         with around(self.processor.middleware, "around_handler", running):
             if self.processor.mode == "atomic":
                 with self.phases.prepare("atomic"):
                     return self.processor.function(running)
             return self.processor.function(running)
+
+    def read_input(self) -> Any:
+        """Decodes the input; raises ``InvalidInput``, after which the job is not tried again."""
+        value = self.processor.job_type.input_codec.decode(self.job.input, InvalidInput)
+        self._has_input = True
+        return value
 
     def _complete(self, result: Any) -> Outcome:
         if not self.signal.end():
@@ -167,7 +171,8 @@ class Attempt:
                 raise
             logger.exception("Job %s is completed; an error after its commit changes nothing.", self.job.id)
 
-    def _not_completed(self, error: BaseException) -> Outcome:
+    def not_completed(self, error: BaseException) -> Outcome:
+        """How it ends by this error."""
         self.signal.end()
         self.phases.give_up(error)
         if isinstance(error, LeaseLost):

@@ -16,6 +16,7 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from django_jobchains.announcing import announce
+from django_jobchains.batches import Batch
 from django_jobchains.conf import get_settings
 from django_jobchains.deduplication import Deduplicate
 from django_jobchains.exceptions import (
@@ -202,12 +203,14 @@ class JobType(Generic[InputT, OutputT]):
     def encode_output(self, value: Any) -> str:
         return self.output_codec.encode(value, InvalidOutput)
 
-    def annotate_from(self, function: Callable[..., Any], input: Any, output: Any) -> None:
-        """Takes what ``input=`` and ``output=`` leave open from the handler's annotations."""
-        hints = _hints(function)
-        parameter = next(iter(inspect.signature(function).parameters))
-        self.input_codec = Codec(_input_of(hints.get(parameter)) if input is _ANY else input)
-        self.output_codec = Codec(_output_of(hints.get("return", Any)) if output is _ANY else output)
+    def annotate_from(
+        self, function: Callable[..., Any], input: Any, output: Any, *, batch_limit: int | None = None
+    ) -> None:
+        """Takes what ``input=`` and ``output=`` leave open from the handler's annotations; a batch's handler has none
+        of the output."""
+        result = Any if batch_limit else _hints(function).get("return", Any)
+        self.input_codec = Codec(_input_of(first_annotation(function)) if input is _ANY else input)
+        self.output_codec = Codec(_output_of(result) if output is _ANY else output)
 
 
 @dataclass(frozen=True)
@@ -302,6 +305,11 @@ def plain_function(function: Any) -> Any:
     return function if hasattr(function, "__qualname__") else type(function).__call__
 
 
+def first_annotation(function: Callable[..., Any]) -> Any:
+    """Of the parameter that takes the job, None without one."""
+    return _hints(function).get(next(iter(inspect.signature(function).parameters)))
+
+
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     function = plain_function(function)
     try:
@@ -314,7 +322,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _input_of(annotation: Any) -> Any:
-    arguments = get_args(annotation) if get_origin(annotation) is RunningJob else ()
+    arguments = get_args(annotation) if get_origin(annotation) in (RunningJob, Batch) else ()
     return Any if not arguments or isinstance(arguments[0], TypeVar) else arguments[0]
 
 

@@ -73,7 +73,7 @@ class AttemptPhases:
                 yield
             if mode == "staged":
                 self._check_inside()
-                self.store.renew([self.lease])  # nobody could while the row was locked
+                self.renew()
                 self.commit()
 
     @contextmanager
@@ -111,25 +111,34 @@ class AttemptPhases:
         if self._connections.is_left_open(connection):
             raise PhaseError("Close your own transaction before job.prepare() or job.complete().")
         try:
-            found = self._open_and_lock()
+            self._open_and_lock()
         except OperationalError as error:  # a connection that broke while idle, or SQLite's half-read results
             self.roll_back(error)
             if self.store.connection.in_atomic_block:  # inside a test's transaction
                 raise
             discard(self.store.connection)
-            found = self._open_and_lock()
-        if reason := lost_reason(found, self.job.lease_number):
-            raise LeaseLost(self.job.id, reason)
+            self._open_and_lock()
 
-    def _open_and_lock(self) -> tuple[str, int] | None:
+    def _open_and_lock(self) -> None:
         atomic = transaction.atomic(using=self.store.using)
         atomic.__enter__()
         self._atomic = atomic
         self._depth = self._open_blocks()
+        self.lock()
+
+    def lock(self) -> None:
         found = self.store.lock(self.job.id)
         if not self.signal.lock_row():
             raise LeaseLost(self.job.id, self.signal.reason or "error")
-        return found
+        if reason := lost_reason(found, self.job.lease_number):
+            raise LeaseLost(self.job.id, reason)
+
+    def unlocked(self) -> None:
+        self.signal.is_row_locked = False
+
+    def renew(self) -> None:
+        """Nobody else could while the row was locked."""
+        self.store.renew([self.lease])
 
     def _check_inside(self) -> None:
         """Raises when the handler left an atomic block of its own open inside ours, or broke the transaction."""
@@ -165,7 +174,7 @@ class AttemptPhases:
 
     def _closing(self) -> transaction.Atomic | None:
         atomic, self._atomic = self._atomic, None
-        self.signal.is_row_locked = False
+        self.unlocked()
         return atomic
 
     def check_after_handler(self) -> None:

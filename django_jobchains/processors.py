@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, cast, get_origin, overload
 
 from django.apps import AppConfig, apps
 from django.utils.module_loading import module_has_submodule
 
+from django_jobchains.batches import Batch, BatchJob
 from django_jobchains.deduplication import Deduplicate
 from django_jobchains.exceptions import (
     DuplicateJobType,
@@ -31,6 +32,7 @@ from django_jobchains.job_types import (
     OnBlockerFailure,
     checked_priority,
     checked_queue,
+    first_annotation,
     plain_function,
 )
 from django_jobchains.middleware import Middleware, checked_middleware
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = (
     "AbortSignal",
     "Backoff",
+    "Batch",
+    "BatchJob",
     "Continuation",
     "Deduplicate",
     "FailJob",
@@ -168,6 +172,7 @@ class Processors:
 
         def decorate(function: Callable[[RunningJob[Any]], Any]) -> JobType[Any, Any]:
             _check_function(function)
+            _check_batch(function, batch_limit)
             if isinstance(name, JobType):
                 given = (entry, continues_with, blockers, on_blocker_failure)
                 if not (input is output is _ANY and given == (True, None, None, "wait")):
@@ -181,7 +186,7 @@ class Processors:
                     blockers=blockers,
                     on_blocker_failure=on_blocker_failure,
                 )
-                job_type.annotate_from(function, input, output)
+                job_type.annotate_from(function, input, output, batch_limit=batch_limit)
             processor = Processor(
                 job_type=job_type,
                 function=function,
@@ -280,6 +285,18 @@ def _job_modules(config: AppConfig) -> Iterator[ModuleType]:
     for name in names:
         is_relative = "." not in name and module_has_submodule(config.module, name)
         yield import_module(f"{config.name}.{name}" if is_relative else name)
+
+
+def _check_batch(function: Callable[..., Any], batch_limit: int | None) -> None:
+    try:
+        takes = first_annotation(function)
+    except RegistryError:  # said where the annotations are needed
+        return
+    kind = get_origin(takes) or takes
+    if batch_limit is not None and kind is RunningJob:
+        raise RegistryError(f"With batch_limit {function.__qualname__} takes a Batch[…] of jobs, not a RunningJob.")
+    if batch_limit is None and kind is Batch:
+        raise RegistryError(f"{function.__qualname__} takes a Batch: say with batch_limit=N of how many jobs at most.")
 
 
 def _check_function(function: Callable[..., Any]) -> None:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from django_jobchains.attempts import Attempt, Outcome
+from django_jobchains.batch_attempts import BatchAttempt
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.hygiene import is_broken
 from django_jobchains.job_types import JobType
@@ -18,6 +19,7 @@ from django_jobchains.models import Job
 from django_jobchains.payloads import decode
 from django_jobchains.policies import resolve
 from django_jobchains.processors import get_registry
+from django_jobchains.running import AbortSignal
 from django_jobchains.store import ClaimedJob, Store, get_store
 from django_jobchains.worker.completer import Completer
 
@@ -40,13 +42,14 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
         store, HeldLeases(store), worker=WORKER, is_busy=lambda: False, on_written=lambda has_due: None
     )
     outcomes: list[Outcome] = []
-    while (limit is None or len(outcomes) < limit) and (job := _claim_one(store)):
-        outcome = _run(job, store)
-        completer.put(outcome)
-        completer.step()
-        outcomes.append(outcome)
-        if raise_errors and outcome.failed:
-            raise AssertionError(f"{job.type_name} {job.id} was not completed.\n{outcome.failed.traceback}")
+    while (limit is None or len(outcomes) < limit) and (jobs := _claim(store, limit and limit - len(outcomes))):
+        for outcome in _run(jobs, store):
+            completer.put(outcome)
+            completer.step()
+            outcomes.append(outcome)
+            if raise_errors and outcome.failed:
+                name = f"{outcome.job.type_name} {outcome.job.id}"
+                raise AssertionError(f"{name} was not completed.\n{outcome.failed.traceback}")
         if len(outcomes) >= MOST_ATTEMPTS:
             raise AssertionError(f"{MOST_ATTEMPTS} attempts and still jobs are due: give a limit.")
     return outcomes
@@ -94,26 +97,39 @@ def clock(*, using: str | None = None) -> Iterator[Clock]:
         store.ahead_seconds = 0
 
 
-def _claim_one(store: Store) -> ClaimedJob | None:
-    processors = get_registry().processors()
-    leases = {processor.job_type.name: resolve(*processor.policies).lease.seconds for processor in processors}
-    return next(iter(store.claim(WORKER, 1, leases)), None)
+def _claim(store: Store, limit: int | None) -> list[ClaimedJob]:
+    """The next job, with others of its type if they are handled together."""
+    processors = {processor.job_type.name: processor for processor in get_registry().processors()}
+    leases = {name: resolve(*processor.policies).lease.seconds for name, processor in processors.items()}
+    jobs = store.claim(WORKER, 1, leases)
+    for job in jobs:
+        most = min(processors[job.type_name].batch_limit or 1, limit or MOST_ATTEMPTS)
+        jobs = [job, *store.claim(WORKER, most - 1, {job.type_name: leases[job.type_name]})]
+    return jobs
 
 
-def _run(job: ClaimedJob, store: Store) -> Outcome:
-    registry = get_registry()
-    processor = registry.processor(job.type_name)
-    attempt = Attempt(job, processor, policy=resolve(*processor.policies), store=store, registry=registry)
+def _run(jobs: list[ClaimedJob], store: Store) -> list[Outcome]:
+    attempt = _attempt(jobs, store)
     connection = store.connection
     if not connection.in_atomic_block:
-        return attempt.run()
+        return attempt.outcomes()
     # Not an atomic block: the handler may open durable ones, as with a worker. The test's transaction outlives a
     # database error of the handler, as a worker's connection does.
     savepoint = str(connection.savepoint())
-    outcome = attempt.run()
+    outcomes = attempt.outcomes()
     if is_broken(connection):
         connection.needs_rollback = False
         connection.savepoint_rollback(savepoint)
     else:
         connection.savepoint_commit(savepoint)
-    return outcome
+    return outcomes
+
+
+def _attempt(jobs: list[ClaimedJob], store: Store) -> Attempt | BatchAttempt:
+    registry = get_registry()
+    processor = registry.processor(jobs[0].type_name)
+    policy = resolve(*processor.policies)
+    if processor.batch_limit:
+        claimed = [(job, AbortSignal()) for job in jobs]
+        return BatchAttempt(claimed, processor, policy=policy, store=store, registry=registry)
+    return Attempt(jobs[0], processor, policy=policy, store=store, registry=registry)

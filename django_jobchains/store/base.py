@@ -53,6 +53,14 @@ class Store(Interventions):
     def prepare_for_workers(self) -> None:
         """Does what the database needs before several threads and processes work on it."""
 
+    def lock_all(self, job_ids: Collection[UUID]) -> dict[UUID, tuple[str, int]]:
+        """``lock`` of several jobs, in the order of their ids; those that are gone are missing."""
+        self._lock_jobs(job_ids)
+        rows = self._fetch(
+            f"SELECT id, status, lease_number FROM {self.job} WHERE id {self._any(self._ids_sql)}", [ids_json(job_ids)]
+        )
+        return {self._id(id_): (status, number) for id_, status, number in rows}
+
     def look(self, job_id: UUID) -> tuple[str, int] | None:
         """A job's status and lease number, None when it is gone."""
         rows = self._fetch(f"SELECT status, lease_number FROM {self.job} WHERE id = {self._uuid}", [job_id.hex])

@@ -4,19 +4,19 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from django_jobchains.announcing import announce
 from django_jobchains.attempts import Attempt, not_started
+from django_jobchains.batch_attempts import BatchAttempt
 from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.leases import HeldLeases
 from django_jobchains.policies import AttemptPolicy
 from django_jobchains.processors import Processor, Registry
-from django_jobchains.running import AbortSignal
-from django_jobchains.store import ClaimedJob, Effects, HeldLease, Store
+from django_jobchains.store import Effects, HeldLease, Store
 from django_jobchains.worker.completer import Completer
 from django_jobchains.worker.lanes import Claimed, Lane
-from django_jobchains.worker.slots import PATIENCE_SECONDS
+from django_jobchains.worker.slots import PATIENCE_SECONDS, AnyAttempt
 from django_jobchains.worker.wakeups import WakeUp
 
 SHORTEST_WAIT_SECONDS = 0.001
@@ -103,28 +103,33 @@ class ClaimLoop:
             lane.place.put(self._attempts(lane, claimed))
         return len(jobs)
 
-    def _attempts(self, lane: Lane, claimed: Sequence[Claimed]) -> list[Attempt]:
-        attempts = [self._attempt(job, signal) for job, signal in claimed]
-        return [attempt for attempt in attempts if attempt is not None]
+    def _attempts(self, lane: Lane, claimed: Sequence[Claimed]) -> list[AnyAttempt]:
+        """Whatever is wrong with one job does not harm those claimed with it."""
+        if lane.batch_limit:
+            return self._made(claimed, self._batch)
+        return [attempt for one in claimed for attempt in self._made([one], self._single)]
 
-    def _attempt(self, job: ClaimedJob, signal: AbortSignal) -> Attempt | None:
-        """None when there is none to make; whatever is wrong with one job does not harm those claimed with it."""
-        policy = self._policies[job.type_name]
+    def _made(
+        self, claimed: Sequence[Claimed], make: Callable[[Sequence[Claimed], Processor], AnyAttempt]
+    ) -> list[AnyAttempt]:
+        """One attempt, or none when there is none to make."""
         try:
-            processor = self._processor(job)
-            if processor is None:
-                return None
-            return Attempt(job, processor, policy=policy, store=self._store, registry=self._registry, signal=signal)
-        except BaseException as error:
-            self._completer.put(not_started(job, policy, error))
-            return None
-
-    def _processor(self, job: ClaimedJob) -> Processor | None:
-        try:
-            return self._registry.processor(job.type_name)
+            return [make(claimed, self._registry.processor(claimed[0][0].type_name))]
         except ProcessorNotFound:  # gone since the worker started
-            self._give_back([HeldLease(job.id, job.lease_number, 0)])
-            return None
+            self._give_back([HeldLease(job.id, job.lease_number, 0) for job, _ in claimed])
+        except BaseException as error:
+            for job, _ in claimed:
+                self._completer.put(not_started(job, self._policies[job.type_name], error))
+        return []
+
+    def _single(self, claimed: Sequence[Claimed], processor: Processor) -> Attempt:
+        ((job, signal),) = claimed
+        policy = self._policies[job.type_name]
+        return Attempt(job, processor, policy=policy, store=self._store, registry=self._registry, signal=signal)
+
+    def _batch(self, claimed: Sequence[Claimed], processor: Processor) -> BatchAttempt:
+        policy = self._policies[claimed[0][0].type_name]
+        return BatchAttempt(claimed, processor, policy=policy, store=self._store, registry=self._registry)
 
     def _hand_back_waiting(self) -> None:
         """Jobs claimed ahead that found no slot soon go back: another worker may be idle."""
@@ -162,5 +167,5 @@ class ClaimLoop:
         return seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter
 
 
-def leases_of(attempts: Sequence[Attempt]) -> list[HeldLease]:
+def leases_of(attempts: Sequence[AnyAttempt]) -> list[HeldLease]:
     return [HeldLease(job.id, job.lease_number, 0) for attempt in attempts for job in attempt.jobs]

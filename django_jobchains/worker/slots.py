@@ -8,7 +8,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from django_jobchains.attempts import Attempt, Outcome
+from django_jobchains.batch_attempts import BatchAttempt
 from django_jobchains.worker.threads import OwnedThread
+
+AnyAttempt = Attempt | BatchAttempt
 
 #: Jobs are claimed ahead of free slots only while attempts are so short, and only for so long ahead.
 SHORT_ATTEMPT_SECONDS = 0.01
@@ -24,7 +27,7 @@ class Slot:
     """A thread that runs one attempt at a time."""
 
     def __init__(self, number: int, slots: "Slots", worker: str, give_up: Callable[[], None]) -> None:
-        self.attempt: Attempt | None = None
+        self.attempt: AnyAttempt | None = None
         #: Its attempt was asked to stop and does not; ``is_replaced``: another slot has taken its place.
         self.is_stuck = self.is_replaced = False
         self._slots = slots
@@ -37,7 +40,7 @@ class Slot:
             finally:
                 self._slots.done(self)
 
-    def _run(self, attempt: Attempt) -> None:
+    def _run(self, attempt: AnyAttempt) -> None:
         started = time.perf_counter()
         try:
             for outcome in attempt.outcomes():
@@ -56,7 +59,7 @@ class Slots:
         worker: str,
         on_outcome: Callable[[Outcome], None],
         on_room: Callable[[], None],
-        on_broken: Callable[[Attempt], object],
+        on_broken: Callable[[AnyAttempt], object],
         give_up: Callable[[], None],
         most_stuck: int,
     ) -> None:
@@ -67,7 +70,7 @@ class Slots:
         self._worker = worker
         self._give_up = give_up
         self._left_to_replace = most_stuck
-        self._queue: deque[tuple[float, Attempt]] = deque()
+        self._queue: deque[tuple[float, AnyAttempt]] = deque()
         self._changed = threading.Condition()
         self._running = 0
         self._closed = False
@@ -108,7 +111,7 @@ class Slots:
         """Whether every slot is held by an attempt that does not stop, and none may be replaced."""
         return sum(slot.is_stuck and not slot.is_replaced for slot in list(self._slots)) >= self.count
 
-    def attempts(self) -> list[Attempt]:
+    def attempts(self) -> list[AnyAttempt]:
         """Those that run now."""
         return [attempt for slot in list(self._slots) if (attempt := slot.attempt) is not None]
 
@@ -125,13 +128,13 @@ class Slots:
         with self._changed:
             return max(self.count - self._running - len(self._queue), 0)
 
-    def put(self, attempts: Sequence[Attempt]) -> None:
+    def put(self, attempts: Sequence[AnyAttempt]) -> None:
         now = time.monotonic()
         with self._changed:
             self._queue.extend((now, attempt) for attempt in attempts)
             self._changed.notify(len(attempts))
 
-    def take_back(self, waited_seconds: float = PATIENCE_SECONDS) -> list[Attempt]:
+    def take_back(self, waited_seconds: float = PATIENCE_SECONDS) -> list[AnyAttempt]:
         """Removes the attempts that wait for a slot, if the first of them has waited so long."""
         with self._changed:
             if not self._queue or time.monotonic() - self._queue[0][0] < waited_seconds:
@@ -159,7 +162,7 @@ class Slots:
 
     # Stuck attempts
 
-    def write_off(self, attempt: Attempt) -> bool:
+    def write_off(self, attempt: AnyAttempt) -> bool:
         """The attempt does not stop: its slot is replaced while that is allowed. False when that is known."""
         with self._changed:
             slot = self._slot_of(attempt)
@@ -170,13 +173,13 @@ class Slots:
                 self._replace(slot)
             return True
 
-    def stack_of(self, attempt: Attempt) -> str:
+    def stack_of(self, attempt: AnyAttempt) -> str:
         """Where the attempt is, as a traceback; "" when it has ended."""
         slot = self._slot_of(attempt)
         frame = sys._current_frames().get(slot.thread.ident or 0) if slot else None
         return "".join(traceback.format_stack(frame)) if frame else ""
 
-    def _slot_of(self, attempt: Attempt) -> Slot | None:
+    def _slot_of(self, attempt: AnyAttempt) -> Slot | None:
         return next((slot for slot in list(self._slots) if slot.attempt is attempt), None)
 
     def _replace(self, slot: Slot) -> None:

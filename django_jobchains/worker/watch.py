@@ -4,12 +4,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from django_jobchains.attempts import Attempt, Outcome
+from django_jobchains.attempts import Outcome
 from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.leases import HeldLeases
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptStuck, LeaseLost
-from django_jobchains.worker.slots import Slots
+from django_jobchains.worker.slots import AnyAttempt, Slots
 
 
 class Watch:
@@ -43,7 +43,7 @@ class Watch:
                 self._look(place, attempt)
         self.pause.wait(self._seconds)
 
-    def _look(self, place: Slots, attempt: Attempt) -> None:
+    def _look(self, place: Slots, attempt: AnyAttempt) -> None:
         now = time.monotonic()
         if now >= attempt.expires_at:
             attempt.signal.abort("timed_out")
@@ -53,7 +53,7 @@ class Watch:
         if now - since >= self._stuck_seconds:
             self._write_off(place, attempt)
 
-    def _write_off(self, place: Slots, attempt: Attempt) -> None:
+    def _write_off(self, place: Slots, attempt: AnyAttempt) -> None:
         """The handler keeps its thread, for it cannot be killed; the job and the slot are freed from it.
 
         While it holds its job's row locked, in a transaction of its own, the job is still its.

@@ -1,0 +1,226 @@
+"""One try at several jobs of a type. Each has its own lease, signal and outcome; their transaction is one."""
+
+import math
+import time
+from collections.abc import Sequence
+from contextvars import copy_context
+from itertools import groupby
+from logging import getLogger
+from typing import Any
+from uuid import UUID
+
+from django_jobchains.attempts import Attempt, Ending, Outcome
+from django_jobchains.batches import Batch, BatchJob, BatchSignal
+from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
+from django_jobchains.middleware import around
+from django_jobchains.models import Chain, JobBlocker
+from django_jobchains.phases import AttemptPhases
+from django_jobchains.policies import AttemptPolicy
+from django_jobchains.processors import Processor, Registry
+from django_jobchains.running import AbortSignal, Continuation
+from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Store
+from django_jobchains.store.base import lost_reason
+
+logger = getLogger("django_jobchains")
+
+
+class BatchPhases(AttemptPhases):
+    """The transactions of a batch: all rows are locked, and all leases checked, or none."""
+
+    def __init__(self, parts: Sequence[Attempt], signal: AbortSignal) -> None:
+        first = parts[0]
+        super().__init__(first.job, first.processor, first.policy.lease, first.store, first.phases.registry, signal)
+        self._parts = parts
+        #: Of those that may no longer be written, the reasons.
+        self.lost: dict[UUID, str] = {}
+
+    def lock(self) -> None:
+        found = self.store.lock_all([part.job.id for part in self._parts])
+        reasons = {part.job.id: lost_reason(found.get(part.job.id), part.job.lease_number) for part in self._parts}
+        self.lost = {job_id: reason for job_id, reason in reasons.items() if reason}
+        self.lost |= {part.job.id: part.signal.reason or "error" for part in self._parts if not part.signal.lock_row()}
+        for job_id, reason in self.lost.items():
+            raise LeaseLost(job_id, reason)
+
+    def unlocked(self) -> None:
+        for part in self._parts:
+            part.signal.is_row_locked = False
+
+    def renew(self) -> None:
+        self.store.renew([part.phases.lease for part in self._parts])
+
+
+class BatchAttempt:
+    """``outcomes`` never raises. What one of the jobs meets does not harm the others, but for an error of the handler,
+    after which those are tried again of which nothing else was said."""
+
+    def __init__(
+        self,
+        claimed: Sequence[tuple[ClaimedJob, AbortSignal]],
+        processor: Processor,
+        *,
+        policy: AttemptPolicy,
+        store: Store,
+        registry: Registry,
+    ) -> None:
+        self._parts = [
+            Attempt(job, processor, policy=policy, store=store, registry=registry, signal=signal)
+            for job, signal in claimed
+        ]
+        self._processor = processor
+        self._policy = policy
+        self._store = store
+        self.signal = BatchSignal([signal for _, signal in claimed])
+        self.jobs = tuple(job for job, _ in claimed)
+        #: Monotonic time at which it is asked to stop.
+        self.expires_at = math.inf
+        self._running: dict[UUID, BatchJob[Any]] = {}
+        self._unreadable: list[Outcome] = []
+        self._phases: BatchPhases | None = None
+        self._blockers: dict[UUID, list[Chain]] | None = None
+
+    @property
+    def is_disowned(self) -> bool:
+        return all(part.is_disowned for part in self._parts)
+
+    def disown(self, error: BaseException, stack: str) -> list[Outcome]:
+        """See ``Attempt.disown``."""
+        return [outcome for part in self._parts for outcome in part.disown(error, stack)]
+
+    def outcomes(self) -> list[Outcome]:
+        """Runs the handler on this thread; whatever it does, returns how each job ended."""
+        started = time.perf_counter()
+        if self._policy.timeout_seconds is not None:
+            self.expires_at = time.monotonic() + self._policy.timeout_seconds
+        outcomes = self._unreadable + copy_context().run(self._run) if self._read() else self._unreadable
+        seconds = time.perf_counter() - started
+        for outcome in outcomes:
+            outcome.seconds = seconds
+        written_off = {part.job.id for part in self._parts if part.is_disowned}
+        return [outcome for outcome in outcomes if outcome.job.id not in written_off]
+
+    def _read(self) -> bool:
+        """Decodes the inputs; whether any job is left. What cannot be read fails alone."""
+        for part in self._parts:
+            try:
+                self._running[part.job.id] = self._job(part)
+            except BaseException as error:
+                self._unreadable.append(part.not_completed(error))
+        self._parts = [part for part in self._parts if part.job.id in self._running]
+        return bool(self._parts)
+
+    def _job(self, part: Attempt) -> BatchJob[Any]:
+        return BatchJob(
+            part.job,
+            part.read_input(),
+            part.signal,
+            part.phases,
+            encode_output=self._processor.job_type.encode_output,
+            blockers_of=self._blockers_of,
+        )
+
+    def _run(self) -> list[Outcome]:
+        phases = self._phases = BatchPhases(self._parts, self.signal)
+        try:
+            phases.begin()
+            self._handle(phases)
+            outcomes = self._complete(phases)
+        except BaseException as error:  # SystemExit and the like end an attempt, never the worker
+            outcomes = self._not_completed(phases, error)
+        phases.end()
+        return outcomes
+
+    def _handle(self, phases: BatchPhases) -> None:
+        type_name = self._processor.job_type.name
+        batch: Batch[Any] = Batch(list(self._running.values()), type_name, self.signal, phases)
+        phases.running = batch  # type: ignore[assignment]
+        with around(self._processor.middleware, "around_handler", batch):  # type: ignore[arg-type]
+            if self._processor.mode == "atomic":
+                with phases.prepare("atomic"):
+                    result = self._processor.function(batch)  # type: ignore[arg-type]
+            else:
+                result = self._processor.function(batch)  # type: ignore[arg-type]
+        if result is not None:
+            raise PhaseError("A handler of batches returns nothing: say job.finish(output) of each job.")
+
+    def _complete(self, phases: BatchPhases) -> list[Outcome]:
+        still_own = [part.signal.end() for part in self._parts]
+        if not all(still_own):
+            raise LeaseLost(self.jobs[0].id, self.signal.reason or "error")
+        phases.check_after_handler()
+        outcomes = [self._outcome(part) for part in self._parts]
+        if phases.is_open:
+            self._finish_in_transaction(phases, outcomes)
+        return outcomes
+
+    def _outcome(self, part: Attempt) -> Outcome:
+        ending = self._running[part.job.id].ending
+        if isinstance(ending, Exception):
+            return part.not_completed(ending)
+        try:
+            return Outcome(part.job, Ending.COMPLETED, self._finished(part, ending))
+        except Exception as error:  # nothing was said of it, and nothing is no output of its type
+            return part.not_completed(error)
+
+    def _finished(self, part: Attempt, ending: str | Continuation | None) -> FinishedJob:
+        finished = FinishedJob(part.job.id, part.job.lease_number)
+        if isinstance(ending, Continuation):
+            finished.continuation = ending.job
+        else:
+            finished.output = self._processor.job_type.encode_output(None) if ending is None else ending
+        return finished
+
+    def _finish_in_transaction(self, phases: BatchPhases, outcomes: Sequence[Outcome]) -> None:
+        effects, completed = Effects(), [outcome for outcome in outcomes if outcome.finished]
+        written = self._store.finish([o.finished for o in completed if o.finished], effects, is_locked=True)
+        for outcome in completed:
+            if outcome.job.key not in written:
+                phases.lost[outcome.job.id] = "taken_by_another_worker"
+                raise LeaseLost(outcome.job.id, "taken_by_another_worker")
+        self._commit(phases, completed)
+        for outcome in completed:
+            outcome.is_committed = True
+        if completed:
+            completed[0].effects = effects
+
+    def _commit(self, phases: BatchPhases, completed: Sequence[Outcome]) -> None:
+        """As for a single job; that one is committed says it of all."""
+        try:
+            phases.commit()
+        except Exception:
+            job = completed[0].job if completed else None
+            if job is None or self._store.look(job.id) != ("completed", job.lease_number):
+                raise
+            logger.exception("%d jobs are completed; an error after their commit changes nothing.", len(completed))
+
+    def _not_completed(self, phases: BatchPhases, error: BaseException) -> list[Outcome]:
+        is_undone = phases.is_open or phases.error is not None
+        for part in self._parts:
+            part.signal.end()
+        phases.give_up(error)
+        return [self._ended_by(part, error, phases, is_undone=is_undone) for part in self._parts]
+
+    def _ended_by(self, part: Attempt, error: BaseException, phases: BatchPhases, *, is_undone: bool) -> Outcome:
+        """What was said of a job holds, unless it was undone with the transaction."""
+        ending = self._running[part.job.id].ending
+        if isinstance(ending, Exception) or (ending is not None and not is_undone):
+            return self._outcome(part)
+        if isinstance(error, LeaseLost) and part.job.id not in phases.lost:
+            return Outcome(part.job, Ending.HANDED_BACK, error=str(error))
+        if isinstance(error, JobAborted) and not part.signal.aborted:
+            return Outcome(part.job, Ending.HANDED_BACK, error=str(error))
+        return part.not_completed(error)
+
+    def _blockers_of(self, job_id: UUID) -> list[Chain]:
+        """Those of all jobs are read together."""
+        if self._blockers is None:
+            links = list(
+                JobBlocker.objects.using(self._store.using)
+                .filter(job_id__in=list(self._running))
+                .order_by("job_id", "position")
+                .values_list("job_id", "blocker_id")
+            )
+            chains = Chain.objects.using(self._store.using).in_bulk([chain_id for _, chain_id in links])
+            grouped = groupby(links, key=lambda link: link[0])
+            self._blockers = {job: [chains[chain_id] for _, chain_id in group] for job, group in grouped}
+        return self._blockers.get(job_id, [])

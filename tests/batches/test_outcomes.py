@@ -1,0 +1,315 @@
+"""Each job of a batch ends by itself: completed, failed, rescheduled or with a continuation."""
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_jobchains import chains
+from django_jobchains.exceptions import PhaseError, RegistryError
+from django_jobchains.models import Chain, FailedAttempt, Job
+from django_jobchains.processors import Batch, JobType, Processors, RescheduleJob, RunningJob
+from django_jobchains.telemetry.events import AttemptEnded
+from tests.shop.models import Effect
+from tests.worker.fixtures import Events, StartWorker
+
+
+def outputs(enqueued: list[Chain]) -> list[Any]:
+    return [chain.refresh().output for chain in enqueued]
+
+
+def jobs_of(enqueued: list[Chain]) -> list[Job]:
+    return [chain.jobs.first() for chain in enqueued]  # type: ignore[misc]
+
+
+def test_a_handler_gets_up_to_so_many_jobs_of_its_type(processors: Processors, make_worker: StartWorker) -> None:
+    sizes: list[int] = []
+
+    @processors.register("batches.double", batch_limit=10)
+    def double(jobs: Batch[int]) -> None:
+        sizes.append(len(jobs))
+        for job in jobs:
+            job.finish(job.input * 2)
+
+    enqueued = chains.enqueue_many([double.item(number) for number in range(25)])
+    make_worker(slots=1).run_until_idle()
+    assert outputs(enqueued) == [number * 2 for number in range(25)]
+    assert sizes == [10, 10, 5]
+
+
+def test_a_batch_never_waits_to_be_full(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("batches.count", batch_limit=100)
+    def count(jobs: Batch[None]) -> None:
+        for job in jobs:
+            job.finish(len(jobs))
+
+    chain = count.enqueue()
+    make_worker().run_until_idle()
+    assert chain.refresh().output == 1
+
+
+def test_returning_completes_what_was_not_spoken_of(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("batches.silent", batch_limit=5)
+    def silent(jobs: Batch[int]) -> None:
+        jobs[0].finish("said")
+
+    enqueued = chains.enqueue_many([silent.item(number) for number in range(3)])
+    make_worker().run_until_idle()
+    assert outputs(enqueued) == ["said", None, None]
+    assert {chain.status for chain in enqueued} == {"completed"}
+
+
+def test_each_job_ends_as_it_was_said(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("batches.next")
+    def following(job: RunningJob[str]) -> str:
+        return f"after {job.input}"
+
+    @processors.register("batches.mixed", batch_limit=9, continues_with=[following])
+    def mixed(jobs: Batch[str]) -> None:
+        for job in jobs:
+            if job.input == "finish":
+                job.finish("finished")
+            elif job.input == "go on":
+                job.continue_with(following, job.input)
+            elif job.input == "fail":
+                job.fail("no good")
+            elif job.input == "reschedule":
+                job.reschedule(delay=3600)
+            elif job.input == "retry" and job.attempt == 1:
+                job.retry(ValueError("not yet"))
+
+    names = ["finish", "go on", "fail", "reschedule", "retry"]
+    finished, gone_on, failed, rescheduled, retried = chains.enqueue_many([mixed.item(name) for name in names])
+    make_worker().run_until_idle()
+    assert finished.refresh().output == "finished"
+    assert gone_on.refresh().output == "after go on"
+    assert (failed.refresh().status, failed.last_error) == ("failed", "FailJob: no good")
+    job = rescheduled.refresh().current_job
+    assert (job.status, (job.run_at - job.created_at).total_seconds() > 3500) == ("pending", True)
+    assert (retried.refresh().status, retried.current_job.attempt) == ("completed", 2)
+    assert FailedAttempt.objects.get(job_id=retried.id).error == "ValueError: not yet"
+
+
+def test_an_error_of_the_handler_is_one_of_the_jobs_it_had_not_spoken_of(
+    processors: Processors, make_worker: StartWorker
+) -> None:
+    @processors.register("batches.broken", batch_limit=5)
+    def broken(jobs: Batch[int]) -> None:
+        for job in jobs:
+            if job.input == 2 and job.attempt == 1:
+                raise ValueError("in the middle")
+            job.finish(job.attempt)
+
+    enqueued = chains.enqueue_many([broken.item(number) for number in range(4)])
+    make_worker().run_until_idle()
+    assert outputs(enqueued) == [1, 1, 2, 2]
+    assert set(FailedAttempt.objects.values_list("job_id", "error")) == {
+        (chain.id, "ValueError: in the middle") for chain in enqueued[2:]
+    }
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), MemoryError(), RescheduleJob(delay=0)])
+def test_no_error_of_a_handler_ends_the_slot(
+    processors: Processors, make_worker: StartWorker, error: BaseException
+) -> None:
+    @processors.register("batches.broken", batch_limit=5)
+    def broken(jobs: Batch[int]) -> None:
+        if jobs[0].attempt == 1:
+            raise error
+
+    enqueued = chains.enqueue_many([broken.item(number) for number in range(3)])
+    make_worker(slots=1).run_until_idle()
+    assert {job.attempt for job in jobs_of(enqueued)} == {2}
+    assert {job.status for job in jobs_of(enqueued)} == {"completed"}
+
+
+def test_attempts_are_counted_for_each_job(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("batches.broken", batch_limit=5, max_attempts=2)
+    def broken(jobs: Batch[int]) -> None:
+        raise ValueError("always")
+
+    first = broken.enqueue(1, max_attempts=1)
+    second = broken.enqueue(2)
+    make_worker().run_until_idle()
+    assert [job.attempt for job in jobs_of([first, second])] == [1, 2]
+    assert {job.status for job in jobs_of([first, second])} == {"failed"}
+
+
+@dataclass(frozen=True)
+class Mail:
+    to: str
+
+
+def test_an_input_that_cannot_be_read_fails_alone(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("batches.mail", batch_limit=5)
+    def mail(jobs: Batch[Mail]) -> None:
+        for job in jobs:
+            job.finish(job.input.to)
+
+    enqueued = chains.enqueue_many([mail.item(Mail("a")), mail.item(Mail("b")), mail.item(Mail("c"))])
+    Job.objects.filter(pk=enqueued[1].id).update(input={"from": "b"})
+    make_worker().run_until_idle()
+    assert outputs(enqueued) == ["a", None, "c"]
+    assert (enqueued[1].status, enqueued[1].current_job.attempt) == ("failed", 1)
+
+
+def test_an_output_is_checked_where_it_is_said(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("batches.strict", batch_limit=5, output=int)
+    def strict(jobs: Batch[Any]) -> None:
+        for job in jobs:
+            job.finish(job.input if job.attempt == 1 else 7)
+
+    enqueued = chains.enqueue_many([strict.item(1), strict.item("no number"), strict.item(3)])
+    make_worker().run_until_idle()
+    assert outputs(enqueued) == [1, 7, 7]
+
+
+def test_a_job_left_out_fails_alone_when_its_type_has_an_output(
+    processors: Processors, make_worker: StartWorker
+) -> None:
+    @processors.register("batches.strict", batch_limit=5, output=int, max_attempts=1)
+    def strict(jobs: Batch[Any]) -> None:
+        jobs[0].finish(1)
+
+    enqueued = chains.enqueue_many([strict.item(), strict.item()])
+    make_worker().run_until_idle()
+    assert [chain.refresh().status for chain in enqueued] == ["completed", "failed"]
+    assert "InvalidOutput" in str(enqueued[1].last_error)
+
+
+def test_it_can_be_said_once(processors: Processors, make_worker: StartWorker) -> None:
+    errors: list[Exception] = []
+
+    @processors.register("batches.twice", batch_limit=5)
+    def twice(jobs: Batch[Any]) -> None:
+        jobs[0].finish("first")
+        for again in (jobs[0].finish, jobs[0].fail, jobs[0].retry, jobs[0].prepare, jobs[0].complete):
+            with pytest.raises(PhaseError) as caught:
+                again()  # type: ignore[operator]
+            errors.append(caught.value)
+
+    chain = twice.enqueue()
+    make_worker().run_until_idle()
+    assert (chain.refresh().output, len(errors)) == ("first", 5)
+
+
+def test_a_result_is_an_error_that_says_what_to_do(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("batches.returning", batch_limit=5, max_attempts=1)
+    def returning(jobs: Batch[Any]) -> Any:
+        return ["something"]
+
+    chain = returning.enqueue()
+    make_worker().run_until_idle()
+    assert "job.finish(output)" in str(chain.refresh().last_error)
+
+
+def test_blockers_of_all_jobs_are_read_together(processors: Processors, make_worker: StartWorker) -> None:
+    counts: list[int] = []
+    seen: list[list[Any]] = []
+
+    @processors.register("batches.wanted")
+    def wanted(job: RunningJob[str]) -> str:
+        return job.input
+
+    @processors.register("batches.waiting", batch_limit=9)
+    def waiting(jobs: Batch[int]) -> None:
+        with CaptureQueriesContext(connection) as queries:
+            seen.extend([blocker.output for blocker in job.blockers] for job in jobs)
+        counts.append(len(queries))
+
+    parts = [wanted.enqueue(name) for name in "abcd"]
+    chains.enqueue_many(
+        [waiting.item(1, blockers=[parts[1], parts[0]]), waiting.item(2, blockers=parts[2:]), waiting.item(3)]
+    )
+    make_worker(slots=1).run_until_idle()
+    assert sorted(seen) == [[], ["b", "a"], ["c", "d"]]
+    assert max(counts) == 2
+
+
+def test_batches_and_single_jobs_share_the_slots(processors: Processors, make_worker: StartWorker) -> None:
+    """Neither backlog keeps the other from the only slot."""
+    order: list[str] = []
+
+    @processors.register("batches.many", batch_limit=2)
+    def many(jobs: Batch[int]) -> None:
+        order.append("many")
+
+    @processors.register("batches.single")
+    def single(job: RunningJob[int]) -> None:
+        order.append("single")
+
+    chains.enqueue_many([*(many.item(n) for n in range(40)), *(single.item(n) for n in range(400))])
+    make_worker(slots=1).run_until_idle()
+    assert (order.count("many"), order.count("single")) == (20, 400)
+    assert order.index("many") < 200
+    assert order.index("single") < 30
+
+
+def test_a_worker_runs_batches_side_by_side(processors: Processors, make_worker: StartWorker) -> None:
+    meeting = threading.Barrier(3, timeout=20)
+
+    @processors.register("batches.meeting", batch_limit=4)
+    def meet(jobs: Batch[int]) -> None:
+        meeting.wait()
+
+    enqueued = chains.enqueue_many([meet.item(number) for number in range(12)])
+    make_worker(slots=3).run_until_idle()
+    assert {chain.refresh().status for chain in enqueued} == {"completed"}
+
+
+def test_the_most_jobs_of_a_worker_bounds_a_batch(processors: Processors, make_worker: StartWorker) -> None:
+    sizes: list[int] = []
+
+    @processors.register("batches.count", batch_limit=10)
+    def count(jobs: Batch[int]) -> None:
+        sizes.append(len(jobs))
+
+    chains.enqueue_many([count.item(number) for number in range(20)])
+    assert make_worker(max_jobs=13).run() == 0
+    assert sum(sizes) == 13
+
+
+def test_every_job_is_reported(processors: Processors, make_worker: StartWorker, events: Events) -> None:
+    @processors.register("batches.mixed", batch_limit=9)
+    def mixed(jobs: Batch[int]) -> None:
+        with jobs.complete():
+            for job in jobs:
+                Effect.objects.create(job_id=job.id, label="written")
+            jobs[0].fail("no good")
+
+    enqueued = chains.enqueue_many([mixed.item(number) for number in range(3)])
+    make_worker().run_until_idle()
+    assert {(event.job_id, event.ending) for event in events.of(AttemptEnded)} == {
+        (enqueued[0].id, "failed"), (enqueued[1].id, "completed"), (enqueued[2].id, "completed")
+    }  # fmt: skip
+
+
+def test_what_a_handler_takes_must_fit(processors: Processors) -> None:
+    with pytest.raises(RegistryError, match="takes a Batch"):
+
+        @processors.register("batches.wrong", batch_limit=5)
+        def wrong(job: RunningJob[int]) -> None: ...
+
+    with pytest.raises(RegistryError, match="batch_limit=N"):
+
+        @processors.register("batches.wrong")
+        def wrong_too(jobs: Batch[int]) -> None: ...
+
+    with pytest.raises(RegistryError, match="1 or more"):
+        processors.register("batches.wrong", batch_limit=0)
+
+
+def test_a_declared_type_may_be_handled_in_batches(processors: Processors, make_worker: StartWorker) -> None:
+    declared: JobType[Mail, str] = JobType("batches.declared", input=Mail, output=str)
+
+    @processors.register(declared, batch_limit=5)
+    def handle(jobs: Any) -> None:
+        for job in jobs:
+            job.finish(job.input.to)
+
+    chain = declared.enqueue(Mail("a"))
+    make_worker().run_until_idle()
+    assert chain.refresh().output == "a"

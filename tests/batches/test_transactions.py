@@ -1,0 +1,281 @@
+"""The transaction of a batch is one: its effects and all outcomes, or nothing."""
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_jobchains import chains
+from django_jobchains.models import Chain, FailedAttempt, Job
+from django_jobchains.processors import Batch, JobType, Processors, RunningJob
+from django_jobchains.store import Store
+from tests.attempts.work import elsewhere
+from tests.shop.models import Effect
+from tests.worker.fixtures import Events, StartWorker
+from tests.worker.waiting import until, until_completed
+
+
+def note(job: RunningJob[Any], label: str) -> None:
+    Effect.objects.create(job_id=job.id, label=label)
+
+
+def noted(label: str) -> set[Any]:
+    return set(Effect.objects.filter(label=label).values_list("job_id", flat=True))
+
+
+def statuses(enqueued: list[Chain]) -> list[str]:
+    return [chain.refresh().status for chain in enqueued]
+
+
+def test_effects_and_outcomes_commit_together(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("batches.next")
+    def following(job: RunningJob[None]) -> str:
+        return "end"
+
+    @processors.register("batches.write", batch_limit=5)
+    def write(jobs: Batch[int]) -> None:
+        with jobs.complete():
+            for job in jobs:
+                note(job, "written")
+            jobs[0].continue_with(following)
+            jobs[1].finish("second")
+
+    enqueued = chains.enqueue_many([write.item(number) for number in range(3)])
+    make_worker().run_until_idle()
+    assert [chain.refresh().output for chain in enqueued] == ["end", "second", None]
+    assert noted("written") == {chain.id for chain in enqueued}
+
+
+@pytest.mark.parametrize("where", ["inside", "after", "database"])
+def test_an_error_undoes_all_of_it(processors: Processors, make_worker: StartWorker, where: str) -> None:
+    @processors.register("batches.write", batch_limit=5)
+    def write(jobs: Batch[int]) -> None:
+        first = jobs[0].attempt == 1
+        with jobs.complete():
+            for job in jobs:
+                note(job, "written")
+                job.finish("done")
+            if first and where == "inside":
+                raise ValueError(where)
+            if first and where == "database":
+                Job.objects.create(id=jobs[0].id, chain_id=jobs[0].id, chain_index=0, run_at=jobs[0].run_at)
+        if first and where == "after":
+            raise ValueError(where)
+
+    enqueued = chains.enqueue_many([write.item(number) for number in range(3)])
+    make_worker().run_until_idle()
+    assert statuses(enqueued) == ["completed"] * 3
+    assert {chain.jobs.get().attempt for chain in enqueued} == {2}
+    assert Effect.objects.count() == 3
+    assert FailedAttempt.objects.count() == 3
+
+
+def test_a_swallowed_error_of_the_transaction_completes_nothing(
+    processors: Processors, make_worker: StartWorker
+) -> None:
+    @processors.register("batches.swallow", batch_limit=5)
+    def swallow(jobs: Batch[int]) -> None:
+        try:
+            with jobs.complete():
+                note(jobs[0], "written")
+                if jobs[0].attempt == 1:
+                    raise ValueError("swallowed")
+        except ValueError:
+            pass
+
+    enqueued = chains.enqueue_many([swallow.item(number) for number in range(2)])
+    make_worker().run_until_idle()
+    assert {chain.jobs.get().attempt for chain in enqueued} == {2}
+    assert Effect.objects.count() == 1
+
+
+def test_the_whole_handler_may_be_the_transaction(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("batches.atomic", batch_limit=5, mode="atomic")
+    def atomic(jobs: Batch[int]) -> None:
+        for job in jobs:
+            note(job, f"attempt {job.attempt}")
+        if jobs[0].attempt == 1:
+            raise ValueError("undone")
+
+    chains.enqueue_many([atomic.item(number) for number in range(3)])
+    make_worker().run_until_idle()
+    assert set(Effect.objects.values_list("label", flat=True)) == {"attempt 2"}
+
+
+def test_what_was_prepared_stays(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("batches.staged", batch_limit=5)
+    def staged(jobs: Batch[int]) -> None:
+        with jobs.prepare():
+            for job in jobs:
+                note(job, f"prepared {job.attempt}")
+        assert not transaction.get_connection().in_atomic_block
+        if jobs[0].attempt == 1:
+            raise ValueError("after")
+        with jobs.complete():
+            for job in jobs:
+                note(job, "completed")
+
+    chains.enqueue_many([staged.item(number) for number in range(2)])
+    make_worker().run_until_idle()
+    labels = sorted(Effect.objects.values_list("label", flat=True))
+    assert labels == ["completed"] * 2 + ["prepared 1"] * 2 + ["prepared 2"] * 2
+
+
+def test_a_job_that_fails_in_the_transaction_does_not_undo_the_others(
+    processors: Processors, make_worker: StartWorker
+) -> None:
+    @processors.register("batches.savepoints", batch_limit=5)
+    def savepoints(jobs: Batch[int]) -> None:
+        with jobs.complete():
+            for job in jobs:
+                try:
+                    with transaction.atomic():
+                        note(job, "written")
+                        if job.input == 1:
+                            raise IntegrityError("bad")
+                except IntegrityError as error:
+                    job.fail(str(error))
+
+    enqueued = chains.enqueue_many([savepoints.item(number) for number in range(3)])
+    make_worker().run_until_idle()
+    assert statuses(enqueued) == ["completed", "failed", "completed"]
+    assert noted("written") == {enqueued[0].id, enqueued[2].id}
+
+
+def test_a_lost_lease_undoes_all_and_hands_the_others_back(
+    processors: Processors, make_worker: StartWorker, store: Store
+) -> None:
+    """The transaction was about all of them; those that are still held lose no attempt by it."""
+
+    def take_over(job_id: Any) -> None:
+        Job.objects.filter(pk=job_id).update(lease_number=1000, attempt=2, leased_by="somebody else")
+
+    @processors.register("batches.write", batch_limit=5)
+    def write(jobs: Batch[int]) -> None:
+        if len(jobs) == 3:
+            elsewhere(take_over, jobs[1].id)
+        with jobs.complete():
+            for job in jobs:
+                note(job, "written")
+
+    enqueued = chains.enqueue_many([write.item(number) for number in range(3)])
+    make_worker().run_until_idle()
+    assert statuses(enqueued) == ["completed", "running", "completed"]
+    assert [chain.jobs.get().attempt for chain in enqueued] == [1, 2, 1]
+    assert noted("written") == {enqueued[0].id, enqueued[2].id}
+    assert Effect.objects.count() == 2
+    assert not FailedAttempt.objects.exists()
+
+
+def test_a_lost_lease_without_a_transaction_is_the_loss_of_one(
+    processors: Processors, make_worker: StartWorker
+) -> None:
+    def take_over(job_id: Any) -> None:
+        Job.objects.filter(pk=job_id).update(lease_number=1000, leased_by="somebody else")
+
+    @processors.register("batches.quick", batch_limit=5)
+    def quick(jobs: Batch[int]) -> None:
+        take_over(jobs[1].id)
+
+    enqueued = chains.enqueue_many([quick.item(number) for number in range(3)])
+    make_worker().run_until_idle()
+    assert statuses(enqueued) == ["completed", "running", "completed"]
+    assert Job.objects.get(pk=enqueued[1].id).lease_number == 1000
+
+
+@pytest.fixture
+def gate() -> Any:
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def heeding(processors: Processors) -> JobType[Any, Any]:
+    """Raises as soon as any job, or the whole batch, is to stop."""
+
+    @processors.register("batches.heeding", batch_limit=5)
+    def heeding(jobs: Batch[Any]) -> None:
+        for job in jobs:
+            note(job, "started")
+        while jobs[0].attempt == 1 and len(jobs) == 3:
+            for job in jobs:
+                job.signal.raise_if_aborted()
+            jobs.signal.wait(0.02)
+            jobs.signal.raise_if_aborted()
+
+    return heeding
+
+
+def test_cancelling_one_job_costs_the_others_no_attempt(heeding: JobType[Any, Any], start_worker: StartWorker) -> None:
+    enqueued = chains.enqueue_many([heeding.item() for _ in range(3)])
+    start_worker()
+    until(lambda: len(noted("started")) == 3)
+    chains.cancel(enqueued[1])
+    until_completed(enqueued[0])
+    until_completed(enqueued[2])
+    assert statuses(enqueued) == ["completed", "cancelled", "completed"]
+    assert [chain.jobs.get().attempt for chain in enqueued] == [1, 1, 1]
+
+
+def test_stopping_hands_the_whole_batch_back(heeding: JobType[Any, Any], start_worker: StartWorker) -> None:
+    enqueued = chains.enqueue_many([heeding.item() for _ in range(3)])
+    worker = start_worker()
+    until(lambda: len(noted("started")) == 3)
+    worker.stop(timeout=0)
+    assert {(job.status, job.attempt) for job in Job.objects.all()} == {("pending", 0)}
+    assert len(enqueued) == 3
+
+
+def test_a_batch_has_one_time_limit(processors: Processors, start_worker: StartWorker) -> None:
+    @processors.register("batches.slow", batch_limit=5, timeout=0.1)
+    def slow(jobs: Batch[Any]) -> None:
+        if jobs[0].attempt == 1:
+            jobs.signal.wait(30)
+            assert {job.signal.reason for job in jobs} == {"timed_out"}
+            jobs.signal.raise_if_aborted()
+
+    enqueued = chains.enqueue_many([slow.item() for _ in range(3)])
+    start_worker()
+    for chain in enqueued:
+        until_completed(chain)
+    assert [chain.jobs.get().attempt for chain in enqueued] == [2, 2, 2]
+
+
+def test_a_batch_that_does_not_stop_frees_its_jobs(
+    processors: Processors, start_worker: StartWorker, gate: threading.Event, settings: Any, events: Events
+) -> None:
+    settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
+
+    @processors.register("batches.deaf", batch_limit=5, timeout=0.1)
+    def deaf(jobs: Batch[Any]) -> None:
+        if jobs[0].attempt == 1:
+            gate.wait(30)
+            with jobs.complete():
+                note(jobs[0], "late")
+
+    enqueued = chains.enqueue_many([deaf.item() for _ in range(3)])
+    worker = start_worker(slots=1)
+    for chain in enqueued:
+        until_completed(chain)
+    gate.set()
+    until(lambda: not worker.slots.stuck)
+    assert not noted("late")
+    assert [chain.jobs.get().attempt for chain in enqueued] == [2, 2, 2]
+
+
+def test_statements_do_not_grow_with_the_batch(processors: Processors, make_worker: StartWorker) -> None:
+    counts: list[int] = []
+
+    @processors.register("batches.counted", batch_limit=100)
+    def counted(jobs: Batch[Any]) -> None:
+        with CaptureQueriesContext(connection) as queries, jobs.complete():
+            pass
+        counts.append(len(queries))
+
+    for many in (1, 100):
+        chains.enqueue_many([counted.item() for _ in range(many)])
+        make_worker(slots=1).run_until_idle()
+    assert len(set(counts)) == 1
