@@ -12,6 +12,7 @@ from enum import StrEnum
 from logging import getLogger
 from typing import Any
 
+from django_jobchains.context import unbind
 from django_jobchains.exceptions import (
     FailJob,
     InvalidInput,
@@ -106,6 +107,7 @@ class Attempt:
         return copy_context().run(self._run)
 
     def _run(self) -> Outcome:
+        unbind()
         started = time.perf_counter()
         if self.policy.timeout_seconds is not None:
             self.expires_at = time.monotonic() + self.policy.timeout_seconds
@@ -120,9 +122,9 @@ class Attempt:
 
     def _handle(self) -> Any:
         value = self.processor.job_type.input_codec.decode(self.job.input, InvalidInput)
-        self._has_input = True
         running = RunningJob(self.job, value, self.signal, self.phases)
         self.phases.running = running
+        self._has_input = True
         with around(self.processor.middleware, "around_handler", running):
             if self.processor.mode == "atomic":
                 with self.phases.prepare("atomic"):
