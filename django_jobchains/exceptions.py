@@ -25,6 +25,7 @@ JobchainsError
 ├── ChainCancelled
 ├── InvalidCursor
 ├── PhaseError                   prepare(), complete() or continue_with() used out of order
+├── QueryBudgetExceeded          a handler asks more than its ``QueryBudget`` allows
 ├── TransactionLeftOpen          a handler returned with a transaction of its own still open
 ├── LeaseLost                    this attempt may not write any more
 └── JobAborted                   raised by ``job.signal.raise_if_aborted()``
@@ -195,6 +196,17 @@ class InvalidCursor(JobchainsError, ValueError):
 
 class PhaseError(JobchainsError):
     """prepare(), complete() or continue_with() was used out of order."""
+
+
+class QueryBudgetExceeded(JobchainsError):
+    """``most`` is the budget."""
+
+    def __init__(self, type_name: str, most: int) -> None:
+        self.most = most
+        super().__init__(
+            f"{type_name!r} makes more than {most} queries: fetch related rows at once (select_related, "
+            "prefetch_related, bulk_create), or raise its QueryBudget."
+        )
 
 
 class TransactionLeftOpen(JobchainsError):

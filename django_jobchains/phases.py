@@ -9,7 +9,7 @@ from django.db import Error, OperationalError, transaction
 from django_jobchains.exceptions import LeaseLost, PhaseError
 from django_jobchains.hygiene import ThreadConnections, discard, is_broken
 from django_jobchains.job_types import new_continuation
-from django_jobchains.middleware import Hook, around
+from django_jobchains.middleware import Hook, around, uncounted
 from django_jobchains.models import Chain, JobBlocker
 from django_jobchains.policies import Lease
 from django_jobchains.processors import Processor, Registry
@@ -73,7 +73,7 @@ class AttemptPhases:
                 yield
             if mode == "staged":
                 self._check_inside()
-                self.store.renew([self.lease])  # nobody could while the row was locked
+                self._renew()
                 self.commit()
 
     @contextmanager
@@ -99,12 +99,14 @@ class AttemptPhases:
         self.continuation = Continuation(new_continuation(self.job, self.processor.job_type, target, input, options))
         return self.continuation
 
+    @uncounted
     def blockers(self) -> list[Chain]:
         links = JobBlocker.objects.using(self.store.using).filter(job_id=self.job.id).order_by("position")
         chain_ids = list(links.values_list("blocker_id", flat=True))
         chains = Chain.objects.using(self.store.using).in_bulk(chain_ids)
         return [chains[chain_id] for chain_id in chain_ids]
 
+    @uncounted
     def open(self) -> None:
         """Opens the transaction, locks the job row and checks the lease, in this order; raises ``LeaseLost``."""
         connection = self.store.connection
@@ -130,6 +132,10 @@ class AttemptPhases:
         if not self.signal.lock_row():
             raise LeaseLost(self.job.id, self.signal.reason or "error")
         return found
+
+    @uncounted
+    def _renew(self) -> None:
+        self.store.renew([self.lease])  # nobody could while the row was locked
 
     def _check_inside(self) -> None:
         """Raises when the handler left an atomic block of its own open inside ours, or broke the transaction."""
