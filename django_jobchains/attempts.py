@@ -12,6 +12,7 @@ from enum import StrEnum
 from logging import getLogger
 from typing import Any
 
+from django_jobchains.context import unbind
 from django_jobchains.exceptions import (
     FailJob,
     InvalidInput,
@@ -91,7 +92,7 @@ class Attempt:
         #: Monotonic time at which it is asked to stop.
         self.expires_at = math.inf
         #: An input that cannot be read will not get better: no other attempt.
-        self._has_input = False
+        self.has_input = False
 
     def outcomes(self) -> list[Outcome]:
         """Runs it; what is to be written, nothing if it was written in its stead."""
@@ -106,6 +107,7 @@ class Attempt:
         return copy_context().run(self._run)
 
     def _run(self) -> Outcome:
+        unbind()
         started = time.perf_counter()
         if self.policy.timeout_seconds is not None:
             self.expires_at = time.monotonic() + self.policy.timeout_seconds
@@ -121,6 +123,7 @@ class Attempt:
     def _handle(self) -> Any:
         running = RunningJob(self.job, self.read_input(), self.signal, self.phases)
         self.phases.running = running
+        self.has_input = True
         with around(self.processor.middleware, "around_handler", running):
             if self.processor.mode == "atomic":
                 with self.phases.prepare("atomic"):
@@ -129,9 +132,7 @@ class Attempt:
 
     def read_input(self) -> Any:
         """Decodes the input; raises ``InvalidInput``, after which the job is not tried again."""
-        value = self.processor.job_type.input_codec.decode(self.job.input, InvalidInput)
-        self._has_input = True
-        return value
+        return self.processor.job_type.input_codec.decode(self.job.input, InvalidInput)
 
     def _complete(self, result: Any) -> Outcome:
         if not self.signal.end():
@@ -209,7 +210,7 @@ class Attempt:
         return Outcome(self.job, Ending.FAILED if is_last else Ending.RESCHEDULED, failed=failed, error=text)
 
     def _is_last(self, error: BaseException) -> bool:
-        if isinstance(error, FailJob) or not self._has_input:
+        if isinstance(error, FailJob) or not self.has_input:
             return True
         most = self.job.max_attempts or self.policy.max_attempts
         if most is not None and self.job.attempt >= most:

@@ -12,7 +12,7 @@ from uuid import UUID
 from django_jobchains.attempts import Attempt, Ending, Outcome
 from django_jobchains.batches import Batch, BatchJob, BatchSignal
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
-from django_jobchains.middleware import around
+from django_jobchains.middleware import around, uncounted
 from django_jobchains.models import Chain, JobBlocker
 from django_jobchains.phases import AttemptPhases
 from django_jobchains.policies import AttemptPolicy
@@ -46,6 +46,7 @@ class BatchPhases(AttemptPhases):
         for part in self._parts:
             part.signal.is_row_locked = False
 
+    @uncounted
     def renew(self) -> None:
         self.store.renew([part.phases.lease for part in self._parts])
 
@@ -110,7 +111,7 @@ class BatchAttempt:
         return bool(self._parts)
 
     def _job(self, part: Attempt) -> BatchJob[Any]:
-        return BatchJob(
+        job: BatchJob[Any] = BatchJob(
             part.job,
             part.read_input(),
             part.signal,
@@ -118,6 +119,8 @@ class BatchAttempt:
             encode_output=self._processor.job_type.encode_output,
             blockers_of=self._blockers_of,
         )
+        part.has_input = True
+        return job
 
     def _run(self) -> list[Outcome]:
         phases = self._phases = BatchPhases(self._parts, self.signal)
@@ -211,6 +214,7 @@ class BatchAttempt:
             return Outcome(part.job, Ending.HANDED_BACK, error=str(error))
         return part.not_completed(error)
 
+    @uncounted
     def _blockers_of(self, job_id: UUID) -> list[Chain]:
         """Those of all jobs are read together."""
         if self._blockers is None:

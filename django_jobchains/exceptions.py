@@ -7,7 +7,8 @@ JobchainsError
 │   └── ProcessorNotFound
 ├── InvalidPayload               an input or output is not what the job type takes
 │   ├── InvalidInput
-│   └── InvalidOutput
+│   ├── InvalidOutput
+│   └── InvalidContext           what is bound for a job is not JSON
 ├── NotAnEntryType               the type may only be continued to
 ├── ContinuationNotAllowed       the type is not in ``continues_with``
 ├── InvalidBlockers              the same blocker twice, a type not accepted, a circle
@@ -24,6 +25,7 @@ JobchainsError
 ├── ChainCancelled
 ├── InvalidCursor
 ├── PhaseError                   prepare(), complete() or continue_with() used out of order
+├── QueryBudgetExceeded          a handler asks more than its ``QueryBudget`` allows
 ├── TransactionLeftOpen          a handler returned with a transaction of its own still open
 ├── LeaseLost                    this attempt may not write any more
 └── JobAborted                   raised by ``job.signal.raise_if_aborted()``
@@ -65,6 +67,9 @@ class ProcessorNotFound(RegistryError):
 class InvalidPayload(JobchainsError, ValueError):
     """``path`` says where in the value, as in ``$.items[3].price``."""
 
+    #: For a value that is no JSON.
+    remedy = "annotate the handler with a dataclass that holds it, or pass a string or number"
+
     def __init__(self, message: str, path: str = "$") -> None:
         self.path = path
         super().__init__(message)
@@ -76,6 +81,12 @@ class InvalidInput(InvalidPayload):
 
 class InvalidOutput(InvalidPayload):
     """The output is not what the job type returns, or is not JSON."""
+
+
+class InvalidContext(InvalidPayload):
+    """A value given to ``context.bound`` is not JSON; ``path`` begins with its name: ``$.tenant``."""
+
+    remedy = "bind a string or number that stands for it, such as its key"
 
 
 class NotAnEntryType(JobchainsError):
@@ -185,6 +196,17 @@ class InvalidCursor(JobchainsError, ValueError):
 
 class PhaseError(JobchainsError):
     """prepare(), complete() or continue_with() was used out of order."""
+
+
+class QueryBudgetExceeded(JobchainsError):
+    """``most`` is the budget."""
+
+    def __init__(self, type_name: str, most: int) -> None:
+        self.most = most
+        super().__init__(
+            f"{type_name!r} makes more than {most} queries: fetch related rows at once (select_related, "
+            "prefetch_related, bulk_create), or raise its QueryBudget."
+        )
 
 
 class TransactionLeftOpen(JobchainsError):

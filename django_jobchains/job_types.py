@@ -18,6 +18,7 @@ from django.db import transaction
 from django_jobchains.announcing import announce
 from django_jobchains.batches import Batch
 from django_jobchains.conf import get_settings
+from django_jobchains.context import captured, merged
 from django_jobchains.deduplication import Deduplicate
 from django_jobchains.exceptions import (
     ContinuationNotAllowed,
@@ -109,10 +110,10 @@ class JobType(Generic[InputT, OutputT]):
     ) -> Chain:
         """Starts a chain: one INSERT in the caller's transaction, and a wake-up after its commit.
 
-        ``delay`` is a timedelta or seconds, counted by the database. The job waits until all chains in ``blockers`` are
-        completed. With ``deduplicate`` it may return a chain that exists (``chain.deduplicated``). A higher
-        ``priority`` runs first. Raises ``InvalidInput``, ``NotAnEntryType``, ``InvalidBlockers``, ``ChainNotFound`` for
-        an unknown blocker, and ``DuplicateJobId`` for an ``id`` that exists.
+        What is bound (``context.bound``) goes along. ``delay`` is a timedelta or seconds, counted by the database. The
+        job waits until all chains in ``blockers`` are completed. With ``deduplicate`` it may return a chain that exists
+        (``chain.deduplicated``). A higher ``priority`` runs first. Raises ``InvalidInput``, ``NotAnEntryType``,
+        ``InvalidBlockers``, ``ChainNotFound`` for an unknown blocker, and ``DuplicateJobId`` for an ``id`` that exists.
         """
         item = self.item(
             input,
@@ -190,6 +191,7 @@ class JobType(Generic[InputT, OutputT]):
             blockers=_chain_ids(blockers),
             accepted_blockers=self.blockers,
             on_blocker_failure=self.on_blocker_failure,
+            context=captured(),
         )
 
     def _queue(self) -> str:
@@ -225,6 +227,9 @@ def create_chains(items: Sequence[Item], using: str | None = None) -> list[Chain
     """Creates chains in the caller's transaction, in order, in a constant number of statements."""
     if not items:
         return []
+    if bound := captured():  # what was bound where an item was described counts more
+        for item in items:
+            item.job.context = merged(bound, item.job.context)
     store = get_store(using)
     # A given id may exist: the savepoint keeps the caller's transaction usable after the error.
     is_guarded = store.connection.in_atomic_block and any(item.has_given_id for item in items)
@@ -260,6 +265,7 @@ def new_continuation(
     new = target.new_job(input, new_id(), **options)
     new.chain_id, new.chain_index = job.chain_id, job.chain_index + 1
     new.chain_type_name, new.deduplication_key = job.chain_type_name, job.deduplication_key
+    new.context = merged(job.context, new.context)
     handler = target.processor
     if options.get("queue") is None and not (handler and handler.queue):
         new.queue = checked_queue(job.queue)

@@ -100,11 +100,7 @@ class _Check:
             if abs(part) >= _FIRST_FLOAT_WITH_EXPONENT:
                 self.has_large_float = True
         elif not (part is None or isinstance(part, int)):
-            self._refuse(
-                f"{type(part).__name__} is not JSON: annotate the handler with a dataclass that holds it, or pass a "
-                "string or number",
-                path,
-            )
+            self._refuse(f"{type(part).__name__} is not JSON: {self.error.remedy}", path)
 
     def _text(self, part: str, path: "_Path | None") -> None:
         if "\0" in part:

@@ -10,6 +10,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack
 from uuid import UUID
 
+from django_jobchains.context import decoded
 from django_jobchains.exceptions import JobAborted
 from django_jobchains.models import Chain
 from django_jobchains.store import NewJob
@@ -159,8 +160,10 @@ class RunningJob(Generic[InputT]):
         self.run_at: datetime = claimed.run_at
         self.priority: int = claimed.priority
         self.queue: str = claimed.queue
-        #: What is stored with the job, for this attempt; middleware may add to it.
-        self.context: dict[str, Any] = {}
+        #: What was bound where the chain was enqueued, as a JSON text; None: nothing,
+        self.stored_context: str | None = claimed.context
+        #: and its values, for this attempt. Middleware and the handler may add whatever they need; it is not stored.
+        self.context: dict[str, Any] = {} if claimed.context is None else decoded(claimed.context)
         self.signal = signal
         self._phases = phases
         self._blockers: Sequence[Chain] | None = None

@@ -1,8 +1,20 @@
-"""What runs around handlers: ``Processors(middleware=[LogContext(), Tenants()])``, the first outermost.
+"""What runs around handlers: ``Processors(middleware=[LogContext(), ActorContext()])``, the first outermost.
 
 Your own is a subclass of ``Middleware`` with the hooks it needs, each a context manager.
 """
 
+from django_jobchains.middleware.actor_context import ActorContext
 from django_jobchains.middleware.hooks import Hook, Middleware, around, checked_middleware
+from django_jobchains.middleware.log_context import LogContext
+from django_jobchains.middleware.query_budget import QueryBudget, uncounted
 
-__all__ = ("Hook", "Middleware", "around", "checked_middleware")
+__all__ = (
+    "ActorContext",
+    "Hook",
+    "LogContext",
+    "Middleware",
+    "QueryBudget",
+    "around",
+    "checked_middleware",
+    "uncounted",
+)

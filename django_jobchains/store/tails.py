@@ -20,6 +20,7 @@ class Tail(NamedTuple):
     deduplication_key: str | None
     status: str
     lease_number: int
+    context: str | None
 
 
 class Tails(Dialect):

@@ -117,7 +117,9 @@ def cancel(store: Store, jobs: Jobs) -> Any:
 
 def tail_of(job: ClaimedJob) -> Tail:
     names = ("chain_type_name", "type_name", "queue", "priority", "deduplication_key")
-    return Tail(job.chain_id, job.id, 0, *(getattr(job, name) for name in names), status="running", lease_number=1)
+    return Tail(
+        job.chain_id, job.id, 0, *(getattr(job, name) for name in names), status="running", lease_number=1, context=None
+    )
 
 
 def complete(store: Store, jobs: Jobs) -> None:

@@ -1,0 +1,79 @@
+"""Which job a log record belongs to, as fields of the record: ``%(job_id)s`` in any formatter."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from django_jobchains.exceptions import RegistryError
+from django_jobchains.middleware.hooks import Middleware
+from django_jobchains.running import RunningJob
+
+OWN_FIELDS = ("job_id", "chain_id", "job_type", "attempt")
+_RESERVED = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", *OWN_FIELDS})
+
+#: Every field of every instance; a record has all of them, so that one formatter fits all.
+_fields: dict[str, str] = {}
+_values: ContextVar[Mapping[str, Any]] = ContextVar("jobchains_log_fields")
+
+
+class LogContext(Middleware):
+    """Puts ``job_id``, ``chain_id``, ``job_type`` and ``attempt`` on every log record that is made while the handler
+    runs, by whatever logger, on its thread or in its task.
+
+    ``names``: keys of the job's context whose values become fields too. Records from elsewhere have the same fields,
+    empty. An ``extra`` of one's own with such a name counts more. For a ``Batch`` only what its jobs share is set.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = tuple(map(_checked_name, names))
+        _install()
+        _fields.update(dict.fromkeys((*OWN_FIELDS, *names), ""))
+
+    @contextmanager
+    def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
+        token = _values.set(self._values_of(job))
+        try:
+            yield
+        finally:
+            _values.reset(token)
+
+    def _values_of(self, job: RunningJob[Any]) -> dict[str, Any]:
+        return {
+            "job_id": str(getattr(job, "id", "")),
+            "chain_id": str(getattr(job, "chain_id", "")),
+            "job_type": job.type_name,
+            "attempt": getattr(job, "attempt", ""),
+            **{name: job.context.get(name, "") for name in self.names},
+        }
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name.isidentifier() or name in _RESERVED:
+        raise RegistryError(f"LogContext({name!r}): log records cannot have a field of this name.")
+    return name
+
+
+class _Attributes(dict[str, Any]):
+    """Of a log record. ``logging`` refuses an ``extra`` that a record has already; it may name our fields."""
+
+    def __contains__(self, name: object) -> bool:
+        return name not in _fields and super().__contains__(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def _install() -> None:
+    """Once, around the factory that makes the records of all loggers."""
+    if _fields:
+        return
+    make = logging.getLogRecordFactory()
+
+    def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        made = make(*args, **kwargs)
+        made.__dict__ = _Attributes({**_fields, **_values.get({}), **made.__dict__})
+        return made
+
+    logging.setLogRecordFactory(record)
