@@ -24,9 +24,10 @@ CHUNK = 65_536
 class Proxy:
     """Forwards connections to a server. Change its public attributes at any time."""
 
-    def __init__(self, connect: Callable[[], socket.socket]) -> None:
+    def __init__(self, connect: Callable[[], socket.socket], host: str = "127.0.0.1") -> None:
         self._connect = connect
-        self._server = socket.create_server(("127.0.0.1", 0))
+        self._host = host
+        self._server = socket.create_server((host, 0))
         self._links: list[Link] = []
         #: What happens to the next COMMIT.
         self.fate: Callable[[], Fate] = lambda: "passes"
@@ -48,11 +49,16 @@ class Proxy:
     @property
     def url(self) -> str:
         settings = connection.settings_dict
-        return f"postgresql://{settings['USER']}:{settings['PASSWORD']}@127.0.0.1:{self.port}/"
+        return f"postgresql://{settings['USER']}:{settings['PASSWORD']}@{self._host}:{self.port}/"
 
     def cut_all(self) -> None:
         for link in self._links:
             link.cut()
+
+    def forget_all(self) -> None:
+        """As a server that died: its sessions are gone, and the client is told once, if the network lets it be told."""
+        for link in self._links:
+            link.forget()
 
     def close(self) -> None:
         with suppress(OSError):
@@ -86,7 +92,7 @@ class Link:
         self._proxy = proxy
         self._client, self._server = client, server
         self._left = proxy.lifetime()
-        self._is_answer_lost = False
+        self._is_answer_lost = self._is_forgotten = False
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1) if end.family != socket.AF_UNIX else None
         self._threads = [
@@ -106,6 +112,14 @@ class Link:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
+    def forget(self) -> None:
+        """The ends are closed by a reset, which is not sent again as an orderly end would be."""
+        self._is_forgotten = True
+        for end in (self._client, self._server):
+            with suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                end.shutdown(socket.SHUT_RD)
+
     def join(self) -> None:
         for thread in self._threads:
             thread.join()
@@ -113,7 +127,8 @@ class Link:
     def _run(self, forward: Callable[[], None]) -> None:
         with suppress(OSError):
             forward()
-        self.cut()
+        if not self._is_forgotten:
+            self.cut()
         with suppress(OSError):  # each thread closes the end it reads
             (self._client if forward == self._forward_statements else self._server).close()
 
