@@ -10,6 +10,7 @@ from django.db import connections
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import RegistryError
+from django_jobchains.network import missing_options
 from django_jobchains.notifications import get_notifier
 from django_jobchains.processors import get_registry
 
@@ -71,5 +72,24 @@ def check_database(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
             "'database is locked' when another process wrote in between.",
             hint="Set OPTIONS = {'transaction_mode': 'IMMEDIATE', 'timeout': 20} for it.",
             id="jobchains.W001",
+        )
+    ]
+
+
+@register("jobchains", deploy=True)
+def check_network(**kwargs: Any) -> list[CheckMessage]:
+    """Of the settings alone. A worker process completes them for itself; a web process enqueues and waits."""
+    if check_settings():
+        return []
+    alias = get_settings().DATABASE
+    missing = missing_options(alias)
+    if not missing:
+        return []
+    return [
+        checks.Warning(
+            f"Connections to the PostgreSQL database {alias!r} do not notice a network that is gone: a request that "
+            "enqueues or waits for a chain may hang for hours.",
+            hint=f"Add to its OPTIONS: {missing}.",
+            id="jobchains.W002",
         )
     ]

@@ -45,19 +45,25 @@ class ListeningThread(Listener):
     def wait_until_connected(self, seconds: float) -> bool:
         return self._connected.wait(seconds)
 
+    def seconds_after(self, error: Exception) -> float | None:
+        """How long to wait after this error; None: as long as after any other."""
+        return None
+
     def close(self) -> None:
         self.closing.set()
         self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
         while not self.closing.is_set():
+            seconds = None
             try:
                 self.watch()
             except Exception as error:
                 self._report(error)
+                seconds = self.seconds_after(error)
             finally:
                 self._connected.clear()
-            self.closing.wait(self._pause())
+            self.closing.wait(self._pause() if seconds is None else seconds)
 
     def _report(self, error: Exception) -> None:
         if not self.closing.is_set():

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,26 @@ import pytest
 from tests.worker.waiting import until
 
 ROOT = Path(__file__).parents[2]
+SETTINGS = ("--settings", "tests.chaos.settings")
 
 
 class WorkerProcess:
-    """``jobchains``: its ``settings.JOBCHAINS``. Standard output and errors go to one file."""
+    """``jobchains``: its ``settings.JOBCHAINS``; ``within``: a command that starts it. Standard output and errors go to
+    one file."""
 
     def __init__(
-        self, written: Path, *arguments: str, jobchains: dict[str, Any] | None = None, **environment: str
+        self,
+        written: Path,
+        *arguments: str,
+        jobchains: dict[str, Any] | None = None,
+        within: Sequence[str] = (),
+        **environment: str,
     ) -> None:
         options = {"REAP_SECONDS": 0.5, "POLL_SECONDS": 1, "BACKOFF_INITIAL_SECONDS": 0.1, **(jobchains or {})}
         self._written = written
         with written.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "django", "run_jobworker", "--settings", "tests.chaos.settings", *arguments],
+                [*within, sys.executable, "-m", "django", "run_jobworker", *SETTINGS, *arguments],
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,

@@ -11,6 +11,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from django_jobchains.network import notice_dead_networks
 from django_jobchains.telemetry import add_sink, remove_sink
 from django_jobchains.telemetry.logs import log, logger
 from django_jobchains.worker import Worker
@@ -40,6 +41,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        notice_dead_networks()
         try:
             worker = Worker(
                 slots=options["slots"],

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from django_jobchains.processors import Backoff, Lease, Processors, RunningJob
@@ -68,6 +69,19 @@ def heed(job: RunningJob[None]) -> None:
     job.signal.wait(120)
     note(job, f"aborted: {job.signal.reason}")
     job.signal.raise_if_aborted()
+
+
+@processors.register("chaos.cut_off", lease=Lease(6))
+def cut_off(job: RunningJob[str]) -> int:
+    """The first attempt runs until it is told to stop, and writes into a file when that was."""
+    if job.attempt == 1:
+        note(job, "started")
+        job.signal.wait(120)
+        Path(job.input).write_text(f"{time.time()} {job.signal.reason}")
+        job.signal.raise_if_aborted()
+    with job.complete():
+        note(job, "written")
+        return os.getpid()
 
 
 @processors.register("chaos.stuck")

@@ -1,0 +1,221 @@
+"""A way to PostgreSQL that can be cut, at the very byte a test wants, or go silent."""
+
+import os
+import random
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Literal
+
+import pytest
+from django.db import connection
+
+#: What happens to a COMMIT: it passes, it is lost with its connection, or its answer is.
+Fate = Literal["passes", "is lost", "its answer is lost"]
+
+#: First messages that ask for encryption. Refused: what is encrypted cannot be read here.
+ENCRYPTION_REQUESTS = (80877103, 80877104)
+CHUNK = 65_536
+
+
+class Proxy:
+    """Forwards connections to a server. Change its public attributes at any time."""
+
+    def __init__(self, connect: Callable[[], socket.socket], host: str = "127.0.0.1") -> None:
+        self._connect = connect
+        self._host = host
+        self._server = socket.create_server((host, 0))
+        self._links: list[Link] = []
+        #: What happens to the next COMMIT.
+        self.fate: Callable[[], Fate] = lambda: "passes"
+        self.fates: Counter[Fate] = Counter()
+        #: How many bytes the next connection lives for, either way; None: as long as it likes.
+        self.lifetime: Callable[[], int | None] = lambda: None
+        #: Cleared: nothing is forwarded, and nobody is told. New connections are taken, as a dead network would not do,
+        #: but as a dead server does.
+        self.flowing = threading.Event()
+        self.flowing.set()
+        self._thread = threading.Thread(target=self._accept, name="proxy")
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        port: int = self._server.getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        settings = connection.settings_dict
+        return f"postgresql://{settings['USER']}:{settings['PASSWORD']}@{self._host}:{self.port}/"
+
+    def cut_all(self) -> None:
+        for link in self._links:
+            link.cut()
+
+    def forget_all(self) -> None:
+        """As a server that died: its sessions are gone, and the client is told once, if the network lets it be told."""
+        for link in self._links:
+            link.forget()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join()
+        self.cut_all()
+        self.flowing.set()
+        for link in self._links:
+            link.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            try:
+                server = self._connect()
+            except OSError:
+                client.close()
+            else:
+                self._links = [link for link in self._links if link.is_open]
+                self._links.append(Link(self, client, server))
+
+
+class Link:
+    """One connection, forwarded by two threads."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy = proxy
+        self._client, self._server = client, server
+        self._left = proxy.lifetime()
+        self._is_answer_lost = self._is_forgotten = False
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1) if end.family != socket.AF_UNIX else None
+        self._threads = [
+            threading.Thread(target=self._run, args=(forward,), name="proxy-link")
+            for forward in (self._forward_statements, self._forward_answers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_open(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def cut(self) -> None:
+        """Both ends hear of it at once."""
+        for end in (self._client, self._server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def forget(self) -> None:
+        """The ends are closed by a reset, which is not sent again as an orderly end would be."""
+        self._is_forgotten = True
+        for end in (self._client, self._server):
+            with suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                end.shutdown(socket.SHUT_RD)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, forward: Callable[[], None]) -> None:
+        with suppress(OSError):
+            forward()
+        if not self._is_forgotten:
+            self.cut()
+        with suppress(OSError):  # each thread closes the end it reads
+            (self._client if forward == self._forward_statements else self._server).close()
+
+    def _forward_statements(self) -> None:
+        if not self._forward_beginning():
+            return
+        for message in self._messages():
+            if not _is_commit(message):
+                self._send(self._server, message)
+            elif not self._forward_commit(message):
+                return
+
+    def _forward_commit(self, message: bytes) -> bool:
+        fate = self._proxy.fate()
+        self._proxy.fates[fate] += 1
+        self._is_answer_lost = fate == "its answer is lost"
+        if fate != "is lost":
+            self._send(self._server, message)
+        return fate != "is lost"
+
+    def _forward_answers(self) -> None:
+        while data := self._server.recv(CHUNK):
+            if self._is_answer_lost:
+                return
+            self._send(self._client, data)
+
+    def _forward_beginning(self) -> bool:
+        """The messages before the session, which have no type."""
+        while header := self._read(8):
+            length, code = struct.unpack("!II", header)
+            if code not in ENCRYPTION_REQUESTS:
+                self._send(self._server, header + self._read(length - 8))
+                return True
+            self._client.sendall(b"N")
+        return False
+
+    def _messages(self) -> Iterator[bytes]:
+        while header := self._read(5):
+            yield header + self._read(struct.unpack("!I", header[1:])[0] - 4)
+
+    def _read(self, size: int) -> bytes:
+        """So many bytes of the client, or none."""
+        read = bytearray()
+        while len(read) < size:
+            if not (data := self._client.recv(size - len(read))):
+                return b""
+            read += data
+        return bytes(read)
+
+    def _send(self, end: socket.socket, data: bytes) -> None:
+        """As much as the connection lives for."""
+        self._proxy.flowing.wait()
+        if self._left is None:
+            end.sendall(data)
+            return
+        end.sendall(data[: self._left])
+        self._left -= min(len(data), self._left)
+        if not self._left:
+            raise ConnectionResetError
+
+
+def _is_commit(message: bytes) -> bool:
+    kind, body = message[:1], message[5:]
+    if kind == b"P":  # Parse: a name, and the statement
+        return body.split(b"\0")[1] == b"COMMIT"
+    return kind == b"Q" and body == b"COMMIT\0"
+
+
+def connect_to_database() -> socket.socket:
+    """To the server that the tests use."""
+    settings = connection.settings_dict
+    host, port = settings["HOST"], settings["PORT"] or "5432"
+    if host and not host.startswith("/"):
+        return socket.create_connection((host, int(port)), timeout=None)
+    end = socket.socket(socket.AF_UNIX)
+    end.connect(os.path.join(host or "/var/run/postgresql", f".s.PGSQL.{port}"))  # noqa: PTH118 - a socket's name
+    return end
+
+
+@pytest.fixture
+def proxy(transactional_db: None) -> Iterator[Proxy]:
+    proxy = Proxy(connect_to_database)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+def by_chance(chance: random.Random, share: float, fate: Fate) -> Callable[[], Fate]:
+    return lambda: fate if chance.random() < share else "passes"

@@ -1,0 +1,110 @@
+"""Connections that are cut at the worst moments: around a COMMIT, and in the middle of a message."""
+
+import random
+import signal
+from typing import Any
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.models import FailedAttempt, Job
+from tests.chaos.app import jobs
+from tests.chaos.oracle import assert_invariants
+from tests.chaos.proxy import Fate, Proxy, by_chance, proxy
+from tests.worker.processes import StartProcess, WorkerProcess
+from tests.worker.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+
+__all__ = ("proxy",)
+
+#: What stopping may take beyond the handlers'.
+LAST_WORDS = 3.0
+
+
+def start_behind(proxy: Proxy, start_process: StartProcess) -> WorkerProcess:
+    return start_process("--slots", "4", JOBCHAINS_TEST_DATABASE=proxy.url)
+
+
+def enqueue_mixed() -> int:
+    """Completed in a transaction of their own, and in a batch; the number of jobs in the end."""
+    chains.enqueue_many([jobs.write.item(0.0) for _ in range(150)])
+    chains.enqueue_many([jobs.attempt.item(0.0) for _ in range(50)])
+    chains.enqueue_many([jobs.first.item(3) for _ in range(10)])
+    return 150 + 50 + 10 * 5
+
+
+def all_completed() -> bool:
+    return not Job.objects.exclude(status="completed").exists()
+
+
+def until_all_completed(process: WorkerProcess, seconds: float = 60) -> None:
+    def facts() -> Any:
+        left = Job.objects.incomplete().values_list("type_name", "status", "attempt", "crashes", "last_error")[:5]
+        return list(left), process.output[-2_000:]
+
+    until(all_completed, seconds, facts)
+
+
+def assert_ends_well(process: WorkerProcess) -> None:
+    assert process.is_alive, process.output
+    process.signal(signal.SIGTERM)
+    assert process.wait(LAST_WORDS) == 0
+
+
+def test_a_commit_whose_answer_is_lost_is_a_commit(proxy: Proxy, start_process: StartProcess) -> None:
+    """The job is completed, its effect is there, and it is not tried again."""
+    proxy.fate = by_chance(random.Random(3), 0.2, "its answer is lost")
+    chains.enqueue_many([jobs.write.item(0.0) for _ in range(150)])
+    process = start_behind(proxy, start_process)
+    until_all_completed(process)
+    assert proxy.fates["its answer is lost"] > 10
+    assert set(Job.objects.values_list("attempt", "crashes")) == {(1, 0)}
+    assert not FailedAttempt.objects.exists()
+    assert_invariants()
+    assert_ends_well(process)
+
+
+def test_a_commit_that_is_lost_is_none(proxy: Proxy, start_process: StartProcess) -> None:
+    """Nothing of the attempt is left but the record of its failure."""
+    proxy.fate = by_chance(random.Random(4), 0.2, "is lost")
+    chains.enqueue_many([jobs.write.item(0.0) for _ in range(150)])
+    process = start_behind(proxy, start_process)
+    until_all_completed(process)
+    assert proxy.fates["is lost"] > 10
+    assert FailedAttempt.objects.filter(kind="error").exists()
+    assert_invariants()
+    assert_ends_well(process)
+
+
+def test_lost_commits_and_lost_answers_in_any_order_double_nothing(proxy: Proxy, start_process: StartProcess) -> None:
+    chance = random.Random(5)
+    fates: list[Fate] = ["is lost", "its answer is lost", *["passes"] * 6]  # type: ignore[list-item]
+    proxy.fate = lambda: chance.choice(fates)
+    count = enqueue_mixed()
+    process = start_behind(proxy, start_process)
+    until_all_completed(process)
+    assert min(proxy.fates.values()) > 10
+    assert Job.objects.count() == count
+    assert_invariants()
+    assert_ends_well(process)
+
+
+def test_connections_that_end_in_the_middle_of_a_message_lose_and_double_nothing(
+    proxy: Proxy, start_process: StartProcess
+) -> None:
+    chance = random.Random(6)
+    lifetimes: list[int] = []
+
+    def lifetime() -> int:
+        lifetimes.append(chance.randrange(100, 30_000))
+        return lifetimes[-1]
+
+    proxy.lifetime = lifetime
+    count = enqueue_mixed()
+    process = start_behind(proxy, start_process)
+    until_all_completed(process)
+    assert len(lifetimes) > 20
+    assert Job.objects.count() == count
+    assert_invariants()
+    assert_ends_well(process)
