@@ -3,7 +3,18 @@
 from dataclasses import asdict
 from logging import DEBUG, ERROR, INFO, WARNING, getLogger
 
-from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, Event, JobReaped, LeaseLost, ThreadFailed
+from django_jobchains.telemetry.events import (
+    AttemptEnded,
+    BlockedJobsSwept,
+    Event,
+    JobReaped,
+    LeaseLost,
+    ProcessEnded,
+    ProcessNotReplaced,
+    ProcessNotStarted,
+    SupervisorGaveUp,
+    ThreadFailed,
+)
 
 logger = getLogger("django_jobchains")
 
@@ -19,8 +30,10 @@ def _level(event: Event) -> int:
         return {"completed": DEBUG, "cancelled": INFO, "handed_back": INFO, "failed": ERROR}.get(event.ending, WARNING)
     if isinstance(event, BlockedJobsSwept):
         return ERROR if event.found else DEBUG
-    if isinstance(event, ThreadFailed):
+    if isinstance(event, ThreadFailed | ProcessNotReplaced | ProcessNotStarted | SupervisorGaveUp):
         return ERROR
+    if isinstance(event, ProcessEnded):
+        return WARNING if event.code else INFO
     return WARNING if isinstance(event, JobReaped | LeaseLost) else INFO
 
 

@@ -48,10 +48,13 @@ class ClaimLoop:
         self._wake = wake
         self._poll_seconds = poll_seconds
         self._left = max_jobs
+        self._retires = False
+        #: Jobs so far.
+        self.claimed = 0
         self._lease_seconds = {name: policy.lease.seconds for name, policy in policies.items()}
         #: Set when nothing was due and nothing ran; cleared when a job is claimed.
         self.idle = threading.Event()
-        #: Set when ``max_jobs`` jobs were claimed and have ended.
+        #: Set when ``max_jobs`` jobs were claimed, or it retires, and all have ended.
         self.spent = threading.Event()
 
     def step(self) -> None:
@@ -70,7 +73,14 @@ class ClaimLoop:
         if len(jobs) < room:
             self._wait(found=bool(jobs))
 
+    def retire(self) -> None:
+        """From any thread: claims no more; ``spent`` is set when what runs has ended."""
+        self._retires = True
+        self._wake.set()
+
     def _room(self) -> int:
+        if self._retires:
+            return 0
         room = 0 if self._completer.is_behind else self._slots.room()
         return room if self._left is None else min(room, self._left)
 
@@ -82,6 +92,7 @@ class ClaimLoop:
         jobs = self._store.claim(self._worker, room, self._lease_seconds, self._queues)
         if jobs:
             self.idle.clear()
+            self.claimed += len(jobs)
             if self._left is not None:
                 self._left -= len(jobs)
             attempts = [self._attempt(job, since) for job in jobs]
@@ -122,7 +133,7 @@ class ClaimLoop:
             self._left += len(leases)
 
     def _wait_for_room(self) -> None:
-        if self._left == 0 and self._is_quiet():
+        if (self._retires or self._left == 0) and self._is_quiet():
             self.spent.set()
         self._wake.wait(PATIENCE_SECONDS if self._slots.has_waiting else self._poll_seconds)
 

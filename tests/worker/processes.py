@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.worker.waiting import until
@@ -18,23 +19,30 @@ ROOT = Path(__file__).parents[2]
 
 
 class WorkerProcess:
-    """``jobchains``: its ``settings.JOBCHAINS``. Standard output and errors go to one file."""
+    """``jobchains``: its ``settings.JOBCHAINS``; ``start``: what Python runs. Standard output and errors go to one file."""
 
     def __init__(
-        self, written: Path, *arguments: str, jobchains: dict[str, Any] | None = None, **environment: str
+        self,
+        written: Path,
+        *arguments: str,
+        jobchains: dict[str, Any] | None = None,
+        start: tuple[str, ...] = ("-m", "django"),
+        cwd: Path = ROOT,
+        **environment: str,
     ) -> None:
         options = {"REAP_SECONDS": 0.5, "POLL_SECONDS": 1, "BACKOFF_INITIAL_SECONDS": 0.1, **(jobchains or {})}
         self._written = written
         with written.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "django", "run_jobworker", "--settings", "tests.chaos.settings", *arguments],
+                [sys.executable, *start, "run_jobworker", *arguments],
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                cwd=ROOT,
+                cwd=cwd,
                 env={
                     **os.environ,
                     "PYTHONPATH": str(ROOT),
                     "PYTHONUNBUFFERED": "1",
+                    "DJANGO_SETTINGS_MODULE": "tests.chaos.settings",
                     "JOBCHAINS_TEST_OPTIONS": json.dumps(options),
                     **environment,
                 },
@@ -71,8 +79,20 @@ class WorkerProcess:
         return self.process.wait(seconds)
 
     def kill(self) -> None:
+        """It, and the processes it started."""
+        started = self.workers()
         self.process.kill()
         self.process.wait()
+        for worker in started:
+            with suppress(psutil.NoSuchProcess):
+                worker.kill()
+
+    def workers(self) -> list[psutil.Process]:
+        """Those of a supervisor."""
+        try:
+            return psutil.Process(self.pid).children()
+        except psutil.NoSuchProcess:
+            return []
 
 
 StartProcess = Callable[..., WorkerProcess]
