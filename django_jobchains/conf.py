@@ -48,6 +48,8 @@ class Settings:
     MAX_CRASHES: int = 10
     #: How long a stopping worker lets running handlers end by themselves.
     SHUTDOWN_SECONDS: float = 30
+    #: A part of a worker that is busy with one step for longer makes its liveness probe fail.
+    LIVENESS_SECONDS: float = 60
     #: Largest encoded input or output.
     MAX_PAYLOAD_BYTES: int = 1024 * 1024
     #: Deepest nesting of an input or output.
@@ -80,6 +82,7 @@ _POSITIVE = (
     "MAX_STUCK_SLOTS",
     "MAX_CRASHES",
     "SHUTDOWN_SECONDS",
+    "LIVENESS_SECONDS",
     "MAX_PAYLOAD_BYTES",
     "MAX_PAYLOAD_DEPTH",
 )

@@ -92,3 +92,46 @@ class ThreadFailed(Event):
     error: str
     failures: int
     fatal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStarted(Event):
+    """A supervisor started worker process ``number``; ``reason`` is "" when it is not in the place of another."""
+
+    number: int
+    pid: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNotStarted(Event):
+    """The system could not start worker process ``number``."""
+
+    number: int
+    error: str
+    restart_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnded(Event):
+    """``code``: its exit code, negative when a signal killed it. ``restart_seconds``: None when it stays ended."""
+
+    number: int
+    pid: int
+    code: int
+    restart_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNotReplaced(Event):
+    """What was started in the place of worker process ``number`` did not become ready: the old one goes on."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorGaveUp(Event):
+    """No worker process got ready, many times in a row."""
+
+    reason: str

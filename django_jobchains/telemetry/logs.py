@@ -10,6 +10,10 @@ from django_jobchains.telemetry.events import (
     Event,
     JobReaped,
     LeaseLost,
+    ProcessEnded,
+    ProcessNotReplaced,
+    ProcessNotStarted,
+    SupervisorGaveUp,
     ThreadFailed,
 )
 
@@ -27,8 +31,10 @@ def _level(event: Event) -> int:
         return {"completed": DEBUG, "cancelled": INFO, "handed_back": INFO, "failed": ERROR}.get(event.ending, WARNING)
     if isinstance(event, BlockedJobsSwept):
         return ERROR if event.found else DEBUG
-    if isinstance(event, ThreadFailed | AttemptStuck):
+    if isinstance(event, ThreadFailed | AttemptStuck | ProcessNotReplaced | ProcessNotStarted | SupervisorGaveUp):
         return ERROR
+    if isinstance(event, ProcessEnded):
+        return WARNING if event.code else INFO
     return WARNING if isinstance(event, JobReaped | LeaseLost) else INFO
 
 

@@ -16,7 +16,7 @@ from django_jobchains.store import AttemptKey, Effects, FailedTry, HeldLease, St
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptEnded, LeaseLost
 from django_jobchains.texts import describe, traceback_of
-from django_jobchains.worker.threads import is_database_away
+from django_jobchains.worker.threads import is_database_away, waiting
 
 MOST_IN_A_BATCH = 200
 #: How long the first result of a batch waits for others, and only while jobs wait for a slot.
@@ -98,7 +98,9 @@ class Completer:
         self._taken = 0
 
     def _gather(self) -> None:
-        self._take(self._queue.get())
+        with waiting():
+            first = self._queue.get()
+        self._take(first)
         until = time.monotonic() + GATHER_SECONDS
         while len(self._batch) < MOST_IN_A_BATCH:
             wait = until - time.monotonic() if self._is_busy() else 0.0

@@ -13,6 +13,11 @@ from django_jobchains.telemetry.events import (
     Event,
     JobReaped,
     LeaseLost,
+    ProcessEnded,
+    ProcessNotReplaced,
+    ProcessNotStarted,
+    ProcessStarted,
+    SupervisorGaveUp,
     ThreadFailed,
     WorkerStarted,
     WorkerStopped,
@@ -87,6 +92,25 @@ class Console:
         if isinstance(event, ThreadFailed):
             ending = "the worker gives up" if event.fatal else "trying again"
             return f"! {event.thread} failed ({event.failures} in a row), {ending}: {event.error}", self._style.ERROR, 0
+        return self._process_line(event)
+
+    def _process_line(self, event: Event) -> tuple[str, Callable[[str], str] | None, int] | None:
+        if isinstance(event, ProcessStarted):
+            return (
+                f"Process {event.number} started: pid {event.pid}{f', {event.reason}' if event.reason else ''}",
+                None,
+                1,
+            )
+        if isinstance(event, ProcessEnded):
+            return _end_line(event), self._style.WARNING if event.code else None, 0 if event.code else 1
+        if isinstance(event, ProcessNotStarted):
+            text = f"! process {event.number} cannot be started, again in {event.restart_seconds:.1f} s: {event.error}"
+            return text, self._style.ERROR, 0
+        if isinstance(event, ProcessNotReplaced):
+            text = f"! process {event.number} is not replaced, the old one goes on: {event.reason}"
+            return text, self._style.ERROR, 0
+        if isinstance(event, SupervisorGaveUp):
+            return f"! The supervisor gives up: {event.reason}", self._style.ERROR, 0
         return None
 
     def _paint(self, ending: str) -> Callable[[str], str] | None:
@@ -107,6 +131,12 @@ def _attempt_line(event: AttemptEnded) -> str:
         event.error.splitlines()[0][:200] if event.error else "",
     ]
     return "  ".join(part for part in parts if part)
+
+
+def _end_line(event: ProcessEnded) -> str:
+    how = f"was killed by signal {-event.code}" if event.code < 0 else f"ended with code {event.code}"
+    again = "" if event.restart_seconds is None else f"; it starts again in {event.restart_seconds:.1f} s"
+    return f"Process {event.number} ({event.pid}) {how}{again}"
 
 
 def _printable(text: str) -> str:

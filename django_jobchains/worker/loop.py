@@ -53,9 +53,12 @@ class ClaimLoop:
         self._wake = wake
         self._poll_seconds = poll_seconds
         self._left = max_jobs
+        self._retires = False
+        #: Jobs so far.
+        self.claimed = 0
         #: Set when nothing was due and nothing ran; cleared when a job is claimed.
         self.idle = threading.Event()
-        #: Set when ``max_jobs`` jobs were claimed and have ended.
+        #: Set when ``max_jobs`` jobs were claimed, or it retires, and all have ended.
         self.spent = threading.Event()
 
     def step(self) -> None:
@@ -74,7 +77,14 @@ class ClaimLoop:
         if not is_full:
             self._wait([lane for lane in lanes if self._room(lane)], found=found)
 
+    def retire(self) -> None:
+        """From any thread: claims no more; ``spent`` is set when what runs has ended."""
+        self._retires = True
+        self._wake.set()
+
     def _room(self, lane: Lane) -> int:
+        if self._retires:
+            return 0
         room = 0 if self._completer.is_behind else lane.room()
         return room if self._left is None else min(room, self._left)
 
@@ -97,6 +107,7 @@ class ClaimLoop:
         jobs = self._store.claim(self._worker, room, lane.leases, self._queues)
         if jobs:
             self.idle.clear()
+            self.claimed += len(jobs)
             if self._left is not None:
                 self._left -= len(jobs)
             claimed = [(job, self._leases.hold(job, lane.leases[job.type_name], since)) for job in jobs]
@@ -146,7 +157,7 @@ class ClaimLoop:
             self._left += len(leases)
 
     def _wait_for_room(self) -> None:
-        if self._left == 0 and self._is_quiet():
+        if (self._retires or self._left == 0) and self._is_quiet():
             self.spent.set()
         has_waiting = any(place.has_waiting for place in self._places)
         self._wake.wait(PATIENCE_SECONDS if has_waiting else self._poll_seconds)

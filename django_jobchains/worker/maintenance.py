@@ -12,6 +12,7 @@ from django_jobchains.policies import Backoff
 from django_jobchains.store import AttemptKey, Effects, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import BlockedJobsSwept, JobReaped, LeaseLost
+from django_jobchains.worker.threads import waiting
 
 #: Jobs taken back in one transaction,
 REAP_LIMIT = 100
@@ -79,14 +80,20 @@ class Rounds:
 
     def __init__(self, *parts: Reaper | Sweeper) -> None:
         self._due_at = dict.fromkeys(parts, 0.0)
+        #: Between two looks at the database, at the least.
+        self.seconds = min(part.seconds for part in parts)
+        #: When the database last answered.
+        self.reached_at: float | None = None
         self.pause = threading.Event()
 
     def step(self) -> None:
         for part, due_at in self._due_at.items():
             if time.monotonic() >= due_at:
                 has_more = part.step()
+                self.reached_at = time.monotonic()
                 self._due_at[part] = time.monotonic() + (0 if has_more else part.seconds)
-        self.pause.wait(max(min(self._due_at.values()) - time.monotonic(), 0))
+        with waiting():
+            self.pause.wait(max(min(self._due_at.values()) - time.monotonic(), 0))
 
 
 class LeaseKeeper:
@@ -116,7 +123,9 @@ class LeaseKeeper:
 
     def step(self) -> None:
         self._report(self._leases.renew_due())
-        self.pause.wait(self._check_if_asked())
+        seconds = self._check_if_asked()
+        with waiting():
+            self.pause.wait(seconds)
         self.pause.clear()
 
     def _check_if_asked(self) -> float:

@@ -4,7 +4,8 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from django.db import InterfaceError, InternalError, OperationalError
 
@@ -31,6 +32,9 @@ class OwnedThread:
         self._worker = worker
         self._give_up = give_up
         self._failures = 0
+        #: Whether its last step failed.
+        self.is_failing = False
+        self._busy_since: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"jobchains-{name}", daemon=True)
 
     @property
@@ -45,6 +49,12 @@ class OwnedThread:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def busy_seconds(self) -> float:
+        """How long it has been busy with the same step; 0 while it waits for something to do."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
     def start(self) -> None:
         self._thread.start()
 
@@ -58,21 +68,25 @@ class OwnedThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        _own.thread = self
         try:
             while not self.stopping.is_set():
                 self._step_once()
         finally:
+            self._busy_since = None
             close_all()
 
     def _step_once(self) -> None:
+        self._busy_since = time.monotonic()
         try:
             self._step()
-            self._failures = 0
+            self._failures, self.is_failing = 0, False
         except BaseException as error:  # a thread that dies silently is the worst of failures
             self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
         self._failures += 1
+        self.is_failing = True
         fatal = self._failures >= MOST_FAILURES and not is_database_away(error)
         report(ThreadFailed(self._worker, self.name, describe(error), self._failures, fatal))
         try:
@@ -84,7 +98,27 @@ class OwnedThread:
             self._give_up()
             return
         wait = min(FIRST_WAIT_SECONDS * 2.0 ** min(self._failures - 1, 10), LAST_WAIT_SECONDS)
+        self._busy_since = None
         self.stopping.wait(wait * random.uniform(0.5, 1))  # noqa: S311 - jitter
+
+    @contextmanager
+    def waits(self) -> Iterator[None]:
+        self._busy_since, self.is_failing = None, False
+        try:
+            yield
+        finally:
+            self._busy_since = time.monotonic()
+
+
+_own = threading.local()
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Around a wait for something to do: however long it takes, this thread is well."""
+    thread: OwnedThread | None = getattr(_own, "thread", None)
+    with thread.waits() if thread else nullcontext():
+        yield
 
 
 def is_database_away(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.notifications.base import LOOK_AGAIN_SECONDS
+from django_jobchains.worker.threads import waiting
 
 
 class WakeUp:
@@ -55,4 +56,5 @@ class WakeUp:
     def wait(self, seconds: float) -> None:
         if (at := self._look_again_at) is not None:
             seconds = min(seconds, at - time.monotonic())
-        self._event.wait(max(seconds, 0))
+        with waiting():
+            self._event.wait(max(seconds, 0))

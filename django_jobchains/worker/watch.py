@@ -10,6 +10,7 @@ from django_jobchains.leases import HeldLeases
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptStuck, LeaseLost
 from django_jobchains.worker.slots import AnyAttempt, Slots
+from django_jobchains.worker.threads import waiting
 
 
 class Watch:
@@ -41,7 +42,8 @@ class Watch:
         for place in self._places:
             for attempt in place.attempts():
                 self._look(place, attempt)
-        self.pause.wait(self._seconds)
+        with waiting():
+            self.pause.wait(self._seconds)
 
     def _look(self, place: Slots, attempt: AnyAttempt) -> None:
         now = time.monotonic()

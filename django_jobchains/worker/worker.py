@@ -27,9 +27,11 @@ from django_jobchains.store import Effects, HeldLease, get_store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import WorkerStarted, WorkerStopped, WorkerStopping
 from django_jobchains.worker.completer import Completer
+from django_jobchains.worker.health import Checkup, Health
 from django_jobchains.worker.lanes import Lane
 from django_jobchains.worker.loop import ClaimLoop, leases_of
 from django_jobchains.worker.maintenance import LeaseKeeper, Reaper, Rounds, Sweeper
+from django_jobchains.worker.memory import resident_bytes
 from django_jobchains.worker.slots import Slots
 from django_jobchains.worker.threads import OwnedThread
 from django_jobchains.worker.wakeups import WakeUp
@@ -50,8 +52,9 @@ class Worker:
     """Runs jobs of the registered types in ``slots`` threads.
 
     ``queues``: the queues served, None is every queue. ``types``: names or patterns ("shop.*"), None is every type with
-    a processor. ``burst``: end when nothing is due. ``max_jobs``: end after so many jobs. Durations are seconds and
-    come from ``JOBCHAINS`` unless given. Raises ``ImproperlyConfigured`` when no registered type matches.
+    a processor. ``burst``: end when nothing is due. ``max_jobs``: end after so many jobs. ``max_rss``: ``run`` ends
+    when the process has more bytes of memory and what runs has ended. Durations are seconds and come from ``JOBCHAINS``
+    unless given. Raises ``ImproperlyConfigured`` when no registered type matches.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Worker:
         shutdown_seconds: float | None = None,
         burst: bool = False,
         max_jobs: int | None = None,
+        max_rss: int | None = None,
     ) -> None:
         settings = get_settings()
         self.slot_count = _at_least_one("slots", settings.SLOTS if slots is None else slots)
@@ -79,11 +83,14 @@ class Worker:
         if name is not None and not (0 < len(name) <= NAME_LENGTH and name.isprintable()):
             raise ImproperlyConfigured(f"A worker's name has 1 to {NAME_LENGTH} printable characters, not {name!r}.")
         #: Unique for each start, so that a restarted worker is never taken for the one that died.
-        self.id = f"{(name or socket.gethostname())[:NAME_LENGTH]}:{os.getpid()}:{str(new_id())[-12:]}"
+        self.name = (name or socket.gethostname())[:NAME_LENGTH]
+        self.id = f"{self.name}:{os.getpid()}:{str(new_id())[-12:]}"
         self.queues = None if queues is None else tuple(queues)
         self.shutdown_seconds = settings.SHUTDOWN_SECONDS if shutdown_seconds is None else shutdown_seconds
         self.burst = burst
         self._max_jobs = max_jobs
+        self._max_rss = max_rss
+        self._retires = False
         self.failed = False
         self.policies = _policies(registry or get_registry(), types, Policy(backoff, lease, max_attempts, timeout))
         self.store = get_store(_known_alias(using or settings.DATABASE))
@@ -120,6 +127,14 @@ class Worker:
         }
         self._notifier = get_notifier(self.store.using)
         self._listener: Listener | None = None
+        self._checkup = Checkup(
+            worker=self.id,
+            threads=self._threads.values(),
+            rounds=self._rounds,
+            slots=self.slots,
+            notifier=self._notifier,
+            liveness_seconds=settings.LIVENESS_SECONDS,
+        )
 
     def _claim_loop(self, registry: Registry, poll_seconds: float) -> ClaimLoop:
         return ClaimLoop(
@@ -156,8 +171,9 @@ class Worker:
         )
         self._keeper = LeaseKeeper(self.leases, self.id, min(shortest / 6, 5))
         sweeper = Sweeper(self.store, worker=self.id, seconds=settings.SWEEP_SECONDS)
+        self._rounds = Rounds(reaper, sweeper)
         return {
-            "reaper": Rounds(reaper, sweeper),
+            "reaper": self._rounds,
             "keeper": self._keeper,
             "watch": self._watch(settings, shortest),
         }
@@ -185,6 +201,7 @@ class Worker:
             self.start()
             while not self._is_over():
                 self._stopped.wait(LOOK_SECONDS)
+                self._retire_if_too_large()
             self.stop()
         return int(self.failed)
 
@@ -204,11 +221,13 @@ class Worker:
         """Starts the threads and returns."""
         self.store.prepare_for_workers()
         report(WorkerStarted(self.id, self.slot_count, tuple(sorted(self.policies)), self.queues, self.store.using))
-        self.slots.start()
+        for place in self._places:
+            place.start()
         for thread in self._threads.values():
             thread.start()
         # Subscribe, then look: the listener's first hint makes the loop look again.
         self._listener = self._notifier.listen(self._on_hint)
+        self._checkup.started(self._listener)
 
     def stop(self, timeout: float | None = None) -> int:
         """Claims no more, lets handlers end for ``timeout`` seconds, then aborts them and hands their jobs back.
@@ -216,6 +235,7 @@ class Worker:
         Returns how many attempts had not ended. May be called once; ends within the timeout and a second or two.
         """
         timeout = self.shutdown_seconds if timeout is None else timeout
+        self._checkup.leaves("stopping")
         report(WorkerStopping(self.id, self.running))
         self._stop_claiming()
         self._drain(time.monotonic() + timeout)
@@ -224,6 +244,30 @@ class Worker:
         report(WorkerStopped(self.id, abandoned))
         self._stopped.set()
         return abandoned
+
+    def request_stop(self) -> None:
+        """From any thread: ``run`` stops the worker, as the first SIGTERM does."""
+        self._signals += 1
+
+    def retire(self) -> None:
+        """From any thread: claims no more; ``run`` ends when what runs has ended, however long that takes."""
+        if not self._retires:
+            self._retires = True
+            self._checkup.leaves("retiring")
+            self.loop.retire()
+
+    @property
+    def claimed(self) -> int:
+        """Jobs so far."""
+        return self.loop.claimed
+
+    def health(self) -> Health:
+        """From any thread, at any time; asks no database."""
+        return self._checkup.health()
+
+    def _retire_if_too_large(self) -> None:
+        if self._max_rss and resident_bytes() > self._max_rss:
+            self.retire()
 
     # Stopping, step by step
 
@@ -307,7 +351,7 @@ class Worker:
         self._keeper.on_hint(hint)
 
     def _on_written(self, has_due: bool) -> None:
-        if has_due or self.burst or self._max_jobs:
+        if has_due or self.burst or self._max_jobs or self._retires:
             self._wake.set()
 
     def _is_over(self) -> bool:

@@ -6,21 +6,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.worker.waiting import until
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = ("--settings", "tests.chaos.settings")
 
 
 class WorkerProcess:
-    """``jobchains``: its ``settings.JOBCHAINS``; ``within``: a command that starts it. Standard output and errors go to
-    one file."""
+    """``jobchains``: its ``settings.JOBCHAINS``; ``within``: a command that starts it; ``start``: what Python runs. Standard
+    output and errors go to one file."""
 
     def __init__(
         self,
@@ -28,20 +28,23 @@ class WorkerProcess:
         *arguments: str,
         jobchains: dict[str, Any] | None = None,
         within: Sequence[str] = (),
+        start: tuple[str, ...] = ("-m", "django"),
+        cwd: Path = ROOT,
         **environment: str,
     ) -> None:
         options = {"REAP_SECONDS": 0.5, "POLL_SECONDS": 1, "BACKOFF_INITIAL_SECONDS": 0.1, **(jobchains or {})}
         self._written = written
         with written.open("wb") as file:
             self.process = subprocess.Popen(
-                [*within, sys.executable, "-m", "django", "run_jobworker", *SETTINGS, *arguments],
+                [*within, sys.executable, *start, "run_jobworker", *arguments],
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                cwd=ROOT,
+                cwd=cwd,
                 env={
                     **os.environ,
                     "PYTHONPATH": str(ROOT),
                     "PYTHONUNBUFFERED": "1",
+                    "DJANGO_SETTINGS_MODULE": "tests.chaos.settings",
                     "JOBCHAINS_TEST_OPTIONS": json.dumps(options),
                     **environment,
                 },
@@ -78,8 +81,20 @@ class WorkerProcess:
         return self.process.wait(seconds)
 
     def kill(self) -> None:
+        """It, and the processes it started."""
+        started = self.workers()
         self.process.kill()
         self.process.wait()
+        for worker in started:
+            with suppress(psutil.NoSuchProcess):
+                worker.kill()
+
+    def workers(self) -> list[psutil.Process]:
+        """Those of a supervisor."""
+        try:
+            return psutil.Process(self.pid).children()
+        except psutil.NoSuchProcess:
+            return []
 
 
 StartProcess = Callable[..., WorkerProcess]

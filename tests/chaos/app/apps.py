@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 from typing import Any
 
 from django.apps import AppConfig
@@ -10,6 +11,8 @@ class ChaosConfig(AppConfig):
     def ready(self) -> None:
         if method := os.environ.get("FAILING"):
             _break(method)
+        if file := os.environ.get("BROKEN_IF"):
+            _break_workers(file)
 
 
 def _break(method: str) -> None:
@@ -22,3 +25,13 @@ def _break(method: str) -> None:
 
     setattr(get_store(), method, bug)
     threads.LAST_WAIT_SECONDS = 0.01
+
+
+def _break_workers(file: str) -> None:
+    """A version whose workers cannot start while the file exists, under a supervisor that does not wait long."""
+    from django_jobchains.worker import restarts
+    from django_jobchains.worker.tether import VARIABLE
+
+    if VARIABLE in os.environ and Path(file).exists():
+        raise RuntimeError("this version is broken")
+    restarts.FIRST_WAIT_SECONDS = 0.01

@@ -99,3 +99,12 @@ def nothing(job: RunningJob[Any]) -> None:
 @processors.register("chaos.error", max_attempts=1)
 def error(job: RunningJob[str]) -> None:
     raise ValueError(job.input)
+
+
+@processors.register("chaos.grow")
+def grow(job: RunningJob[int]) -> None:
+    """Takes so many megabytes, and keeps them."""
+    kept.append(bytearray(os.urandom(1024) * 1024 * job.input))
+
+
+kept: list[bytearray] = []
