@@ -1,7 +1,7 @@
 """One try at one job whose handler is an ``async def`` function, as a task on an event loop.
 
-The loop never waits for the database. What needs it runs on a thread: ``aprepare`` and ``acomplete``, the commit of what
-they left open, and, by whoever ran the attempt, the outcome of one that opened nothing.
+The loop never waits for the database. What needs it runs on a thread: ``aprepare`` and ``acomplete``, the commit of
+what they left open, and, by whoever ran the attempt, the outcome of one that opened nothing.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ from logging import getLogger
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, Unpack
 
 from django_jobchains.attempts import Attempt, Ending, Outcome
-from django_jobchains.exceptions import InvalidInput, JobAborted, PhaseError
+from django_jobchains.exceptions import InvalidInput, JobAborted, LeaseLost, PhaseError
+from django_jobchains.middleware.hooks import around
 from django_jobchains.models import Chain
 from django_jobchains.phases import AttemptPhases
 from django_jobchains.running import (
@@ -32,7 +33,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Result(Generic[ResultT]):
-    """What a call on another thread came to: an error travels as a value, for some cannot be raised through a future."""
+    """What a call on another thread came to. An error travels as a value: a future cannot raise every one."""
 
     def __init__(self, function: Callable[[], ResultT]) -> None:
         self._error: BaseException | None = None
@@ -64,7 +65,7 @@ class TransactionThreads(Protocol):
         """Waits for a free thread."""
         ...
 
-    def give_back(self, thread: Any, *, is_stuck: bool = False) -> None: ...
+    def give_back(self, thread: Any) -> None: ...
 
 
 async def settled(future: "asyncio.Future[Any]") -> bool:
@@ -79,83 +80,94 @@ async def settled(future: "asyncio.Future[Any]") -> bool:
 
 
 class AsyncAttempt(Attempt):
-    """``arun`` never raises; a cancellation ends the handler, and nothing that is under way on a thread."""
+    """A cancellation ends the handler, and nothing that is under way on a thread."""
 
     def __init__(self, *args: Any, threads: TransactionThreads, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.async_phases = AsyncPhases(self.phases, threads)
         #: Tasks that the handler started and that have not ended.
         self.side_tasks: set[asyncio.Task[Any]] = set()
-        #: Nobody waits for its outcome any more.
-        self.is_dropped = False
-        self._task: asyncio.Task[Any] | None = None
+        #: The handler's, while it runs.
+        self.task: asyncio.Task[Any] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_cancelled = self._is_loop_dead = False
+
+    async def aoutcomes(self) -> list[Outcome]:
+        """``outcomes`` in the current task."""
+        outcome = await self.arun()
+        return [] if self.is_disowned else [outcome]
 
     async def arun(self) -> Outcome:
         """Runs the handler in the current task; whatever it does, returns how the attempt ended."""
         started = time.perf_counter()
-        self._listen()
+        self._begin()
         try:
-            outcome = await self._complete_async(await self._handle_async())
+            outcome = await self._acomplete(await self._ahandle())
         except BaseException as error:  # SystemExit and the like end an attempt, never the loop
-            if self.is_dropped and isinstance(error, GeneratorExit):  # the loop has died: there is nothing to wait on
+            if self._is_loop_dead:  # there is nothing to wait on any more
                 raise
-            outcome = await self._not_completed_async(error)
+            outcome = await self._anot_completed(error)
         await self.async_phases.release()
+        self.signal.listeners.clear()
         outcome.seconds = time.perf_counter() - started
         return outcome
 
-    def drop(self, *, is_loop_dead: bool = False) -> None:
-        """Nobody waits for its outcome any more: it may write nothing, nor keep the job's row locked."""
-        self.is_dropped = True
-        self.async_phases.take_away(is_loop_dead=is_loop_dead)
-
-    # Stopping
-
-    def _listen(self) -> None:
-        self._task = asyncio.current_task()
-        _running_attempt.set(self)
-        loop = asyncio.get_running_loop()
-        self.signal.on_abort(lambda: call_on(loop, self._cancel))
-
-    def _cancel(self) -> None:
-        """The handler, not what comes after it."""
-        if self._task is not None and not self.signal.is_over:
-            self._task.cancel()
-
-    def _end_of_handler(self) -> None:
-        if self._task is None:
-            return
-        self.signal.is_over, self._task = True, None
-        if self.side_tasks:
-            text = "Job %s (%s) left %d tasks running; they were cancelled. Await them, or use asyncio.TaskGroup."
-            logger.warning(text, self.job.id, self.job.type_name, len(self.side_tasks))
-        for task in list(self.side_tasks):
-            task.cancel()
-
     # Step by step
 
-    async def _handle_async(self) -> Any:
+    def _begin(self) -> None:
+        if self.policy.timeout_seconds is not None:
+            self.expires_at = time.monotonic() + self.policy.timeout_seconds
+        self.task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+        _running_attempt.set(self)
+        self.signal.listeners.append(self._on_abort)
+        if self.signal.aborted:
+            self._on_abort()
+
+    async def _ahandle(self) -> Any:
         value = self.processor.job_type.input_codec.decode(self.job.input, InvalidInput)
         self._has_input = True
         running = RunningJob(self.job, value, self.signal, self.async_phases)
-        return await self.processor.function(running)
+        self.phases.running = running
+        with around(self.processor.middleware, "around_handler", running):
+            return await self.processor.function(running)
 
-    async def _complete_async(self, result: Any) -> Outcome:
-        self._end_of_handler()
-        await self.async_phases.close()
+    async def _acomplete(self, result: Any) -> Outcome:
+        await self._end_handler()
+        if not self.signal.end():
+            raise LeaseLost(self.job.id, self.signal.reason or "error")
         if self.async_phases.thread is not None:
-            return await self.async_phases.last_words(partial(self._complete, result))
+            return await self.async_phases.last_call(partial(self._complete, result))
         if self.phases.error is not None:
             raise self.phases.error
         return Outcome(self.job, Ending.COMPLETED, self._finished(result))
 
-    async def _not_completed_async(self, error: BaseException) -> Outcome:
-        self._end_of_handler()
-        await self.async_phases.close()
+    async def _anot_completed(self, error: BaseException) -> Outcome:
+        await self._end_handler()
         end = partial(self._not_completed, self._as_abort(error))
-        if self.async_phases.thread is None:
-            return end()
-        return await self.async_phases.last_words(end)
+        return end() if self.async_phases.thread is None else await self.async_phases.last_call(end)
+
+    async def _end_handler(self) -> None:
+        if self.task is None:
+            return
+        self.task = None
+        if self.side_tasks:
+            text = "Job %s (%s) left %d tasks running; they are cancelled. Await them, or use asyncio.TaskGroup."
+            logger.warning(text, self.job.id, self.job.type_name, len(self.side_tasks))
+        for task in list(self.side_tasks):
+            task.cancel()
+        await self.async_phases.close()
+
+    # Stopping
+
+    def _on_abort(self) -> None:
+        if self._loop is not None:
+            call_on(self._loop, self._cancel)
+
+    def _cancel(self) -> None:
+        """The handler, not what comes after it, and once: it may take its time to tidy up."""
+        if self.task is not None and not self._is_cancelled:
+            self._is_cancelled = True
+            self.task.cancel()
 
     def _as_abort(self, error: BaseException) -> BaseException:
         """A cancellation that followed from the signal is the handler's way to heed it."""
@@ -164,6 +176,11 @@ class AsyncAttempt(Attempt):
         aborted = JobAborted(self.signal.reason)
         aborted.__cause__ = error
         return aborted
+
+    def lose_loop(self) -> None:
+        """The event loop has died, and with it the task."""
+        self._is_loop_dead = True
+        self.async_phases.take_away(is_loop_dead=True)
 
 
 def _is_stop(error: BaseException) -> bool:
@@ -218,11 +235,11 @@ class AsyncPhases:
         async with self._turn:
             if self._is_closed:
                 raise PhaseError("The handler is over: await what it starts before it returns.")
-            thread = self.thread or await self._threads.borrow()
-            future = thread.submit(partial(self._use, function, is_new=self.thread is None))
-            self.thread = thread
+            is_new = self.thread is None
+            thread = self.thread = self.thread or await self._threads.borrow()
+            future = thread.submit(partial(self._use, function, is_new=is_new))
             was_cancelled = await settled(future)
-            if self.thread is not None and not self._phases.is_open:
+            if not self._phases.is_open:
                 self._give_back()
             if was_cancelled:
                 raise asyncio.CancelledError
@@ -239,10 +256,10 @@ class AsyncPhases:
         await settled(asyncio.ensure_future(self._turn.acquire()))
         self._turn.release()
 
-    async def last_words(self, function: Callable[[], ResultT]) -> ResultT:
+    async def last_call(self, function: Callable[[], ResultT]) -> ResultT:
         """Calls a function on the thread that has the transaction, whatever happens to the task."""
         if self.thread is None:
-            raise PhaseError("The attempt was given up: its transaction was rolled back.")
+            raise PhaseError("The attempt was given up, its transaction rolled back.")
         future = self.thread.submit(function)
         await settled(future)
         return future.result().get()
@@ -251,21 +268,19 @@ class AsyncPhases:
         """Nothing of the attempt stays open; the thread is free again."""
         if self.thread is not None:
             try:
-                await self.last_words(self._phases.end)
+                await self.last_call(self._phases.end)
             finally:
                 self._give_back()
 
-    def take_away(self, *, is_loop_dead: bool) -> None:
-        """Rolls back what is open. While a function runs on the thread, as soon as it has ended."""
-        self._is_closed = True
-        if self.thread is None:
+    def take_away(self, *, is_loop_dead: bool = False) -> None:
+        """The attempt does not end: its transaction is rolled back. A function that still runs in it is left alone."""
+        is_busy = self._is_closed or self._turn.locked()
+        if self.thread is None or (is_busy and not is_loop_dead):
             return
+        self._is_closed = True
+        self._phases.error = self._phases.error or PhaseError("The attempt was given up, its transaction rolled back.")
         self.thread.post(self._abandon)
-        if is_loop_dead or not self._turn.locked():
-            self._give_back()
-        else:
-            self._threads.give_back(self.thread, is_stuck=True)
-            self.thread = None
+        self._give_back()
 
     def _give_back(self) -> None:
         thread, self.thread = self.thread, None
@@ -309,7 +324,7 @@ _running_attempt: contextvars.ContextVar[AsyncAttempt] = contextvars.ContextVar(
 
 def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
     """From now on an attempt on this loop knows the tasks that its handler starts."""
-    loop.set_task_factory(_create_task)
+    loop.set_task_factory(_create_task)  # type: ignore[arg-type]
 
 
 def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any) -> Any:

@@ -77,7 +77,9 @@ class AbortSignal:
         if self._async_event is None:
             self._async_event = asyncio.Event()
             loop = asyncio.get_running_loop()
-            self.on_abort(lambda: call_on(loop, self._set_async_event))
+            self.listeners.append(lambda: call_on(loop, self._set_async_event))
+            if self.aborted:
+                return True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._async_event.wait()

@@ -4,11 +4,15 @@ It all works inside a plain ``TestCase``, on its connection and in its transacti
 ``jobchains``, which the package brings.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from asgiref.sync import async_to_sync, sync_to_async
+
+from django_jobchains.async_attempts import AsyncAttempt, Result
 from django_jobchains.attempts import Attempt, Outcome
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.hygiene import is_broken
@@ -103,17 +107,37 @@ def _claim_one(store: Store) -> ClaimedJob | None:
 def _run(job: ClaimedJob, store: Store) -> Outcome:
     registry = get_registry()
     processor = registry.processor(job.type_name)
-    attempt = Attempt(job, processor, policy=resolve(*processor.policies), store=store, registry=registry)
+    options: dict[str, Any] = {"policy": resolve(*processor.policies), "store": store, "registry": registry}
+    if processor.is_async:
+        run = async_to_sync(AsyncAttempt(job, processor, threads=_ThisThread(), **options).arun)
+    else:
+        run = Attempt(job, processor, **options).run
     connection = store.connection
     if not connection.in_atomic_block:
-        return attempt.run()
+        return run()
     # Not an atomic block: the handler may open durable ones, as with a worker. The test's transaction outlives a
     # database error of the handler, as a worker's connection does.
     savepoint = str(connection.savepoint())
-    outcome = attempt.run()
+    outcome = run()
     if is_broken(connection):
         connection.needs_rollback = False
         connection.savepoint_rollback(savepoint)
     else:
         connection.savepoint_commit(savepoint)
     return outcome
+
+
+class _ThisThread:
+    """The thread of a test, on whose connection, in whose transaction the functions of async handlers run."""
+
+    def submit(self, function: Callable[[], Any]) -> "asyncio.Future[Result[Any]]":
+        return asyncio.ensure_future(sync_to_async(Result)(function))
+
+    def post(self, call: Callable[[], object]) -> None:
+        raise NotImplementedError  # only for what a worker gives up
+
+    async def borrow(self) -> "_ThisThread":
+        return self
+
+    def give_back(self, thread: "_ThisThread") -> None:
+        pass

@@ -1,4 +1,4 @@
-"""The threads on which async handlers meet the database. Owned, so that each has its connections, and ends by a deadline.
+"""The threads on which async handlers meet the database. Owned: each has its connections, and ends by a deadline.
 
 Two kinds: a transaction takes a thread for itself until it ends; the single queries of Django's async ORM share some.
 """
@@ -51,8 +51,8 @@ class CallThread:
     def submit(self, function: Callable[[], ResultT]) -> "asyncio.Future[Result[ResultT]]":
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result[ResultT]] = loop.create_future()
-        run = partial(contextvars.copy_context().run, Result, function)
-        self.post(lambda: call_on(loop, _settle, future, run()))
+        context = contextvars.copy_context()
+        self.post(lambda: call_on(loop, _settle, future, context.run(Result, function)))
         return future
 
     def stop(self) -> None:
@@ -109,13 +109,11 @@ class TransactionThreads:
         self._threads = threads
         self._free: list[CallThread] = []
         self._waiting: deque[asyncio.Future[CallThread]] = deque()
-        self._stuck: set[CallThread] = set()
 
     async def borrow(self) -> CallThread:
         if self._free:
             return self._free.pop()
-        # In place of stuck ones others are made, up to as many again.
-        if len(self._threads.made) < self._threads.count + min(len(self._stuck), self._threads.count):
+        if len(self._threads.made) < self._threads.count:
             return self._threads.make()
         future: asyncio.Future[CallThread] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
@@ -126,23 +124,13 @@ class TransactionThreads:
                 self.give_back(future.result())
             raise
 
-    def give_back(self, thread: CallThread, *, is_stuck: bool = False) -> None:
-        """``is_stuck``: what runs on it may never end; when it does, the thread is free."""
-        if is_stuck:
-            self._stuck.add(thread)
-            loop = asyncio.get_running_loop()
-            thread.post(lambda: call_on(loop, self._came_back, thread))
-            return
+    def give_back(self, thread: CallThread) -> None:
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(thread)
                 return
         self._free.append(thread)
-
-    def _came_back(self, thread: CallThread) -> None:
-        self._stuck.discard(thread)
-        self.give_back(thread)
 
     def forget_waiting(self) -> None:
         """The event loop has died, and with it those who waited."""
@@ -158,7 +146,7 @@ class QueryThreads:
     def use(self) -> None:
         """For the current task, and those it starts."""
         context = ThreadSensitiveContext()
-        SyncToAsync.context_to_thread_executor[context] = _QueriesOfAttempt(self)  # type: ignore[assignment]
+        SyncToAsync.context_to_thread_executor[context] = _QueriesOfAttempt(self)
         SyncToAsync.thread_sensitive_context.set(context)
 
     def least_busy(self) -> CallThread:

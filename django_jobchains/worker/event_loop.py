@@ -8,10 +8,13 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from logging import getLogger
 
 from django_jobchains.async_attempts import AsyncAttempt, follow_tasks
 from django_jobchains.attempts import Attempt, Outcome
+from django_jobchains.exceptions import JobAborted
 from django_jobchains.running import call_on
 from django_jobchains.worker.call_threads import QueryThreads, SideThreads, Threads, TransactionThreads
 from django_jobchains.worker.slots import PATIENCE_SECONDS
@@ -25,6 +28,10 @@ BEAT_SECONDS = 0.5
 LAG_SECONDS = 2.0
 #: and after so long the worker ends: all its handlers stand still, and nothing else can help them.
 MOST_LAG_SECONDS = 60.0
+BLOCKED = (
+    "The event loop has stood still for %.1f seconds, and with it every async handler. Await what takes long, or call "
+    "it with asyncio.to_thread. It is at:\n%s"
+)
 #: For tasks that handlers left, when the loop ends.
 LAST_TASKS_SECONDS = 0.5
 
@@ -42,8 +49,10 @@ class AsyncSlots:
         on_room: Callable[[], None],
         on_broken: Callable[[Attempt], object],
         give_up: Callable[[], None],
+        most_stuck: int,
     ) -> None:
         self.count = count
+        self._most_stuck = most_stuck
         self._on_outcome = on_outcome
         self._on_room = on_room
         self._on_broken = on_broken
@@ -51,8 +60,8 @@ class AsyncSlots:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[float, AsyncAttempt]] = deque()
         self._running: set[AsyncAttempt] = set()
-        #: Given up by the worker, and still not ended.
-        self._disowned: set[AsyncAttempt] = set()
+        #: Those of them that were asked to stop and do not.
+        self._stuck: set[AsyncAttempt] = set()
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._advanced_at = time.monotonic()
@@ -74,16 +83,22 @@ class AsyncSlots:
     @property
     def is_idle(self) -> bool:
         with self._changed:
-            return not self._running and not self._waiting
+            return not self._held() and not self._waiting
 
     @property
     def has_waiting(self) -> bool:
-        """Never for want of a place: attempts wait for the loop for a moment."""
-        return False
+        """Whether claimed jobs wait for the loop: for a moment, unless something blocks it."""
+        return bool(self._waiting)
 
     def room(self) -> int:
+        """How many jobs to claim now: none for a loop that stands still."""
+        if self.lag_seconds > PATIENCE_SECONDS:
+            return 0
         with self._changed:
-            return max(self.count - len(self._running) - len(self._waiting), 0)
+            return max(self.count - self._held() - len(self._waiting), 0)
+
+    def free(self) -> int:
+        return self.room()
 
     def put(self, attempts: Sequence[AsyncAttempt]) -> None:
         now = time.monotonic()
@@ -102,32 +117,50 @@ class AsyncSlots:
 
     # Attempts that do not end
 
-    def disown(self, attempt: AsyncAttempt) -> bool:
-        """Frees the place of an attempt that does not heed its signal: its outcome is dropped and its transaction rolled
-        back. False when it has ended meanwhile."""
-        with self._changed:
-            if attempt not in self._running:
-                return False
-            self._running.discard(attempt)
-            self._disowned.add(attempt)
-        self._poke(attempt.drop)
-        self._on_room()
-        return True
-
-    def running_attempts(self) -> list[AsyncAttempt]:
+    def attempts(self) -> list[AsyncAttempt]:
+        """Those that run now."""
         with self._changed:
             return list(self._running)
 
     @property
     def stuck(self) -> int:
-        """How many were disowned and still run."""
-        return len(self._disowned)
+        return len(self._stuck)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether every place is held by an attempt that does not stop, and none may be replaced."""
+        return len(self._stuck) - self._most_stuck >= self.count
+
+    def write_off(self, attempt: AsyncAttempt) -> bool:
+        """The attempt does not stop: what it has locked is freed, and its place while that is allowed. False when that
+        is known."""
+        self._poke(attempt.async_phases.take_away)
+        with self._changed:
+            if attempt not in self._running or attempt in self._stuck or self._closed:
+                return False
+            self._stuck.add(attempt)
+        self._on_room()
+        return True
+
+    def stack_of(self, attempt: AsyncAttempt) -> str:
+        """Where the attempt is, as a traceback; "" when it has ended. One that blocks the loop is where that is."""
+        task = attempt.task
+        if task is None:
+            return ""
+        if self.lag_seconds >= LAG_SECONDS:
+            return self._stack_of_loop()
+        frames = task.get_stack(limit=1)
+        return "".join(line for frame in frames for line in traceback.format_stack(frame)[-20:])
+
+    def _held(self) -> int:
+        """Places that are taken: by all that run, but for those given up while that frees a place."""
+        return len(self._running) - min(len(self._stuck), self._most_stuck)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether something that handlers started still runs, on the loop or on a thread."""
+        """Whether, after ``close``, something that handlers started still runs, on the loop or on a thread."""
         is_calling = self._side_threads is not None and self._side_threads.running > 0
-        return bool(self._running or self._disowned) or is_calling or self._thread.is_alive
+        return is_calling or self._thread.is_alive
 
     # A loop that stands still
 
@@ -139,25 +172,21 @@ class AsyncSlots:
         return max(time.monotonic() - self._advanced_at - BEAT_SECONDS, 0.0)
 
     def check_lag(self) -> None:
-        """Says what blocks the loop, and ends the worker when that takes too long. From another thread, now and then."""
+        """Says what blocks the loop, and ends the worker when it takes too long. For another thread, now and then."""
         lag = self.lag_seconds
         if lag < LAG_SECONDS:
             self._has_reported_lag = False
         elif lag >= MOST_LAG_SECONDS:
-            logger.critical("The event loop has stood still for %.0f seconds: the worker ends. %s", lag, self._stack())
+            text = "The event loop has stood still for %.0f seconds: the worker ends. It is at:\n%s"
+            logger.critical(text, lag, self._stack_of_loop())
             self._give_up()
         elif not self._has_reported_lag:
             self._has_reported_lag = True
-            text = (
-                "The event loop has stood still for %.1f seconds, and with it every async handler. Await what takes long, "
-                "or call it with asyncio.to_thread. %s"
-            )
-            logger.error(text, lag, self._stack())
+            logger.error(BLOCKED, lag, self._stack_of_loop())
 
-    def _stack(self) -> str:
+    def _stack_of_loop(self) -> str:
         frame = sys._current_frames().get(self._thread.ident or 0)
-        lines = traceback.format_stack(frame)[-4:] if frame else []
-        return "It is at:\n" + "".join(lines)
+        return "".join(traceback.format_stack(frame)[-10:]) if frame else ""
 
     # Stopping
 
@@ -170,13 +199,17 @@ class AsyncSlots:
     def join(self, deadline: float) -> list[str]:
         """Waits for running attempts; returns the names of those that still run at the deadline, and of threads."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._running, max(deadline - time.monotonic(), 0))
-            running = [f"{attempt.job.type_name} {attempt.job.id}" for attempt in self._running]
-        if running or not self._thread.join(deadline):
-            return [f"{self._thread.name}: {', '.join(running) or 'tasks'}"]
-        for threads in (self._transaction_threads, self._query_threads):
-            threads.stop()
-        return self._transaction_threads.join(deadline) + self._query_threads.join(deadline)
+            self._changed.wait_for(lambda: not self._awaited(), max(deadline - time.monotonic(), 0))
+            running = [f"{attempt.job.type_name} {attempt.job.id}" for attempt in self._awaited()]
+        if running:
+            return [f"{self._thread.name} ({', '.join(running)})"]
+        if self._running or not self._thread.is_started:  # those written off keep the loop, and nobody waits for them
+            return []
+        own = [] if self._thread.join(deadline) else [self._thread.name]
+        return own + self._transaction_threads.join(deadline) + self._query_threads.join(deadline)
+
+    def _awaited(self) -> list[AsyncAttempt]:
+        return [attempt for attempt in self._running if not attempt.is_disowned]
 
     # On the thread of the loop
 
@@ -186,6 +219,8 @@ class AsyncSlots:
         if self._closed and not self._running:
             self._end(loop)
             return
+        if self.lag_seconds > PATIENCE_SECONDS:
+            self._on_room()
         self._advanced_at = time.monotonic()
         loop.call_soon(self._start_waiting)
         beat = loop.call_later(BEAT_SECONDS, loop.stop)
@@ -216,33 +251,28 @@ class AsyncSlots:
             self._running.update(attempts)
         for attempt in attempts:
             task = loop.create_task(self._run(attempt), context=contextvars.Context())
-            task.add_done_callback(lambda task, attempt=attempt: self._ended(attempt))  # type: ignore[misc]
+            task.add_done_callback(partial(self._ended, attempt))
 
     async def _run(self, attempt: AsyncAttempt) -> None:
         self._queries.use()
-        outcome = await attempt.arun()
-        with self._changed:
-            is_wanted = attempt in self._running
-        if is_wanted:
+        for outcome in await attempt.aoutcomes():
             self._on_outcome(outcome)
-            self._leave(attempt)
-
-    def _ended(self, attempt: AsyncAttempt) -> None:
-        """Of an attempt that has no outcome the lease must end, so that its job is taken back."""
-        with self._changed:
-            is_broken = attempt in self._running
-        if is_broken:
-            self._on_broken(attempt)
         self._leave(attempt)
+
+    def _ended(self, attempt: AsyncAttempt, task: "asyncio.Task[None] | None" = None) -> None:
+        """The lease of an attempt that ended without an outcome must end, so that its job is taken back."""
+        if task is not None and not task.cancelled() and (error := task.exception()):
+            logger.error("The attempt of job %s ended without an outcome.", attempt.job.id, exc_info=error)
+        if attempt in self._running:
+            self._on_broken(attempt)
+            self._leave(attempt)
 
     def _leave(self, attempt: AsyncAttempt) -> None:
         with self._changed:
-            was_running = attempt in self._running
             self._running.discard(attempt)
-            self._disowned.discard(attempt)
+            self._stuck.discard(attempt)
             self._changed.notify_all()
-        if was_running:
-            self._on_room()
+        self._on_room()
         self._stop_if_over()
 
     def _stop_if_over(self) -> None:
@@ -254,14 +284,18 @@ class AsyncSlots:
             call_on(self._loop, callback)
 
     def _lose(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop itself has failed. Its attempts cannot go on: their leases end, and another loop begins."""
+        """The loop itself has failed. Its attempts cannot go on: they fail, and another loop begins."""
         self.transactions.forget_waiting()
-        with self._changed:
-            lost, self._loop = [*self._running, *self._disowned], None
-        for attempt in lost:
-            attempt.drop(is_loop_dead=True)
+        self._loop = None
+        for attempt in self.attempts():
+            attempt.signal.abort("error")
+            stack = self.stack_of(attempt)
+            attempt.lose_loop()
+            for outcome in attempt.disown(JobAborted("error"), stack):
+                self._on_outcome(outcome)
             self._ended(attempt)
-        loop.close()
+        with suppress(Exception):
+            loop.close()
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         tasks = asyncio.all_tasks(loop)
@@ -274,4 +308,6 @@ class AsyncSlots:
             self._side_threads.shutdown(wait=False, cancel_futures=True)
         self._loop = None
         loop.close()
+        for threads in (self._transaction_threads, self._query_threads):
+            threads.stop()
         self._thread.stop()

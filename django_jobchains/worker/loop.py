@@ -104,17 +104,17 @@ class ClaimLoop:
         return len(jobs)
 
     def _attempts(self, lane: Lane, claimed: Sequence[Claimed]) -> list[Attempt]:
-        attempts = [self._attempt(job, signal) for job, signal in claimed]
+        attempts = [self._attempt(lane, job, signal) for job, signal in claimed]
         return [attempt for attempt in attempts if attempt is not None]
 
-    def _attempt(self, job: ClaimedJob, signal: AbortSignal) -> Attempt | None:
+    def _attempt(self, lane: Lane, job: ClaimedJob, signal: AbortSignal) -> Attempt | None:
         """None when there is none to make; whatever is wrong with one job does not harm those claimed with it."""
         policy = self._policies[job.type_name]
         try:
             processor = self._processor(job)
             if processor is None:
                 return None
-            return Attempt(job, processor, policy=policy, store=self._store, registry=self._registry, signal=signal)
+            return lane.make(job, processor, policy=policy, store=self._store, registry=self._registry, signal=signal)
         except BaseException as error:
             self._completer.put(not_started(job, policy, error))
             return None

@@ -25,6 +25,11 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--slots", type=_positive, help="attempts that run at once (JOBCHAINS['SLOTS'])")
+        parser.add_argument(
+            "--async-slots",
+            type=_positive,
+            help="those of async handlers, on one event loop (JOBCHAINS['ASYNC_SLOTS'])",
+        )
         parser.add_argument("--queue", action="append", metavar="NAME", help="a queue to serve; repeat it (all)")
         parser.add_argument("--type", action="append", metavar="PATTERN", help="types to run: shop.*; repeat it (all)")
         parser.add_argument("--database", metavar="ALIAS", help="alias of the job tables (JOBCHAINS['DATABASE'])")
@@ -43,6 +48,7 @@ class Command(BaseCommand):
         try:
             worker = Worker(
                 slots=options["slots"],
+                async_slots=options["async_slots"],
                 queues=options["queue"],
                 types=options["type"],
                 using=options["database"],
