@@ -20,6 +20,10 @@ class Settings:
     NOTIFIER: Mapping[str, Any] = field(default_factory=dict)
     #: Attempts that run at once in one worker.
     SLOTS: int = 10
+    #: Attempts of ``async def`` handlers that run at once on a worker's event loop.
+    ASYNC_SLOTS: int = 500
+    #: Threads for their transactions, and as many again for the queries of Django's async ORM.
+    ASYNC_THREADS: int = 10
     #: Queue of jobs that name none.
     QUEUE: str = "default"
     #: How long an idle worker waits before it asks the database again without a wake-up.
@@ -71,6 +75,8 @@ class Settings:
 
 _POSITIVE = (
     "SLOTS",
+    "ASYNC_SLOTS",
+    "ASYNC_THREADS",
     "POLL_SECONDS",
     "LEASE_SECONDS",
     "REAP_SECONDS",

@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -213,6 +213,13 @@ class JobType(Generic[InputT, OutputT]):
         result = Any if batch_limit else _hints(function).get("return", Any)
         self.input_codec = Codec(_input_of(first_annotation(function)) if input is _ANY else input)
         self.output_codec = Codec(_output_of(result) if output is _ANY else output)
+
+
+class AsyncJobType(JobType[InputT, OutputT]):
+    """A job type whose processor is an ``async def`` function: ``await job_type(job)`` in unit tests."""
+
+    def __call__(self, job: RunningJob[InputT]) -> Coroutine[Any, Any, OutputT]:  # type: ignore[override]
+        return super().__call__(job)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 
 from django.db import Error, OperationalError, transaction
 
@@ -106,6 +106,15 @@ class AttemptPhases:
         chains = Chain.objects.using(self.store.using).in_bulk(chain_ids)
         return [chains[chain_id] for chain_id in chain_ids]
 
+    def aprepare(self, function: Any, mode: PrepareMode) -> NoReturn:
+        raise PhaseError("job.aprepare() is for 'async def' handlers: use 'with job.prepare():'.")
+
+    def acomplete(self, function: Any) -> NoReturn:
+        raise PhaseError("job.acomplete() is for 'async def' handlers: use 'with job.complete():'.")
+
+    def ablockers(self) -> NoReturn:
+        raise PhaseError("job.ablockers() is for 'async def' handlers: use job.blockers.")
+
     @uncounted
     def open(self) -> None:
         """Opens the transaction, locks the job row and checks the lease, in this order; raises ``LeaseLost``."""
@@ -159,8 +168,12 @@ class AttemptPhases:
 
     def give_up(self, error: BaseException) -> None:
         """The attempt does not complete."""
-        self._has_database_error = isinstance(error, Error)
+        self.note(error)
         self.roll_back(error)
+
+    def note(self, error: BaseException) -> None:
+        """Remembers what it says of the connections."""
+        self._has_database_error |= isinstance(error, Error)
 
     def roll_back(self, error: BaseException) -> None:
         """Undoes what is open. Whatever is wrong with the connection, it is not used again."""

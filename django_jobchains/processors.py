@@ -5,13 +5,14 @@ The modules are found when the apps are ready. The registry is ``apps.get_app_co
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, cast, get_origin, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack, cast, get_origin, overload
 
+from asgiref.sync import iscoroutinefunction
 from django.apps import AppConfig, apps
 from django.utils.module_loading import module_has_submodule
 
@@ -27,6 +28,7 @@ from django_jobchains.exceptions import (
 )
 from django_jobchains.job_types import (
     _ANY,
+    AsyncJobType,
     Item,
     JobType,
     OnBlockerFailure,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = (
     "AbortSignal",
+    "AsyncJobType",
     "Backoff",
     "Batch",
     "BatchJob",
@@ -81,6 +84,8 @@ class Processor:
     #: The most jobs its function takes at once, as a ``Batch``; None: one, as a ``RunningJob``.
     batch_limit: int | None = None
     middleware: tuple[Middleware, ...] = ()
+    #: Runs on the worker's event loop.
+    is_async: bool = False
 
 
 class RegisterOptions(TypedDict, total=False):
@@ -102,6 +107,20 @@ class RegisterOptions(TypedDict, total=False):
     fail_on: tuple[type[BaseException], ...] | type[BaseException]
     queue: str | None
     priority: int | None
+
+
+class Registration(Protocol):
+    """What ``register`` returns for a new type: it makes a plain or an async function its processor."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[RunningJob[InputT]], Coroutine[Any, Any, OutputT | Continuation]], /
+    ) -> AsyncJobType[InputT, OutputT]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[[RunningJob[InputT]], OutputT | Continuation], /
+    ) -> JobType[InputT, OutputT]: ...
 
 
 class Processors:
@@ -127,9 +146,7 @@ class Processors:
         return iter(self.by_name.values())
 
     @overload
-    def register(
-        self, name: str, **options: Unpack[RegisterOptions]
-    ) -> Callable[[Callable[[RunningJob[InputT]], OutputT | Continuation]], JobType[InputT, OutputT]]: ...
+    def register(self, name: str, **options: Unpack[RegisterOptions]) -> "Registration": ...
 
     @overload
     def register(
@@ -171,15 +188,15 @@ class Processors:
             raise RegistryError(f"batch_limit={batch_limit!r}: 1 or more; leave it out for one job at a time.")
 
         def decorate(function: Callable[[RunningJob[Any]], Any]) -> JobType[Any, Any]:
-            _check_function(function)
-            _check_batch(function, batch_limit)
+            is_async = _check_function(function, mode)
+            _check_batch(function, batch_limit, is_async=is_async)
             if isinstance(name, JobType):
                 given = (entry, continues_with, blockers, on_blocker_failure)
                 if not (input is output is _ANY and given == (True, None, None, "wait")):
                     raise RegistryError(f"{name!r} says itself what its input, output and rules are.")
                 job_type: JobType[Any, Any] = name
             else:
-                job_type = JobType(
+                job_type = (AsyncJobType if is_async else JobType)(
                     name,
                     entry=entry,
                     continues_with=continues_with,
@@ -197,6 +214,7 @@ class Processors:
                 priority=priority if priority is None else checked_priority(priority),
                 batch_limit=batch_limit,
                 middleware=self.middleware,
+                is_async=is_async,
             )
             return self._add(processor)
 
@@ -287,7 +305,9 @@ def _job_modules(config: AppConfig) -> Iterator[ModuleType]:
         yield import_module(f"{config.name}.{name}" if is_relative else name)
 
 
-def _check_batch(function: Callable[..., Any], batch_limit: int | None) -> None:
+def _check_batch(function: Callable[..., Any], batch_limit: int | None, *, is_async: bool) -> None:
+    if batch_limit is not None and is_async:
+        raise RegistryError(f"{function.__qualname__} is async: a handler of batches is a plain function.")
     try:
         takes = first_annotation(function)
     except RegistryError:  # said where the annotations are needed
@@ -299,10 +319,19 @@ def _check_batch(function: Callable[..., Any], batch_limit: int | None) -> None:
         raise RegistryError(f"{function.__qualname__} takes a Batch: say with batch_limit=N of how many jobs at most.")
 
 
-def _check_function(function: Callable[..., Any]) -> None:
-    if inspect.iscoroutinefunction(plain_function(function)):
-        raise RegistryError(f"{function!r} is async: handlers are plain functions.")
+def _check_function(function: Callable[..., Any], mode: HandlerMode) -> bool:
+    """Raises ``RegistryError``; whether it is an ``async def`` function."""
+    plain = plain_function(function)
+    if inspect.isasyncgenfunction(plain):
+        raise RegistryError(f"{function!r} has a 'yield': an async handler returns its output.")
+    is_async = iscoroutinefunction(plain)
+    if is_async and mode == "atomic":
+        raise RegistryError(
+            f"{function!r} is async: mode='atomic' would hold a transaction while it awaits. Leave the mode out, and "
+            "write to the database in 'await job.acomplete(function)'."
+        )
     try:
         inspect.signature(function).bind("job")
     except TypeError as error:
         raise RegistryError(f"{function!r} must take one argument: def handler(job: RunningJob[...]).") from error
+    return is_async

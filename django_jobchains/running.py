@@ -1,14 +1,17 @@
 """What a handler receives: the running job, its abort signal, and the continuation it may return."""
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack
 from uuid import UUID
+
+from django.core.exceptions import SynchronousOnlyOperation
 
 from django_jobchains.context import decoded
 from django_jobchains.exceptions import JobAborted
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from django_jobchains.store import ClaimedJob
 
 InputT = TypeVar("InputT")
+ResultT = TypeVar("ResultT")
 
 AbortReason = Literal[
     "taken_by_another_worker", "already_completed", "not_found", "error", "cancelled", "timed_out", "worker_stopping"
@@ -36,6 +40,7 @@ class AbortSignal:
 
     def __init__(self) -> None:
         self._event: threading.Event | None = None
+        self._async_event: asyncio.Event | None = None
         self._callbacks: list[Callable[[], object]] = []
         #: Of the library itself, which does not wait in them.
         self.listeners: list[Callable[[], object]] = []
@@ -60,11 +65,30 @@ class AbortSignal:
 
     def wait(self, seconds: float) -> bool:
         """Sleeps until the attempt is asked to stop, at most so long; True when it was."""
+        refuse_on_event_loop("job.signal.wait() would block", "'await job.signal.async_wait(seconds)'")
         with self._lock:
             if self.aborted:
                 return True
             self._event = self._event or threading.Event()
         return self._event.wait(seconds)
+
+    async def async_wait(self, seconds: float) -> bool:
+        """``wait`` for async code. The handler's own task is cancelled when the attempt is asked to stop: it is for
+        tasks that are shielded from that, or started by the handler."""
+        if self._async_event is None:
+            self._async_event = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            self.listeners.append(lambda: call_on(loop, self._set_async_event))
+            if self.aborted:
+                return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._async_event.wait()
+        return self.aborted
+
+    def _set_async_event(self) -> None:
+        if self._async_event is not None:
+            self._async_event.set()
 
     def on_abort(self, callback: Callable[[], object]) -> None:
         """Calls back once on abort, on a thread of its own; at once, on this one, when it happened already."""
@@ -114,6 +138,21 @@ def _call_all(callbacks: Sequence[Callable[[], object]]) -> None:
             logger.exception("An on_abort callback failed.")
 
 
+def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
+    """Calls back on an event loop, from any thread; a loop that has ended has nobody left to tell."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *args)
+
+
+def refuse_on_event_loop(problem: str, remedy: str) -> None:
+    """Raises ``SynchronousOnlyOperation`` on the thread of an event loop, while it runs."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SynchronousOnlyOperation(f"{problem} the event loop: use {remedy}.")
+
+
 @dataclass(frozen=True)
 class Continuation:
     """The next job of a chain, made by ``job.continue_with`` and created when the handler returns it."""
@@ -144,6 +183,9 @@ class Phases(Protocol):
     ) -> Continuation: ...
 
     def blockers(self) -> Sequence[Chain]: ...
+    def aprepare(self, function: Callable[[], ResultT], mode: PrepareMode) -> Coroutine[Any, Any, ResultT]: ...
+    def acomplete(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]: ...
+    def ablockers(self) -> Coroutine[Any, Any, Sequence[Chain]]: ...
 
 
 class RunningJob(Generic[InputT]):
@@ -175,6 +217,10 @@ class RunningJob(Generic[InputT]):
             self._blockers = self._phases.blockers()
         return self._blockers
 
+    def ablockers(self) -> Coroutine[Any, Any, Sequence[Chain]]:
+        """``blockers`` for async handlers: ``await job.ablockers()``; from then on ``job.blockers`` has them too."""
+        return self._phases.ablockers()
+
     def prepare(self, mode: PrepareMode = "staged") -> AbstractContextManager[None]:
         """Phase 1, at most once: a transaction of its own that locks the job row and checks the lease.
 
@@ -189,6 +235,21 @@ class RunningJob(Generic[InputT]):
         block undoes the block too. Raises ``LeaseLost`` when this attempt may no longer write.
         """
         return self._phases.complete()
+
+    def aprepare(self, function: Callable[[], ResultT], mode: PrepareMode = "staged") -> Coroutine[Any, Any, ResultT]:
+        """``prepare`` for async handlers: calls a sync function without arguments inside the transaction, on a thread.
+
+        ``await job.aprepare(function)`` returns what the function returned.
+        """
+        return self._phases.aprepare(function, mode)
+
+    def acomplete(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]:
+        """``complete`` for async handlers: calls a sync function without arguments inside the transaction, on a thread.
+
+        ``await job.acomplete(function)`` returns what the function returned. The transaction commits when the handler
+        returns; keep what comes in between short, because the job's row is locked and a thread is taken.
+        """
+        return self._phases.acomplete(function)
 
     def continue_with(
         self,

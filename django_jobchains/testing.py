@@ -4,11 +4,15 @@ It all works inside a plain ``TestCase``, on its connection and in its transacti
 ``jobchains``, which the package brings.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from asgiref.sync import async_to_sync, sync_to_async
+
+from django_jobchains.async_attempts import AsyncAttempt, Result
 from django_jobchains.attempts import Attempt, Outcome
 from django_jobchains.batch_attempts import BatchAttempt
 from django_jobchains.exceptions import InvalidInput
@@ -109,14 +113,14 @@ def _claim(store: Store, limit: int | None) -> list[ClaimedJob]:
 
 
 def _run(jobs: list[ClaimedJob], store: Store) -> list[Outcome]:
-    attempt = _attempt(jobs, store)
+    run = _attempt(jobs, store)
     connection = store.connection
     if not connection.in_atomic_block:
-        return attempt.outcomes()
+        return run()
     # Not an atomic block: the handler may open durable ones, as with a worker. The test's transaction outlives a
     # database error of the handler, as a worker's connection does.
     savepoint = str(connection.savepoint())
-    outcomes = attempt.outcomes()
+    outcomes = run()
     if is_broken(connection):
         connection.needs_rollback = False
         connection.savepoint_rollback(savepoint)
@@ -125,11 +129,28 @@ def _run(jobs: list[ClaimedJob], store: Store) -> list[Outcome]:
     return outcomes
 
 
-def _attempt(jobs: list[ClaimedJob], store: Store) -> Attempt | BatchAttempt:
+def _attempt(jobs: list[ClaimedJob], store: Store) -> Callable[[], list[Outcome]]:
     registry = get_registry()
     processor = registry.processor(jobs[0].type_name)
-    policy = resolve(*processor.policies)
+    options: dict[str, Any] = {"policy": resolve(*processor.policies), "store": store, "registry": registry}
     if processor.batch_limit:
-        claimed = [(job, AbortSignal()) for job in jobs]
-        return BatchAttempt(claimed, processor, policy=policy, store=store, registry=registry)
-    return Attempt(jobs[0], processor, policy=policy, store=store, registry=registry)
+        return BatchAttempt([(job, AbortSignal()) for job in jobs], processor, **options).outcomes
+    if processor.is_async:
+        return async_to_sync(AsyncAttempt(jobs[0], processor, threads=_ThisThread(), **options).aoutcomes)
+    return Attempt(jobs[0], processor, **options).outcomes
+
+
+class _ThisThread:
+    """The thread of a test, on whose connection, in whose transaction the functions of async handlers run."""
+
+    def submit(self, function: Callable[[], Any]) -> "asyncio.Future[Result[Any]]":
+        return asyncio.ensure_future(sync_to_async(Result)(function))
+
+    def post(self, call: Callable[[], object]) -> None:
+        raise NotImplementedError  # only for what a worker gives up
+
+    async def borrow(self) -> "_ThisThread":
+        return self
+
+    def give_back(self, thread: "_ThisThread") -> None:
+        pass

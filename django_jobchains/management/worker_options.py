@@ -11,6 +11,9 @@ _UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
 
 def add_worker_options(parser: CommandParser) -> None:
     parser.add_argument("--slots", type=_positive, help="attempts that run at once (JOBCHAINS['SLOTS'])")
+    parser.add_argument(
+        "--async-slots", type=_positive, help="those of async handlers, on one event loop (JOBCHAINS['ASYNC_SLOTS'])"
+    )
     parser.add_argument("--queue", action="append", metavar="NAME", help="a queue to serve; repeat it (all)")
     parser.add_argument("--type", action="append", metavar="PATTERN", help="types to run: shop.*; repeat it (all)")
     parser.add_argument("--database", metavar="ALIAS", help="alias of the job tables (JOBCHAINS['DATABASE'])")

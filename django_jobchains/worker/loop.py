@@ -4,19 +4,18 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from django_jobchains.announcing import announce
-from django_jobchains.attempts import Attempt, not_started
-from django_jobchains.batch_attempts import BatchAttempt
+from django_jobchains.attempts import not_started
 from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.leases import HeldLeases
 from django_jobchains.policies import AttemptPolicy
-from django_jobchains.processors import Processor, Registry
+from django_jobchains.processors import Registry
 from django_jobchains.store import Effects, HeldLease, Store
 from django_jobchains.worker.completer import Completer
-from django_jobchains.worker.lanes import Claimed, Lane
-from django_jobchains.worker.slots import PATIENCE_SECONDS, AnyAttempt
+from django_jobchains.worker.lanes import AnyAttempt, Claimed, Lane
+from django_jobchains.worker.slots import PATIENCE_SECONDS
 from django_jobchains.worker.wakeups import WakeUp
 
 SHORTEST_WAIT_SECONDS = 0.001
@@ -116,31 +115,21 @@ class ClaimLoop:
 
     def _attempts(self, lane: Lane, claimed: Sequence[Claimed]) -> list[AnyAttempt]:
         """Whatever is wrong with one job does not harm those claimed with it."""
-        if lane.batch_limit:
-            return self._made(claimed, self._batch)
-        return [attempt for one in claimed for attempt in self._made([one], self._single)]
+        groups = [claimed] if lane.batch_limit else [[one] for one in claimed]
+        return [attempt for group in groups for attempt in self._made(lane, group)]
 
-    def _made(
-        self, claimed: Sequence[Claimed], make: Callable[[Sequence[Claimed], Processor], AnyAttempt]
-    ) -> list[AnyAttempt]:
+    def _made(self, lane: Lane, claimed: Sequence[Claimed]) -> list[AnyAttempt]:
         """One attempt, or none when there is none to make."""
+        type_name = claimed[0][0].type_name
         try:
-            return [make(claimed, self._registry.processor(claimed[0][0].type_name))]
+            processor, policy = self._registry.processor(type_name), self._policies[type_name]
+            return [lane.make(claimed, processor, policy=policy, store=self._store, registry=self._registry)]
         except ProcessorNotFound:  # gone since the worker started
             self._give_back([HeldLease(job.id, job.lease_number, 0) for job, _ in claimed])
         except BaseException as error:
             for job, _ in claimed:
                 self._completer.put(not_started(job, self._policies[job.type_name], error))
         return []
-
-    def _single(self, claimed: Sequence[Claimed], processor: Processor) -> Attempt:
-        ((job, signal),) = claimed
-        policy = self._policies[job.type_name]
-        return Attempt(job, processor, policy=policy, store=self._store, registry=self._registry, signal=signal)
-
-    def _batch(self, claimed: Sequence[Claimed], processor: Processor) -> BatchAttempt:
-        policy = self._policies[claimed[0][0].type_name]
-        return BatchAttempt(claimed, processor, policy=policy, store=self._store, registry=self._registry)
 
     def _hand_back_waiting(self) -> None:
         """Jobs claimed ahead that found no slot soon go back: another worker may be idle."""

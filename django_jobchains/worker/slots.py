@@ -7,11 +7,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from django_jobchains.attempts import Attempt, Outcome
-from django_jobchains.batch_attempts import BatchAttempt
+from django_jobchains.attempts import Outcome
+from django_jobchains.worker.lanes import AnyAttempt
 from django_jobchains.worker.threads import OwnedThread
-
-AnyAttempt = Attempt | BatchAttempt
 
 #: Jobs are claimed ahead of free slots only while attempts are so short, and only for so long ahead.
 SHORT_ATTEMPT_SECONDS = 0.01

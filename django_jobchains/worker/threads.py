@@ -46,6 +46,10 @@ class OwnedThread:
         return self._thread.ident
 
     @property
+    def is_started(self) -> bool:
+        return self._thread.ident is not None
+
+    @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 

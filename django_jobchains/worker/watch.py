@@ -9,7 +9,8 @@ from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.leases import HeldLeases
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptStuck, LeaseLost
-from django_jobchains.worker.slots import AnyAttempt, Slots
+from django_jobchains.worker.event_loop import AsyncSlots
+from django_jobchains.worker.lanes import AnyAttempt, Place
 from django_jobchains.worker.threads import waiting
 
 
@@ -19,7 +20,7 @@ class Watch:
     def __init__(
         self,
         leases: HeldLeases,
-        places: Sequence[Slots],
+        places: Sequence[Place],
         *,
         worker: str,
         seconds: float,
@@ -42,10 +43,12 @@ class Watch:
         for place in self._places:
             for attempt in place.attempts():
                 self._look(place, attempt)
+            if isinstance(place, AsyncSlots):
+                place.check_lag()
         with waiting():
             self.pause.wait(self._seconds)
 
-    def _look(self, place: Slots, attempt: AnyAttempt) -> None:
+    def _look(self, place: Place, attempt: AnyAttempt) -> None:
         now = time.monotonic()
         if now >= attempt.expires_at:
             attempt.signal.abort("timed_out")
@@ -55,7 +58,7 @@ class Watch:
         if now - since >= self._stuck_seconds:
             self._write_off(place, attempt)
 
-    def _write_off(self, place: Slots, attempt: AnyAttempt) -> None:
+    def _write_off(self, place: Place, attempt: AnyAttempt) -> None:
         """The handler keeps its thread, for it cannot be killed; the job and the slot are freed from it.
 
         While it holds its job's row locked, in a transaction of its own, the job is still its.

@@ -16,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from django_jobchains.announcing import announce
+from django_jobchains.batch_attempts import BatchAttempt
 from django_jobchains.conf import Settings, get_settings
 from django_jobchains.hygiene import close_all
 from django_jobchains.ids import new_id
@@ -27,8 +28,9 @@ from django_jobchains.store import Effects, HeldLease, get_store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import WorkerStarted, WorkerStopped, WorkerStopping
 from django_jobchains.worker.completer import Completer
+from django_jobchains.worker.event_loop import AsyncSlots
 from django_jobchains.worker.health import Checkup, Health
-from django_jobchains.worker.lanes import Lane
+from django_jobchains.worker.lanes import Lane, Place
 from django_jobchains.worker.loop import ClaimLoop, leases_of
 from django_jobchains.worker.maintenance import LeaseKeeper, Reaper, Rounds, Sweeper
 from django_jobchains.worker.memory import resident_bytes
@@ -49,7 +51,7 @@ STEP_SECONDS = 0.5
 
 
 class Worker:
-    """Runs jobs of the registered types in ``slots`` threads.
+    """Runs jobs of the registered types in ``slots`` threads, ``async_slots`` of async ones at once on an event loop.
 
     ``queues``: the queues served, None is every queue. ``types``: names or patterns ("shop.*"), None is every type with
     a processor. ``burst``: end when nothing is due. ``max_jobs``: end after so many jobs. ``max_rss``: ``run`` ends
@@ -61,6 +63,7 @@ class Worker:
         self,
         *,
         slots: int | None = None,
+        async_slots: int | None = None,
         queues: Collection[str] | None = None,
         types: Collection[str] | None = None,
         using: str | None = None,
@@ -78,6 +81,9 @@ class Worker:
     ) -> None:
         settings = get_settings()
         self.slot_count = _at_least_one("slots", settings.SLOTS if slots is None else slots)
+        self.async_slot_count = _at_least_one(
+            "async_slots", settings.ASYNC_SLOTS if async_slots is None else async_slots
+        )
         if max_jobs is not None:
             _at_least_one("max_jobs", max_jobs)
         if name is not None and not (0 < len(name) <= NAME_LENGTH and name.isprintable()):
@@ -117,7 +123,8 @@ class Worker:
             give_up=self._give_up,
             most_stuck=settings.MAX_STUCK_SLOTS,
         )
-        self._places = [self.slots]
+        self.async_slots = self._event_loop(registry, settings)
+        self._places: list[Place] = [self.slots, self.async_slots] if self.async_slots else [self.slots]
         self.loop = self._claim_loop(registry, poll_seconds)
         self._maintenance = self._maintain(settings)
         steps = {"claims": self.loop.step, "completer": self.completer.step}
@@ -136,6 +143,21 @@ class Worker:
             liveness_seconds=settings.LIVENESS_SECONDS,
         )
 
+    def _event_loop(self, registry: Registry, settings: Settings) -> AsyncSlots | None:
+        """None without an ``async def`` handler to run."""
+        if not any(registry.processor(name).is_async for name in self.policies):
+            return None
+        return AsyncSlots(
+            self.async_slot_count,
+            threads=settings.ASYNC_THREADS,
+            worker=self.id,
+            on_outcome=self.completer.put,
+            on_room=self._wake.set,
+            on_broken=lambda attempt: self.leases.let_go(attempt.jobs),
+            give_up=self._give_up,
+            most_stuck=settings.MAX_STUCK_SLOTS,
+        )
+
     def _claim_loop(self, registry: Registry, poll_seconds: float) -> ClaimLoop:
         return ClaimLoop(
             worker=self.id,
@@ -152,11 +174,17 @@ class Worker:
         )
 
     def _lanes(self, registry: Registry) -> list[Lane]:
-        """One for all types whose attempts take one job, and one for each that takes several."""
+        """One for all types whose attempts take one job, one for the async ones, one for each that takes several."""
         leases = {name: policy.lease.seconds for name, policy in self.policies.items()}
+        lanes = []
+        if self.async_slots:
+            on_loop = {name: leases.pop(name) for name in list(leases) if registry.processor(name).is_async}
+            lanes.append(Lane(self.async_slots, on_loop, make=self.async_slots.attempt))
         limits = {name: registry.processor(name).batch_limit for name in leases}
-        batches = [Lane(self.slots, {name: leases.pop(name)}, limit) for name, limit in limits.items() if limit]
-        return [Lane(self.slots, leases), *batches] if leases else batches
+        for name, limit in limits.items():
+            if limit:
+                lanes.append(Lane(self.slots, {name: leases.pop(name)}, limit, BatchAttempt))
+        return [Lane(self.slots, leases), *lanes] if leases else lanes
 
     def _maintain(self, settings: Settings) -> dict[str, Rounds | LeaseKeeper | Watch]:
         shortest = min(policy.lease.seconds for policy in self.policies.values())
@@ -342,6 +370,8 @@ class Worker:
     @property
     def is_stuck(self) -> bool:
         """Whether, after ``stop``, a handler or a database that does not answer still holds one of its threads."""
+        if self.async_slots and self.async_slots.is_stuck:
+            return True
         return bool(self.running) or any(thread.is_alive for thread in self._threads.values())
 
     # Signals and ends

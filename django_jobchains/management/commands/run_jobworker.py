@@ -132,6 +132,7 @@ class Command(BaseCommand):
 def _worker(options: dict[str, Any], *, max_jobs: int | None = None, max_rss: int | None = None) -> Worker:
     return Worker(
         slots=options["slots"],
+        async_slots=options["async_slots"],
         queues=options["queue"],
         types=options["type"],
         using=options["database"],
