@@ -34,6 +34,8 @@ class Settings:
     REAP_SECONDS: float = 10
     #: How often a worker looks for blocked jobs that wait for nothing.
     SWEEP_SECONDS: float = 60
+    #: How often a worker says that it is there; after six that did not come its row is deleted.
+    HEARTBEAT_SECONDS: float = 10
     #: Wait before the second try; it is multiplied at each further try, up to the maximum.
     BACKOFF_INITIAL_SECONDS: float = 10
     BACKOFF_MULTIPLIER: float = 2
@@ -81,6 +83,7 @@ _POSITIVE = (
     "LEASE_SECONDS",
     "REAP_SECONDS",
     "SWEEP_SECONDS",
+    "HEARTBEAT_SECONDS",
     "BACKOFF_INITIAL_SECONDS",
     "BACKOFF_MULTIPLIER",
     "BACKOFF_MAXIMUM_SECONDS",

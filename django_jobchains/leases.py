@@ -6,6 +6,7 @@ when a worker that cannot reach the database must stop its own attempts before a
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
@@ -24,6 +25,7 @@ class _Holding:
     signal: AbortSignal
     #: Monotonic time before which the database surely has not ended the lease.
     until: float
+    queue: str
 
     def is_due(self, now: float) -> bool:
         return now >= self.until - self.lease.seconds * (1 - RENEW_SHARE)
@@ -40,6 +42,8 @@ class HeldLeases:
         self._lock = threading.Lock()
         # By attempt, not by job: this worker may get a job again whose lease it lost a moment ago.
         self._holdings: dict[AttemptKey, _Holding] = {}
+        #: Attempts that were told that their lease is lost, and may still run.
+        self._lost: dict[AttemptKey, _Holding] = {}
 
     def __len__(self) -> int:
         return len(self._holdings)
@@ -49,13 +53,22 @@ class HeldLeases:
         signal = AbortSignal()
         lease = HeldLease(job.id, job.lease_number, seconds)
         with self._lock:
-            self._holdings[job.key] = _Holding(lease, signal, since + seconds)
+            self._holdings[job.key] = _Holding(lease, signal, since + seconds, job.queue)
         return signal
 
     def let_go(self, jobs: Iterable[ClaimedJob | HeldLease]) -> set[AttemptKey]:
         """Forgets leases whose outcome is written; returns those that were held until now."""
         with self._lock:
-            return {job.key for job in jobs if self._holdings.pop(job.key, None)}
+            keys = [job.key for job in jobs]
+            for key in keys:
+                self._lost.pop(key, None)
+            return {key for key in keys if self._holdings.pop(key, None)}
+
+    def count_by_queue(self) -> Counter[str]:
+        """The attempts that run, or are about to, or whose outcome is not written yet; without those written off."""
+        with self._lock:
+            running = [holding for holding in self._lost.values() if not holding.signal.is_disowned]
+            return Counter(holding.queue for holding in [*self._holdings.values(), *running])
 
     def held(self) -> list[HeldLease]:
         with self._lock:
@@ -91,13 +104,18 @@ class HeldLeases:
         # An attempt that ended meanwhile did not lose its lease: it may be its own end that was seen.
         still_held = [holding for holding in self._still_held(leases) if not holding.signal.is_over]
         lost = {holding.lease.key: holding for holding in still_held if holding.lease.key in renewal.lost}
+        self._lose(lost)
         for key, holding in lost.items():
-            self.let_go([holding.lease])
             holding.signal.abort(renewal.lost[key])  # type: ignore[arg-type]
         for holding in still_held:
             if holding.lease.key in renewal.cancelled:
                 holding.signal.abort("cancelled")
         return {key: renewal.lost[key] for key in lost}
+
+    def _lose(self, lost: dict[AttemptKey, _Holding]) -> None:
+        with self._lock:
+            for key in lost.keys() & self._holdings.keys():
+                self._lost[key] = self._holdings.pop(key)
 
     def _still_held(self, leases: Iterable[HeldLease]) -> list[_Holding]:
         with self._lock:

@@ -213,6 +213,8 @@ class WorkerPresence(models.Model):
     is_stopping = models.BooleanField(_("stopping"))
     started_at = models.DateTimeField(_("started at"))
     heartbeat_at = models.DateTimeField(_("heartbeat at"))
+    #: Between two of its heartbeats: after some that did not come it is taken for dead.
+    heartbeat_seconds = models.FloatField(_("seconds between heartbeats"))
 
     class Meta:
         verbose_name = _("worker")

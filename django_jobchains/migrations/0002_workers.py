@@ -36,6 +36,7 @@ class Migration(migrations.Migration):
                 ("is_stopping", models.BooleanField(verbose_name="stopping")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("heartbeat_at", models.DateTimeField(verbose_name="heartbeat at")),
+                ("heartbeat_seconds", models.FloatField(verbose_name="seconds between heartbeats")),
             ],
             options={
                 "verbose_name": "worker",

@@ -7,6 +7,9 @@ from django.db import connections
 
 from django_jobchains.conf import get_settings
 from django_jobchains.store.base import Store
+from django_jobchains.store.counting import MOST_GROUPS, Activity, FailingGroup, HeldGroup, PendingGroup
+from django_jobchains.store.presence import Beat, PresentWorker
+from django_jobchains.store.queue_states import QueueRule
 from django_jobchains.store.rows import (
     AttemptKey,
     ClaimedJob,
@@ -22,14 +25,22 @@ from django_jobchains.store.rows import (
 from django_jobchains.store.tails import Tail
 
 __all__ = (
+    "MOST_GROUPS",
+    "Activity",
     "AttemptKey",
+    "Beat",
     "ClaimedJob",
     "CreatedJob",
     "Effects",
     "FailedTry",
+    "FailingGroup",
     "FinishedJob",
+    "HeldGroup",
     "HeldLease",
     "NewJob",
+    "PendingGroup",
+    "PresentWorker",
+    "QueueRule",
     "ReapedJob",
     "Renewal",
     "Store",

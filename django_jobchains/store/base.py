@@ -14,9 +14,12 @@ from uuid import UUID
 
 from django_jobchains.policies import Backoff
 from django_jobchains.statuses import FINAL
+from django_jobchains.store.counting import Counting
 from django_jobchains.store.dialect import IS_CANCELLED, ids_json
 from django_jobchains.store.errors import retried
 from django_jobchains.store.interventions import Interventions
+from django_jobchains.store.presence import Presence
+from django_jobchains.store.queue_states import QueueStates
 from django_jobchains.store.rows import (
     AttemptKey,
     ClaimedJob,
@@ -34,15 +37,22 @@ from django_jobchains.store.rows import (
 FENCE = "job.id = d.job_id AND job.lease_number = d.n AND job.status || '' = 'running'"
 
 
-class Store(Interventions):
+class Store(Interventions, QueueStates, Presence, Counting):
     @abstractmethod
     def _claim(
-        self, worker: str, limit: int, leases: Mapping[str, float], queues: Collection[str] | None
+        self,
+        worker: str,
+        limit: int,
+        leases: Mapping[str, float],
+        queues: Collection[str] | None,
+        excluded: Collection[str],
     ) -> list[tuple[Any, ...]]:
         """Claims; returns rows of ``_claimed_columns``."""
 
     @abstractmethod
-    def next_due(self, leases: Mapping[str, float], queues: Collection[str] | None = None) -> float | None:
+    def next_due(
+        self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
+    ) -> float | None:
         """Seconds until the next of these jobs is due, 0 or less when one is; None when there is none."""
 
     @abstractmethod
@@ -69,15 +79,21 @@ class Store(Interventions):
     # Claiming
 
     def claim(
-        self, worker: str, limit: int, leases: Mapping[str, float], queues: Collection[str] | None = None
+        self,
+        worker: str,
+        limit: int,
+        leases: Mapping[str, float],
+        queues: Collection[str] | None = None,
+        excluded: Collection[str] = (),
     ) -> list[ClaimedJob]:
         """Takes up to ``limit`` due jobs, the most urgent first: higher priority, then due for longer.
 
-        ``leases`` maps the type names to claim to the seconds of their leases; ``queues`` None is every queue.
+        ``leases`` maps the type names to claim to the seconds of their leases; ``queues`` None is every queue, but for
+        those in ``excluded``.
         """
         if not leases or limit < 1:
             return []
-        jobs = [self._claimed(row) for row in self._claim(worker, limit, leases, queues)]
+        jobs = [self._claimed(row) for row in self._claim(worker, limit, leases, queues, excluded)]
         return sorted(jobs, key=lambda job: (-job.priority, job.run_at, job.id))
 
     @property

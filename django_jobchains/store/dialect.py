@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from django_jobchains.models import FailedAttempt, Job, JobBlocker, QueueState, WorkerPresence
 
 #: SQL of whether a job's attempt was asked to stop, in a RETURNING: there SQLite 3.40 takes NULL for NOT NULL.
 IS_CANCELLED = "COALESCE(cancel_requested_at = cancel_requested_at, false)"
@@ -41,6 +41,8 @@ class Dialect(ABC):
         self.job = quote(Job._meta.db_table)
         self.failed_attempt = quote(FailedAttempt._meta.db_table)
         self.blocker = quote(JobBlocker._meta.db_table)
+        self.worker = quote(WorkerPresence._meta.db_table)
+        self.queue = quote(QueueState._meta.db_table)
 
     @property
     def now(self) -> str:
@@ -65,6 +67,10 @@ class Dialect(ABC):
     @abstractmethod
     def _after(self, time: str, seconds: str) -> str:
         """SQL of a time some seconds after another."""
+
+    @abstractmethod
+    def _seconds(self, since: str, until: str) -> str:
+        """SQL of the seconds between two times."""
 
     @abstractmethod
     def _latest(self, first: str, second: str) -> str:
@@ -96,6 +102,12 @@ class Dialect(ABC):
 
     def _write_first(self) -> None:  # noqa: B027 - most have nothing to do
         """Begins a transaction that reads before it writes."""
+
+    @property
+    @abstractmethod
+    def _groups_sql(self) -> str:
+        """SQL of a recursive table ``groups``: the first job (queue, type_name, rank, run_at, id) of each queue, type
+        and priority that has a pending one; in no order that counts. ``rank``: the priority turned round."""
 
     @abstractmethod
     def _any(self, select: str) -> str:

@@ -12,6 +12,7 @@ import psycopg
 from django.db import NotSupportedError
 
 from django_jobchains.store.base import Store
+from django_jobchains.store.counting import Activity
 
 #: A prepared statement's plan is used no longer than this,
 PLAN_SECONDS = 30
@@ -47,6 +48,9 @@ class PostgreSQLStore(Store):
 
     def _after(self, time: str, seconds: str) -> str:
         return f"({time} + {seconds} * interval '1 second')"
+
+    def _seconds(self, since: str, until: str) -> str:
+        return f"extract(epoch FROM {until} - {since})::float"
 
     def _latest(self, first: str, second: str) -> str:
         return f"GREATEST({first}, {second})"
@@ -135,12 +139,27 @@ class PostgreSQLStore(Store):
         """
         return f"{sql} -- {now // PLAN_SECONDS:.0f}.{self._slow_statements}"
 
+    def activity(self) -> Activity:
+        """Of other users' sessions a plain user sees no transactions."""
+        rows = self._fetch(
+            "SELECT (max(extract(epoch FROM clock_timestamp() - xact_start)) "
+            "FILTER (WHERE datname = current_database() AND pid <> pg_backend_pid()))::float, count(*), "
+            "current_setting('max_connections')::int FROM pg_stat_activity WHERE backend_type = 'client backend'",
+            [],
+        )
+        return Activity(*rows[0])
+
     def lock(self, job_id: UUID) -> tuple[str, int] | None:
         rows = self._fetch(f"SELECT status, lease_number FROM {self.job} WHERE id = %s FOR NO KEY UPDATE", [job_id])
         return (rows[0][0], rows[0][1]) if rows else None
 
     def _claim(
-        self, worker: str, limit: int, leases: Mapping[str, float], queues: Collection[str] | None
+        self,
+        worker: str,
+        limit: int,
+        leases: Mapping[str, float],
+        queues: Collection[str] | None,
+        excluded: Collection[str],
     ) -> list[tuple[Any, ...]]:
         sql = f"""
             WITH RECURSIVE {self._heads_sql},
@@ -162,18 +181,31 @@ class PostgreSQLStore(Store):
             FROM {self.clock} WHERE job.id {self._any("SELECT id FROM due")}
             RETURNING {self._claimed_columns}
         """
-        leases_json = json.dumps(dict(leases))
-        return self._fetch(sql, [leases_json, _queues_json(queues), limit, limit, worker, leases_json])
+        return self._fetch(sql, [*_served(leases, queues, excluded), limit, limit, worker, json.dumps(dict(leases))])
 
-    def next_due(self, leases: Mapping[str, float], queues: Collection[str] | None = None) -> float | None:
+    def next_due(
+        self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
+    ) -> float | None:
         now = self._after(self._clock, str(self.ahead_seconds))
         sql = f"WITH RECURSIVE {self._heads_sql} SELECT extract(epoch FROM min(run_at) - {now}) FROM heads"
-        ((seconds,),) = self._fetch(sql, [json.dumps(dict(leases)), _queues_json(queues)])
+        ((seconds,),) = self._fetch(sql, _served(leases, queues, excluded))
         return None if seconds is None else float(seconds)
 
     @property
     def _heads_sql(self) -> str:
-        """The first job of each (queue, type, priority) that is pending and served, found by a skip scan.
+        """Of the groups those that are served."""
+        return f"""
+            {self._groups_sql},
+            heads AS MATERIALIZED (
+                SELECT groups.* FROM groups
+                CROSS JOIN (SELECT %s::jsonb AS leases, %s::jsonb AS queues, %s::jsonb AS excluded) AS served
+                WHERE served.leases ? groups.type_name
+                AND (served.queues = 'null' OR served.queues ? groups.queue) AND NOT served.excluded ? groups.queue
+            )"""
+
+    @property
+    def _groups_sql(self) -> str:
+        """The first job of each (queue, type, priority) that is pending, found by a skip scan.
 
         One index probe for each group that is present, however many jobs it holds. ``rank`` is the priority turned
         round, so that every column of the row comparison ascends, as the index does; it is written as Django writes the
@@ -191,13 +223,8 @@ class PostgreSQLStore(Store):
                     WHERE status = 'pending' AND ({group}) > (groups.queue, groups.type_name, groups.rank)
                     ORDER BY {group}, run_at, id LIMIT 1
                 ) AS following
-            ),
-            heads AS MATERIALIZED (
-                SELECT groups.* FROM groups CROSS JOIN (SELECT %s::jsonb AS leases, %s::jsonb AS queues) AS served
-                WHERE served.leases ? groups.type_name
-                AND (served.queues = 'null' OR served.queues ? groups.queue)
             )"""
 
 
-def _queues_json(queues: Collection[str] | None) -> str:
-    return json.dumps(None if queues is None else list(queues))
+def _served(leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]) -> list[str]:
+    return [json.dumps(dict(leases)), json.dumps(None if queues is None else list(queues)), json.dumps(list(excluded))]

@@ -13,6 +13,8 @@ from uuid import UUID
 from django_jobchains.store.base import Store
 
 _FORMAT = "'%%Y-%%m-%%d %%H:%%M:%%f000'"
+#: Columns of a group, of its first job.
+_GROUP = "job.queue, job.type_name, job.priority * -1 AS rank, job.run_at, job.id"
 
 
 class SQLiteStore(Store):
@@ -35,6 +37,9 @@ class SQLiteStore(Store):
     def _after(self, time: str, seconds: str) -> str:
         # A fifth of a millisecond more, or SQLite before 3.42 reads one time in a hundred a millisecond too early.
         return f"strftime({_FORMAT}, substr({time}, 1, 23) || '2', ({seconds}) || ' seconds')"
+
+    def _seconds(self, since: str, until: str) -> str:
+        return f"(julianday({until}) - julianday({since})) * 86400.0"
 
     def _latest(self, first: str, second: str) -> str:
         return f"MAX(COALESCE({first}, ''), {second})"
@@ -81,7 +86,12 @@ class SQLiteStore(Store):
         return (rows[0][0], rows[0][1]) if rows else None
 
     def _claim(
-        self, worker: str, limit: int, leases: Mapping[str, float], queues: Collection[str] | None
+        self,
+        worker: str,
+        limit: int,
+        leases: Mapping[str, float],
+        queues: Collection[str] | None,
+        excluded: Collection[str],
     ) -> list[tuple[Any, ...]]:
         # BETWEEN, because SQLite 3.40 may put a bloom filter over an index's expression, through which nothing passes.
         sql = f"""
@@ -102,17 +112,39 @@ class SQLiteStore(Store):
             FROM due CROSS JOIN {self.clock} WHERE job.id = due.id
             RETURNING {self._claimed_columns}
         """
-        return self._fetch(sql, [*_served(leases, queues), limit, limit, worker])
+        return self._fetch(sql, [*_served(leases, queues, excluded), limit, limit, worker])
 
-    def next_due(self, leases: Mapping[str, float], queues: Collection[str] | None = None) -> float | None:
+    def next_due(
+        self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
+    ) -> float | None:
         seconds_sql = f"(julianday(min(run_at)) - julianday('now')) * 86400.0 - {self.ahead_seconds}"
         sql = f"WITH RECURSIVE {self._heads_sql} SELECT {seconds_sql} FROM heads"
-        ((seconds,),) = self._fetch(sql, _served(leases, queues))
+        ((seconds,),) = self._fetch(sql, _served(leases, queues, excluded))
         return seconds if seconds is None else float(seconds)
 
     @property
     def _heads_sql(self) -> str:
-        """The first job of each (queue, type, priority) that is pending and served: a few index probes a group.
+        """Of the groups those that are served, with the seconds of their leases."""
+        return f"""
+            {self._found_sql},
+            heads AS MATERIALIZED (
+                SELECT {_GROUP}, d.lease_seconds
+                FROM found JOIN {self.job} AS job ON job.id = found.id
+                JOIN {self._rows("type_name text, lease_seconds float")} ON d.type_name = job.type_name
+                CROSS JOIN (SELECT %s AS served, %s AS excluded) AS queues
+                WHERE (queues.served = 'null' OR job.queue IN (SELECT value FROM json_each(queues.served)))
+                AND job.queue NOT IN (SELECT value FROM json_each(queues.excluded))
+            )"""
+
+    @property
+    def _groups_sql(self) -> str:
+        return f"""
+            {self._found_sql},
+            groups AS (SELECT {_GROUP} FROM found JOIN {self.job} AS job ON job.id = found.id)"""
+
+    @property
+    def _found_sql(self) -> str:
+        """The first job of each (queue, type, priority) that is pending: a few index probes a group.
 
         SQLite has no LATERAL and seeks no row comparison over an expression, so the next group is the next priority of
         this type, or else the next type of this queue, or else the next queue.
@@ -132,16 +164,9 @@ class SQLiteStore(Store):
                 UNION ALL
                 SELECT COALESCE({next_priority}, {next_type}, {first("n.queue > c.queue")})
                 FROM found JOIN {self.job} AS c ON c.id = found.id
-            ),
-            heads AS MATERIALIZED (
-                SELECT job.queue, job.type_name, job.priority * -1 AS rank, job.run_at, job.id, d.lease_seconds
-                FROM found JOIN {self.job} AS job ON job.id = found.id
-                JOIN {self._rows("type_name text, lease_seconds float")} ON d.type_name = job.type_name
-                CROSS JOIN (SELECT %s AS served) AS queues
-                WHERE queues.served = 'null' OR job.queue IN (SELECT value FROM json_each(queues.served))
             )"""
 
 
-def _served(leases: Mapping[str, float], queues: Collection[str] | None) -> list[str]:
+def _served(leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]) -> list[str]:
     types = [{"type_name": name, "lease_seconds": seconds} for name, seconds in leases.items()]
-    return [json.dumps(types), json.dumps(None if queues is None else list(queues))]
+    return [json.dumps(types), json.dumps(None if queues is None else list(queues)), json.dumps(list(excluded))]

@@ -20,7 +20,9 @@ def single(claimed: Sequence[Claimed], processor: Processor, **options: Any) -> 
 
 
 class Place(Protocol):
-    """Where attempts run: threads, or an event loop."""
+    """Where attempts run: threads, or an event loop. ``count``: how many at once."""
+
+    count: int
 
     @property
     def running(self) -> int: ...

@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from django_jobchains.announcing import announce
 from django_jobchains.attempts import not_started
@@ -15,6 +15,7 @@ from django_jobchains.processors import Registry
 from django_jobchains.store import Effects, HeldLease, Store
 from django_jobchains.worker.completer import Completer
 from django_jobchains.worker.lanes import AnyAttempt, Claimed, Lane
+from django_jobchains.worker.queues import ServedQueues, Share
 from django_jobchains.worker.slots import PATIENCE_SECONDS
 from django_jobchains.worker.wakeups import WakeUp
 
@@ -31,7 +32,7 @@ class ClaimLoop:
         store: Store,
         registry: Registry,
         policies: Mapping[str, AttemptPolicy],
-        queues: Collection[str] | None,
+        queues: ServedQueues,
         leases: HeldLeases,
         lanes: Sequence[Lane],
         completer: Completer,
@@ -102,8 +103,15 @@ class ClaimLoop:
         return found, is_full
 
     def _claim(self, lane: Lane, room: int) -> int:
+        claimed = 0
+        for share in self._queues.shares(room):
+            if limit := min(share.limit, room - claimed, self._room(lane)):
+                claimed += self._claim_share(lane, limit, share)
+        return claimed
+
+    def _claim_share(self, lane: Lane, limit: int, share: Share) -> int:
         since = time.monotonic()
-        jobs = self._store.claim(self._worker, room, lane.leases, self._queues)
+        jobs = self._store.claim(self._worker, limit, lane.leases, share.queues, share.excluded)
         if jobs:
             self.idle.clear()
             self.claimed += len(jobs)
@@ -156,9 +164,11 @@ class ClaimLoop:
         if found or self._wake.is_looking_again:
             self._wake.wait(self._jittered(min(self._poll_seconds, PATIENCE_SECONDS)))
             return
+        if self._queues.have_changed():
+            return
         seconds = self._jittered(self._poll_seconds)
         leases = {name: seconds for lane in lanes for name, seconds in lane.leases.items()}
-        due = self._store.next_due(leases, self._queues)
+        due = self._store.next_due(leases, *self._queues.open())
         if due is not None:  # one that is due but was not claimed is locked by somebody
             seconds = min(max(due, SHORTEST_WAIT_SECONDS) if due > 0 else LOCKED_WAIT_SECONDS, seconds)
         self._wake.wait(seconds)

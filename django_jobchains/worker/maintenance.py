@@ -12,6 +12,7 @@ from django_jobchains.policies import Backoff
 from django_jobchains.store import AttemptKey, Effects, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import BlockedJobsSwept, JobReaped, LeaseLost
+from django_jobchains.worker.presence import Heartbeat
 from django_jobchains.worker.threads import waiting
 
 #: Jobs taken back in one transaction,
@@ -78,7 +79,7 @@ class Sweeper:
 class Rounds:
     """Lets parts look at the tables from time to time; on one thread, and so on one connection."""
 
-    def __init__(self, *parts: Reaper | Sweeper) -> None:
+    def __init__(self, *parts: Heartbeat | Reaper | Sweeper) -> None:
         self._due_at = dict.fromkeys(parts, 0.0)
         #: Between two looks at the database, at the least.
         self.seconds = min(part.seconds for part in parts)
@@ -87,13 +88,28 @@ class Rounds:
         self.pause = threading.Event()
 
     def step(self) -> None:
-        for part, due_at in self._due_at.items():
-            if time.monotonic() >= due_at:
-                has_more = part.step()
-                self.reached_at = time.monotonic()
-                self._due_at[part] = time.monotonic() + (0 if has_more else part.seconds)
+        for part in self._due_at:
+            if time.monotonic() >= self._due_at[part]:
+                self._let_look(part)
         with waiting():
             self.pause.wait(max(min(self._due_at.values()) - time.monotonic(), 0))
+        self.pause.clear()
+
+    def hasten(self, part: Heartbeat | Reaper | Sweeper) -> None:
+        """Lets it look now, or once more if it just does; from any thread."""
+        self._due_at[part] = 0.0
+        self.pause.set()
+
+    def _let_look(self, part: Heartbeat | Reaper | Sweeper) -> None:
+        self._due_at[part] = time.monotonic() + part.seconds  # before it looks: it may be hastened meanwhile
+        has_more = True
+        try:
+            has_more = part.step()
+        finally:
+            if has_more:
+                self._due_at[part] = 0.0
+        if not (isinstance(part, Heartbeat) and part.is_failing):
+            self.reached_at = time.monotonic()
 
 
 class LeaseKeeper:

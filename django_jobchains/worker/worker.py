@@ -34,6 +34,8 @@ from django_jobchains.worker.lanes import Lane, Place
 from django_jobchains.worker.loop import ClaimLoop, leases_of
 from django_jobchains.worker.maintenance import LeaseKeeper, Reaper, Rounds, Sweeper
 from django_jobchains.worker.memory import resident_bytes
+from django_jobchains.worker.presence import Heartbeat
+from django_jobchains.worker.queues import ServedQueues
 from django_jobchains.worker.slots import Slots
 from django_jobchains.worker.threads import OwnedThread
 from django_jobchains.worker.wakeups import WakeUp
@@ -107,6 +109,7 @@ class Worker:
     def _build(self, registry: Registry, settings: Settings, poll_seconds: float) -> None:
         self.leases = HeldLeases(self.store)
         self._wake = WakeUp(self.policies)
+        self._served = ServedQueues(self.store, self.leases, self.queues)
         self.completer = Completer(
             self.store,
             self.leases,
@@ -164,7 +167,7 @@ class Worker:
             store=self.store,
             registry=registry,
             policies=self.policies,
-            queues=self.queues,
+            queues=self._served,
             leases=self.leases,
             lanes=self._lanes(registry),
             completer=self.completer,
@@ -199,12 +202,25 @@ class Worker:
         )
         self._keeper = LeaseKeeper(self.leases, self.id, min(shortest / 6, 5))
         sweeper = Sweeper(self.store, worker=self.id, seconds=settings.SWEEP_SECONDS)
-        self._rounds = Rounds(reaper, sweeper)
+        self.heartbeat = self._heartbeat(settings)
+        self._rounds = Rounds(self.heartbeat, reaper, sweeper)
         return {
             "reaper": self._rounds,
             "keeper": self._keeper,
             "watch": self._watch(settings, shortest),
         }
+
+    def _heartbeat(self, settings: Settings) -> Heartbeat:
+        return Heartbeat(
+            self.store,
+            worker=self.id,
+            slots=lambda: sum(place.count for place in self._places),
+            busy=lambda: self.running,
+            stuck=lambda: sum(place.stuck for place in self._places),
+            queues=self.queues,
+            type_names=self.policies,
+            seconds=settings.HEARTBEAT_SECONDS,
+        )
 
     def _watch(self, settings: Settings, shortest_lease: float) -> Watch:
         timeouts = [policy.timeout_seconds for policy in self.policies.values() if policy.timeout_seconds]
@@ -265,6 +281,8 @@ class Worker:
         timeout = self.shutdown_seconds if timeout is None else timeout
         self._checkup.leaves("stopping")
         report(WorkerStopping(self.id, self.running))
+        self.heartbeat.is_stopping = True
+        self._rounds.hasten(self.heartbeat)
         self._stop_claiming()
         self._drain(time.monotonic() + timeout)
         abandoned = self._finish_writing()
@@ -361,6 +379,7 @@ class Worker:
         for thread in self._threads.values():
             if not thread.join(deadline):
                 logger.warning("%s did not end in time.", thread.name)
+        self.heartbeat.leave(STEP_SECONDS)
 
     @property
     def running(self) -> int:
@@ -377,11 +396,12 @@ class Worker:
     # Signals and ends
 
     def _on_hint(self, hint: Hint) -> None:
+        self._served.on_hint(hint)  # before the loop wakes up by it
         self._wake.on_hint(hint)
         self._keeper.on_hint(hint)
 
     def _on_written(self, has_due: bool) -> None:
-        if has_due or self.burst or self._max_jobs or self._retires:
+        if has_due or self.burst or self._max_jobs or self._retires or self._served.has_limits:
             self._wake.set()
 
     def _is_over(self) -> bool:

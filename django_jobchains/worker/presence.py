@@ -1,0 +1,109 @@
+"""A worker says that it is there, and clears away the rows of those that are not any more."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from logging import getLogger
+
+from django_jobchains import __version__
+from django_jobchains.hygiene import close_all, tidy
+from django_jobchains.store import Beat, Store
+from django_jobchains.texts import describe
+
+logger = getLogger("django_jobchains")
+
+HOST_LENGTH = 255
+
+
+class Heartbeat:
+    """A part of the rounds. What goes wrong with it is told and harms nothing: the next beat makes the row again."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        worker: str,
+        slots: Callable[[], int],
+        busy: Callable[[], int],
+        stuck: Callable[[], int],
+        queues: Collection[str] | None,
+        type_names: Collection[str],
+        seconds: float,
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._slots = slots
+        self._busy = busy
+        self._stuck = stuck
+        self._queues = None if queues is None else tuple(queues)
+        self._type_names = tuple(sorted(type_names))
+        self._began = time.monotonic()
+        self._has_left = False
+        #: The last beat was not written.
+        self.is_failing = False
+        self.seconds = seconds
+        #: Set when the worker begins to stop.
+        self.is_stopping = False
+        #: Monotonic time of the last beat that was written; None before the first.
+        self.last_success_at: float | None = None
+
+    def step(self) -> bool:
+        """Whether there is more to do: never, a beat that failed waits for the next."""
+        try:
+            self._beat()
+        except Exception as error:
+            self._failed(error)
+        return False
+
+    def leave(self, seconds: float) -> None:
+        """Deletes the row. On a thread of its own: a database that does not answer must not hold up the end."""
+        self._has_left = True
+        thread = threading.Thread(target=self._leave, name="jobchains-leave", daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if thread.is_alive():
+            logger.warning("The database does not answer: the row of worker %s is left to the others.", self._worker)
+
+    def _beat(self) -> None:
+        if self._has_left:  # by a thread that did not end in time
+            return
+        self._store.beat(self._said())
+        self.last_success_at = time.monotonic()
+        self.is_failing = False
+        self._store.prune_workers()
+
+    def _said(self) -> Beat:
+        return Beat(
+            worker=self._worker,
+            host=socket.gethostname()[:HOST_LENGTH],
+            pid=os.getpid(),
+            version=__version__,
+            slots=self._slots(),
+            busy=self._busy(),
+            stuck=self._stuck(),
+            queues=self._queues,
+            type_names=self._type_names,
+            is_stopping=self.is_stopping,
+            up_seconds=time.monotonic() - self._began,
+            heartbeat_seconds=self.seconds,
+        )
+
+    def _failed(self, error: Exception) -> None:
+        """Told once: a table that is missing stays so, and a database that is away is reported by others."""
+        if not self.is_failing:
+            logger.warning("The heartbeat of worker %s failed; its work goes on: %s", self._worker, describe(error))
+        self.is_failing = True
+        try:
+            tidy()
+        except Exception:  # a connection too broken to be looked at: the next use opens another
+            close_all()
+
+    def _leave(self) -> None:
+        try:
+            self._store.leave(self._worker)
+        except Exception as error:
+            logger.warning("The row of worker %s is left to the others: %s", self._worker, describe(error))
+        finally:
+            close_all()

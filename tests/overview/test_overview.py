@@ -1,0 +1,149 @@
+"""What the overview says of queues, types and failures."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_jobchains import queues
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.overview import QueueFacts, TypeFacts, aoverview, overview
+from django_jobchains.store import Store, get_store
+from tests.store.jobs import MAIL, SHIP, alter, claim, create, database_now, expire, failed_try, running
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def store(db: None) -> Store:
+    return get_store()
+
+
+def queue(name: str = "default", **options: Any) -> QueueFacts:
+    return next(part for part in overview(**options).queues if part.name == name)
+
+
+def of_type(name: str = SHIP, **options: Any) -> TypeFacts:
+    return next(part for part in overview(**options).types if part.name == name)
+
+
+def test_of_nothing_it_says_nothing(store: Store) -> None:
+    found = overview()
+    assert (found.workers, found.queues, found.types, found.failing) == ((), (), (), ())
+    assert (found.due, found.oldest_due_age_seconds, found.is_complete) == (0, None, True)
+
+
+def test_it_tells_the_backlog_from_what_is_scheduled(store: Store) -> None:
+    create(store, 3)
+    create(store, 2, priority=5)
+    create(store, 4, delay_seconds=3600)
+    create(store, 1, MAIL)
+    assert (queue().due, queue().scheduled, queue().is_capped) == (6, 4, False)
+    assert (of_type().due, of_type().scheduled, of_type(MAIL).due) == (5, 4, 1)
+    assert overview().due == 6
+
+
+def test_the_age_of_a_queue_is_that_of_its_oldest_due_job(store: Store) -> None:
+    create(store, priority=-5)
+    Job.objects.update(run_at=datetime(2020, 1, 1, tzinfo=UTC))
+    create(store, 2)
+    create(store, 1, queue="new")
+    create(store, 1, queue="later", delay_seconds=60)
+    since_2020 = (database_now() - datetime(2020, 1, 1, tzinfo=UTC)).total_seconds()
+    age = queue().oldest_due_age_seconds
+    assert age is not None
+    assert abs(age - since_2020) < 60
+    assert overview().oldest_due_age_seconds is not None
+    assert 0 <= (queue("new").oldest_due_age_seconds or 0) < 60
+    assert queue("later").oldest_due_age_seconds is None
+
+
+def test_it_tells_what_runs_and_what_waits_for_chains(store: Store) -> None:
+    jobs = running(store, 3)
+    create(store, 2, MAIL, blockers=(jobs[0].id,), queue="mail")
+    assert (queue().running, queue().blocked, queue().due) == (3, 0, 0)
+    assert (queue("mail").running, queue("mail").blocked) == (0, 2)
+    assert (of_type().running, of_type(MAIL).blocked) == (3, 2)
+
+
+def test_what_has_ended_is_in_no_queue(store: Store) -> None:
+    for status in ("completed", "cancelled"):
+        alter(running(store, 2), status=status)
+    assert overview().queues == ()
+    assert overview().types == ()
+
+
+def test_failed_jobs_are_counted_by_type(store: Store) -> None:
+    store.fail([failed_try(job) for job in running(store, 3)])
+    assert of_type().failed == 3
+    assert overview().queues == ()
+
+
+def test_a_type_fails_by_the_attempts_that_failed_lately(store: Store) -> None:
+    first, second = running(store, 2)
+    store.fail([failed_try(first, error="ValueError: old")])
+    store.reschedule([failed_try(second, error="KeyError: 'price'\nsecond line")])
+    claim(store)
+    expire(second)
+    assert not overview().failing[0].crashes
+    [mail] = running(store, 1, type_name=MAIL)
+    store.fail([failed_try(mail, error="Mail: down")])
+    newest, older = overview().failing
+    assert (newest.name, newest.attempts, newest.last_error) == (MAIL, 1, "Mail: down")
+    assert (older.name, older.attempts, older.jobs) == (SHIP, 2, 2)
+    assert older.last_error == "KeyError: 'price'"
+    assert abs((older.last_at - database_now()).total_seconds()) < 60
+    assert 0 <= older.last_age_seconds < 60
+
+
+def test_what_failed_long_ago_is_not_failing(store: Store) -> None:
+    store.fail([failed_try(job) for job in running(store)])
+    FailedAttempt.objects.update(finished_at=datetime(2020, 1, 1, tzinfo=UTC))
+    assert overview().failing == ()
+
+
+def test_it_counts_up_to_a_limit_and_says_so(store: Store) -> None:
+    create(store, 5)
+    create(store, 2, queue="few")
+    assert (queue(count_to=3).due, queue(count_to=3).is_capped) == (3, True)
+    assert (queue("few", count_to=3).due, queue("few", count_to=3).is_capped) == (2, False)
+    assert (queue(count_to=6).due, queue(count_to=6).is_capped) == (5, False)
+    with pytest.raises(ValueError, match="count_to"):
+        overview(count_to=0)
+
+
+def test_running_jobs_are_counted_up_to_the_limit_too(store: Store) -> None:
+    running(store, 4)
+    assert (queue(count_to=3).running, queue(count_to=3).is_capped) == (3, True)
+
+
+def test_it_shows_what_was_said_about_queues(store: Store) -> None:
+    create(store, 1, queue="mail")
+    queues.pause("mail", "empty")
+    queues.set_limit("slow", 2)
+    shown = {part.name: (part.is_paused, part.slot_limit, part.due) for part in overview().queues}
+    assert shown == {"empty": (True, None, 0), "mail": (True, None, 1), "slow": (False, 2, 0)}
+
+
+def test_it_can_be_written_as_json(store: Store) -> None:
+    store.fail([failed_try(job) for job in running(store)])
+    create(store)
+    written = json.loads(json.dumps(overview().as_json()))
+    assert written["failing"][0]["name"] == SHIP
+    assert datetime.fromisoformat(written["failing"][0]["last_at"]) == overview().failing[0].last_at
+    assert written["database"]["vendor"] == store.connection.vendor
+
+
+@pytest.mark.postgresql
+def test_on_postgresql_it_knows_about_transactions_and_connections(store: Store) -> None:
+    database = overview().database
+    assert database.connections is not None
+    assert database.most_connections is not None
+    assert 1 <= database.connections <= database.most_connections
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_has_an_async_twin() -> None:
+    assert async_to_sync(aoverview)().queues == ()

@@ -1,0 +1,232 @@
+"""Workers are seen while they run, and not longer; what happens to their rows does nothing to their work."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.test import override_settings
+
+import django_jobchains
+from django_jobchains import overview as overviews
+from django_jobchains.models import WorkerPresence
+from django_jobchains.overview import WorkerFacts
+from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.store import Beat, Store
+from django_jobchains.worker import Worker
+from tests.worker.fixtures import StartWorker
+from tests.worker.processes import StartProcess
+from tests.worker.statements import statements_of_others
+from tests.worker.waiting import stays, until, until_completed
+
+OFTEN = {"HEARTBEAT_SECONDS": 0.05}
+
+
+@pytest.fixture
+def quick(processors: Processors) -> JobType[Any, Any]:
+    return processors.register("presence.quick")(lambda job: None)
+
+
+def present() -> list[WorkerFacts]:
+    return list(overviews.overview().workers)
+
+
+def ids() -> list[str]:
+    return [worker.id for worker in present()]
+
+
+def test_a_worker_is_there_from_its_start_to_its_end(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+    worker = start_worker(slots=3, queues=["b", "a"])
+    [seen] = until(present)
+    assert (seen.id, seen.host, seen.pid) == (worker.id, socket.gethostname(), os.getpid())
+    assert (seen.slots, seen.busy, seen.stuck, seen.queues) == (3, 0, 0, ("b", "a"))
+    assert (seen.type_names, seen.version) == (("presence.quick",), django_jobchains.__version__)
+    assert not seen.is_stopping
+    assert not seen.is_stale
+    worker.stop()
+    assert ids() == []
+
+
+def test_two_workers_are_told_apart(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+    first, second = start_worker(), start_worker()
+    until(lambda: set(ids()) == {first.id, second.id})
+    first.stop()
+    assert ids() == [second.id]
+
+
+def test_it_says_how_busy_it_is(processors: Processors, start_worker: StartWorker) -> None:
+    gate = threading.Event()
+    held: JobType[Any, Any] = processors.register("presence.held")(lambda job: gate.wait(30))
+    with override_settings(JOBCHAINS=OFTEN):
+        start_worker(slots=3)
+        for _ in range(2):
+            held.enqueue()
+        try:
+            until(lambda: [worker.busy for worker in present()] == [2])
+        finally:
+            gate.set()
+        until(lambda: [worker.busy for worker in present()] == [0])
+
+
+def test_it_says_how_many_slots_are_stuck(processors: Processors, start_worker: StartWorker) -> None:
+    gate = threading.Event()
+    deaf: JobType[Any, Any] = processors.register("presence.deaf", timeout=0.05)(lambda job: gate.wait(30))
+    with override_settings(JOBCHAINS={**OFTEN, "STUCK_SECONDS": 0.05}):
+        start_worker(slots=2)
+        deaf.enqueue()
+        try:
+            until(lambda: [worker.stuck > 0 for worker in present()] == [True])
+        finally:
+            gate.set()
+
+
+def test_a_worker_that_stops_says_so_while_its_handlers_end(processors: Processors, start_worker: StartWorker) -> None:
+    gate, started = threading.Event(), threading.Event()
+
+    @processors.register("presence.held")
+    def held(job: RunningJob[None]) -> None:
+        started.set()
+        gate.wait(30)
+
+    worker = start_worker()
+    held.enqueue()
+    assert started.wait(15)
+    stopping = threading.Thread(target=worker.stop, args=[20])
+    stopping.start()
+    try:
+        until(lambda: [(seen.is_stopping, seen.busy) for seen in present()] == [(True, 1)])
+    finally:
+        gate.set()
+        stopping.join()
+    assert ids() == []
+
+
+def test_a_row_that_was_deleted_comes_back(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+    with override_settings(JOBCHAINS=OFTEN):
+        worker = start_worker()
+    for _ in range(3):
+        until(lambda: ids() == [worker.id])
+        WorkerPresence.objects.all().delete()
+    until(lambda: ids() == [worker.id])
+
+
+def test_the_row_of_a_worker_that_died_is_cleared_away_by_another(
+    quick: JobType[Any, Any], store: Store, start_worker: StartWorker
+) -> None:
+    died = Beat("died", "host", 1, "1", 1, 0, 0, None, (), False, 100.0, 0.01)
+    store.beat(died)
+    until(lambda: [worker.is_stale for worker in present()] == [True])
+    with override_settings(JOBCHAINS=OFTEN):
+        worker = start_worker()
+    until(lambda: ids() == [worker.id])
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_killed_is_stale_and_then_gone(
+    quick: JobType[Any, Any], start_worker: StartWorker, start_process: StartProcess
+) -> None:
+    process = start_process(jobchains={"HEARTBEAT_SECONDS": 0.3})
+    [seen] = until(present, 30)
+    process.kill()
+    until(lambda: [(worker.id, worker.is_stale) for worker in present()] == [(seen.id, True)])
+    with override_settings(JOBCHAINS=OFTEN):
+        worker = start_worker()
+    until(lambda: ids() == [worker.id])
+
+
+def test_without_its_table_a_worker_works(
+    quick: JobType[Any, Any], make_worker: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with override_settings(JOBCHAINS=OFTEN), _renamed_table(), caplog.at_level(logging.WARNING, "django_jobchains"):
+        worker = make_worker()
+        worker.start()
+        until_completed(quick.enqueue())
+        assert stays(lambda: not worker.failed, 1)
+        assert worker.heartbeat.last_success_at is None
+        until_completed(quick.enqueue())
+        worker.stop()
+    told = [record.getMessage() for record in caplog.records if "heartbeat" in record.getMessage()]
+    assert len(told) == 1
+    assert worker.id in told[0]
+
+
+class _renamed_table:  # noqa: N801 - a context manager
+    def __enter__(self) -> None:
+        self._rename("django_jobchains_workerpresence", "elsewhere")
+
+    def __exit__(self, *error: object) -> None:
+        self._rename("elsewhere", "django_jobchains_workerpresence")
+
+    def _rename(self, old: str, new: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+
+def test_the_time_of_the_last_beat_is_known(
+    quick: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with override_settings(JOBCHAINS=OFTEN):
+        worker = start_worker()
+    first = until(lambda: worker.heartbeat.last_success_at) or 0.0
+    assert first <= time.monotonic()
+    until(lambda: (worker.heartbeat.last_success_at or 0) > first)
+    monkeypatch.setattr(type(store), "beat", _away)
+    until(lambda: worker.heartbeat.is_failing)
+    last = worker.heartbeat.last_success_at
+    assert stays(lambda: worker.heartbeat.last_success_at == last, 0.3)
+    until_completed(quick.enqueue())
+    monkeypatch.undo()
+    until(lambda: worker.heartbeat.last_success_at != last)
+
+
+def _away(*args: object) -> None:
+    raise OperationalError("away")
+
+
+def test_a_database_that_does_not_answer_does_not_hold_up_the_end(
+    quick: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    worker = start_worker()
+    until(ids)
+    monkeypatch.setattr(type(store), "leave", lambda *args: released.wait(60))
+    stopping = threading.Thread(target=worker.stop)
+    stopping.start()
+    stopping.join(30)
+    try:
+        assert not stopping.is_alive()
+    finally:
+        released.set()
+        until(lambda: not [thread for thread in threading.enumerate() if thread.name == "jobchains-leave"])
+        stopping.join()
+    assert ids() == [worker.id]
+
+
+def test_a_beat_of_a_thread_that_did_not_end_makes_no_row_again(
+    quick: JobType[Any, Any], make_worker: StartWorker
+) -> None:
+    worker = make_worker()
+    worker.start()
+    until(ids)
+    worker.stop()
+    worker.heartbeat.step()
+    assert ids() == []
+
+
+def test_beats_are_few_statements(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+    with statements_of_others() as statements:
+        start_worker()
+        until(ids)
+        beats = ('INSERT INTO "django_jobchains_workerpresence"', 'DELETE FROM "django_jobchains_workerpresence"')
+        assert stays(lambda: max(map(statements.count, beats)) <= 1, 1)
+
+
+def test_a_burst_leaves_no_row(quick: JobType[Any, Any], make_worker: StartWorker) -> None:
+    quick.enqueue()
+    worker: Worker = make_worker()
+    worker.run_until_idle(15)
+    assert ids() == []
