@@ -140,9 +140,9 @@ class BatchAttempt:
         with around(self._processor.middleware, "around_handler", batch):  # type: ignore[arg-type]
             if self._processor.mode == "atomic":
                 with phases.prepare("atomic"):
-                    result = self._processor.function(batch)  # type: ignore[arg-type]
+                    result = self._processor.function(batch)
             else:
-                result = self._processor.function(batch)  # type: ignore[arg-type]
+                result = self._processor.function(batch)
         if result is not None:
             raise PhaseError("A handler of batches returns nothing: say job.finish(output) of each job.")
 

@@ -75,7 +75,7 @@ class Processor:
     """The function that handles a job type, with its policy: its own first, then its slice's."""
 
     job_type: JobType[Any, Any]
-    function: Callable[[RunningJob[Any]], Any]
+    function: Callable[[Any], Any]
     mode: HandlerMode
     policies: tuple[Policy, Policy]
     retry: RetryRule
@@ -110,7 +110,10 @@ class RegisterOptions(TypedDict, total=False):
 
 
 class Registration(Protocol):
-    """What ``register`` returns for a new type: it makes a plain or an async function its processor."""
+    """What ``register`` returns for a new type: it makes a function of one of these kinds its processor."""
+
+    @overload
+    def __call__(self, function: Callable[[Batch[InputT]], None], /) -> JobType[InputT, Any]: ...
 
     @overload
     def __call__(
@@ -151,7 +154,9 @@ class Processors:
     @overload
     def register(
         self, name: JobType[InputT, OutputT], **options: Unpack[RegisterOptions]
-    ) -> Callable[[Callable[[RunningJob[InputT]], Any]], JobType[InputT, OutputT]]: ...
+    ) -> Callable[
+        [Callable[[RunningJob[InputT]], Any] | Callable[[Batch[InputT]], None]], JobType[InputT, OutputT]
+    ]: ...
 
     def register(
         self,
