@@ -7,6 +7,7 @@ from django_jobchains.middleware.actor_context import ActorContext
 from django_jobchains.middleware.hooks import Hook, Middleware, around, checked_middleware
 from django_jobchains.middleware.log_context import LogContext
 from django_jobchains.middleware.query_budget import QueryBudget
+from django_jobchains.middleware.required import described, lacking, required_kinds
 
 __all__ = (
     "ActorContext",
@@ -16,4 +17,7 @@ __all__ = (
     "QueryBudget",
     "around",
     "checked_middleware",
+    "described",
+    "lacking",
+    "required_kinds",
 )

@@ -88,8 +88,8 @@ class _Spent:
 
     def tell(self) -> None:
         if self.budget.action == "log" and self.queries > self.budget.most:
-            facts = (self.job.type_name, getattr(self.job, "id", ""), self.queries, self.budget.most)
-            logger.warning("%s %s made %d queries; its budget is %d.", *facts)
+            name = f"{self.job.type_name} {getattr(self.job, 'id', '')}".rstrip()  # a batch has no id
+            logger.warning("%s made %d queries; its budget is %d.", name, self.queries, self.budget.most)
 
 
 #: The budgets that the code running here spends, the outermost first. It follows a handler into its threads and tasks.
