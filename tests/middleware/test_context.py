@@ -194,13 +194,18 @@ def test_what_is_bound_where_a_job_runs_is_not_the_jobs(processors: Processors, 
     def batch(jobs: Batch[Any]) -> None:
         currents.append(dict(context.current()))
 
+    @processors.register("task")
+    async def task(job: RunningJob[Any]) -> None:
+        currents.append(dict(context.current()))
+
     nested.enqueue()
     batch.enqueue()
+    task.enqueue()
     with context.bound(tenant="of the test"):
         run_due_jobs(raise_errors=True)
         assert context.current() == {"tenant": "of the test"}
-    assert currents == [{}, {}]
-    assert stored() == [None, None, None]
+    assert currents == [{}, {}, {}]
+    assert stored() == [None, None, None, None]
 
 
 @pytest.mark.parametrize("value", ["[1]", '"text"', "1"])
