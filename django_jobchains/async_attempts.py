@@ -14,6 +14,7 @@ from logging import getLogger
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, Unpack
 
 from django_jobchains.attempts import Attempt, Ending, Outcome
+from django_jobchains.context import unbind
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
 from django_jobchains.middleware.hooks import around
 from django_jobchains.models import Chain
@@ -115,6 +116,7 @@ class AsyncAttempt(Attempt):
     # Step by step
 
     def _begin(self) -> None:
+        unbind()
         if self.policy.timeout_seconds is not None:
             self.expires_at = time.monotonic() + self.policy.timeout_seconds
         self.task, self._loop = asyncio.current_task(), asyncio.get_running_loop()

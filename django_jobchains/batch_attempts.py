@@ -11,9 +11,11 @@ from uuid import UUID
 
 from django_jobchains.attempts import Attempt, Ending, Outcome
 from django_jobchains.batches import Batch, BatchJob, BatchSignal
+from django_jobchains.context import unbind
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
-from django_jobchains.middleware import around, uncounted
+from django_jobchains.middleware import around
 from django_jobchains.models import Chain, JobBlocker
+from django_jobchains.own_statements import own
 from django_jobchains.phases import AttemptPhases
 from django_jobchains.policies import AttemptPolicy
 from django_jobchains.processors import Processor, Registry
@@ -46,7 +48,6 @@ class BatchPhases(AttemptPhases):
         for part in self._parts:
             part.signal.is_row_locked = False
 
-    @uncounted
     def renew(self) -> None:
         self.store.renew([part.phases.lease for part in self._parts])
 
@@ -123,6 +124,7 @@ class BatchAttempt:
         return job
 
     def _run(self) -> list[Outcome]:
+        unbind()
         phases = self._phases = BatchPhases(self._parts, self.signal)
         try:
             phases.begin()
@@ -138,6 +140,8 @@ class BatchAttempt:
         batch: Batch[Any] = Batch(list(self._running.values()), type_name, self.signal, phases)
         phases.running = batch  # type: ignore[assignment]
         with around(self._processor.middleware, "around_handler", batch):  # type: ignore[arg-type]
+            if not batch.leave_out_ended():
+                return
             if self._processor.mode == "atomic":
                 with phases.prepare("atomic"):
                     result = self._processor.function(batch)
@@ -214,7 +218,7 @@ class BatchAttempt:
             return Outcome(part.job, Ending.HANDED_BACK, error=str(error))
         return part.not_completed(error)
 
-    @uncounted
+    @own
     def _blockers_of(self, job_id: UUID) -> list[Chain]:
         """Those of all jobs are read together."""
         if self._blockers is None:

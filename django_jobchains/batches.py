@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
 from uuid import UUID
 
+from django_jobchains.context import common, decoded
 from django_jobchains.exceptions import FailJob, PhaseError, RescheduleJob
 from django_jobchains.models import Chain
 from django_jobchains.running import (
@@ -112,7 +113,7 @@ class Batch(Sequence[BatchJob[InputT]], Generic[InputT]):
     """Up to ``batch_limit`` running jobs of one type, the most urgent first.
 
     ``signal`` asks the handler to stop as a whole; a job that was cancelled or lost alone says so in ``job.signal``.
-    ``context`` is for middleware.
+    ``context`` is what the contexts of all its jobs have in common, and what middleware adds.
     """
 
     def __init__(
@@ -122,7 +123,8 @@ class Batch(Sequence[BatchJob[InputT]], Generic[InputT]):
         self._transactions = transactions
         self.type_name = type_name
         self.signal = signal
-        self.context: dict[str, Any] = {}
+        shared = common([job.stored_context for job in jobs])
+        self.context: dict[str, Any] = {} if shared is None else decoded(shared)
 
     @overload
     def __getitem__(self, index: int) -> BatchJob[InputT]: ...
@@ -137,6 +139,11 @@ class Batch(Sequence[BatchJob[InputT]], Generic[InputT]):
 
     def __iter__(self) -> Iterator[BatchJob[InputT]]:
         return iter(self._jobs)
+
+    def leave_out_ended(self) -> bool:
+        """Those of which middleware has said how they end are not the handler's any more; whether any is left."""
+        self._jobs = [job for job in self._jobs if job.ending is None]
+        return bool(self._jobs)
 
     def prepare(self, mode: PrepareMode = "staged") -> AbstractContextManager[None]:
         """``RunningJob.prepare`` for all jobs at once: locks their rows and checks their leases."""

@@ -10,9 +10,10 @@ from django.db import connections
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import RegistryError
+from django_jobchains.middleware import required_kinds
 from django_jobchains.network import missing_options
 from django_jobchains.notifications import get_notifier
-from django_jobchains.processors import get_registry
+from django_jobchains.processors import Registry, get_registry
 
 
 @register("jobchains")
@@ -39,7 +40,21 @@ def check_registry(**kwargs: Any) -> list[CheckMessage]:
         registry.check()
     except RegistryError as error:
         return [Error(str(error), hint="A name belongs to one job type in the whole project.", id="jobchains.E003")]
-    return list(_unknown_names(registry.job_types()))
+    return [*_unknown_names(registry.job_types()), *_without_middleware(registry)]
+
+
+def _without_middleware(registry: Registry) -> Iterator[CheckMessage]:
+    """A warning, as nobody may run those slices: a worker that would does not start."""
+    if check_settings():
+        return
+    try:
+        lacks = registry.lacking(required_kinds(), registry.job_types())
+    except ImproperlyConfigured as error:
+        yield Error(str(error), hint="Correct settings.JOBCHAINS['REQUIRED_MIDDLEWARE'].", id="jobchains.E007")
+        return
+    if lacks:
+        hint = "Add it: Processors(middleware=[…]). A worker that would run these slices does not start."
+        yield checks.Warning(f"Required middleware is missing: {lacks}.", hint=hint, id="jobchains.W002")
 
 
 def _unknown_names(types: dict[str, Any]) -> Iterator[CheckMessage]:

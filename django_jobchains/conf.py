@@ -1,6 +1,6 @@
 """The settings: one typed, frozen object, built late from ``settings.JOBCHAINS``; an unknown key is an error."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
@@ -56,6 +56,8 @@ class Settings:
     SHUTDOWN_SECONDS: float = 30
     #: A part of a worker that is busy with one step for longer makes its liveness probe fail.
     LIVENESS_SECONDS: float = 60
+    #: Classes or dotted paths: a worker does not start while a slice it would run lacks one of these.
+    REQUIRED_MIDDLEWARE: Sequence[Any] = ()
     #: Largest encoded input or output.
     MAX_PAYLOAD_BYTES: int = 1024 * 1024
     #: Deepest nesting of an input or output.

@@ -5,7 +5,7 @@ every handler finds it in ``job.context``. It follows the code, also into ``awai
 threads of your own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -68,6 +68,19 @@ def merged(stored: str | None, over: str | None) -> str | None:
     if over is None or stored is None or stored == over:
         return over or stored
     return encode(decoded(stored) | decoded(over), InvalidContext)
+
+
+def common(stored: Sequence[str | None]) -> str | None:
+    """What all of them say alike."""
+    if not stored or None in stored:
+        return None
+    first, *rest = (decoded(text) for text in stored if text is not None)
+    alike = {name: value for name, value in first.items() if all(_same(value, name, other) for other in rest)}
+    return encode(alike) if alike else None
+
+
+def _same(value: Any, name: str, other: Mapping[str, Any]) -> bool:
+    return name in other and encode(other[name]) == encode(value)  # 1 and True are equal in Python
 
 
 def decoded(stored: str) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from django.db import Error, OperationalError, transaction
 from django_jobchains.exceptions import LeaseLost, PhaseError
 from django_jobchains.hygiene import ThreadConnections, discard, is_broken
 from django_jobchains.job_types import new_continuation
-from django_jobchains.middleware import Hook, around, uncounted
+from django_jobchains.middleware import Hook, around
 from django_jobchains.models import Chain, JobBlocker
+from django_jobchains.own_statements import own
 from django_jobchains.policies import Lease
 from django_jobchains.processors import Processor, Registry
 from django_jobchains.running import AbortSignal, Continuation, ContinuationOptions, PrepareMode, RunningJob
@@ -99,7 +100,7 @@ class AttemptPhases:
         self.continuation = Continuation(new_continuation(self.job, self.processor.job_type, target, input, options))
         return self.continuation
 
-    @uncounted
+    @own
     def blockers(self) -> list[Chain]:
         links = JobBlocker.objects.using(self.store.using).filter(job_id=self.job.id).order_by("position")
         chain_ids = list(links.values_list("blocker_id", flat=True))
@@ -115,7 +116,6 @@ class AttemptPhases:
     def ablockers(self) -> NoReturn:
         raise PhaseError("job.ablockers() is for 'async def' handlers: use job.blockers.")
 
-    @uncounted
     def open(self) -> None:
         """Opens the transaction, locks the job row and checks the lease, in this order; raises ``LeaseLost``."""
         connection = self.store.connection
@@ -147,7 +147,6 @@ class AttemptPhases:
     def unlocked(self) -> None:
         self.signal.is_row_locked = False
 
-    @uncounted
     def renew(self) -> None:
         """Nobody else could while the row was locked."""
         self.store.renew([self.lease])

@@ -5,7 +5,7 @@ The modules are found when the apps are ready. The registry is ``apps.get_app_co
 """
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Container, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -37,7 +37,7 @@ from django_jobchains.job_types import (
     first_annotation,
     plain_function,
 )
-from django_jobchains.middleware import Middleware, checked_middleware
+from django_jobchains.middleware import Middleware, checked_middleware, described, lacking
 from django_jobchains.policies import Backoff, Lease, Policy, RetryRule
 from django_jobchains.running import AbortSignal, Continuation, RunningJob
 
@@ -144,6 +144,13 @@ class Processors:
         #: The first is outermost.
         self.middleware = checked_middleware(middleware)
         self.by_name: dict[str, Processor] = {}
+        #: ``module.variable``, when autodiscovery found it there.
+        self.found_as = ""
+
+    @property
+    def name(self) -> str:
+        """What people call it: where it was found, or else its types."""
+        return self.found_as or f"the slice with {', '.join(sorted(self.by_name)) or 'no types'}"
 
     def __iter__(self) -> Iterator[Processor]:
         return iter(self.by_name.values())
@@ -256,6 +263,13 @@ class Registry:
             if seen.setdefault(processor.job_type.name, processor.job_type) is not processor.job_type:
                 raise DuplicateJobType(processor.job_type.name)
 
+    def lacking(self, required: Iterable[type[Middleware]], types: Container[str]) -> str:
+        """Every slice with one of these types that lacks required middleware, and what it lacks; "" when none does."""
+        required = tuple(required)
+        served = [part for part in self.slices if any(name in types for name in part.by_name)]
+        lacks = [(part.name, lacking(part.middleware, required)) for part in served]
+        return described((name, kinds) for name, kinds in lacks if kinds)
+
     def processors(self) -> Iterator[Processor]:
         for part in self.slices:
             yield from part
@@ -288,7 +302,9 @@ class Registry:
                 self.add_module(module)
 
     def add_module(self, module: ModuleType) -> None:
-        for value in list(vars(module).values()):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, Processors):
+                value.found_as = value.found_as or f"{module.__name__}.{name}"
             if isinstance(value, Processors | JobType):
                 self.add(value)
 

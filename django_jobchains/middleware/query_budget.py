@@ -3,10 +3,9 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
 from itertools import count
 from logging import getLogger
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -14,10 +13,8 @@ from django.db.backends.signals import connection_created
 
 from django_jobchains.exceptions import QueryBudgetExceeded, RegistryError
 from django_jobchains.middleware.hooks import Middleware
+from django_jobchains.own_statements import indifferent, is_own
 from django_jobchains.running import RunningJob
-
-Parameters = ParamSpec("Parameters")
-ResultT = TypeVar("ResultT")
 
 logger = getLogger("django_jobchains")
 
@@ -31,8 +28,8 @@ class QueryBudget(Middleware):
     More than ``most``: ``action="log"`` logs one warning with their number when the handler is through;
     ``action="fail"`` raises ``QueryBudgetExceeded`` in place of the first query beyond it, and fails the attempt though
     the handler swallows that. ``using``: the aliases that count, all of them unless given. What the library itself
-    asks, to lock the job or to read its blockers, does not count, nor do statements that begin or end transactions;
-    an ``enqueue`` of the handler does. A ``Batch`` has one budget for all its jobs.
+    asks, to lock the job or to enqueue another, does not count, nor do statements that begin or end transactions. A
+    ``Batch`` has one budget for all its jobs.
     """
 
     def __init__(
@@ -91,35 +88,22 @@ class _Spent:
 
     def tell(self) -> None:
         if self.budget.action == "log" and self.queries > self.budget.most:
-            facts = (self.job.type_name, getattr(self.job, "id", ""), self.queries, self.budget.most)
-            logger.warning("%s %s made %d queries; its budget is %d.", *facts)
+            name = f"{self.job.type_name} {getattr(self.job, 'id', '')}".rstrip()  # a batch has no id
+            logger.warning("%s made %d queries; its budget is %d.", name, self.queries, self.budget.most)
 
 
 #: The budgets that the code running here spends, the outermost first. It follows a handler into its threads and tasks.
 _open: ContextVar[tuple[_Spent, ...]] = ContextVar("jobchains_query_budgets", default=())
 
 
-def uncounted(function: Callable[Parameters, ResultT]) -> Callable[Parameters, ResultT]:
-    """For what the library asks on its own account while a handler runs."""
-
-    @wraps(function)
-    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
-        if not _open.get():
-            return function(*args, **kwargs)
-        token = _open.set(())
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _open.reset(token)
-
-    return run
-
-
 def _count(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
-    if (budgets := _open.get()) and not str(sql).lstrip().upper().startswith(_TRANSACTION_CONTROL):
+    if (budgets := _open.get()) and not is_own() and not str(sql).lstrip().upper().startswith(_TRANSACTION_CONTROL):
         for spent in budgets:
             spent.add(context["connection"].alias)
     return execute(sql, params, many, context)
+
+
+indifferent.add(_count)
 
 
 def _watch_this_thread() -> None:

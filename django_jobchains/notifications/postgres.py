@@ -13,6 +13,7 @@ from django.db import connections
 from django_jobchains.network import NETWORK_OPTIONS
 from django_jobchains.notifications.base import EVERY, Hint, Listener, Notifier, logger
 from django_jobchains.notifications.listening import ListeningThread
+from django_jobchains.own_statements import own
 
 CHANNEL = "django_jobchains"
 #: More subjects than this in one transaction are sent as one "look for yourself".
@@ -57,6 +58,7 @@ class PostgresNotifier(Notifier):
         #: Whether a hint was seen to arrive; it need not be shown again at each reconnect.
         self.is_proven = False
 
+    @own
     def send(self, hints: Collection[Hint]) -> None:
         if len(hints) > MOST_HINTS:
             hints = {Hint(hint.kind, EVERY) for hint in hints}

@@ -12,6 +12,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.models import FailedAttempt, Job, JobBlocker, QueueState, WorkerPresence
+from django_jobchains.own_statements import own
 
 #: SQL of whether a job's attempt was asked to stop, in a RETURNING: there SQLite 3.40 takes NULL for NOT NULL.
 IS_CANCELLED = "COALESCE(cancel_requested_at = cancel_requested_at, false)"
@@ -148,6 +149,7 @@ class Dialect(ABC):
             with transaction.atomic(using=self.using):
                 yield
 
+    @own
     def _fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         with self.connection.cursor() as cursor:
             cursor.execute(sql, params)

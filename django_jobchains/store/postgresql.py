@@ -11,6 +11,7 @@ from zlib import crc32
 import psycopg
 from django.db import NotSupportedError
 
+from django_jobchains.own_statements import indifferent, own
 from django_jobchains.store.base import Store
 from django_jobchains.store.counting import Activity
 
@@ -80,6 +81,7 @@ class PostgreSQLStore(Store):
                 "without blockers."
             )
 
+    @own
     def _read_committed(self) -> None:
         with self.connection.cursor() as cursor:
             cursor.execute("SHOW transaction_isolation")
@@ -116,7 +118,8 @@ class PostgreSQLStore(Store):
         """
         connection = self.connection
         is_pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-        if is_pooled or connection.queries_logged or connection.execute_wrappers:
+        is_watched = connection.queries_logged or not indifferent.issuperset(connection.execute_wrappers)
+        if is_pooled or is_watched:
             return super()._fetch(sql, params)
         connection.ensure_connection()
         connection.validate_no_broken_transaction()

@@ -5,7 +5,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -21,6 +21,7 @@ from django_jobchains.conf import Settings, get_settings
 from django_jobchains.hygiene import close_all
 from django_jobchains.ids import new_id
 from django_jobchains.leases import HeldLeases
+from django_jobchains.middleware import Middleware, required_kinds
 from django_jobchains.notifications import Hint, Listener, get_notifier
 from django_jobchains.policies import AttemptPolicy, Backoff, Lease, Policy, resolve
 from django_jobchains.processors import Registry, get_registry
@@ -58,7 +59,8 @@ class Worker:
     ``queues``: the queues served, None is every queue. ``types``: names or patterns ("shop.*"), None is every type with
     a processor. ``burst``: end when nothing is due. ``max_jobs``: end after so many jobs. ``max_rss``: ``run`` ends
     when the process has more bytes of memory and what runs has ended. Durations are seconds and come from ``JOBCHAINS``
-    unless given. Raises ``ImproperlyConfigured`` when no registered type matches.
+    unless given. ``required_middleware``: classes or dotted paths, besides those that ``JOBCHAINS`` requires. Raises
+    ``ImproperlyConfigured`` when no registered type matches, and when the slice of one that does lacks some of that.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Worker:
         burst: bool = False,
         max_jobs: int | None = None,
         max_rss: int | None = None,
+        required_middleware: Collection[type[Middleware] | str] = (),
     ) -> None:
         settings = get_settings()
         self.slot_count = _at_least_one("slots", settings.SLOTS if slots is None else slots)
@@ -101,6 +104,7 @@ class Worker:
         self._retires = False
         self.failed = False
         self.policies = _policies(registry or get_registry(), types, Policy(backoff, lease, max_attempts, timeout))
+        _check_middleware(registry or get_registry(), self.policies, required_middleware)
         self.store = get_store(_known_alias(using or settings.DATABASE))
         self._signals = 0
         self._stopped = threading.Event()
@@ -440,6 +444,11 @@ def _policies(registry: Registry, types: Collection[str] | None, own: Policy) ->
         known = ", ".join(sorted(processor.job_type.name for processor in registry.processors())) or "none"
         raise ImproperlyConfigured(f"No processor to work for (types: {types or 'all'}). Registered: {known}.")
     return policies
+
+
+def _check_middleware(registry: Registry, types: Container[str], required: Collection[type[Middleware] | str]) -> None:
+    if lacks := registry.lacking(required_kinds(required), types):
+        raise ImproperlyConfigured(f"Required middleware is missing: {lacks}. Add it: Processors(middleware=[…]).")
 
 
 def _known_alias(alias: str) -> str:

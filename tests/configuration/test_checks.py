@@ -104,3 +104,22 @@ def test_w001_sqlite_transactions_that_begin_as_readers(
 def test_databases_are_left_alone_unless_they_are_to_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {})
     assert found() == []
+
+
+def test_e007_required_middleware_that_is_none(registry: Registry) -> None:
+    with override_settings(JOBCHAINS={"REQUIRED_MIDDLEWARE": ["no.such.Middleware"]}):
+        (message,) = found()
+    assert isinstance(message, Error)
+    assert message.id == "jobchains.E007"
+    assert "'no.such.Middleware' cannot be imported" in message.msg
+
+
+def test_w002_a_slice_without_required_middleware(registry: Registry) -> None:
+    part = Processors()
+    part.register("shop.charge")(lambda job: None)
+    registry.add(part)
+    with override_settings(JOBCHAINS={"REQUIRED_MIDDLEWARE": ["django_jobchains.middleware.ActorContext"]}):
+        (message,) = found()
+    assert isinstance(message, checks.Warning)
+    assert message.id == "jobchains.W002"
+    assert "the slice with shop.charge lacks django_jobchains.middleware.actor_context.ActorContext" in message.msg

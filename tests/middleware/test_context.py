@@ -11,6 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains, context
+from django_jobchains.batches import Batch
 from django_jobchains.chains import Deduplicate
 from django_jobchains.exceptions import InvalidContext
 from django_jobchains.models import Job
@@ -189,12 +190,22 @@ def test_what_is_bound_where_a_job_runs_is_not_the_jobs(processors: Processors, 
         currents.append(dict(context.current()))
         look.enqueue()
 
+    @processors.register("batch", batch_limit=5)
+    def batch(jobs: Batch[Any]) -> None:
+        currents.append(dict(context.current()))
+
+    @processors.register("task")
+    async def task(job: RunningJob[Any]) -> None:
+        currents.append(dict(context.current()))
+
     nested.enqueue()
+    batch.enqueue()
+    task.enqueue()
     with context.bound(tenant="of the test"):
         run_due_jobs(raise_errors=True)
         assert context.current() == {"tenant": "of the test"}
-    assert currents == [{}]
-    assert stored() == [None, None]
+    assert currents == [{}, {}, {}]
+    assert stored() == [None, None, None, None]
 
 
 @pytest.mark.parametrize("value", ["[1]", '"text"', "1"])

@@ -160,7 +160,7 @@ def test_an_extra_of_ones_own_counts_more_and_is_no_error(work: Work, kept: Kept
 def test_an_extra_that_logging_itself_refuses_is_refused_still() -> None:
     LogContext()
     with pytest.raises(KeyError, match="Attempt to overwrite"):
-        logger.warning("wrong", extra={"levelname": "x"})
+        logger.warning("wrong", extra=dict.fromkeys(["levelname"]))
 
 
 def test_records_can_be_pickled_copied_and_written_as_json(kept: Kept) -> None:

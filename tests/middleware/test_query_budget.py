@@ -1,6 +1,7 @@
 """How many queries a handler makes is counted, wherever it makes them, and nothing else is."""
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from asgiref.sync import async_to_sync
 from django.db import connection, connections, transaction
 
 from django_jobchains import chains
+from django_jobchains.chains import Deduplicate
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware import Middleware, QueryBudget
 from django_jobchains.processors import JobType, Processors, RunningJob
@@ -97,10 +99,8 @@ def test_it_may_fail_the_attempt_at_the_first_query_beyond_it(work: Work) -> Non
 
 def test_the_attempt_fails_though_the_handler_swallows_the_error(work: Work) -> None:
     def asks(job: RunningJob[Any]) -> None:
-        try:
+        with suppress(Exception):
             ask(3)
-        except Exception:
-            pass
 
     assert str(run(work, asks, QueryBudget(1, action="fail")).last_error).startswith("QueryBudgetExceeded")
 
@@ -123,16 +123,35 @@ def test_each_attempt_has_the_whole_budget(work: Work) -> None:
     assert {chain.refresh().status for chain in started} == {"completed"}
 
 
-def test_chains_that_the_handler_enqueues_count(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_library_asks_for_the_handler_does_not_count(work: Work, settings: Any) -> None:
+    settings.JOBCHAINS = {}  # with wake-ups
     other: JobType[Any, Any] = JobType("other")
 
     def asks(job: RunningJob[Any]) -> None:
-        for _ in range(3):
+        ask()  # the connection is open
+        first = other.enqueue()
+        other.enqueue(deduplicate=Deduplicate("k"))
+        with transaction.atomic():
+            other.enqueue(blockers=[first], deduplicate=Deduplicate("l"))
+        chains.enqueue_many([other.item(), other.item()])
+        chains.cancel(first)
+        with job.complete():
             other.enqueue()
 
-    run(work, asks, QueryBudget(2))
-    assert "made 3 queries" in caplog.text
-    assert chains.Chain.objects.of_type("other").count() == 3
+    assert run(work, asks, QueryBudget(1, action="fail")).status == "completed"
+
+
+@pytest.mark.postgresql
+def test_the_store_keeps_its_prepared_statements(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    unprepared: list[str] = []
+
+    def fetch(store: Any, sql: str, params: Any) -> Any:
+        unprepared.append(sql)
+        raise AssertionError("not on the driver's cursor")
+
+    monkeypatch.setattr("django_jobchains.store.dialect.Dialect._fetch", fetch)
+    assert run(work, in_every_phase, QueryBudget(6, action="fail")).status == "completed"
+    assert unprepared == []
 
 
 def test_savepoints_do_not_count(work: Work) -> None:

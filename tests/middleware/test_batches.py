@@ -1,0 +1,152 @@
+"""Middleware around a handler of batches: once for all its jobs."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from django_jobchains import context
+from django_jobchains.batches import Batch
+from django_jobchains.middleware import ActorContext, LogContext, Middleware, QueryBudget
+from django_jobchains.processors import JobType
+from tests.attempts.work import Work, committed
+from tests.middleware.recording import Telling, slice_with
+from tests.shop.models import Effect
+
+pytestmark = committed
+
+
+def enqueue(job_type: JobType[Any, Any], *contexts: dict[str, Any]) -> list[Any]:
+    chains = []
+    for number, values in enumerate(contexts):
+        with context.bound(**values):
+            chains.append(job_type.enqueue(number))
+    return chains
+
+
+def endings(chains: list[Any]) -> list[str]:
+    return [chain.refresh().status for chain in chains]
+
+
+def test_each_hook_runs_once_with_the_batch(work: Work) -> None:
+    seen: list[str] = []
+    batches: list[Any] = []
+
+    class Looking(Middleware):
+        @contextmanager
+        def around_handler(self, job: Any) -> Iterator[None]:
+            batches.append((type(job), len(job), job.type_name))
+            job.context["client"] = "client"
+            yield
+
+    processors = slice_with(Telling("it", seen), Looking())
+
+    @processors.register("batch", batch_limit=10)
+    def handle(jobs: Batch[int]) -> None:
+        with jobs.complete():
+            seen.append(jobs.context["client"])
+
+    chains = enqueue(handle, {}, {}, {})
+    work(processors, slots=1)
+    assert endings(chains) == ["completed"] * 3
+    assert batches == [(Batch, 3, "batch")]
+    assert seen == [
+        "> it handler",
+        "> it complete in a transaction",
+        "client",
+        "< it complete",
+        "< it handler",
+    ]
+
+
+def test_the_context_of_a_batch_is_what_its_jobs_have_in_common(work: Work) -> None:
+    seen: list[Any] = []
+    processors = slice_with(ActorContext())
+
+    @processors.register("batch", batch_limit=10)
+    def handle(jobs: Batch[int]) -> None:
+        seen.append((jobs.context, dict(context.current()), [job.context for job in jobs]))
+
+    own: list[dict[str, Any]] = [{"tenant": "acme", "flag": 1, "r": n, f"only{n}": n} for n in range(2)]
+    enqueue(handle, *own)
+    work(processors, slots=1)
+    assert seen == [({"tenant": "acme", "flag": 1}, {"tenant": "acme", "flag": 1}, own)]
+
+
+@pytest.mark.parametrize("others", [{"tenant": "umbrella"}, {"tenant": True}, {}])
+def test_nothing_is_bound_for_a_batch_whose_jobs_differ(work: Work, others: dict[str, Any]) -> None:
+    seen: list[Any] = []
+    processors = slice_with(ActorContext())
+
+    @processors.register("batch", batch_limit=10)
+    def handle(jobs: Batch[int]) -> None:
+        seen.append((len(jobs), dict(context.current()), jobs.context))
+
+    enqueue(handle, {"tenant": 1}, others)
+    work(processors, slots=1)
+    assert seen == [(2, {}, {})]
+
+
+def test_a_job_of_a_batch_without_what_is_required_fails_alone_and_the_handler_does_not_see_it(work: Work) -> None:
+    seen: list[Any] = []
+    processors = slice_with(ActorContext(require=["tenant"]))
+
+    @processors.register("batch", batch_limit=10)
+    def handle(jobs: Batch[int]) -> None:
+        with jobs.complete():
+            for job in jobs:
+                seen.append((job.input, context.current()["tenant"]))
+                job.finish()
+
+    chains = enqueue(handle, {"tenant": "acme"}, {"actor": 1}, {"tenant": "acme"})
+    work(processors, slots=1)
+    assert endings(chains) == ["completed", "failed", "completed"]
+    assert "Its context has no tenant" in str(chains[1].current_job.last_error)
+    assert sorted(seen) == [(0, "acme"), (2, "acme")]
+
+
+def test_the_handler_of_a_batch_of_which_nothing_is_left_does_not_run(work: Work) -> None:
+    processors = slice_with(ActorContext(require=["tenant"]))
+
+    @processors.register("batch", batch_limit=10)
+    def handle(jobs: Batch[int]) -> None:
+        raise AssertionError("it ran")
+
+    chains = enqueue(handle, {}, {})
+    work(processors, slots=1)
+    assert endings(chains) == ["failed", "failed"]
+
+
+def test_records_say_what_the_jobs_of_a_batch_have_in_common(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+    processors = slice_with(LogContext("tenant"))
+
+    @processors.register("batch", batch_limit=10)
+    def handle(jobs: Batch[int]) -> None:
+        logging.getLogger("tests.middleware").warning("in the batch")
+
+    enqueue(handle, {"tenant": "acme"}, {"tenant": "acme", "r": 1})
+    work(processors, slots=1)
+    (record,) = (record for record in caplog.records if record.getMessage() == "in the batch")
+    fields: Any = record
+    assert (fields.job_type, fields.job_id, fields.attempt, fields.tenant) == ("batch", "", "", "acme")
+
+
+def test_a_batch_has_one_budget_and_what_the_library_asks_does_not_count(
+    work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    processors = slice_with(QueryBudget(2))
+
+    @processors.register("batch", batch_limit=10)
+    def handle(jobs: Batch[int]) -> None:
+        with jobs.prepare():
+            Effect.objects.count()
+        assert [list(job.blockers) for job in jobs] == [[], [], []]
+        with jobs.complete():
+            for job in jobs:
+                Effect.objects.create(job_id=job.id, label="batch")
+
+    enqueue(handle, {}, {}, {})
+    work(processors, slots=1)
+    assert "batch made 4 queries; its budget is 2." in caplog.text
