@@ -121,16 +121,16 @@ class Completer:
         try:
             self._write_all(batch)
         except Exception as error:
-            if is_database_away(error):
+            if is_database_away(error) or not self._batch:
                 raise
-            for outcome in batch:  # one of them cannot be written: the others must not suffer for it
+            for outcome in list(self._batch):  # one cannot be written: the others must not suffer for it
                 self._write_one(outcome)
 
     def _write_one(self, outcome: Outcome) -> None:
         try:
             self._write_all([outcome])
         except Exception as error:
-            if is_database_away(error):
+            if is_database_away(error) or not any(outcome is left for left in self._batch):
                 raise
             outcome.ending, outcome.finished, outcome.error = Ending.FAILED, None, describe(error)
             job = outcome.job
@@ -158,12 +158,14 @@ class Completer:
 
     def _settle(self, batch: Sequence[Outcome], written: Collection[AttemptKey]) -> bool:
         """These are through, whatever happens to the rest of their batch; whether the claim loop may wait for it."""
-        held = self._leases.let_go(outcome.job for outcome in batch)
-        for outcome in batch:
-            self._report(outcome, outcome.job.key in written, outcome.job.key in held)
-        with self._lock:
-            was_behind = self.is_behind
-            self._unwritten -= len(batch)
+        try:
+            held = self._leases.let_go(outcome.job for outcome in batch)
+            for outcome in batch:
+                self._report(outcome, outcome.job.key in written, outcome.job.key in held)
+        finally:  # or the worker would never be idle again
+            with self._lock:
+                was_behind = self.is_behind
+                self._unwritten -= len(batch)
         return was_behind
 
     def _report(self, outcome: Outcome, is_written: bool, was_held: bool) -> None:

@@ -84,9 +84,16 @@ class ClaimLoop:
             self.idle.clear()
             if self._left is not None:
                 self._left -= len(jobs)
+            self._start(jobs, since)
+        return jobs
+
+    def _start(self, jobs: list[ClaimedJob], since: float) -> None:
+        try:
             attempts = [self._attempt(job, since) for job in jobs]
             self._slots.put([attempt for attempt in attempts if attempt is not None])
-        return jobs
+        except BaseException:  # nobody may renew what nobody runs: the leases must end
+            self._leases.let_go(jobs)
+            raise
 
     def _attempt(self, job: ClaimedJob, since: float) -> Attempt | None:
         """None when there is none to make; whatever is wrong with one job does not harm those claimed with it."""
