@@ -6,6 +6,7 @@ from collections.abc import Callable
 from logging import getLogger
 
 from django_jobchains.notifications.base import LOOK, Hint, Listener
+from django_jobchains.texts import describe
 
 logger = getLogger("django_jobchains")
 
@@ -45,7 +46,7 @@ class ListeningThread(Listener):
     def wait_until_connected(self, seconds: float) -> bool:
         return self._connected.wait(seconds)
 
-    def seconds_after(self, error: Exception) -> float | None:
+    def seconds_after(self, error: BaseException) -> float | None:
         """How long to wait after this error; None: as long as after any other."""
         return None
 
@@ -58,17 +59,18 @@ class ListeningThread(Listener):
             seconds = None
             try:
                 self.watch()
-            except Exception as error:
+            except BaseException as error:  # a thread that dies silently is the worst of failures
                 self._report(error)
                 seconds = self.seconds_after(error)
             finally:
                 self._connected.clear()
             self.closing.wait(self._pause() if seconds is None else seconds)
 
-    def _report(self, error: Exception) -> None:
+    def _report(self, error: BaseException) -> None:
         if not self.closing.is_set():
             self._failures += 1
-            logger.warning("Listening for wake-ups failed (%d in a row), polling meanwhile: %s", self._failures, error)
+            text = describe(error)
+            logger.warning("Listening for wake-ups failed (%d in a row), polling meanwhile: %s", self._failures, text)
 
     def _pause(self) -> float:
         wait = min(FIRST_RETRY_SECONDS * 2.0 ** min(self._failures, 10), LAST_RETRY_SECONDS)

@@ -117,7 +117,7 @@ class PostgresListener(ListeningThread):
         finally:
             connections[self._notifier.using].close()
 
-    def seconds_after(self, error: Exception) -> float | None:
+    def seconds_after(self, error: BaseException) -> float | None:
         return DEAF_SECONDS if isinstance(error, Deaf) else None
 
     def _pass_on(self, payload: str) -> None:

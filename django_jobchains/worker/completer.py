@@ -65,15 +65,15 @@ class Completer:
 
     def put(self, outcome: Outcome) -> None:
         """Takes an outcome to write; one that is written already is through at once."""
-        with self._lock:
-            self._unwritten += 1
         if outcome.is_committed:
-            was_behind = self._settle([outcome], {outcome.job.key})
-            self._on_written(was_behind or bool(outcome.effects.due_types))
+            self._settle([outcome], {outcome.job.key})
+            self._on_written(bool(outcome.effects.due_types))
             with self._lock:
                 self._unannounced += 1
             self._queue.put(outcome.effects)
         else:
+            with self._lock:
+                self._unwritten += 1
             self._queue.put(outcome)
 
     def wake(self) -> None:
@@ -132,7 +132,7 @@ class Completer:
         try:
             self._write_all([outcome])
         except Exception as error:
-            if is_database_away(error):
+            if is_database_away(error) or outcome.job.key in self._written:
                 raise
             outcome.ending, outcome.finished, outcome.error = Ending.FAILED, None, describe(error)
             job = outcome.job
@@ -154,19 +154,22 @@ class Completer:
         for outcome in open_:
             if outcome.job.key in cancelled:
                 outcome.ending = Ending.CANCELLED
-        settled = {id(outcome) for outcome in batch}
-        self._batch = [outcome for outcome in self._batch if id(outcome) not in settled]
-        self._was_behind |= self._settle(batch, self._written)
+        self._settle(batch, self._written)
+        self._forget(batch)
 
-    def _settle(self, batch: Sequence[Outcome], written: Collection[AttemptKey]) -> bool:
-        """These are through, whatever happens to the rest of their batch; whether the claim loop may wait for it."""
+    def _settle(self, batch: Sequence[Outcome], written: Collection[AttemptKey]) -> None:
+        """These are through, whatever happens to the rest of their batch."""
         held = self._leases.let_go(outcome.job for outcome in batch)
         for outcome in batch:
             self._report(outcome, outcome.job.key in written, outcome.job.key in held)
+
+    def _forget(self, batch: Sequence[Outcome]) -> None:
+        """Once, and last: what fails before it is tried again with the batch."""
+        settled = {id(outcome) for outcome in batch}
+        self._batch = [outcome for outcome in self._batch if id(outcome) not in settled]
         with self._lock:
-            was_behind = self.is_behind
+            self._was_behind |= self.is_behind  # the claim loop may wait for it
             self._unwritten -= len(batch)
-        return was_behind
 
     def _report(self, outcome: Outcome, is_written: bool, was_held: bool) -> None:
         job = outcome.job

@@ -12,7 +12,7 @@ from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.leases import HeldLeases
 from django_jobchains.policies import AttemptPolicy
 from django_jobchains.processors import Registry
-from django_jobchains.store import Effects, HeldLease, Store
+from django_jobchains.store import ClaimedJob, Effects, HeldLease, Store
 from django_jobchains.worker.completer import Completer
 from django_jobchains.worker.lanes import AnyAttempt, Claimed, Lane
 from django_jobchains.worker.queues import ServedQueues, Share
@@ -117,9 +117,16 @@ class ClaimLoop:
             self.claimed += len(jobs)
             if self._left is not None:
                 self._left -= len(jobs)
+            self._start(lane, jobs, since)
+        return len(jobs)
+
+    def _start(self, lane: Lane, jobs: Sequence[ClaimedJob], since: float) -> None:
+        try:
             claimed = [(job, self._leases.hold(job, lane.leases[job.type_name], since)) for job in jobs]
             lane.place.put(self._attempts(lane, claimed))
-        return len(jobs)
+        except BaseException:  # nobody may renew what nobody runs: the leases must end
+            self._leases.let_go(jobs)
+            raise
 
     def _attempts(self, lane: Lane, claimed: Sequence[Claimed]) -> list[AnyAttempt]:
         """Whatever is wrong with one job does not harm those claimed with it."""

@@ -34,7 +34,7 @@ class Server:
         self.directory = Path(tempfile.mkdtemp(prefix="jobchains-"))
         if os.geteuid() == 0:
             shutil.chown(self.directory, USER)
-        self.port = _free_port()
+        self.port = free_port()
         self._data = self.directory / "data"
         self._run("initdb", "--auth=trust", "--no-sync", f"--username={USER}", "-D", str(self._data))
 
@@ -155,7 +155,7 @@ def _folders() -> Iterator[Path]:
         yield Path(spec.origin).parent / "pginstall" / "bin"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: Any = probe.getsockname()[1]

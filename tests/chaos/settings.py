@@ -4,7 +4,11 @@ import json
 import os
 
 from tests.settings import *  # noqa: F403
-from tests.settings import INSTALLED_APPS
+from tests.settings import DATABASES, INSTALLED_APPS, postgresql
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.chaos.app"]
 JOBCHAINS = json.loads(os.environ.get("JOBCHAINS_TEST_OPTIONS", "{}"))
+#: Behind a transaction pooler; this is the way round it.
+if direct := os.environ.get("JOBCHAINS_TEST_DIRECT"):
+    DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True
+    DATABASES["direct"] = postgresql(direct)

@@ -1,0 +1,123 @@
+"""Behind PgBouncer in transaction mode: each statement may meet another session."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_jobchains import chains
+from django_jobchains.models import FailedAttempt, Job
+from tests.chaos.app import jobs
+from tests.chaos.cluster import free_port
+from tests.chaos.oracle import assert_invariants
+from tests.worker.processes import StartProcess, WorkerProcess
+from tests.worker.waiting import until, until_completed
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+
+#: Server connections, for a worker that has more threads than that.
+POOL_SIZE = 3
+#: What stopping may take beyond the handlers'.
+LAST_WORDS = 3.0
+
+CONFIGURATION = """
+[databases]
+* = {server}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = {pool_size}
+ignore_startup_parameters = extra_float_digits,options
+"""
+
+
+class Pooler:
+    def __init__(self, program: str, folder: Path) -> None:
+        self.port = free_port()
+        configuration = folder / "pgbouncer.ini"
+        configuration.write_text(CONFIGURATION.format(server=" ".join(_server()), port=self.port, pool_size=POOL_SIZE))
+        self._log = folder / "pgbouncer.log"
+        # As a user that is not root: it refuses to be.
+        as_user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
+        with configuration.open("rb") as file, self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [program, f"/dev/fd/{file.fileno()}"], pass_fds=[file.fileno()], stdout=log, stderr=log, **as_user
+            )
+        until(self._is_ready, 15, self._log.read_text)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For a worker behind it, which knows the way round it as ``direct``."""
+        url = f"postgresql://{connection.settings_dict['USER']}@127.0.0.1:{self.port}/"
+        return {"JOBCHAINS_TEST_DATABASE": url, "JOBCHAINS_TEST_DIRECT": os.environ["JOBCHAINS_TEST_DATABASE"]}
+
+    def _is_ready(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _server() -> Iterator[str]:
+    for name, key in (("host", "HOST"), ("port", "PORT"), ("user", "USER"), ("password", "PASSWORD")):
+        if value := connection.settings_dict[key]:
+            yield f"{name}={value}"
+
+
+@pytest.fixture
+def pooler(transactional_db: None, tmp_path: Path) -> Iterator[Pooler]:
+    program = shutil.which("pgbouncer")
+    if program is None:
+        pytest.skip("needs PgBouncer: nothing shows here that a worker works behind a transaction pooler")
+    pooler = Pooler(program, tmp_path)
+    try:
+        yield pooler
+    finally:
+        pooler.stop()
+
+
+def assert_ends_well(process: WorkerProcess) -> None:
+    process.signal(signal.SIGTERM)
+    assert process.wait(LAST_WORDS) == 0
+    assert "prepared statement" not in process.output
+    assert "Traceback" not in process.output
+
+
+def test_a_worker_behind_a_transaction_pooler_does_every_job_and_says_that_it_is_deaf(
+    pooler: Pooler, start_process: StartProcess
+) -> None:
+    chains.enqueue_many([jobs.write.item(0.0) for _ in range(200)])
+    chains.enqueue_many([jobs.attempt.item(0.0) for _ in range(100)])
+    chains.enqueue_many([jobs.first.item(3) for _ in range(10)])
+    process = start_process("--slots", "8", **pooler.environment)
+    until(lambda: not Job.objects.exclude(status="completed").exists(), 60, lambda: process.output)
+    assert not FailedAttempt.objects.exists()
+    assert set(Job.objects.values_list("attempt", flat=True)) == {1}
+    assert_invariants()
+    until(lambda: "does not arrive" in process.output, 15, lambda: process.output)
+    assert "listen_using" in process.output
+    chain = jobs.write.enqueue(0.0)
+    until_completed(chain, 15, lambda: process.output)
+    assert_ends_well(process)
+
+
+def test_a_worker_that_listens_round_the_pooler_is_woken(pooler: Pooler, start_process: StartProcess) -> None:
+    options = {"POLL_SECONDS": 600, "NOTIFIER": {"OPTIONS": {"listen_using": "direct"}}}
+    process = start_process(jobchains=options, **pooler.environment).until_ready()
+    for _ in range(3):
+        chain = jobs.write.enqueue(0.0)
+        until_completed(chain, 15, lambda: process.output)
+    assert "wake-ups failed" not in process.output
+    assert_ends_well(process)

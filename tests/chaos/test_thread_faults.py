@@ -1,0 +1,200 @@
+"""Every thread of the worker is hit at every call it makes to another part: it goes on, and every job ends right."""
+
+import threading
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_jobchains import chains
+from django_jobchains.attempts import Attempt
+from django_jobchains.leases import HeldLeases
+from django_jobchains.models import Job
+from django_jobchains.notifications import get_notifier, ownership_lost
+from django_jobchains.processors import (
+    Backoff,
+    FailJob,
+    JobType,
+    Lease,
+    Processors,
+    Registry,
+    RescheduleJob,
+    RunningJob,
+)
+from django_jobchains.store import get_store
+from django_jobchains.worker.completer import Completer
+from django_jobchains.worker.slots import Slots
+from django_jobchains.worker.wakeups import WakeUp
+from tests.chaos.faults import Faults
+from tests.chaos.oracle import assert_invariants
+from tests.shop.models import Effect
+from tests.worker.fixtures import StartWorker, events, make_worker, registry, start_worker
+from tests.worker.waiting import until, until_completed
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+__all__ = ("events", "make_worker", "registry", "start_worker")
+
+#: What stopping may take beyond its timeout of none.
+LAST_WORDS = 3.0
+
+STEPS = {
+    "claims": [
+        "store.claim",
+        "store.next_due",
+        "leases.hold",
+        "slots.room",
+        "slots.put",
+        "slots.take_back",
+        "wake.clear",
+        "wake.looked",
+        "wake.wait",
+        "registry.processor",
+        "attempt.__init__",
+    ],
+    "slot": ["attempt.run", "store.lock", "store.finish", "completer.put", "leases.let_go", "wake.set"],
+    "completer": [
+        "store.finish",
+        "store.reschedule",
+        "store.fail",
+        "leases.let_go",
+        "wake.set",
+        "worker.completer.announce",
+    ],
+    "reaper": ["store.reap", "store.sweep", "leases.held", "worker.maintenance.announce"],
+    "keeper": ["leases.renew_due", "store.renew", "leases.check", "store.check"],
+    "watch": ["leases.abort_overdue"],
+    "listener": ["wake.on_hint", "listening"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _impatient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.JOBCHAINS = {
+        "REAP_SECONDS": 0.1,
+        "SWEEP_SECONDS": 0.1,
+        "BACKOFF_INITIAL_SECONDS": 0.02,
+        "BACKOFF_MULTIPLIER": 1,
+        "MAX_CRASHES": 1_000,
+    }
+    if connection.vendor == "postgresql":
+        monkeypatch.setattr("django_jobchains.notifications.postgres.PROBE_SECONDS", 0)
+    for module in ("worker.threads.FIRST_WAIT_SECONDS", "notifications.listening.FIRST_RETRY_SECONDS"):
+        monkeypatch.setattr(f"django_jobchains.{module}", 0.01)
+
+
+def parts() -> dict[str, Any]:
+    return {
+        "store": type(get_store()),
+        "leases": HeldLeases,
+        "slots": Slots,
+        "completer": Completer,
+        "wake": WakeUp,
+        "registry": Registry,
+        "attempt": Attempt,
+    }
+
+
+def throw(faults: Faults, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if step == "listening":
+        step = (
+            "notifications.sqlite._data_version" if connection.vendor == "sqlite" else "notifications.postgres._probe"
+        )
+    place, _, name = step.rpartition(".")
+    owner = parts().get(place) or import_module(f"django_jobchains.{place}")
+    faults.throw_in(owner, name, monkeypatch)
+
+
+@dataclass
+class Work:
+    write: JobType[Any, Any]
+    step: JobType[Any, Any]
+    attempt: JobType[Any, Any]
+    last: JobType[Any, Any]
+
+    def enqueue(self) -> None:
+        items = [self.write.item(), self.step.item(2)]
+        chains.enqueue_many([*items, *(self.attempt.item(kind) for kind in ("", "reschedule", "fail"))])
+
+    def enqueue_until(self, event: threading.Event, seconds: float) -> int:
+        """More and more, so that each part has something to do; how often."""
+        deadline = time.monotonic() + seconds
+        times = 0
+        while not event.wait(0.1) and time.monotonic() < deadline:
+            self.enqueue()
+            times += 1
+        return times
+
+
+def declare(registry: Registry, faults: Faults) -> Work:
+    """Types for each way to end, and one that lasts as long as errors are thrown."""
+    processors = Processors(lease=Lease(1), backoff=Backoff(0.02, 1, 0.02, 0))
+    registry.add(processors)
+
+    def note(job: RunningJob[Any], label: str) -> None:
+        Effect.objects.create(job_id=job.id, label=label)
+
+    @processors.register("chaos.write")
+    def write(job: RunningJob[None]) -> None:
+        with job.complete():
+            note(job, "written")
+
+    @processors.register("chaos.step", continues_with=["chaos.step"])
+    def step(job: RunningJob[int]) -> Any:
+        with job.complete():
+            note(job, "written")
+            return job.continue_with("chaos.step", job.input - 1) if job.input else None
+
+    @processors.register("chaos.attempt")
+    def attempt(job: RunningJob[str]) -> None:
+        note(job, f"attempt {job.attempt}")
+        if job.input == "fail":
+            raise FailJob("as told")
+        if job.input == "reschedule" and not Effect.objects.filter(job_id=job.id, label="rescheduled").exists():
+            note(job, "rescheduled")
+            raise RescheduleJob(delay=0)
+
+    @processors.register("chaos.last")
+    def last(job: RunningJob[None]) -> None:
+        while not (job.signal.aborted or faults.all_thrown.wait(0.05)):
+            get_notifier("default").publish([ownership_lost(job.id)])
+
+    return Work(write, step, attempt, last)
+
+
+def left() -> list[Any]:
+    jobs = Job.objects.exclude(status__in=("completed", "failed"))
+    return list(jobs.values_list("type_name", "status", "attempt", "crashes", "leased_by", "last_error"))
+
+
+def has_ended() -> bool:
+    return not Job.objects.exclude(status__in=("completed", "failed")).exists()
+
+
+@pytest.mark.parametrize(("thread", "step"), [(thread, step) for thread, steps in STEPS.items() for step in steps])
+def test_a_thread_that_fails_at_a_step_goes_on(
+    registry: Registry, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, thread: str, step: str
+) -> None:
+    faults = Faults(thread)
+    throw(faults, step, monkeypatch)
+    work = declare(registry, faults)
+    work.last.enqueue()
+    worker = make_worker(slots=3, poll_seconds=0.1)
+    worker.start()
+    times = work.enqueue_until(faults.all_thrown, 15)
+    assert faults.all_thrown.is_set(), faults
+    until(has_ended, 20, left)
+
+    until_completed(work.write.enqueue())
+    assert Job.objects.with_status("failed").count() == times
+    assert_invariants(all_completed=False)
+    until(worker.loop.idle.is_set, 10, lambda: vars(worker.completer))
+    until(lambda: not len(worker.leases), 10, lambda: worker.leases.held())
+    assert not worker.failed
+    since = time.monotonic()
+    assert worker.stop(timeout=0) == 0
+    assert time.monotonic() - since < LAST_WORDS
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("jobchains-")])
