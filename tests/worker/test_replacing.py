@@ -25,7 +25,7 @@ def test_a_worker_that_is_replaced_after_max_jobs_finishes_what_it_runs(start_pr
     until_working(process, 2)
     assert ", 1 jobs\n" in process.output
     until_completed(jobs.nothing.enqueue(), 30, lambda: process.output)
-    assert old.is_running()
+    assert stays(lambda: "Stopping" not in process.output, 1.5)
     Effect.objects.create(job_id=held.id, label="go on")
     until_completed(held, 30, lambda: process.output)
     assert held.output == old.pid
