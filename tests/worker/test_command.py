@@ -126,6 +126,11 @@ def test_an_error_text_cannot_drive_the_terminal(processors: Processors, run: Ru
         (["--shutdown-timeout", "soon"], "--shutdown-timeout"),
         (["--shutdown-timeout", "-1"], "shutdown"),
         (["--shutdown-timeout", "nan"], "shutdown"),
+        (["--processes", "0"], "--processes"),
+        (["--processes", "2"], "need one of their own"),
+        (["--health-port", "99999"], "--health-port"),
+        (["--max-rss", "much"], "500M"),
+        (["--max-rss", "1M"], "less than a worker has before its first job"),
         (["--unknown"], "--unknown"),
     ],
 )

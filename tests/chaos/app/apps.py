@@ -1,4 +1,5 @@
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ class ChaosConfig(AppConfig):
     def ready(self) -> None:
         if method := os.environ.get("FAILING"):
             _break(method)
+        if os.environ.get("DEAF"):
+            _deafen()
         if file := os.environ.get("BROKEN_IF"):
             _break_workers(file)
 
@@ -25,6 +28,13 @@ def _break(method: str) -> None:
 
     setattr(get_store(), method, bug)
     threads.LAST_WAIT_SECONDS = 0.01
+
+
+def _deafen() -> None:
+    """A worker that does not stop, whatever it is told."""
+    from django_jobchains.worker import Worker
+
+    Worker.stop = lambda worker: time.sleep(600)
 
 
 def _break_workers(file: str) -> None:

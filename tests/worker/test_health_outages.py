@@ -1,0 +1,31 @@
+"""A worker's health port while its database is away, or does not answer."""
+
+import pytest
+
+from tests.chaos.cluster import Server, cluster, server, start_process
+from tests.worker.processes import StartProcess
+from tests.worker.test_supervisor import ask, free_port
+from tests.worker.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
+
+__all__ = ("cluster", "server", "start_process")
+
+
+def test_a_worker_without_its_database_is_live_and_not_ready(cluster: Server, start_process: StartProcess) -> None:
+    port = free_port()
+    cluster.stop()
+    process = start_process("--health-port", str(port), jobchains={"LIVENESS_SECONDS": 5})
+    until(lambda: "trying again" in process.output, 30, lambda: process.output)
+    assert [ask(port, path)[0] for path in ("/live", "/ready")] == [200, 503]
+    cluster.start()
+    until(lambda: ask(port, "/ready")[0] == 200, 30, lambda: (ask(port, "/"), process.output))
+    try:
+        cluster.freeze()
+        until(lambda: ask(port, "/ready")[0] == 503, 30)
+        until(lambda: ask(port, "/live")[0] == 503, 30)
+        assert "is busy with one step" in ask(port, "/live")[1]["problems"][0]
+    finally:
+        cluster.thaw()
+    until(lambda: ask(port, "/ready")[0] == 200, 30, lambda: ask(port, "/"))
+    assert "Traceback" not in process.output

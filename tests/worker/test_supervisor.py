@@ -1,0 +1,233 @@
+"""``--processes``: workers that die are replaced, signals reach all of them, and none is left behind."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from django.apps import apps
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_jobchains import chains
+from django_jobchains.management.commands.run_jobworker import Command
+from django_jobchains.models import Job
+from django_jobchains.processors import Processors, Registry
+from tests.chaos.app import jobs
+from tests.shop.models import Effect
+from tests.worker.processes import StartProcess, WorkerProcess
+from tests.worker.waiting import until
+
+pytestmark = pytest.mark.slow
+
+#: What stopping may take beyond its timeout: the workers' last words, and a machine that is busy.
+LAST_WORDS = 4.0
+
+
+def started() -> int:
+    return Effect.objects.filter(label="started").count()
+
+
+def facts() -> list[tuple[Any, ...]]:
+    return list(Job.objects.order_by("pk").values_list("status", "attempt", "run_at", "leased_by"))
+
+
+def until_working(process: WorkerProcess, count: int = 2) -> list[psutil.Process]:
+    until(lambda: process.output.count("Worker ") >= count, 40, lambda: process.output)
+    return process.workers()
+
+
+def until_gone(workers: list[psutil.Process], seconds: float = 15) -> None:
+    until(lambda: not any(is_running(worker) for worker in workers), seconds, "workers are left")
+
+
+def is_running(worker: psutil.Process) -> bool:
+    try:
+        return worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: Any = probe.getsockname()[1]
+        return int(port)
+
+
+def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def test_a_killed_worker_is_replaced_and_the_others_go_on(start_process: StartProcess) -> None:
+    port = free_port()
+    process = start_process("--processes", "2", "--name", "mail", "--health-port", str(port))
+    first, second = until_working(process)
+    until(lambda: not ask(port, "/")[1]["problems"], 15, lambda: ask(port, "/"))
+    status, health = ask(port, "/")
+    assert (status, len(health["processes"]), health["slots"]) == (200, 2, 20)
+    first.kill()
+    until(lambda: ask(port, "/live")[0] == 503, 15)
+    assert ask(port, "/ready")[0] == 200
+    until(lambda: ask(port, "/live")[0] == 200, 30, lambda: process.output)
+    until(lambda: process.output.count("Worker mail-") == 3, 30, lambda: process.output)
+    assert second in process.workers()
+    assert first not in process.workers()
+    assert f"({first.pid}) was killed by signal 9" in process.output
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert "Traceback" not in process.output
+
+
+def test_a_killed_supervisor_leaves_no_worker(start_process: StartProcess) -> None:
+    """They stop as by SIGTERM: what they ran is handed back, and has lost no attempt."""
+    chains.enqueue_many([jobs.heed.item() for _ in range(2)])
+    before = facts()
+    process = start_process("--processes", "2", "--slots", "1", "--shutdown-timeout", "0.5")
+    workers = until_working(process)
+    until(lambda: started() == 2, 30, lambda: process.output)
+    process.signal(signal.SIGKILL)
+    process.wait()
+    until_gone(workers)
+    assert facts() == before
+    assert "The supervisor is gone" in process.output
+
+
+def test_a_worker_that_cannot_stop_ends_when_its_supervisor_was_killed(start_process: StartProcess) -> None:
+    process = start_process("--processes", "1", "--shutdown-timeout", "0", DEAF="1")
+    workers = until_working(process, 1)
+    process.signal(signal.SIGKILL)
+    process.wait()
+    until_gone(workers)
+
+
+def test_the_first_signal_lets_handlers_end(start_process: StartProcess) -> None:
+    made = chains.enqueue_many([jobs.stuck.item(1.0) for _ in range(2)])
+    process = start_process("--processes", "2", "--slots", "1")
+    workers = until_working(process)
+    until(lambda: started() == 2, 30, lambda: process.output)
+    assert all(os.getsid(worker.pid) == worker.pid for worker in workers)  # a terminal's Ctrl-C reaches the parent only
+    process.signal(signal.SIGINT)
+    assert process.wait() == 0
+    assert {chain.refresh().status for chain in made} == {"completed"}
+    until_gone(workers, 0)
+    assert "Traceback" not in process.output
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_stuck_handlers_keep_no_process(start_process: StartProcess, signals: int) -> None:
+    jobs.stuck.enqueue(60.0)
+    before = facts()
+    timeout = 1.0 if signals == 1 else 60.0
+    process = start_process("--processes", "1", "--shutdown-timeout", str(timeout))
+    workers = until_working(process, 1)
+    until(started, 30, lambda: process.output)
+    since = time.monotonic()
+    process.signal(signal.SIGTERM)
+    if signals == 2:
+        until(lambda: "Stopping" in process.output, 15, lambda: process.output)
+        process.signal(signal.SIGTERM)
+        timeout = 0
+    assert process.wait() == 0
+    assert time.monotonic() - since < timeout + LAST_WORDS
+    until_gone(workers, 0)
+    assert facts() == before
+
+
+def test_a_worker_that_does_not_answer_is_killed_in_the_end(start_process: StartProcess) -> None:
+    process = start_process("--processes", "2", "--shutdown-timeout", "0")
+    workers = until_working(process)
+    workers[0].suspend()
+    since = time.monotonic()
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 1
+    assert time.monotonic() - since < LAST_WORDS + 1
+    until_gone(workers, 0)
+    assert f"({workers[0].pid}) was killed by signal 9" in process.output
+
+
+def test_a_signal_during_the_start_leaves_nothing(start_process: StartProcess) -> None:
+    process = start_process("--processes", "2")
+    until(lambda: process.output.count(" started: ") == 2, 30, lambda: process.output)
+    workers = process.workers()
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    until_gone(workers, 0)
+    assert "Traceback" not in process.output
+
+
+def test_when_no_worker_can_start_the_supervisor_gives_up(start_process: StartProcess, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.touch()
+    process = start_process("--processes", "1", BROKEN_IF=str(broken))
+    assert process.wait(60) == 1
+    assert "The supervisor gives up: no worker process could start, 5 times in a row" in process.output
+    assert process.output.count("RuntimeError: this version is broken") == 5
+
+
+def test_the_supervisor_has_no_database_connection(start_process: StartProcess) -> None:
+    process = start_process("--processes", "1")
+    (worker,) = until_working(process, 1)
+    until(lambda: connections_of(worker), 15)
+    assert not connections_of(psutil.Process(process.pid))
+
+
+def connections_of(process: psutil.Process) -> list[Any]:
+    if connection.vendor == "sqlite":
+        return [file for file in process.open_files() if file.path.startswith(str(connection.settings_dict["NAME"]))]
+    port = int(connection.settings_dict["PORT"])
+    return [found for found in process.net_connections() if found.raddr[1:] == (port,)]
+
+
+def test_burst_ends_when_nothing_is_due_however_it_was_started(start_process: StartProcess) -> None:
+    chains.enqueue_many([jobs.write.item(0.01) for _ in range(40)])
+    script = Path(sysconfig.get_path("scripts"), "django-admin")
+    process = start_process("--processes", "2", "--burst", start=(str(script),))
+    assert process.wait() == 0
+    assert set(Job.objects.values_list("status", flat=True)) == {"completed"}
+    assert process.output.count("Stopped: ") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--processes", "2", "--max-rss", "1M"], "less than a worker has before its first job"),
+        (["--processes", "2", "--type", "no.such.*"], "No processor to work for"),
+        (["--processes", "2", "--database", "elsewhere"], "elsewhere"),
+        (["--reload", "--burst"], "leave out one of them"),
+    ],
+)
+def test_what_cannot_work_is_one_clear_error(
+    arguments: list[str], words: str, registry: Registry, processors: Processors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Command, "_called_from_command_line", True)
+    monkeypatch.setattr("django_jobchains.worker.children.Child.__init__", None)
+    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    processors.register("worker.nothing")(lambda job: None)
+    with pytest.raises(CommandError) as caught:
+        call_command("run_jobworker", *arguments)
+    assert words in str(caught.value)
+
+
+def test_a_health_port_in_use_is_a_clear_error(start_process: StartProcess) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = start_process("--processes", "2", "--health-port", str(taken.getsockname()[1]))
+        assert process.wait() == 1
+    assert "cannot be used: Address already in use" in process.output
+    assert "started: " not in process.output
+    assert "Traceback" not in process.output
