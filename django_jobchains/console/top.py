@@ -15,14 +15,15 @@ from django_jobchains.chains import Job
 from django_jobchains.console import arguments, facts
 from django_jobchains.console.screen import Screen
 from django_jobchains.console.subcommand import Call, Subcommand
-from django_jobchains.console.tables import Cell, Column
+from django_jobchains.console.tables import Column, table
 from django_jobchains.console.words import counted, first_line, number, span
 from django_jobchains.overview import Overview, overview
-from django_jobchains.texts import printable
 
 #: Running jobs that are looked at, and that are shown: those that run for longest.
 MOST_RUNNING = 1_000
 MOST_SHOWN = 20
+#: Of a panel, on both sides.
+FRAME = 4
 
 RUNNING = (
     Column("TYPE", least=10),
@@ -80,7 +81,7 @@ def _tell(found: Snapshot, call: Call) -> None:
     if screen.is_json:
         screen.json({"overview": found.overview.as_json(), "running": [_job_json(*pair) for pair in found.running]})
         return
-    screen.heading(_title(found.overview))
+    screen.heading(f"{_title(found.overview)} · {time.strftime('%H:%M:%S')}")
     for title, columns, rows in _sections(found, screen):
         screen.line()
         screen.line(title)
@@ -149,42 +150,20 @@ def _live(call: Call) -> None:
     console = Console(file=sys.stdout)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for found in _snapshots(call):
-            live.update(_rendered(found, call.screen), refresh=True)
+            live.update(_rendered(found, call.screen, console.width), refresh=True)
             time.sleep(call["interval"])
 
 
-def _rendered(found: Snapshot | str, screen: Screen) -> Any:
+def _rendered(found: Snapshot | str, screen: Screen, width: int) -> Any:
     from rich.console import Group
     from rich.panel import Panel
     from rich.text import Text
 
     if isinstance(found, str):
         return Panel(Text(found), title="jobchains", border_style="red")
-    parts: list[Any] = [Text(f"{_title(found.overview)}   {time.strftime('%H:%M:%S')}", style="bold")]
+    parts: list[Any] = [Text(f"{_title(found.overview)} · {time.strftime('%H:%M:%S')}", style="bold", no_wrap=True)]
     for title, columns, rows in _sections(found, screen):
-        parts.append(Panel(_rich_table(columns, rows), title=title, title_align="left", border_style="dim"))
+        lines = "\n".join(table(columns, rows, width - FRAME, screen.bold))
+        text = Text.from_ansi(lines, no_wrap=True, overflow="ellipsis")
+        parts.append(Panel(text, title=title, title_align="left", border_style="dim"))
     return Group(*parts)
-
-
-def _rich_table(columns: tuple[Column, ...], rows: facts.Rows) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, expand=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(
-            column.title,
-            justify="right" if column.is_number else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if column.least is None else column.least,
-        )
-    for row in rows:
-        table.add_row(*(Text.from_ansi(_painted(part)) for part in row))
-    return table
-
-
-def _painted(part: Cell | str) -> str:
-    text, paint = (part, None) if isinstance(part, str) else part
-    text = printable(text)
-    return paint(text) if paint else text

@@ -5,6 +5,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from fnmatch import fnmatchcase
+from types import NoneType
 from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError
@@ -119,6 +120,8 @@ def _sorted(names: frozenset[str] | None) -> list[str] | None:
 def _name(value: Any) -> str:
     if value is Any:
         return "any JSON"
+    if value is NoneType:
+        return "nothing"
     name = getattr(value, "__qualname__", None)
     return f"{value.__module__}.{name}" if name and value.__module__ != "builtins" else name or repr(value)
 

@@ -65,6 +65,8 @@ class Command(BaseCommand):
             self.stdout.flush()
         except BrokenPipeError:
             give_up_output()
+        except KeyboardInterrupt as error:
+            raise CommandError("Stopped. What was done stays.", returncode=130) from error
         except DatabaseError as error:
             raise CommandError(f"The database says: {first_line(str(error))} Is it migrated?") from error
 
