@@ -36,6 +36,7 @@ from django_jobchains.exceptions import (
 from django_jobchains.job_types import Item, JobType, create_chains
 from django_jobchains.models import Chain, Job
 from django_jobchains.processors import get_registry
+from django_jobchains.pruning import aprune, prune
 from django_jobchains.schedules import when
 from django_jobchains.store import Effects, Store, get_store
 from django_jobchains.waiting import await_chain, wait
@@ -67,6 +68,7 @@ __all__ = (
     "aenqueue",
     "aenqueue_many",
     "aget",
+    "aprune",
     "areschedule",
     "aretry",
     "arun_now",
@@ -77,6 +79,7 @@ __all__ = (
     "enqueue",
     "enqueue_many",
     "get",
+    "prune",
     "reschedule",
     "retry",
     "run_now",

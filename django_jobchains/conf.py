@@ -115,6 +115,12 @@ def get_settings() -> Settings:
         raise ImproperlyConfigured(f"A value in JOBCHAINS has the wrong type: {error}") from error
 
 
+def is_set(subject: str) -> bool:
+    """Whether the project says something about a subject: ``backoff``, say, by any of ``BACKOFF_…``."""
+    prefix = subject.removesuffix("_seconds").upper()
+    return any(key == prefix or key.startswith(f"{prefix}_") for key in getattr(django_settings, "JOBCHAINS", {}))
+
+
 def _forget(*, setting: str, **kwargs: Any) -> None:
     if setting == "JOBCHAINS":
         get_settings.cache_clear()

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from datetime import datetime
 from uuid import UUID
 
 _lock = threading.Lock()
@@ -19,6 +20,16 @@ def new_id() -> UUID:
     random = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF
     milliseconds, fraction = stamp >> 12, stamp & 0xFFF
     return UUID(int=milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | random)
+
+
+def first_id_at(time: datetime) -> UUID:
+    """The lowest id of a moment: those made before it are lower."""
+    return UUID(int=max(0, int(time.timestamp() * 1000)) << 80)
+
+
+def milliseconds_of(id: UUID) -> int:
+    """The moment, since 1970, at which a time-ordered id was made."""
+    return id.int >> 80
 
 
 def _next_stamp() -> int:

@@ -3,10 +3,10 @@
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import get_settings, is_set
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,16 @@ def resolve(*policies: Policy) -> AttemptPolicy:
             (policy.timeout_seconds for policy in policies if policy.timeout), settings.TIMEOUT_SECONDS
         ),
     )
+
+
+def sources(*policies: tuple[str, Policy]) -> dict[str, str]:
+    """Who decided each field of what ``resolve`` says of these named policies: one of them, settings or library."""
+    return {field.name: _source(field.name, policies) for field in fields(AttemptPolicy)}
+
+
+def _source(name: str, policies: tuple[tuple[str, Policy], ...]) -> str:
+    own = next((source for source, policy in policies if getattr(policy, name) is not None), None)
+    return own or ("settings" if is_set(name) else "library")
 
 
 @dataclass(frozen=True)

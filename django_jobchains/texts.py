@@ -38,3 +38,8 @@ def traceback_of(error: BaseException) -> str:
         return clean("".join(traceback.format_exception(error)))
     except BaseException as problem:
         return f"<the traceback could not be written: {type(problem).__name__}>"
+
+
+def printable(text: str) -> str:
+    """Without control characters: what jobs and errors say must not drive a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

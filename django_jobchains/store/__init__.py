@@ -9,6 +9,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.store.base import Store
 from django_jobchains.store.counting import MOST_GROUPS, Activity, FailingGroup, HeldGroup, PendingGroup
 from django_jobchains.store.presence import Beat, PresentWorker
+from django_jobchains.store.pruning import Ended, Place
 from django_jobchains.store.queue_states import QueueRule
 from django_jobchains.store.rows import (
     AttemptKey,
@@ -32,6 +33,7 @@ __all__ = (
     "ClaimedJob",
     "CreatedJob",
     "Effects",
+    "Ended",
     "FailedTry",
     "FailingGroup",
     "FinishedJob",
@@ -39,6 +41,7 @@ __all__ = (
     "HeldLease",
     "NewJob",
     "PendingGroup",
+    "Place",
     "PresentWorker",
     "QueueRule",
     "ReapedJob",

@@ -17,8 +17,8 @@ from django_jobchains.statuses import FINAL
 from django_jobchains.store.counting import Counting
 from django_jobchains.store.dialect import IS_CANCELLED, ids_json
 from django_jobchains.store.errors import retried
-from django_jobchains.store.interventions import Interventions
 from django_jobchains.store.presence import Presence
+from django_jobchains.store.pruning import Pruning
 from django_jobchains.store.queue_states import QueueStates
 from django_jobchains.store.rows import (
     AttemptKey,
@@ -37,7 +37,7 @@ from django_jobchains.store.rows import (
 FENCE = "job.id = d.job_id AND job.lease_number = d.n AND job.status || '' = 'running'"
 
 
-class Store(Interventions, QueueStates, Presence, Counting):
+class Store(Pruning, QueueStates, Presence, Counting):
     @abstractmethod
     def _claim(
         self,

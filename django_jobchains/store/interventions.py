@@ -132,15 +132,19 @@ class Interventions(Creating):
             doomed = ids_json(tails)
             if references := self._references(doomed):
                 raise ChainReferenced(references)
-            jobs = f"SELECT job.id FROM {self.job} AS job WHERE job.chain_id {self._any(self._ids_sql)}"
-            for table, column in ((self.failed_attempt, "job_id"), (self.blocker, "job_id")):
-                self._fetch(f"DELETE FROM {table} WHERE {column} {self._any(jobs)} RETURNING {column}", [doomed])
-            for table, column in ((self.blocker, "blocker_id"), (self.job, "chain_id")):
-                sql = f"DELETE FROM {table} WHERE {column} {self._any(self._ids_sql)} RETURNING {column}"
-                self._fetch(sql, [doomed])
+            self._erase(doomed)
         effects.finished_chains.update(tails)
         effects.stopped_jobs.update(tail.job_id for tail in tails.values() if tail.status == "running")
         return set(tails)
+
+    def _erase(self, doomed: str) -> None:
+        """Deletes locked chains, in JSON, with everything that is theirs."""
+        jobs = f"SELECT job.id FROM {self.job} AS job WHERE job.chain_id {self._any(self._ids_sql)}"
+        for table, column in ((self.failed_attempt, "job_id"), (self.blocker, "job_id")):
+            self._fetch(f"DELETE FROM {table} WHERE {column} {self._any(jobs)} RETURNING {column}", [doomed])
+        for table, column in ((self.blocker, "blocker_id"), (self.job, "chain_id")):
+            sql = f"DELETE FROM {table} WHERE {column} {self._any(self._ids_sql)} RETURNING {column}"
+            self._fetch(sql, [doomed])
 
     def _lock_doomed(self, chain_ids: Collection[UUID], *, cascade: bool) -> dict[UUID, Tail]:
         """Locks the chains to delete. A chain may get blockers while it is waited for: then there are more."""

@@ -23,6 +23,7 @@ from django_jobchains.telemetry.events import (
     WorkerStopped,
     WorkerStopping,
 )
+from django_jobchains.texts import printable
 
 SUMMARY_SECONDS = 10.0
 
@@ -118,7 +119,7 @@ class Console:
 
     def _say(self, text: str, paint: Callable[[str], str] | None, verbosity: int) -> None:
         if self._verbosity >= verbosity:
-            text = _printable(text)
+            text = printable(text)
             self._write(paint(text) if paint else text)
 
 
@@ -137,8 +138,3 @@ def _end_line(event: ProcessEnded) -> str:
     how = f"was killed by signal {-event.code}" if event.code < 0 else f"ended with code {event.code}"
     again = "" if event.restart_seconds is None else f"; it starts again in {event.restart_seconds:.1f} s"
     return f"Process {event.number} ({event.pid}) {how}{again}"
-
-
-def _printable(text: str) -> str:
-    """Without control characters: an error's text must not drive the terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -1,6 +1,7 @@
 """At a million jobs: no list reads a table whole or sorts it, whatever is asked for and wherever a page begins."""
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -191,3 +192,27 @@ def test_whether_there_is_any_reads_little(model: Any, status: str) -> None:
     """PostgreSQL may find the first row without an index; what counts is that it stops there."""
     assert reading_of(lambda: model.objects.with_status(status).exists()).rows < MOST_ROWS
     assert reading_of(lambda: model.objects.incomplete().exists()).steps < MOST_THOUSAND_STEPS
+
+
+#: A day of the table lies between what ended before a time and the ids that a clock ahead of the database's could make.
+MOST_OF_A_PRUNE = 5_000
+PRUNES: dict[str, dict[str, Any]] = {
+    "all": {},
+    "failed": {"statuses": ["failed"]},
+    "of a common type": {"types": ["shop.type_0"]},
+    "of a rare type": {"types": [RARE]},
+    "of no type there is": {"types": [ABSENT]},
+}
+
+
+@pytest.mark.parametrize("name", PRUNES)
+def test_a_prune_reads_what_is_old(name: str) -> None:
+    """Of some thousand old jobs, and never the years after them: each of its statements reads about a batch."""
+    older_than = datetime.now(UTC) - BEGIN - timedelta(seconds=BLOCKED_BEFORE + 2_000)
+    before = Job.objects.count()
+    reading = reading_of(lambda: chains.prune(older_than, batch=500, **PRUNES[name]))
+    plan = "\n".join(reading.plan)
+    assert not reading.scans, plan
+    assert reading.rows < MOST_ROWS, plan
+    assert reading.steps < MOST_OF_A_PRUNE, plan
+    assert (Job.objects.count() < before) == (name in ("all", "failed", "of a common type"))

@@ -1,0 +1,1 @@
+"""What ``manage.py jobchains`` is made of: a file for each subcommand, and what they show things with."""

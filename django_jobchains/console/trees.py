@@ -1,0 +1,128 @@
+"""A chain with its steps, their failed attempts, and the chains they wait for: so much of it as people can read.
+
+A constant number of statements for each level of blockers, however long the chains and however many the blockers.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from django.db.models import Count, F, Q, Window
+from django.db.models.functions import RowNumber
+
+from django_jobchains.chains import Chain, Job
+from django_jobchains.models import FailedAttempt, JobBlocker
+
+#: Chains of one level, over all jobs that wait.
+MOST_ON_A_LEVEL = 200
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is read. ``steps``: of the chain, half of them its first; ``attempts``: the last of each step."""
+
+    steps: int = 20
+    blockers: int = 5
+    depth: int = 2
+    attempts: int = 5
+
+    @property
+    def further_steps(self) -> int:
+        """Of the chains that are waited for."""
+        return min(self.steps, 4)
+
+
+@dataclass
+class Step:
+    job: Job
+    #: The last of them, the oldest first.
+    attempts: list[FailedAttempt] = field(default_factory=list)
+    #: Some of the chains it waits for or did, those first that are open.
+    blockers: list["ChainTree"] = field(default_factory=list)
+    blocker_count: int = 0
+    open_count: int = 0
+
+
+@dataclass
+class ChainTree:
+    chain: Chain
+    #: In their order, maybe with gaps.
+    steps: list[Step] = field(default_factory=list)
+    #: Its steps are shown at another place.
+    is_repeated: bool = False
+
+    @property
+    def step_count(self) -> int:
+        return self.chain.current_job.chain_index + 1
+
+
+def tree_of(chain_id: UUID, extent: Extent, using: str, job_id: UUID | None = None) -> ChainTree | None:
+    """The tree of a chain, with this job among its steps; None when it is gone."""
+    level = _trees([chain_id], using)
+    root = level.get(chain_id)
+    seen: set[UUID] = set(level)
+    for depth in range(extent.depth + 1):
+        most = extent.further_steps if depth else extent.steps
+        steps = _add_steps(level.values(), most, using, None if depth else job_id)
+        if not steps:
+            break
+        _add_attempts(steps, extent.attempts, using)
+        _count_blockers(steps, using)
+        if depth < extent.depth:
+            level = _add_blockers(steps, extent.blockers, seen, using)
+    return root
+
+
+def _trees(chain_ids: Collection[UUID], using: str) -> dict[UUID, ChainTree]:
+    chains = Chain.objects.using(using).filter(pk__in=chain_ids).select_related("current_job")
+    return {chain.id: ChainTree(chain) for chain in chains}
+
+
+def _add_steps(trees: Collection[ChainTree], most: int, using: str, job_id: UUID | None) -> dict[UUID, Step]:
+    """The first and the last steps of each."""
+    wanted = Q(pk=job_id) if job_id else Q()
+    by_chain = {tree.chain.id: tree for tree in trees}
+    for tree in trees:
+        first, last = (most + 1) // 2, tree.step_count - most // 2
+        wanted |= Q(chain_id=tree.chain.id) & (Q(chain_index__lt=first) | Q(chain_index__gte=last))
+    steps: dict[UUID, Step] = {}
+    for job in Job.objects.using(using).filter(wanted).order_by("chain_index") if by_chain else ():
+        steps[job.id] = Step(job)
+        by_chain[job.chain_id].steps.append(steps[job.id])
+    return steps
+
+
+def _add_attempts(steps: dict[UUID, Step], most: int, using: str) -> None:
+    """Lease numbers rise with every attempt: so the last are found by an index."""
+    attempts = FailedAttempt.objects.using(using).filter(
+        job_id__in=steps, lease_number__gt=F("job__lease_number") - most
+    )
+    for attempt in attempts.order_by("job_id", "lease_number"):
+        steps[attempt.job_id].attempts.append(attempt)
+
+
+def _add_blockers(steps: dict[UUID, Step], most: int, seen: set[UUID], using: str) -> dict[UUID, ChainTree]:
+    """Some blockers of each step; returns those whose own steps are still to be added."""
+    numbered = JobBlocker.objects.using(using).annotate(
+        number=Window(RowNumber(), partition_by=F("job_id"), order_by=[F("is_open").desc(), F("position").asc()])
+    )
+    links = numbered.filter(job_id__in=steps, number__lte=most).order_by("job_id", "number")[:MOST_ON_A_LEVEL]
+    wanted = [(link.job_id, link.blocker_id) for link in links]
+    trees = _trees({blocker_id for _, blocker_id in wanted}, using)
+    added: dict[UUID, ChainTree] = {}
+    for job_id, blocker_id in wanted:
+        if tree := trees.get(blocker_id):
+            if blocker_id in seen:
+                tree = ChainTree(tree.chain, is_repeated=True)
+            else:
+                added[blocker_id] = tree
+            seen.add(blocker_id)
+            steps[job_id].blockers.append(tree)
+    return added
+
+
+def _count_blockers(steps: dict[UUID, Step], using: str) -> None:
+    links = JobBlocker.objects.using(using).filter(job_id__in=steps).values("job_id")
+    counts = links.annotate(every=Count("position"), still_open=Count("position", filter=Q(is_open=True)))
+    for job_id, every, still_open in counts.values_list("job_id", "every", "still_open"):
+        steps[job_id].blocker_count, steps[job_id].open_count = every, still_open

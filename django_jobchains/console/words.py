@@ -1,0 +1,98 @@
+"""Numbers, times and values as people read them."""
+
+import json
+from datetime import UTC, date, datetime, time, tzinfo
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+from django.utils import timezone
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def span(seconds: float) -> str:
+    """How long something took: ``850 ms``, ``4.2 s``, ``3 min 5 s``, ``2 d 4 h``."""
+    seconds = max(0.0, seconds)
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for (size, unit), (smaller, smaller_unit) in pairwise(_UNITS):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {smaller_unit}" if rest else "")
+    return f"{whole} s"
+
+
+def age(seconds: float) -> str:
+    """About how long ago: ``5 s``, ``3 min``, ``90 min``, ``2 h``, ``4 d``."""
+    for least, size, unit in ((172_800, 86_400, "d"), (7_200, 3_600, "h"), (60, 60, "min")):
+        if seconds >= least:
+            return f"{int(seconds // size):,} {unit}"
+    return f"{int(max(0.0, seconds))} s"
+
+
+def number(count: int, *, is_more: bool = False) -> str:
+    return f"{count:,}{'+' if is_more else ''}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 job``, ``2,000 jobs``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def shortened(value: Any, most: int = 100) -> str:
+    """A JSON value on a line."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= most else f"{text[: most - 1]}… ({len(text):,} characters)"
+
+
+def first_line(text: str | None) -> str:
+    lines = (text or "").strip().splitlines()
+    return lines[0] if lines else ""
+
+
+def as_json(value: Any) -> Any:
+    """What JSON has no form for: times, in UTC, and ids."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, UUID | date | time):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON.")
+
+
+class Times:
+    """Times of one database; without ``USE_TZ`` they come from it naive."""
+
+    def __init__(self, using: str) -> None:
+        is_sqlite = connections[using].vendor == "sqlite"
+        self._zone: tzinfo = UTC if is_sqlite else timezone.get_default_timezone()
+        self._now = datetime.now(UTC)
+
+    def aware(self, moment: datetime) -> datetime:
+        return moment.replace(tzinfo=self._zone) if timezone.is_naive(moment) else moment
+
+    def iso(self, moment: datetime | None) -> str | None:
+        return None if moment is None else str(as_json(self.aware(moment)))
+
+    def shown(self, moment: datetime) -> str:
+        """In the current time zone."""
+        return self.aware(moment).astimezone(timezone.get_current_timezone()).strftime("%Y-%m-%d %H:%M:%S")
+
+    def seconds_since(self, moment: datetime) -> float:
+        return (self._now - self.aware(moment)).total_seconds()
+
+    def between(self, begin: datetime | None, end: datetime | None) -> float | None:
+        """Seconds; up to now when there is no end."""
+        if begin is None:
+            return None
+        return ((self.aware(end) if end else self._now) - self.aware(begin)).total_seconds()
+
+    def ago(self, moment: datetime | None) -> str:
+        if moment is None:
+            return ""
+        seconds = self.seconds_since(moment)
+        return f"in {age(-seconds)}" if seconds < -1 else f"{age(seconds)} ago"

@@ -1,0 +1,110 @@
+"""A prune beside others who want the same chains: it waits for nobody, and nobody is left with half a chain."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.chains import Chain, ChainNotFound, JobNotFound
+from django_jobchains.models import Job, JobBlocker
+from django_jobchains.store import Store
+from tests.interventions.chains_at import cancelled, completed, each, mail, pending, ship
+from tests.store.connections import Actor, committing, holding, stopped_before, waiting
+
+pytestmark = [committing, pytest.mark.slow]
+
+#: More statements on the job tables than a prune of one batch has.
+STEPS = range(1, 10)
+NOW = timedelta(0)
+
+
+def prune(store: Store) -> int:
+    return chains.prune(NOW)
+
+
+def outcome(actor: Actor) -> Any:
+    """What the call returned or raised."""
+    try:
+        return actor.result()
+    except (ChainNotFound, JobNotFound) as error:
+        return error
+
+
+@pytest.fixture
+def chain(store: Store) -> Chain:
+    return completed(store)
+
+
+class TestAJobThatBeginsToWaitForAChain:
+    def test_before_keeps_it(self, chain: Chain) -> None:
+        enqueueing = holding(lambda store: mail.enqueue(blockers=[chain]))
+        pruning = waiting(prune)
+        enqueueing.go_on()
+        dependent = enqueueing.result()
+        pruning.result()
+        assert set(Job.objects.values_list("chain_id", flat=True)) == {chain.id, dependent.id}
+        assert chains.prune(NOW) == 0
+
+    @pytest.mark.postgresql
+    def test_before_does_not_hold_the_prune_up(self, store: Store, chain: Chain) -> None:
+        other = completed(store)
+        enqueueing = holding(lambda store: mail.enqueue(blockers=[chain]))
+        assert chains.prune(NOW) == 1
+        assert not Job.objects.filter(pk=other.id).exists()
+        enqueueing.go_on()
+        enqueueing.result()
+
+    @pytest.mark.parametrize("step", STEPS)
+    def test_at_any_statement_has_the_chain_or_is_told_that_it_is_gone(self, chain: Chain, step: int) -> None:
+        pruning = stopped_before(step, prune)
+        enqueueing = waiting(lambda store: mail.enqueue(blockers=[chain]))
+        pruning.go_on()
+        deleted, enqueued = outcome(pruning), outcome(enqueueing)
+        if isinstance(enqueued, ChainNotFound):
+            assert deleted == 1
+            assert not Job.objects.exists()
+        else:
+            assert deleted == 0
+            assert JobBlocker.objects.get().blocker_id == chain.id
+            assert enqueued.refresh().status == "pending"
+        assert pruning.conflicts == enqueueing.conflicts == []
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_retry_at_any_statement_moves_the_job_or_is_told_that_it_is_gone(store: Store, step: int) -> None:
+    chain = cancelled(store)
+    pruning = stopped_before(step, prune)
+    retrying = waiting(lambda store: chains.retry(chain.id))
+    pruning.go_on()
+    deleted, retried = outcome(pruning), outcome(retrying)
+    if isinstance(retried, JobNotFound):
+        assert deleted == 1
+        assert not Job.objects.exists()
+    else:
+        assert (deleted, retried) == (0, {chain.id})
+        assert chain.refresh().status == "pending"
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_two_prunes_delete_each_chain_once(store: Store, step: int) -> None:
+    kept = pending(store)
+    for _ in range(5):
+        completed(store)
+    first = stopped_before(step, prune)
+    second = waiting(prune)
+    first.go_on()
+    counts = first.result(), second.result()
+    assert sum(counts) <= 5
+    assert sum(counts) + chains.prune(NOW) == 5
+    assert set(Job.objects.values_list("chain_id", flat=True)) == {kept.id}
+
+
+def test_a_chain_that_somebody_has_locked_is_left_for_the_next_prune(store: Store) -> None:
+    chain, dependent = cancelled(store), ship.enqueue()
+    retrying = holding(lambda store: chains.retry(chain.id))
+    pruning = waiting(prune)
+    retrying.go_on(roll_back=True)
+    retrying.result()
+    assert pruning.result() + chains.prune(NOW) == 1
+    assert set(Job.objects.values_list("chain_id", flat=True)) == each([dependent])
