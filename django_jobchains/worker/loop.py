@@ -53,7 +53,7 @@ class ClaimLoop:
         self._wake = wake
         self._poll_seconds = poll_seconds
         self._left = max_jobs
-        self._retires = False
+        self._retires = self._is_closed = False
         #: Jobs so far.
         self.claimed = 0
         #: Set when nothing was due and nothing ran; cleared when a job is claimed.
@@ -77,13 +77,18 @@ class ClaimLoop:
         if not is_full:
             self._wait([lane for lane in lanes if self._room(lane)], found=found)
 
+    def close(self) -> None:
+        """From any thread: what is claimed from now on is handed back, for nobody runs it."""
+        self._is_closed = True
+        self._wake.set()
+
     def retire(self) -> None:
         """From any thread: claims no more; ``spent`` is set when what runs has ended."""
         self._retires = True
         self._wake.set()
 
     def _room(self, lane: Lane) -> int:
-        if self._retires:
+        if self._retires or self._is_closed:
             return 0
         room = 0 if self._completer.is_behind else lane.room()
         return room if self._left is None else min(room, self._left)
@@ -121,6 +126,9 @@ class ClaimLoop:
         return len(jobs)
 
     def _start(self, lane: Lane, jobs: Sequence[ClaimedJob], since: float) -> None:
+        if self._is_closed:  # the claim came back late
+            self._give_back([HeldLease(job.id, job.lease_number, 0) for job in jobs])
+            return
         try:
             claimed = [(job, self._leases.hold(job, lane.leases[job.type_name], since)) for job in jobs]
             lane.place.put(self._attempts(lane, claimed))

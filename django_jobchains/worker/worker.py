@@ -323,7 +323,7 @@ class Worker:
 
     def _stop_claiming(self) -> None:
         self._threads["claims"].stop()
-        self._wake.set()
+        self.loop.close()
         self._threads["claims"].join(time.monotonic() + STEP_SECONDS)
         for place in self._places:
             self._hand_back(leases_of(place.take_back(waited_seconds=0)))

@@ -27,9 +27,15 @@ from tests.store.moves import (
 pytestmark = pytest.mark.django_db
 
 #: Public methods that leave every status as it is.
-READERS = {"check", "lock", "lock_tails", "look", "next_due", "prepare_for_workers", "tails", "transaction"}
-#: Those that move by another's row: the sweeper frees. And the one that leaves no job to have a status.
-OTHERS = {"sweep", "delete"}
+READERS = {
+    "activity", "check", "failing_groups", "find_ended", "held_groups", "lock", "lock_all", "lock_tails", "look",
+    "next_due", "pending_groups", "prepare_for_workers", "present_workers", "queue_rules", "tails", "time_ago",
+    "transaction",
+}  # fmt: skip
+#: What is about workers and queues.
+NOT_OF_JOBS = {"beat", "leave", "limit_queue", "pause_queues", "prune_workers", "resume_queues"}
+#: Those that move by another's row: the sweeper frees. And those that leave no job to have a status.
+OTHERS = {"sweep", "delete", "prune"} | NOT_OF_JOBS
 
 
 def allowed(move: str, source: Status | None) -> set[Status]:

@@ -10,6 +10,7 @@ from django_jobchains import chains
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.store import ClaimedJob, Store
 from django_jobchains.telemetry.events import AttemptEnded, WorkerStopped
 from tests.shop.models import Effect
 from tests.worker.fixtures import Events, StartWorker
@@ -190,3 +191,24 @@ def test_an_idle_worker_stops_at_once(waiting: JobType[Any, Any], start_worker: 
     started = time.monotonic()
     assert worker.stop(timeout=30) == 0
     assert time.monotonic() - started < LAST_WORDS
+
+
+def test_a_claim_that_comes_back_after_the_end_is_handed_back(
+    waiting: JobType[Any, Any], make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, gate: threading.Event
+) -> None:
+    worker, is_claiming = make_worker(), threading.Event()
+    claim = type(worker.store).claim
+
+    def late(store: Store, *args: Any) -> list[ClaimedJob]:
+        is_claiming.set()
+        gate.wait(30)
+        return claim(store, *args)
+
+    monkeypatch.setattr(type(worker.store), "claim", late)
+    waiting.enqueue()
+    worker.start()
+    assert is_claiming.wait(15)
+    worker.stop(timeout=0)
+    gate.set()
+    until(lambda: not any("claims" in thread.name for thread in threading.enumerate()))
+    assert [(status, attempt) for status, attempt, *_ in facts()] == [("pending", 0)]
