@@ -141,7 +141,7 @@ class Worker:
             worker=self.id,
             threads=self._threads.values(),
             rounds=self._rounds,
-            slots=self.slots,
+            places=self._places,
             notifier=self._notifier,
             liveness_seconds=settings.LIVENESS_SECONDS,
         )

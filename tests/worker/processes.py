@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 
 class WorkerProcess:
-    """``jobchains``: its ``settings.JOBCHAINS``; ``within``: a command that starts it; ``start``: what Python runs. What
-    it writes goes to one file."""
+    """``jobchains``: its ``settings.JOBCHAINS``; ``within``: a command that starts it; ``start``: what Python runs.
+    What it writes goes to one file."""
 
     def __init__(
         self,

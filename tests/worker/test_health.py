@@ -116,6 +116,23 @@ def test_a_loop_that_hangs_makes_it_not_live(
 
 
 @override_settings(JOBCHAINS=JOBCHAINS)
+def test_an_event_loop_that_stands_still_makes_it_not_live(
+    ready_worker: Callable[..., Worker], processors: Processors, gate: threading.Event
+) -> None:
+    @processors.register("worker.blocking")
+    async def blocking(job: RunningJob[Any]) -> None:
+        gate.wait(30)
+
+    worker = ready_worker(async_slots=7)
+    assert worker.health().slots == 9
+    blocking.enqueue()
+    until(says(worker, "the event loop is busy"), what=worker.health)
+    assert not worker.health().is_live
+    gate.set()
+    until(lambda: worker.health().is_ready, what=worker.health)
+
+
+@override_settings(JOBCHAINS=JOBCHAINS)
 def test_a_loop_that_has_ended_makes_it_not_live(ready_worker: Callable[..., Worker]) -> None:
     worker = ready_worker()
     worker._threads["watch"].stop()
