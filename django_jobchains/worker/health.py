@@ -120,6 +120,11 @@ class Checkup:
         """From now on it is not ready; ``state`` is "retiring" or "stopping"."""
         self._state = state
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it started, and reached the database: it can take the place of another, even if it has to poll."""
+        return self._state != "starting" and self._rounds.reached_at is not None
+
     def health(self) -> Health:
         broken = self._broken()
         problems = broken or self._hindered()

@@ -307,6 +307,11 @@ class Worker:
         """Jobs so far."""
         return self.loop.claimed
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it started, and reached the database."""
+        return self._checkup.has_begun
+
     def health(self) -> Health:
         """From any thread, at any time; asks no database."""
         return self._checkup.health()
