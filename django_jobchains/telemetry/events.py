@@ -124,7 +124,7 @@ class ProcessEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProcessNotReplaced(Event):
-    """What was started in the place of worker process ``number`` did not become ready: the old one goes on."""
+    """What was started in the place of worker process ``number`` did not begin to work: the old one goes on."""
 
     number: int
     reason: str
@@ -132,6 +132,6 @@ class ProcessNotReplaced(Event):
 
 @dataclass(frozen=True, slots=True)
 class SupervisorGaveUp(Event):
-    """No worker process got ready, many times in a row."""
+    """No worker process began to work, many times in a row."""
 
     reason: str

@@ -29,7 +29,8 @@ class Child:
         self.health: Health | None = None
         #: Why it asks to be replaced.
         self.wish = ""
-        self.was_ready = False
+        #: Whether it reached its database.
+        self.has_begun = False
         #: Whether its end of the line is open.
         self.is_heard = True
         self._kill_at: float | None = None
@@ -74,10 +75,6 @@ class Child:
         """For how long nothing was heard of it."""
         return time.monotonic() - self.heard_at
 
-    @property
-    def is_ready(self) -> bool:
-        return self.health is not None and self.health.is_ready
-
     def listen(self) -> None:
         """Takes what it reported."""
         try:
@@ -95,11 +92,11 @@ class Child:
     def _take(self, line: bytes) -> None:
         try:
             report = json.loads(line)
-            health, wish = Health.from_json(report["health"]), str(report["wish"])
+            health, wish, has_begun = Health.from_json(report["health"]), str(report["wish"]), bool(report["has_begun"])
         except (ValueError, KeyError, TypeError):  # user code in the child wrote to a descriptor that is not its own
             return
         self.health, self.wish = health, wish
-        self.was_ready |= health.is_ready
+        self.has_begun |= has_begun
         self.heard_at = time.monotonic()
 
     def retire(self) -> None:

@@ -1,13 +1,14 @@
 """Whether a worker is well: live (its loops go on) and ready (it reaches the database and hears wake-ups)."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from django_jobchains.notifications import Listener, Notifier
+from django_jobchains.worker.event_loop import AsyncSlots
+from django_jobchains.worker.lanes import Place
 from django_jobchains.worker.maintenance import Rounds
-from django_jobchains.worker.slots import Slots
 from django_jobchains.worker.threads import OwnedThread
 
 #: A step that takes longer than any statement should: the worker is not ready.
@@ -95,14 +96,14 @@ class Checkup:
         worker: str,
         threads: Collection[OwnedThread],
         rounds: Rounds,
-        slots: Slots,
+        places: Sequence[Place],
         notifier: Notifier,
         liveness_seconds: float,
     ) -> None:
         self._worker = worker
         self._threads = threads
         self._rounds = rounds
-        self._slots = slots
+        self._places = places
         self._notifier = notifier
         self._liveness_seconds = liveness_seconds
         self._listener: Listener | None = None
@@ -119,11 +120,22 @@ class Checkup:
         """From now on it is not ready; ``state`` is "retiring" or "stopping"."""
         self._state = state
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it started, and reached the database: it can take the place of another, even if it has to poll."""
+        return self._state != "starting" and self._rounds.reached_at is not None
+
     def health(self) -> Health:
         broken = self._broken()
         problems = broken or self._hindered()
-        slots, running = self._slots.count, self._slots.running
-        return Health(self._worker, not broken, not problems, tuple(problems), slots, running)
+        return Health(
+            worker=self._worker,
+            is_live=not broken,
+            is_ready=not problems,
+            problems=tuple(problems),
+            slots=sum(place.count for place in self._places),
+            running=sum(place.running for place in self._places),
+        )
 
     def _broken(self) -> list[str]:
         if self._state == "stopping":  # it ends by a deadline of its own
@@ -141,8 +153,9 @@ class Checkup:
         return failing + self._busy(SLOW_SECONDS) + self._unreached() + self._deaf()
 
     def _busy(self, limit: float) -> list[str]:
-        seconds = {thread.name: thread.busy_seconds for thread in self._threads}
-        return [f"{name} is busy with one step for {busy:.0f} s" for name, busy in seconds.items() if busy > limit]
+        steps = [(thread.name, thread.busy_seconds) for thread in self._threads]
+        steps += [("the event loop", place.lag_seconds) for place in self._places if isinstance(place, AsyncSlots)]
+        return [f"{name} is busy with one step for {seconds:.0f} s" for name, seconds in steps if seconds > limit]
 
     def _unreached(self) -> list[str]:
         if self._rounds.reached_at is None:

@@ -14,7 +14,7 @@ MOST_FAILED_STARTS = 5
 
 
 class Restarts:
-    """Of each number, how often in a row its process ended early, and how often before it was ready."""
+    """Of each number, how often in a row its process ended early, and how often before it had begun."""
 
     def __init__(self) -> None:
         self._early: Counter[int] = Counter()
@@ -36,6 +36,6 @@ class Restarts:
         self._failed.clear()
 
 
-def failed_to_start(code: int, *, was_ready: bool) -> bool:
-    """Whether it ended by itself before it was ready; what was killed from outside might have started."""
-    return not was_ready and code not in (0, -signal.SIGKILL, -signal.SIGTERM)
+def failed_to_start(code: int, *, has_begun: bool) -> bool:
+    """Whether it ended by itself before it had begun; what was killed from outside might have started."""
+    return not has_begun and code not in (0, -signal.SIGKILL, -signal.SIGTERM)

@@ -26,9 +26,9 @@ from django_jobchains.worker.tether import LAST_SECONDS
 
 #: Between looks at signals, and at what ended.
 LOOK_SECONDS = 0.1
-#: What a process that takes another's place may need until it is ready.
+#: What a process that takes another's place may need until it has begun.
 START_SECONDS = 60.0
-#: After one that did not get ready, before the next is tried.
+#: After one that did not, before the next is tried.
 HANDOVER_WAIT_SECONDS = 30.0
 #: Between looks at the source files.
 RELOAD_SECONDS = 0.5
@@ -38,7 +38,7 @@ SILENT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Handover:
-    """The old process goes on until the new one is ready."""
+    """The old process goes on until the new one has begun."""
 
     old: Child
     new: Child
@@ -166,7 +166,7 @@ class Supervisor:
         if self._burst and code == 0:
             self._report_end(child, code, None)
             return
-        failed = failed_to_start(code, was_ready=child.was_ready)
+        failed = failed_to_start(code, has_begun=child.has_begun)
         if failed and self._sources:  # the next change will mend it
             self._due_at[child.number] = math.inf
             self._report_end(child, code, None)
@@ -190,12 +190,12 @@ class Supervisor:
     def _hand_over(self) -> None:
         if (handover := self._handover) is None:
             self._begin_handover()
-        elif handover.new.was_ready:
+        elif handover.new.has_begun:
             self._working[handover.old.number], self._handover = handover.new, None
             self._leave(handover.old, retires=handover.retires)
         elif handover.new.age_seconds > START_SECONDS:
             self._leave(handover.new)
-            self._call_off(f"it was not ready after {START_SECONDS:.0f} s")
+            self._call_off(f"it did not reach the database in {START_SECONDS:.0f} s")
 
     def _begin_handover(self) -> None:
         if time.monotonic() < self._next_handover_at:

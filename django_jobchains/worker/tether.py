@@ -79,7 +79,8 @@ class Tether:
             return
         self._report_at = time.monotonic() + REPORT_SECONDS
         if not self._unsent:
-            report = {"health": self._worker.health().as_json(), "wish": self._wish()}
+            worker = self._worker
+            report = {"health": worker.health().as_json(), "has_begun": worker.has_begun, "wish": self._wish()}
             self._unsent = json.dumps(report).encode() + b"\n"
         with suppress(OSError):  # what is wrong is seen by who reads
             self._unsent = self._unsent[self._line.send(self._unsent) :]

@@ -145,7 +145,7 @@ class Worker:
             worker=self.id,
             threads=self._threads.values(),
             rounds=self._rounds,
-            slots=self.slots,
+            places=self._places,
             notifier=self._notifier,
             liveness_seconds=settings.LIVENESS_SECONDS,
         )
@@ -310,6 +310,11 @@ class Worker:
     def claimed(self) -> int:
         """Jobs so far."""
         return self.loop.claimed
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it started, and reached the database."""
+        return self._checkup.has_begun
 
     def health(self) -> Health:
         """From any thread, at any time; asks no database."""

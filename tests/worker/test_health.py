@@ -56,6 +56,7 @@ def says(worker: Worker, words: str) -> Callable[[], bool]:
 def test_a_worker_that_starts_or_stops_is_live_and_not_ready(make_worker: StartWorker) -> None:
     worker = make_worker()
     assert worker.health() == Health(worker.id, True, False, ("starting",), 2, 0)
+    assert not worker.has_begun
     worker.start()
     until(lambda: worker.health() == Health(worker.id, True, True, (), 2, 0), what=worker.health)
     worker.stop()
@@ -116,6 +117,23 @@ def test_a_loop_that_hangs_makes_it_not_live(
 
 
 @override_settings(JOBCHAINS=JOBCHAINS)
+def test_an_event_loop_that_stands_still_makes_it_not_live(
+    ready_worker: Callable[..., Worker], processors: Processors, gate: threading.Event
+) -> None:
+    @processors.register("worker.blocking")
+    async def blocking(job: RunningJob[Any]) -> None:
+        gate.wait(30)
+
+    worker = ready_worker(async_slots=7)
+    assert worker.health().slots == 9
+    blocking.enqueue()
+    until(says(worker, "the event loop is busy"), what=worker.health)
+    assert not worker.health().is_live
+    gate.set()
+    until(lambda: worker.health().is_ready, what=worker.health)
+
+
+@override_settings(JOBCHAINS=JOBCHAINS)
 def test_a_loop_that_has_ended_makes_it_not_live(ready_worker: Callable[..., Worker]) -> None:
     worker = ready_worker()
     worker._threads["watch"].stop()
@@ -162,7 +180,7 @@ def test_a_listener_that_is_deaf_makes_it_not_ready(
     worker = ready_worker()
     monkeypatch.setattr(type(worker._listener), "is_alive", property(lambda self: False))
     assert says(worker, "wake-ups are not heard")()
-    assert (worker.health().is_live, worker.health().is_ready) == (True, False)
+    assert (worker.health().is_live, worker.health().is_ready, worker.has_begun) == (True, False, True)
 
 
 @override_settings(JOBCHAINS={"NOTIFIER": {"BACKEND": "django_jobchains.notifications.base.NullNotifier"}})
