@@ -13,10 +13,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.db import DataError, Error, IntegrityError
 
 from django_jobchains.async_attempts import Result, apart
+from django_jobchains.exceptions import TransactionLeftOpen
 from django_jobchains.hygiene import ThreadConnections, close_all
-from django_jobchains.worker.threads import OwnedThread, is_database_away
+from django_jobchains.worker.threads import OwnedThread
 
 ResultT = TypeVar("ResultT")
 
@@ -176,18 +178,30 @@ class _QueriesOfAttempt(Executor):
 
 
 def _query(function: Callable[[], Any]) -> Any:
-    """The connection is shared: a transaction that is left open would swallow what others write."""
+    """The connection is shared: a transaction that is left open would swallow what others write.
+
+    Others may iterate over results on it, so errors that say nothing of the connection do not end it.
+    """
     connections = ThreadConnections()
-    is_suspicious = False
     try:
         value = function()
-        connections.check()
-        return value
     except BaseException as error:
-        is_suspicious = is_database_away(error)
-        raise
-    finally:
+        is_suspicious = isinstance(error, Error) and not isinstance(error, IntegrityError | DataError)
         connections.clean(suspicious=is_suspicious)
+        raise
+    _check(connections)
+    return value
+
+
+def _check(connections: ThreadConnections) -> None:
+    try:
+        connections.check()
+        connections.clean()
+    except TransactionLeftOpen:
+        connections.clean()
+        raise
+    except Exception:  # too broken to be asked: the next query opens another
+        close_all()
 
 
 class SideThreads(ThreadPoolExecutor):

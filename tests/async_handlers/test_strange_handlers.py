@@ -66,7 +66,7 @@ def test_what_is_no_exception_ends_the_attempt_and_not_the_loop(once: Processors
         raise error
 
     inputs = [[place, number] for place in PLACES for number in range(len(STRANGE))]
-    chains.enqueue_many([strange.item(input) for input in inputs])
+    chains.enqueue_many([strange.item(what) for what in inputs])
     work()
     for job in Job.objects.all():
         assert job.status == "pending", job.input
