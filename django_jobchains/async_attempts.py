@@ -49,11 +49,18 @@ class Result(Generic[ResultT]):
         return self._value
 
 
+def apart(coroutine: Coroutine[Any, Any, ResultT]) -> "asyncio.Task[ResultT]":
+    """A task of the library: no side task of the attempt, which would be cancelled when the handler is over."""
+    context = contextvars.copy_context()
+    context.run(_running_attempt.set, None)
+    return asyncio.get_running_loop().create_task(coroutine, context=context)
+
+
 class TransactionThread(Protocol):
     """A thread that belongs to one attempt, as long as its transaction is open."""
 
-    def submit(self, function: Callable[[], ResultT]) -> "asyncio.Future[Result[ResultT]]":
-        """Calls a function on the thread, after those submitted before, in a copy of the task's context."""
+    def call(self, function: Callable[[], ResultT]) -> "asyncio.Future[Result[ResultT]]":
+        """Calls a function on the thread, after those called before, in a copy of the task's context."""
         ...
 
     def post(self, call: Callable[[], object]) -> None:
@@ -178,10 +185,15 @@ class AsyncAttempt(Attempt):
         aborted.__cause__ = error
         return aborted
 
-    def lose_loop(self) -> None:
-        """The event loop has died, and with it the task."""
+    def lose_loop(self, then: Callable[[], object]) -> None:
+        """The event loop has died, and with it the task. Calls back when nothing of it is open any more."""
         self._is_loop_dead = True
+        thread = self.async_phases.thread
         self.async_phases.take_away(is_loop_dead=True)
+        if thread is None:
+            then()
+        else:
+            thread.post(then)
 
 
 def _is_stop(error: BaseException) -> bool:
@@ -238,7 +250,7 @@ class AsyncPhases:
                 raise PhaseError("The handler is over: await what it starts before it returns.")
             is_new = self.thread is None
             thread = self.thread = self.thread or await self._threads.borrow()
-            future = thread.submit(partial(self._use, function, is_new=is_new))
+            future = thread.call(partial(self._use, function, is_new=is_new))
             was_cancelled = await settled(future)
             if not self._phases.is_open:
                 self._give_back()
@@ -254,14 +266,14 @@ class AsyncPhases:
         self._phases.error = self._phases.error or PhaseError(
             "The handler ended before its job.aprepare() or job.acomplete() did: await them."
         )
-        await settled(asyncio.ensure_future(self._turn.acquire()))
+        await settled(apart(self._turn.acquire()))
         self._turn.release()
 
     async def last_call(self, function: Callable[[], ResultT]) -> ResultT:
         """Calls a function on the thread that has the transaction, whatever happens to the task."""
         if self.thread is None:
             raise PhaseError("The attempt was given up, its transaction rolled back.")
-        future = self.thread.submit(function)
+        future = self.thread.call(function)
         await settled(future)
         return future.result().get()
 
@@ -320,7 +332,9 @@ def _check_function(function: Any, name: str) -> None:
 
 # Tasks that handlers start
 
-_running_attempt: contextvars.ContextVar[AsyncAttempt] = contextvars.ContextVar("jobchains_running_attempt")
+_running_attempt: "contextvars.ContextVar[AsyncAttempt | None]" = contextvars.ContextVar(
+    "jobchains_running_attempt", default=None
+)
 
 
 def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
@@ -331,7 +345,7 @@ def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
 def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any) -> Any:
     task = asyncio.Task(coroutine, loop=loop, **options)
     context = options.get("context")
-    attempt = _running_attempt.get(None) if context is None else context.get(_running_attempt)
+    attempt = _running_attempt.get() if context is None else context.get(_running_attempt)
     if attempt is not None and not task.done():
         attempt.side_tasks.add(task)
         task.add_done_callback(attempt.side_tasks.discard)

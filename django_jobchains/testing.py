@@ -12,7 +12,7 @@ from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 
-from django_jobchains.async_attempts import AsyncAttempt, Result
+from django_jobchains.async_attempts import AsyncAttempt, Result, apart
 from django_jobchains.attempts import Attempt, Outcome
 from django_jobchains.batch_attempts import BatchAttempt
 from django_jobchains.exceptions import InvalidInput
@@ -143,8 +143,8 @@ def _attempt(jobs: list[ClaimedJob], store: Store) -> Callable[[], list[Outcome]
 class _ThisThread:
     """The thread of a test, on whose connection, in whose transaction the functions of async handlers run."""
 
-    def submit(self, function: Callable[[], Any]) -> "asyncio.Future[Result[Any]]":
-        return asyncio.ensure_future(sync_to_async(Result)(function))
+    def call(self, function: Callable[[], Any]) -> "asyncio.Future[Result[Any]]":
+        return apart(sync_to_async(Result)(function))
 
     def post(self, call: Callable[[], object]) -> None:
         raise NotImplementedError  # only for what a worker gives up

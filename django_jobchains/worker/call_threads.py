@@ -4,7 +4,6 @@ Two kinds: a transaction takes a thread for itself until it ends; the single que
 """
 
 import asyncio
-import contextvars
 import queue
 import threading
 from collections import deque
@@ -13,17 +12,18 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.db import DataError, Error, IntegrityError
 
-from django_jobchains.async_attempts import Result
+from django_jobchains.async_attempts import Result, apart
+from django_jobchains.exceptions import TransactionLeftOpen
 from django_jobchains.hygiene import ThreadConnections, close_all
-from django_jobchains.running import call_on
-from django_jobchains.worker.threads import OwnedThread, is_database_away
+from django_jobchains.worker.threads import OwnedThread
 
 ResultT = TypeVar("ResultT")
 
 
-class CallThread:
+class CallThread(Executor):
     """Runs the calls it is given, in their order. Starts with the first."""
 
     def __init__(self, name: str, *, worker: str, give_up: Callable[[], None]) -> None:
@@ -48,12 +48,14 @@ class CallThread:
             self._thread.start()
         self._calls.put(call)
 
-    def submit(self, function: Callable[[], ResultT]) -> "asyncio.Future[Result[ResultT]]":
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result[ResultT]] = loop.create_future()
-        context = contextvars.copy_context()
-        self.post(lambda: call_on(loop, _settle, future, context.run(Result, function)))
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.post(partial(_resolve, future, partial(function, *args, **kwargs)))
         return future
+
+    def call(self, function: Callable[[], ResultT]) -> "asyncio.Future[Result[ResultT]]":
+        own: Any = self
+        return apart(sync_to_async(Result[ResultT], thread_sensitive=False, executor=own)(function))
 
     def stop(self) -> None:
         self._thread.stop()
@@ -73,9 +75,17 @@ class CallThread:
             self._is_calling = False
 
 
-def _settle(future: "asyncio.Future[Any]", result: Any) -> None:
-    if not future.done():
-        future.set_result(result)
+def _resolve(future: Future[Any], function: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        value = function()
+    except (StopIteration, GeneratorExit) as error:  # raised through a future they would end the coroutines
+        future.set_exception(RuntimeError(f"A function for another thread raised {error!r}."))
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(value)
 
 
 class Threads:
@@ -164,37 +174,34 @@ class _QueriesOfAttempt(Executor):
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         self._thread = self._thread or self._threads.least_busy()
-        future: Future[Any] = Future()
-        self._thread.post(partial(_run_query, future, partial(function, *args, **kwargs)))
-        return future
-
-
-def _run_query(future: Future[Any], function: Callable[[], Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        value = _query(function)
-    except StopIteration as error:  # a future cannot raise it
-        future.set_exception(RuntimeError(f"A function on a thread of async queries raised {error!r}."))
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(value)
+        return self._thread.submit(_query, partial(function, *args, **kwargs))
 
 
 def _query(function: Callable[[], Any]) -> Any:
-    """The connection is shared: a transaction that is left open would swallow what others write."""
+    """The connection is shared: a transaction that is left open would swallow what others write.
+
+    Others may iterate over results on it, so errors that say nothing of the connection do not end it.
+    """
     connections = ThreadConnections()
-    is_suspicious = False
     try:
         value = function()
-        connections.check()
-        return value
     except BaseException as error:
-        is_suspicious = is_database_away(error)
-        raise
-    finally:
+        is_suspicious = isinstance(error, Error) and not isinstance(error, IntegrityError | DataError)
         connections.clean(suspicious=is_suspicious)
+        raise
+    _check(connections)
+    return value
+
+
+def _check(connections: ThreadConnections) -> None:
+    try:
+        connections.check()
+        connections.clean()
+    except TransactionLeftOpen:
+        connections.clean()
+        raise
+    except Exception:  # too broken to be asked: the next query opens another
+        close_all()
 
 
 class SideThreads(ThreadPoolExecutor):

@@ -7,10 +7,11 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from logging import getLogger
+from types import FrameType
 from typing import Any
 
 from django_jobchains.async_attempts import AsyncAttempt, follow_tasks
@@ -156,8 +157,7 @@ class AsyncSlots:
             return ""
         if self.lag_seconds >= LAG_SECONDS:
             return self._stack_of_loop()
-        frames = task.get_stack(limit=1)
-        return "".join(line for frame in frames for line in traceback.format_stack(frame)[-20:])
+        return "".join(traceback.StackSummary.extract(_suspended_at(task.get_coro())).format())
 
     def _held(self) -> int:
         """Places that are taken: by all that run, but for those given up while that frees a place."""
@@ -296,13 +296,17 @@ class AsyncSlots:
         self._loop = None
         for attempt in self.attempts():
             attempt.signal.abort("error")
-            stack = self.stack_of(attempt)
-            attempt.lose_loop()
-            for outcome in attempt.disown(JobAborted("error"), stack):
-                self._on_outcome(outcome)
-            self._ended(attempt)
+            attempt.lose_loop(partial(self._fail, attempt, self.stack_of(attempt)))
+            self._leave(attempt)
         with suppress(Exception):
             loop.close()
+
+    def _fail(self, attempt: AsyncAttempt, stack: str) -> None:
+        outcomes = attempt.disown(JobAborted("error"), stack)
+        for outcome in outcomes:
+            self._on_outcome(outcome)
+        if not outcomes:
+            self._on_broken(attempt)
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         tasks = asyncio.all_tasks(loop)
@@ -318,3 +322,12 @@ class AsyncSlots:
         for threads in (self._transaction_threads, self._query_threads):
             threads.stop()
         self._thread.stop()
+
+
+def _suspended_at(awaited: Any) -> Iterator[tuple[FrameType, int]]:
+    """The frames of a coroutine that awaits, and of what it awaits, the innermost last."""
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is not None:
+            yield frame, frame.f_lineno
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)

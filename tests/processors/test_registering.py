@@ -1,5 +1,6 @@
 """A decorated function becomes a job type: callable as before, typed by its annotations."""
 
+import asyncio
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ import pytest
 from typing_extensions import TypedDict
 
 from django_jobchains.exceptions import InvalidInput, InvalidOutput, ProcessorNotFound, RegistryError
-from django_jobchains.processors import Continuation, JobType, Processors, RunningJob
+from django_jobchains.processors import AsyncJobType, Continuation, JobType, Processors, RunningJob
 from django_jobchains.running import AbortSignal
 
 T = TypeVar("T")
@@ -177,17 +178,62 @@ def test_an_annotation_that_cannot_be_checked_is_refused(processors: Processors)
         def opaque(job: RunningJob[Opaque]) -> None: ...
 
 
-async def later(job: RunningJob[Any]) -> None: ...
+async def later(job: RunningJob[Charge]) -> None: ...
 
 
 class Later:
-    async def __call__(self, job: RunningJob[Any]) -> None: ...
+    async def __call__(self, job: RunningJob[Charge]) -> None: ...
+
+    async def handle(self, job: RunningJob[Charge]) -> None: ...
 
 
-@pytest.mark.parametrize("handler", [later, functools.partial(later), Later()], ids=["function", "partial", "object"])
-def test_an_async_handler_is_refused(processors: Processors, handler: Any) -> None:
-    with pytest.raises(RegistryError, match="is async: handlers are plain functions"):
-        processors.register("later")(handler)
+ASYNC_HANDLERS = pytest.mark.parametrize(
+    "handler",
+    [later, functools.partial(later), Later(), Later().handle],
+    ids=["function", "partial", "object", "method"],
+)
+
+
+@ASYNC_HANDLERS
+def test_an_async_handler_is_known_as_one(processors: Processors, handler: Any) -> None:
+    job_type = processors.register("later")(handler)
+    assert processors.by_name["later"].is_async
+    assert isinstance(job_type, AsyncJobType)
+    assert accepts(job_type, Charge(1))
+    assert not accepts(job_type, "x")
+
+
+def test_calling_the_type_of_an_async_handler_returns_its_coroutine(processors: Processors) -> None:
+    @processors.register("later")
+    async def later(job: RunningJob[Charge]) -> int:
+        return job.input.order_id
+
+    class Job:
+        input = Charge(41)
+
+    assert asyncio.run(later(Job())) == 41  # type: ignore[arg-type]
+
+
+@ASYNC_HANDLERS
+def test_an_async_handler_cannot_be_atomic(processors: Processors, handler: Any) -> None:
+    with pytest.raises(RegistryError, match=r"mode='atomic' would hold a transaction while it awaits.*job\.acomplete"):
+        processors.register("later", mode="atomic")(handler)
+
+
+def test_a_plain_handler_is_not_async(processors: Processors) -> None:
+    @processors.register("now")
+    def now(job: RunningJob[Charge]) -> None: ...
+
+    assert not processors.by_name["now"].is_async
+    assert not isinstance(now, AsyncJobType)
+
+
+def test_an_async_generator_is_refused(processors: Processors) -> None:
+    async def pages(job: RunningJob[Any]) -> Any:
+        yield 1
+
+    with pytest.raises(RegistryError, match="has a 'yield'"):
+        processors.register("pages")(pages)
 
 
 def no_parameter() -> None: ...

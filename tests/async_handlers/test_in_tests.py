@@ -1,0 +1,81 @@
+"""``run_due_jobs`` runs async handlers in the thread, on the connection and in the transaction of a test."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connection
+
+from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.pytest_plugin import Jobchains
+from django_jobchains.testing import run_due_jobs
+from tests.async_handlers.effects import effects, write
+from tests.testing.conftest import processors
+
+__all__ = ("processors",)
+
+
+def test_functions_and_queries_run_in_the_tests_own_transaction(jobchains: Jobchains, processors: Processors) -> None:
+    threads: list[int] = []
+
+    @processors.register("kit.next")
+    def next_(job: RunningJob[str]) -> str:
+        return job.input
+
+    @processors.register("kit.async")
+    async def handler(job: RunningJob[Any]) -> Any:
+        threads.append(await job.aprepare(threading.get_ident))
+        await asyncio.sleep(0)
+        threads.append(await sync_to_async(threading.get_ident)())
+        label = await job.acomplete(write(job, "completed"))
+        return job.continue_with(next_, label)
+
+    chain = handler.enqueue()
+    outcomes = jobchains.run_due_jobs(raise_errors=True)
+    assert [outcome.ending for outcome in outcomes] == ["completed", "completed"]
+    assert threads == [threading.get_ident()] * 2
+    assert (chain.result(timeout=0), effects()) == ("completed", ["completed"])
+    assert connection.in_atomic_block
+
+
+def test_an_error_undoes_the_phase_and_leaves_the_tests_transaction_whole(
+    jobchains: Jobchains, processors: Processors
+) -> None:
+    @processors.register("kit.broken")
+    async def broken(job: RunningJob[Any]) -> None:
+        await job.aprepare(write(job, "prepared"))
+        await job.acomplete(write(job, "completed"))
+        raise SystemExit(3)
+
+    broken.enqueue()
+    (outcome,) = jobchains.run_due_jobs()
+    assert (outcome.ending, outcome.error, effects()) == ("rescheduled", "SystemExit: 3", ["prepared"])
+    assert connection.in_atomic_block
+
+
+def test_tasks_left_behind_end_with_the_attempt(jobchains: Jobchains, processors: Processors) -> None:
+    left: list[asyncio.Task[None]] = []
+
+    @processors.register("kit.leaves")
+    async def leaves(job: RunningJob[Any]) -> None:
+        left.append(asyncio.create_task(asyncio.sleep(600)))
+
+    leaves.enqueue()
+    jobchains.run_due_jobs(raise_errors=True)
+    assert left[0].cancelled()
+
+
+@pytest.mark.django_db
+def test_it_can_be_used_from_an_async_test(processors: Processors) -> None:
+    @processors.register("kit.async")
+    async def handler(job: RunningJob[Any]) -> str:
+        return await job.acomplete(write(job, "completed"))
+
+    async def a_test() -> Any:
+        chain = await handler.aenqueue()
+        await sync_to_async(run_due_jobs)()
+        return await chain.aresult(timeout=0)
+
+    assert async_to_sync(a_test)() == "completed"

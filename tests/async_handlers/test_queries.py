@@ -1,0 +1,188 @@
+"""Async handlers use Django's async ORM: on a few owned threads, whose connections are mended, checked and closed."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import OperationalError, connection, transaction
+from django.db.utils import IntegrityError
+
+from django_jobchains import chains
+from django_jobchains.models import Job
+from django_jobchains.processors import Processors, RunningJob
+from tests.async_handlers.effects import effects, write
+from tests.attempts.work import Work, committed
+from tests.shop.models import Effect
+from tests.worker.fixtures import StartWorker
+from tests.worker.statements import statements_of_others
+from tests.worker.waiting import until_completed
+
+pytestmark = committed
+
+
+def names_of_threads(part: str) -> set[str]:
+    return {thread.name for thread in threading.enumerate() if part in thread.name}
+
+
+def test_queries_of_many_handlers_share_a_few_connections(once: Processors, work: Work) -> None:
+    seen: set[str] = set()
+
+    @once.register("asks")
+    async def asks(job: RunningJob[int]) -> int:
+        await Effect.objects.acreate(job_id=job.id, label="asked")
+        seen.update(names_of_threads("async-queries"))
+        labels = [effect.label async for effect in Effect.objects.filter(job_id=job.id)]
+        return len(labels)
+
+    chains.enqueue_many([asks.item(number) for number in range(60)])
+    with statements_of_others() as statements:
+        work()
+    assert set(Job.objects.values_list("output", flat=True)) == {1}
+    assert len(seen) <= 2
+    # Two for the queries, the rest for the worker itself.
+    assert statements.connections <= 2 + 4
+    assert names_of_threads("async") == set()
+
+
+def test_an_attempt_keeps_to_one_thread_so_that_it_may_iterate(once: Processors, work: Work) -> None:
+    @once.register("iterates")
+    async def iterates(job: RunningJob[int]) -> list[str]:
+        threads = []
+        async for _ in Effect.objects.order_by("id").aiterator(chunk_size=2):
+            await asyncio.sleep(0)
+            threads.append(await sync_to_async(threading.current_thread)())
+        return sorted({thread.name for thread in threads})
+
+    Effect.objects.bulk_create(Effect(job_id=job_id, label="x") for job_id in [Job().id] * 9)
+    chains.enqueue_many([iterates.item(number) for number in range(8)])
+    work()
+    outputs = list(Job.objects.values_list("output", flat=True))
+    assert [len(output) for output in outputs] == [1] * 8
+    assert len({name for output in outputs for name in output}) == 2
+
+
+def test_the_plain_orm_on_the_event_loop_is_an_error(once: Processors, work: Work) -> None:
+    @once.register("blocks")
+    async def blocks(job: RunningJob[Any]) -> int:
+        return Effect.objects.count()
+
+    chain = blocks.enqueue()
+    work()
+    assert str(chain.refresh().current_job.last_error).startswith("SynchronousOnlyOperation")
+
+
+def begins() -> None:
+    connection.cursor().execute("BEGIN")
+
+
+def leaves_autocommit_off() -> None:
+    connection.set_autocommit(False)
+
+
+def enters_atomic() -> None:
+    transaction.atomic().__enter__()
+
+
+@pytest.mark.parametrize("leave_open", [begins, leaves_autocommit_off, enters_atomic])
+def test_a_transaction_left_open_on_a_shared_connection_swallows_nothing(
+    once: Processors, work: Work, settings: Any, leave_open: Callable[[], None]
+) -> None:
+    @once.register("leaves")
+    async def leaves(job: RunningJob[Any]) -> None:
+        await sync_to_async(leave_open)()
+
+    @once.register("writes")
+    async def writes(job: RunningJob[Any]) -> None:
+        await Effect.objects.acreate(job_id=job.id, label="kept")
+
+    first, second = leaves.enqueue(priority=1), writes.enqueue()
+    work(async_slots=1)
+    assert str(first.refresh().current_job.last_error).startswith("TransactionLeftOpen")
+    assert (second.refresh().status, effects()) == ("completed", ["kept"])
+
+
+def test_a_database_error_is_the_handlers_to_handle(once: Processors, work: Work) -> None:
+    @once.register("twice")
+    async def twice(job: RunningJob[Any]) -> str:
+        await Effect.objects.acreate(id=1, job_id=job.id, label="first")
+        try:
+            await Effect.objects.acreate(id=1, job_id=job.id, label="second")
+        except IntegrityError:
+            return "known"
+        return "unknown"
+
+    chain = twice.enqueue()
+    work()
+    assert (chain.refresh().output, effects()) == ("known", ["first"])
+
+
+@pytest.mark.parametrize("kind", ["query", "transaction"])
+def test_a_connection_that_was_cut_is_replaced(processors: Processors, start_worker: StartWorker, kind: str) -> None:
+    def cut() -> None:
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor, pytest.raises(OperationalError):
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        else:
+            connection.connection.close()
+
+    @processors.register("cuts")
+    async def cuts(job: RunningJob[Any]) -> int:
+        if kind == "query":
+            await Effect.objects.acreate(job_id=job.id, label=str(job.attempt))
+            if job.attempt == 1:
+                await sync_to_async(cut)()
+            await Effect.objects.acount()
+        else:
+            await job.aprepare(write(job, "prepared"))
+            await job.acomplete(cut if job.attempt == 1 else write(job, "completed"))
+        return job.attempt
+
+    start_worker()
+    chain = cuts.enqueue()
+    until_completed(chain)
+    assert chain.output == 2
+
+
+def test_a_function_in_a_transaction_may_call_async_code(once: Processors, work: Work) -> None:
+    async def label(job: RunningJob[Any]) -> str:
+        effect = await Effect.objects.acreate(job_id=job.id, label="from within")
+        return effect.label
+
+    @once.register("there and back")
+    async def there_and_back(job: RunningJob[Any]) -> str:
+        return await job.acomplete(lambda: async_to_sync(label)(job))
+
+    chain = there_and_back.enqueue()
+    work()
+    assert (chain.refresh().output, effects()) == ("from within", ["from within"])
+
+
+def test_connections_of_other_threads_are_closed_after_each_call(once: Processors, work: Work) -> None:
+    """``asyncio.to_thread`` has threads that nobody owns; an open connection there would be a leak."""
+
+    @once.register("aside")
+    async def aside(job: RunningJob[Any]) -> list[int]:
+        counts = await asyncio.gather(*(asyncio.to_thread(Effect.objects.count) for _ in range(5)))
+        again = await sync_to_async(Effect.objects.count, thread_sensitive=False)()
+        return [*counts, again]
+
+    chain = aside.enqueue()
+    work()
+    assert chain.refresh().output == [0] * 6
+
+
+def test_enqueueing_from_an_async_handler(once: Processors, work: Work) -> None:
+    @once.register("child")
+    async def child(job: RunningJob[int]) -> int:
+        return job.input
+
+    @once.register("parent")
+    async def parent(job: RunningJob[Any]) -> None:
+        await child.aenqueue(7)
+
+    parent.enqueue()
+    work()
+    assert list(Job.objects.of_type("child").values_list("output", flat=True)) == [7]

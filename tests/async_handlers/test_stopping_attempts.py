@@ -1,0 +1,368 @@
+"""An async attempt that is asked to stop is cancelled; what is under way on a thread is not torn."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.models import Chain, FailedAttempt, Job
+from django_jobchains.processors import Lease, Processors, RunningJob
+from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck
+from django_jobchains.worker import Worker
+from tests.async_handlers.effects import effects, write
+from tests.attempts.work import WITHOUT_WAKE_UPS, committed
+from tests.worker.fixtures import Events, StartWorker
+from tests.worker.waiting import until
+
+pytestmark = committed
+
+Handler = Callable[[RunningJob[Any]], Any]
+FOR_EVER = 600
+
+
+@pytest.fixture
+def started() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Lets functions on threads go on, at the latest at the end of the test."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def run(processors: Processors, start_worker: StartWorker, started: threading.Event) -> Callable[..., Chain]:
+    """Starts a worker and a handler in it."""
+
+    def run(handler: Handler, *, options: dict[str, Any] | None = None, **policy: Any) -> Chain:
+        job_type = processors.register("async.stopped", **{"lease": Lease(FOR_EVER), **policy})(handler)
+        run.worker = start_worker(**(options or {}))  # type: ignore[attr-defined]
+        chain = job_type.enqueue()
+        assert started.wait(15)
+        return chain
+
+    return run
+
+
+def worker_of(run: Callable[..., Chain]) -> Worker:
+    worker: Worker = run.worker  # type: ignore[attr-defined]
+    return worker
+
+
+def until_status(chain: Chain, status: str) -> Job:
+    until(lambda: chain.refresh().status == status, what=lambda: vars(chain.current_job))
+    return chain.current_job
+
+
+def test_a_handler_that_awaits_is_cancelled_with_its_job(
+    run: Callable[..., Chain], started: threading.Event, events: Events
+) -> None:
+    reasons: list[Any] = []
+
+    async def handler(job: RunningJob[Any]) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(FOR_EVER)
+        finally:
+            reasons.append(job.signal.reason)
+
+    chain = run(handler)
+    chains.cancel(chain)
+    job = until_status(chain, "cancelled")
+    assert (reasons, job.attempt) == (["cancelled"], 1)
+    assert job.last_error == "JobAborted: The attempt was asked to stop: cancelled."
+    until(lambda: [event.ending for event in events.of(AttemptEnded)] == ["cancelled"])
+
+
+def test_a_cancellation_of_its_own_is_an_ordinary_error(run: Callable[..., Chain], started: threading.Event) -> None:
+    async def handler(job: RunningJob[Any]) -> str:
+        started.set()
+        if job.attempt == 1:
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+        return "done"
+
+    chain = run(handler)
+    until_status(chain, "completed")
+    assert FailedAttempt.objects.get().error == "CancelledError"
+
+
+def test_a_handler_that_cancels_itself_and_returns_completes(
+    run: Callable[..., Chain], started: threading.Event
+) -> None:
+    async def handler(job: RunningJob[Any]) -> str:
+        started.set()
+        await job.acomplete(write(job, "kept"))
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        return "done"
+
+    chain = run(handler)
+    until_status(chain, "completed")
+    assert effects() == ["kept"]
+
+
+def test_a_task_group_that_is_cancelled_counts_as_stopped(run: Callable[..., Chain], started: threading.Event) -> None:
+    async def part(job: RunningJob[Any]) -> None:
+        try:
+            started.set()
+            await asyncio.sleep(FOR_EVER)
+        finally:
+            job.signal.raise_if_aborted()
+
+    async def handler(job: RunningJob[Any]) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part(job))
+            group.create_task(part(job))
+
+    chain = run(handler)
+    assert worker_of(run).stop(timeout=0) == 0
+    assert (chain.refresh().status, chain.current_job.attempt) == ("pending", 0)
+
+
+def test_a_handler_that_completes_nevertheless_completes_its_job(
+    run: Callable[..., Chain], started: threading.Event
+) -> None:
+    async def handler(job: RunningJob[Any]) -> str:
+        started.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(FOR_EVER)
+        await job.acomplete(write(job, "kept"))
+        return "done"
+
+    chain = run(handler)
+    chains.cancel(chain)
+    until_status(chain, "completed")
+    assert (chain.output, effects()) == ("done", ["kept"])
+
+
+@pytest.mark.parametrize("phase", ["aprepare", "acomplete"])
+def test_a_function_on_its_thread_is_not_torn(
+    run: Callable[..., Chain], started: threading.Event, gate: threading.Event, events: Events, phase: str
+) -> None:
+    """The cancellation takes effect when the function has ended: staged prepare is committed, complete undone."""
+    told = threading.Event()
+
+    async def handler(job: RunningJob[Any]) -> None:
+        def function() -> None:
+            started.set()
+            gate.wait(30)
+            write(job, phase)()
+
+        job.signal.on_abort(told.set)
+        await getattr(job, phase)(function)
+        raise AssertionError("it was cancelled")
+
+    run(handler)
+    worker = worker_of(run)
+    stopping = threading.Thread(target=worker.stop, kwargs={"timeout": 0})
+    stopping.start()
+    assert told.wait(15)
+    gate.set()
+    stopping.join()
+    assert [event.ending for event in events.of(AttemptEnded)] == ["handed_back"]
+    assert effects() == (["aprepare"] if phase == "aprepare" else [])
+
+
+@pytest.mark.postgresql  # on SQLite the one that has the thread keeps all others from writing
+def test_waiting_for_a_thread_ends_with_the_cancellation(
+    run: Callable[..., Chain], started: threading.Event, gate: threading.Event, settings: Any, processors: Processors
+) -> None:
+    """One attempt has the only thread, another waits for it, is cancelled, and leaves the place in the queue."""
+    settings.JOBCHAINS = {"ASYNC_THREADS": 1}
+    waiting = threading.Event()
+
+    @processors.register("async.waiting", lease=Lease(FOR_EVER))
+    async def waits(job: RunningJob[bool]) -> str:
+        if job.input:
+            waiting.set()
+        await job.acomplete(lambda: None)
+        return "done"
+
+    async def holds(job: RunningJob[Any]) -> None:
+        def function() -> None:
+            started.set()
+            gate.wait(30)
+
+        await job.acomplete(function)
+
+    chain = run(holds)
+    cancelled = waits.enqueue(True)
+    assert waiting.wait(15)
+    chains.cancel(cancelled)
+    until_status(cancelled, "cancelled")
+    later = waits.enqueue(False)
+    gate.set()
+    until_status(chain, "completed")
+    until_status(later, "completed")
+
+
+def test_a_lost_lease_cancels_the_handler(
+    run: Callable[..., Chain], started: threading.Event, steal: Callable[[UUID], None], settings: Any
+) -> None:
+    settings.JOBCHAINS = WITHOUT_WAKE_UPS
+    reasons: list[Any] = []
+
+    async def handler(job: RunningJob[Any]) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(FOR_EVER)
+        finally:
+            reasons.append(job.signal.reason)
+
+    chain = run(handler, lease=Lease(1), options={"poll_seconds": 0.1})
+    steal(chain.id)
+    until(lambda: reasons)
+    assert reasons == ["taken_by_another_worker"]
+    assert chain.refresh().current_job.failed_attempts.count() == 0
+
+
+def test_an_attempt_that_takes_too_long_is_cancelled_and_tried_again(
+    run: Callable[..., Chain], started: threading.Event
+) -> None:
+    async def handler(job: RunningJob[Any]) -> str:
+        started.set()
+        if job.attempt == 1:
+            await asyncio.sleep(FOR_EVER)
+        return "in time"
+
+    chain = run(handler, timeout=0.2)
+    until_status(chain, "completed")
+    assert FailedAttempt.objects.get().error == "JobAborted: The attempt was asked to stop: timed out."
+
+
+def test_a_side_task_may_wait_for_the_signal(run: Callable[..., Chain], started: threading.Event) -> None:
+    heard: list[Any] = []
+
+    async def listen(job: RunningJob[Any]) -> None:
+        heard.append(await job.signal.async_wait(0.01))
+        started.set()
+        heard.append(await job.signal.async_wait(60))
+        heard.append(await job.signal.async_wait(60))
+
+    async def handler(job: RunningJob[Any]) -> None:
+        listening = asyncio.create_task(listen(job))
+        try:
+            await asyncio.sleep(FOR_EVER)
+        finally:
+            await listening
+
+    chain = run(handler)
+    chains.cancel(chain)
+    until_status(chain, "cancelled")
+    assert heard == [False, True, True]
+
+
+class TestAHandlerThatDoesNotStop:
+    @pytest.fixture(autouse=True)
+    def _settings(self, settings: Any) -> None:
+        settings.JOBCHAINS = {"STUCK_SECONDS": 0.3}
+
+    @pytest.fixture
+    def deaf(self, started: threading.Event, gate: threading.Event) -> Handler:
+        async def deaf(job: RunningJob[Any]) -> str:
+            if job.attempt == 2:
+                return "second try"
+            await job.aprepare(write(job, "atomic"), mode="atomic")
+            started.set()
+            while not gate.is_set():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.02)
+            return "late"
+
+        return deaf
+
+    def test_its_job_is_freed_and_its_late_outcome_dropped(
+        self, run: Callable[..., Chain], deaf: Handler, gate: threading.Event, events: Events
+    ) -> None:
+        chain = run(deaf, timeout=0.2, options={"async_slots": 1})
+        until_status(chain, "completed")
+        assert chain.output == "second try"
+        failed = FailedAttempt.objects.get()
+        assert failed.error.startswith("HandlerStuck: The handler was asked to stop (timed out)")
+        assert "in deaf" in failed.traceback
+        assert len(events.of(AttemptStuck)) == 1
+        gate.set()
+        until(lambda: not worker_of(run).running)
+        assert chain.refresh().output == "second try"
+        assert (effects(), FailedAttempt.objects.count()) == ([], 1)
+
+    def test_the_worker_does_not_wait_for_it(self, run: Callable[..., Chain], deaf: Handler, events: Events) -> None:
+        chain = run(deaf, timeout=0.2)
+        until_status(chain, "completed")
+        assert worker_of(run).stop(timeout=0) == 0
+        assert worker_of(run).is_stuck
+
+
+class TestAWorkerThatStops:
+    @pytest.fixture
+    def sleeper(self, started: threading.Event) -> Handler:
+        async def sleeper(job: RunningJob[Any]) -> None:
+            await job.aprepare(write(job, "prepared"))
+            await job.acomplete(write(job, "completed"))
+            started.set()
+            await asyncio.sleep(FOR_EVER)
+
+        return sleeper
+
+    def test_handlers_may_end(self, run: Callable[..., Chain], started: threading.Event) -> None:
+        async def handler(job: RunningJob[Any]) -> str:
+            started.set()
+            await asyncio.sleep(0.3)
+            await job.acomplete(write(job, "kept"))
+            return "done"
+
+        chain = run(handler)
+        assert worker_of(run).stop() == 0
+        assert (chain.refresh().output, effects()) == ("done", ["kept"])
+
+    def test_handlers_that_await_are_handed_back_without_having_used_an_attempt(
+        self, run: Callable[..., Chain], sleeper: Handler, events: Events
+    ) -> None:
+        chain = run(sleeper)
+        assert worker_of(run).stop(timeout=0.2) == 0
+        job = chain.refresh().current_job
+        assert (job.status, job.attempt, job.leased_by, effects()) == ("pending", 0, None, ["prepared"])
+        assert [event.ending for event in events.of(AttemptEnded)] == ["handed_back"]
+        assert not FailedAttempt.objects.exists()
+        assert not worker_of(run).is_stuck
+
+    def test_one_that_does_not_hear_is_handed_back_in_time(
+        self, run: Callable[..., Chain], started: threading.Event, gate: threading.Event
+    ) -> None:
+        errors: list[BaseException] = []
+
+        async def deaf(job: RunningJob[Any]) -> None:
+            started.set()
+            while not gate.is_set():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.02)
+            try:
+                await job.acomplete(write(job, "late"))
+            except BaseException as error:
+                errors.append(error)
+                raise
+
+        chain = run(deaf)
+        worker = worker_of(run)
+        assert worker.stop(timeout=0) == 1
+        assert (chain.refresh().status, chain.current_job.attempt) == ("pending", 0)
+        assert worker.is_stuck
+        gate.set()
+        until(lambda: not worker.is_stuck)
+        assert [type(error).__name__ for error in errors] == ["LeaseLost"]
+        assert (chain.refresh().status, effects()) == ("pending", [])
+
+    def test_nothing_of_the_loop_is_left(self, run: Callable[..., Chain], sleeper: Handler) -> None:
+        run(sleeper)
+        worker_of(run).stop(timeout=0)
+        assert [
+            thread.name for thread in threading.enumerate() if "async" in thread.name or "loop" in thread.name
+        ] == []
