@@ -7,7 +7,9 @@ It all works inside a plain ``TestCase``, on its connection and in its transacti
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -136,7 +138,9 @@ def _attempt(jobs: list[ClaimedJob], store: Store) -> Callable[[], list[Outcome]
     if processor.batch_limit:
         return BatchAttempt([(job, AbortSignal()) for job in jobs], processor, **options).outcomes
     if processor.is_async:
-        return async_to_sync(AsyncAttempt(jobs[0], processor, threads=_ThisThread(), **options).aoutcomes)
+        attempt = AsyncAttempt(jobs[0], processor, threads=_ThisThread(), **options)
+        # async_to_sync sets in its caller's context what was set in the task's.
+        return partial(copy_context().run, async_to_sync(attempt.aoutcomes))
     return Attempt(jobs[0], processor, **options).outcomes
 
 
