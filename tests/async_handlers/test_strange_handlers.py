@@ -226,11 +226,11 @@ class TestALoopThatFails:
         chain = blocks.enqueue()
         until(lambda: "gate.wait(30)" in caplog.text, what=lambda: caplog.text)
         assert "The event loop has stood still" in caplog.text
-        assert worker.async_slots is not None
-        assert worker.async_slots.lag_seconds > 0
+        assert worker.parts.async_slots is not None
+        assert worker.parts.async_slots.lag_seconds > 0
         gate.set()
         until_completed(chain)
-        until(lambda: worker.async_slots.lag_seconds < 0.1)  # type: ignore[union-attr]
+        until(lambda: worker.parts.async_slots.lag_seconds < 0.1)  # type: ignore[union-attr]
         assert not worker.failed
 
     def test_jobs_that_wait_for_a_blocked_loop_are_handed_back_and_no_more_are_claimed(

@@ -261,7 +261,7 @@ def test_a_batch_that_does_not_stop_frees_its_jobs(
     for chain in enqueued:
         until_completed(chain)
     gate.set()
-    until(lambda: not worker.slots.stuck)
+    until(lambda: not worker.parts.slots.stuck)
     assert not noted("late")
     assert [chain.jobs.get().attempt for chain in enqueued] == [2, 2, 2]
 

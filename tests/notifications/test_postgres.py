@@ -71,7 +71,7 @@ def test_a_commit_in_another_process_wakes_a_worker_here(
     """A chain's next step, which a worker here runs and the other does not know."""
     registry.add(jobs.processors)
     worker = start_worker(types=["chaos.step"])
-    until(worker.loop.idle.is_set)
+    until(worker.parts.loop.idle.is_set)
     start_process("--type", "chaos.first", "--burst", jobchains={"POLL_SECONDS": 60})
     chain = jobs.first.enqueue(1)
     until(lambda: chain.refresh().status == "completed" and chain.jobs.count() == 3, 30)
@@ -108,7 +108,7 @@ def test_a_job_committed_while_nobody_listened_runs_when_the_listener_is_back(
     quick: JobType[Any, Any], start_worker: StartWorker, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = start_worker()
-    until(worker.loop.idle.is_set)
+    until(worker.parts.loop.idle.is_set)
     monkeypatch.setattr(get_notifier("default"), "send", lambda hints: None)
     until(lambda: end_listeners(session))
     chain = quick.enqueue()
@@ -165,7 +165,7 @@ def test_a_flood_that_is_not_for_this_worker_costs_no_statement(
 ) -> None:
     with statements_of_others() as statements:
         worker = start_worker()
-        until(worker.loop.idle.is_set)
+        until(worker.parts.loop.idle.is_set)
         before = len(statements)
         flood(session, payload, 10_000)
         chain = quick.enqueue()
@@ -179,7 +179,7 @@ def test_a_flood_of_forged_hints_costs_few_looks(
     """Anybody with a database login may write to the channel. A look a few milliseconds is enough for every hint."""
     with statements_of_others() as statements:
         worker = start_worker()
-        until(worker.loop.idle.is_set)
+        until(worker.parts.loop.idle.is_set)
         before, started = len(statements), time.monotonic()
         while time.monotonic() - started < 1.5:
             flood(session, "j:*", 50)

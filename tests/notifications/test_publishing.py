@@ -236,7 +236,7 @@ def test_hints_within_one_process_need_no_database(
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": "django_jobchains.notifications.in_process.InProcessNotifier"}}
     quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
     worker = start_worker()
-    until(worker.loop.idle.is_set)
+    until(worker.parts.loop.idle.is_set)
     with transaction.atomic():
         chain = quick.enqueue()
     until_completed(chain, 2)

@@ -49,7 +49,7 @@ def test_a_commit_in_another_process_wakes_a_worker_here(
 ) -> None:
     registry.add(jobs.processors)
     worker = start_worker(types=["chaos.step"])
-    until(worker.loop.idle.is_set)
+    until(worker.parts.loop.idle.is_set)
     start_process("--type", "chaos.first", "--burst", jobchains={"POLL_SECONDS": 60})
     chain = jobs.first.enqueue(1)
     until(lambda: chain.refresh().status == "completed" and chain.jobs.count() == 3, 30)
@@ -77,7 +77,7 @@ def test_a_claim_that_finds_nothing_wakes_nobody(quick: JobType[Any, Any], start
     """Two idle workers must not wake each other by looking."""
     with statements_of_others() as statements:
         workers = [start_worker(), start_worker()]
-        until(lambda: all(worker.loop.idle.is_set() for worker in workers))
+        until(lambda: all(worker.parts.loop.idle.is_set() for worker in workers))
         quick.enqueue(delay=3600)
         until(lambda: stays_quiet(statements))
 
@@ -93,7 +93,7 @@ def test_a_listener_whose_file_fails_comes_back(
     from django_jobchains.notifications import sqlite
 
     worker = start_worker()
-    until(worker.loop.idle.is_set)
+    until(worker.parts.loop.idle.is_set)
     look, failures = sqlite._data_version, [OSError("disk"), ValueError("a bug")]
 
     def fails_first(cursor: Any) -> int:

@@ -146,7 +146,7 @@ def test_without_its_table_a_worker_works(
         worker.start()
         until_completed(quick.enqueue())
         assert stays(lambda: not worker.failed, 1)
-        assert worker.heartbeat.last_success_at is None
+        assert worker.parts.heartbeat.last_success_at is None
         until_completed(quick.enqueue())
         worker.stop()
     told = [record.getMessage() for record in caplog.records if "heartbeat" in record.getMessage()]
@@ -171,16 +171,16 @@ def test_the_time_of_the_last_beat_is_known(
 ) -> None:
     with override_settings(JOBCHAINS=OFTEN):
         worker = start_worker()
-    first = until(lambda: worker.heartbeat.last_success_at) or 0.0
+    first = until(lambda: worker.parts.heartbeat.last_success_at) or 0.0
     assert first <= time.monotonic()
-    until(lambda: (worker.heartbeat.last_success_at or 0) > first)
+    until(lambda: (worker.parts.heartbeat.last_success_at or 0) > first)
     monkeypatch.setattr(type(store), "beat", _away)
-    until(lambda: worker.heartbeat.is_failing)
-    last = worker.heartbeat.last_success_at
-    assert stays(lambda: worker.heartbeat.last_success_at == last, 0.3)
+    until(lambda: worker.parts.heartbeat.is_failing)
+    last = worker.parts.heartbeat.last_success_at
+    assert stays(lambda: worker.parts.heartbeat.last_success_at == last, 0.3)
     until_completed(quick.enqueue())
     monkeypatch.undo()
-    until(lambda: worker.heartbeat.last_success_at != last)
+    until(lambda: worker.parts.heartbeat.last_success_at != last)
 
 
 def _away(*args: object) -> None:
@@ -213,7 +213,7 @@ def test_a_beat_of_a_thread_that_did_not_end_makes_no_row_again(
     worker.start()
     until(ids)
     worker.stop()
-    worker.heartbeat.step()
+    worker.parts.heartbeat.step()
     assert ids() == []
 
 

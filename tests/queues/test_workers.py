@@ -97,7 +97,7 @@ def test_a_job_enqueued_after_the_pause_waits_for_the_end_of_it(
     worker = start_worker()
     until_completed(quick.enqueue(queue="mail"))
     queues.pause("mail")
-    until(lambda: worker._served._paused == {"mail"})
+    until(lambda: worker.parts.queues._paused == {"mail"})
     mail = quick.enqueue(queue="mail")
     assert stays(pending(mail), A_WHILE)
     queues.resume("mail")
@@ -121,7 +121,7 @@ def test_what_runs_goes_on_while_its_queue_is_paused(
     first = enqueue(held, 1, "mail")[0]
     until(gate.run(mail=1))
     queues.pause("mail")
-    until(lambda: worker._served._paused == {"mail"})
+    until(lambda: worker.parts.queues._paused == {"mail"})
     second = enqueue(held, 1, "mail")[0]
     assert stays(gate.run(mail=1), A_WHILE)
     gate.opened.set()
@@ -144,7 +144,7 @@ def test_without_hints_a_pause_and_its_end_hold_within_a_poll(
         worker = start_worker(poll_seconds=0.2)
         until_completed(quick.enqueue(queue="mail"))
         queues.pause("mail")
-        until(lambda: worker._served._paused == {"mail"}, 5)
+        until(lambda: worker.parts.queues._paused == {"mail"}, 5)
         mail = quick.enqueue(queue="mail")
         assert stays(pending(mail), A_WHILE)
         queues.resume("mail")
@@ -292,7 +292,7 @@ def test_a_limit_that_is_set_while_more_run_lets_them_end(
     enqueue(held, 3, "slow")
     until(gate.run(slow=3))
     queues.set_limit("slow", 1)
-    until(lambda: worker._served.has_limits)
+    until(lambda: worker.parts.queues.has_limits)
     enqueue(held, 4, "slow")
     assert stays(gate.run(slow=3), A_WHILE)
     gate.most.clear()
@@ -365,7 +365,7 @@ def test_an_attempt_that_lost_its_lease_counts_while_it_runs(
     [running] = started
     try:
         chains.delete(running)
-        until(lambda: not worker.leases.holds(running))
+        until(lambda: not worker.parts.leases.holds(running))
         assert stays(lambda: started == [running], A_WHILE)
     finally:
         release.set()

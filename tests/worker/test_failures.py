@@ -296,7 +296,7 @@ def test_an_attempt_is_reported_once_although_its_batch_was_tried_again(
     two_kinds.enqueue(False)
     until(lambda: Job.objects.with_status("running").count() == 1)
     chains.enqueue_many([two_kinds.item(number % 2 == 0) for number in range(6)])
-    until(lambda: Job.objects.with_status("running").count() == 7 and not worker.slots.running)
+    until(lambda: Job.objects.with_status("running").count() == 7 and not worker.parts.slots.running)
     is_batch_full.set()
     until(lambda: Job.objects.incomplete().count() == 0 and not fail.errors, what=left)
     until(lambda: len({event.job_id for event in events.of(AttemptEnded)}) == 7)

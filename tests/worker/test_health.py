@@ -136,7 +136,7 @@ def test_an_event_loop_that_stands_still_makes_it_not_live(
 @override_settings(JOBCHAINS=JOBCHAINS)
 def test_a_loop_that_has_ended_makes_it_not_live(ready_worker: Callable[..., Worker]) -> None:
     worker = ready_worker()
-    worker._threads["watch"].stop()
+    worker.parts.threads["watch"].stop()
     until(says(worker, "jobchains-watch has ended"))
     assert not worker.health().is_live
 
@@ -178,7 +178,7 @@ def test_a_listener_that_is_deaf_makes_it_not_ready(
     ready_worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = ready_worker()
-    monkeypatch.setattr(type(worker._listener), "is_alive", property(lambda self: False))
+    monkeypatch.setattr(type(worker.parts.listener), "is_alive", property(lambda self: False))
     assert says(worker, "wake-ups are not heard")()
     assert (worker.health().is_live, worker.health().is_ready, worker.has_begun) == (True, False, True)
 

@@ -176,9 +176,9 @@ def test_slots_are_replaced_up_to_a_cap_and_again_when_one_comes_back(
     assert not worker.failed
     until_completed(quiet.enqueue())
     release.set()
-    until(lambda: worker.slots.stuck == 1)
+    until(lambda: worker.parts.slots.stuck == 1)
     until_completed(quiet.enqueue())
-    assert worker.slots.free() == 2
+    assert worker.parts.slots.free() == 2
 
 
 def test_a_worker_whose_slots_are_all_stuck_gives_up(

@@ -1,0 +1,106 @@
+"""How a worker stops, step by step and by a deadline, whatever hangs."""
+
+import threading
+import time
+from collections.abc import Callable
+from logging import getLogger
+
+from django_jobchains.announcing import announce
+from django_jobchains.hygiene import close_all
+from django_jobchains.store import Effects, HeldLease, Store
+from django_jobchains.worker.loop import leases_of
+from django_jobchains.worker.parts import Parts
+
+logger = getLogger("django_jobchains")
+
+#: Between looks at whether somebody is in a hurry.
+LOOK_SECONDS = 0.1
+#: What aborted handlers get beyond the shutdown timeout,
+LAST_WORDS_SECONDS = 1.0
+#: and each of the steps that may wait for a database that does not answer.
+STEP_SECONDS = 0.5
+
+
+class Shutdown:
+    """``is_hurried``: whether running handlers are not to be waited for."""
+
+    def __init__(self, parts: Parts, store: Store, *, is_hurried: Callable[[], bool]) -> None:
+        self._parts = parts
+        self._store = store
+        self._is_hurried = is_hurried
+
+    def run(self, timeout: float) -> int:
+        """Lets handlers end for ``timeout`` seconds; returns how many attempts had not ended, and were handed back."""
+        self._parts.heartbeat.is_stopping = True
+        self._parts.rounds.hasten(self._parts.heartbeat)
+        self._stop_claiming()
+        self._drain(time.monotonic() + timeout)
+        abandoned = self._finish_writing()
+        self._close()
+        return abandoned
+
+    def _stop_claiming(self) -> None:
+        claims = self._parts.threads["claims"]
+        claims.stop()
+        self._parts.loop.close()
+        claims.join(time.monotonic() + STEP_SECONDS)
+        for place in self._parts.places:
+            self._hand_back(leases_of(place.take_back(waited_seconds=0)))
+            place.close()
+
+    def _drain(self, deadline: float) -> None:
+        """Waits for running handlers; at the deadline, or in a hurry, they are told to stop."""
+        while time.monotonic() < deadline and not self._is_hurried():
+            if not self._join_places(min(time.monotonic() + LOOK_SECONDS, deadline)):
+                return
+        self._parts.leases.abort_all("worker_stopping")
+        if names := self._join_places(time.monotonic() + LAST_WORDS_SECONDS):
+            logger.warning("Still running after the shutdown timeout: %s. Raise SHUTDOWN_SECONDS.", ", ".join(names))
+
+    def _join_places(self, deadline: float) -> list[str]:
+        return [name for place in self._parts.places for name in place.join(deadline)]
+
+    def _finish_writing(self) -> int:
+        """Writes the last outcomes, then hands back the jobs of attempts that did not end."""
+        deadline = time.monotonic() + STEP_SECONDS
+        while not self._parts.completer.is_through and time.monotonic() < deadline:
+            time.sleep(0.005)
+        leases = self._parts.leases.held()
+        self._hand_back(leases)
+        return len(leases)
+
+    def _hand_back(self, leases: list[HeldLease]) -> None:
+        """On a thread of its own: a database that does not answer must not hold up the end."""
+        if not leases:
+            return
+        self._parts.leases.let_go(leases)
+        thread = threading.Thread(target=self._write_back, args=(leases,), name="jobchains-hand-back", daemon=True)
+        thread.start()
+        thread.join(STEP_SECONDS)
+        if thread.is_alive():
+            logger.warning("The database does not answer: jobs are taken back when their leases run out.")
+
+    def _write_back(self, leases: list[HeldLease]) -> None:
+        try:
+            effects = Effects()
+            self._store.hand_back(leases, effects)
+            announce(self._store.using, effects)
+        except Exception:
+            logger.exception("Jobs could not be handed back; they are taken back when their leases run out.")
+        finally:
+            close_all()
+
+    def _close(self) -> None:
+        parts = self._parts
+        for thread in parts.threads.values():
+            thread.stop()
+        for part in (parts.rounds, parts.keeper, parts.watch):
+            part.pause.set()
+        parts.completer.wake()
+        if parts.listener is not None:
+            parts.listener.close()
+        deadline = time.monotonic() + STEP_SECONDS
+        for thread in parts.threads.values():
+            if not thread.join(deadline):
+                logger.warning("%s did not end in time.", thread.name)
+        parts.heartbeat.leave(STEP_SECONDS)
