@@ -285,8 +285,7 @@ class Worker:
         timeout = self.shutdown_seconds if timeout is None else timeout
         self._checkup.leaves("stopping")
         report(WorkerStopping(self.id, self.running))
-        self.heartbeat.is_stopping = True
-        self._rounds.hasten(self.heartbeat)
+        self._say_that_it_stops()
         self._stop_claiming()
         self._drain(time.monotonic() + timeout)
         abandoned = self._finish_writing()
@@ -304,7 +303,12 @@ class Worker:
         if not self._retires:
             self._retires = True
             self._checkup.leaves("retiring")
+            self._say_that_it_stops()
             self.loop.retire()
+
+    def _say_that_it_stops(self) -> None:
+        self.heartbeat.is_stopping = True
+        self._rounds.hasten(self.heartbeat)
 
     @property
     def claimed(self) -> int:
