@@ -58,7 +58,7 @@ class Counting(Dialect):
         """Counts each group up to ``count_to``; at most ``MOST_GROUPS`` of them, and one more when there are more."""
         of_group = (
             f"FROM {self.job} AS job WHERE job.status = 'pending' AND job.queue = g.queue "
-            "AND job.type_name = g.type_name AND job.priority * -1 BETWEEN g.rank AND g.rank"
+            "AND job.type_name = g.type_name AND job.priority * -1 = g.rank"
         )
         rows = self._fetch(
             f"WITH RECURSIVE {self._groups_sql} SELECT g.queue, g.type_name, "
@@ -74,7 +74,7 @@ class Counting(Dialect):
         parts = {
             "running": "ORDER BY leased_until LIMIT %s",
             "blocked": "ORDER BY chain_id, chain_index LIMIT %s",
-            "failed": "ORDER BY chain_id DESC, chain_index DESC LIMIT %s",
+            "failed": f"ORDER BY chain_id DESC, chain_index DESC LIMIT {MOST_FAILED}",
         }
         union = " UNION ALL ".join(
             f"SELECT * FROM (SELECT status, queue, type_name FROM {self.job} "
@@ -83,30 +83,31 @@ class Counting(Dialect):
         )
         rows = self._fetch(
             f"SELECT status, queue, type_name, count(*) FROM ({union}) AS held GROUP BY status, queue, type_name",
-            [count_to, count_to, MOST_FAILED],
+            [count_to, count_to],
         )
         return [HeldGroup(*row) for row in rows]
 
     def failing_groups(self, within_seconds: float) -> list[FailingGroup]:
         """Of the newest ``MOST_FAILED`` failed attempts those that are so young, by type, the last to fail first."""
+        # For a limit that is a parameter PostgreSQL may plan to sort them all, and for a join to read all jobs.
         rows = self._fetch(
             f"""
             WITH newest AS (
-                SELECT id, job_id, kind, finished_at FROM {self.failed_attempt} ORDER BY id DESC LIMIT %s
+                SELECT failed.id, failed.job_id, failed.kind, failed.finished_at,
+                       (SELECT job.type_name FROM {self.job} AS job WHERE job.id = failed.job_id) AS type_name
+                FROM (SELECT * FROM {self.failed_attempt} ORDER BY id DESC LIMIT {MOST_FAILED}) AS failed
             ),
             lately AS (
-                SELECT job.type_name, count(*) AS attempts,
-                       sum(CASE newest.kind WHEN 'crash' THEN 1 ELSE 0 END) AS crashes,
-                       count(DISTINCT newest.job_id) AS jobs,
-                       max(newest.id) AS last_id
-                FROM newest JOIN {self.job} AS job ON job.id = newest.job_id
-                WHERE newest.finished_at > {self._after(self.now, "%s")} GROUP BY job.type_name
+                SELECT type_name, count(*) AS attempts, sum(CASE kind WHEN 'crash' THEN 1 ELSE 0 END) AS crashes,
+                       count(DISTINCT job_id) AS jobs, max(id) AS last_id, max(finished_at) AS last_at
+                FROM newest WHERE finished_at > {self._after(self.now, "%s")} GROUP BY type_name
             )
-            SELECT lately.type_name, lately.attempts, lately.crashes, lately.jobs, substr(last.error, 1, %s),
-                   {self._as_text("last.finished_at")}, {self._seconds("last.finished_at", self.now)}
-            FROM lately JOIN {self.failed_attempt} AS last ON last.id = lately.last_id ORDER BY lately.last_id DESC
+            SELECT type_name, attempts, crashes, jobs,
+                   (SELECT substr(error, 1, {ERROR_LENGTH}) FROM {self.failed_attempt} WHERE id = last_id),
+                   {self._as_text("last_at")}, {self._seconds("last_at", self.now)}
+            FROM lately ORDER BY last_id DESC
             """,
-            [MOST_FAILED, -within_seconds, ERROR_LENGTH],
+            [-within_seconds],
         )
         return [FailingGroup(*row)._replace(last_at=self._time(row[-2])) for row in rows]
 

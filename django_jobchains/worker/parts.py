@@ -92,6 +92,11 @@ class Parts:
         self.listener = self.notifier.listen(self._on_hint)
         self.checkup.started(self.listener)
 
+    def say_that_it_stops(self) -> None:
+        """To whoever looks at the workers; soon, and from the thread that does such things."""
+        self.heartbeat.is_stopping = True
+        self.rounds.hasten(self.heartbeat)
+
     @property
     def running(self) -> int:
         """Attempts that run, those that do not stop among them."""

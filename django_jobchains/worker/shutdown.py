@@ -31,8 +31,6 @@ class Shutdown:
 
     def run(self, timeout: float) -> int:
         """Lets handlers end for ``timeout`` seconds; returns how many attempts had not ended, and were handed back."""
-        self._parts.heartbeat.is_stopping = True
-        self._parts.rounds.hasten(self._parts.heartbeat)
         self._stop_claiming()
         self._drain(time.monotonic() + timeout)
         abandoned = self._finish_writing()

@@ -144,6 +144,7 @@ class Worker:
         timeout = self.shutdown_seconds if timeout is None else timeout
         self.parts.checkup.leaves("stopping")
         report(WorkerStopping(self.id, self.running))
+        self.parts.say_that_it_stops()
         abandoned = Shutdown(self.parts, self.store, is_hurried=lambda: self._signals > 1).run(timeout)
         report(WorkerStopped(self.id, abandoned))
         self._stopped.set()
@@ -158,6 +159,7 @@ class Worker:
         if not self._retires:
             self._retires = True
             self.parts.checkup.leaves("retiring")
+            self.parts.say_that_it_stops()
             self.parts.loop.retire()
 
     @property

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import queues
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.overview import QueueFacts, TypeFacts, aoverview, overview
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import ClaimedJob, Store, get_store
 from tests.store.jobs import MAIL, SHIP, alter, claim, create, database_now, expire, failed_try, running
 
 pytestmark = pytest.mark.django_db
@@ -19,6 +20,11 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def store(db: None) -> Store:
     return get_store()
+
+
+def claim_new(store: Store, type_name: str) -> list[ClaimedJob]:
+    create(store, 1, type_name)
+    return claim(store, types=[type_name])
 
 
 def queue(name: str = "default", **options: Any) -> QueueFacts:
@@ -134,6 +140,28 @@ def test_it_can_be_written_as_json(store: Store) -> None:
     assert written["failing"][0]["name"] == SHIP
     assert datetime.fromisoformat(written["failing"][0]["last_at"]) == overview().failing[0].last_at
     assert written["database"]["vendor"] == store.connection.vendor
+
+
+@pytest.mark.parametrize("size", [1, 30])
+def test_it_takes_a_constant_number_of_statements(store: Store, size: int) -> None:
+    """Workers, rules, what is pending, what is held, what failed; on PostgreSQL what the server does."""
+    for number in range(size):
+        create(store, 2, queue=f"queue {number}")
+        store.fail([failed_try(job) for job in claim_new(store, f"shop.type_{number}")])
+        queues.pause(f"queue {number}")
+    with CaptureQueriesContext(store.connection) as statements:
+        overview()
+    assert len(statements) == (6 if store.connection.vendor == "postgresql" else 5)
+
+
+def test_of_very_many_groups_it_shows_some_and_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("store.counting", "overview"):
+        monkeypatch.setattr(f"django_jobchains.{module}.MOST_GROUPS", 3)
+    for number in range(3):
+        create(store, 1, queue=f"queue {number}")
+    assert (len(overview().queues), overview().is_complete) == (3, True)
+    create(store, 1, queue="queue 3")
+    assert (len(overview().queues), overview().is_complete) == (3, False)
 
 
 @pytest.mark.postgresql

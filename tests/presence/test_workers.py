@@ -105,6 +105,13 @@ def test_a_worker_that_stops_says_so_while_its_handlers_end(processors: Processo
     assert ids() == []
 
 
+def test_a_worker_that_retires_says_so(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+    worker = start_worker()
+    until(present)
+    worker.retire()
+    until(lambda: [seen.is_stopping for seen in present()] == [True])
+
+
 def test_a_row_that_was_deleted_comes_back(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
     with override_settings(JOBCHAINS=OFTEN):
         worker = start_worker()

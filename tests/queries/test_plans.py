@@ -10,6 +10,7 @@ from pytest_django import DjangoDbBlocker
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job
+from django_jobchains.overview import overview
 from django_jobchains.statuses import Status
 from tests.queries import million
 from tests.queries.million import (
@@ -184,6 +185,16 @@ def test_a_hundred_chains_are_some_hundred_rows() -> None:
 def test_what_an_admin_asks_reads_little() -> None:
     asked = Chain.objects.filter(type_name="shop.type_0", status="failed", created_at__gte=BEGIN)
     assert_reads_little(lambda: asked.select_related("current_job").page())
+
+
+def test_an_overview_reads_what_has_not_ended_up_to_a_limit() -> None:
+    """Ten thousand of a kind, or as many as it is told to; each counted is some steps."""
+    assert overview().due > 10_000
+    reading = reading_of(overview)
+    assert not reading.scans
+    assert reading.rows < MOST_ROWS
+    assert reading.steps < 2 * MOST_THOUSAND_STEPS
+    assert_reads_little(lambda: overview(count_to=500), most_rows=8_000)
 
 
 @MODELS

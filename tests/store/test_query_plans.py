@@ -4,7 +4,7 @@ The plans are those of the very statements, told by ``auto_explain``: as they ar
 they are planned once for all (a prepared statement's generic plan).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from django.db import connection, transaction
@@ -90,6 +90,33 @@ def test_next_due_walks_the_index_of_claimable_jobs(store: Store, queues: list[s
     found = plan_of(lambda: store.next_due({SHIP: 60, MAIL: 60}, queues))
     assert indexes_of(found) == {"jobchains_claimable"}
     assert_reads_little(found, 1)
+
+
+def test_excluded_queues_are_passed_by_the_index_too(store: Store) -> None:
+    create(store, 300)
+    create(store, 300, queue="paused", priority=9)
+    create(store, 20, queue="open")
+    leases = {SHIP: 60.0, MAIL: 60.0}
+    found = plan_of(lambda: store.claim("worker", 10, leases, None, ["default", "paused"]))
+    assert "jobchains_claimable" in indexes_of(found)
+    assert_reads_little(found, 10)
+    found = plan_of(lambda: store.next_due(leases, None, ["default", "paused"]))
+    assert indexes_of(found) == {"jobchains_claimable"}
+    assert_reads_little(found, 1)
+
+
+#: What an overview counts, each up to 300, or a thousand failures.
+COUNTS: dict[str, tuple[Callable[[Store], object], int]] = {
+    "pending_groups": (lambda store: store.pending_groups(300), 600),
+    "held_groups": (lambda store: store.held_groups(300), 900),
+    "failing_groups": (lambda store: store.failing_groups(86_400), 1_000),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_what_an_overview_counts_is_found_by_index(store: Store, name: str) -> None:
+    call, most = COUNTS[name]
+    assert_reads_little(plan_of(lambda: call(store)), most)
 
 
 @pytest.mark.parametrize("count", [1, 10, 100])
