@@ -103,7 +103,8 @@ def test_a_database_that_is_away_is_a_problem_and_no_traceback(
         assert done.json["problems"][0]["code"] == "database"
         assert done.json["workers"] is done.json["backlog"] is None
     else:
-        assert done.out == f"The database did not answer: {str(error).splitlines()[0]}\n"
+        assert done.out.startswith(f"The database says: {str(error).splitlines()[0]}.")
+        assert ("Has manage.py migrate been run?" in done.out) == ("table" in str(error))
 
 
 def test_a_database_that_does_not_answer_is_waited_for_no_longer_than_said(
@@ -115,7 +116,7 @@ def test_a_database_that_does_not_answer_is_waited_for_no_longer_than_said(
     before = signal.getsignal(signal.SIGALRM)
     monkeypatch.setattr(health, "overview", lambda using, **options: time.sleep(60))
     done = run("health", "--timeout", "0.2")
-    assert (done.code, done.out) == (1, "The database did not answer: no answer in 0.2 seconds\n")
+    assert (done.code, done.out) == (1, "The database did not answer: no answer in 0.2 seconds.\n")
     assert signal.getsignal(signal.SIGALRM) == before
 
 

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+from django.db import OperationalError, ProgrammingError
 
 from django_jobchains import queues, testing
 from django_jobchains.chains import enqueue
+from django_jobchains.console import status
 from django_jobchains.models import QueueState
 from django_jobchains.store import Store
 from tests.commands.conftest import Run
@@ -141,3 +143,20 @@ class TestQueues:
     )
     def test_wrong_words_are_an_error_that_says_what_to_do(self, run: Run, words: list[str], message: str) -> None:
         assert message in run(*words).error
+
+
+@pytest.mark.parametrize(
+    ("error", "has_hint"), [(ProgrammingError("no such table: x\nLINE 1"), True), (OperationalError("refused"), False)]
+)
+def test_a_database_error_is_one_line_that_says_what_to_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, has_hint: bool
+) -> None:
+    monkeypatch.setattr(status, "overview", lambda using: _raise(error))
+    done = run("status")
+    assert done.code == 1
+    assert done.error.startswith(f"The database says: {str(error).splitlines()[0]}.")
+    assert done.error.endswith("Has manage.py migrate been run?") == has_hint
+
+
+def _raise(error: Exception) -> None:
+    raise error

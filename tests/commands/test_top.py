@@ -99,5 +99,5 @@ def test_while_the_database_is_away_it_says_so_and_goes_on(
     monkeypatch.setattr("django.db.backends.base.base.BaseDatabaseWrapper.close", lambda self: None)
     stops_after(2)
     done = run("top")
-    assert done.notes == "The database is away, trying again: the server went away\n"
+    assert done.notes == "The database says: the server went away. Trying again.\n"
     assert done.out.count("0 workers") == 1
