@@ -6,6 +6,7 @@ from django_jobchains.console.screen import Screen
 from django_jobchains.console.tables import Cell, Column
 from django_jobchains.console.words import age, number
 from django_jobchains.overview import FailingType, Overview, QueueFacts, TypeFacts, WorkerFacts
+from django_jobchains.processors import get_registry
 
 Rows = list[list[Cell | str]]
 
@@ -99,13 +100,25 @@ def type_rows(overview: Overview, screen: Screen) -> Rows:
             _oldest(kind),
             number(kind.running),
             Cell(number(kind.failed), screen.paint_of("failed") if kind.failed else None),
-            Cell(str(kind.workers), None if kind.workers else screen.paint_of("failed")),
+            _workers(kind, screen),
             _capped(kind.scheduled, kind, overview),
             number(kind.blocked),
         ]
         for kind in overview.types
         if kind.due or kind.running or kind.failed or kind.scheduled or kind.blocked
     ]
+
+
+def _workers(kind: TypeFacts, screen: Screen) -> Cell:
+    if not kind.workers and is_completed_from_outside(kind.name):
+        return Cell("none needed")
+    return Cell(str(kind.workers), None if kind.workers else screen.paint_of("failed"))
+
+
+def is_completed_from_outside(type_name: str) -> bool:
+    """Whether this project declares the type without a processor."""
+    job_type = get_registry().job_types().get(type_name)
+    return job_type is not None and job_type.processor is None
 
 
 def failing_rows(failing: Sequence[FailingType]) -> Rows:

@@ -13,8 +13,8 @@ from django.db import Error as DatabaseError
 
 from django_jobchains.console import arguments
 from django_jobchains.console.subcommand import Call, Subcommand
-from django_jobchains.console.words import age, counted, first_line, number
-from django_jobchains.overview import Overview, QueueFacts, overview
+from django_jobchains.console.words import age, counted, number, said_by_database
+from django_jobchains.overview import COUNT_TO, Overview, QueueFacts, overview
 
 
 class Problem(NamedTuple):
@@ -47,10 +47,12 @@ class Health(Subcommand):
         found: Overview | None = None
         try:
             with _deadline(call["timeout"]):
-                found = overview(call.using)
+                found = overview(call.using, count_to=max(COUNT_TO, (call["max_backlog"] or 0) + 1))
             problems = list(_problems(found, call))
-        except (DatabaseError, TimeoutError) as error:
-            problems = [Problem("database", f"The database did not answer: {first_line(str(error))}")]
+        except DatabaseError as error:
+            problems = [Problem("database", said_by_database(error))]
+        except TimeoutError as error:
+            problems = [Problem("database", f"The database did not answer: {error}.")]
         _tell(found, problems, call)
         if problems:
             raise CommandError(f"not healthy: {counted(len(problems), 'problem')}")

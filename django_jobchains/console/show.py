@@ -166,9 +166,10 @@ class _Text:
         took = self._times.between(chain.created_at, chain.finished_at)
         facts = [status, f"{span(took or 0)}{'' if chain.finished_at else ' so far'}{repeated}"]
         inner = indent + "  "
-        if tree.step_count > 1:
+        if tree.step_count > 1 or tree.is_repeated:
             self._screen.line(" · ".join(facts), self._screen.paint_of(status), begin=f"{inner}{chain.type_name} ")
-        self._steps(tree, inner)
+        if not tree.is_repeated:
+            self._steps(tree, inner)
 
 
 class _Json:

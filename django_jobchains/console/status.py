@@ -36,8 +36,8 @@ def show(found: Overview, screen: Screen) -> None:
             screen.line() if place else None
             screen.heading(title)
             screen.table(columns, rows, "  ") if rows else screen.line(otherwise, begin="  ")
-    for number, warning in enumerate(warnings(found)):
-        screen.line() if not number else None
+    for place, warning in enumerate(warnings(found)):
+        screen.line() if not place else None
         screen.line(warning, screen.style.WARNING, begin="! ")
 
 
@@ -47,8 +47,9 @@ def warnings(found: Overview) -> list[str]:
             for worker in found.workers if worker.is_stale]  # fmt: skip
     told += [f"Worker {worker.id} has {counted(worker.stuck, 'slot')} held by handlers that do not stop."
              for worker in found.workers if worker.stuck]  # fmt: skip
-    told += [f"No worker runs {kind.name!r}, of which {counted(kind.due, 'job')} are due."
-             for kind in found.types if kind.due and not kind.workers and found.workers]  # fmt: skip
+    told += [f"No worker runs {kind.name!r}: {counted(kind.due, 'job')} due."
+             for kind in found.types if kind.due and not kind.workers and found.workers
+             and not facts.is_completed_from_outside(kind.name)]  # fmt: skip
     if not found.is_complete:
         told.append("There are more queues and types than are shown.")
     open_for = found.database.oldest_transaction_seconds or 0

@@ -16,7 +16,7 @@ from django_jobchains.console import arguments, facts
 from django_jobchains.console.screen import Screen
 from django_jobchains.console.subcommand import Call, Subcommand
 from django_jobchains.console.tables import Column, table
-from django_jobchains.console.words import counted, first_line, number, span
+from django_jobchains.console.words import counted, number, said_by_database, span
 from django_jobchains.overview import Overview, overview
 
 #: Running jobs that are looked at, and that are shown: those that run for longest.
@@ -131,7 +131,7 @@ def _snapshots(call: Call) -> Iterator[Snapshot | str]:
             yield snapshot(call.using)
         except DatabaseError as error:
             connections[call.using].close()
-            yield f"The database is away, trying again: {first_line(str(error))}"
+            yield f"{said_by_database(error)} Trying again."
 
 
 def _has_rich() -> bool:

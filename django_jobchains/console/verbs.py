@@ -49,7 +49,8 @@ def targets_of(ids: Sequence[UUID], using: str) -> list[Target]:
 
 
 class Verb(Subcommand):
-    #: As in "3 chains retried".
+    #: As in "3 jobs retried".
+    noun: ClassVar[str] = "job"
     participle: ClassVar[str]
     #: Why some were left as they are.
     otherwise: ClassVar[str]
@@ -85,7 +86,7 @@ class Verb(Subcommand):
         if screen.is_json:
             screen.json({self.participle.replace(" ", "_"): sorted(changed), "asked": asked})
         elif changed:
-            screen.line(f"{counted(len(changed), 'job')} {self.participle}.", screen.style.SUCCESS)
+            screen.line(f"{counted(len(changed), self.noun)} {self.participle}.", screen.style.SUCCESS)
         if not changed:
             raise CommandError(f"Nothing {self.participle}: {self.otherwise}.")
         if len(changed) < asked and not screen.is_json:
@@ -107,6 +108,7 @@ class Retry(Verb):
 class Cancel(Verb):
     name = "cancel"
     help = "cancels chains; a running job is asked to stop"
+    noun = "chain"
     participle = "cancelled"
     otherwise = "what has ended stays as it is"
 
@@ -128,6 +130,7 @@ class RunNow(Verb):
 class Delete(Verb):
     name = "delete"
     help = "deletes chains with all that is theirs, all of them or none"
+    noun = "chain"
     participle = "deleted"
     otherwise = "they are gone"
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
+from django.db import Error as DatabaseError
+from django.db import ProgrammingError, connections
 from django.utils import timezone
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -53,6 +54,13 @@ def shortened(value: Any, most: int = 100) -> str:
 def first_line(text: str | None) -> str:
     lines = (text or "").strip().splitlines()
     return lines[0] if lines else ""
+
+
+def said_by_database(error: DatabaseError) -> str:
+    """An error of the database on a line, with what to do where that is known."""
+    text = first_line(str(error)).rstrip(".")
+    is_unmigrated = isinstance(error, ProgrammingError) or "no such table" in text
+    return f"The database says: {text}.{' Has manage.py migrate been run?' if is_unmigrated else ''}"
 
 
 def as_json(value: Any) -> Any:

@@ -21,7 +21,7 @@ from django_jobchains.console.subcommand import Call, Subcommand
 from django_jobchains.console.top import Top
 from django_jobchains.console.types import Types
 from django_jobchains.console.verbs import Cancel, Delete, Retry, RunNow
-from django_jobchains.console.words import Times, first_line
+from django_jobchains.console.words import Times, said_by_database
 
 SUBCOMMANDS: tuple[type[Subcommand], ...] = (
     Status,
@@ -68,7 +68,7 @@ class Command(BaseCommand):
         except KeyboardInterrupt as error:
             raise CommandError("Stopped. What was done stays.", returncode=130) from error
         except DatabaseError as error:
-            raise CommandError(f"The database says: {first_line(str(error))} Is it migrated?") from error
+            raise CommandError(said_by_database(error)) from error
 
     def _run(self, options: dict[str, Any]) -> None:
         using = _alias(options["database"])

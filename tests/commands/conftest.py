@@ -1,0 +1,87 @@
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.management import CommandError, call_command
+
+from django_jobchains.processors import Backoff, Lease, Processors, Registry, RunningJob
+from django_jobchains.store import Store, get_store
+from tests.interventions.chains_at import mail, ship
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a call wrote, and its exit code with the line of the error."""
+
+    out: str
+    notes: str
+    code: int
+    error: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def store() -> Store:
+    """The store of the database the suite runs on; the test itself marks its access to it."""
+    return get_store()
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Calls ``manage.py jobchains`` in this process; ``width`` is of the terminal, ``stdin`` what is read there."""
+
+    def run(*words: object, width: int | None = None, stdin: str = "", **options: Any) -> Done:
+        monkeypatch.setenv("COLUMNS", str(width or ""))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        out, errors = io.StringIO(), io.StringIO()
+        code, error = 0, ""
+        try:
+            call_command("jobchains", *map(str, words), stdout=out, stderr=errors, **options)
+        except CommandError as problem:
+            code, error = problem.returncode, str(problem)
+        return Done(out.getvalue(), errors.getvalue(), code, error)
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """With two types that are declared only, and a slice of three processors."""
+    registry = Registry()
+    registry.declared = {ship.name: ship, mail.name: mail}
+    registry.add(_slice())
+    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    return registry
+
+
+def _slice() -> Processors:
+    part = Processors(backoff=Backoff(1, 2, 8, 0), queue="bank")
+
+    @part.register("shop.charge", continues_with=["shop.receipt"], max_attempts=3, lease=Lease(30), priority=5)
+    def charge(job: RunningJob[int]) -> int:
+        return job.input
+
+    @part.register("shop.receipt", entry=False, mode="atomic", queue="post", fail_on=ValueError)
+    def receipt(job: RunningJob[Any]) -> None:
+        return None
+
+    @part.register("shop.plain")
+    def plain(job: RunningJob[Any]) -> dict[str, int]:
+        return {}
+
+    return part

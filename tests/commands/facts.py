@@ -1,0 +1,23 @@
+"""Workers and a backlog, as ``status``, ``health`` and ``top`` find them."""
+
+from typing import Any
+
+from django_jobchains.store import Beat, Store
+
+
+def worker(store: Store, name: str = "mail:7:abc", **changes: Any) -> None:
+    beat: dict[str, Any] = {
+        "worker": name,
+        "host": "host",
+        "pid": 7,
+        "version": "0.1.0",
+        "slots": 10,
+        "busy": 3,
+        "stuck": 0,
+        "queues": None,
+        "type_names": ("shop.plain", "shop.charge"),
+        "is_stopping": False,
+        "up_seconds": 7_300.0,
+        "heartbeat_seconds": 10.0,
+    }
+    store.beat(Beat(**{**beat, **changes}))

@@ -1,0 +1,156 @@
+"""``manage.py jobchains`` as a process: exit codes, pipes, and a terminal that is clean afterwards."""
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.interventions.chains_at import completed, failed, running, ship
+from tests.store.connections import committing
+from tests.store.jobs import Store
+
+pytestmark = [committing, pytest.mark.slow]
+
+COMMAND = [sys.executable, "-W", "error", "-m", "django", "jobchains"]
+DEADLINE_SECONDS = 60
+
+
+def environment() -> dict[str, str]:
+    root = str(Path(__file__).parents[2])
+    return {
+        **{name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")},
+        "PYTHONPATH": root,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "TERM": "xterm-256color",
+    }
+
+
+def run(*words: object, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*COMMAND, *map(str, words)],
+        env=environment(),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+
+
+def test_exit_codes_are_0_for_done_1_for_not_and_2_for_wrong_words(store: Store) -> None:
+    chain = failed(store)
+    shown = run("list", "--format", "ids")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"{chain.id}\n", "")
+    retried = run("retry", "-", stdin=shown.stdout)
+    assert (retried.returncode, retried.stdout) == (0, "1 job retried.\n")
+    again = run("retry", chain.id)
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr == "CommandError: Nothing retried: only what failed or was cancelled is retried.\n"
+    wrong = run("retry", "4711")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.splitlines()[-1].endswith("give the UUID of a chain or job, whole, as 'list' shows it")
+
+
+def test_a_reader_that_goes_away_is_no_traceback(store: Store) -> None:
+    completed(store)
+    with subprocess.Popen(
+        [*COMMAND, "top", "--interval", "0"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(DEADLINE_SECONDS) == 0
+        assert process.stderr.read() == b""
+
+
+class OnTerminal:
+    """A command on a terminal of a size; what it wrote."""
+
+    def __init__(self, leader: int, process: "subprocess.Popen[bytes]") -> None:
+        self._leader = leader
+        self.process = process
+        self.written = b""
+
+    def until(self, text: bytes) -> None:
+        self._read(lambda: text in self.written)
+
+    def end(self) -> int:
+        self._read(lambda: self.process.poll() is not None)
+        self._read(lambda: False, seconds=0.2)
+        return self.process.wait(DEADLINE_SECONDS)
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._leader, b"\x03")
+
+    def _read(self, is_enough: "object", seconds: float = DEADLINE_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_enough():  # type: ignore[operator]
+            if time.monotonic() > deadline:
+                assert seconds < 1, f"Not written in time: {self.written!r}"
+                return
+            if select.select([self._leader], [], [], 0.05)[0]:
+                with suppress(OSError):  # the other end is closed
+                    self.written += os.read(self._leader, 65_536)
+
+
+@contextmanager
+def on_terminal(columns: int, *words: str) -> Iterator[OnTerminal]:
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen(
+        [*COMMAND, *words], env=environment(), stdin=follower, stdout=follower, stderr=follower,
+        preexec_fn=lambda: _take_terminal(follower), close_fds=True,
+    )  # fmt: skip
+    os.close(follower)
+    try:
+        yield OnTerminal(leader, process)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(leader)
+
+
+def _take_terminal(follower: int) -> None:
+    os.setsid()
+    fcntl.ioctl(follower, termios.TIOCSCTTY, 0)
+
+
+def test_on_a_terminal_lines_are_as_wide_as_it_and_painted(store: Store) -> None:
+    chain = failed(store)
+    with on_terminal(64, "list") as terminal:
+        assert terminal.end() == 0
+    text = terminal.written.decode()
+    assert str(chain.id) in text
+    assert "\x1b[31;1mfailed\x1b[0m" in text
+    assert max(len(line) for line in _plain(text).splitlines()) <= 64
+
+
+def test_top_is_live_and_leaves_the_terminal_as_it_was(store: Store) -> None:
+    chain = running(store)
+    with on_terminal(100, "top", "--interval", "0.1") as terminal:
+        terminal.until(str(chain.id).encode())
+        ship.enqueue()
+        terminal.until(b"1 job due")
+        terminal.press_ctrl_c()
+        assert terminal.end() == 0
+    written = terminal.written
+    assert written.startswith(b"\x1b[?1049h")
+    assert written.rindex(b"\x1b[?1049l") > written.rindex(b"\x1b[?1049h")
+    assert written.rindex(b"\x1b[?25h") > written.rindex(b"\x1b[?25l")
+    assert b"Traceback" not in written
+
+
+def _plain(text: str) -> str:
+    import re
+
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)

@@ -1,0 +1,162 @@
+"""``status`` and ``queues``: workers, queues with their backlog, types that fail; and what is said about queues."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import OperationalError, ProgrammingError
+
+from django_jobchains import queues, testing
+from django_jobchains.chains import enqueue
+from django_jobchains.console import status
+from django_jobchains.models import QueueState
+from django_jobchains.store import Store
+from tests.commands.conftest import Run
+from tests.commands.facts import worker
+from tests.interventions.chains_at import attempt, failed, mail, pending, running
+from tests.store.jobs import failed_try
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def clock() -> Iterator[testing.Clock]:
+    with testing.clock() as clock:
+        yield clock
+
+
+def row_of(out: str, name: str) -> list[str]:
+    [line] = [line for line in out.splitlines() if line.strip().startswith(f"{name} ")]
+    return line.split()
+
+
+def test_where_nothing_is_it_says_so(run: Run) -> None:
+    done = run("status")
+    assert done.code == 0
+    assert "No worker runs: manage.py run_jobworker" in done.out
+    assert "No job waits or runs." in done.out
+    assert "Failed" not in done.out
+
+
+def test_workers_show_what_they_do(run: Run, store: Store) -> None:
+    worker(store)
+    worker(store, "idle:8:def", busy=0, queues=("mail", "bank"))
+    worker(store, "late:9:fed", is_stopping=True)
+    worker(store, "hung:9:fed", stuck=2)
+    out = run("status").out
+    assert " ".join(row_of(out, "mail:7:abc")) == "mail:7:abc 3 of 10 running 0 s ago 2 h every 2 0.1.0"
+    assert " ".join(row_of(out, "idle:8:def")) == "idle:8:def 0 of 10 idle 0 s ago 2 h mail, bank 2 0.1.0"
+    assert "stopping" in row_of(out, "late:9:fed")
+    assert "! Worker hung:9:fed has 2 slots held by handlers that do not stop." in out
+
+
+def test_a_worker_that_is_silent_is_stale_and_a_warning(run: Run, store: Store, clock: testing.Clock) -> None:
+    worker(store)
+    clock.advance(50)
+    out = run("status").out
+    assert "stale" in row_of(out, "mail:7:abc")
+    assert "! Worker mail:7:abc has not been heard of for 50 s." in out
+
+
+def test_queues_and_types_show_what_waits_and_runs(run: Run, store: Store, clock: testing.Clock) -> None:
+    running(store)
+    enqueue("shop.charge", 1)
+    clock.advance(200)
+    worker(store)
+    enqueue("shop.charge", 2)
+    enqueue("shop.charge", 3, delay=600)
+    mail.enqueue(queue="quiet", blockers=[enqueue("shop.plain")])
+    out = run("status").out
+    assert row_of(out, "bank") == ["bank", "3", "3", "min", "0", "open", "1", "0"]
+    assert row_of(out, "default") == ["default", "0", "1", "open", "0", "0"]
+    assert row_of(out, "quiet") == ["quiet", "0", "0", "open", "0", "1"]
+    assert row_of(out, "shop.charge") == ["shop.charge", "2", "3", "min", "0", "0", "1", "1", "0"]
+
+
+def test_what_nobody_runs_is_a_warning_but_not_what_is_completed_from_outside(run: Run, store: Store) -> None:
+    worker(store, type_names=("shop.charge",))
+    enqueue("shop.plain")
+    mail.enqueue()
+    out = run("status").out
+    assert "! No worker runs 'shop.plain': 1 job due." in out
+    assert "No worker runs 'shop.mail'" not in out
+    assert row_of(out, "shop.mail")[-5:-2] == ["0", "none", "needed"]
+
+
+def test_types_that_fail_show_how_often_and_the_last_error(run: Run, store: Store) -> None:
+    for text in ("first", "second"):
+        store.fail([failed_try(attempt(store, pending(store)), error=f"Error: {text}\nmore")])
+    out = run("status").out
+    section = out[out.index("Failed in the last day") :]
+    assert row_of(section, "shop.ship") == ["shop.ship", "2", "2", "0", "s", "ago", "Error:", "second"]
+    assert "more" not in section
+
+
+def test_json_has_all_of_it(run: Run, store: Store) -> None:
+    worker(store)
+    failed(store)
+    pending(store)
+    found = run("status", "--format", "json").json
+    assert {"workers", "queues", "types", "failing", "database", "due", "warnings"} <= found.keys()
+    assert found["workers"][0]["id"] == "mail:7:abc"
+    assert found["workers"][0]["heartbeat_at"].endswith("Z")
+    assert [(queue["name"], queue["due"]) for queue in found["queues"]] == [("default", 1)]
+    assert found["failing"][0]["last_error"] == "Boom: no"
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_it_is_as_wide_as_the_terminal(run: Run, store: Store, width: int) -> None:
+    worker(store, "a-very-long-name-of-a-host.example.com:12345:0123456789ab", queues=("one", "two", "three"))
+    store.fail([failed_try(attempt(store, pending(store)), error="Error: " + "long " * 50)])
+    pending(store)
+    assert max(map(len, run("status", width=width).lines)) <= width
+
+
+class TestQueues:
+    def test_a_queue_is_paused_and_resumed(self, run: Run) -> None:
+        assert run("pause", "mail", "bank", "mail").out == "mail, bank paused.\n"
+        assert {state.name for state in queues.states()} == {"mail", "bank"}
+        assert "paused" in row_of(run("queues").out, "mail")
+        assert run("resume", "mail", "bank", "--format", "json").json == {"resumed": ["mail", "bank"]}
+        assert queues.states() == []
+
+    def test_a_queue_is_limited_and_not_limited_any_more(self, run: Run) -> None:
+        assert run("limit", "mail", "2").out == "mail: 2 slots of each worker.\n"
+        assert QueueState.objects.get().slot_limit == 2
+        assert run("queues", "--format", "json").json["queues"][0]["slot_limit"] == 2
+        assert row_of(run("queues").out, "mail")[-6:-2] == ["2", "slots", "a", "worker"]
+        assert run("limit", "mail", "none").out == "mail: no limit.\n"
+        assert queues.states() == []
+
+    def test_where_nothing_is_it_says_so(self, run: Run) -> None:
+        assert run("queues").out == "No job waits or runs, and no queue is paused or limited.\n"
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["pause"], "required: QUEUE"),
+            (["pause", ""], "is no queue name: 1 to 100 printable characters"),
+            (["resume", "x" * 101], "is no queue name"),
+            (["limit", "mail"], "required: N|none"),
+            (["limit", "mail", "0"], "'0' must be a whole number from 1"),
+            (["limit", "mail", "many"], "'many' must be a whole number from 1"),
+        ],
+    )
+    def test_wrong_words_are_an_error_that_says_what_to_do(self, run: Run, words: list[str], message: str) -> None:
+        assert message in run(*words).error
+
+
+@pytest.mark.parametrize(
+    ("error", "has_hint"), [(ProgrammingError("no such table: x\nLINE 1"), True), (OperationalError("refused"), False)]
+)
+def test_a_database_error_is_one_line_that_says_what_to_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, has_hint: bool
+) -> None:
+    monkeypatch.setattr(status, "overview", lambda using: _raise(error))
+    done = run("status")
+    assert done.code == 1
+    assert done.error.startswith(f"The database says: {str(error).splitlines()[0]}.")
+    assert done.error.endswith("Has manage.py migrate been run?") == has_hint
+
+
+def _raise(error: Exception) -> None:
+    raise error
