@@ -74,6 +74,10 @@ class HeldLeases:
         with self._lock:
             return [holding.lease for holding in self._holdings.values()]
 
+    def connect(self) -> None:
+        """Gets a connection before there is something to renew: the slots might take the last one."""
+        self._store.connection.ensure_connection()
+
     def renew_due(self) -> dict[AttemptKey, str]:
         """Renews in one statement what is due; aborts what was lost, and returns it with the reasons.
 

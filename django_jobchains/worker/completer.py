@@ -81,6 +81,7 @@ class Completer:
 
     def step(self) -> None:
         """Gathers a batch and writes it. After an error what is left of the batch is tried again."""
+        self._store.connection.ensure_connection()  # in time: the slots might take the last one
         if not self._batch:
             self._gather()
         if self._batch:

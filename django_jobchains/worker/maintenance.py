@@ -138,6 +138,7 @@ class LeaseKeeper:
             return False
 
     def step(self) -> None:
+        self._leases.connect()
         self._report(self._leases.renew_due())
         seconds = self._check_if_asked()
         with waiting():

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from django_jobchains.attempts import Outcome
+from django_jobchains.hygiene import close_all
 from django_jobchains.worker.lanes import AnyAttempt
 from django_jobchains.worker.threads import OwnedThread
 
@@ -17,6 +18,8 @@ AHEAD_SECONDS = 0.02
 MOST_AHEAD = 100
 #: A claimed job that waited so long for a slot is handed back: others may be idle.
 PATIENCE_SECONDS = 0.5
+#: A slot that had nothing to do for so long closes its connections: somebody else may need them more.
+IDLE_SECONDS = 30.0
 #: Weight of the newest attempt in the average.
 NEWEST_SHARE = 0.1
 
@@ -32,6 +35,8 @@ class Slot:
         self.thread = OwnedThread(f"slot-{number}", self._step, worker=worker, give_up=give_up)
 
     def _step(self) -> None:
+        if not self._slots.has_work_within(IDLE_SECONDS):
+            close_all()
         if self._slots.next(self):
             try:
                 self._run(self.attempt)  # type: ignore[arg-type]
@@ -195,6 +200,11 @@ class Slots:
             self._replace(waiting)
 
     # What slots do
+
+    def has_work_within(self, seconds: float) -> bool:
+        """Whether there is something to do, or to end, in this time."""
+        with self._changed:
+            return bool(self._changed.wait_for(lambda: self._queue or self._closed, seconds))
 
     def next(self, slot: Slot) -> bool:
         """Waits until the slot has an attempt to run; False when it is to end."""

@@ -123,7 +123,7 @@ class Work:
         """More and more, so that each part has something to do; how often."""
         deadline = time.monotonic() + seconds
         times = 0
-        while not event.wait(0.1) and time.monotonic() < deadline:
+        while not event.wait(0.05) and time.monotonic() < deadline:
             self.enqueue()
             times += 1
         return times

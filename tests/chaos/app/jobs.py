@@ -26,6 +26,14 @@ def write(job: RunningJob[float]) -> int:
         return os.getpid()
 
 
+@processors.register("chaos.slow_write")
+def slow_write(job: RunningJob[float]) -> None:
+    """As ``chaos.write``, but its transaction takes the time."""
+    with job.complete():
+        note(job, "written")
+        time.sleep(job.input)
+
+
 @processors.register("chaos.step", continues_with=["chaos.step"])
 def step(job: RunningJob[int]) -> Any:
     """A chain: one effect a step."""

@@ -1,0 +1,187 @@
+"""The server ends what takes too long, and has fewer connections than the worker wants."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, connections, transaction
+
+from django_jobchains import chains
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import Processors
+from tests.chaos.app import jobs
+from tests.chaos.cluster import ALIAS, Server, cluster, reconnect, server, start_process
+from tests.chaos.oracle import assert_invariants
+from tests.shop.models import Effect
+from tests.worker.fixtures import StartWorker, events, make_worker, processors, registry, start_worker
+from tests.worker.processes import StartProcess, WorkerProcess
+from tests.worker.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
+
+__all__ = ("cluster", "events", "make_worker", "processors", "registry", "server", "start_process", "start_worker")
+
+#: What stopping may take beyond the handlers'.
+LAST_WORDS = 3.0
+#: This one, and those of a worker's own threads.
+OTHER_SESSIONS = 1 + 6
+TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+
+def execute(statement: str) -> None:
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute(statement)
+
+
+def end_other_sessions() -> None:
+    execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+
+def until_all_completed(process: WorkerProcess, seconds: float = 60) -> None:
+    def facts() -> Any:
+        left = Job.objects.using(ALIAS).incomplete()
+        return list(left.values_list("type_name", "status", "attempt", "crashes", "last_error")[:5]), process.output[
+            -3_000:
+        ]
+
+    until(lambda: not Job.objects.using(ALIAS).exclude(status="completed").exists(), seconds, facts)
+
+
+def assert_ends_well(process: WorkerProcess) -> None:
+    assert process.is_alive, process.output
+    process.signal(signal.SIGTERM)
+    assert process.wait(LAST_WORDS) == 0
+
+
+@contextmanager
+def short(timeout: str) -> Iterator[None]:
+    """In every session of others."""
+    execute(f"ALTER DATABASE postgres SET {timeout} = '200ms'")
+    end_other_sessions()
+    try:
+        yield
+    finally:
+        execute(f"ALTER DATABASE postgres RESET {timeout}")
+        end_other_sessions()
+
+
+@contextmanager
+def locked(table: str) -> Iterator[None]:
+    with transaction.atomic(using=ALIAS):
+        execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+def test_a_worker_outlives_statements_locks_and_transactions_that_are_cut_short(
+    cluster: Server, start_process: StartProcess
+) -> None:
+    chains.enqueue_many([jobs.write.item(0.02) for _ in range(300)], using=ALIAS)
+    chains.enqueue_many([jobs.attempt.item(0.02) for _ in range(100)], using=ALIAS)
+    process = start_process("--slots", "4").until_ready()
+    for timeout in TIMEOUTS:
+        with short(timeout):
+            chains.enqueue_many([jobs.slow_write.item(0.5, priority=1) for _ in range(4)], using=ALIAS)
+            for table in (Job._meta.db_table, Effect._meta.db_table):
+                with locked(table):
+                    time.sleep(0.5)
+                time.sleep(0.3)
+    until_all_completed(process)
+    errors = " ".join(FailedAttempt.objects.using(ALIAS).values_list("error", flat=True)) + process.output
+    for words in ("statement timeout", "lock timeout", "idle-in-transaction timeout"):
+        assert words in errors
+    assert_invariants(ALIAS)
+    assert_ends_well(process)
+
+
+@pytest.fixture
+def crowded(cluster: Server) -> Iterator[Server]:
+    """Ten connections, for everybody."""
+    execute("ALTER SYSTEM SET max_connections = 10")
+    restart(cluster)
+    try:
+        yield cluster
+    finally:
+        reconnect()
+        execute("ALTER SYSTEM RESET max_connections")
+        restart(cluster)
+
+
+def restart(cluster: Server) -> None:
+    reconnect()
+    cluster.restart("fast")
+
+
+def test_a_worker_works_with_the_connections_it_gets(crowded: Server, start_process: StartProcess) -> None:
+    """It wants more than twice as many as there are. Whoever has one may go on to enqueue."""
+    chains.enqueue_many([jobs.write.item(0.02) for _ in range(100)], using=ALIAS)
+    process = start_process("--slots", "20")
+    until(lambda: "too many clients" in process.output or failures(), 20, lambda: process.output)
+    for _ in range(50):
+        jobs.write.enqueue(0.0, using=ALIAS)
+        jobs.attempt.enqueue(0.0, using=ALIAS)
+    until_all_completed(process)
+    assert_invariants(ALIAS)
+    assert_ends_well(process)
+
+
+def failures() -> bool:
+    return FailedAttempt.objects.using(ALIAS).filter(error__contains="too many clients").exists()
+
+
+def test_a_worker_without_any_connection_waits_for_one_and_ends_in_time(
+    crowded: Server, start_process: StartProcess
+) -> None:
+    chain = jobs.write.enqueue(0.0, using=ALIAS)
+    with all_taken():
+        process = start_process()
+        until(lambda: "trying again" in process.output, 20, lambda: process.output)
+        stopped = start_process("--shutdown-timeout", "1")
+        until(lambda: "trying again" in stopped.output, 20, lambda: stopped.output)
+        since = time.monotonic()
+        stopped.signal(signal.SIGTERM)
+        assert stopped.wait() == 0
+        assert time.monotonic() - since < LAST_WORDS
+    until_all_completed(process)
+    assert chain.refresh().status == "completed"
+    assert_ends_well(process)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_slots_that_have_nothing_to_do_leave_their_connections_to_others(
+    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_jobchains.worker.slots.IDLE_SECONDS", 0.3)
+    write = processors.register("chaos.write")(lambda job: Job.objects.count() and None)
+    start_worker(slots=8)
+    for _ in range(2):
+        chains.enqueue_many([write.item() for _ in range(50)])
+        until(lambda: not Job.objects.incomplete().exists())
+        until(lambda: sessions() <= OTHER_SESSIONS)
+
+
+def sessions() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])
+
+
+@contextmanager
+def all_taken() -> Iterator[None]:
+    taken: list[Any] = []
+    try:
+        with pytest.raises(psycopg.OperationalError, match="too many clients"):
+            while True:
+                other = connections[ALIAS].copy()
+                other.connect()
+                taken.append(other)
+        yield
+    finally:
+        for other in taken:
+            other.close()
