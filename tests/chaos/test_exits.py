@@ -1,0 +1,74 @@
+"""A worker ends in time, with the right code and without a word of complaint, whatever it is doing."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.models import FailedAttempt, Job
+from tests.chaos.app import jobs
+from tests.chaos.lasting import lasting
+from tests.chaos.oracle import assert_invariants
+from tests.worker.processes import StartProcess, WorkerProcess
+from tests.worker.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(lasting(0) + 120)]
+
+SHUTDOWN_SECONDS = 0.5
+#: What stopping may take beyond its timeout.
+LAST_WORDS = 3.0
+#: From the start of the process: in which it imports, connects, claims, and works.
+LATEST_SIGNAL_SECONDS = 1.6
+
+
+def has_started(process: WorkerProcess) -> bool:
+    """From here on it handles signals itself."""
+    return "Worker " in process.output
+
+
+def assert_ended_well(process: WorkerProcess, *, was_started: bool) -> None:
+    since = time.monotonic()
+    code = process.wait()
+    assert time.monotonic() - since < SHUTDOWN_SECONDS + LAST_WORDS
+    if was_started or has_started(process):
+        assert code == 0, process.output
+        assert "Stopped" in process.output
+    if code == 0:
+        for word in ("Traceback", "Error", "Exception", "Fatal"):
+            assert word not in process.output, process.output
+
+
+def test_a_worker_that_is_told_to_stop_at_any_moment_ends_clean(start_process: StartProcess) -> None:
+    chance = random.Random(8)
+    until_then = time.monotonic() + lasting(6)
+    while time.monotonic() < until_then:
+        chains.enqueue_many([jobs.write.item(chance.random() / 20) for _ in range(20)])
+        chains.enqueue_many([jobs.attempt.item(chance.random() / 20) for _ in range(20)])
+        process = start_process("--slots", "4", "--shutdown-timeout", str(SHUTDOWN_SECONDS))
+        time.sleep(chance.random() * LATEST_SIGNAL_SECONDS)
+        was_started = has_started(process)
+        process.signal(chance.choice([signal.SIGTERM, signal.SIGINT]))
+        if chance.random() < 0.5:
+            time.sleep(chance.random() / 10)
+            process.signal(chance.choice([signal.SIGTERM, signal.SIGINT]))
+        assert_ended_well(process, was_started=was_started)
+        assert not Job.objects.with_status("running").exists()
+    run_through(start_process, "--burst")
+    assert not FailedAttempt.objects.exists()
+    assert set(Job.objects.values_list("attempt", flat=True)) == {1}
+    assert_invariants()
+
+
+def test_a_worker_that_is_through_ends_clean(start_process: StartProcess) -> None:
+    for options in (["--burst"], ["--max-jobs", "5"], ["--burst", "--slots", "1"]):
+        chains.enqueue_many([jobs.write.item(0.0) for _ in range(10)])
+        run_through(start_process, *options)
+    assert_invariants()
+
+
+def run_through(start_process: StartProcess, *options: str) -> None:
+    process = start_process(*options)
+    until(lambda: not process.is_alive, 60, lambda: process.output)
+    assert_ended_well(process, was_started=True)
