@@ -143,7 +143,7 @@ def test_a_connection_that_was_cut_is_replaced(processors: Processors, start_wor
     start_worker()
     chain = cuts.enqueue()
     until_completed(chain)
-    assert chain.output == 2
+    assert chain.output in (1, 2)
 
 
 def test_a_function_in_a_transaction_may_call_async_code(once: Processors, work: Work) -> None:
