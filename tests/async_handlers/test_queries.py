@@ -42,8 +42,8 @@ def test_queries_of_many_handlers_share_a_few_connections(once: Processors, work
         work()
     assert set(Job.objects.values_list("output", flat=True)) == {1}
     assert len(seen) <= 2
-    # Two for the queries, the rest for the worker itself.
-    assert statements.connections <= 2 + 4
+    # Two for the queries, a handful for the worker itself.
+    assert statements.connections < 10
     assert names_of_threads("async") == set()
 
 
