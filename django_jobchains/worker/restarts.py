@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 #: A process that lived so long has not ended early.
 SETTLED_SECONDS = 10.0
-#: The waits before what ended early is started again.
+#: The waits before what ended early is started again: no busy loop, but not long either, as it does not work meanwhile.
 FIRST_WAIT_SECONDS = 0.5
-LAST_WAIT_SECONDS = 30.0
+LAST_WAIT_SECONDS = 5.0
 #: When every process failed to start so often in a row, a person has to look.
 MOST_FAILED_STARTS = 5
 
