@@ -21,7 +21,7 @@ from django_jobchains.exceptions import (
     PhaseError,
     RescheduleJob,
 )
-from django_jobchains.middleware import around
+from django_jobchains.middleware.hooks import around
 from django_jobchains.phases import AttemptPhases
 from django_jobchains.policies import AttemptPolicy
 from django_jobchains.processors import Processor, Registry

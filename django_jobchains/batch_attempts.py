@@ -13,7 +13,7 @@ from django_jobchains.attempts import Attempt, Ending, Outcome
 from django_jobchains.batches import Batch, BatchJob, BatchSignal
 from django_jobchains.context import unbind
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
-from django_jobchains.middleware import around
+from django_jobchains.middleware.hooks import around
 from django_jobchains.models import Chain, JobBlocker
 from django_jobchains.own_statements import own
 from django_jobchains.phases import AttemptPhases

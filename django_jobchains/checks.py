@@ -10,7 +10,7 @@ from django.db import connections
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import RegistryError
-from django_jobchains.middleware import required_kinds
+from django_jobchains.middleware.required import required_kinds
 from django_jobchains.network import missing_options
 from django_jobchains.notifications import get_notifier
 from django_jobchains.processors import Registry, get_registry
@@ -54,7 +54,7 @@ def _without_middleware(registry: Registry) -> Iterator[CheckMessage]:
         return
     if lacks:
         hint = "Add it: Processors(middleware=[…]). A worker that would run these slices does not start."
-        yield checks.Warning(f"Required middleware is missing: {lacks}.", hint=hint, id="jobchains.W002")
+        yield checks.Warning(f"Required middleware is missing: {lacks}.", hint=hint, id="jobchains.W003")
 
 
 def _unknown_names(types: dict[str, Any]) -> Iterator[CheckMessage]:

@@ -9,7 +9,7 @@ from django.db import Error, OperationalError, transaction
 from django_jobchains.exceptions import LeaseLost, PhaseError
 from django_jobchains.hygiene import ThreadConnections, discard, is_broken
 from django_jobchains.job_types import new_continuation
-from django_jobchains.middleware import Hook, around
+from django_jobchains.middleware.hooks import Hook, around
 from django_jobchains.models import Chain, JobBlocker
 from django_jobchains.own_statements import own
 from django_jobchains.policies import Lease

@@ -37,7 +37,8 @@ from django_jobchains.job_types import (
     first_annotation,
     plain_function,
 )
-from django_jobchains.middleware import Middleware, checked_middleware, described, lacking
+from django_jobchains.middleware.hooks import Middleware, checked_middleware
+from django_jobchains.middleware.required import described, lacking
 from django_jobchains.policies import Backoff, Lease, Policy, RetryRule
 from django_jobchains.running import AbortSignal, Continuation, RunningJob
 

@@ -4,20 +4,8 @@ Your own is a subclass of ``Middleware`` with the hooks it needs, each a context
 """
 
 from django_jobchains.middleware.actor_context import ActorContext
-from django_jobchains.middleware.hooks import Hook, Middleware, around, checked_middleware
+from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.middleware.log_context import LogContext
 from django_jobchains.middleware.query_budget import QueryBudget
-from django_jobchains.middleware.required import described, lacking, required_kinds
 
-__all__ = (
-    "ActorContext",
-    "Hook",
-    "LogContext",
-    "Middleware",
-    "QueryBudget",
-    "around",
-    "checked_middleware",
-    "described",
-    "lacking",
-    "required_kinds",
-)
+__all__ = ("ActorContext", "LogContext", "Middleware", "QueryBudget")

@@ -16,7 +16,8 @@ from django.db import connections
 
 from django_jobchains.conf import get_settings
 from django_jobchains.ids import new_id
-from django_jobchains.middleware import Middleware, required_kinds
+from django_jobchains.middleware import Middleware
+from django_jobchains.middleware.required import required_kinds
 from django_jobchains.policies import AttemptPolicy, Backoff, Lease, Policy, resolve
 from django_jobchains.processors import Registry, get_registry
 from django_jobchains.store import get_store

@@ -114,12 +114,12 @@ def test_e007_required_middleware_that_is_none(registry: Registry) -> None:
     assert "'no.such.Middleware' cannot be imported" in message.msg
 
 
-def test_w002_a_slice_without_required_middleware(registry: Registry) -> None:
+def test_w003_a_slice_without_required_middleware(registry: Registry) -> None:
     part = Processors()
     part.register("shop.charge")(lambda job: None)
     registry.add(part)
     with override_settings(JOBCHAINS={"REQUIRED_MIDDLEWARE": ["django_jobchains.middleware.ActorContext"]}):
         (message,) = found()
     assert isinstance(message, checks.Warning)
-    assert message.id == "jobchains.W002"
+    assert message.id == "jobchains.W003"
     assert "the slice with shop.charge lacks django_jobchains.middleware.actor_context.ActorContext" in message.msg
