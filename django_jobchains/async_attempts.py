@@ -16,6 +16,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, Unpack
 from django_jobchains.attempts import Attempt, Ending, Outcome
 from django_jobchains.context import unbind
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
+from django_jobchains.hygiene import close_all
 from django_jobchains.middleware.hooks import around
 from django_jobchains.models import Chain
 from django_jobchains.phases import AttemptPhases
@@ -115,7 +116,6 @@ class AsyncAttempt(Attempt):
             if self._is_loop_dead:  # there is nothing to wait on any more
                 raise
             outcome = await self._anot_completed(error)
-        await self.async_phases.release()
         self.signal.listeners.clear()
         outcome.seconds = time.perf_counter() - started
         return outcome
@@ -252,8 +252,7 @@ class AsyncPhases:
             thread = self.thread = self.thread or await self._threads.borrow()
             future = thread.call(partial(self._use, function, is_new=is_new))
             was_cancelled = await settled(future)
-            if not self._phases.is_open:
-                self._give_back()
+            self._give_back_unless_open()
             if was_cancelled:
                 raise asyncio.CancelledError
             return future.result().get()
@@ -273,17 +272,10 @@ class AsyncPhases:
         """Calls a function on the thread that has the transaction, whatever happens to the task."""
         if self.thread is None:
             raise PhaseError("The attempt was given up, its transaction rolled back.")
-        future = self.thread.call(function)
+        future = self.thread.call(partial(self._use, function, is_new=False))
         await settled(future)
+        self._give_back_unless_open()
         return future.result().get()
-
-    async def release(self) -> None:
-        """Nothing of the attempt stays open; the thread is free again."""
-        if self.thread is not None:
-            try:
-                await self.last_call(self._phases.end)
-            finally:
-                self._give_back()
 
     def take_away(self, *, is_loop_dead: bool = False) -> None:
         """The attempt does not end: its transaction is rolled back. A function that still runs in it is left alone."""
@@ -294,6 +286,10 @@ class AsyncPhases:
         self._phases.error = self._phases.error or PhaseError("The attempt was given up, its transaction rolled back.")
         self.thread.post(self._abandon)
         self._give_back()
+
+    def _give_back_unless_open(self) -> None:
+        if not self._phases.is_open:
+            self._give_back()
 
     def _give_back(self) -> None:
         thread, self.thread = self.thread, None
@@ -312,7 +308,14 @@ class AsyncPhases:
             raise
         finally:
             if not self._phases.is_open:
-                self._phases.end()
+                self._end()
+
+    def _end(self) -> None:
+        try:
+            self._phases.end()
+        except Exception:  # a connection too broken to be looked at: the next use opens another
+            logger.exception("The connections of job %s could not be looked at; they are closed.", self._phases.job.id)
+            close_all()
 
     def _inside(self, phase: Callable[[], AbstractContextManager[None]], function: Callable[[], ResultT]) -> ResultT:
         with phase():
@@ -320,7 +323,7 @@ class AsyncPhases:
 
     def _abandon(self) -> None:
         self._phases.give_up(JobAborted(self._phases.signal.reason or "error"))
-        self._phases.end()
+        self._end()
 
 
 def _check_function(function: Any, name: str) -> None:

@@ -1,5 +1,6 @@
 """Jobs whose effects can be counted afterwards. Inputs: how many seconds to take, or how many steps are left."""
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -68,6 +69,28 @@ def hold(job: RunningJob[None]) -> int:
     except BaseException as error:
         note(job, f"{type(error).__name__} in {os.getpid()}")
         raise
+
+
+@processors.register("chaos.async_heed")
+async def async_heed(job: RunningJob[None]) -> None:
+    """As ``chaos.heed``, on the event loop."""
+    await Effect.objects.acreate(job_id=job.id, label="started")
+    await asyncio.sleep(120)
+
+
+@processors.register("chaos.async_block")
+async def async_block(job: RunningJob[None]) -> None:
+    """Blocks the event loop, and does not hear."""
+    await Effect.objects.acreate(job_id=job.id, label="started")
+    time.sleep(120)  # noqa: ASYNC251
+
+
+@processors.register("chaos.async_write")
+async def async_write(job: RunningJob[float]) -> int:
+    """As ``chaos.write``."""
+    await asyncio.sleep(job.input)
+    await job.acomplete(lambda: note(job, "written"))
+    return os.getpid()
 
 
 @processors.register("chaos.heed")

@@ -1,0 +1,65 @@
+"""Worker processes with async handlers: signals, a blocked event loop, and death by SIGKILL."""
+
+import signal
+import time
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.models import FailedAttempt, Job
+from tests.chaos.app import jobs
+from tests.shop.models import Effect
+from tests.worker.processes import StartProcess
+from tests.worker.waiting import until
+
+pytestmark = pytest.mark.slow
+
+#: What stopping may take beyond its timeout.
+LAST_WORDS = 3.0
+
+
+def started(count: int = 1) -> bool:
+    return Effect.objects.filter(label="started").count() == count
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_signals_hand_back_what_awaits_and_no_attempt_is_used(start_process: StartProcess, number: int) -> None:
+    chains.enqueue_many([jobs.async_heed.item() for _ in range(20)])
+    process = start_process("--shutdown-timeout", "0.5" if number == 1 else "60", "--async-slots", "20")
+    until(lambda: started(20), 30, lambda: process.output)
+    since = time.monotonic()
+    process.signal(signal.SIGTERM)
+    if number == 2:
+        until(lambda: "Stopping" in process.output)
+        assert process.is_alive
+        process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert time.monotonic() - since < 0.5 + LAST_WORDS
+    assert set(Job.objects.values_list("status", "attempt", "leased_by")) == {("pending", 0, None)}
+    assert not FailedAttempt.objects.exists()
+    assert "Traceback" not in process.output
+    assert "Warning" not in process.output
+
+
+def test_a_blocked_event_loop_keeps_no_process(start_process: StartProcess) -> None:
+    jobs.async_block.enqueue()
+    process = start_process("--shutdown-timeout", "0.5")
+    until(started, 30, lambda: process.output)
+    since = time.monotonic()
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert time.monotonic() - since < 0.5 + LAST_WORDS
+    assert set(Job.objects.values_list("status", "attempt", "leased_by")) == {("pending", 0, None)}
+
+
+def test_jobs_of_a_killed_worker_are_written_once(start_process: StartProcess) -> None:
+    chains.enqueue_many([jobs.async_write.item(0.3) for _ in range(40)])
+    first = start_process("--async-slots", "30")
+    until(lambda: Effect.objects.exists(), 30, lambda: first.output)
+    first.kill()
+    second = start_process()
+    until(lambda: not Job.objects.incomplete().exists(), 30, lambda: second.output)
+    second.signal(signal.SIGTERM)
+    assert second.wait() == 0
+    assert Effect.objects.filter(label="written").count() == 40
+    assert Effect.objects.values("job_id").distinct().count() == 40
