@@ -98,7 +98,7 @@ def test_a_worker_that_stops_says_so_while_its_handlers_end(processors: Processo
     stopping = threading.Thread(target=worker.stop, args=[20])
     stopping.start()
     try:
-        until(lambda: [(seen.is_stopping, seen.busy) for seen in present()] == [(True, 1)])
+        until(lambda: [(seen.is_stopping, seen.busy) for seen in present()] == [(True, 1)], 6)
     finally:
         gate.set()
         stopping.join()
@@ -109,7 +109,7 @@ def test_a_worker_that_retires_says_so(quick: JobType[Any, Any], start_worker: S
     worker = start_worker()
     until(present)
     worker.retire()
-    until(lambda: [seen.is_stopping for seen in present()] == [True])
+    until(lambda: [seen.is_stopping for seen in present()] == [True], 6)
 
 
 def test_a_row_that_was_deleted_comes_back(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
