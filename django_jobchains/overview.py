@@ -4,13 +4,14 @@ What has ended costs nothing, however much it is; what has not is counted up to 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from asgiref.sync import sync_to_async
 
+from django_jobchains.processors import get_registry
 from django_jobchains.store import (
     MOST_GROUPS,
     FailingGroup,
@@ -63,7 +64,9 @@ class WorkerFacts:
 
 @dataclass(frozen=True)
 class QueueFacts:
-    """``due`` is the backlog: pending jobs that may run now. ``is_capped``: there are more than was counted.
+    """``due`` is the backlog: pending jobs that may run now. ``outside``: those that no worker runs, as this project
+    declares their type without a processor; they are completed from outside. ``is_capped``: there are more than was
+    counted.
 
     ``slot_limit``: slots of each worker that may run its jobs; None: all. ``oldest_due_age_seconds``: None when none is
     due.
@@ -76,6 +79,7 @@ class QueueFacts:
     scheduled: int
     running: int
     blocked: int
+    outside: int
     oldest_due_age_seconds: float | None
     is_capped: bool
 
@@ -92,6 +96,7 @@ class TypeFacts:
     blocked: int
     failed: int
     workers: int
+    outside: int
     oldest_due_age_seconds: float | None
     is_capped: bool
 
@@ -200,31 +205,40 @@ class _Tally:
     """What is counted of one queue or type."""
 
     def __init__(self) -> None:
-        self.due = self.scheduled = 0
+        self.due = self.scheduled = self.outside = 0
         self.held = {"running": 0, "blocked": 0, "failed": 0}
         self.oldest: float | None = None
         self.is_capped = False
 
-    def add(self, group: PendingGroup, count_to: int) -> None:
-        self.due += group.due
+    def add(self, group: PendingGroup, count_to: int, *, is_outside: bool) -> None:
         self.scheduled += group.scheduled
         self.is_capped |= count_to in (group.due, group.scheduled)
+        if is_outside:
+            self.outside += group.due
+            return
+        self.due += group.due
         if group.due:
             self.oldest = max(self.oldest or 0.0, group.due_seconds)
 
 
 def _tallies(
-    pending: Iterable[PendingGroup], held: Iterable[HeldGroup], key: str, count_to: int
+    pending: Iterable[PendingGroup], held: Iterable[HeldGroup], key: str, count_to: int, outside: Collection[str]
 ) -> "defaultdict[str, _Tally]":
     tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
     held = list(held)
     for group in pending:
-        tallies[getattr(group, key)].add(group, count_to)
+        tallies[getattr(group, key)].add(group, count_to, is_outside=group.type_name in outside)
     for part in held:
         tally = tallies[getattr(part, key)]
         tally.held[part.status] += part.jobs
         tally.is_capped |= part.status != "failed" and _total(held, part.status) >= count_to
     return tallies
+
+
+def _outside(workers: Iterable[WorkerFacts]) -> set[str]:
+    """The types that are declared here without a processor, and that no worker has one for either."""
+    declared = {name for name, job_type in get_registry().job_types().items() if job_type.processor is None}
+    return declared - {name for worker in workers for name in worker.type_names}
 
 
 def _total(held: Iterable[HeldGroup], status: str) -> int:
@@ -239,7 +253,9 @@ def _queues(
     count_to: int,
 ) -> tuple[QueueFacts, ...]:
     said = {rule.name: rule for rule in rules}
-    tallies = _tallies(pending, (part for part in held if part.status != "failed"), "queue", count_to)
+    tallies = _tallies(
+        pending, (part for part in held if part.status != "failed"), "queue", count_to, _outside(workers)
+    )
     served = {name for worker in workers for name in worker.queues or ()}
     return tuple(_queue(name, said.get(name), tallies[name]) for name in sorted({*said, *tallies, *served}))
 
@@ -253,6 +269,7 @@ def _queue(name: str, rule: QueueRule | None, tally: _Tally) -> QueueFacts:
         scheduled=tally.scheduled,
         running=tally.held["running"],
         blocked=tally.held["blocked"],
+        outside=tally.outside,
         oldest_due_age_seconds=tally.oldest,
         is_capped=tally.is_capped,
     )
@@ -265,7 +282,7 @@ def _types(
     workers: Iterable[WorkerFacts],
     count_to: int,
 ) -> tuple[TypeFacts, ...]:
-    tallies = _tallies(pending, held, "type_name", count_to)
+    tallies = _tallies(pending, held, "type_name", count_to, _outside(workers))
     served = [name for worker in workers if not worker.is_stale for name in worker.type_names]
     names = sorted({*tallies, *served, *(part.name for part in failing)})
     return tuple(_type(name, tallies[name], served.count(name)) for name in names)
@@ -280,6 +297,7 @@ def _type(name: str, tally: _Tally, workers: int) -> TypeFacts:
         blocked=tally.held["blocked"],
         failed=tally.held["failed"],
         workers=workers,
+        outside=tally.outside,
         oldest_due_age_seconds=tally.oldest,
         is_capped=tally.is_capped,
     )

@@ -6,7 +6,6 @@ from django_jobchains.console.screen import Screen
 from django_jobchains.console.tables import Cell, Column
 from django_jobchains.console.words import age, number
 from django_jobchains.overview import FailingType, Overview, QueueFacts, TypeFacts, WorkerFacts
-from django_jobchains.processors import get_registry
 
 Rows = list[list[Cell | str]]
 
@@ -28,6 +27,7 @@ QUEUES = (
     Column("STATE", least=8),
     Column("SCHEDULED", is_number=True, is_optional=True),
     Column("BLOCKED", is_number=True, is_optional=True),
+    Column("OUTSIDE", is_number=True, is_optional=True),
 )
 TYPES = (
     Column("TYPE", least=12),
@@ -38,6 +38,7 @@ TYPES = (
     Column("WORKERS", is_number=True),
     Column("SCHEDULED", is_number=True, is_optional=True),
     Column("BLOCKED", is_number=True, is_optional=True),
+    Column("OUTSIDE", is_number=True, is_optional=True),
 )
 FAILING = (
     Column("TYPE", least=12),
@@ -81,6 +82,7 @@ def queue_rows(overview: Overview, screen: Screen) -> Rows:
             screen.status(_state_of(queue)),
             _capped(queue.scheduled, queue, overview),
             number(queue.blocked),
+            number(queue.outside),
         ]
         for queue in overview.queues
     ]
@@ -100,25 +102,14 @@ def type_rows(overview: Overview, screen: Screen) -> Rows:
             _oldest(kind),
             number(kind.running),
             Cell(number(kind.failed), screen.paint_of("failed") if kind.failed else None),
-            _workers(kind, screen),
+            Cell(str(kind.workers), screen.paint_of("failed") if kind.due and not kind.workers else None),
             _capped(kind.scheduled, kind, overview),
             number(kind.blocked),
+            number(kind.outside),
         ]
         for kind in overview.types
-        if kind.due or kind.running or kind.failed or kind.scheduled or kind.blocked
+        if any((kind.due, kind.running, kind.failed, kind.scheduled, kind.blocked, kind.outside))
     ]
-
-
-def _workers(kind: TypeFacts, screen: Screen) -> Cell:
-    if not kind.workers and is_completed_from_outside(kind.name):
-        return Cell("none needed")
-    return Cell(str(kind.workers), None if kind.workers else screen.paint_of("failed"))
-
-
-def is_completed_from_outside(type_name: str) -> bool:
-    """Whether this project declares the type without a processor."""
-    job_type = get_registry().job_types().get(type_name)
-    return job_type is not None and job_type.processor is None
 
 
 def failing_rows(failing: Sequence[FailingType]) -> Rows:

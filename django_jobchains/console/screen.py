@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 from django.core.management.color import Style, no_style
 
-from django_jobchains.console.tables import Cell, Column, Paint, fitted, table
+from django_jobchains.console.tables import Cell, Column, Paint, fitted, table, width_of
 from django_jobchains.console.words import Times, as_json
 from django_jobchains.texts import printable
 
@@ -72,7 +72,8 @@ class Screen:
         """A line, cut to the width; ``begin`` is not painted."""
         begin, text = printable(begin), printable(text)
         if self.width is not None:
-            text = fitted(text, max(1, self.width - len(begin)))
+            begin = fitted(begin, self.width - 1)
+            text = fitted(text, self.width - width_of(begin))
         self.out.write(begin + (paint(text) if paint and text else text))
 
     def lines(self, text: str, begin: str = "") -> None:

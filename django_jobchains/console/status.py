@@ -48,8 +48,7 @@ def warnings(found: Overview) -> list[str]:
     told += [f"Worker {worker.id} has {counted(worker.stuck, 'slot')} held by handlers that do not stop."
              for worker in found.workers if worker.stuck]  # fmt: skip
     told += [f"No worker runs {kind.name!r}: {counted(kind.due, 'job')} due."
-             for kind in found.types if kind.due and not kind.workers and found.workers
-             and not facts.is_completed_from_outside(kind.name)]  # fmt: skip
+             for kind in found.types if kind.due and not kind.workers and found.workers]  # fmt: skip
     if not found.is_complete:
         told.append("There are more queues and types than are shown.")
     open_for = found.database.oldest_transaction_seconds or 0

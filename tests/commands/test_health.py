@@ -11,6 +11,7 @@ from django_jobchains.console import health
 from django_jobchains.store import Store
 from tests.commands.conftest import Run
 from tests.commands.facts import worker
+from tests.interventions.chains_at import mail
 
 pytestmark = pytest.mark.django_db
 
@@ -70,7 +71,7 @@ def test_a_backlog_is_a_problem(run: Run, store: Store) -> None:
     assert done.json["problems"] == [{"code": "backlog", "text": "3 jobs due, more than 2."}]
 
 
-def test_what_is_scheduled_or_in_a_paused_or_another_queue_does_not_count(
+def test_what_is_scheduled_paused_of_another_queue_or_completed_from_outside_does_not_count(
     run: Run, store: Store, clock: testing.Clock
 ) -> None:
     worker(store)
@@ -81,6 +82,8 @@ def test_what_is_scheduled_or_in_a_paused_or_another_queue_does_not_count(
     clock.advance(100)
     assert run(*words).code == 0
     assert run(*words, "--format", "json").json["paused"] == ["held"]
+    mail.enqueue()  # completed from outside
+    assert run(*words).code == 0
     enqueue("shop.plain", queue="other")
     assert run(*words, "--queue", "bank").code == 0
     assert run(*words, "--queue", "other").code == 1

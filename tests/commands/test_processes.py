@@ -139,7 +139,7 @@ def test_top_is_live_and_leaves_the_terminal_as_it_was(store: Store) -> None:
     chain = running(store)
     with on_terminal(100, "top", "--interval", "0.1") as terminal:
         terminal.until(str(chain.id).encode())
-        ship.enqueue()
+        ship.enqueue()  # nobody declares it in that process
         terminal.until(b"1 job due")
         terminal.press_ctrl_c()
         assert terminal.end() == 0

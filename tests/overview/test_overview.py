@@ -11,7 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains import queues
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.overview import QueueFacts, TypeFacts, aoverview, overview
-from django_jobchains.store import ClaimedJob, Store, get_store
+from django_jobchains.processors import JobType, get_registry
+from django_jobchains.store import Beat, ClaimedJob, Store, get_store
 from tests.store.jobs import MAIL, SHIP, alter, claim, create, database_now, expire, failed_try, running
 
 pytestmark = pytest.mark.django_db
@@ -49,6 +50,18 @@ def test_it_tells_the_backlog_from_what_is_scheduled(store: Store) -> None:
     assert (queue().due, queue().scheduled, queue().is_capped) == (6, 4, False)
     assert (of_type().due, of_type().scheduled, of_type(MAIL).due) == (5, 4, 1)
     assert overview().due == 6
+
+
+def test_what_is_completed_from_outside_is_no_backlog(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_registry(), "declared", {MAIL: JobType(MAIL)})
+    create(store, 2, MAIL)
+    create(store, 1, MAIL, delay_seconds=60)
+    assert (queue().due, queue().outside, queue().scheduled, queue().oldest_due_age_seconds) == (0, 2, 1, None)
+    assert (of_type(MAIL).due, of_type(MAIL).outside, overview().due) == (0, 2, 0)
+    create(store, 1)
+    assert (queue().due, queue().outside) == (1, 2)
+    store.beat(Beat("w", "host", 1, "0", 1, 0, 0, None, (MAIL,), False, 0, 10))
+    assert (queue().due, queue().outside, of_type(MAIL).due) == (3, 0, 2)
 
 
 def test_the_age_of_a_queue_is_that_of_its_oldest_due_job(store: Store) -> None:
