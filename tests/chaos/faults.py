@@ -21,7 +21,8 @@ ERRORS = (
 class Faults:
     """``thread``: the beginning of the name of the threads that fail."""
 
-    def __init__(self, thread: str) -> None:
+    def __init__(self, thread: str, step: str) -> None:
+        self.step = step
         self._thread = f"jobchains-{thread}"
         self._left = list(ERRORS)
         self._lock = threading.Lock()
@@ -29,7 +30,7 @@ class Faults:
         self.all_thrown = threading.Event()
 
     def __repr__(self) -> str:
-        return f"{self._thread}: not thrown: {self._left}"
+        return f"{self._thread} {self.step}: not thrown: {self._left}"
 
     def throw_in(self, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each call of ``owner.name`` by the thread fails, until there is no error left."""
@@ -53,6 +54,7 @@ class Faults:
             return None, False
         with self._lock:
             if not self._left:
-                self.all_thrown.set()
                 return None, False
+            if len(self._left) == 1:
+                self.all_thrown.set()
             return self._left.pop(0)

@@ -12,12 +12,13 @@ from django_jobchains import chains
 from django_jobchains.models import Job
 from tests.chaos.app import jobs
 from tests.chaos.cluster import ALIAS, Server, cluster, reconnect, server, start_process
+from tests.chaos.lasting import lasting
 from tests.chaos.oracle import assert_invariants
 from tests.shop.models import Effect
 from tests.worker.processes import StartProcess, WorkerProcess
 from tests.worker.waiting import until, until_completed
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
+pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.timeout(lasting(0) + 120)]
 
 __all__ = ("cluster", "server", "start_process")
 
@@ -80,13 +81,44 @@ def test_a_worker_survives_the_end_of_its_sessions(cluster: Server, start_proces
     process = start_process("--slots", "4")
     until(lambda: completed() >= 10, 30, lambda: process.output)
     ended = 0
-    while completed() < 750 and ended < 30:
+    until_then = time.monotonic() + lasting(5)
+    while time.monotonic() < until_then:
+        if left_count() < 100:
+            enqueue_mixed()
         ended += end_a_session(chance)
-        time.sleep(0.3)
+        time.sleep(0.15)
     until_all_completed(process)
-    assert ended > 5
+    assert ended > 10
     assert process.is_alive
     assert_invariants(ALIAS)
+
+
+def left_count() -> int:
+    return Job.objects.using(ALIAS).incomplete().count()
+
+
+def enqueue_mixed() -> None:
+    items = [*(jobs.write.item(0.01) for _ in range(60)), *(jobs.attempt.item(0.01) for _ in range(40))]
+    chains.enqueue_many([*items, *(jobs.first.item(3) for _ in range(5))], using=ALIAS)
+
+
+def test_a_worker_survives_a_database_that_restarts_every_few_seconds(
+    cluster: Server, start_process: StartProcess
+) -> None:
+    """Again and again under load; some restarts come while the worker is still reconnecting."""
+    chance = random.Random(12)
+    process = start_process("--slots", "4")
+    until_then = time.monotonic() + lasting(8)
+    while time.monotonic() < until_then:
+        enqueue_mixed()
+        time.sleep(chance.random() * 2)
+        cluster.restart(chance.choice(["fast", "immediate"]))
+        reconnect()
+    until_all_completed(process)
+    assert process.is_alive
+    assert_invariants(ALIAS)
+    process.signal(signal.SIGTERM)
+    assert process.wait(LAST_WORDS) == 0
 
 
 def end_a_session(chance: random.Random) -> int:

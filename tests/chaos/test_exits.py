@@ -42,7 +42,7 @@ def assert_ended_well(process: WorkerProcess, *, was_started: bool) -> None:
 
 def test_a_worker_that_is_told_to_stop_at_any_moment_ends_clean(start_process: StartProcess) -> None:
     chance = random.Random(8)
-    until_then = time.monotonic() + lasting(6)
+    until_then = time.monotonic() + lasting(4)
     while time.monotonic() < until_then:
         chains.enqueue_many([jobs.write.item(chance.random() / 20) for _ in range(20)])
         chains.enqueue_many([jobs.attempt.item(chance.random() / 20) for _ in range(20)])
@@ -62,7 +62,7 @@ def test_a_worker_that_is_told_to_stop_at_any_moment_ends_clean(start_process: S
 
 
 def test_a_worker_that_is_through_ends_clean(start_process: StartProcess) -> None:
-    for options in (["--burst"], ["--max-jobs", "5"], ["--burst", "--slots", "1"]):
+    for options in (["--burst"], ["--max-jobs", "5"]):
         chains.enqueue_many([jobs.write.item(0.0) for _ in range(10)])
         run_through(start_process, *options)
     assert_invariants()

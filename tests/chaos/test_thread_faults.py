@@ -41,33 +41,20 @@ __all__ = ("events", "make_worker", "registry", "start_worker")
 #: What stopping may take beyond its timeout of none.
 LAST_WORDS = 3.0
 
+#: By thread; each of a line is hit in one run of the test.
 STEPS = {
     "claims": [
-        "store.claim",
-        "store.next_due",
-        "leases.hold",
-        "slots.room",
-        "slots.put",
-        "slots.take_back",
-        "wake.clear",
-        "wake.looked",
-        "wake.wait",
-        "registry.processor",
-        "attempt.__init__",
+        "store.claim store.next_due",
+        "leases.hold slots.room slots.put slots.take_back",
+        "wake.clear wake.looked wake.wait",
+        "registry.processor attempt.__init__",
     ],
-    "slot": ["attempt.run", "store.lock", "store.finish", "completer.put", "leases.let_go", "wake.set"],
-    "completer": [
-        "store.finish",
-        "store.reschedule",
-        "store.fail",
-        "leases.let_go",
-        "wake.set",
-        "worker.completer.announce",
-    ],
-    "reaper": ["store.reap", "store.sweep", "leases.held", "worker.maintenance.announce"],
-    "keeper": ["leases.renew_due", "store.renew", "leases.check", "store.check"],
+    "slot": ["attempt.run store.lock store.finish", "completer.put", "leases.let_go wake.set"],
+    "completer": ["store.finish store.reschedule store.fail", "leases.let_go wake.set worker.completer.announce"],
+    "reaper": ["store.reap store.sweep leases.held worker.maintenance.announce"],
+    "keeper": ["leases.renew_due store.renew leases.check store.check"],
     "watch": ["leases.abort_overdue"],
-    "listener": ["wake.on_hint", "listening"],
+    "listener": ["wake.on_hint listening"],
 }
 
 
@@ -82,6 +69,8 @@ def _impatient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     if connection.vendor == "postgresql":
         monkeypatch.setattr("django_jobchains.notifications.postgres.PROBE_SECONDS", 0)
+    monkeypatch.setattr("django_jobchains.worker.threads.MOST_FAILURES", 1_000)
+    monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.05)
     for module in ("worker.threads.FIRST_WAIT_SECONDS", "notifications.listening.FIRST_RETRY_SECONDS"):
         monkeypatch.setattr(f"django_jobchains.{module}", 0.01)
 
@@ -119,17 +108,22 @@ class Work:
         items = [self.write.item(), self.step.item(2)]
         chains.enqueue_many([*items, *(self.attempt.item(kind) for kind in ("", "reschedule", "fail"))])
 
-    def enqueue_until(self, event: threading.Event, seconds: float) -> int:
-        """More and more, so that each part has something to do; how often."""
+    def enqueue_until(self, faults: list[Faults], seconds: float) -> int:
+        """More and more, so that each part has something to do, but ever more slowly, so that some run dry; how often."""
         deadline = time.monotonic() + seconds
         times = 0
-        while not event.wait(0.05) and time.monotonic() < deadline:
+        while not are_all_thrown(faults) and time.monotonic() < deadline:
             self.enqueue()
             times += 1
+            time.sleep(min(times * 0.02, 0.5))
         return times
 
 
-def declare(registry: Registry, faults: Faults) -> Work:
+def are_all_thrown(faults: list[Faults]) -> bool:
+    return all(some.all_thrown.is_set() for some in faults)
+
+
+def declare(registry: Registry, faults: list[Faults]) -> Work:
     """Types for each way to end, and one that lasts as long as errors are thrown."""
     processors = Processors(lease=Lease(1), backoff=Backoff(0.02, 1, 0.02, 0))
     registry.add(processors)
@@ -159,7 +153,7 @@ def declare(registry: Registry, faults: Faults) -> Work:
 
     @processors.register("chaos.last")
     def last(job: RunningJob[None]) -> None:
-        while not (job.signal.aborted or faults.all_thrown.wait(0.05)):
+        while not (job.signal.aborted or job.signal.wait(0.05) or are_all_thrown(faults)):
             get_notifier("default").publish([ownership_lost(job.id)])
 
     return Work(write, step, attempt, last)
@@ -174,18 +168,19 @@ def has_ended() -> bool:
     return not Job.objects.exclude(status__in=("completed", "failed")).exists()
 
 
-@pytest.mark.parametrize(("thread", "step"), [(thread, step) for thread, steps in STEPS.items() for step in steps])
+@pytest.mark.parametrize(("thread", "steps"), [(thread, steps) for thread in STEPS for steps in STEPS[thread]])
 def test_a_thread_that_fails_at_a_step_goes_on(
-    registry: Registry, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, thread: str, step: str
+    registry: Registry, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, thread: str, steps: str
 ) -> None:
-    faults = Faults(thread)
-    throw(faults, step, monkeypatch)
+    faults = [Faults(thread, step) for step in steps.split()]
+    for some in faults:
+        throw(some, some.step, monkeypatch)
     work = declare(registry, faults)
     work.last.enqueue()
     worker = make_worker(slots=3, poll_seconds=0.1)
     worker.start()
-    times = work.enqueue_until(faults.all_thrown, 15)
-    assert faults.all_thrown.is_set(), faults
+    times = work.enqueue_until(faults, 30)
+    assert are_all_thrown(faults), faults
     until(has_ended, 20, left)
 
     until_completed(work.write.enqueue())

@@ -126,6 +126,7 @@ def test_a_session_that_no_longer_listens_is_replaced(session: Any, monkeypatch:
         return opened[-1]
 
     monkeypatch.setattr(psycopg, "connect", keeps)
+    monkeypatch.setattr(get_notifier("default"), "is_proven", True)
     heard = Heard()
     listener = get_notifier("default").listen(heard)
     try:
