@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType
@@ -13,7 +14,8 @@ from tests.worker.processes import StartProcess
 from tests.worker.test_supervisor import until_gone, until_working
 from tests.worker.waiting import stays, until, until_completed
 
-pytestmark = pytest.mark.slow
+# About processes, not the database: once is enough.
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(connection.vendor != "sqlite", reason="run on SQLite")]
 
 
 def test_a_worker_that_is_replaced_after_max_jobs_finishes_what_it_runs(start_process: StartProcess) -> None:

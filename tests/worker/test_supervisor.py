@@ -25,7 +25,8 @@ from tests.shop.models import Effect
 from tests.worker.processes import StartProcess, WorkerProcess
 from tests.worker.waiting import until
 
-pytestmark = pytest.mark.slow
+# About processes, not the database: once is enough.
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(connection.vendor != "sqlite", reason="run on SQLite")]
 
 #: What stopping may take beyond its timeout: the workers' last words, and a machine that is busy.
 LAST_WORDS = 4.0
