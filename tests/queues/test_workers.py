@@ -110,7 +110,7 @@ def test_a_queue_can_be_paused_and_resumed_many_times(quick: JobType[Any, Any], 
     for _ in range(10):
         queues.pause("mail")
         mail = quick.enqueue(queue="mail")
-        until(lambda: worker._served._paused == {"mail"})
+        until(lambda: worker.parts.queues._paused == {"mail"})
         queues.resume("mail")
         until_completed(mail)
 
