@@ -70,6 +70,8 @@ class AsyncSlots:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._advanced_at = time.monotonic()
         self._has_reported_lag = False
+        #: Attempts that waited for the loop were handed back; until it advances none is claimed.
+        self._is_blocked = False
         self._transaction_threads = Threads("async-transactions", threads, worker=worker, give_up=give_up)
         self._query_threads = Threads("async-queries", threads, worker=worker, give_up=give_up)
         self.transactions = TransactionThreads(self._transaction_threads)
@@ -96,7 +98,7 @@ class AsyncSlots:
 
     def room(self) -> int:
         """How many jobs to claim now: none for a loop that stands still."""
-        if self.lag_seconds > PATIENCE_SECONDS:
+        if self._is_blocked or self.lag_seconds > PATIENCE_SECONDS:
             return 0
         with self._changed:
             return max(self.count - self._held() - len(self._waiting), 0)
@@ -121,6 +123,7 @@ class AsyncSlots:
                 return []
             attempts = [attempt for _, attempt in self._waiting]
             self._waiting.clear()
+            self._is_blocked = True
             return attempts
 
     # Attempts that do not end
@@ -250,6 +253,9 @@ class AsyncSlots:
 
     def _start_waiting(self) -> None:
         loop = asyncio.get_running_loop()
+        if self._is_blocked:
+            self._is_blocked = False
+            self._on_room()
         with self._changed:
             if self._closed:
                 return

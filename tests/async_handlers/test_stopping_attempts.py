@@ -17,7 +17,7 @@ from django_jobchains.worker import Worker
 from tests.async_handlers.effects import effects, write
 from tests.attempts.work import WITHOUT_WAKE_UPS, committed
 from tests.worker.fixtures import Events, StartWorker
-from tests.worker.waiting import until
+from tests.worker.waiting import stays, until
 
 pytestmark = committed
 
@@ -149,6 +149,7 @@ def test_a_function_on_its_thread_is_not_torn(
 ) -> None:
     """The cancellation takes effect when the function has ended: staged prepare is committed, complete undone."""
     told = threading.Event()
+    had_ended: list[bool] = []
 
     async def handler(job: RunningJob[Any]) -> None:
         def function() -> None:
@@ -157,7 +158,10 @@ def test_a_function_on_its_thread_is_not_torn(
             write(job, phase)()
 
         job.signal.on_abort(told.set)
-        await getattr(job, phase)(function)
+        try:
+            await getattr(job, phase)(function)
+        finally:
+            had_ended.append(gate.is_set())
         raise AssertionError("it was cancelled")
 
     run(handler)
@@ -165,8 +169,10 @@ def test_a_function_on_its_thread_is_not_torn(
     stopping = threading.Thread(target=worker.stop, kwargs={"timeout": 0})
     stopping.start()
     assert told.wait(15)
+    assert stays(lambda: not had_ended, 0.1)
     gate.set()
     stopping.join()
+    assert had_ended == [True]
     assert [event.ending for event in events.of(AttemptEnded)] == ["handed_back"]
     assert effects() == (["aprepare"] if phase == "aprepare" else [])
 

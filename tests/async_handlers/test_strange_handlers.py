@@ -11,14 +11,15 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from django_jobchains import chains
+from django_jobchains.async_attempts import AsyncAttempt
 from django_jobchains.exceptions import FailJob, RescheduleJob
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import Lease, Processors, RunningJob
 from django_jobchains.telemetry.events import ThreadFailed
 from tests.async_handlers.effects import effects, write
 from tests.attempts.work import Work, committed
 from tests.worker.fixtures import Events, StartWorker
-from tests.worker.waiting import until, until_completed
+from tests.worker.waiting import stays, until, until_completed
 
 pytestmark = committed
 
@@ -144,11 +145,12 @@ def test_an_input_that_does_not_validate_fails_at_once(once: Processors, work: W
 
 
 def test_tasks_that_the_handler_leaves_are_cancelled(
-    run_with_neighbours: Callable[[Handler], Job], caplog: pytest.LogCaptureFixture
+    once: Processors, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
     left: list[asyncio.Task[None]] = []
 
-    async def handler(job: RunningJob[Any]) -> str:
+    @once.register("leaves")
+    async def leaves(job: RunningJob[Any]) -> str:
         async def deeper() -> None:
             left.append(asyncio.create_task(asyncio.sleep(600)))
             await asyncio.sleep(600)
@@ -157,9 +159,38 @@ def test_tasks_that_the_handler_leaves_are_cancelled(
         await asyncio.sleep(0.01)
         return "done"
 
-    assert run_with_neighbours(handler).output == "done"
-    assert [task.cancelled() for task in left] == [True, True]
+    @once.register("looks")
+    async def looks(job: RunningJob[Any]) -> list[bool]:
+        await asyncio.sleep(0.01)
+        return [task.cancelled() for task in left]
+
+    first, second = leaves.enqueue(priority=1), looks.enqueue()
+    work(async_slots=1)
+    assert (first.refresh().output, second.refresh().output) == ("done", [True, True])
     assert "left 2 tasks running; they are cancelled" in caplog.text
+
+
+def test_an_attempt_that_ends_without_an_outcome_costs_a_lease_and_no_job(
+    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
+    failures = [MemoryError(), SystemExit()]
+    arun = AsyncAttempt.arun
+
+    async def fails_first(self: AsyncAttempt) -> Any:
+        if failures:
+            raise failures.pop()
+        return await arun(self)
+
+    @processors.register("async.unlucky", lease=Lease(0.5))
+    async def unlucky(job: RunningJob[Any]) -> str:
+        return "done"
+
+    monkeypatch.setattr(AsyncAttempt, "arun", fails_first)
+    chains_ = chains.enqueue_many([unlucky.item() for _ in range(3)])
+    start_worker(poll_seconds=0.1)
+    for chain in chains_:
+        until_completed(chain)
 
 
 def test_tasks_of_the_handler_that_ended_are_forgotten(once: Processors, work: Work) -> None:
@@ -253,6 +284,7 @@ class TestALoopThatFails:
         assert blocked.wait(15)
         chain = behind.enqueue()
         until(lambda: chain.refresh().current_job.lease_number and chain.current_job.status == "pending")
+        assert stays(lambda: chain.refresh().current_job.lease_number == 1, 1)
         gate.set()
         until_completed(chain)
         assert (chain.output, chain.current_job.crashes) == (1, 0)
