@@ -17,7 +17,7 @@ from tests.worker.statements import Statements, statements_of_others
 from tests.worker.waiting import stays, until, until_completed
 
 #: For what must not happen.
-A_WHILE = 0.4
+A_WHILE = 0.3
 NO_HINTS = {"NOTIFIER": {"BACKEND": "django_jobchains.notifications.NullNotifier"}}
 
 
@@ -97,7 +97,7 @@ def test_a_job_enqueued_after_the_pause_waits_for_the_end_of_it(
     worker = start_worker()
     until_completed(quick.enqueue(queue="mail"))
     queues.pause("mail")
-    until(lambda: worker.parts.queues._paused == {"mail"})
+    until(lambda: worker.parts.queues.paused == {"mail"})
     mail = quick.enqueue(queue="mail")
     assert stays(pending(mail), A_WHILE)
     queues.resume("mail")
@@ -105,11 +105,12 @@ def test_a_job_enqueued_after_the_pause_waits_for_the_end_of_it(
 
 
 def test_a_queue_can_be_paused_and_resumed_many_times(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
-    """However closely it follows on the worker's last look, no resumption is missed."""
-    start_worker()
+    """However closely a resumption follows on the worker's last look, it is not missed."""
+    worker = start_worker()
     for _ in range(10):
         queues.pause("mail")
         mail = quick.enqueue(queue="mail")
+        until(lambda: worker.parts.queues.paused == {"mail"})
         queues.resume("mail")
         until_completed(mail)
 
@@ -121,7 +122,7 @@ def test_what_runs_goes_on_while_its_queue_is_paused(
     first = enqueue(held, 1, "mail")[0]
     until(gate.run(mail=1))
     queues.pause("mail")
-    until(lambda: worker.parts.queues._paused == {"mail"})
+    until(lambda: worker.parts.queues.paused == {"mail"})
     second = enqueue(held, 1, "mail")[0]
     assert stays(gate.run(mail=1), A_WHILE)
     gate.opened.set()
@@ -144,7 +145,7 @@ def test_without_hints_a_pause_and_its_end_hold_within_a_poll(
         worker = start_worker(poll_seconds=0.2)
         until_completed(quick.enqueue(queue="mail"))
         queues.pause("mail")
-        until(lambda: worker.parts.queues._paused == {"mail"}, 5)
+        until(lambda: worker.parts.queues.paused == {"mail"}, 5)
         mail = quick.enqueue(queue="mail")
         assert stays(pending(mail), A_WHILE)
         queues.resume("mail")
@@ -239,8 +240,8 @@ def test_the_others_have_the_slots_a_limited_queue_may_not_have(
     assert gate.most["slow"] == 1
 
 
-def test_each_job_of_a_limited_queue_is_followed_by_the_next(processors: Processors, make_worker: StartWorker) -> None:
-    """The end of one is what makes room for another: no poll is waited for."""
+def test_each_job_of_a_limited_queue_is_followed_by_the_next(processors: Processors, start_worker: StartWorker) -> None:
+    """The end of one is what makes room for another: no poll is waited for, and no hint."""
 
     @processors.register("queues.short")
     def short(job: RunningJob[bool]) -> None:
@@ -250,8 +251,9 @@ def test_each_job_of_a_limited_queue_is_followed_by_the_next(processors: Process
 
     queues.set_limit("slow", 1)
     chains.enqueue_many([short.item(bool(number % 2), queue="slow") for number in range(40)])
-    make_worker(slots=4).run_until_idle(15)
-    assert completed("slow") == 40
+    with override_settings(JOBCHAINS=NO_HINTS):
+        start_worker(slots=4)
+    until(lambda: completed("slow") == 40)
 
 
 def test_a_full_worker_chooses_by_priority_among_queues_that_are_not_full(
@@ -366,11 +368,12 @@ def test_an_attempt_that_lost_its_lease_counts_while_it_runs(
     try:
         chains.delete(running)
         until(lambda: not worker.parts.leases.holds(running))
+        enqueue(deaf, 1, "slow")  # a reason to look
         assert stays(lambda: started == [running], A_WHILE)
     finally:
         release.set()
-    until(lambda: len(started) == 2)
-    assert {first.id, second.id} == set(started)
+    until(lambda: len(started) == 3)
+    assert {first.id, second.id} < set(started)
 
 
 # What it costs
