@@ -71,14 +71,14 @@ class ServedQueues:
         return {name: limit - running.get(name, 0) for name, limit in limits.items() if self._is_served(name)}
 
     def _is_served(self, name: str) -> bool:
-        return (self._queues is None or name in self._queues) and name not in self._paused
+        return (self._queues is None or name in self._queues) and name not in self.paused
 
     @property
-    def _paused(self) -> set[str]:
+    def paused(self) -> set[str]:
         return {rule.name for rule in self._rules if rule.is_paused}
 
     def _without(self, names: Iterable[str]) -> tuple[Collection[str] | None, Collection[str]]:
-        closed = self._paused.union(names)
+        closed = self.paused.union(names)
         if self._queues is None:
             return None, sorted(closed)
         return [name for name in self._queues if name not in closed], ()

@@ -24,6 +24,7 @@ from tests.worker.statements import statements_of_others
 from tests.worker.waiting import stays, until, until_completed
 
 OFTEN = {"HEARTBEAT_SECONDS": 0.05}
+SELDOM = {"HEARTBEAT_SECONDS": 60}
 
 
 @pytest.fixture
@@ -92,7 +93,8 @@ def test_a_worker_that_stops_says_so_while_its_handlers_end(processors: Processo
         started.set()
         gate.wait(30)
 
-    worker = start_worker()
+    with override_settings(JOBCHAINS=SELDOM):
+        worker = start_worker()
     held.enqueue()
     assert started.wait(15)
     stopping = threading.Thread(target=worker.stop, args=[20])
@@ -106,7 +108,8 @@ def test_a_worker_that_stops_says_so_while_its_handlers_end(processors: Processo
 
 
 def test_a_worker_that_retires_says_so(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
-    worker = start_worker()
+    with override_settings(JOBCHAINS=SELDOM):
+        worker = start_worker()
     until(present)
     worker.retire()
     until(lambda: [seen.is_stopping for seen in present()] == [True], 6)
@@ -225,7 +228,7 @@ def test_a_beat_of_a_thread_that_did_not_end_makes_no_row_again(
 
 
 def test_beats_are_few_statements(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
-    with statements_of_others() as statements:
+    with override_settings(JOBCHAINS=SELDOM), statements_of_others() as statements:
         start_worker()
         until(ids)
         beats = ('INSERT INTO "django_jobchains_workerpresence"', 'DELETE FROM "django_jobchains_workerpresence"')

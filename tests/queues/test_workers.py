@@ -97,7 +97,7 @@ def test_a_job_enqueued_after_the_pause_waits_for_the_end_of_it(
     worker = start_worker()
     until_completed(quick.enqueue(queue="mail"))
     queues.pause("mail")
-    until(lambda: worker.parts.queues._paused == {"mail"})
+    until(lambda: worker.parts.queues.paused == {"mail"})
     mail = quick.enqueue(queue="mail")
     assert stays(pending(mail), A_WHILE)
     queues.resume("mail")
@@ -110,7 +110,7 @@ def test_a_queue_can_be_paused_and_resumed_many_times(quick: JobType[Any, Any], 
     for _ in range(10):
         queues.pause("mail")
         mail = quick.enqueue(queue="mail")
-        until(lambda: worker.parts.queues._paused == {"mail"})
+        until(lambda: worker.parts.queues.paused == {"mail"})
         queues.resume("mail")
         until_completed(mail)
 
@@ -122,7 +122,7 @@ def test_what_runs_goes_on_while_its_queue_is_paused(
     first = enqueue(held, 1, "mail")[0]
     until(gate.run(mail=1))
     queues.pause("mail")
-    until(lambda: worker.parts.queues._paused == {"mail"})
+    until(lambda: worker.parts.queues.paused == {"mail"})
     second = enqueue(held, 1, "mail")[0]
     assert stays(gate.run(mail=1), A_WHILE)
     gate.opened.set()
@@ -145,7 +145,7 @@ def test_without_hints_a_pause_and_its_end_hold_within_a_poll(
         worker = start_worker(poll_seconds=0.2)
         until_completed(quick.enqueue(queue="mail"))
         queues.pause("mail")
-        until(lambda: worker.parts.queues._paused == {"mail"}, 5)
+        until(lambda: worker.parts.queues.paused == {"mail"}, 5)
         mail = quick.enqueue(queue="mail")
         assert stays(pending(mail), A_WHILE)
         queues.resume("mail")
