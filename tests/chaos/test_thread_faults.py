@@ -109,7 +109,7 @@ class Work:
         chains.enqueue_many([*items, *(self.attempt.item(kind) for kind in ("", "reschedule", "fail"))])
 
     def enqueue_until(self, faults: list[Faults], seconds: float) -> int:
-        """More and more, so that each part has something to do, but ever more slowly, so that some run dry; how often."""
+        """More and more, ever more slowly: each part has something to do, and runs dry. How often."""
         deadline = time.monotonic() + seconds
         times = 0
         while not are_all_thrown(faults) and time.monotonic() < deadline:
