@@ -109,7 +109,7 @@ class Work:
         chains.enqueue_many([*items, *(self.attempt.item(kind) for kind in ("", "reschedule", "fail"))])
 
     def enqueue_until(self, faults: list[Faults], seconds: float) -> int:
-        """More and more, so that each part has work, but ever more slowly, so that some run dry; how often."""
+        """More and more, ever more slowly: each part has something to do, and runs dry. How often."""
         deadline = time.monotonic() + seconds
         times = 0
         while not are_all_thrown(faults) and time.monotonic() < deadline:
@@ -186,8 +186,8 @@ def test_a_thread_that_fails_at_a_step_goes_on(
     until_completed(work.write.enqueue())
     assert Job.objects.with_status("failed").count() == times
     assert_invariants(all_completed=False)
-    until(worker.parts.loop.idle.is_set, 10, lambda: vars(worker.parts.completer))
-    until(lambda: not len(worker.parts.leases), 10, lambda: worker.parts.leases.held())
+    until(worker.loop.idle.is_set, 10, lambda: vars(worker.completer))
+    until(lambda: not len(worker.leases), 10, lambda: worker.leases.held())
     assert not worker.failed
     since = time.monotonic()
     assert worker.stop(timeout=0) == 0
