@@ -173,7 +173,7 @@ def test_tasks_that_the_handler_leaves_are_cancelled(
 def test_an_attempt_that_ends_without_an_outcome_costs_a_lease_and_no_job(
     processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 0.05}
     failures = [MemoryError(), SystemExit()]
     arun = AsyncAttempt.arun
 

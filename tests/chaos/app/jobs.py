@@ -122,6 +122,13 @@ def stuck(job: RunningJob[float]) -> None:
     time.sleep(job.input)
 
 
+@processors.register("chaos.patient")
+def patient(job: RunningJob[float]) -> None:
+    """Takes its time, unless it is told to stop."""
+    job.signal.wait(job.input)
+    job.signal.raise_if_aborted()
+
+
 @processors.register("chaos.nothing")
 def nothing(job: RunningJob[Any]) -> None:
     """Completed in a batch."""
