@@ -234,8 +234,8 @@ class HandlerStuck(JobchainsError):
     def __init__(self, reason: str, seconds: float) -> None:
         self.reason = reason
         super().__init__(f"The handler was asked to stop ({reason.replace('_', ' ')}) and did not within {seconds:g} "
-                         "seconds. Its thread is left to it: look at job.signal, or give calls that wait a time limit."
-                         )  # fmt: skip
+                         "seconds. It is left alone and can write nothing to its job any more: look at job.signal, or "
+                         "give calls that wait a time limit.")  # fmt: skip
 
 
 class RescheduleJob(Exception):

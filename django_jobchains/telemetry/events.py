@@ -14,6 +14,8 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class WorkerStarted(Event):
     slots: int
+    #: 0 without a type whose handler is async.
+    async_slots: int
     type_names: tuple[str, ...]
     queues: tuple[str, ...] | None
     using: str

@@ -74,7 +74,8 @@ class Console:
         if isinstance(event, WorkerStarted):
             queues = ", ".join(event.queues) if event.queues else "every queue"
             types = ", ".join(event.type_names)
-            facts = f"{event.slots} slots · {queues} · database {event.using!r} · {types}"
+            slots = f"{event.slots} slots" + (f" and {event.async_slots} async" if event.async_slots else "")
+            facts = f"{slots} · {queues} · database {event.using!r} · {types}"
             return f"Worker {event.worker} · {facts}", None, 1
         if isinstance(event, WorkerStopping):
             return f"Stopping: {event.running} running.", None, 1

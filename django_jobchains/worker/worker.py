@@ -134,7 +134,9 @@ class Worker:
     def start(self) -> None:
         """Starts the threads and returns."""
         self.store.prepare_for_workers()
-        report(WorkerStarted(self.id, self.slot_count, tuple(sorted(self.policies)), self.queues, self.store.using))
+        async_slots = self.parts.async_slots.count if self.parts.async_slots else 0
+        types = tuple(sorted(self.policies))
+        report(WorkerStarted(self.id, self.slot_count, async_slots, types, self.queues, self.store.using))
         self.parts.start()
 
     def stop(self, timeout: float | None = None) -> int:
