@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from django.core.mail import EmailMessage
 
+from django_jobchains.middleware import LogContext
 from django_jobchains.processors import Backoff, Continuation, FailJob, Processors, RunningJob
 from shop import gateway
 from shop.models import LoyaltyAccount, Order
 
 # A short backoff, so that you see a retry while you watch. The library's default starts at 10 seconds.
-processors = Processors(backoff=Backoff(initial_seconds=1, maximum_seconds=8))
+# Whatever is logged while one of these runs says for which job.
+processors = Processors(backoff=Backoff(initial_seconds=1, maximum_seconds=8), timeout=60, middleware=[LogContext()])
 
 
 @dataclass(frozen=True)
