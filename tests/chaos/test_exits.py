@@ -62,7 +62,7 @@ def test_a_worker_that_is_told_to_stop_at_any_moment_ends_clean(start_process: S
 
 
 def test_a_worker_that_is_through_ends_clean(start_process: StartProcess) -> None:
-    for options in (["--burst"], ["--max-jobs", "5"]):
+    for options in (["--max-jobs", "5"], ["--burst"]):
         chains.enqueue_many([jobs.write.item(0.0) for _ in range(10)])
         run_through(start_process, *options)
     assert_invariants()

@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(tr
 
 __all__ = ("proxy",)
 
-#: What stopping may take beyond its timeout.
-LAST_WORDS = 3.0
+#: What stopping may take beyond its timeout: each of its steps waits for a database that does not answer.
+LAST_WORDS = 5.0
 #: In which a worker is back at work when the network is.
 BACK_SECONDS = 15
 

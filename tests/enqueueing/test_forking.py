@@ -17,9 +17,13 @@ def enqueued() -> Any:
     return str(jobs.nothing.enqueue({"by": "the child"}).id)
 
 
+def more() -> Any:
+    return chains.enqueue_many([jobs.nothing.item() for _ in range(3)])
+
+
 def test_parent_and_child_enqueue_after_a_fork() -> None:
     jobs.nothing.enqueue()
-    child = Child([enqueued, lambda: [str(chain.id) for chain in chains.enqueue_many([jobs.nothing.item()] * 3)]])
+    child = Child([enqueued, lambda: [str(chain.id) for chain in more()]])
     try:
         mine = [str(jobs.nothing.enqueue().id) for _ in range(3)]
         theirs = [child.answer(), *child.answer()]
