@@ -60,6 +60,7 @@ def test_a_commit_whose_answer_is_lost_is_a_commit(proxy: Proxy, start_process: 
     until_all_completed(process)
     assert proxy.fates["its answer is lost"] > 10
     assert set(Job.objects.values_list("attempt", "crashes")) == {(1, 0)}
+    assert "lease lost" not in process.output
     assert not FailedAttempt.objects.exists()
     assert_invariants()
     assert_ends_well(process)
