@@ -1,5 +1,13 @@
+import signal
+
 import pytest
 from django.db import connection
+
+
+def pytest_configure() -> None:
+    """A process that a shell started in the background ignores Ctrl-C, and so would those that tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

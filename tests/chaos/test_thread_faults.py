@@ -186,8 +186,8 @@ def test_a_thread_that_fails_at_a_step_goes_on(
     until_completed(work.write.enqueue())
     assert Job.objects.with_status("failed").count() == times
     assert_invariants(all_completed=False)
-    until(worker.loop.idle.is_set, 10, lambda: vars(worker.completer))
-    until(lambda: not len(worker.leases), 10, lambda: worker.leases.held())
+    until(worker.parts.loop.idle.is_set, 10, lambda: vars(worker.parts.completer))
+    until(lambda: not len(worker.parts.leases), 10, lambda: worker.parts.leases.held())
     assert not worker.failed
     since = time.monotonic()
     assert worker.stop(timeout=0) == 0

@@ -75,11 +75,11 @@ def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
 
 def test_a_killed_worker_is_replaced_and_the_others_go_on(start_process: StartProcess) -> None:
     port = free_port()
-    process = start_process("--processes", "2", "--name", "mail", "--health-port", str(port))
+    process = start_process("--processes", "2", "--name", "mail", "--async-slots", "5", "--health-port", str(port))
     first, second = until_working(process)
     until(lambda: not ask(port, "/")[1]["problems"], 15, lambda: ask(port, "/"))
     status, health = ask(port, "/")
-    assert (status, len(health["processes"]), health["slots"]) == (200, 2, 20)
+    assert (status, len(health["processes"]), health["slots"]) == (200, 2, 2 * (10 + 5))
     first.kill()
     until(lambda: ask(port, "/live")[0] == 503, 15)
     assert ask(port, "/ready")[0] == 200
