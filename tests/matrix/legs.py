@@ -12,6 +12,14 @@ from tests.matrix.sqlite import with_sqlite_3_37
 
 PYTHON = sys.executable
 
+#: At both ends of the matrix what takes long is left out,
+QUICK = ("-m", "not slow")
+#: and beside SQLite what asks nothing of a database that is not asked there.
+OF_DATABASES = tuple(
+    f"--ignore=tests/{name}"
+    for name in ("commands", "configuration", "middleware", "packaging", "processors", "testing", "typing")
+)
+
 
 def lint() -> None:
     run(PYTHON, "-m", "ruff", "check", ".")
@@ -54,24 +62,24 @@ def newest_example() -> None:
 
 
 def newest_on_sqlite() -> None:
-    suite(environments.newest(), "-m", "not slow", env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
+    suite(environments.newest(), *QUICK, env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
 
 
 def newest_on_postgresql() -> None:
     python = environments.newest()
     with server(18) as database:
-        suite(python, "-m", "not slow", env={"JOBCHAINS_TEST_DATABASE": database})
+        suite(python, *QUICK, *OF_DATABASES, env={"JOBCHAINS_TEST_DATABASE": database})
 
 
 def oldest_on_sqlite() -> None:
     python = environments.oldest()
-    suite(python, "-m", "not slow", env={"JOBCHAINS_TEST_DATABASE": "sqlite", **with_sqlite_3_37(python)})
+    suite(python, *QUICK, env={"JOBCHAINS_TEST_DATABASE": "sqlite", **with_sqlite_3_37(python)})
 
 
 def oldest_on_postgresql() -> None:
     python = environments.oldest()
     with server(14) as database:
-        suite(python, "-m", "not slow", env={"JOBCHAINS_TEST_DATABASE": database})
+        suite(python, *QUICK, *OF_DATABASES, env={"JOBCHAINS_TEST_DATABASE": database})
 
 
 #: Each leg's parts; a part is what the summary has a line for.
