@@ -85,6 +85,10 @@ class Supervisor:
                 self._stop()
         return int(self.failed)
 
+    def request_stop(self) -> None:
+        """From any thread: as the first SIGTERM does."""
+        self._stops += 1
+
     def health(self) -> Health:
         """From any thread."""
         is_stopping = bool(self._stops) or self.failed

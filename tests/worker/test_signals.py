@@ -104,3 +104,13 @@ def test_a_signal_during_the_start_loses_nothing(start_process: StartProcess) ->
         process.wait()
     assert not Job.objects.with_status("running").exists()
     assert set(Job.objects.values_list("status", "attempt")) <= {("pending", 0), ("completed", 1)}
+
+
+def test_signals_that_come_until_its_very_end_change_nothing(start_process: StartProcess) -> None:
+    process = start_process().until_ready()
+    while process.is_alive:
+        process.signal(signal.SIGTERM)
+        process.signal(signal.SIGINT)
+        time.sleep(0.0005)
+    assert process.wait() == 0
+    assert "Traceback" not in process.output

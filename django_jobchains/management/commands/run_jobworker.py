@@ -1,6 +1,7 @@
 """``manage.py run_jobworker``: the worker as a process of its own, or several under a supervisor."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from django_jobchains.worker.tether import Tether
 
 #: The GIL changes hands so often: threads that wait for the database get it back before the handlers' turn is over.
 SWITCH_INTERVAL_SECONDS = 0.001
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Command(BaseCommand):
@@ -61,6 +64,7 @@ class Command(BaseCommand):
     def _work(self, worker: Worker, options: dict[str, Any]) -> None:
         notice_dead_networks()
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        self._heed_signals(worker.request_stop)
         with self._shown(worker.id, options["verbosity"]):
             code = worker.run()
         self._exit(code, is_stuck=worker.is_stuck)
@@ -74,15 +78,28 @@ class Command(BaseCommand):
             burst=options["burst"],
             reload=options["reload"],
         )
+        self._heed_signals(supervisor.request_stop)
         with self._probed(options, supervisor.id, supervisor.health), self._shown(supervisor.id, options["verbosity"]):
             code = supervisor.run()
         self._exit(code)
+
+    @property
+    def _owns_process(self) -> bool:
+        """Whether it is the command of a command line, and no call of a program."""
+        return bool(getattr(self, "_called_from_command_line", False))
+
+    def _heed_signals(self, stop: Callable[[], None]) -> None:
+        """What runs has handlers of its own, from a moment on and until it has ended. A signal that comes before must not
+        be lost, and one that comes after must not kill a process that ends well."""
+        if self._owns_process:
+            for number in _STOPPING:
+                signal.signal(number, lambda number, frame: stop())
 
     def _checked(self, options: dict[str, Any]) -> Worker:
         """The worker that each process will make: what is wrong with it is said once, before any starts."""
         if os.name != "posix":
             raise CommandError("--processes and --reload need a POSIX system. Start several workers instead.")
-        if not getattr(self, "_called_from_command_line", False):
+        if not self._owns_process:
             raise CommandError("--processes and --reload start this command line again: they need one of their own.")
         if options["reload"] and options["burst"]:
             raise CommandError(
@@ -121,6 +138,9 @@ class Command(BaseCommand):
 
     def _exit(self, code: int, *, is_stuck: bool = False) -> None:
         """What does not end must not keep the process: its job is handed back and its writes are fenced."""
+        if self._owns_process:
+            for number in _STOPPING:
+                signal.signal(number, signal.SIG_IGN)  # the interpreter takes other handlers down before it ends
         if is_stuck:
             self.stdout.flush()
             self.stderr.flush()
