@@ -89,8 +89,8 @@ class Command(BaseCommand):
         return bool(getattr(self, "_called_from_command_line", False))
 
     def _heed_signals(self, stop: Callable[[], None]) -> None:
-        """What runs has handlers of its own, from a moment on and until it has ended. A signal that comes before must not
-        be lost, and one that comes after must not kill a process that ends well."""
+        """What runs has handlers of its own while it runs. A signal that comes before must not be lost, and one that
+        comes after must not kill a process that ends well."""
         if self._owns_process:
             for number in _STOPPING:
                 signal.signal(number, lambda number, frame: stop())
