@@ -1,6 +1,5 @@
 """``types``: what every job type does, and who said so."""
 
-import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -63,7 +62,7 @@ def _type(job_type: JobType[Any, Any], registry: Registry) -> dict[str, Any]:
         "blockers": _sorted(job_type.blockers),
         "on_blocker_failure": job_type.on_blocker_failure,
         "handler": _name(processor.function) if processor else None,
-        "slice": _name_of_slice(part, processor) if part and processor else None,
+        "slice": (part.found_as or processor.function.__module__) if part and processor else None,
         "settings": {name: {"value": _plain(value), "source": source} for name, (value, source) in
                      _settings(processor, part)} if processor and part else {},
     }  # fmt: skip
@@ -75,7 +74,8 @@ def _settings(processor: Processor, part: Processors) -> Iterator[tuple[str, Set
     for field in fields(processor):
         if field.name not in _SHOWN:
             value = getattr(processor, field.name)
-            yield field.name, Setting(value, "library" if value == _default(field) else "processor")
+            said_by = "slice" if field.name == "middleware" else "processor"
+            yield field.name, Setting(value, "library" if value == _default(field) else said_by)
     policy = resolve(*processor.policies)
     for name, source in sources(*zip(("processor", "slice"), processor.policies, strict=True)).items():
         yield name, Setting(getattr(policy, name), source)
@@ -98,18 +98,11 @@ def _default(field: Any) -> Any:
     return None if field.default is MISSING else field.default
 
 
-def _name_of_slice(part: Processors, processor: Processor) -> str:
-    """The module and variable that hold it, if they do where the handler is."""
-    module = getattr(processor.function, "__module__", "?")
-    names = (name for name, value in vars(sys.modules.get(module, object)).items() if value is part)
-    return ".".join(filter(None, (module, next(names, ""))))
-
-
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, tuple):
-        return [_name(part) for part in value]
+        return [_name(part if hasattr(part, "__qualname__") else type(part)) for part in value]
     return value
 
 
@@ -135,7 +128,11 @@ def _show(kind: dict[str, Any], call: Call) -> None:
         return
     screen.line(f"{kind['handler']}, of the slice {kind['slice']}", begin="  ")
     rows: list[list[Cell | str]] = [
-        [name.removesuffix("_seconds").replace("_", " "), _in_words(name, setting["value"]), setting["source"]]
+        [
+            name.removesuffix("_seconds").removeprefix("is_").replace("_", " "),
+            _in_words(name, setting["value"]),
+            setting["source"],
+        ]
         for name, setting in kind["settings"].items()
     ]
     screen.table(COLUMNS, rows, "  ")
@@ -155,6 +152,8 @@ def _rules(kind: dict[str, Any]) -> str:
 
 
 def _in_words(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if value is None or value == float("inf"):
         return {"batch_limit": "one job at a time"}.get(name, "no limit")
     if isinstance(value, list):
