@@ -106,7 +106,7 @@ class HeldLeases:
 
     def _tell(self, leases: Iterable[HeldLease], renewal: Renewal) -> dict[AttemptKey, str]:
         # An attempt that ended meanwhile did not lose its lease: it may be its own end that was seen.
-        still_held = [holding for holding in self._still_held(leases) if not holding.signal.is_over]
+        still_held = [holding for holding in self._still_held(leases) if not holding.signal.has_ended]
         lost = {holding.lease.key: holding for holding in still_held if holding.lease.key in renewal.lost}
         self._lose(lost)
         for key, holding in lost.items():

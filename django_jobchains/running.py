@@ -111,6 +111,11 @@ class AbortSignal:
 
     # Between the attempt and the worker that may disown it
 
+    @property
+    def has_ended(self) -> bool:
+        """Its outcome is about to be written, by itself or in its stead."""
+        return self.is_over or self.is_disowned
+
     def lock_row(self) -> bool:
         """The attempt has the row locked; False when it was disowned meanwhile and must let it go."""
         with self._lock:

@@ -106,3 +106,13 @@ def test_only_jobs_of_this_worker_are_held(store: Store, held: HeldLeases, clock
     assert not held.holds(foreign.id)
     held.let_go([own])
     assert not held.holds(own.id)
+
+
+def test_an_attempt_that_was_written_off_lost_no_lease(store: Store, held: HeldLeases, clock: Clock) -> None:
+    """Its outcome was written in its stead: what is seen is its own end."""
+    [job] = running(store, 1)
+    signal = hold(held, job, clock)
+    assert signal.disown()
+    taken_over(store, job)
+    assert held.check() == {}
+    assert not signal.aborted
