@@ -38,4 +38,4 @@ def test_the_store_does_what_the_model_does() -> None:
 @pytest.mark.slow
 @shrinking
 def test_the_store_does_what_the_model_does_for_long() -> None:
-    run_state_machine_as_test(Chains, settings=settings_of(200))
+    run_state_machine_as_test(Chains, settings=settings_of(100))
