@@ -1,5 +1,6 @@
 # make demo    a shop and its jobs, in this terminal
-# make test    everything that has to be green; one leg of it: make sqlite, make wheel, ...
+# make test    everything that has to be green; one leg of it: make oldest, make wheel, ...
+# make sqlite, make postgresql    all tests on that database
 # make bench   measurements
 # Another Python: make PYTHON=python3.13 test
 
@@ -7,16 +8,17 @@ PYTHON ?= python3
 VENV := .venv
 DEMO := .venv-demo
 BENCH := .venv-bench
-LEGS := lint types postgresql sqlite newest oldest example wheel
+LEGS := lint types slow newest oldest example wheel
+ALONE := postgresql sqlite
 MATRIX = $(VENV)/bin/python -m tests.matrix
 
 .DEFAULT_GOAL := test
-.PHONY: test $(LEGS) demo bench format clean
+.PHONY: test $(LEGS) $(ALONE) demo bench format clean
 
 test: $(VENV)/.ready
 	@$(MATRIX) $(LEGS)
 
-$(LEGS): $(VENV)/.ready
+$(LEGS) $(ALONE): $(VENV)/.ready
 	@$(MATRIX) $@
 
 demo: $(DEMO)/.ready

@@ -12,9 +12,11 @@ from tests.matrix.sqlite import with_sqlite_3_37
 
 PYTHON = sys.executable
 
-#: At both ends of the matrix what takes long is left out.
+#: Each test runs on both databases, but not everywhere: what takes long on the machine's own versions,
+SLOW = ("-m", "slow")
+#: the rest at one end of the matrix for each database,
 QUICK = ("-m", "not slow")
-#: Of the two databases of an end one has all the rest, and the other what the database may do differently.
+#: and with every version of a database what it may do differently.
 OF_DATABASES = tuple(
     f"tests/{name}"
     for name in (
@@ -70,6 +72,17 @@ def on_postgresql() -> None:
         suite(PYTHON, env={"JOBCHAINS_TEST_DATABASE": database})
 
 
+def slow_on_sqlite() -> None:
+    suite(PYTHON, *SLOW, env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
+    suite(PYTHON, *QUICK, *OF_DATABASES, env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
+
+
+def slow_on_postgresql() -> None:
+    url = at_hand(PYTHON)
+    with nullcontext(url) if url else server(18) as database:
+        suite(PYTHON, *SLOW, env={"JOBCHAINS_TEST_DATABASE": database})
+
+
 def newest_example() -> None:
     example_tests(environments.newest())
 
@@ -99,8 +112,7 @@ def oldest_on_postgresql() -> None:
 LEGS: dict[str, dict[str, Callable[[], None]]] = {
     "lint": {"lint": lint},
     "types": {"types": types},
-    "postgresql": {"postgresql": on_postgresql},
-    "sqlite": {"sqlite": on_sqlite},
+    "slow": {"slow, PostgreSQL": slow_on_postgresql, "slow, SQLite": slow_on_sqlite},
     "newest": {
         "newest, PostgreSQL 18": newest_on_postgresql,
         "newest, SQLite": newest_on_sqlite,
@@ -112,4 +124,7 @@ LEGS: dict[str, dict[str, Callable[[], None]]] = {
     },
     "example": {"example": example},
     "wheel": {"wheel": wheel.check},
+    # All tests on one database, for whoever works on them.
+    "postgresql": {"postgresql": on_postgresql},
+    "sqlite": {"sqlite": on_sqlite},
 }
