@@ -129,10 +129,12 @@ class AbortSignal:
             return self.is_over
 
     def disown(self) -> bool:
-        """The worker writes the outcome; False when the attempt is about to do so itself."""
+        """The worker writes the outcome; False when that was said before, or the attempt is about to do so itself."""
         with self._lock:
-            self.is_disowned = not (self.is_over or self.is_row_locked)
-            return self.is_disowned
+            if self.is_disowned or self.is_over or self.is_row_locked:
+                return False
+            self.is_disowned = True
+            return True
 
 
 def _call_all(callbacks: Sequence[Callable[[], object]]) -> None:
