@@ -17,8 +17,10 @@ logger = getLogger("django_jobchains")
 LOOK_SECONDS = 0.1
 #: What aborted handlers get beyond the shutdown timeout,
 LAST_WORDS_SECONDS = 1.0
-#: and each of the steps that may wait for a database that does not answer.
+#: each of the steps that may wait for the database,
 STEP_SECONDS = 0.5
+#: and each that comes after one for which it did not answer.
+UNANSWERED_SECONDS = 0.1
 
 
 class Shutdown:
@@ -28,6 +30,7 @@ class Shutdown:
         self._parts = parts
         self._store = store
         self._is_hurried = is_hurried
+        self._step_seconds = STEP_SECONDS
 
     def run(self, timeout: float) -> int:
         """Lets handlers end for ``timeout`` seconds; returns how many attempts had not ended, and were handed back."""
@@ -38,10 +41,9 @@ class Shutdown:
         return abandoned
 
     def _stop_claiming(self) -> None:
-        claims = self._parts.threads["claims"]
-        claims.stop()
+        """A claim that is under way is not waited for: what it brings is handed back."""
+        self._parts.threads["claims"].stop()
         self._parts.loop.close()
-        claims.join(time.monotonic() + STEP_SECONDS)
         for place in self._parts.places:
             self._hand_back(leases_of(place.take_back(waited_seconds=0)))
             place.close()
@@ -60,7 +62,7 @@ class Shutdown:
 
     def _finish_writing(self) -> int:
         """Writes the last outcomes, then hands back the jobs of attempts that did not end."""
-        deadline = time.monotonic() + STEP_SECONDS
+        deadline = time.monotonic() + self._step_seconds
         while not self._parts.completer.is_through and time.monotonic() < deadline:
             time.sleep(0.005)
         leases = self._parts.leases.held()
@@ -74,8 +76,9 @@ class Shutdown:
         self._parts.leases.let_go(leases)
         thread = threading.Thread(target=self._write_back, args=(leases,), name="jobchains-hand-back", daemon=True)
         thread.start()
-        thread.join(STEP_SECONDS)
+        thread.join(self._step_seconds)
         if thread.is_alive():
+            self._step_seconds = UNANSWERED_SECONDS
             logger.warning("The database does not answer: jobs are taken back when their leases run out.")
 
     def _write_back(self, leases: list[HeldLease]) -> None:
@@ -97,8 +100,9 @@ class Shutdown:
         parts.completer.wake()
         if parts.listener is not None:
             parts.listener.close()
-        deadline = time.monotonic() + STEP_SECONDS
+        deadline = time.monotonic() + self._step_seconds
         for thread in parts.threads.values():
             if not thread.join(deadline):
                 logger.warning("%s did not end in time.", thread.name)
-        parts.heartbeat.leave(STEP_SECONDS)
+        self._hand_back(parts.leases.held())  # of a claim that was through with its last look at whether it may start
+        parts.heartbeat.leave(self._step_seconds)
