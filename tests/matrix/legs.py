@@ -16,23 +16,14 @@ PYTHON = sys.executable
 SLOW = ("-m", "slow")
 #: the rest at one end of the matrix for each database,
 QUICK = ("-m", "not slow")
-#: and with every version of a database what it may do differently.
+#: and with every version of a database what it may do differently: statements and their plans.
 OF_DATABASES = tuple(
     f"tests/{name}"
-    for name in (
-        "blockers",
-        "completing",
-        "deduplication",
-        "interventions",
-        "notifications",
-        "overview",
-        "presence",
-        "pruning",
-        "queries",
-        "queues",
-        "store",
-        "waiting",
-    )
+    for name in ("blockers", "deduplication", "interventions", "overview", "pruning", "queries", "store")
+)
+#: What asks no database is tested beside SQLite.
+OF_NONE = tuple(
+    f"--ignore=tests/{name}" for name in ("configuration", "packaging", "payloads", "processors", "testing", "typing")
 )
 
 
@@ -94,7 +85,7 @@ def newest_on_sqlite() -> None:
 def newest_on_postgresql() -> None:
     python = environments.newest()
     with server(18) as database:
-        suite(python, *QUICK, env={"JOBCHAINS_TEST_DATABASE": database})
+        suite(python, *QUICK, *OF_NONE, env={"JOBCHAINS_TEST_DATABASE": database})
 
 
 def oldest_on_sqlite() -> None:
