@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import django
 if TYPE_CHECKING:
     from benchmarks.cells import Cell
 
-SUBJECTS = ("draining", "waking", "enqueueing", "on_sqlite")
+SUBJECTS = ("draining", "waking", "enqueueing", "flat", "bloat", "on_sqlite")
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
         from benchmarks.database import NoServer, migrate, postgresql
         from benchmarks.machine import facts, file_system
 
-        cells = [cell for cell in _cells(options.quick) if _is_chosen(cell.name, options.only)]
+        cells = [cell for cell in _cells(options) if _is_chosen(cell.name, options.only)]
         if options.list:
             print("\n".join(f"{cell.name:<20} {cell.title}" for cell in cells))
             return
@@ -54,6 +55,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="name the cells")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="few jobs: shows that it works, measures nothing")
+    parser.add_argument("--peers", action="store_true", help="beside the other systems that are installed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single value there")
     parser.add_argument(
         "--allow-unsafe", action="store_true", help="measure a PostgreSQL that does not flush its commits"
@@ -63,11 +65,16 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _cells(is_quick: bool) -> "Iterator[Cell]":
+def _cells(options: argparse.Namespace) -> "Iterator[Cell]":
     from importlib import import_module
 
+    from benchmarks import peers
+
     for subject in SUBJECTS:
-        yield from import_module(f"benchmarks.{subject}").cells(is_quick=is_quick)
+        for cell in import_module(f"benchmarks.{subject}").cells(is_quick=options.quick):
+            is_beside_peers = options.peers and cell.name in peers.SUBJECTS
+            beside = peers.contestants(cell.name, is_quick=options.quick) if is_beside_peers else {}
+            yield replace(cell, peers={**cell.peers, **beside})
 
 
 def _is_chosen(name: str, only: list[str] | None) -> bool:

@@ -1,11 +1,14 @@
-"""A cell: our figure and its floors, measured in turns and told as median and spread."""
+"""A cell: our figure, its floors and its peers, measured in turns and told as median and spread."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Literal
 
 #: What one run measured, by metric ("jobs/s").
 Figures = dict[str, float]
+Run = Callable[[], Figures]
+Role = Literal["ours", "floor", "peer"]
 
 
 @dataclass(frozen=True)
@@ -25,21 +28,31 @@ class Target:
 
 @dataclass(frozen=True)
 class Cell:
-    """``contestants``: ours first, then the floors; each call is one run. ``prepare`` runs once, before the first."""
+    """``contestants``: ours first, then the floors; each call is one run. ``prepare`` runs once, before the first.
+
+    ``peers``: other systems that do the same work.
+    """
 
     name: str
     title: str
-    contestants: dict[str, Callable[[], Figures]]
+    contestants: dict[str, Run]
     targets: tuple[Target, ...] = ()
     prepare: Callable[[], object] = lambda: None
+    peers: dict[str, Run] = field(default_factory=dict)
+
+    def role(self, contestant: str) -> Role:
+        if contestant in self.peers:
+            return "peer"
+        return "ours" if contestant == "ours" else "floor"
 
 
 @dataclass
 class Result:
-    """``values``: by contestant and metric, one for each round."""
+    """``values``: by contestant and metric, one for each round. ``failures``: the last error of a peer that broke."""
 
     cell: Cell
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
 
     def add(self, contestant: str, figures: Figures) -> None:
         for metric, value in figures.items():
@@ -61,11 +74,22 @@ class Result:
 
 
 def measure(cell: Cell, rounds: int, show: Callable[[str], object]) -> Result:
-    """Ours, floor, floor; ours, floor, floor: what disturbs the machine disturbs all of them."""
+    """Ours, floor, peer; ours, floor, peer: what disturbs the machine disturbs all of them."""
     result = Result(cell)
     cell.prepare()
     for number in range(1, rounds + 1):
         for name, run in cell.contestants.items():
             show(f"{cell.name}: round {number} of {rounds}, {name}")
             result.add(name, run())
+        for name, run in cell.peers.items():
+            show(f"{cell.name}: round {number} of {rounds}, {name}")
+            _add_peer(result, name, run)
     return result
+
+
+def _add_peer(result: Result, name: str, run: Run) -> None:
+    """A peer that breaks costs its own row, not the hour of measuring behind it; the row says so."""
+    try:
+        result.add(name, run())
+    except Exception as error:
+        result.failures[name] = f"{type(error).__name__}: {error}"

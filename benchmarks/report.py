@@ -16,6 +16,7 @@ def table(result: Result) -> str:
                 lines.append(
                     f"  {label:<12} {name:<20} {_spread(values[metric])}  {_share(result, name, metric)}".rstrip()
                 )
+    lines += [f"  {name} failed: {error}" for name, error in result.failures.items()]
     lines += [f"  target: {target}: {_WORDS[result.is_met(target)]}" for target in result.cell.targets]
     return "\n".join(lines)
 
@@ -46,5 +47,7 @@ def as_json(result: Result, load: float, steal: float) -> dict[str, Any]:
         "load": load,
         "steal": steal,
         "values": result.values,
+        "roles": {name: result.cell.role(name) for name in (*result.cell.contestants, *result.cell.peers)},
+        "failures": result.failures,
         "targets": {str(target): result.is_met(target) for target in result.cell.targets},
     }
