@@ -20,7 +20,7 @@ SUBJECTS = ("enqueue", "enqueue-many", "drain", "wake-up", "chain-latency")
 
 def settings() -> dict[str, str]:
     """By peer that is installed: its version, and how it is run."""
-    return {peer.name: f"{environments.version(peer)}; {peer.settings}" for peer in present()}
+    return {peer.name: f"{environments.version(peer)}; {peer.settings}; {peer.amounts}" for peer in present()}
 
 
 def contestants(subject: str, *, is_quick: bool) -> dict[str, Callable[[], Figures]]:

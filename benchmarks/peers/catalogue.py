@@ -18,7 +18,7 @@ class Peer:
     """``program``: its module in ``benchmarks.peers.programs``, told by ``options`` (environment variables) how to run.
 
     ``packages``: the first is the one whose version is told. ``pending``: the SQL that counts what is not yet
-    acknowledged; none for a system that keeps its jobs elsewhere. ``jobs``: of a drain, fewer for a slow system.
+    acknowledged; none for a system that keeps its jobs elsewhere. ``jobs``: of a drain.
     ``gap_seconds``: how irregular the enqueues of the latency cells are; as long as a poll, or they would be in step.
     """
 
@@ -45,6 +45,12 @@ class Peer:
         return subject == "drain" if self.is_only_drained else self.has_bulk or subject != "enqueue-many"
 
     @property
+    def amounts(self) -> str:
+        """Slow systems do less, or a round would take an hour."""
+        latency = f", {self.samples} wake-ups, {self.chain_samples} chains"
+        return f"a drain of {self.jobs:,} jobs{'' if self.is_only_drained else latency}"
+
+    @property
     def distributions(self) -> tuple[str, ...]:
         return tuple(_bare(package) for package in self.packages)
 
@@ -65,7 +71,7 @@ PEERS = (
         f"concurrency {SLOTS}, coroutine handlers, enqueued by its synchronous connector; LISTEN, and polls each 5 s",
         jobs=3_000,
         pending="SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
-        chain_samples=20,  # some take 5 s: a wake-up is lost and the poll finds the step
+        chain_samples=20,  # some of them wait for the poll
     ),
     Peer(
         "pgqueuer",

@@ -86,11 +86,13 @@ def test_a_peer_is_only_asked_for_what_it_can_do() -> None:
     }
 
 
-def test_the_settings_tell_the_installed_version() -> None:
+def test_the_settings_tell_the_installed_version_and_the_amounts() -> None:
     _install(ONE)
 
     assert list(peers.settings()) == [ONE.name]
-    assert peers.settings()[ONE.name].startswith("procrastinate 1.2.3, psycopg 1.2.3, Python 3.11; ")
+    told = peers.settings()[ONE.name]
+    assert told.startswith("procrastinate 1.2.3, psycopg 1.2.3, Python 3.11; ")
+    assert told.endswith("; a drain of 3,000 jobs, 200 wake-ups, 20 chains")
 
 
 def test_an_environment_made_for_other_packages_is_made_anew() -> None:
