@@ -63,7 +63,13 @@ def client() -> Iterator[Client]:
     wait = loop.run_until_complete
     connection = wait(asyncpg.connect(URL))
     queries = Queries(AsyncpgDriver(connection))
+
+    async def enqueue_each(count: int) -> None:
+        for _ in range(count):
+            await queries.enqueue("value", None)
+
     yield Client(
+        enqueue_each=lambda count: wait(enqueue_each(count)),
         enqueue=lambda: wait(queries.enqueue("value", None)),
         enqueue_many=lambda count: wait(queries.enqueue(["value"] * count, [None] * count, [0] * count)),
         start_chain=lambda: wait(queries.enqueue("step", b"1")),
