@@ -13,7 +13,7 @@ Role = Literal["ours", "floor", "peer"]
 
 @dataclass(frozen=True)
 class Target:
-    """``metric`` is at least (or at most) so much; of a floor: so much of that floor's."""
+    """``metric`` is at least (or at most) so much; with ``of_floor``: so much of that floor's, or of that peer's."""
 
     metric: str
     at_least: float | None = None
@@ -22,15 +22,30 @@ class Target:
 
     def __str__(self) -> str:
         word, bound = ("at most", self.at_most) if self.at_least is None else ("at least", self.at_least)
-        amount = f"{bound:.0%} of {self.of_floor}'s" if self.of_floor else f"{bound:,.0f}"
-        return f"{self.metric} {word} {amount}"
+        return f"{self.metric} {word} {self.amount(bound or 0)}"
+
+    def amount(self, value: float) -> str:
+        """In words: of the metric, or of the floor's."""
+        if not self.of_floor:
+            return f"{value:,.0f}"
+        return f"{value:.0%} of {self.of_floor}" if value <= 1 else f"{value:.3g} times {self.of_floor}"
+
+    def is_met(self, value: float) -> bool:
+        if self.at_least is not None:
+            return value >= self.at_least
+        return self.at_most is None or value <= self.at_most
+
+
+def is_rate(metric: str) -> bool:
+    """More is better: jobs a second. Of everything else, less is."""
+    return "/s" in metric
 
 
 @dataclass(frozen=True)
 class Cell:
     """``contestants``: ours first, then the floors; each call is one run. ``prepare`` runs once, before the first.
 
-    ``peers``: other systems that do the same work.
+    ``peers``: other systems that do the same work. ``is_extra``: measured with ``--full`` only, or when it is named.
     """
 
     name: str
@@ -39,6 +54,7 @@ class Cell:
     targets: tuple[Target, ...] = ()
     prepare: Callable[[], object] = lambda: None
     peers: dict[str, Run] = field(default_factory=dict)
+    is_extra: bool = False
 
     def role(self, contestant: str) -> Role:
         if contestant in self.peers:
@@ -62,15 +78,13 @@ class Result:
         values = self.values.get(contestant, {}).get(metric)
         return median(values) if values else None
 
-    def is_met(self, target: Target) -> bool | None:
-        """None when there is no floor to compare with."""
+    def reached(self, target: Target) -> float | None:
+        """What to compare with the target's bound; None when there is no floor to compare with."""
         ours = self.median("ours", target.metric)
-        floor = self.median(target.of_floor, target.metric) if target.of_floor else 1.0
-        if ours is None or floor is None:
-            return None
-        if target.at_least is not None:
-            return ours >= target.at_least * floor
-        return target.at_most is None or ours <= target.at_most * floor
+        if ours is None or not target.of_floor:
+            return ours
+        floor = self.median(target.of_floor, target.metric)
+        return ours / floor if floor else None
 
 
 def measure(cell: Cell, rounds: int, show: Callable[[str], object]) -> Result:
