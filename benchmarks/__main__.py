@@ -129,7 +129,7 @@ def _measure(cells: "list[Cell]", options: argparse.Namespace, machine: dict[str
     from benchmarks.report import as_json, table
 
     run: dict[str, Any] = {"machine": machine, "how": _how(options), "cells": []}
-    run["peers"] = peers.SETTINGS if options.peers else {}
+    run["peers"] = peers.settings() if options.peers else {}
     for cell in cells:
         before = ticks()
         result = measure(cell, options.rounds, _progress)
