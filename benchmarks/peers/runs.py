@@ -47,9 +47,7 @@ def drain(peer: Peer, *, is_quick: bool) -> Figures:
     """From the first handler's start to the last acknowledgement; where those cannot be seen, to the last handler's."""
     jobs = peer.jobs // 10 if is_quick else peer.jobs
     with _place(peer) as (place, database):
-        place.call("fill", jobs)
-        database.execute("VACUUM ANALYZE")
-        database.execute("CHECKPOINT")
+        _fill(place, database, jobs)
         with worker(place) as running:
             _wait_for(running, lambda: _handled(place) > 0)
             cpu_before = running.cpu_seconds()
@@ -60,15 +58,26 @@ def drain(peer: Peer, *, is_quick: bool) -> Figures:
     if len(times) != jobs:
         raise PeerFailed(f"{len(times):,} handlers ran for {jobs:,} jobs.")
     ended = acknowledged if peer.pending else max(times)
-    figures = {"jobs/s": jobs / (ended - min(times))}
-    if cpu_before is not None and cpu_after is not None:
-        figures["CPU µs/job"] = (cpu_after - cpu_before) / jobs * 1e6
-    return figures
+    return {"jobs/s": jobs / (ended - min(times)), **_cpu(cpu_before, cpu_after, jobs)}
+
+
+def _fill(place: Place, database: Connection, jobs: int) -> None:
+    place.call("fill", jobs)
+    database.execute("VACUUM ANALYZE")
+    database.execute("CHECKPOINT")
+
+
+def _cpu(before: float | None, after: float | None, jobs: int) -> Figures:
+    return {} if before is None or after is None else {"CPU µs/job": (after - before) / jobs * 1e6}
 
 
 def _latency(peer: Peer, command: str, samples: int, *, is_quick: bool) -> Figures:
-    with _place(peer) as (place, _), worker(place):
-        milliseconds = place.call(command, max(samples // 5, 5) if is_quick else samples, peer.gap_seconds)
+    with _place(peer) as (place, _), worker(place) as running:
+        try:
+            milliseconds = place.call(command, max(samples // 5, 5) if is_quick else samples, peer.gap_seconds)
+        except PeerFailed:
+            running.check()  # its last words say more than the client that waited in vain
+            raise
     percentiles = quantiles(milliseconds, n=100, method="inclusive")
     # The last hundredth of a few samples says nothing.
     told = (50, 95, 99) if len(milliseconds) >= 100 else (50, 95)
@@ -105,9 +114,11 @@ def _place(peer: Peer) -> Iterator[tuple[Place, Connection]]:
         place.times.touch()
         place.call("prepare")
         database.execute("CHECKPOINT")
-        yield place, database
-        if not peer.pending:
-            place.call("prepare")  # empties Redis
+        try:
+            yield place, database
+        finally:
+            if not peer.pending:
+                place.call("prepare")  # empties Redis
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What runs inside a peer's environment: ``python -m benchmarks.peers.programs PROGRAM COMMAND [COUNT [GAP_SECONDS]]``.
 
-A program is a module with three functions, in the words its system's own pages use for them:
+A program is a module named after its system, with three functions:
 
 - ``prepare()`` makes the tables in an empty database (or empties what is not a database);
 - ``worker()`` runs the handlers until it is told to stop;
