@@ -98,6 +98,16 @@ class TestWhatGoes:
         round_of(pruner)
         assert not left()
 
+    def test_the_time_counts_from_the_end_of_a_chain(self, store: Store, clock: testing.Clock) -> None:
+        chain = pending(store)
+        clock.advance(5 * DAY)
+        finish_all([chain])
+        round_of(make(store))
+        assert left() == {chain.id}
+        clock.advance(2 * DAY)
+        round_of(make(store))
+        assert not left()
+
     def test_a_type_that_the_project_does_not_know_stays(self, store: Store, clock: testing.Clock) -> None:
         chain = completed(store)
         clock.advance(3 * DAY)
