@@ -69,18 +69,21 @@ class Pruning(Interventions):
     def find_ended(self, column: str, value: str, place: Place, last: UUID, limit: int, ended: Ended) -> Ends:
         """Looks at the next ``limit`` jobs with this status or chain type, up to the chain ``last``."""
         is_last = "AND " + _IS_LAST if column == "chain_type_name" else ""
+        # Of those that stay only the first and the last are sent: they tell where it is.
         rows = self._fetch(
-            f"SELECT job.id, job.chain_id, job.chain_index, {self._has_ended(ended)} FROM ("
-            f"SELECT id, chain_id, chain_index, chain_type_name, deduplication_key, status, output, finished_at "
-            f"FROM {self.job} "
-            f"WHERE {column} = %s {is_last} AND (chain_id, chain_index) > ({self._uuid}, %s) "
+            "SELECT id, chain_id, chain_index, has_ended, n FROM ("
+            f"SELECT job.id, job.chain_id, job.chain_index, {self._has_ended(ended)} AS has_ended, "
+            "row_number() OVER (ORDER BY job.chain_id, job.chain_index) AS n FROM ("
+            "SELECT id, chain_id, chain_index, chain_type_name, deduplication_key, status, output, finished_at "
+            f"FROM {self.job} WHERE {column} = %s {is_last} AND (chain_id, chain_index) > ({self._uuid}, %s) "
             f"AND chain_id <= {self._uuid} ORDER BY chain_id, chain_index LIMIT %s) AS job "
-            f"CROSS JOIN {self._row(_ENDED)}",
-            [value, place.chain_id.hex, place.chain_index, last.hex, limit, *self._ended_values(ended)],
+            f"CROSS JOIN {self._row(_ENDED)}) AS seen WHERE has_ended OR n = 1 OR n = %s ORDER BY n",
+            [value, place.chain_id.hex, place.chain_index, last.hex, limit, *self._ended_values(ended), limit],
         )
-        found = [self._id(job_id) for job_id, _, _, has_ended in rows if has_ended]
-        places = [Place(self._id(chain_id), index) for _, chain_id, index, _ in rows]
-        return Ends(found, places[0].chain_id if places else None, places[-1] if len(rows) == limit else None)
+        found = [self._id(job_id) for job_id, _, _, has_ended, _ in rows if has_ended]
+        places = [Place(self._id(chain_id), index) for _, chain_id, index, _, _ in rows]
+        has_more = bool(rows) and rows[-1][4] == limit
+        return Ends(found, places[0].chain_id if places else None, places[-1] if has_more else None)
 
     @retried
     def prune(self, job_ids: Collection[UUID], ended: Ended, *, is_dry_run: bool = False) -> Pruned:
