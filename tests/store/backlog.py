@@ -12,15 +12,28 @@ def analyze(cursor: Any) -> None:
         cursor.execute(f"ANALYZE {table}")
 
 
-def add(cursor: Any, count: int, type_name: str, status: str, priority: int, due: str) -> None:
+def add(
+    cursor: Any,
+    count: int,
+    type_name: str,
+    status: str,
+    priority: int,
+    due: str,
+    *,
+    types: int = 1,
+    queues: int = 1,
+) -> None:
+    """``types``, ``queues``: over so many of them, whose names begin so."""
+    type_sql = "%(type)s" if types == 1 else f"%(type)s || n %% {types}"
+    queue_sql = "'default'" if queues == 1 else f"'queue_' || n %% {queues}"
     cursor.execute(
         f"INSERT INTO {Job._meta.db_table} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority, "
         "status, run_at, attempt, lease_number, crashes, input, created_at, leased_by, leased_until, last_attempt_at, "
-        "deduplication_key) "
-        "SELECT d.id, d.id, 0, %(type)s, %(type)s, 'default', %(priority)s, %(status)s, "
+        "deduplication_key, output) "
+        f"SELECT d.id, d.id, 0, {type_sql}, {type_sql}, {queue_sql}, %(priority)s, %(status)s, "
         "clock_timestamp() + %(due)s::interval + n * interval '1 ms', 1, 1, 0, '{}', clock_timestamp(), 'other', "
         "CASE WHEN %(status)s = 'running' THEN clock_timestamp() + interval '1 hour' END, clock_timestamp(), "
-        "'key ' || n "
+        "'key ' || n, CASE WHEN %(status)s = 'completed' THEN '1'::jsonb END "
         "FROM (SELECT n, gen_random_uuid() AS id FROM generate_series(1, %(count)s) AS n) AS d",
         {"type": type_name, "status": status, "priority": priority, "due": due, "count": count},
     )

@@ -34,8 +34,8 @@ def plans() -> Iterator[list[Plan]]:
 
     connection.ensure_connection()
     connection.connection.add_notice_handler(note)
-    options = {"log_min_duration": 0, "log_analyze": True, "log_timing": False, "log_level": "notice"}
-    options["log_format"] = "json"
+    options: dict[str, Any] = {"log_min_duration": 0, "log_analyze": True, "log_timing": False, "log_buffers": True}
+    options |= {"log_level": "notice", "log_format": "json"}
     with connection.cursor() as cursor:
         for name, value in options.items():
             cursor.execute(f"SET LOCAL auto_explain.{name} = {value}")
@@ -59,6 +59,13 @@ def plan_of(call: Callable[[], Any]) -> list[Plan]:
         call()
     assert found, "auto_explain told no plan."
     return [node for plan in found for node in nodes(plan)]
+
+
+def buffers_of(call: Callable[[], Any]) -> int:
+    """Pages of tables and indexes that a call's statements looked at, each time they did."""
+    with plans() as found:
+        call()
+    return sum(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] for plan in found)
 
 
 def rows_read(node: Plan) -> float:
