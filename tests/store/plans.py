@@ -61,13 +61,6 @@ def plan_of(call: Callable[[], Any]) -> list[Plan]:
     return [node for plan in found for node in nodes(plan)]
 
 
-def buffers_of(call: Callable[[], Any]) -> int:
-    """Pages of tables and indexes that a call's statements looked at, each time they did."""
-    with plans() as found:
-        call()
-    return sum(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] for plan in found)
-
-
 def rows_read(node: Plan) -> float:
     return float((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
 
