@@ -15,7 +15,7 @@ import django
 if TYPE_CHECKING:
     from benchmarks.cells import Cell
 
-SUBJECTS = ("draining", "waking", "enqueueing", "flat", "on_sqlite")
+SUBJECTS = ("draining", "waking", "enqueueing", "flat", "held", "on_sqlite")
 
 
 def main() -> None:

@@ -26,10 +26,12 @@ KEY_LOCKS = 1024
 BEFORE_ALL_RANKS = -32_769
 
 #: Of the group a skip scan has reached.
-_IS_TYPE_SERVED = "COALESCE(served.types[width_bucket(reached.type_name, served.types)] = reached.type_name, false)"
+_IS_TYPE_SERVED = (
+    "COALESCE(served.types[width_bucket(reached.type_name::text, served.types)] = reached.type_name, false)"
+)
 _IS_QUEUE_SERVED = (
     "CASE WHEN served.is_every_queue THEN NOT served.excluded ? reached.queue "
-    "ELSE COALESCE(served.queues[width_bucket(reached.queue, served.queues)] = reached.queue, false) END"
+    "ELSE COALESCE(served.queues[width_bucket(reached.queue::text, served.queues)] = reached.queue, false) END"
 )
 
 
@@ -173,6 +175,8 @@ class PostgreSQLStore(Store):
         queues: Collection[str] | None,
         excluded: Collection[str],
     ) -> list[tuple[Any, ...]]:
+        # What lies before the first job of a group is dead. It is walked over once, to find that job, and not again:
+        # while somebody holds a snapshot, these are the entries of all jobs claimed since.
         sql = f"""
             WITH RECURSIVE {self._heads_sql},
             due AS MATERIALIZED (
@@ -181,7 +185,7 @@ class PostgreSQLStore(Store):
                 CROSS JOIN LATERAL (
                     SELECT id FROM {self.job}
                     WHERE status = 'pending' AND queue = served.queue AND type_name = served.type_name
-                    AND priority * -1 = served.rank AND run_at <= {self.now}
+                    AND priority * -1 = served.rank AND run_at BETWEEN served.run_at AND {self.now}
                     ORDER BY run_at, id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
                 ) AS picked
                 LIMIT %s
@@ -241,7 +245,7 @@ class PostgreSQLStore(Store):
         next_queue = (
             f"CASE WHEN served.is_every_queue THEN (SELECT queue FROM {self.job} WHERE status = 'pending' "
             "AND queue > reached.queue ORDER BY queue, type_name, priority * -1, run_at, id LIMIT 1) "
-            "ELSE served.queues[width_bucket(reached.queue, served.queues) + 1] END"
+            "ELSE served.queues[width_bucket(reached.queue::text, served.queues) + 1] END"
         )
         return f"""
             SELECT CASE WHEN goes_on THEN reached.queue ELSE {next_queue} END AS queue,
@@ -253,7 +257,7 @@ class PostgreSQLStore(Store):
                 next_type
                 FROM (
                     SELECT {_IS_QUEUE_SERVED} AS is_open, {_IS_TYPE_SERVED} AS is_type,
-                    served.types[width_bucket(reached.type_name, served.types) + 1] AS next_type
+                    served.types[width_bucket(reached.type_name::text, served.types) + 1] AS next_type
                 ) AS known
             ) AS step"""
 

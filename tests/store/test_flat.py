@@ -155,3 +155,17 @@ def _cost_in(mode: str, call: Call) -> int:
         cost = cost_of(lambda: call.run(store, prepared))
         transaction.set_rollback(True)
     return cost
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db
+def test_a_claim_walks_once_over_what_is_dead() -> None:
+    """Here the test's own transaction keeps the entries of the jobs it claimed; else one that is held open does."""
+    store = get_store()
+    use_plans("auto")
+    create(store, 5_000)
+    assert len(store.claim("worker", 5_000, LEASES)) == 5_000
+    create(store, 1)
+    pages_to_find_it = cost_of(lambda: store.next_due(LEASES))
+    assert pages_to_find_it > 100
+    assert cost_of(lambda: store.claim("worker", 1, LEASES)) <= pages_to_find_it + FOR_THE_STATEMENT["postgresql"]
