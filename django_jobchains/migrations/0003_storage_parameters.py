@@ -18,11 +18,9 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        # No fillfactor: claiming and finishing change the status, which stands in indexes, so no update is a HOT one.
+        # No fillfactor. Claiming, renewing and finishing change columns that stand in indexes, so no update is a HOT one
+        # whatever room its page has; and those of workers' rows, which are in no index, all are without it.
         SetStorageParameters("Job", OF_HISTORY),
         SetStorageParameters("JobBlocker", OF_HISTORY),
         SetStorageParameters("FailedAttempt", OF_HISTORY),
-        # A heartbeat changes no column that is in an index: with room in its page it is a HOT update, and its page is
-        # cleared without a vacuum.
-        SetStorageParameters("WorkerPresence", {"fillfactor": 50}),
     ]

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db import connection, models
 from django.db.migrations.state import ModelState, ProjectState
 
-from django_jobchains.models import FailedAttempt, Job, JobBlocker, WorkerPresence
+from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.storage_parameters import SetStorageParameters
 
 pytestmark = pytest.mark.django_db
@@ -51,13 +51,12 @@ class TestOnPostgreSQL:
     def test_they_are_set(self) -> None:
         for model in (Job, JobBlocker, FailedAttempt):
             assert parameters(model._meta.db_table) == OF_HISTORY
-        assert parameters(WorkerPresence._meta.db_table) == {"fillfactor=50"}
 
     @pytest.mark.usefixtures("_forwards_again")
     @pytest.mark.django_db(transaction=True)
     def test_backwards_the_servers_hold_again(self) -> None:
         call_command("migrate", "django_jobchains", "0002", verbosity=0)
-        for model in (Job, JobBlocker, FailedAttempt, WorkerPresence):
+        for model in (Job, JobBlocker, FailedAttempt):
             assert parameters(model._meta.db_table) == set()
 
     def test_a_table_of_another_name_has_them_and_only_where_a_router_lets_it_be(self, settings: Any) -> None:
@@ -82,7 +81,7 @@ def test_sqlmigrate_shows_them_on_postgresql_and_nothing_elsewhere() -> None:
     sql = sql_of_the_migration(), sql_of_the_migration(backwards=True)
     if connection.vendor == "postgresql":
         assert f'ALTER TABLE "{Job._meta.db_table}" SET (autovacuum_vacuum_scale_factor = 0.05' in sql[0]
-        assert f'ALTER TABLE "{WorkerPresence._meta.db_table}" RESET (fillfactor)' in sql[1]
+        assert f'ALTER TABLE "{FailedAttempt._meta.db_table}" RESET (autovacuum_vacuum_scale_factor, ' in sql[1]
     else:
         assert "ALTER" not in "".join(sql)
 
