@@ -1,7 +1,7 @@
 # make demo    a shop and its jobs, in this terminal
 # make test    everything that has to be green; one leg of it: make oldest, make wheel, ...
 # make sqlite, make postgresql    all tests on that database
-# make bench   measurements
+# make bench   measurements; the figures and a page of them are in .cache/bench.json and .cache/bench.md
 # Another Python: make PYTHON=python3.13 test
 
 PYTHON ?= python3
@@ -25,7 +25,8 @@ demo: $(DEMO)/.ready
 	@$(DEMO)/bin/python example_project/manage.py demo
 
 bench: $(BENCH)/.ready
-	@PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks
+	@mkdir -p .cache
+	@PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks --peers --json .cache/bench.json --page .cache/bench.md
 
 format: $(VENV)/.ready
 	$(VENV)/bin/ruff check --fix .
