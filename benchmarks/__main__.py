@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ def main() -> None:
     if options.read:
         _write_page(_merged([json.loads(file.read_text()) for file in options.read]), options.page)
         return
+    # As at Ctrl-C: workers are stopped, databases are dropped.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("Told to stop."))
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()))
         os.environ["BENCH_SQLITE"] = str(Path(folder, "bench.sqlite3"))
@@ -129,7 +132,7 @@ def _measure(cells: "list[Cell]", options: argparse.Namespace, machine: dict[str
     from benchmarks.report import as_json, table
 
     run: dict[str, Any] = {"machine": machine, "how": _how(options), "cells": []}
-    run["peers"] = peers.SETTINGS if options.peers else {}
+    run["peers"] = peers.settings() if options.peers else {}
     for cell in cells:
         before = ticks()
         result = measure(cell, options.rounds, _progress)

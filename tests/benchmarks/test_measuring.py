@@ -46,6 +46,14 @@ def test_ours_floors_and_peers_take_turns() -> None:
     assert [cell.role(name) for name in values] == ["ours", "floor", "peer"]
 
 
+def test_a_cell_that_takes_long_has_fewer_rounds() -> None:
+    def rounds_of(most: int | None) -> int:
+        cell = Cell("bloat", "", {"ours": fixed(1)}, most_rounds=most)
+        return len(measure(cell, 3, silent).values["ours"]["jobs/s"])
+
+    assert [rounds_of(most) for most in (None, 5, 1)] == [3, 3, 1]
+
+
 def test_a_peer_that_breaks_loses_its_row_and_says_why() -> None:
     def broken() -> Figures:
         raise OSError("no server")
