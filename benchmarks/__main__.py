@@ -26,6 +26,7 @@ SUBJECTS = (
     "memory",
     "scaling",
     "flat",
+    "held",
     "bloat",
     "on_sqlite",
 )
