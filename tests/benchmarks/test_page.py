@@ -22,9 +22,10 @@ def measured(*targets: Target, name: str = "drain", peers: dict[str, Run] | None
     return as_json(measure(cell, 1, lambda text: None), 0.5, 0)
 
 
-def written(*cells: dict[str, Any], **how: Any) -> str:
+def written(*cells: dict[str, Any], is_quick: bool = False) -> str:
+    how = {"date": "2026-11-21", "rounds": 1, "is_quick": is_quick}
     machine = {"CPUs": "2", "PostgreSQL": {"fsync": "on"}}
-    return page({"machine": machine, "how": {"rounds": 1, **how}, "peers": {"other": "1.0, polls"}, "cells": cells})
+    return page({"machine": machine, "how": how, "peers": {"other": "1.0, polls"}, "cells": cells})
 
 
 def section(text: str, title: str) -> str:
@@ -68,7 +69,7 @@ def test_losses_are_sorted_and_leave_out_cpu_time() -> None:
 
 def test_a_quick_run_says_that_it_measures_nothing() -> None:
     cell = measured(ours=fixed(rate=1))
-    assert "A quick run" in written(cell, quick=True)
+    assert "A quick run" in written(cell, is_quick=True)
     assert "A quick run" not in written(cell)
 
 
