@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from django.db import connections
+
 from benchmarks.cells import Cell, measure
 from benchmarks.machine import load, steal_share, ticks
 from benchmarks.page import page
@@ -33,6 +35,7 @@ class Run:
                 self._measure(cell)
             except Exception:
                 traceback.print_exc()
+                connections.close_all()  # it may be that which broke
                 broken.append(cell.name)
         return broken
 
