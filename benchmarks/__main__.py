@@ -1,7 +1,6 @@
 """``python -m benchmarks``: measure everything, or the cells named with ``--only``."""
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -26,6 +25,7 @@ SUBJECTS = (
     "memory",
     "scaling",
     "flat",
+    "held",
     "bloat",
     "on_sqlite",
 )
@@ -34,7 +34,7 @@ SUBJECTS = (
 def main() -> None:
     options = _options()
     if options.read:
-        _write_page(_merged([json.loads(file.read_text()) for file in options.read]), options.page)
+        _write_page(options.read, options.page)
         return
     # As at Ctrl-C: workers are stopped, databases are dropped.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("Told to stop."))
@@ -127,48 +127,18 @@ def _profile(job_type: str, jobs: int) -> None:
 
 def _measure(cells: "list[Cell]", options: argparse.Namespace, machine: dict[str, Any]) -> None:
     from benchmarks import peers
-    from benchmarks.cells import measure
-    from benchmarks.machine import load, steal_share, ticks
-    from benchmarks.report import as_json, table
+    from benchmarks.running import Run
 
-    run: dict[str, Any] = {"machine": machine, "how": _how(options), "cells": []}
-    run["peers"] = peers.settings() if options.peers else {}
-    for cell in cells:
-        before = ticks()
-        result = measure(cell, options.rounds, _progress)
-        steal = steal_share(before)
-        _progress("")
-        measured = as_json(result, load(), steal)
-        print(f"\n{cell.name}: {cell.title}  (load {load():.1f}, steal {steal:.1%})\n{table(measured)}", flush=True)
-        run["cells"].append(measured)
-        if options.json:
-            options.json.write_text(json.dumps(run, indent=1))
-        if options.page:
-            _write_page(run, options.page)
+    how = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "rounds": options.rounds, "is_quick": options.quick}
+    run = Run(how, machine, peers.settings() if options.peers else {}, options.json, options.page)
+    if broken := run.measure(cells):
+        sys.exit(f"These cells broke: {', '.join(broken)}")
 
 
-def _how(options: argparse.Namespace) -> dict[str, Any]:
-    how = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "rounds": options.rounds}
-    return {**how, "quick": True} if options.quick else how
+def _write_page(files: list[Path], page: Path) -> None:
+    from benchmarks.running import merged
 
-
-def _merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """As one run."""
-    machine = {name: value for run in runs for name, value in run["machine"].items()}
-    cells = {cell["name"]: cell for run in runs for cell in run["cells"]}
-    peers = {name: settings for run in runs for name, settings in run["peers"].items()}
-    return {**runs[-1], "machine": machine, "peers": peers, "cells": list(cells.values())}
-
-
-def _write_page(run: dict[str, Any], file: Path) -> None:
-    from benchmarks.page import page
-
-    file.write_text(page(run))
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    merged(files, page).write()
 
 
 def _text(machine: dict[str, Any]) -> str:

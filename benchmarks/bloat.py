@@ -53,6 +53,8 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
             Target("left late", at_most=0),
             Target("pruned/s of its own time", at_least=5_000),
         ),
+        is_extra=True,
+        most_rounds=1,
     )
 
 

@@ -46,6 +46,7 @@ class Cell:
     """``contestants``: ours first, then the floors; each call is one run. ``prepare`` runs once, before the first.
 
     ``peers``: other systems that do the same work. ``is_extra``: measured with ``--full`` only, or when it is named.
+    ``most_rounds``: of a cell that takes long.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Cell:
     prepare: Callable[[], object] = lambda: None
     peers: dict[str, Run] = field(default_factory=dict)
     is_extra: bool = False
+    most_rounds: int | None = None
 
     def role(self, contestant: str) -> Role:
         if contestant in self.peers:
@@ -90,6 +92,7 @@ class Result:
 def measure(cell: Cell, rounds: int, show: Callable[[str], object]) -> Result:
     """Ours, floor, peer; ours, floor, peer: what disturbs the machine disturbs all of them."""
     result = Result(cell)
+    rounds = min(rounds, cell.most_rounds or rounds)
     cell.prepare()
     for number in range(1, rounds + 1):
         for name, run in cell.contestants.items():

@@ -51,6 +51,7 @@ def postgresql(*, allow_unsafe: bool) -> Iterator[dict[str, str]]:
                 f"fsync is {settings['fsync']} and synchronous_commit is {settings['synchronous_commit']}: without a "
                 "flush at each commit the figures mean little. Turn both on, or pass --allow-unsafe."
             )
+        _be_alone(server)
         server.execute(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)")
         server.execute(f"CREATE DATABASE {NAME}")
         try:
@@ -69,6 +70,13 @@ def _server() -> "psycopg.Connection[Any]":
             f"No PostgreSQL to measure: {error}\nSet BENCH_DATABASE_URL=postgresql://user:password@host:port/postgres, "
             f"with a user who may create the database {NAME!r}; or leave it out with --only sqlite."
         ) from error
+
+
+def _be_alone(server: "psycopg.Connection[Any]") -> None:
+    """Another run would lose its database under its feet. The lock is held as long as this connection."""
+    (is_alone,) = server.execute("SELECT pg_try_advisory_lock(hashtext(%s))", [NAME]).fetchone()  # type: ignore[misc]
+    if not is_alone:
+        raise NoServer(f"Another run measures in {NAME!r}. Wait for its end, or set BENCH_DATABASE_NAME.")
 
 
 def _settings(server: "psycopg.Connection[Any]") -> dict[str, str]:

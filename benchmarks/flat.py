@@ -26,6 +26,9 @@ HELD = 10
 #: What is to cost the same. A sweep looks at up to a thousand blocked jobs, and counting counts up to a thousand.
 FLAT = (*(f"{what} {size}" for size in BATCHES for what in ("claim", "finish")), "idle claim", "next_due", "reap")
 
+#: They take minutes to fill, or show a second time what another one shows.
+EXTRA = ("finished", "queues", "tenants")
+
 
 def cells(*, is_quick: bool) -> Iterator[Cell]:
     for whole in _backlogs():
@@ -37,6 +40,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
             {"ours": both.beside_the_backlog, "empty tables": both.alone},
             tuple(Target(metric, at_most=1.2, of_floor="empty tables") for metric in FLAT),
             prepare=partial(backlogs.make, backlog),
+            is_extra=backlog.name in EXTRA,
         )
 
 

@@ -45,7 +45,7 @@ class Loss(NamedTuple):
 
 def page(run: dict[str, Any]) -> str:
     cells: list[Measured] = run["cells"]
-    parts = [INTRODUCTION, *([QUICK] if run["how"].get("quick") else []), "## Measured on", _machine(run)]
+    parts = [INTRODUCTION, *([QUICK] if run["how"]["is_quick"] else []), "## Measured on", _machine(run)]
     parts += ["## Targets", _targets(cells), "## Cells we lose", *_losses(cells), "## All cells"]
     for cell in cells:
         parts += [f"### {cell['name']}", f"{_sentence(cell['title'])} Load {cell['load']:.1f}.", _cell(cell)]
@@ -58,7 +58,8 @@ def page(run: dict[str, Any]) -> str:
 def _machine(run: dict[str, Any]) -> str:
     own = {name: value for name, value in run["machine"].items() if name != "PostgreSQL"}
     server = {f"PostgreSQL: {name}": value for name, value in run["machine"].get("PostgreSQL", {}).items()}
-    return _table(("", ""), {**run["how"], **own, **server}.items())
+    how = {name: run["how"][name] for name in ("date", "rounds")}
+    return _table(("", ""), {**how, **own, **server}.items())
 
 
 def _targets(cells: Iterable[Measured]) -> str:
