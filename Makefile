@@ -1,7 +1,8 @@
 # make demo    a shop and its jobs, in this terminal
 # make test    everything that has to be green; one leg of it: make oldest, make wheel, ...
 # make sqlite, make postgresql    all tests on that database
-# make bench   measurements; make bench-peers installs the other systems for python -m benchmarks --peers
+# make bench   measurements; the figures and a page of them are in .cache/bench.json and .cache/bench.md
+# make bench-peers    installs the other systems that make bench measures beside ours
 # Another Python: make PYTHON=python3.13 test
 
 PYTHON ?= python3
@@ -26,7 +27,8 @@ demo: $(DEMO)/.ready
 	@$(DEMO)/bin/python example_project/manage.py demo
 
 bench: $(BENCH)/.ready
-	@PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks
+	@mkdir -p .cache
+	@PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks --peers --json .cache/bench.json --page .cache/bench.md
 
 bench-peers: $(BENCH)/.ready
 	@$(BENCH)/bin/python -m benchmarks.peers.install

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -42,7 +43,7 @@ def drain_in_batches(type_name: str, threads: int) -> None:
             bare.execute(FINISH_MANY, ["1", [row[0] for row in rows]]).fetchall()
 
 
-def drain_with_effects(type_name: str, threads: int) -> None:
+def drain_with_effects(type_name: str, threads: int, write: Callable[[Any, UUID], None]) -> None:
     """Threads that share claims of 100, and write an effect and the end of each job in a transaction of its own."""
     claim = Claim(type_name, AHEAD)
     claimed: deque[UUID] = deque()
@@ -56,10 +57,7 @@ def drain_with_effects(type_name: str, threads: int) -> None:
 
     def work(bare: Any) -> None:
         while job_id := take(bare):
-            with bare.transaction():
-                bare.execute(LOCK, [job_id]).fetchone()
-                bare.execute(EFFECT, [job_id, 1])
-                bare.execute(FINISH_ONE, ["1", job_id]).fetchone()
+            write(bare, job_id)
 
     with ExitStack() as stack:
         workers = [threading.Thread(target=work, args=[stack.enter_context(connect())]) for _ in range(threads)]
@@ -68,6 +66,25 @@ def drain_with_effects(type_name: str, threads: int) -> None:
             worker.start()
         for worker in workers:
             worker.join()
+
+
+def _write(bare: Any, job_id: UUID) -> None:
+    """Five round trips."""
+    with bare.transaction():
+        bare.execute(LOCK, [job_id]).fetchone()
+        bare.execute(EFFECT, [job_id, 1])
+        bare.execute(FINISH_ONE, ["1", job_id]).fetchone()
+
+
+def _write_pipelined(bare: Any, job_id: UUID) -> None:
+    """Three: what the handler does has the lock, and its own result, before anything else is sent."""
+    with bare.pipeline() as pipeline:
+        bare.execute("BEGIN")
+        bare.execute(LOCK, [job_id]).fetchone()
+        bare.execute(EFFECT, [job_id, 1])
+        pipeline.sync()
+        bare.execute(FINISH_ONE, ["1", job_id])
+        bare.execute("COMMIT")
 
 
 def drain_chains(type_name: str, threads: int) -> None:
@@ -115,7 +132,8 @@ def drain_sqlite_with_effects(type_name: str, threads: int) -> None:
 #: By the name that ``run_bare_drain`` takes.
 DRAINS: dict[str, Callable[[str, int], None]] = {
     "batches": drain_in_batches,
-    "effects": drain_with_effects,
+    "effects": partial(drain_with_effects, write=_write),
+    "pipelined-effects": partial(drain_with_effects, write=_write_pipelined),
     "chains": drain_chains,
     "sqlite-batches": drain_sqlite,
     "sqlite-effects": drain_sqlite_with_effects,

@@ -123,9 +123,17 @@ def _runs(kind: Kind, slots: int, processes: int) -> dict[str, Run]:
             unit=kind.unit,
         ),
     }
-    if kind.pgbench and slots == SLOTS and processes == 1 and pgbench.is_here():
-        runs["pgbench"] = partial(kind.pgbench, kind.type_name, kind.total)
+    if slots == SLOTS and processes == 1:
+        runs |= _other_floors(kind, has_threads)
     return runs
+
+
+def _other_floors(kind: Kind, has_threads: bool) -> Iterator[tuple[str, Run]]:
+    if has_threads:
+        floor = f"pipelined-{kind.floor}"
+        yield f"{THREADS}, pipelined", partial(bare_drain, floor, kind.type_name, kind.total, threads=SLOTS)
+    if kind.pgbench and pgbench.is_here():
+        yield "pgbench", partial(kind.pgbench, kind.type_name, kind.total)
 
 
 def _backlog(kind: Kind, is_quick: bool) -> Cell:

@@ -25,7 +25,7 @@ _FINISH = (
 )
 FINISH_ONE = _FINISH.format(which="id = %s")
 FINISH_MANY = _FINISH.format(which="id = ANY(%s)")
-LOCK = f"SELECT status, lease_number FROM {JOB} WHERE id = %s FOR UPDATE"
+LOCK = f"SELECT status, lease_number FROM {JOB} WHERE id = %s FOR NO KEY UPDATE"
 EFFECT = "INSERT INTO project_effect (job_id, value) VALUES (%s, %s)"
 
 _PENDING = "0, 'pending', clock_timestamp(), 0, 0, 0"
@@ -47,7 +47,7 @@ INSERT_LINKS = (
 #: For the chains by these ids, which have ended: what waits for them is locked, and freed when nothing is open.
 LOCK_WAITING = (
     f"SELECT id FROM {JOB} WHERE id = ANY(ARRAY(SELECT job_id FROM {BLOCKER} WHERE is_open AND blocker_id = ANY(%s))) "
-    "ORDER BY id FOR UPDATE"
+    "ORDER BY id FOR NO KEY UPDATE"
 )
 CLOSE_LINKS = f"UPDATE {BLOCKER} SET is_open = false WHERE is_open AND blocker_id = ANY(%s)"
 FREE = (

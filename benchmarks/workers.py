@@ -17,6 +17,7 @@ from benchmarks.cells import Figures
 ROOT = Path(__file__).resolve().parent.parent
 SLOTS = 10
 LONGEST_SECONDS = 600
+POLL_SECONDS = 0.05
 
 #: What a process left behind, see ``benchmarks.project.marks``.
 Marks = dict[str, Any]
@@ -81,15 +82,13 @@ def together(commands: Sequence[Sequence[str]], **environment: str) -> list[Mark
         own = {**_environment(), "BENCH_MARKS": name, "BENCH_PROCESSES": str(len(commands)), **environment}
         processes = [_start(command, own, folder / f"output-{number}") for number, command in enumerate(commands)]
         try:
-            _wait(processes)
+            failed = _wait(processes)
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
-        outputs = [file.read_text() for file in sorted(folder.glob("output-*"))]
-        for process, output in zip(processes, outputs, strict=True):
-            if process.returncode:
-                raise WorkerFailed(output)
+        if failed is not None:
+            raise WorkerFailed(Path(folder, f"output-{failed}").read_text())
         return [json.loads(file.read_text()) for file in folder.glob("*.json")]
 
 
@@ -98,12 +97,17 @@ def _start(command: Sequence[str], environment: dict[str, str], output: Path) ->
         return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
 
 
-def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
-    """Until all ended, or one of them badly: the others would wait for it."""
+def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> int | None:
+    """Until all ended, or one of them badly, whose number is returned: the others would wait for it."""
     deadline = time.monotonic() + LONGEST_SECONDS
-    for process in processes:
-        if process.wait(max(0, deadline - time.monotonic())):
-            return
+    while time.monotonic() < deadline:
+        codes = [process.poll() for process in processes]
+        if failed := [number for number, code in enumerate(codes) if code]:
+            return failed[0]
+        if None not in codes:
+            return None
+        time.sleep(POLL_SECONDS)
+    raise WorkerFailed(f"{codes.count(None)} of {len(codes)} processes still run after {LONGEST_SECONDS} seconds.")
 
 
 @contextmanager
