@@ -30,7 +30,8 @@ SETTINGS = (
     "jit",
 )
 
-_ID = (
+#: SQL of a new id, time-ordered.
+ID = (
     "(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7' "
     "|| substr(md5(random()::text), 1, 3) || '8' || substr(md5(random()::text), 1, 15))::uuid"
 )
@@ -131,7 +132,7 @@ def _multiply(type_name: str, count: int) -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute(
             f"INSERT INTO {Job._meta.db_table} ({', '.join(columns)}) SELECT {values} FROM {Job._meta.db_table} "
-            f"CROSS JOIN LATERAL (SELECT n, {_ID} AS id FROM generate_series(1, %s) AS n "
+            f"CROSS JOIN LATERAL (SELECT n, {ID} AS id FROM generate_series(1, %s) AS n "
             f"WHERE {Job._meta.db_table}.id IS NOT NULL OFFSET 0) AS made WHERE type_name LIKE %s",
             [count, type_name],
         )

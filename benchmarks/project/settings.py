@@ -36,3 +36,9 @@ DATABASES: dict[str, dict[str, Any]] = {
         },
     },
 }
+
+#: The same tables once more, in a schema of their own: beside the empty ones some that are full.
+DATABASES["backlog"] = {
+    **DATABASES["default"],
+    "OPTIONS": {**DATABASES["default"]["OPTIONS"], "options": "-c search_path=backlog"},
+}
