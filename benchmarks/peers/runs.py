@@ -126,8 +126,8 @@ def _database(name: str) -> Iterator[Connection]:
     drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
     with psycopg.connect(SERVER.geturl(), autocommit=True) as server:
         server.execute(drop)
-        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         try:
+            server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
             with psycopg.connect(SERVER._replace(path=f"/{name}").geturl(), autocommit=True) as database:
                 yield database
         finally:
