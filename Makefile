@@ -1,19 +1,20 @@
 # make demo    a shop and its jobs, in this terminal
 # make test    everything that has to be green; one leg of it: make oldest, make wheel, ...
 # make sqlite, make postgresql    all tests on that database
-# make bench   measurements
+# make bench   measurements; make bench-peers installs the other systems for python -m benchmarks --peers
 # Another Python: make PYTHON=python3.13 test
 
 PYTHON ?= python3
 VENV := .venv
 DEMO := .venv-demo
 BENCH := .venv-bench
+PEERS := .venv-peers
 LEGS := lint types slow newest oldest example wheel
 ALONE := postgresql sqlite
 MATRIX = $(VENV)/bin/python -m tests.matrix
 
 .DEFAULT_GOAL := test
-.PHONY: test $(LEGS) $(ALONE) demo bench format clean
+.PHONY: test $(LEGS) $(ALONE) demo bench bench-peers format clean
 
 test: $(VENV)/.ready
 	@$(MATRIX) $(LEGS)
@@ -27,12 +28,15 @@ demo: $(DEMO)/.ready
 bench: $(BENCH)/.ready
 	@PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks
 
+bench-peers: $(BENCH)/.ready
+	@$(BENCH)/bin/python -m benchmarks.peers.install
+
 format: $(VENV)/.ready
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist $(VENV) $(DEMO) $(BENCH)
+	rm -rf .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist $(VENV) $(DEMO) $(BENCH) $(PEERS)
 
 $(VENV)/.ready: INSTALL = -e '.[all]' --group dev
 $(DEMO)/.ready: INSTALL = -e '.[typed]'

@@ -1,4 +1,5 @@
-"""``BENCH_DATABASE_URL`` names the PostgreSQL server, ``BENCH_SQLITE`` the file; the rest is default."""
+"""``BENCH_DATABASE_URL`` names the PostgreSQL server, ``BENCH_DATABASE_NAME`` the database that is made and dropped
+there, ``BENCH_SQLITE`` the file; the rest is default."""
 
 import os
 from pathlib import Path
