@@ -23,8 +23,9 @@ BATCHES = {1: 150, 10: 60, 50: 30}
 CALLS = 60
 LEASES = dict.fromkeys(SERVED, 3_600.0)
 HELD = 10
-#: What is to cost the same. A sweep looks at up to a thousand blocked jobs, and counting counts up to a thousand.
-FLAT = (*(f"{what} {size}" for size in BATCHES for what in ("claim", "finish")), "idle claim", "next_due", "reap")
+#: What is to cost the same. A look for work makes up to two probes for each served type when others lie between them, a
+#: sweep looks at up to a thousand blocked jobs, and counting counts up to a thousand.
+FLAT = tuple(f"{what} {size}" for size in BATCHES for what in ("claim", "finish"))
 
 #: They take minutes to fill, or show a second time what another one shows.
 EXTRA = ("finished", "queues", "tenants")

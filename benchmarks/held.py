@@ -19,11 +19,11 @@ JOBS_PER_SECOND = 500
 
 
 def cells(*, is_quick: bool) -> Iterator[Cell]:
-    seconds = 5 if is_quick else 60
+    seconds = 5 if is_quick else 300
     run = partial(_come_and_go, seconds)
     yield Cell(
         "held",
-        f"{JOBS_PER_SECOND} jobs a second, {seconds} s beside an open REPEATABLE READ transaction: µs a job at the end",
+        f"{JOBS_PER_SECOND} jobs a second, {seconds} s, beside an open REPEATABLE READ transaction: µs a job at last",
         {"ours": lambda: run(_reading()), "without it": lambda: run(nullcontext())},
         is_extra=True,
         most_rounds=1,

@@ -26,12 +26,12 @@ KEY_LOCKS = 1024
 BEFORE_ALL_RANKS = -32_769
 
 #: Of the group a skip scan has reached.
-_IS_TYPE_SERVED = (
-    "COALESCE(served.types[width_bucket(reached.type_name::text, served.types)] = reached.type_name, false)"
-)
+_TYPE_PLACE = "width_bucket(reached.type_name::text, served.types)"
+_QUEUE_PLACE = "width_bucket(reached.queue::text, served.queues)"
+_IS_TYPE_SERVED = f"COALESCE(served.types[{_TYPE_PLACE}] = reached.type_name, false)"
 _IS_QUEUE_SERVED = (
     "CASE WHEN served.is_every_queue THEN NOT served.excluded ? reached.queue "
-    "ELSE COALESCE(served.queues[width_bucket(reached.queue::text, served.queues)] = reached.queue, false) END"
+    f"ELSE COALESCE(served.queues[{_QUEUE_PLACE}] = reached.queue, false) END"
 )
 
 
@@ -245,7 +245,7 @@ class PostgreSQLStore(Store):
         next_queue = (
             f"CASE WHEN served.is_every_queue THEN (SELECT queue FROM {self.job} WHERE status = 'pending' "
             "AND queue > reached.queue ORDER BY queue, type_name, priority * -1, run_at, id LIMIT 1) "
-            "ELSE served.queues[width_bucket(reached.queue::text, served.queues) + 1] END"
+            f"ELSE served.queues[{_QUEUE_PLACE} + 1] END"
         )
         return f"""
             SELECT CASE WHEN goes_on THEN reached.queue ELSE {next_queue} END AS queue,
@@ -257,7 +257,7 @@ class PostgreSQLStore(Store):
                 next_type
                 FROM (
                     SELECT {_IS_QUEUE_SERVED} AS is_open, {_IS_TYPE_SERVED} AS is_type,
-                    served.types[width_bucket(reached.type_name::text, served.types) + 1] AS next_type
+                    served.types[{_TYPE_PLACE} + 1] AS next_type
                 ) AS known
             ) AS step"""
 
