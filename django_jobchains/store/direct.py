@@ -91,5 +91,8 @@ def _rows(raw: "psycopg.Connection[Any]", result: pq.abc.PGresult) -> list[tuple
 
 
 def _checked(result: pq.abc.PGresult) -> None:
-    if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
-        raise error_from_result(result)
+    if result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+        return
+    if not result.error_field(pq.DiagnosticField.SQLSTATE):  # not the server's: the connection was lost
+        raise psycopg.OperationalError(result.error_message.decode(errors="replace").strip())
+    raise error_from_result(result)
