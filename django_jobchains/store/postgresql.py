@@ -126,12 +126,11 @@ class PostgreSQLStore(Store):
             return super()._fetch(sql, params)
         connection.ensure_connection()
         raw: psycopg.Connection[Any] = connection.connection
-        direct = self._directs.get(raw)
-        if direct is not None and direct.is_alone and connection.atomic_blocks[:1] == [direct.transaction]:
+        direct = self._direct(raw)
+        if direct.is_alone and connection.atomic_blocks[:1] == [direct.transaction]:
             with self._watching(connection) as started:
                 return direct.fetch(raw, self._with_plan_age(sql, started), params)
-        if direct is not None:
-            direct.is_alone = False
+        direct.is_alone = False
         threshold, raw.prepare_threshold = raw.prepare_threshold, 0
         try:
             with self._watching(connection) as started:
@@ -181,9 +180,11 @@ class PostgreSQLStore(Store):
 
     def _begin(self, connection: BaseDatabaseWrapper, select: str) -> list[tuple[Any, ...]]:
         raw: psycopg.Connection[Any] = connection.connection
-        direct = self._directs.get(raw) or self._directs.setdefault(raw, Direct(raw))
         with self._watching(connection):
-            return direct.begin(raw, connection.atomic_blocks[0], select)
+            return self._direct(raw).begin(raw, connection.atomic_blocks[0], select)
+
+    def _direct(self, raw: "psycopg.Connection[Any]") -> Direct:
+        return self._directs.get(raw) or self._directs.setdefault(raw, Direct(raw))
 
     def _claim(
         self,
