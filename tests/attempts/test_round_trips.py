@@ -81,8 +81,12 @@ def test_one_effect_takes_four_waits(processors: Processors, work: Work, traced:
     assert Effect.objects.count() == 2
 
 
-def test_a_handler_may_drop_and_alter_tables_in_its_transaction(processors: Processors, work: Work) -> None:
-    """psycopg then gives up all statements that are prepared on the connection, if any are its own."""
+@pytest.mark.parametrize("options", [{}, {"server_side_binding": True, "prepare_threshold": 0}])
+def test_a_handler_may_drop_and_alter_tables_in_its_transaction(
+    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """psycopg, if it prepares statements, then gives up all that there are on the connection."""
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {**connection.settings_dict["OPTIONS"], **options})
 
     @processors.register("tidies")
     def tidies(job: RunningJob[int]) -> Any:
@@ -107,11 +111,16 @@ def test_a_handler_may_drop_and_alter_tables_in_its_transaction(processors: Proc
 def test_a_rolled_back_attempt_leaves_a_connection_for_the_next(processors: Processors, work: Work) -> None:
     @processors.register("fails_first", backoff=AT_ONCE, max_attempts=3)
     def fails_first(job: RunningJob[int]) -> Any:
+        beside.enqueue()  # by a statement that psycopg has prepared, and gives up with the rollback
         with job.complete():
             effect(job)
             if job.attempt == 1:
                 raise ValueError("not yet")
         return None if job.input else job.continue_with("fails_first", 1)
+
+    @processors.register("beside")
+    def beside(job: RunningJob[None]) -> None:
+        pass
 
     chains = [fails_first.enqueue(0) for _ in range(3)]
     work(slots=1)
