@@ -118,8 +118,7 @@ class AttemptPhases:
 
     def open(self) -> None:
         """Opens the transaction, locks the job row and checks the lease, in this order; raises ``LeaseLost``."""
-        connection = self.store.connection
-        if self._connections.is_left_open(connection):
+        if self._connections.is_left_open(self.store.connection):
             raise PhaseError("Close your own transaction before job.prepare() or job.complete().")
         try:
             self._open_and_lock()
@@ -134,6 +133,7 @@ class AttemptPhases:
         atomic = transaction.atomic(using=self.store.using)
         atomic.__enter__()
         self._atomic = atomic
+        self._connection = self.store.connection
         self._depth = self._open_blocks()
         self.lock()
 
@@ -155,7 +155,7 @@ class AttemptPhases:
         """Raises when the handler left an atomic block of its own open inside ours, or broke the transaction."""
         if self._open_blocks() != self._depth:
             raise PhaseError("An atomic block was opened inside job.complete() or job.prepare() and not closed.")
-        if is_broken(self.store.connection):
+        if is_broken(self._connection):
             raise PhaseError(
                 "A database error was swallowed inside job.complete() or job.prepare(): the transaction is "
                 "lost. Put the statement that may fail into an atomic block of its own."
@@ -202,7 +202,7 @@ class AttemptPhases:
             self._connections.check()
 
     def _open_blocks(self) -> int:
-        return len(self.store.connection.savepoint_ids)
+        return len(self._connection.savepoint_ids)
 
     def _around(self, hook: Hook) -> AbstractContextManager[object]:
         return around(self.processor.middleware, hook, self.running)

@@ -8,6 +8,7 @@ attempt's changes no row. Compared times are the database's.
 import json
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import starmap
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -37,7 +38,14 @@ from django_jobchains.store.rows import (
 FENCE = "job.id = d.job_id AND job.lease_number = d.n AND job.status || '' = 'running'"
 
 
+_FINISH_COLUMNS = "job_id uuid, n int, output text"
+
+
 class Store(Pruning, QueueStates, Presence, Counting):
+    def __init__(self, using: str) -> None:
+        super().__init__(using)
+        self._finish_one_sql: dict[float, str] = {}
+
     @abstractmethod
     def _claim(
         self,
@@ -177,7 +185,7 @@ class Store(Pruning, QueueStates, Presence, Counting):
         """
         effects = effects or Effects()
         continuations = {job.key: job.continuation for job in jobs if job.continuation}
-        with self.transaction():
+        with nullcontext() if is_locked else self.transaction():
             if not is_locked:
                 self._lock_with_blockers(list(continuations.values()))
             written = self._finish(jobs, is_locked=is_locked)
@@ -197,22 +205,35 @@ class Store(Pruning, QueueStates, Presence, Counting):
             self.lock_tails({chain_id for job in waiting for chain_id in (job.chain_id, *job.blockers)})
 
     def _finish(self, jobs: Sequence[FinishedJob], *, is_locked: bool) -> "list[_Written]":
-        awaited = f"EXISTS (SELECT 1 FROM {self.blocker} AS link WHERE link.blocker_id = chain_id AND link.is_open)"
+        if is_locked and len(jobs) == 1:
+            return self._finish_one(jobs[0])
         return self._update(
-            f"status = 'completed', output = d.output{self.json_cast}, finished_at = clock.now, "
-            "completed_by = leased_by, leased_by = NULL, leased_until = NULL, last_error = NULL",
-            "job_id uuid, n int, output text",
-            [
-                {
-                    "job_id": job.job_id.hex,
-                    "n": job.lease_number,
-                    # Only a job that has gone on has no output, not even JSON's null: so the last of a chain is known.
-                    "output": None if job.continuation else job.output or "null",
-                }
-                for job in jobs
-            ],
-            may_be_awaited=awaited if is_locked else "true",
+            self._finish_assignments,
+            _FINISH_COLUMNS,
+            [{"job_id": job.job_id.hex, "n": job.lease_number, "output": _output(job)} for job in jobs],
+            may_be_awaited=self._is_awaited if is_locked else "true",
         )
+
+    def _finish_one(self, job: FinishedJob) -> "list[_Written]":
+        """The same of one that is locked. Its SQL is kept: to put it together takes as long as to send it."""
+        sql = self._finish_one_sql.get(self.ahead_seconds)
+        if sql is None:
+            sql = self._update_sql(self._finish_assignments, self._row(_FINISH_COLUMNS), "", self._is_awaited)
+            self._finish_one_sql[self.ahead_seconds] = sql
+        rows = self._fetch(sql, [job.job_id.hex, job.lease_number, _output(job)])
+        return list(starmap(self._written, rows))
+
+    @property
+    def _finish_assignments(self) -> str:
+        return (
+            f"status = 'completed', output = d.output{self.json_cast}, finished_at = clock.now, "
+            "completed_by = leased_by, leased_by = NULL, leased_until = NULL, last_error = NULL"
+        )
+
+    @property
+    def _is_awaited(self) -> str:
+        """SQL of whether anybody waits for the chain of a job."""
+        return f"EXISTS (SELECT 1 FROM {self.blocker} AS link WHERE link.blocker_id = chain_id AND link.is_open)"
 
     def reschedule(self, tries: Sequence[FailedTry], effects: Effects | None = None) -> dict[AttemptKey, str]:
         """Records failed attempts and makes their jobs pending again; the statuses of those that held their lease."""
@@ -335,13 +356,15 @@ class Store(Pruning, QueueStates, Presence, Counting):
             source, condition = self._rows(columns), self._by_ids
             rows = sorted(rows, key=lambda row: str(row["job_id"]))
             params = [json.dumps(rows), *self._by_ids_params(rows)]
-        changed = self._fetch(
+        sql = self._update_sql(assignments, source, condition, may_be_awaited)
+        return list(starmap(self._written, self._fetch(sql, [*before, *params])))
+
+    def _update_sql(self, assignments: str, source: str, condition: str, may_be_awaited: str) -> str:
+        return (
             f"UPDATE {self.job} AS job SET {assignments} FROM {source} CROSS JOIN {self.clock} "
             f"WHERE {FENCE} {condition} RETURNING id, lease_number, NULLIF(chain_id, id), type_name, status, crashes, "
-            f"{IS_CANCELLED}, {may_be_awaited}",
-            [*before, *params],
+            f"{IS_CANCELLED}, {may_be_awaited}"
         )
-        return list(starmap(self._written, changed))
 
     def _written(self, id: Any, lease_number: int, other_chain_id: Any, *rest: Any) -> "_Written":
         job_id = self._id(id)
@@ -364,6 +387,11 @@ class _Written(NamedTuple):
     is_cancelled: bool
     #: False when it is sure that nobody waited for its chain when the statement began.
     may_be_awaited: bool
+
+
+def _output(job: FinishedJob) -> str | None:
+    """Only a job that has gone on has no output, not even JSON's null: so the last of a chain is known."""
+    return None if job.continuation else job.output or "null"
 
 
 def lost_reason(found: tuple[str, int] | None, lease_number: int) -> str | None:

@@ -2,18 +2,22 @@
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
 from zlib import crc32
 
 import psycopg
 from django.db import NotSupportedError
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.own_statements import indifferent, own
 from django_jobchains.store.base import Store
 from django_jobchains.store.counting import Activity
+from django_jobchains.store.direct import Direct, is_possible
 
 #: A prepared statement's plan is used no longer than this,
 PLAN_SECONDS = 30
@@ -47,6 +51,10 @@ class PostgreSQLStore(Store):
     _beginning = "'-infinity'::timestamptz"
     _isolation = "current_setting('transaction_isolation')"
     _slow_statements = 0
+
+    def __init__(self, using: str) -> None:
+        super().__init__(using)
+        self._directs: WeakKeyDictionary[psycopg.Connection[Any], Direct] = WeakKeyDictionary()
 
     def prepare_for_workers(self) -> None:
         """Nothing: PostgreSQL is made for it."""
@@ -122,26 +130,34 @@ class PostgreSQLStore(Store):
         return value
 
     def _fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Executes on the driver's own cursor, prepared: planning the claim costs more than running it.
-
-        Not behind a transaction pooler (Django's ``DISABLE_SERVER_SIDE_CURSORS`` says so), where the next statement may
-        meet another session; and not while somebody logs or wraps Django's statements, who wants to see these too.
-        """
+        """Executes on the driver's own cursor, or in an attempt's transaction without one; prepared: planning the claim
+        costs more than running it."""
         connection = self.connection
-        is_pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-        is_watched = connection.queries_logged or not indifferent.issuperset(connection.execute_wrappers)
-        if is_pooled or is_watched:
+        if _is_watched(connection):
             return super()._fetch(sql, params)
         connection.ensure_connection()
-        connection.validate_no_broken_transaction()
         raw: psycopg.Connection[Any] = connection.connection
+        direct = self._direct(raw)
+        if direct.is_alone and connection.atomic_blocks[:1] == [direct.transaction]:
+            with self._watching(connection) as started:
+                return direct.fetch(raw, self._with_plan_age(sql, started), params)
+        direct.is_alone = False
         threshold, raw.prepare_threshold = raw.prepare_threshold, 0
-        started = time.monotonic()
         try:
-            with connection.wrap_database_errors:
+            with self._watching(connection) as started:
                 return psycopg.Cursor(raw).execute(self._with_plan_age(sql, started), params).fetchall()
         finally:
             raw.prepare_threshold = threshold
+
+    @contextmanager
+    def _watching(self, connection: BaseDatabaseWrapper) -> Iterator[float]:
+        """Around a statement: errors are Django's, and a slow one is counted. Yields the time."""
+        connection.validate_no_broken_transaction()
+        started = time.monotonic()
+        try:
+            with connection.wrap_database_errors:
+                yield started
+        finally:
             if time.monotonic() - started > SLOW_SECONDS:
                 self._slow_statements += 1
 
@@ -164,8 +180,22 @@ class PostgreSQLStore(Store):
         return Activity(*rows[0])
 
     def lock(self, job_id: UUID) -> tuple[str, int] | None:
-        rows = self._fetch(f"SELECT status, lease_number FROM {self.job} WHERE id = %s FOR NO KEY UPDATE", [job_id])
+        """BEGIN goes with it, unless the transaction has begun."""
+        sql = f"SELECT status, lease_number FROM {self.job} WHERE id = {self._uuid} FOR NO KEY UPDATE"
+        connection = self.connection
+        if connection.atomic_blocks and not _is_watched(connection) and is_possible(connection.connection):
+            rows = self._begin(connection, sql.replace("%s", f"'{job_id.hex}'"))
+        else:
+            rows = self._fetch(sql, [job_id.hex])
         return (rows[0][0], rows[0][1]) if rows else None
+
+    def _begin(self, connection: BaseDatabaseWrapper, select: str) -> list[tuple[Any, ...]]:
+        raw: psycopg.Connection[Any] = connection.connection
+        with self._watching(connection):
+            return self._direct(raw).begin(raw, connection.atomic_blocks[0], select)
+
+    def _direct(self, raw: "psycopg.Connection[Any]") -> Direct:
+        return self._directs.get(raw) or self._directs.setdefault(raw, Direct(raw))
 
     def _claim(
         self,
@@ -281,6 +311,14 @@ class PostgreSQLStore(Store):
                     ORDER BY {group}, run_at, id LIMIT 1
                 ) AS following
             )"""
+
+
+def _is_watched(connection: BaseDatabaseWrapper) -> bool:
+    """Whether statements go through Django's cursor, not prepared: behind a transaction pooler (Django's
+    ``DISABLE_SERVER_SIDE_CURSORS`` says so), where the next statement may meet another session; and while somebody logs
+    or wraps Django's statements, who wants to see these too."""
+    is_pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    return is_pooled or connection.queries_logged or not indifferent.issuperset(connection.execute_wrappers)
 
 
 def _served(leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]) -> list[Any]:

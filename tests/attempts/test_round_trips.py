@@ -1,0 +1,197 @@
+"""What an attempt's transaction says to PostgreSQL in how many waits, and what may get in its way there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import IntegrityError, connection
+from psycopg import pq
+
+from django_jobchains.models import Chain, FailedAttempt
+from django_jobchains.processors import Backoff, Processors, RunningJob
+from tests.attempts.work import Work, committed
+from tests.shop.models import Effect
+
+pytestmark = [committed, pytest.mark.postgresql]
+
+AT_ONCE = Backoff(initial_seconds=0)
+
+
+class Traced:
+    """What goes through a thread's connection, in the words of the protocol: libpq's own trace."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._path = path
+
+    def start(self) -> None:
+        connection.ensure_connection()
+        connection.connection.pgconn.trace(self._file.fileno())
+        connection.connection.pgconn.set_trace_flags(pq.Trace.SUPPRESS_TIMESTAMPS)
+
+    @property
+    def sent(self) -> list[str]:
+        """What ends a message to the server, after which somebody waits for the answer."""
+        lines = self._path.read_text(errors="replace").splitlines()
+        fields = [line.split("\t") for line in lines]
+        return [" ".join(field[2:]) for field in fields if field[0] == "F" and field[2] in ("Query", "Sync")]
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Iterator[Traced]:
+    traced = Traced(tmp_path / "trace")
+    yield traced
+    traced._file.close()
+
+
+def effect(job: RunningJob[Any]) -> None:
+    Effect.objects.create(job_id=job.id, label="written")
+
+
+def numbers(chains: list[Chain]) -> list[int]:
+    return [job.attempt for chain in chains for job in chain.refresh().jobs.order_by("chain_index")]
+
+
+@pytest.mark.parametrize("mode", ["staged", "atomic"])
+def test_one_effect_takes_four_waits(processors: Processors, work: Work, traced: Traced, mode: Any) -> None:
+    """BEGIN with the lock, the effect, the finish, COMMIT."""
+
+    @processors.register("writes", mode=mode)
+    def writes(job: RunningJob[int]) -> None:
+        if mode == "staged":
+            if job.input == 1:
+                traced.start()
+            with job.complete():
+                effect(job)
+        else:
+            effect(job)
+            if job.input == 0:
+                traced.start()
+
+    writes.enqueue(0, priority=1)
+    writes.enqueue(1)
+    work(slots=1)
+    sent = traced.sent if mode == "staged" else traced.sent[-4:]
+    assert [message.split()[0] for message in sent] == ["Query", "Query", "Sync", "Query"]
+    assert "BEGIN; SELECT status" in sent[0]
+    assert "INSERT" in sent[1]
+    assert "COMMIT" in sent[3]
+    assert Effect.objects.count() == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"server_side_binding": True, "prepare_threshold": 0}])
+def test_a_handler_may_drop_and_alter_tables_in_its_transaction(
+    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """psycopg, if it prepares statements, then gives up all that there are on the connection."""
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {**connection.settings_dict["OPTIONS"], **options})
+
+    @processors.register("tidies")
+    def tidies(job: RunningJob[int]) -> Any:
+        other.enqueue(0)
+        with job.complete(), connection.cursor() as cursor:
+            cursor.execute("CREATE TEMPORARY TABLE tidied (id int)")
+            cursor.execute("ALTER TABLE tidied ADD COLUMN label text")
+            cursor.execute("DROP TABLE tidied")
+        return job.continue_with("tidies", job.input + 1) if job.input < 3 else None
+
+    @processors.register("other")
+    def other(job: RunningJob[int]) -> None:
+        with job.complete():
+            effect(job)
+
+    chains = [tidies.enqueue(0) for _ in range(3)]
+    work(slots=1)
+    assert numbers(chains) == [1] * 12
+    assert not FailedAttempt.objects.exists()
+
+
+def test_a_rolled_back_attempt_leaves_a_connection_for_the_next(processors: Processors, work: Work) -> None:
+    @processors.register("fails_first", backoff=AT_ONCE, max_attempts=3)
+    def fails_first(job: RunningJob[int]) -> Any:
+        beside.enqueue()  # by a statement that psycopg has prepared, and gives up with the rollback
+        with job.complete():
+            effect(job)
+            if job.attempt == 1:
+                raise ValueError("not yet")
+        return None if job.input else job.continue_with("fails_first", 1)
+
+    @processors.register("beside")
+    def beside(job: RunningJob[None]) -> None:
+        pass
+
+    chains = [fails_first.enqueue(0) for _ in range(3)]
+    work(slots=1)
+    assert numbers(chains) == [2] * 6
+    assert set(FailedAttempt.objects.values_list("error", flat=True)) == {"ValueError: not yet"}
+    assert Effect.objects.count() == 6
+
+
+def test_what_a_commit_refuses_fails_the_attempt(processors: Processors, work: Work) -> None:
+    @processors.register("doubles")
+    def doubles(job: RunningJob[None]) -> None:
+        with job.complete(), connection.cursor() as cursor:
+            cursor.execute("CREATE TEMPORARY TABLE doubled (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+            cursor.execute("INSERT INTO doubled VALUES (1), (1)")
+            effect(job)
+
+    chain = doubles.enqueue()
+    work(slots=1)
+    (job,) = chain.refresh().jobs
+    assert (job.status, job.attempt) == ("pending", 1)
+    assert IntegrityError.__name__ in (job.last_error or "")
+    assert not Effect.objects.exists()
+
+
+def test_a_server_that_ended_the_session_meanwhile_costs_no_attempt(processors: Processors, work: Work) -> None:
+    @processors.register("cut")
+    def cut(job: RunningJob[None]) -> None:
+        connection.ensure_connection()
+        end_session(connection.connection)
+        with job.complete():
+            effect(job)
+
+    chains = [cut.enqueue() for _ in range(2)]
+    work(slots=1)
+    assert numbers(chains) == [1, 1]
+    assert Effect.objects.count() == 2
+
+
+@pytest.mark.parametrize("place", ["before the finish", "before the commit"])
+def test_a_session_that_ends_in_the_transaction_is_a_failed_try(processors: Processors, work: Work, place: str) -> None:
+    @processors.register("cut", backoff=AT_ONCE, max_attempts=3)
+    def cut(job: RunningJob[None]) -> None:
+        with job.complete():
+            effect(job)
+            if job.attempt == 1 and place == "before the finish":
+                end_session(connection.connection)
+            elif job.attempt == 1:
+                end_before_commit(connection.connection)
+
+    chain = cut.enqueue()
+    work(slots=1)
+    assert numbers([chain]) == [2]
+    assert FailedAttempt.objects.count() == 1
+    assert Effect.objects.count() == 1
+
+
+def end_session(raw: "psycopg.Connection[Any]") -> None:
+    """From another session, as an administrator does."""
+    parameters = {key: value for key, value in connection.get_connection_params().items() if key in _PARAMETERS}
+    with psycopg.connect(**parameters, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", [raw.info.backend_pid])
+
+
+def end_before_commit(raw: "psycopg.Connection[Any]") -> None:
+    commit = raw.commit
+
+    def cut() -> None:
+        end_session(raw)
+        commit()
+
+    raw.commit = cut  # type: ignore[method-assign]
+
+
+_PARAMETERS = ("host", "port", "user", "password", "dbname")
