@@ -134,7 +134,7 @@ class AsyncAttempt(Attempt):
 
     async def _ahandle(self) -> Any:
         running = RunningJob(self.job, self.read_input(), self.signal, self.async_phases)
-        self.phases.running = running
+        self.phases.serve(running)
         self.has_input = True
         with around(self.processor.middleware, "around_handler", running):
             return await self.processor.function(running)

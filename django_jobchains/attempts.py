@@ -122,7 +122,7 @@ class Attempt:
 
     def _handle(self) -> Any:
         running = RunningJob(self.job, self.read_input(), self.signal, self.phases)
-        self.phases.running = running
+        self.phases.serve(running)
         self.has_input = True
         with around(self.processor.middleware, "around_handler", running):
             if self.processor.mode == "atomic":

@@ -138,7 +138,7 @@ class BatchAttempt:
     def _handle(self, phases: BatchPhases) -> None:
         type_name = self._processor.job_type.name
         batch: Batch[Any] = Batch(list(self._running.values()), type_name, self.signal, phases)
-        phases.running = batch  # type: ignore[assignment]
+        phases.serve(batch)
         with around(self._processor.middleware, "around_handler", batch):  # type: ignore[arg-type]
             if not batch.leave_out_ended():
                 return

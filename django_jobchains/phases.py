@@ -14,7 +14,7 @@ from django_jobchains.models import Chain, JobBlocker
 from django_jobchains.own_statements import own
 from django_jobchains.policies import Lease
 from django_jobchains.processors import Processor, Registry
-from django_jobchains.running import AbortSignal, Continuation, ContinuationOptions, PrepareMode, RunningJob
+from django_jobchains.running import AbortSignal, Continuation, ContinuationOptions, PrepareMode
 from django_jobchains.store import ClaimedJob, HeldLease, Store
 from django_jobchains.store.base import lost_reason
 
@@ -37,8 +37,8 @@ class AttemptPhases:
         self.lease = HeldLease(job.id, job.lease_number, lease.seconds)
         self.store = store
         self.registry = registry
-        #: What the handler and its middleware get.
-        self.running: RunningJob[Any]
+        #: What middleware gets: a ``RunningJob``, or a ``Batch``.
+        self.running: Any = None
         #: An error of a phase. The handler may swallow it, the attempt does not.
         self.error: BaseException | None = None
         self.continuation: Continuation | None = None
@@ -46,6 +46,12 @@ class AttemptPhases:
         self._prepared = False
         self._has_database_error = False
         self._completing = False
+
+    def serve(self, running: Any) -> None:
+        """Remembers what middleware gets, if there is any: two that know each other are freed by the garbage collector
+        alone, and there are thousands of them in a second."""
+        if self.processor.middleware:
+            self.running = running
 
     def begin(self) -> None:
         """On the thread that runs the handler."""

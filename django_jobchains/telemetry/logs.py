@@ -19,6 +19,9 @@ from django_jobchains.telemetry.events import (
 
 logger = getLogger("django_jobchains")
 
+#: Of attempts, by their endings; the others are warnings.
+_LEVELS = {"completed": DEBUG, "cancelled": INFO, "handed_back": INFO, "failed": ERROR}
+
 
 def log(event: Event) -> None:
     level = _level(event)
@@ -28,7 +31,7 @@ def log(event: Event) -> None:
 
 def _level(event: Event) -> int:
     if isinstance(event, AttemptEnded):
-        return {"completed": DEBUG, "cancelled": INFO, "handed_back": INFO, "failed": ERROR}.get(event.ending, WARNING)
+        return _LEVELS.get(event.ending, WARNING)
     if isinstance(event, BlockedJobsSwept):
         return ERROR if event.found else DEBUG
     if isinstance(event, ThreadFailed | AttemptStuck | ProcessNotReplaced | ProcessNotStarted | SupervisorGaveUp):
