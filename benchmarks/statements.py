@@ -50,9 +50,10 @@ LOCK_WAITING = (
     "ORDER BY id FOR NO KEY UPDATE"
 )
 CLOSE_LINKS = f"UPDATE {BLOCKER} SET is_open = false WHERE is_open AND blocker_id = ANY(%s)"
+#: Not EXISTS, which PostgreSQL may turn into a hash of all open links.
 FREE = (
     f"UPDATE {JOB} AS job SET status = 'pending' WHERE id = ANY(%s) AND status || '' = 'blocked' "
-    f"AND NOT EXISTS (SELECT 1 FROM {BLOCKER} AS link WHERE link.job_id = job.id AND link.is_open)"
+    f"AND (SELECT 1 FROM {BLOCKER} AS link WHERE link.job_id = job.id AND link.is_open LIMIT 1) IS NULL"
 )
 
 
