@@ -1,19 +1,21 @@
 # make demo    a shop and its jobs, in this terminal
 # make test    everything that has to be green; one leg of it: make oldest, make wheel, ...
 # make sqlite, make postgresql    all tests on that database
-# make bench   measurements
+# make bench   measurements: figures and a page of them go to .cache/bench.json and .cache/bench.md
+# make bench-peers    installs the other systems that make bench then measures beside ours
 # Another Python: make PYTHON=python3.13 test
 
 PYTHON ?= python3
 VENV := .venv
 DEMO := .venv-demo
 BENCH := .venv-bench
+PEERS := .venv-peers
 LEGS := lint types slow newest oldest example wheel
 ALONE := postgresql sqlite
 MATRIX = $(VENV)/bin/python -m tests.matrix
 
 .DEFAULT_GOAL := test
-.PHONY: test $(LEGS) $(ALONE) demo bench format clean
+.PHONY: test $(LEGS) $(ALONE) demo bench bench-peers format clean
 
 test: $(VENV)/.ready
 	@$(MATRIX) $(LEGS)
@@ -25,14 +27,18 @@ demo: $(DEMO)/.ready
 	@$(DEMO)/bin/python example_project/manage.py demo
 
 bench: $(BENCH)/.ready
-	@PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks
+	@mkdir -p .cache
+	@PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks --peers --json .cache/bench.json --page .cache/bench.md
+
+bench-peers: $(BENCH)/.ready
+	@$(BENCH)/bin/python -m benchmarks.peers.install
 
 format: $(VENV)/.ready
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist $(VENV) $(DEMO) $(BENCH)
+	rm -rf .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist $(VENV) $(DEMO) $(BENCH) $(PEERS)
 
 $(VENV)/.ready: INSTALL = -e '.[all]' --group dev
 $(DEMO)/.ready: INSTALL = -e '.[typed]'

@@ -1,12 +1,14 @@
 """``python -m benchmarks``: measure everything, or the cells named with ``--only``."""
 
 import argparse
-import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +17,27 @@ import django
 if TYPE_CHECKING:
     from benchmarks.cells import Cell
 
-SUBJECTS = ("draining", "waking", "enqueueing", "on_sqlite")
+SUBJECTS = (
+    "draining",
+    "waking",
+    "enqueueing",
+    "joining",
+    "memory",
+    "scaling",
+    "flat",
+    "held",
+    "bloat",
+    "on_sqlite",
+)
 
 
 def main() -> None:
     options = _options()
+    if options.read:
+        _write_page(options.read, options.page)
+        return
+    # As at Ctrl-C: workers are stopped, databases are dropped.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("Told to stop."))
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()))
         os.environ["BENCH_SQLITE"] = str(Path(folder, "bench.sqlite3"))
@@ -28,12 +46,10 @@ def main() -> None:
         from benchmarks.database import NoServer, migrate, postgresql
         from benchmarks.machine import facts, file_system
 
-        cells = [cell for cell in _cells(options.quick) if _is_chosen(cell.name, options.only)]
+        cells = _chosen(options)
         if options.list:
-            print("\n".join(f"{cell.name:<20} {cell.title}" for cell in cells))
+            print("\n".join(f"{cell.name:<26} {cell.title}" for cell in cells))
             return
-        if not cells:
-            sys.exit("There is no such cell; --list names them.")
         machine: dict[str, Any] = {**facts(), "SQLite's file system": file_system(Path(folder))}
         migrate("sqlite")
         if options.profile or not all(cell.name.startswith("sqlite") for cell in cells):
@@ -51,27 +67,56 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cells, or the beginnings of their names")
+    parser.add_argument("--full", action="store_true", help="also the cells that are left out for the sake of time")
     parser.add_argument("--list", action="store_true", help="name the cells")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="few jobs: shows that it works, measures nothing")
+    parser.add_argument("--peers", action="store_true", help="beside the other systems that are installed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single value there")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="also write the page of the documentation there")
+    parser.add_argument(
+        "--from",
+        dest="read",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing, make --page from these files of --json; of a cell that is in several, the last counts",
+    )
     parser.add_argument(
         "--allow-unsafe", action="store_true", help="measure a PostgreSQL that does not flush its commits"
     )
     parser.add_argument("--profile", metavar="JOB_TYPE", help="instead: where a worker's time goes (bench.value, …)")
     parser.add_argument("--jobs", type=int, default=20_000, help="of the profile")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.read and not options.page:
+        parser.error("--from needs --page")
+    return options
 
 
-def _cells(is_quick: bool) -> "Iterator[Cell]":
+def _cells(options: argparse.Namespace) -> "Iterator[Cell]":
     from importlib import import_module
 
+    from benchmarks import peers
+
     for subject in SUBJECTS:
-        yield from import_module(f"benchmarks.{subject}").cells(is_quick=is_quick)
+        for cell in import_module(f"benchmarks.{subject}").cells(is_quick=options.quick):
+            is_beside_peers = options.peers and cell.name in peers.SUBJECTS
+            beside = peers.contestants(cell.name, is_quick=options.quick) if is_beside_peers else {}
+            yield replace(cell, peers={**cell.peers, **beside})
 
 
-def _is_chosen(name: str, only: list[str] | None) -> bool:
-    return not only or name in only or any(name.startswith(f"{start}-") for start in only)
+def _chosen(options: argparse.Namespace) -> "list[Cell]":
+    chosen = [cell for cell in _cells(options) if _is_chosen(cell, options)]
+    if not chosen:
+        sys.exit("There is no such cell; --list --full names them.")
+    return chosen
+
+
+def _is_chosen(cell: "Cell", options: argparse.Namespace) -> bool:
+    if cell.name in (options.only or ()):
+        return True
+    is_named = not options.only or any(cell.name.startswith(f"{start}-") for start in options.only)
+    return is_named and (options.full or not cell.is_extra)
 
 
 def _profile(job_type: str, jobs: int) -> None:
@@ -81,25 +126,19 @@ def _profile(job_type: str, jobs: int) -> None:
 
 
 def _measure(cells: "list[Cell]", options: argparse.Namespace, machine: dict[str, Any]) -> None:
-    from benchmarks.cells import measure
-    from benchmarks.machine import load, steal_share, ticks
-    from benchmarks.report import as_json, table
+    from benchmarks import peers
+    from benchmarks.running import Run
 
-    results = []
-    for cell in cells:
-        before = ticks()
-        result = measure(cell, options.rounds, _progress)
-        steal = steal_share(before)
-        _progress("")
-        print(f"\n{cell.name}: {cell.title}  (load {load():.1f}, steal {steal:.1%})\n{table(result)}", flush=True)
-        results.append(as_json(result, load(), steal))
-        if options.json:
-            options.json.write_text(json.dumps({"machine": machine, "cells": results}, indent=1))
+    how = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "rounds": options.rounds, "is_quick": options.quick}
+    run = Run(how, machine, peers.settings() if options.peers else {}, options.json, options.page)
+    if broken := run.measure(cells):
+        sys.exit(f"These cells broke: {', '.join(broken)}")
 
 
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+def _write_page(files: list[Path], page: Path) -> None:
+    from benchmarks.running import merged
+
+    merged(files, page).write()
 
 
 def _text(machine: dict[str, Any]) -> str:

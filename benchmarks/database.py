@@ -30,7 +30,8 @@ SETTINGS = (
     "jit",
 )
 
-_ID = (
+#: SQL of a new id, time-ordered.
+ID = (
     "(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7' "
     "|| substr(md5(random()::text), 1, 3) || '8' || substr(md5(random()::text), 1, 15))::uuid"
 )
@@ -50,6 +51,7 @@ def postgresql(*, allow_unsafe: bool) -> Iterator[dict[str, str]]:
                 f"fsync is {settings['fsync']} and synchronous_commit is {settings['synchronous_commit']}: without a "
                 "flush at each commit the figures mean little. Turn both on, or pass --allow-unsafe."
             )
+        _be_alone(server)
         server.execute(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)")
         server.execute(f"CREATE DATABASE {NAME}")
         try:
@@ -68,6 +70,13 @@ def _server() -> "psycopg.Connection[Any]":
             f"No PostgreSQL to measure: {error}\nSet BENCH_DATABASE_URL=postgresql://user:password@host:port/postgres, "
             f"with a user who may create the database {NAME!r}; or leave it out with --only sqlite."
         ) from error
+
+
+def _be_alone(server: "psycopg.Connection[Any]") -> None:
+    """Another run would lose its database under its feet. The lock is held as long as this connection."""
+    (is_alone,) = server.execute("SELECT pg_try_advisory_lock(hashtext(%s))", [NAME]).fetchone()  # type: ignore[misc]
+    if not is_alone:
+        raise NoServer(f"Another run measures in {NAME!r}. Wait for its end, or set BENCH_DATABASE_NAME.")
 
 
 def _settings(server: "psycopg.Connection[Any]") -> dict[str, str]:
@@ -131,7 +140,7 @@ def _multiply(type_name: str, count: int) -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute(
             f"INSERT INTO {Job._meta.db_table} ({', '.join(columns)}) SELECT {values} FROM {Job._meta.db_table} "
-            f"CROSS JOIN LATERAL (SELECT n, {_ID} AS id FROM generate_series(1, %s) AS n "
+            f"CROSS JOIN LATERAL (SELECT n, {ID} AS id FROM generate_series(1, %s) AS n "
             f"WHERE {Job._meta.db_table}.id IS NOT NULL OFFSET 0) AS made WHERE type_name LIKE %s",
             [count, type_name],
         )

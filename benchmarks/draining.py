@@ -1,78 +1,159 @@
-"""Throughput of one worker process, handlers that return a value or write a row in ``complete()``, and whole chains."""
+"""Throughput of workers, for four kinds of handler: it returns a value, goes on with a chain, writes a row in
+``complete()``, or is atomic.
+
+Each kind is drained by one process with 1, 10 and 50 slots, and by two processes.
+"""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
-from benchmarks import bare, pgbench
-from benchmarks.cells import Cell, Figures, Target
+from benchmarks import pgbench
+from benchmarks.cells import Cell, Figures, Run, Target
 from benchmarks.database import add, add_backlog, fill
 from benchmarks.project.jobs import STEPS
-from benchmarks.workers import SLOTS, drain
+from benchmarks.workers import SLOTS, bare_drain, drain
+
+LOOP = "psycopg loop"
+THREADS = "psycopg threads"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``name``: of the cell with 10 slots. ``attempts``: of the ``chains`` that are enqueued. ``floor``: of
+    ``bare.DRAINS``, a loop or as many threads as slots."""
+
+    name: str
+    type_name: str
+    what: str
+    chains: int
+    floor: str
+    attempts: int = 1
+    unit: str = "job"
+    targets: tuple[Target, ...] = ()
+    targets_of_two: tuple[Target, ...] = ()
+    pgbench: Callable[[str, int], Figures] | None = None
+
+    @property
+    def total(self) -> int:
+        return self.chains * self.attempts
 
 
 def cells(*, is_quick: bool) -> Iterator[Cell]:
-    jobs = 2_000 if is_quick else 10_000
-    finished, pending = (100_000, 10_000) if is_quick else (1_000_000, 100_000)
-    yield Cell(
+    for kind in _kinds(is_quick):
+        yield _cell(kind, "", SLOTS, 1, kind.targets)
+        if kind.name == "drain":
+            yield _backlog(kind, is_quick)
+        if kind.name != "effect-create":
+            yield _cell(kind, "-1-slot", 1, 1)
+            yield _cell(kind, "-50-slots", 50, 1)
+            yield _cell(kind, "-2-processes", SLOTS, 2, kind.targets_of_two)
+            yield _cell(kind, "-2-processes-1-slot", 1, 2, is_extra=True)
+            # 50 threads of two processes that write are more connections than a server allows at first.
+            if kind.floor != "effects":
+                yield _cell(kind, "-2-processes-50-slots", 50, 2, is_extra=True)
+
+
+def _kinds(is_quick: bool) -> Iterator[Kind]:
+    yield Kind(
         "drain",
-        f"{jobs:,} jobs that return a value, one worker process, otherwise empty table",
-        _values(jobs, partial(fill, "bench.value", jobs)),
+        "bench.value",
+        "jobs that return a value",
+        2_000 if is_quick else 20_000,
+        "batches",
+        targets=(
+            Target("jobs/s", at_least=6_000),
+            Target("jobs/s", at_least=0.4, of_floor=LOOP),
+            Target("jobs/s", at_least=10, of_floor="procrastinate"),
+            Target("jobs/s", at_least=20, of_floor="django-tasks-db"),
+            Target("jobs/s", at_least=2, of_floor="pgqueuer"),
+        ),
+        targets_of_two=(Target("jobs/s", at_least=8_000),),
+        pgbench=pgbench.drain_in_batches,
     )
-    yield Cell(
-        "drain-backlog",
-        f"the same with {finished:,} finished jobs and {pending:,} pending ones of 50 other types in the table",
-        _values(jobs, partial(add, "bench.value", jobs)),
-        prepare=partial(add_backlog, finished, pending),
+    yield Kind(
+        "chains",
+        "bench.step",
+        f"chains of {STEPS} steps that return a value",
+        200 if is_quick else 1_000,
+        "chains",
+        STEPS,
+        "step",
+        targets=(Target("steps/s", at_least=3_000),),
     )
     jobs = 1_000 if is_quick else 4_000
-    for name, how in (("insert", "with a cursor"), ("create", "with the ORM")):
-        yield Cell(
-            f"effect-{name}",
-            f"{jobs:,} jobs that write one row {how} in complete(), {SLOTS} slots",
-            _effects(f"bench.{name}", jobs),
-            (Target("jobs/s", at_least=0.5, of_floor="psycopg threads"),),
-        )
-    chains = 200 if is_quick else 1_000
-    yield Cell(
-        "chains",
-        f"{chains:,} chains of {STEPS} steps that return a value, one worker process",
-        {
-            "ours": _after(partial(fill, "bench.step", chains), partial(_steps, chains)),
-            "psycopg loop": _after(
-                partial(fill, "bench.step", chains), partial(bare.drain_chains, "bench.step", chains)
-            ),
-        },
+    enough = (Target("jobs/s", at_least=0.6, of_floor=THREADS),)
+    for name, what in (
+        ("insert", "jobs that write one row with a cursor in complete()"),
+        ("create", "jobs that write one row with the ORM in complete()"),
+        ("atomic", "atomic jobs that write one row with a cursor"),
+    ):
+        through_pgbench = None if name == "create" else pgbench.drain_with_effects
+        targets = () if name == "create" else enough
+        yield Kind(f"effect-{name}", f"bench.{name}", what, jobs, "effects", targets=targets, pgbench=through_pgbench)
+
+
+def _cell(
+    kind: Kind, suffix: str, slots: int, processes: int, targets: tuple[Target, ...] = (), *, is_extra: bool = False
+) -> Cell:
+    how = f"{_count(processes, 'worker process', 'worker processes')}, {_count(slots, 'slot', 'slots')}"
+    runs = _runs(kind, slots, processes)
+    prepare = partial(fill, kind.type_name, kind.chains)
+    return Cell(
+        f"{kind.name}{suffix}",
+        f"{kind.chains:,} {kind.what}, {how}",
+        {name: after(prepare, run) for name, run in runs.items()},
+        targets,
+        is_extra=is_extra,
     )
 
 
-def _values(jobs: int, prepare: Callable[[], object]) -> dict[str, Callable[[], Figures]]:
-    runs: dict[str, Callable[[], Figures]] = {
-        "ours": partial(drain, "bench.value", jobs),
-        "psycopg loop": partial(bare.drain_in_batches, "bench.value", jobs),
+def _runs(kind: Kind, slots: int, processes: int) -> dict[str, Run]:
+    has_threads = kind.floor == "effects"
+    floor = THREADS if has_threads else LOOP
+    runs: dict[str, Run] = {
+        "ours": partial(drain, kind.type_name, kind.total, slots=slots, processes=processes, unit=kind.unit),
+        floor: partial(
+            bare_drain,
+            kind.floor,
+            kind.type_name,
+            kind.total,
+            threads=slots if has_threads else 1,
+            processes=processes,
+            unit=kind.unit,
+        ),
     }
-    if pgbench.is_here():
-        runs["pgbench"] = partial(pgbench.drain_in_batches, "bench.value", jobs)
-    return {name: _after(prepare, run) for name, run in runs.items()}
+    if slots == SLOTS and processes == 1:
+        runs |= _other_floors(kind, has_threads)
+    return runs
 
 
-def _effects(type_name: str, jobs: int) -> dict[str, Callable[[], Figures]]:
-    runs: dict[str, Callable[[], Figures]] = {
-        "ours": partial(drain, type_name, jobs),
-        "psycopg threads": partial(bare.drain_with_effects, type_name, jobs, SLOTS),
-    }
-    if pgbench.is_here():
-        runs["pgbench"] = partial(pgbench.drain_with_effects, type_name, jobs)
-    return {name: _after(partial(fill, type_name, jobs), run) for name, run in runs.items()}
+def _other_floors(kind: Kind, has_threads: bool) -> Iterator[tuple[str, Run]]:
+    if has_threads:
+        floor = f"pipelined-{kind.floor}"
+        yield f"{THREADS}, pipelined", partial(bare_drain, floor, kind.type_name, kind.total, threads=SLOTS)
+    if kind.pgbench and pgbench.is_here():
+        yield "pgbench", partial(kind.pgbench, kind.type_name, kind.total)
 
 
-def _steps(chains: int) -> Figures:
-    figures = drain("bench.step", chains * STEPS)
-    return {metric.replace("job", "step"): value for metric, value in figures.items()}
+def _backlog(kind: Kind, is_quick: bool) -> Cell:
+    finished, pending = (100_000, 10_000) if is_quick else (1_000_000, 100_000)
+    prepare = partial(add, kind.type_name, kind.chains)
+    return Cell(
+        "drain-backlog",
+        f"the same with {finished:,} finished jobs and {pending:,} pending ones of 50 other types in the table",
+        {name: after(prepare, run) for name, run in _runs(kind, SLOTS, 1).items()},
+        prepare=partial(add_backlog, finished, pending),
+    )
 
 
-def _after(prepare: Callable[[], object], run: Callable[[], Figures]) -> Callable[[], Figures]:
+def after(prepare: Callable[[], object], run: Run) -> Run:
     def prepared() -> Figures:
         prepare()
         return run()
 
     return prepared
+
+
+def _count(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"

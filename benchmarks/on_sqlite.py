@@ -1,39 +1,22 @@
 """The same on SQLite: a file on a real disk."""
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from functools import partial
 
 from django.db import connections
 
-from benchmarks.bare import BATCH, timed
+from benchmarks.bare import timed
 from benchmarks.cells import Cell, Figures, Target
 from benchmarks.database import empty, fill, settle
 from benchmarks.project.jobs import value
-from benchmarks.project.settings import DATABASES
-from benchmarks.statements import COLUMNS, JOB
-from benchmarks.workers import drain
+from benchmarks.sqlite_statements import INSERT, connect
+from benchmarks.workers import bare_drain, burst, check_ended, drain, figures
 from django_jobchains import chains
 from django_jobchains.ids import new_id
 
 IN_ONE_CALL = 1_000
-NOW = "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
-CLAIM = (
-    f"UPDATE {JOB} SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, "
-    f"leased_by = 'bench', leased_until = strftime('%Y-%m-%d %H:%M:%f000', 'now', '60 seconds'), "
-    f"last_attempt_at = {NOW} WHERE id IN (SELECT id FROM {JOB} WHERE status = 'pending' AND queue = 'default' "
-    f"AND type_name = ? AND priority * -1 = 0 AND run_at <= {NOW} ORDER BY run_at, id LIMIT {BATCH}) "
-    "RETURNING id, chain_id, input"
-)
-FINISH = (
-    f"UPDATE {JOB} SET status = 'completed', output = '1', finished_at = {NOW}, completed_by = leased_by, "
-    "leased_by = NULL, leased_until = NULL, last_error = NULL "
-    "WHERE id = ? AND lease_number = 1 AND status || '' = 'running'"
-)
-INSERT = (
-    f"INSERT INTO {JOB} ({COLUMNS}) VALUES (?, ?, 0, 'bench.value', 'bench.value', 'default', 0, 'pending', {NOW}, "
-    f"""0, 0, 0, '{{"i": 1}}', {NOW})"""
-)
+PROCESSES = 4
+LOCKED = "“database is locked”"
 
 
 def cells(*, is_quick: bool) -> Iterator[Cell]:
@@ -42,11 +25,39 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
         "sqlite-drain",
         f"SQLite: {jobs:,} jobs that return a value, one worker process",
         {
-            "ours": partial(_after_fill, jobs, partial(drain, "bench.value", jobs, "sqlite")),
-            "sqlite3 loop": partial(_after_fill, jobs, partial(_drain, jobs)),
+            "ours": partial(_after_fill, "bench.value", jobs, partial(drain, "bench.value", jobs, "sqlite")),
+            "sqlite3 loop": partial(
+                _after_fill, "bench.value", jobs, partial(bare_drain, "sqlite-batches", "bench.value", jobs)
+            ),
         },
-        (Target("jobs/s", at_least=1_500),),
+        (Target("jobs/s", at_least=2_000),),
     )
+    jobs = 1_000 if is_quick else 4_000
+    yield _processes("", "batches", f"{jobs:,} jobs that return a value", "bench.value", jobs)
+    yield _processes("-effect", "effects", f"{jobs:,} jobs that write one row in complete()", "bench.insert", jobs)
+    yield from _enqueueing(is_quick)
+
+
+def _processes(suffix: str, floor: str, what: str, type_name: str, jobs: int) -> Cell:
+    bare = partial(bare_drain, f"sqlite-{floor}", type_name, jobs, processes=PROCESSES)
+    return Cell(
+        f"sqlite-{PROCESSES}-processes{suffix}",
+        f"SQLite: {what}, {PROCESSES} worker processes at once",
+        {
+            "ours": partial(_after_fill, type_name, jobs, partial(_drain_together, type_name, jobs)),
+            "sqlite3 loops": partial(_after_fill, type_name, jobs, bare),
+        },
+        (Target(LOCKED, at_most=0),),
+    )
+
+
+def _drain_together(type_name: str, jobs: int) -> Figures:
+    marks = burst(type_name, "sqlite", processes=PROCESSES)
+    check_ended(marks, jobs)
+    return {**figures(marks, jobs), LOCKED: sum(each["locked"] for each in marks)}
+
+
+def _enqueueing(is_quick: bool) -> Iterator[Cell]:
     times = 300 if is_quick else 2_000
     yield Cell(
         "sqlite-enqueue",
@@ -64,30 +75,10 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
     )
 
 
-def _after_fill(jobs: int, run: Callable[[], Figures]) -> Figures:
-    fill("bench.value", jobs, "sqlite")
+def _after_fill(type_name: str, jobs: int, run: Callable[[], Figures]) -> Figures:
+    fill(type_name, jobs, "sqlite")
     connections["sqlite"].close()
     return run()
-
-
-def _connect() -> sqlite3.Connection:
-    connection = sqlite3.connect(DATABASES["sqlite"]["NAME"], isolation_level=None, timeout=20)
-    connection.executescript(DATABASES["sqlite"]["OPTIONS"]["init_command"])
-    return connection
-
-
-def _drain(jobs: int) -> Figures:
-    connection = _connect()
-
-    def run() -> None:
-        while rows := connection.execute(CLAIM, ["bench.value"]).fetchall():
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(FINISH, [row[:1] for row in rows])
-            connection.execute("COMMIT")
-
-    figures = timed(jobs, "job", run)
-    connection.close()
-    return figures
 
 
 def _run(jobs: int, run: Callable[[int], None], times: int) -> Figures:
@@ -108,14 +99,14 @@ def _enqueue_many(times: int) -> None:
 
 
 def _insert(times: int) -> None:
-    connection = _connect()
+    connection = connect()
     for _ in range(times):
         connection.execute(INSERT, [new_id().hex] * 2)
     connection.close()
 
 
 def _insert_many(times: int) -> None:
-    connection = _connect()
+    connection = connect()
     for _ in range(times):
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(INSERT, [[new_id().hex] * 2 for _ in range(IN_ONE_CALL)])

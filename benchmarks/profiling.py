@@ -27,7 +27,7 @@ def profile(job_type: str, jobs: int, slots: int = SLOTS, top: int = 25) -> None
 
 def show_threads(job_type: str, jobs: int, slots: int) -> None:
     fill(job_type, jobs)
-    marks = burst(job_type, slots=slots, BENCH_THREADS="1")
+    (marks,) = burst(job_type, slots=slots, BENCH_THREADS="1")
     seconds = marks["last"]["time"] - marks["first"]["time"]
     cpu = marks["last"]["cpu"] - marks["first"]["cpu"]
     print(f"\n{job_type}: {marks['ended'] / seconds:,.0f} jobs/s")

@@ -1,50 +1,77 @@
-"""The results on the terminal, and as JSON."""
+"""The results as JSON, and from there as lines on the terminal."""
 
 from statistics import median
 from typing import Any
 
-from benchmarks.cells import Result
+from benchmarks.cells import Result, Target, is_rate
+
+#: A cell as it stands in the JSON file.
+Measured = dict[str, Any]
 
 
-def table(result: Result) -> str:
-    """Median, spread and, for a floor, how much of it we reach; lower is better for times."""
+def as_json(result: Result, load: float, steal: float) -> Measured:
+    cell = result.cell
+    return {
+        "name": cell.name,
+        "title": cell.title,
+        "load": load,
+        "steal": steal,
+        "roles": {name: cell.role(name) for name in (*cell.contestants, *cell.peers)},
+        "values": result.values,
+        "failures": result.failures,
+        "targets": [_told(target, result.reached(target)) for target in cell.targets],
+    }
+
+
+def _told(target: Target, reached: float | None) -> dict[str, Any]:
+    if reached is None:
+        return {"target": str(target), "reached": "", "is_met": None}
+    return {"target": str(target), "reached": target.amount(reached), "is_met": target.is_met(reached)}
+
+
+def table(cell: Measured) -> str:
+    """Median, spread and, beside a floor or a peer, how much of it we reach; less is better for times."""
     lines = []
-    for metric in result.values["ours"]:
-        for name, values in result.values.items():
+    width = max(map(len, metrics(cell)))
+    for metric in metrics(cell):
+        for name, values in cell["values"].items():
             if metric in values:
                 label = metric if name == "ours" else ""
-                lines.append(
-                    f"  {label:<12} {name:<20} {_spread(values[metric])}  {_share(result, name, metric)}".rstrip()
-                )
-    lines += [f"  target: {target}: {_WORDS[result.is_met(target)]}" for target in result.cell.targets]
+                figures = f"{_spread(values[metric])}  {share(cell, name, metric)}"
+                lines.append(f"  {label:<{width}} {name:<20} {figures}".rstrip())
+    lines += [f"  {name} failed: {error}" for name, error in cell["failures"].items()]
+    lines += [
+        f"  target: {each['target']}: {VERDICTS[each['is_met']]}  {each['reached']}".rstrip()
+        for each in cell["targets"]
+    ]
     return "\n".join(lines)
 
 
-_WORDS = {True: "met", False: "MISSED", None: "not compared"}
+VERDICTS = {True: "met", False: "MISSED", None: "not compared"}
+
+
+def metrics(cell: Measured) -> list[str]:
+    return list(cell["values"]["ours"])
+
+
+def middle(cell: Measured, contestant: str, metric: str) -> float | None:
+    values = cell["values"].get(contestant, {}).get(metric)
+    return median(values) if values else None
+
+
+def number(value: float) -> str:
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
+
+
+def share(cell: Measured, other: str, metric: str) -> str:
+    ours, theirs = middle(cell, "ours", metric), middle(cell, other, metric)
+    if other == "ours" or not ours or not theirs:
+        return ""
+    ratio = ours / theirs
+    return f"ours: {ratio:.0%}" if is_rate(metric) and ratio < 2 else f"ours: {ratio:.1f} times"
 
 
 def _spread(values: list[float]) -> str:
-    low, middle, high = min(values), median(values), max(values)
-    return f"{_number(middle):>10}  ({_number(low)} - {_number(high)})"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
-
-
-def _share(result: Result, floor: str, metric: str) -> str:
-    ours, theirs = result.median("ours", metric), result.median(floor, metric)
-    if floor == "ours" or not ours or not theirs:
-        return ""
-    return f"ours: {ours / theirs:.0%}" if metric.endswith("/s") else f"ours: {ours / theirs:.1f} times"
-
-
-def as_json(result: Result, load: float, steal: float) -> dict[str, Any]:
-    return {
-        "name": result.cell.name,
-        "title": result.cell.title,
-        "load": load,
-        "steal": steal,
-        "values": result.values,
-        "targets": {str(target): result.is_met(target) for target in result.cell.targets},
-    }
+    return f"{number(median(values)):>10}  ({number(min(values))} - {number(max(values))})"

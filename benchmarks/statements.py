@@ -7,10 +7,11 @@ from typing import Any
 import psycopg
 from django.db import connection
 
-from django_jobchains.models import Job
+from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import get_store
 
 JOB = Job._meta.db_table
+BLOCKER = JobBlocker._meta.db_table
 COLUMNS = (
     "id, chain_id, chain_index, chain_type_name, type_name, queue, priority, status, run_at, attempt, lease_number, "
     "crashes, input, created_at"
@@ -24,7 +25,7 @@ _FINISH = (
 )
 FINISH_ONE = _FINISH.format(which="id = %s")
 FINISH_MANY = _FINISH.format(which="id = ANY(%s)")
-LOCK = f"SELECT status, lease_number FROM {JOB} WHERE id = %s FOR UPDATE"
+LOCK = f"SELECT status, lease_number FROM {JOB} WHERE id = %s FOR NO KEY UPDATE"
 EFFECT = "INSERT INTO project_effect (job_id, value) VALUES (%s, %s)"
 
 _PENDING = "0, 'pending', clock_timestamp(), 0, 0, 0"
@@ -36,6 +37,22 @@ INSERT_MANY = (
     f"INSERT INTO {JOB} ({COLUMNS}) SELECT d.id, d.chain_id, d.chain_index, d.name, d.name, 'default', {_PENDING}, "
     "d.input::jsonb, clock_timestamp() FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::text[], %s::text[]) "
     "AS d(id, chain_id, chain_index, name, input) RETURNING id, created_at"
+)
+
+INSERT_BLOCKED = INSERT_MANY.replace("'pending'", "'blocked'")
+INSERT_LINKS = (
+    f"INSERT INTO {BLOCKER} (job_id, position, blocker_id, is_open) SELECT d.job_id, d.position, d.blocker_id, true "
+    "FROM unnest(%s::uuid[], %s::int[], %s::uuid[]) AS d(job_id, position, blocker_id)"
+)
+#: For the chains by these ids, which have ended: what waits for them is locked, and freed when nothing is open.
+LOCK_WAITING = (
+    f"SELECT id FROM {JOB} WHERE id = ANY(ARRAY(SELECT job_id FROM {BLOCKER} WHERE is_open AND blocker_id = ANY(%s))) "
+    "ORDER BY id FOR NO KEY UPDATE"
+)
+CLOSE_LINKS = f"UPDATE {BLOCKER} SET is_open = false WHERE is_open AND blocker_id = ANY(%s)"
+FREE = (
+    f"UPDATE {JOB} AS job SET status = 'pending' WHERE id = ANY(%s) AND status || '' = 'blocked' "
+    f"AND NOT EXISTS (SELECT 1 FROM {BLOCKER} AS link WHERE link.job_id = job.id AND link.is_open)"
 )
 
 

@@ -1,4 +1,4 @@
-"""The worker process that is measured, ``run_jobworker`` as anybody starts it."""
+"""The worker processes that are measured, ``run_jobworker`` as anybody starts it, and those of the floors."""
 
 import json
 import os
@@ -6,54 +6,108 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cells import Figures
+
 ROOT = Path(__file__).resolve().parent.parent
 SLOTS = 10
 LONGEST_SECONDS = 600
+POLL_SECONDS = 0.05
+
+#: What a process left behind, see ``benchmarks.project.marks``.
+Marks = dict[str, Any]
 
 
 class WorkerFailed(Exception):
     """The worker did not do what is measured."""
 
 
-def drain(type_name: str, jobs: int, using: str = "default", **how: Any) -> dict[str, float]:
-    """Runs what is due in a worker of its own. The time goes from the first handler's start to the last commit."""
-    marks = burst(type_name, using, **how)
-    if marks["ended"] != jobs:
-        raise WorkerFailed(f"{marks['ended']:,} of {jobs:,} jobs ended.")
-    seconds = marks["last"]["time"] - marks["first"]["time"]
-    cpu_seconds = marks["last"]["cpu"] - marks["first"]["cpu"]
-    return {"jobs/s": jobs / seconds, "CPU µs/job": cpu_seconds / jobs * 1e6}
+def drain(
+    type_name: str, jobs: int, using: str = "default", *, slots: int = SLOTS, processes: int = 1, unit: str = "job"
+) -> Figures:
+    """Runs what is due in workers of its own."""
+    marks = burst(type_name, using, slots=slots, processes=processes)
+    check_ended(marks, jobs)
+    return figures(marks, jobs, unit)
+
+
+def check_ended(marks: Sequence[Marks], jobs: int) -> None:
+    if (ended := sum(each["ended"] for each in marks)) != jobs:
+        errors = [error for each in marks for error in each["errors"]]
+        raise WorkerFailed(f"{ended:,} of {jobs:,} jobs ended. {len(errors)} errors: {errors[:3]}")
+
+
+def bare_drain(
+    kind: str, type_name: str, jobs: int, *, threads: int = 1, processes: int = 1, unit: str = "job"
+) -> Figures:
+    """The same work by processes of bare statements: one of ``bare.DRAINS``."""
+    return figures(together([bare_command(kind, type_name, threads)] * processes), jobs, unit)
+
+
+def bare_command(kind: str, type_name: str, threads: int = 1) -> list[str]:
+    return [*_MANAGE, "run_bare_drain", kind, type_name, "--threads", str(threads)]
+
+
+def figures(marks: Sequence[Marks], jobs: int, unit: str = "job") -> Figures:
+    """From the first handler's start to the last commit, whichever process it was; the CPU time of all of them."""
+    busy = [each for each in marks if each["first"]]
+    seconds = max(each["last"]["time"] for each in busy) - min(each["first"]["time"] for each in busy)
+    cpu_seconds = sum(each["last"]["cpu"] - each["first"]["cpu"] for each in busy)
+    return {f"{unit}s/s": jobs / seconds, f"CPU µs/{unit}": cpu_seconds / jobs * 1e6}
 
 
 def burst(
-    type_name: str, using: str = "default", *, prefix: tuple[str, ...] = (), slots: int = SLOTS, **environment: str
-) -> dict[str, Any]:
-    """The marks of a worker that runs until nothing is due; ``prefix`` is a command to run it under."""
-    with tempfile.TemporaryDirectory() as folder:
-        marks = Path(folder, "marks.json")
-        command = [*prefix, *_command(type_name, using, slots), "--burst"]
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**_environment(), "BENCH_MARKS": str(marks), **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    type_name: str,
+    using: str = "default",
+    *,
+    prefix: Sequence[str] = (),
+    slots: int = SLOTS,
+    processes: int = 1,
+    **environment: str,
+) -> list[Marks]:
+    """The marks of workers that run until nothing is due; ``prefix`` is a command to run them under."""
+    command = [*prefix, *_command([type_name], using, slots), "--burst"]
+    return together([command] * processes, BENCH_USING=using, **environment)
+
+
+def together(commands: Sequence[Sequence[str]], **environment: str) -> list[Marks]:
+    """Runs processes that begin their work at the same time, and returns their marks."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        own = {**_environment(), "BENCH_MARKS": name, "BENCH_PROCESSES": str(len(commands)), **environment}
+        processes = [_start(command, own, folder / f"output-{number}") for number, command in enumerate(commands)]
         try:
-            output, _ = process.communicate(timeout=LONGEST_SECONDS)
-        except BaseException:
-            process.kill()
-            raise
-        if process.returncode:
-            raise WorkerFailed(output)
-        summary: dict[str, Any] = json.loads(marks.read_text())
-        return summary
+            failed = _wait(processes)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        if failed is not None:
+            raise WorkerFailed(Path(folder, f"output-{failed}").read_text())
+        return [json.loads(file.read_text()) for file in folder.glob("*.json")]
+
+
+def _start(command: Sequence[str], environment: dict[str, str], output: Path) -> "subprocess.Popen[bytes]":
+    with output.open("wb") as file:
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+
+
+def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> int | None:
+    """Until all ended, or one of them badly, whose number is returned: the others would wait for it."""
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while time.monotonic() < deadline:
+        codes = [process.poll() for process in processes]
+        if failed := [number for number, code in enumerate(codes) if code]:
+            return failed[0]
+        if None not in codes:
+            return None
+        time.sleep(POLL_SECONDS)
+    raise WorkerFailed(f"{codes.count(None)} of {len(codes)} processes still run after {LONGEST_SECONDS} seconds.")
 
 
 @contextmanager
@@ -74,19 +128,20 @@ def _waiting(command: list[str], times: Path) -> Iterator[None]:
             process.wait(30)
 
 
-def waiting_worker(type_name: str, times: Path) -> AbstractContextManager[None]:
-    return _waiting(_command(type_name, "default", SLOTS), times)
+def waiting_worker(times: Path, *type_names: str) -> AbstractContextManager[None]:
+    return _waiting(_command(type_names, "default", SLOTS), times)
 
 
-def bare_worker(type_name: str, times: Path) -> AbstractContextManager[None]:
+def bare_worker(times: Path, type_name: str) -> AbstractContextManager[None]:
     return _waiting([*_MANAGE, "run_bare_worker", type_name], times)
 
 
 _MANAGE = (sys.executable, "-m", "benchmarks.project")
 
 
-def _command(type_name: str, using: str, slots: int) -> list[str]:
-    return [*_MANAGE, "run_jobworker", "--database", using, "--slots", str(slots), "--type", type_name]
+def _command(type_names: Sequence[str], using: str, slots: int) -> list[str]:
+    types = [part for name in type_names for part in ("--type", name)]
+    return [*_MANAGE, "run_jobworker", "--database", using, "--slots", str(slots), *types]
 
 
 def _environment() -> dict[str, str]:

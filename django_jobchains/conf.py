@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -56,6 +57,14 @@ class Settings:
     SHUTDOWN_SECONDS: float = 30
     #: A part of a worker that is busy with one step for longer makes its liveness probe fail.
     LIVENESS_SECONDS: float = 60
+    #: How often a worker looks for chains that are kept no longer, and deletes them; None: never.
+    PRUNE_SECONDS: float | None = 60
+    #: How long a chain is kept after it ended so; None: for ever.
+    RETENTION_COMPLETED_SECONDS: float | None = 30 * 24 * 3600
+    RETENTION_CANCELLED_SECONDS: float | None = 30 * 24 * 3600
+    RETENTION_FAILED_SECONDS: float | None = None
+    #: Whether chains with a deduplication key are kept for ever, as their keys would be free again without them.
+    RETENTION_KEEPS_KEYED: bool = True
     #: Classes or dotted paths: a worker does not start while a slice it would run lacks one of these.
     REQUIRED_MIDDLEWARE: Sequence[Any] = ()
     #: Largest encoded input or output.
@@ -75,6 +84,13 @@ class Settings:
             raise ImproperlyConfigured("JOBCHAINS['MAX_ATTEMPTS'] must be 1 or more, or None for no limit.")
         if self.TIMEOUT_SECONDS is not None and not self.TIMEOUT_SECONDS > 0:
             raise ImproperlyConfigured("JOBCHAINS['TIMEOUT_SECONDS'] must be above 0, or None for no limit.")
+        for name in _POSITIVE_OR_NEVER:
+            value = getattr(self, name)
+            if not (value is None or _is_duration(value)):
+                raise ImproperlyConfigured(f"JOBCHAINS[{name!r}] must be seconds above 0, or None, not {value!r}.")
+        keeps_keyed: object = self.RETENTION_KEEPS_KEYED
+        if not isinstance(keeps_keyed, bool):
+            raise ImproperlyConfigured(f"JOBCHAINS['RETENTION_KEEPS_KEYED'] is True or False, not {keeps_keyed!r}.")
 
 
 _POSITIVE = (
@@ -97,6 +113,16 @@ _POSITIVE = (
     "MAX_PAYLOAD_BYTES",
     "MAX_PAYLOAD_DEPTH",
 )
+_POSITIVE_OR_NEVER = (
+    "PRUNE_SECONDS",
+    "RETENTION_COMPLETED_SECONDS",
+    "RETENTION_CANCELLED_SECONDS",
+    "RETENTION_FAILED_SECONDS",
+)
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
 
 
 @lru_cache(maxsize=1)

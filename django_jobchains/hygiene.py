@@ -1,9 +1,12 @@
 """This thread's database connections around one attempt: usable before it, with nothing of it left open after it."""
 
+import threading
 from contextlib import suppress
+from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from django_jobchains.exceptions import TransactionLeftOpen
 
@@ -86,8 +89,26 @@ def close_all() -> None:
         discard(connection)
 
 
+class _Opened(threading.local):
+    """By alias, the connections this thread has opened. To ask Django, twice for each attempt, costs more than all else
+    that an attempt does."""
+
+    def __init__(self) -> None:
+        self.by_alias = {connection.alias: connection for connection in connections.all(initialized_only=True)}
+
+
+_this_thread = _Opened()
+
+
 def _opened() -> list[BaseDatabaseWrapper]:
-    return [connection for connection in connections.all(initialized_only=True) if connection.connection is not None]
+    return [connection for connection in _this_thread.by_alias.values() if connection.connection is not None]
+
+
+def _note(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
+    _this_thread.by_alias[connection.alias] = connection
+
+
+connection_created.connect(_note)
 
 
 def _depth(connection: BaseDatabaseWrapper) -> int:

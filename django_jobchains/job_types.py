@@ -188,7 +188,7 @@ class JobType(Generic[InputT, OutputT]):
             priority=checked_priority(self._priority() if priority is None else priority),
             run_at=run_at,
             delay_seconds=delay_seconds,
-            blockers=_chain_ids(blockers),
+            blockers=_chain_ids(blockers) if blockers else (),
             accepted_blockers=self.blockers,
             on_blocker_failure=self.on_blocker_failure,
             context=captured(),

@@ -17,18 +17,23 @@ from django_jobchains.exceptions import InvalidInput, InvalidPayload, RegistryEr
 
 _SCALARS = frozenset({str, int, float, bool, NoneType})
 _JSON_TYPES = _SCALARS | {dict, list, object}
+#: Every value of these types is JSON.
+_PLAIN = frozenset({int, bool, NoneType})
 #: From here on ``repr`` of a float has an exponent, which jsonb gives back as an integer: 1e+23 would change its value.
 _FIRST_FLOAT_WITH_EXPONENT = 1e16
 #: Whatever the setting said when it was written, a stored value is not read when it is nested deeper.
 DEEPEST_READ = 900
 _STRING_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+?\d+')
 
+#: Made once: ``json.dumps`` makes one for each call that asks for anything unusual.
+_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
 
 def encode(value: Any, error: type[InvalidPayload] = InvalidInput) -> str:
     """The JSON text of ``value``; raises ``error`` with the path of what is no JSON, too deep or too large."""
     has_large_float = _Check(error, get_settings().MAX_PAYLOAD_DEPTH).run(value)
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _write(value)
     except ValueError as problem:
         raise error(f"The value cannot be written as JSON: {problem}.") from problem
     if has_large_float:
@@ -68,28 +73,30 @@ class _Check:
 
     def run(self, value: Any) -> bool:
         open_values: list[tuple[Any, _Path | None]] = [(value, None)]
-        left = get_settings().MAX_PAYLOAD_BYTES // 2 + 1
+        left = get_settings().MAX_PAYLOAD_BYTES // 2
         while open_values:
             part, path = open_values.pop()
-            left -= 1  # each part takes two bytes: a list that holds itself thousandfold is not walked to its end
-            if left < 0:
-                self._refuse("too many values (JOBCHAINS['MAX_PAYLOAD_BYTES'])", None)
+            members: Iterable[tuple[str | int, Any]]
             if isinstance(part, dict):
-                depth = self._depth(path)
-                open_values.extend([(item, (path, key, depth)) for key, item in self._members(part, path)])
+                self._keys(part, path)
+                members = part.items()
             elif isinstance(part, list):
-                depth = self._depth(path)
-                open_values.extend([(item, (path, index, depth)) for index, item in enumerate(part)])
+                members = enumerate(part)
             else:
                 self._scalar(part, path)
+                continue
+            depth = self._depth(path)
+            left -= len(part)  # each takes two bytes: a list that holds itself thousandfold is not walked to its end
+            if left < 0:
+                self._refuse("too many values (JOBCHAINS['MAX_PAYLOAD_BYTES'])", None)
+            open_values.extend([(item, (path, key, depth)) for key, item in members if type(item) not in _PLAIN])
         return self.has_large_float
 
-    def _members(self, part: dict[Any, Any], path: "_Path | None") -> Iterable[tuple[str, Any]]:
+    def _keys(self, part: dict[Any, Any], path: "_Path | None") -> None:
         for key in part:
             if not isinstance(key, str):
                 self._refuse(f"a key must be a string, not {key!r} (JSON would change it)", path)
             self._text(key, path)
-        return part.items()
 
     def _scalar(self, part: Any, path: "_Path | None") -> None:
         if isinstance(part, str):

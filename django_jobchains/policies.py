@@ -1,4 +1,4 @@
-"""How a job type is tried: waits between attempts, leases, and which errors are worth another attempt."""
+"""How a job type is tried, and how long its chains are kept: waits, leases, errors worth another attempt, retention."""
 
 import math
 import random
@@ -46,15 +46,47 @@ class Lease:
             raise ValueError("A lease lasts more than 0 seconds.")
 
 
+#: How long something is kept: a timedelta, or seconds; None: for ever.
+Duration = timedelta | float | None
+
+MONTH = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long workers keep chains after they ended so: timedeltas, or seconds; None: for ever.
+
+    ``keeps_keyed``: chains with a deduplication key are kept for ever, whatever their age, as their keys would be free
+    again without them. False where every key's window is shorter, or its scope "incomplete".
+    """
+
+    completed: Duration = MONTH
+    cancelled: Duration = MONTH
+    failed: Duration = None
+    keeps_keyed: bool = True
+
+    def __post_init__(self) -> None:
+        for status in ("completed", "cancelled", "failed"):
+            seconds: object = self.seconds(status)
+            if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
+                raise ValueError(f"{self}: {status} is more than 0 seconds, or None for ever.")
+
+    def seconds(self, status: str) -> float | None:
+        duration: Duration = getattr(self, status)
+        return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
 @dataclass(frozen=True)
 class Policy:
-    """What a processor, a slice or a worker says about attempts; None: the next of them decides."""
+    """What a processor, a slice or a worker says about attempts and chains; None: the next of them decides."""
 
     backoff: Backoff | None = None
     lease: Lease | None = None
     max_attempts: int | None = None
     #: A timedelta or seconds; ``math.inf``: for ever, whatever the next of them says.
     timeout: timedelta | float | None = None
+    #: Of chains that start with the type.
+    retention: Retention | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not (self.timeout_seconds or 0) > 0:
@@ -98,13 +130,26 @@ def resolve(*policies: Policy) -> AttemptPolicy:
     )
 
 
+def retention_of(*policies: Policy) -> Retention:
+    """What the first of the policies says that says something, or else ``JOBCHAINS``: processor, slice, settings."""
+    settings = get_settings()
+    otherwise = Retention(
+        settings.RETENTION_COMPLETED_SECONDS,
+        settings.RETENTION_CANCELLED_SECONDS,
+        settings.RETENTION_FAILED_SECONDS,
+        settings.RETENTION_KEEPS_KEYED,
+    )
+    return next((policy.retention for policy in policies if policy.retention), otherwise)
+
+
 def sources(*policies: tuple[str, Policy]) -> dict[str, str]:
     """Who decided each field of what ``resolve`` says of these named policies: one of them, settings or library."""
-    return {field.name: _source(field.name, policies) for field in fields(AttemptPolicy)}
+    return {field.name: source(field.name, *policies) for field in fields(AttemptPolicy)}
 
 
-def _source(name: str, policies: tuple[tuple[str, Policy], ...]) -> str:
-    own = next((source for source, policy in policies if getattr(policy, name) is not None), None)
+def source(name: str, *policies: tuple[str, Policy]) -> str:
+    """Who decided one field of a policy."""
+    own = next((said_by for said_by, policy in policies if getattr(policy, name) is not None), None)
     return own or ("settings" if is_set(name) else "library")
 
 

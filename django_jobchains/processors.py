@@ -39,7 +39,7 @@ from django_jobchains.job_types import (
 )
 from django_jobchains.middleware.hooks import Middleware, checked_middleware
 from django_jobchains.middleware.required import described, lacking
-from django_jobchains.policies import Backoff, Lease, Policy, RetryRule
+from django_jobchains.policies import Backoff, Lease, Policy, Retention, RetryRule
 from django_jobchains.running import AbortSignal, Continuation, RunningJob
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ __all__ = (
     "Processors",
     "Registry",
     "RescheduleJob",
+    "Retention",
     "RunningJob",
     "get_registry",
 )
@@ -103,6 +104,7 @@ class RegisterOptions(TypedDict, total=False):
     lease: Lease | None
     max_attempts: int | None
     timeout: timedelta | float | None
+    retention: Retention | None
     batch_limit: int | None
     retry_if: Callable[[BaseException], bool] | None
     fail_on: tuple[type[BaseException], ...] | type[BaseException]
@@ -137,10 +139,11 @@ class Processors:
         lease: Lease | None = None,
         max_attempts: int | None = None,
         timeout: timedelta | float | None = None,
+        retention: Retention | None = None,
         queue: str | None = None,
         middleware: Iterable[Middleware] = (),
     ) -> None:
-        self.policy = Policy(backoff, lease, max_attempts, timeout)
+        self.policy = Policy(backoff, lease, max_attempts, timeout, retention)
         self.queue = queue if queue is None else checked_queue(queue)
         #: The first is outermost.
         self.middleware = checked_middleware(middleware)
@@ -181,6 +184,7 @@ class Processors:
         lease: Lease | None = None,
         max_attempts: int | None = None,
         timeout: timedelta | float | None = None,
+        retention: Retention | None = None,
         batch_limit: int | None = None,
         retry_if: Callable[[BaseException], bool] | None = None,
         fail_on: tuple[type[BaseException], ...] | type[BaseException] = (),
@@ -191,9 +195,10 @@ class Processors:
 
         ``name`` is the name of a new type (input and output from the annotations, or ``input=`` and ``output=``), or a
         declared ``JobType``. ``mode="atomic"`` runs the whole handler in the completion transaction. After
-        ``timeout``, a timedelta or seconds, ``job.signal`` says ``timed_out``. With ``batch_limit`` the function takes
-        a ``Batch`` of up to so many jobs. ``fail_on`` and ``retry_if`` say which errors end the job at once. Raises
-        ``DuplicateJobType`` and ``RegistryError``.
+        ``timeout``, a timedelta or seconds, ``job.signal`` says ``timed_out``. ``retention``: how long chains that
+        start with this type are kept. With ``batch_limit`` the function takes a ``Batch`` of up to so many jobs.
+        ``fail_on`` and ``retry_if`` say which errors end the job at once. Raises ``DuplicateJobType`` and
+        ``RegistryError``.
         """
         if mode not in ("staged", "atomic"):
             raise RegistryError(f"mode={mode!r}: 'staged' or 'atomic'.")
@@ -217,11 +222,13 @@ class Processors:
                     on_blocker_failure=on_blocker_failure,
                 )
                 job_type.annotate_from(function, input, output, batch_limit=batch_limit)
+            if retention is not None and not job_type.entry:
+                raise RegistryError(f"No chain starts with {job_type.name!r}: its retention is that of what starts it.")
             processor = Processor(
                 job_type=job_type,
                 function=function,
                 mode=mode,
-                policies=(Policy(backoff, lease, max_attempts, timeout), self.policy),
+                policies=(Policy(backoff, lease, max_attempts, timeout, retention), self.policy),
                 retry=RetryRule(fail_on if isinstance(fail_on, tuple) else (fail_on,), retry_if),
                 queue=self.queue if queue is None else checked_queue(queue),
                 priority=priority if priority is None else checked_priority(priority),

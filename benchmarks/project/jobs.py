@@ -10,6 +10,9 @@ from django_jobchains.processors import Continuation, Processors, RunningJob
 
 STEPS = 5
 
+#: Where handlers write: the database of the jobs, or there would be two transactions.
+USING = os.environ.get("BENCH_USING", "default")
+
 processors = Processors()
 
 
@@ -24,8 +27,17 @@ def value(job: RunningJob[dict[str, int]]) -> int:
 def insert(job: RunningJob[dict[str, int]]) -> int:
     """Writes one row with a cursor, in the transaction that completes the job."""
     marks.started()
-    with job.complete(), connections["default"].cursor() as cursor:
-        cursor.execute("INSERT INTO project_effect (job_id, value) VALUES (%s, %s)", [job.id, job.input["i"]])
+    with job.complete():
+        _write(job)
+    return job.input["i"]
+
+
+@processors.register("bench.atomic")
+def atomic(job: RunningJob[dict[str, int]]) -> int:
+    """Writes one row with a cursor; the whole attempt is one transaction."""
+    marks.started()
+    with job.prepare(mode="atomic"):
+        _write(job)
     return job.input["i"]
 
 
@@ -34,7 +46,7 @@ def create(job: RunningJob[dict[str, int]]) -> int:
     """Writes one row with the ORM, in the transaction that completes the job."""
     marks.started()
     with job.complete():
-        Effect.objects.create(job_id=job.id, value=job.input["i"])
+        Effect.objects.using(USING).create(job_id=job.id, value=job.input["i"])
     return job.input["i"]
 
 
@@ -61,5 +73,19 @@ def timed_step(job: RunningJob[dict[str, int]]) -> Continuation | int:
     return job.input["i"]
 
 
+@processors.register("bench.join")
+def join(job: RunningJob[None]) -> None:
+    """What waits for other chains."""
+    marks.append()
+
+
+def _write(job: RunningJob[dict[str, int]]) -> None:
+    with connections[USING].cursor() as cursor:
+        # SQLite's driver takes no UUID.
+        id_ = job.id if connections[USING].vendor == "postgresql" else job.id.hex
+        cursor.execute("INSERT INTO project_effect (job_id, value) VALUES (%s, %s)", [id_, job.input["i"]])
+
+
 if "BENCH_MARKS" in os.environ:
     marks.watch()
+    marks.meet()

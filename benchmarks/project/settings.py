@@ -1,11 +1,12 @@
-"""``BENCH_DATABASE_URL`` names the PostgreSQL server, ``BENCH_SQLITE`` the file; the rest is default."""
+"""``BENCH_DATABASE_URL`` names the PostgreSQL server, ``BENCH_DATABASE_NAME`` the database that is made and dropped
+there, ``BENCH_SQLITE`` the file; the rest is default."""
 
 import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-NAME = "jobchains_bench"
+NAME = os.environ.get("BENCH_DATABASE_NAME", "jobchains_bench")
 SERVER = urlsplit(os.environ.get("BENCH_DATABASE_URL", "postgresql://postgres@127.0.0.1:5432/postgres"))
 
 SECRET_KEY = "measures nothing secret"
@@ -34,4 +35,10 @@ DATABASES: dict[str, dict[str, Any]] = {
             "init_command": "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL",
         },
     },
+}
+
+#: The same tables once more, in a schema of their own: beside the empty ones some that are full.
+DATABASES["backlog"] = {
+    **DATABASES["default"],
+    "OPTIONS": {**DATABASES["default"]["OPTIONS"], "options": "-c search_path=backlog"},
 }

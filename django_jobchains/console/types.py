@@ -13,8 +13,9 @@ from django_jobchains.conf import get_settings, is_set
 from django_jobchains.console.subcommand import Call, Subcommand
 from django_jobchains.console.tables import Cell, Column
 from django_jobchains.job_types import JobType
-from django_jobchains.policies import Backoff, Lease, resolve, sources
+from django_jobchains.policies import Backoff, Lease, Retention, resolve, retention_of, source, sources
 from django_jobchains.processors import Processor, Processors, Registry, get_registry
+from django_jobchains.statuses import FINAL
 
 COLUMNS = (Column("WHAT"), Column("VALUE", least=12), Column("SAID BY"))
 #: Of a processor, and shown in another way.
@@ -77,8 +78,11 @@ def _settings(processor: Processor, part: Processors) -> Iterator[tuple[str, Set
             said_by = "slice" if field.name == "middleware" else "processor"
             yield field.name, Setting(value, "library" if value == _default(field) else said_by)
     policy = resolve(*processor.policies)
-    for name, source in sources(*zip(("processor", "slice"), processor.policies, strict=True)).items():
-        yield name, Setting(getattr(policy, name), source)
+    named = list(zip(("processor", "slice"), processor.policies, strict=True))
+    for name, said_by in sources(*named).items():
+        yield name, Setting(getattr(policy, name), said_by)
+    if processor.job_type.entry:
+        yield "retention", Setting(retention_of(*processor.policies), source("retention", *named))
     if processor.retry.fail_on:
         yield "fail_on", Setting([_name(kind) for kind in processor.retry.fail_on], "processor")
     if processor.retry.retry_if:
@@ -99,6 +103,8 @@ def _default(field: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Retention):
+        return {**asdict(value), **{status: value.seconds(status) for status in sorted(FINAL)}}
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, tuple):
@@ -162,7 +168,18 @@ def _in_words(name: str, value: Any) -> str:
         return _backoff(Backoff(**value))
     if isinstance(value, dict) and value.keys() == {field.name for field in fields(Lease)}:
         return f"{value['seconds']:g} s"
+    if isinstance(value, dict) and value.keys() == {field.name for field in fields(Retention)}:
+        return _retention(Retention(**value))
     return f"{value:g} s" if name.endswith("_seconds") else str(value)
+
+
+def _retention(retention: Retention) -> str:
+    kept = [f"{status} {_kept(retention.seconds(status))}" for status in ("completed", "cancelled", "failed")]
+    return ", ".join(kept) + (", with a key for ever" if retention.keeps_keyed else "")
+
+
+def _kept(seconds: float | None) -> str:
+    return "for ever" if seconds is None else f"{seconds / 86_400:g} days" if seconds >= 86_400 else f"{seconds:g} s"
 
 
 def _backoff(backoff: Backoff) -> str:

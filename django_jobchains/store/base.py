@@ -114,10 +114,9 @@ class Store(Pruning, QueueStates, Presence, Counting):
         )
 
     def _claimed(self, row: tuple[Any, ...]) -> ClaimedJob:
-        job = ClaimedJob(*row)
-        return job._replace(
-            id=self._id(row[0]), chain_id=self._id(row[1]), run_at=self._time(row[7]), created_at=self._time(row[13])
-        )
+        run_at, created_at = self._time(row[7]), self._time(row[13])
+        values = (self._id(row[0]), self._id(row[1]), *row[2:7], run_at, *row[8:13], created_at, *row[14:])
+        return ClaimedJob._make(values)
 
     # Holding
 

@@ -21,6 +21,9 @@ _COLUMNS = (
     "on_blocker_failure text, lease_number int, context text"
 )
 
+#: What most jobs leave as the table has it: 0 or NULL.
+_RARE = ("priority", "delay_seconds", "max_attempts", "lease_number", "context", "deduplication_key")
+
 
 class Creating(Blocking):
     @retried
@@ -63,29 +66,20 @@ class Creating(Blocking):
                 raise
             raise DuplicateJobId([job.id for job in jobs] if len(jobs) == 1 else []) from error
         effects.due_types.update(row["type_name"] for row in rows if "status" not in row)
-        times = {text: self._time(text) for text in {text for _, text in inserted}}
-        return [CreatedJob(self._id(id_), times[text]) for id_, text in inserted]
+        created_at = self._time(inserted[0][0])  # one clock for all
+        return [CreatedJob(job.id, created_at) for job in jobs]
 
     def _new_row(self, job: NewJob) -> dict[str, Any]:
-        row = {
-            "id": job.id.hex,
-            "chain_id": job.chain_id.hex,
-            "chain_index": job.chain_index,
-            "chain_type_name": job.chain_type_name,
-            "type_name": job.type_name,
-            "queue": job.queue,
-            "priority": job.priority,
-            "run_at": job.run_at and self._time_text(job.run_at),
-            "delay_seconds": job.delay_seconds or 0,
-            "max_attempts": job.max_attempts,
-            "input": job.input,
-        }
-        if job.lease_number:
-            row["lease_number"] = job.lease_number
-        if job.context is not None:
-            row["context"] = job.context
-        if job.deduplication_key is not None:
-            row["deduplication_key"] = job.deduplication_key
+        """What differs from the usual job, which is the first of its chain: every key costs at both ends."""
+        row: dict[str, Any] = {"id": job.id.hex, "type_name": job.type_name, "queue": job.queue, "input": job.input}
+        if job.chain_index or job.chain_id is not job.id:
+            row["chain_id"], row["chain_index"] = job.chain_id.hex, job.chain_index
+            row["chain_type_name"] = job.chain_type_name
+        if job.run_at is not None:
+            row["run_at"] = self._time_text(job.run_at)
+        for name in _RARE:
+            if value := getattr(job, name):
+                row[name] = value
         if job.blockers:
             row |= {"status": "blocked", "on_blocker_failure": job.on_blocker_failure}
         if job.is_cancelled:
@@ -94,16 +88,18 @@ class Creating(Blocking):
 
     @property
     def _insert_sql(self) -> str:
+        run_at = self._latest("d.run_at", self._after("clock.now", "COALESCE(d.delay_seconds, 0)"))
         return (
             f"INSERT INTO {self.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority, run_at, "
             "max_attempts, input, status, deduplication_key, on_blocker_failure, finished_at, attempt, "
             "lease_number, context, crashes, created_at) "
-            "SELECT d.id, d.chain_id, d.chain_index, d.chain_type_name, d.type_name, d.queue, d.priority, "
-            f"{self._planned}, d.max_attempts, d.input{self.json_cast}, COALESCE(d.status, 'pending'), "
+            "SELECT d.id, COALESCE(d.chain_id, d.id), COALESCE(d.chain_index, 0), "
+            "COALESCE(d.chain_type_name, d.type_name), d.type_name, d.queue, COALESCE(d.priority, 0), "
+            f"{run_at}, d.max_attempts, d.input{self.json_cast}, COALESCE(d.status, 'pending'), "
             "d.deduplication_key, d.on_blocker_failure, CASE d.status WHEN 'cancelled' THEN clock.now END, 0, "
             f"COALESCE(d.lease_number, 0), d.context{self.json_cast}, 0, clock.now "
             f"FROM {self._rows(_COLUMNS)} CROSS JOIN {self.clock} WHERE true "
-            f"RETURNING id, {self._as_text('created_at')}"
+            f"RETURNING {self._as_text('created_at')}"
         )
 
     # Deduplication

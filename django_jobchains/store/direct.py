@@ -1,4 +1,4 @@
-"""Statements of an attempt's transaction by libpq's own calls, one wait each: docs/decisions/0014-no-pipelines.md.
+"""Statements of an attempt's transaction by libpq's own calls, one wait each: docs/decisions/0017-no-pipelines.md.
 
 The threads of a worker wait for each other more than for the database. psycopg's ``execute`` makes a cursor, and lets
 go of the interpreter several times for one statement; these calls do so once.

@@ -26,6 +26,17 @@ SLOW_SECONDS = 0.1
 #: The advisory locks of deduplication keys: their class, and how many there are.
 KEY_LOCK = 0x6A6F6273
 KEY_LOCKS = 1024
+#: Below every priority turned round.
+BEFORE_ALL_RANKS = -32_769
+
+#: Of the group a skip scan has reached.
+_TYPE_PLACE = "width_bucket(reached.type_name::text, served.types)"
+_QUEUE_PLACE = "width_bucket(reached.queue::text, served.queues)"
+_IS_TYPE_SERVED = f"COALESCE(served.types[{_TYPE_PLACE}] = reached.type_name, false)"
+_IS_QUEUE_SERVED = (
+    "CASE WHEN served.is_every_queue THEN NOT served.excluded ? reached.queue "
+    f"ELSE COALESCE(served.queues[{_QUEUE_PLACE}] = reached.queue, false) END"
+)
 
 
 class PostgreSQLStore(Store):
@@ -194,6 +205,8 @@ class PostgreSQLStore(Store):
         queues: Collection[str] | None,
         excluded: Collection[str],
     ) -> list[tuple[Any, ...]]:
+        # What lies before the first job of a group is dead. It is walked over once, to find that job, and not again:
+        # while somebody holds a snapshot, these are the entries of all jobs claimed since.
         sql = f"""
             WITH RECURSIVE {self._heads_sql},
             due AS MATERIALIZED (
@@ -202,7 +215,7 @@ class PostgreSQLStore(Store):
                 CROSS JOIN LATERAL (
                     SELECT id FROM {self.job}
                     WHERE status = 'pending' AND queue = served.queue AND type_name = served.type_name
-                    AND priority * -1 = served.rank AND run_at <= {self.now}
+                    AND priority * -1 = served.rank AND run_at BETWEEN served.run_at AND {self.now}
                     ORDER BY run_at, id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
                 ) AS picked
                 LIMIT %s
@@ -226,15 +239,57 @@ class PostgreSQLStore(Store):
 
     @property
     def _heads_sql(self) -> str:
-        """Of the groups those that are served."""
+        """The first job of each (queue, type, priority) that is pending and served, found by a skip scan.
+
+        Each step is one index probe. From a group that is served it goes on to the next one; from one that is not, to
+        the next type or queue that is, whatever lies between. So a claim makes no more probes than there are groups,
+        and for each queue no more than two for each served type, with one for each of its priorities: others' backlogs
+        do not count. The served names are sorted by the database, as its index is: ``width_bucket`` looks a name up,
+        and what follows it.
+        """
+        group = "queue, type_name, priority * -1"
         return f"""
-            {self._groups_sql},
+            served AS MATERIALIZED (
+                SELECT ARRAY(SELECT name FROM jsonb_object_keys(%s::jsonb) AS name ORDER BY name) AS types,
+                (SELECT array_agg(name ORDER BY name) FROM jsonb_array_elements_text(%s::jsonb) AS name) AS queues,
+                %s::boolean AS is_every_queue, %s::jsonb AS excluded
+            ),
+            reached AS (
+                (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
+                 WHERE status = 'pending' ORDER BY {group}, run_at, id LIMIT 1)
+                UNION ALL
+                SELECT following.* FROM reached CROSS JOIN served CROSS JOIN LATERAL ({self._next_key}) AS key
+                CROSS JOIN LATERAL (
+                    SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
+                    WHERE status = 'pending' AND ({group}) > (key.queue, key.type_name, key.rank)
+                    ORDER BY {group}, run_at, id LIMIT 1
+                ) AS following
+            ),
             heads AS MATERIALIZED (
-                SELECT groups.* FROM groups
-                CROSS JOIN (SELECT %s::jsonb AS leases, %s::jsonb AS queues, %s::jsonb AS excluded) AS served
-                WHERE served.leases ? groups.type_name
-                AND (served.queues = 'null' OR served.queues ? groups.queue) AND NOT served.excluded ? groups.queue
+                SELECT reached.* FROM reached CROSS JOIN served WHERE {_IS_TYPE_SERVED} AND {_IS_QUEUE_SERVED}
             )"""
+
+    @property
+    def _next_key(self) -> str:
+        """What the next group lies behind: this one, or the start of the next that may be served."""
+        next_queue = (
+            f"CASE WHEN served.is_every_queue THEN (SELECT queue FROM {self.job} WHERE status = 'pending' "
+            "AND queue > reached.queue ORDER BY queue, type_name, priority * -1, run_at, id LIMIT 1) "
+            f"ELSE served.queues[{_QUEUE_PLACE} + 1] END"
+        )
+        return f"""
+            SELECT CASE WHEN goes_on THEN reached.queue ELSE {next_queue} END AS queue,
+            CASE WHEN is_served THEN reached.type_name WHEN goes_on THEN next_type ELSE served.types[1] END
+            AS type_name,
+            CASE WHEN is_served THEN reached.rank ELSE {BEFORE_ALL_RANKS} END AS rank
+            FROM (
+                SELECT is_open AND is_type AS is_served, is_open AND (is_type OR next_type IS NOT NULL) AS goes_on,
+                next_type
+                FROM (
+                    SELECT {_IS_QUEUE_SERVED} AS is_open, {_IS_TYPE_SERVED} AS is_type,
+                    served.types[{_TYPE_PLACE} + 1] AS next_type
+                ) AS known
+            ) AS step"""
 
     @property
     def _groups_sql(self) -> str:
@@ -242,8 +297,7 @@ class PostgreSQLStore(Store):
 
         One index probe for each group that is present, however many jobs it holds. ``rank`` is the priority turned
         round, so that every column of the row comparison ascends, as the index does; it is written as Django writes the
-        index's expression, or the index would not be used. The claim takes the groups in the
-        order of ``rank`` and of the date of their first job, and stops, and locks no more, when it has enough.
+        index's expression, or the index would not be used.
         """
         group = "queue, type_name, priority * -1"
         return f"""
@@ -267,5 +321,6 @@ def _is_watched(connection: BaseDatabaseWrapper) -> bool:
     return is_pooled or connection.queries_logged or not indifferent.issuperset(connection.execute_wrappers)
 
 
-def _served(leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]) -> list[str]:
-    return [json.dumps(dict(leases)), json.dumps(None if queues is None else list(queues)), json.dumps(list(excluded))]
+def _served(leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]) -> list[Any]:
+    listed = [] if queues is None else set(queues).difference(excluded)
+    return [json.dumps(dict(leases)), json.dumps(list(listed)), queues is None, json.dumps(list(excluded))]

@@ -4,6 +4,7 @@ They are found by walking an index in the order of the chains' ids, a bounded nu
 transaction that waits for nobody: what somebody has locked is left alone.
 """
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,14 +17,19 @@ from django_jobchains.store.interventions import Interventions
 
 #: SQL of whether a job is the last of its chain, word for word as the index has it (see ``chain_view``).
 _IS_LAST = "(NOT (status = 'completed') OR output IS NOT NULL)"
+#: Columns of the row ``d`` that ``Ended`` is asked with.
+_ENDED = "before timestamptz, types jsonb"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """Chains that ended in one of these statuses at some time, or before it."""
+    """Chains that ended in one of these statuses at some time, or before it; ``types`` None: of any type."""
 
     statuses: tuple[str, ...]
     before: datetime
+    types: tuple[str, ...] | None = None
+    #: Also those with a deduplication key.
+    keyed: bool = True
 
 
 class Place(NamedTuple):
@@ -63,17 +69,21 @@ class Pruning(Interventions):
     def find_ended(self, column: str, value: str, place: Place, last: UUID, limit: int, ended: Ended) -> Ends:
         """Looks at the next ``limit`` jobs with this status or chain type, up to the chain ``last``."""
         is_last = "AND " + _IS_LAST if column == "chain_type_name" else ""
+        # Of those that stay only the first and the last are sent: they tell where it is.
         rows = self._fetch(
-            f"SELECT job.id, job.chain_id, job.chain_index, {self._has_ended(ended)} FROM ("
-            f"SELECT id, chain_id, chain_index, status, output, finished_at FROM {self.job} "
-            f"WHERE {column} = %s {is_last} AND (chain_id, chain_index) > ({self._uuid}, %s) "
+            "SELECT id, chain_id, chain_index, has_ended, n FROM ("
+            f"SELECT job.id, job.chain_id, job.chain_index, {self._has_ended(ended)} AS has_ended, "
+            "row_number() OVER (ORDER BY job.chain_id, job.chain_index) AS n FROM ("
+            "SELECT id, chain_id, chain_index, chain_type_name, deduplication_key, status, output, finished_at "
+            f"FROM {self.job} WHERE {column} = %s {is_last} AND (chain_id, chain_index) > ({self._uuid}, %s) "
             f"AND chain_id <= {self._uuid} ORDER BY chain_id, chain_index LIMIT %s) AS job "
-            f"CROSS JOIN {self._row('before timestamptz')}",
-            [value, place.chain_id.hex, place.chain_index, last.hex, limit, self._time_text(ended.before)],
+            f"CROSS JOIN {self._row(_ENDED)}) AS seen WHERE has_ended OR n = 1 OR n = %s ORDER BY n",
+            [value, place.chain_id.hex, place.chain_index, last.hex, limit, *self._ended_values(ended), limit],
         )
-        found = [self._id(job_id) for job_id, _, _, has_ended in rows if has_ended]
-        places = [Place(self._id(chain_id), index) for _, chain_id, index, _ in rows]
-        return Ends(found, places[0].chain_id if places else None, places[-1] if len(rows) == limit else None)
+        found = [self._id(job_id) for job_id, _, _, has_ended, _ in rows if has_ended]
+        places = [Place(self._id(chain_id), index) for _, chain_id, index, _, _ in rows]
+        has_more = bool(rows) and rows[-1][4] == limit
+        return Ends(found, places[0].chain_id if places else None, places[-1] if has_more else None)
 
     @retried
     def prune(self, job_ids: Collection[UUID], ended: Ended, *, is_dry_run: bool = False) -> Pruned:
@@ -93,9 +103,9 @@ class Pruning(Interventions):
         if lock:
             self._write_first()
         rows = self._fetch(
-            f"SELECT job.id, job.chain_id FROM {self._row('before timestamptz')} CROSS JOIN {self.job} AS job "
+            f"SELECT job.id, job.chain_id FROM {self._row(_ENDED)} CROSS JOIN {self.job} AS job "
             f"WHERE job.id {self._any(self._ids_sql)} AND {self._has_ended(ended)} ORDER BY job.id {lock}",
-            [self._time_text(ended.before), ids_json(job_ids)],
+            [*self._ended_values(ended), ids_json(job_ids)],
         )
         return {self._id(chain_id) for _, chain_id in rows}
 
@@ -103,7 +113,14 @@ class Pruning(Interventions):
         """SQL of whether a job's chain ended so, by the time in a row ``d``; the status is not compared bare."""
         statuses = ", ".join(f"'{status}'" for status in ended.statuses)
         is_last = "(job.status || '' <> 'completed' OR job.output IS NOT NULL)"
-        return f"(job.status || '' IN ({statuses}) AND {is_last} AND job.finished_at <= d.before)"
+        is_of_type = "" if ended.types is None else f"AND {self._is_listed('job.chain_type_name', 'd.types')}"
+        is_free = "" if ended.keyed else "AND job.deduplication_key IS NULL"
+        return (
+            f"(job.status || '' IN ({statuses}) AND {is_last} AND job.finished_at <= d.before {is_of_type} {is_free})"
+        )
+
+    def _ended_values(self, ended: Ended) -> list[str]:
+        return [self._time_text(ended.before), json.dumps(ended.types)]
 
     def _needed(self, chain_ids: Collection[UUID]) -> set[UUID]:
         """Those that a job needs which stays: one of another chain, or of one of these that is needed itself."""

@@ -14,7 +14,11 @@ from django_jobchains.store.base import Store
 
 _FORMAT = "'%%Y-%%m-%%d %%H:%%M:%%f000'"
 #: Columns of a group, of its first job.
-_GROUP = "job.queue, job.type_name, job.priority * -1 AS rank, job.run_at, job.id"
+_GROUP = "c.queue, c.type_name, c.priority * -1 AS rank, c.run_at, c.id"
+_IS_QUEUE_SERVED = (
+    "CASE WHEN scope.is_every_queue THEN c.queue NOT IN (SELECT value FROM json_each(scope.excluded)) "
+    "ELSE c.queue IN (SELECT name FROM queues) END"
+)
 
 
 class SQLiteStore(Store):
@@ -93,12 +97,14 @@ class SQLiteStore(Store):
         queues: Collection[str] | None,
         excluded: Collection[str],
     ) -> list[tuple[Any, ...]]:
-        # BETWEEN, because SQLite 3.40 may put a bloom filter over an index's expression, through which nothing passes.
+        # The limit of groups is written out: for one it does not know SQLite expects a million of them, and builds a
+        # bloom filter for them at each claim, from the whole index. BETWEEN, because that of 3.40 lets nothing through
+        # to an index's expression.
         sql = f"""
             WITH RECURSIVE {self._heads_sql},
             due AS MATERIALIZED (
                 SELECT candidate.id, served.lease_seconds
-                FROM (SELECT * FROM heads WHERE run_at <= {self.now} ORDER BY rank, run_at, id LIMIT %s) AS served
+                FROM (SELECT * FROM heads WHERE run_at <= {self.now} ORDER BY rank, run_at, id LIMIT {limit}) AS served
                 CROSS JOIN {self.job} AS candidate
                 WHERE candidate.status = 'pending' AND candidate.queue = served.queue
                 AND candidate.type_name = served.type_name
@@ -112,7 +118,7 @@ class SQLiteStore(Store):
             FROM due CROSS JOIN {self.clock} WHERE job.id = due.id
             RETURNING {self._claimed_columns}
         """
-        return self._fetch(sql, [*_served(leases, queues, excluded), limit, limit, worker])
+        return self._fetch(sql, [*_served(leases, queues, excluded), limit, worker])
 
     def next_due(
         self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
@@ -124,49 +130,66 @@ class SQLiteStore(Store):
 
     @property
     def _heads_sql(self) -> str:
-        """Of the groups those that are served, with the seconds of their leases."""
+        """The first job of each (queue, type, priority) that is pending and served, with the seconds of its lease.
+
+        What is not served is passed in one step to the next type or queue that is, whatever lies between.
+        """
+        next_queue = (
+            f"CASE WHEN scope.is_every_queue THEN {self._first('n.queue > c.queue')} "
+            f"ELSE {self._first('n.queue >= (SELECT min(name) FROM queues WHERE name > c.queue)')} END"
+        )
+        of_queue = "n.queue = c.queue AND n.type_name"
+        served_type = self._first(f"{of_queue} >= (SELECT min(type_name) FROM types WHERE type_name > c.type_name)")
         return f"""
-            {self._found_sql},
+            types AS MATERIALIZED (SELECT * FROM {self._rows("type_name text, lease_seconds float")}),
+            queues(name) AS MATERIALIZED (SELECT value FROM json_each(%s)),
+            scope AS MATERIALIZED (SELECT %s AS is_every_queue, %s AS excluded),
+            reached(id) AS (
+                SELECT {self._first("true")}
+                UNION ALL
+                SELECT CASE
+                    WHEN NOT {_IS_QUEUE_SERVED} THEN {next_queue}
+                    WHEN c.type_name NOT IN (SELECT type_name FROM types) THEN COALESCE({served_type}, {next_queue})
+                    ELSE COALESCE({self._next_priority}, {self._first(f"{of_queue} > c.type_name")}, {next_queue})
+                END
+                FROM reached CROSS JOIN scope CROSS JOIN {self.job} AS c ON c.id = reached.id
+            ),
             heads AS MATERIALIZED (
-                SELECT {_GROUP}, d.lease_seconds
-                FROM found JOIN {self.job} AS job ON job.id = found.id
-                JOIN {self._rows("type_name text, lease_seconds float")} ON d.type_name = job.type_name
-                CROSS JOIN (SELECT %s AS served, %s AS excluded) AS queues
-                WHERE (queues.served = 'null' OR job.queue IN (SELECT value FROM json_each(queues.served)))
-                AND job.queue NOT IN (SELECT value FROM json_each(queues.excluded))
+                SELECT {_GROUP}, types.lease_seconds
+                FROM reached CROSS JOIN scope CROSS JOIN {self.job} AS c ON c.id = reached.id
+                CROSS JOIN types ON types.type_name = c.type_name WHERE {_IS_QUEUE_SERVED}
             )"""
 
     @property
     def _groups_sql(self) -> str:
-        return f"""
-            {self._found_sql},
-            groups AS (SELECT {_GROUP} FROM found JOIN {self.job} AS job ON job.id = found.id)"""
-
-    @property
-    def _found_sql(self) -> str:
-        """The first job of each (queue, type, priority) that is pending: a few index probes a group.
+        """A few index probes a group.
 
         SQLite has no LATERAL and seeks no row comparison over an expression, so the next group is the next priority of
         this type, or else the next type of this queue, or else the next queue.
         """
-
-        def first(condition: str) -> str:
-            return (
-                f"(SELECT id FROM {self.job} AS n WHERE n.status = 'pending' AND {condition} "
-                "ORDER BY n.queue, n.type_name, n.priority * -1, n.run_at, n.id LIMIT 1)"
-            )
-
-        next_priority = first("n.queue = c.queue AND n.type_name = c.type_name AND n.priority * -1 > c.priority * -1")
-        next_type = first("n.queue = c.queue AND n.type_name > c.type_name")
+        next_type = self._first("n.queue = c.queue AND n.type_name > c.type_name")
         return f"""
             found(id) AS (
-                SELECT {first("true")}
+                SELECT {self._first("true")}
                 UNION ALL
-                SELECT COALESCE({next_priority}, {next_type}, {first("n.queue > c.queue")})
-                FROM found JOIN {self.job} AS c ON c.id = found.id
-            )"""
+                SELECT COALESCE({self._next_priority}, {next_type}, {self._first("n.queue > c.queue")})
+                FROM found CROSS JOIN {self.job} AS c ON c.id = found.id
+            ),
+            groups AS (SELECT {_GROUP} FROM found CROSS JOIN {self.job} AS c ON c.id = found.id)"""
+
+    @property
+    def _next_priority(self) -> str:
+        return self._first("n.queue = c.queue AND n.type_name = c.type_name AND n.priority * -1 > c.priority * -1")
+
+    def _first(self, condition: str) -> str:
+        """SQL of the first pending job ``n`` after a job ``c``, as the index has them."""
+        return (
+            f"(SELECT id FROM {self.job} AS n WHERE n.status = 'pending' AND {condition} "
+            "ORDER BY n.queue, n.type_name, n.priority * -1, n.run_at, n.id LIMIT 1)"
+        )
 
 
-def _served(leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]) -> list[str]:
+def _served(leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]) -> list[Any]:
     types = [{"type_name": name, "lease_seconds": seconds} for name, seconds in leases.items()]
-    return [json.dumps(types), json.dumps(None if queues is None else list(queues)), json.dumps(list(excluded))]
+    listed = [] if queues is None else sorted(set(queues).difference(excluded))
+    return [json.dumps(types), json.dumps(listed), queues is None, json.dumps(list(excluded))]

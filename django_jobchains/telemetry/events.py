@@ -67,6 +67,13 @@ class BlockedJobsSwept(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ChainsPruned(Event):
+    """Chains that are kept no longer were deleted, so many in one round."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseLost(Event):
     """An attempt of this worker may no longer write; ``reason`` is its abort reason."""
 

@@ -6,8 +6,8 @@ before the write runs the job again, as a crash before a commit would. Leases ar
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
 from django_jobchains.announcing import announce
 from django_jobchains.attempts import Ending, Outcome
@@ -39,6 +39,8 @@ class Completer:
         self._is_busy = is_busy
         self._on_written = on_written
         self._queue: queue.SimpleQueue[Outcome | Effects | None] = queue.SimpleQueue()
+        #: Set when a batch need not wait for more outcomes.
+        self._is_enough = threading.Event()
         self._batch: list[Outcome] = []
         #: Of the batch at hand: a retry after an error must not take its own writes for somebody else's.
         self._written: set[AttemptKey] = set()
@@ -75,6 +77,8 @@ class Completer:
             with self._lock:
                 self._unwritten += 1
             self._queue.put(outcome)
+            if self._queue.qsize() >= MOST_IN_A_BATCH or not self._is_busy():
+                self._is_enough.set()
 
     def wake(self) -> None:
         self._queue.put(None)
@@ -99,19 +103,15 @@ class Completer:
         self._taken = 0
 
     def _gather(self) -> None:
+        """One outcome, and those that come soon after it. It is not woken by each of them."""
+        self._is_enough.clear()
         with waiting():
-            first = self._queue.get()
-        self._take(first)
-        until = time.monotonic() + GATHER_SECONDS
-        while len(self._batch) < MOST_IN_A_BATCH:
-            wait = until - time.monotonic() if self._is_busy() else 0.0
-            try:
-                outcome = self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait()
-            except queue.Empty:
-                if wait <= 0:
-                    return
-            else:
-                self._take(outcome)
+            self._take(self._queue.get())
+        if self._is_busy():
+            self._is_enough.wait(GATHER_SECONDS)
+        with suppress(queue.Empty):
+            while len(self._batch) < MOST_IN_A_BATCH:
+                self._take(self._queue.get_nowait())
 
     def _take(self, item: Outcome | Effects | None) -> None:
         if isinstance(item, Effects):

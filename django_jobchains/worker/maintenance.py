@@ -1,5 +1,6 @@
 """What a worker does besides jobs: renew leases, take back those of dead workers, and watch over its own."""
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from django_jobchains.store import AttemptKey, Effects, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import BlockedJobsSwept, JobReaped, LeaseLost
 from django_jobchains.worker.presence import Heartbeat
+from django_jobchains.worker.pruner import Pruner
 from django_jobchains.worker.threads import waiting
 
 #: Jobs taken back in one transaction,
@@ -76,11 +78,14 @@ class Sweeper:
         return self._after is not None
 
 
+Part = Heartbeat | Reaper | Sweeper | Pruner
+
+
 class Rounds:
     """Lets parts look at the tables from time to time; on one thread, and so on one connection."""
 
-    def __init__(self, *parts: Heartbeat | Reaper | Sweeper) -> None:
-        self._due_at = dict.fromkeys(parts, 0.0)
+    def __init__(self, *parts: Part) -> None:
+        self._due_at = {part: _first_look(part) for part in parts}
         #: Between two looks at the database, at the least.
         self.seconds = min(part.seconds for part in parts)
         #: When the database last answered.
@@ -95,21 +100,26 @@ class Rounds:
             self.pause.wait(max(min(self._due_at.values()) - time.monotonic(), 0))
         self.pause.clear()
 
-    def hasten(self, part: Heartbeat | Reaper | Sweeper) -> None:
+    def hasten(self, part: Part) -> None:
         """Lets it look now, or once more if it just does; from any thread."""
         self._due_at[part] = 0.0
         self.pause.set()
 
-    def _let_look(self, part: Heartbeat | Reaper | Sweeper) -> None:
+    def _let_look(self, part: Part) -> None:
         self._due_at[part] = time.monotonic() + part.seconds  # before it looks: it may be hastened meanwhile
         has_more = True
         try:
             has_more = part.step()
         finally:
             if has_more:
-                self._due_at[part] = 0.0
-        if not (isinstance(part, Heartbeat) and part.is_failing):
+                self._due_at[part] = time.monotonic() + part.rest_seconds if isinstance(part, Pruner) else 0.0
+        if not (isinstance(part, Heartbeat | Pruner) and part.is_failing):
             self.reached_at = time.monotonic()
+
+
+def _first_look(part: Part) -> float:
+    """At once, but for pruning: a worker has something else to do then, and others were started together with it."""
+    return time.monotonic() + random.uniform(0.5, 1) * part.seconds if isinstance(part, Pruner) else 0.0  # noqa: S311
 
 
 class LeaseKeeper:

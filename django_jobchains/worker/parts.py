@@ -15,8 +15,9 @@ from django_jobchains.worker.event_loop import AsyncSlots
 from django_jobchains.worker.health import Checkup
 from django_jobchains.worker.lanes import AnyAttempt, Lane, Place
 from django_jobchains.worker.loop import ClaimLoop
-from django_jobchains.worker.maintenance import LeaseKeeper, Reaper, Rounds, Sweeper
+from django_jobchains.worker.maintenance import LeaseKeeper, Part, Reaper, Rounds, Sweeper
 from django_jobchains.worker.presence import Heartbeat
+from django_jobchains.worker.pruner import Pruner, rules_of
 from django_jobchains.worker.queues import ServedQueues
 from django_jobchains.worker.slots import Slots
 from django_jobchains.worker.threads import OwnedThread
@@ -66,7 +67,7 @@ class Parts:
         self.places: list[Place] = [self.slots, self.async_slots] if self.async_slots else [self.slots]
         self.loop = self._claim_loop()
         self.heartbeat = self._heartbeat()
-        self.rounds = Rounds(self.heartbeat, self._reaper(), self._sweeper())
+        self.rounds = Rounds(self.heartbeat, self._reaper(), self._sweeper(), *self._pruner())
         self.keeper = LeaseKeeper(self.leases, scope.worker, min(scope.shortest_lease / 6, 5))
         self.watch = self._watch()
         steps = {
@@ -204,6 +205,13 @@ class Parts:
 
     def _sweeper(self) -> Sweeper:
         return Sweeper(self._scope.store, worker=self._scope.worker, seconds=self._settings.SWEEP_SECONDS)
+
+    def _pruner(self) -> list[Part]:
+        """None when nothing is to be pruned, or not by workers."""
+        seconds, rules = self._settings.PRUNE_SECONDS, rules_of(self._scope.registry)
+        if seconds is None or not rules:
+            return []
+        return [Pruner(self._scope.store, rules, worker=self._scope.worker, seconds=seconds)]
 
     def _watch(self) -> Watch:
         timeouts = [policy.timeout_seconds for policy in self._scope.policies.values() if policy.timeout_seconds]

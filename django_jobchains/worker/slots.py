@@ -35,13 +35,13 @@ class Slot:
         self.thread = OwnedThread(f"slot-{number}", self._step, worker=worker, give_up=give_up)
 
     def _step(self) -> None:
-        if not self._slots.has_work_within(IDLE_SECONDS):
-            close_all()
         if self._slots.next(self):
             try:
                 self._run(self.attempt)  # type: ignore[arg-type]
             finally:
                 self._slots.done(self)
+        else:
+            close_all()
 
     def _run(self, attempt: AnyAttempt) -> None:
         started = time.perf_counter()
@@ -75,6 +75,9 @@ class Slots:
         self._left_to_replace = most_stuck
         self._queue: deque[tuple[float, AnyAttempt]] = deque()
         self._changed = threading.Condition()
+        #: Slots that wait, and whether one of them was called and has not come yet.
+        self._waiting = 0
+        self._is_called = False
         self._running = 0
         self._closed = False
         # Until attempts have shown to be short, none is claimed ahead.
@@ -135,7 +138,7 @@ class Slots:
         now = time.monotonic()
         with self._changed:
             self._queue.extend((now, attempt) for attempt in attempts)
-            self._changed.notify(len(attempts))
+            self._call_one()
 
     def take_back(self, waited_seconds: float = PATIENCE_SECONDS) -> list[AnyAttempt]:
         """Removes the attempts that wait for a slot, if the first of them has waited so long."""
@@ -201,21 +204,33 @@ class Slots:
 
     # What slots do
 
-    def has_work_within(self, seconds: float) -> bool:
-        """Whether there is something to do, or to end, in this time."""
-        with self._changed:
-            return bool(self._changed.wait_for(lambda: self._queue or self._closed, seconds))
-
     def next(self, slot: Slot) -> bool:
-        """Waits until the slot has an attempt to run; False when it is to end."""
+        """Waits for an attempt to run; False when there was none for long, or the slot is to end."""
         with self._changed:
-            while not self._queue and not self._closed:
-                self._changed.wait()
-            if self._closed:
+            if not self._queue and not self._closed:
+                self._wait(IDLE_SECONDS)
+            if self._closed or not self._queue:
                 return False
             self._running += 1
             slot.attempt = self._queue.popleft()[1]
+            self._call_one()
             return True
+
+    def _call_one(self) -> None:
+        """If there is work, wakes one slot, which wakes the next. Called all at once, they would keep each other from
+        the interpreter, while one alone could do work as short as that."""
+        if self._queue and self._waiting and not self._is_called:
+            self._is_called = True
+            self._changed.notify()
+
+    def _wait(self, seconds: float) -> None:
+        self._waiting += 1
+        self._changed.wait_for(self._has_come, seconds)
+        self._waiting -= 1
+
+    def _has_come(self) -> bool:
+        self._is_called = False
+        return bool(self._queue) or self._closed
 
     def done(self, slot: Slot) -> None:
         with self._changed:

@@ -21,7 +21,8 @@ class WakeUp:
         self._was_fruitless = False
 
     def set(self) -> None:
-        self._event.set()
+        if not self._event.is_set():
+            self._event.set()
 
     def on_hint(self, hint: Hint) -> None:
         """Wakes the loop now, and once more a little later: senders leave out hints that follow closely.

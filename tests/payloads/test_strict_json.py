@@ -124,7 +124,16 @@ def test_a_value_that_is_small_in_memory_and_huge_as_json_is_refused_quickly() -
     value: Any = "x"
     for _ in range(60):
         value = [value, value]
-    error_of(value)
+    assert "too many values" in str(error_of(value))
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_values_are_counted_before_they_are_written(settings: Any, as_dict: bool) -> None:
+    settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 41}
+    fits: Any = {str(number): 1 for number in range(6)} if as_dict else [1] * 20
+    anything.item(fits)
+    many: Any = {str(number): 1 for number in range(21)} if as_dict else [1] * 21
+    assert "too many values" in str(error_of(many))
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "你", "\U0001f642"])

@@ -4,8 +4,9 @@ import pytest
 
 from django_jobchains import testing
 from tests.interventions.conftest import _declared, _no_actor_survives, store
+from tests.worker.fixtures import events, make_worker, registry, start_worker
 
-__all__ = ("_declared", "_no_actor_survives", "store")
+__all__ = ("_declared", "_no_actor_survives", "events", "make_worker", "registry", "start_worker", "store")
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from django.db import connection
+
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 
 TABLES = tuple(model._meta.db_table for model in (Job, JobBlocker, FailedAttempt))
@@ -12,18 +14,59 @@ def analyze(cursor: Any) -> None:
         cursor.execute(f"ANALYZE {table}")
 
 
-def add(cursor: Any, count: int, type_name: str, status: str, priority: int, due: str) -> None:
+def empty(cursor: Any) -> None:
+    for table in reversed(TABLES):
+        cursor.execute(f"TRUNCATE {table} CASCADE" if connection.vendor == "postgresql" else f"DELETE FROM {table}")
+    analyze(cursor)
+
+
+def add(
+    cursor: Any,
+    count: int,
+    type_name: str,
+    status: str,
+    priority: int,
+    due: str,
+    *,
+    types: int = 1,
+    queues: int = 1,
+) -> None:
+    """``types``, ``queues``: over so many of them, whose names begin so."""
+    numbered_type = "%(type)s" if types == 1 else f"%(type)s || n %% {types}"
+    queue = "'default'" if queues == 1 else f"'queue_' || n %% {queues}"
+    now, due_at, in_an_hour, output, made = _WORDS[connection.vendor]
     cursor.execute(
         f"INSERT INTO {Job._meta.db_table} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority, "
         "status, run_at, attempt, lease_number, crashes, input, created_at, leased_by, leased_until, last_attempt_at, "
-        "deduplication_key) "
-        "SELECT d.id, d.id, 0, %(type)s, %(type)s, 'default', %(priority)s, %(status)s, "
-        "clock_timestamp() + %(due)s::interval + n * interval '1 ms', 1, 1, 0, '{}', clock_timestamp(), 'other', "
-        "CASE WHEN %(status)s = 'running' THEN clock_timestamp() + interval '1 hour' END, clock_timestamp(), "
-        "'key ' || n "
-        "FROM (SELECT n, gen_random_uuid() AS id FROM generate_series(1, %(count)s) AS n) AS d",
+        "deduplication_key, output) "
+        f"SELECT d.id, d.id, 0, {numbered_type}, {numbered_type}, {queue}, %(priority)s, %(status)s, "
+        f"{due_at}, 1, 1, 0, '{{}}', {now}, 'other', CASE WHEN %(status)s = 'running' THEN {in_an_hour} END, {now}, "
+        f"'key ' || n, CASE WHEN %(status)s = 'completed' THEN {output} END FROM ({made}) AS d",
         {"type": type_name, "status": status, "priority": priority, "due": due, "count": count},
     )
+
+
+_FORMAT = "'%%Y-%%m-%%d %%H:%%M:%%f000'"
+#: SQL of now, of when job n is due, of in an hour, of an output, and of the numbered ids.
+_WORDS = {
+    "postgresql": (
+        "clock_timestamp()",
+        "clock_timestamp() + %(due)s::interval + n * interval '1 ms'",
+        "clock_timestamp() + interval '1 hour'",
+        "'1'::jsonb",
+        "SELECT n, gen_random_uuid() AS id FROM generate_series(1, %(count)s) AS n",
+    ),
+    "sqlite": (
+        f"strftime({_FORMAT}, 'now')",
+        f"strftime({_FORMAT}, 'now', %(due)s, (n * 0.001) || ' seconds')",
+        f"strftime({_FORMAT}, 'now', '1 hour')",
+        "'1'",
+        (
+            "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < %(count)s) "
+            "SELECT n, lower(hex(randomblob(16))) AS id FROM numbers"
+        ),
+    ),
+}
 
 
 def add_links(cursor: Any, type_name: str, blocker_type_name: str, *, is_open: bool) -> None:

@@ -34,8 +34,8 @@ def plans() -> Iterator[list[Plan]]:
 
     connection.ensure_connection()
     connection.connection.add_notice_handler(note)
-    options = {"log_min_duration": 0, "log_analyze": True, "log_timing": False, "log_level": "notice"}
-    options["log_format"] = "json"
+    options: dict[str, Any] = {"log_min_duration": 0, "log_analyze": True, "log_timing": False, "log_buffers": True}
+    options |= {"log_level": "notice", "log_format": "json"}
     with connection.cursor() as cursor:
         for name, value in options.items():
             cursor.execute(f"SET LOCAL auto_explain.{name} = {value}")

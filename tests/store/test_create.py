@@ -21,6 +21,7 @@ def test_a_created_job_is_stored_as_it_was_described(store: Store) -> None:
         chain_id=new_id(), chain_index=3, chain_type_name="shop.root", queue="mail", priority=-7, max_attempts=4
     )
     job.input, job.context = '{"order": 1}', '{"tenant": 7}'
+    job.lease_number, job.deduplication_key = 5, "order-1"
     start = database_now()
     [(job_id, created_at, is_deduplicated)] = store.create([job])
     assert not is_deduplicated
@@ -36,7 +37,7 @@ def test_a_created_job_is_stored_as_it_was_described(store: Store) -> None:
         "status": "pending",
         "run_at": created_at,
         "attempt": 0,
-        "lease_number": 0,
+        "lease_number": 5,
         "leased_by": None,
         "leased_until": None,
         "crashes": 0,
@@ -48,11 +49,18 @@ def test_a_created_job_is_stored_as_it_was_described(store: Store) -> None:
         "last_attempt_at": None,
         "finished_at": None,
         "completed_by": None,
-        "deduplication_key": None,
+        "deduplication_key": "order-1",
         "context": {"tenant": 7},
         "cancel_requested_at": None,
         "on_blocker_failure": None,
     }
+
+
+def test_a_job_with_nothing_but_a_type_is_stored_as_the_first_of_its_chain(store: Store) -> None:
+    [created] = store.create([job := new_job()])
+    stored_row = row(created.id)
+    assert (stored_row["chain_id"], stored_row["chain_index"], stored_row["chain_type_name"]) == (job.id, 0, SHIP)
+    assert (stored_row["priority"], stored_row["max_attempts"], stored_row["run_at"]) == (0, None, created.created_at)
 
 
 def test_nothing_is_created_from_nothing(store: Store) -> None:

@@ -1,5 +1,6 @@
 """``manage.py run_jobworker``: the worker as a process of its own, or several under a supervisor."""
 
+import gc
 import os
 import signal
 import sys
@@ -64,6 +65,9 @@ class Command(BaseCommand):
     def _work(self, worker: Worker, options: dict[str, Any]) -> None:
         notice_dead_networks()
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        if self._owns_process:  # what it has now it has for good: no need to walk through it again and again
+            gc.collect()
+            gc.freeze()
         self._heed_signals(worker.request_stop)
         with self._shown(worker.id, options["verbosity"]):
             code = worker.run()

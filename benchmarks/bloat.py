@@ -1,0 +1,167 @@
+"""Many jobs through one table with autovacuum on, pruned meanwhile: what claiming costs, and what the table grows to.
+
+As the tables come from the migrations, beside the server's own storage parameters, and beside no pruning.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from statistics import median
+
+from django.db import connections
+
+from benchmarks.cells import Cell, Figures, Target
+from benchmarks.database import empty, new_jobs
+from benchmarks.own_server import own_server
+from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from django_jobchains.store import FinishedJob, Store, get_store
+from django_jobchains.telemetry import Event, add_sink, remove_sink
+from django_jobchains.telemetry.events import ChainsPruned
+from django_jobchains.worker.pruner import Pruner, Rule
+
+TYPE = "bench.value"
+BATCH = 50
+#: Jobs made at a time, and claimed and finished before the next are made.
+PORTION = 500
+#: How long chains are kept, and how often a round of pruning begins.
+KEPT = timedelta(seconds=10)
+PRUNE_SECONDS = 1.0
+#: Portions whose claims are compared: in the table as it is at the end, and in an empty one right after it.
+COMPARED = 40
+
+
+def cells(*, is_quick: bool) -> Iterator[Cell]:
+    jobs = 50_000 if is_quick else 1_000_000
+    server = "-c autovacuum_naptime=2s" if is_quick else ""
+    run = partial(_run, jobs, server)
+    yield Cell(
+        "bloat",
+        f"{jobs:,} jobs, made, claimed and finished {BATCH} at a time by one process, pruned {KEPT.seconds} s after "
+        "their end by one pruner; autovacuum on",
+        {
+            "ours": partial(run, is_set=True, prunes=True),
+            "server's parameters": partial(run, is_set=False, prunes=True),
+            "without pruning": partial(run, is_set=True, prunes=False),
+            "without either": partial(run, is_set=False, prunes=False),
+        },
+        (
+            Target("claim: end/empty", at_most=1.2),
+            Target("left late", at_most=0),
+            Target("pruned/s of its own time", at_least=5_000),
+        ),
+        is_extra=True,
+        most_rounds=1,
+    )
+
+
+def _run(jobs: int, server: str, *, is_set: bool, prunes: bool) -> Figures:
+    with own_server(server) as alias:
+        if not is_set:
+            _reset(alias)
+        store = get_store(alias)
+        with _pruning(store) if prunes else _nothing() as pruned:
+            began = time.perf_counter()
+            for _ in range(jobs // PORTION):
+                _portion(store)
+            seconds = time.perf_counter() - began
+            late = _late(alias) if prunes else 0
+        figures: Figures = {"left late": late, "pruned/s of its own time": pruned.rate} if prunes else {}
+        return {"jobs/s": jobs / seconds, **figures, **_sizes(alias), **_claim_times(store)}
+
+
+def _portion(store: Store) -> float:
+    """The median of its claims, in µs for each job."""
+    store.create(new_jobs(TYPE, PORTION))
+    times = []
+    for _ in range(PORTION // BATCH):
+        began = time.perf_counter()
+        claimed = store.claim("bench", BATCH, {TYPE: 60})
+        times.append((time.perf_counter() - began) / len(claimed) * 1e6)
+        store.finish([FinishedJob(job.id, job.lease_number, "1") for job in claimed])
+    return median(times)
+
+
+def _claim_times(store: Store) -> Figures:
+    """One right after the other: a machine that others use is not at the end of a long run what it was at its start."""
+    end = median(_portion(store) for _ in range(COMPARED))
+    empty(store.using)
+    fresh = median(_portion(store) for _ in range(COMPARED))
+    return {"claim at the end, µs/job": end, "claim in an empty table": fresh, "claim: end/empty": end / fresh}
+
+
+def _sizes(alias: str) -> Figures:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_table_size(relid) / 1e6, pg_indexes_size(relid) / 1e6, autovacuum_count, n_live_tup, "
+            "n_dead_tup, n_tup_hot_upd / greatest(n_tup_upd, 1)::float "
+            "FROM pg_stat_user_tables WHERE relname = %s",
+            [Job._meta.db_table],
+        )
+        values = map(float, cursor.fetchone())
+    return dict(zip(("table, MB", "indexes, MB", "vacuums", "live rows", "dead rows", "HOT"), values, strict=True))
+
+
+def _late(alias: str) -> int:
+    """Chains that ought to be gone for longer than a few rounds take."""
+    late = KEPT.total_seconds() * 1.1 + 5 * PRUNE_SECONDS
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            f"SELECT count(*) FROM {Job._meta.db_table} WHERE finished_at < now() - %s * interval '1 second'", [late]
+        )
+        count: int = cursor.fetchone()[0]
+        return count
+
+
+def _reset(alias: str) -> None:
+    names = "autovacuum_vacuum_scale_factor, autovacuum_analyze_scale_factor, autovacuum_vacuum_cost_limit"
+    with connections[alias].cursor() as cursor:
+        for model in (Job, JobBlocker, FailedAttempt):
+            cursor.execute(f"ALTER TABLE {model._meta.db_table} RESET ({names})")
+
+
+@dataclass
+class _Pruned:
+    count: int = 0
+    seconds: float = 0.0
+
+    def __call__(self, event: Event) -> None:
+        self.count += event.count if isinstance(event, ChainsPruned) else 0
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.seconds if self.seconds else 0.0
+
+
+@contextmanager
+def _pruning(store: Store) -> Iterator[_Pruned]:
+    """On a thread, as in a worker."""
+    pruner = Pruner(store, [Rule("completed", KEPT, False, (TYPE,))], worker="bench", seconds=PRUNE_SECONDS)
+    over = threading.Event()
+    pruned = _Pruned()
+
+    def prune() -> None:
+        goes_on = True
+        while not over.wait(pruner.rest_seconds if goes_on else PRUNE_SECONDS):
+            began = time.perf_counter()
+            goes_on = pruner.step()
+            pruned.seconds += time.perf_counter() - began
+        connections[store.using].close()
+
+    thread = threading.Thread(target=prune, name="pruner")
+    add_sink(pruned)
+    thread.start()
+    try:
+        yield pruned
+    finally:
+        over.set()
+        thread.join()
+        remove_sink(pruned)
+
+
+@contextmanager
+def _nothing() -> Iterator[_Pruned]:
+    yield _Pruned()

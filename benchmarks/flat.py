@@ -1,0 +1,124 @@
+"""What a worker's statements cost beside a backlog, and on empty tables: database and driver, in one process.
+
+Each call is made on both in turn, and the median of them is taken: what slows the machine slows both.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks import backlogs
+from benchmarks.backlogs import MEASURED, SERVED, USING, Backlog
+from benchmarks.cells import Cell, Figures, Target
+from benchmarks.database import new_jobs
+from django_jobchains.policies import Backoff
+from django_jobchains.store import ClaimedJob, Effects, FinishedJob, HeldLease, Store, get_store
+
+#: So many jobs in a batch, and so often.
+BATCHES = {1: 150, 10: 60, 50: 30}
+#: Calls of each of the other statements.
+CALLS = 60
+LEASES = dict.fromkeys(SERVED, 3_600.0)
+HELD = 10
+#: What is to cost the same. A look for work makes up to two probes for each served type when others lie between them, a
+#: sweep looks at up to a thousand blocked jobs, and counting counts up to a thousand.
+FLAT = tuple(f"{what} {size}" for size in BATCHES for what in ("claim", "finish"))
+
+#: They take minutes to fill, or show a second time what another one shows.
+EXTRA = ("finished", "queues", "tenants")
+
+
+def cells(*, is_quick: bool) -> Iterator[Cell]:
+    for whole in _backlogs():
+        backlog = replace(whole, count=whole.count // 100) if is_quick else whole
+        both = Both(backlog.queues)
+        yield Cell(
+            f"flat-{backlog.name}",
+            f"µs a job, or a call, beside {backlog.count:,} {backlog.title}",
+            {"ours": both.beside_the_backlog, "empty tables": both.alone},
+            tuple(Target(metric, at_most=1.2, of_floor="empty tables") for metric in FLAT),
+            prepare=partial(backlogs.make, backlog),
+            is_extra=backlog.name in EXTRA,
+        )
+
+
+def _backlogs() -> Iterator[Backlog]:
+    million, served = 1_000_000, ("default",)
+    yield Backlog("nothing", "jobs: what the two differ by anyway", 0, backlogs.nothing)
+    yield Backlog("finished", "finished jobs", 10 * million, backlogs.finished)
+    yield Backlog("types", "due jobs of 50 other types", million, backlogs.of_other_types)
+    yield Backlog("many-types", "due jobs of 1,000 other types", million, backlogs.of_many_other_types)
+    yield Backlog("queues", "due jobs in 1,000 other queues", million, backlogs.in_other_queues, served)
+    yield Backlog(
+        "tenants", "due jobs of other types in 1,000 served queues", million, backlogs.of_other_types_in_other_queues
+    )
+    yield Backlog("tomorrow", "jobs of a higher priority for tomorrow", million, backlogs.of_tomorrow)
+    yield Backlog("blocked", "blocked jobs", million, backlogs.blocked)
+    yield Backlog("running", "running jobs of other workers", 100_000, backlogs.running)
+
+
+class Both:
+    """Measured together, told one after the other."""
+
+    def __init__(self, queues: Sequence[str] | None) -> None:
+        self._queues = queues
+        self._alone: Figures = {}
+
+    def beside_the_backlog(self) -> Figures:
+        sides = [Side(get_store(using), self._queues) for using in (USING, "default")]
+        for size, times in BATCHES.items():
+            for _ in range(times):
+                for side in sides:
+                    side.claim_and_finish(size)
+        for _ in range(CALLS):
+            for side in sides:
+                side.ask()
+        ours, self._alone = (side.figures() for side in sides)
+        return ours
+
+    def alone(self) -> Figures:
+        return self._alone
+
+
+class Side:
+    def __init__(self, store: Store, queues: Sequence[str] | None) -> None:
+        self._store = store
+        self._queues = queues
+        self._times: dict[str, list[float]] = {}
+        store.create(new_jobs(MEASURED, HELD + sum(size * times for size, times in BATCHES.items())))
+        self._held = [HeldLease(job.id, job.lease_number, 3_600) for job in self._claim(HELD)]
+
+    def figures(self) -> Figures:
+        """Lets go what it held, too."""
+        self._finish(self._held)
+        return {name: median(times) * 1e6 for name, times in self._times.items()}
+
+    def claim_and_finish(self, size: int) -> None:
+        jobs = self._timed(f"claim {size}", lambda: self._claim(size), size)
+        assert len(jobs) == size, "Somebody else claims here too."
+        self._timed(f"finish {size}", lambda: self._finish(jobs), size)
+
+    def ask(self) -> None:
+        """What a worker asks that has nothing to do, or now and then."""
+        store, ids = self._store, [lease.id for lease in self._held]
+        self._timed("idle claim", lambda: self._claim(10))
+        self._timed("next_due", lambda: store.next_due(LEASES, self._queues))
+        self._timed(f"renew {HELD}", lambda: store.renew(self._held))
+        self._timed("reap", lambda: store.reap(100, Backoff(), 10, ids))
+        self._timed("sweep", lambda: store.sweep(1_000, None, Effects()))
+        self._timed("counts", lambda: (store.pending_groups(1_000), store.held_groups(1_000)))
+
+    def _claim(self, limit: int) -> list[ClaimedJob]:
+        return self._store.claim("bench", limit, LEASES, self._queues)
+
+    def _finish(self, jobs: Sequence[ClaimedJob | HeldLease]) -> None:
+        self._store.finish([FinishedJob(job.id, job.lease_number, "1") for job in jobs])
+
+    def _timed(self, name: str, call: Callable[[], Any], of: int = 1) -> Any:
+        begun = time.perf_counter()
+        result = call()
+        self._times.setdefault(name, []).append((time.perf_counter() - begun) / of)
+        return result

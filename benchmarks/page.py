@@ -1,0 +1,156 @@
+"""The results as a page of the documentation, in Markdown."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from benchmarks.cells import is_rate
+from benchmarks.report import VERDICTS, Measured, metrics, middle, number, share
+
+#: Less than this between two medians is no evidence.
+NOISE = 0.12
+#: Below this share of a floor a cell is told as one we lose.
+FAR_FROM_FLOOR = 0.5
+#: With more metrics than these a cell's table has a line for each of them.
+FEW = 4
+
+INTRODUCTION = """\
+# Benchmarks
+
+Made by `make bench` from the figures of one run: change `benchmarks/`, not this page. What the figures mean, and where
+the time goes: [performance](performance.md).
+
+Each cell measures us beside its *floor*, the same work by bare statements, and beside *peers*, other systems that do
+the same work in environments of their own; ours, floors and peers take turns. A figure is the median of the rounds,
+with the lowest and the highest in brackets. Take the ratios, not the rates: they depend less on the machine.
+Differences under 12 % are no evidence."""
+
+QUICK = "**A quick run: it shows that everything works, and measures nothing.**"
+
+
+class Loss(NamedTuple):
+    """Somebody was better than we are."""
+
+    cell: str
+    metric: str
+    other: str
+    ours: float
+    theirs: float
+
+    @property
+    def share(self) -> float:
+        """How much of the other we reach, 1 when we are level, for rates and times alike."""
+        return self.ours / self.theirs if is_rate(self.metric) else self.theirs / self.ours
+
+
+def page(run: dict[str, Any]) -> str:
+    cells: list[Measured] = run["cells"]
+    parts = [INTRODUCTION, *([QUICK] if run["how"]["is_quick"] else []), "## Measured on", _machine(run)]
+    parts += ["## Targets", _targets(cells), "## Cells we lose", *_losses(cells), "## All cells"]
+    for cell in cells:
+        parts += [f"### {cell['name']}", f"{_sentence(cell['title'])} Load {cell['load']:.1f}.", _cell(cell)]
+        parts += [f"{name} failed: `{_line(error)}`" for name, error in cell["failures"].items()]
+    if run.get("peers"):
+        parts += ["## How the peers are run", _table(("peer", "settings"), run["peers"].items())]
+    return "\n\n".join(parts) + "\n"
+
+
+def _machine(run: dict[str, Any]) -> str:
+    own = {name: value for name, value in run["machine"].items() if name != "PostgreSQL"}
+    server = {f"PostgreSQL: {name}": value for name, value in run["machine"].get("PostgreSQL", {}).items()}
+    how = {name: run["how"][name] for name in ("date", "rounds")}
+    return _table(("", ""), {**how, **own, **server}.items())
+
+
+def _targets(cells: Iterable[Measured]) -> str:
+    rows = [
+        (_link(cell["name"]), each["target"], each["reached"], VERDICTS[each["is_met"]])
+        for cell in cells
+        for each in cell["targets"]
+    ]
+    return _table(("cell", "target", "ours", ""), rows)
+
+
+# Cells we lose
+
+
+def _losses(cells: Sequence[Measured]) -> Iterator[str]:
+    missed = [(cell, each) for cell in cells for each in cell["targets"] if each["is_met"] is False]
+    rows = [(_link(cell["name"]), each["target"], each["reached"]) for cell, each in missed]
+    yield _told("Targets we missed", ("cell", "target", "ours"), rows)
+    header = ("cell", "", "who", "they", "ours", "we reach")
+    peers = [loss for loss in losses(cells, "peer") if loss.share < 1 - NOISE]
+    yield _told("Peers that were better", header, map(_loss, peers))
+    floors = [loss for loss in losses(cells, "floor") if loss.share < FAR_FROM_FLOOR]
+    yield _told(f"Less than {FAR_FROM_FLOOR:.0%} of a floor", header, map(_loss, floors))
+    if not any(role == "peer" for cell in cells for role in cell["roles"].values()):
+        yield "No peer was measured in this run."
+
+
+def losses(cells: Iterable[Measured], role: str) -> list[Loss]:
+    """Where contestants of this role were better, the worst first. CPU and memory are told in the tables alone."""
+    found = [
+        Loss(cell["name"], metric, other, ours, theirs)
+        for cell in cells
+        for metric in metrics(cell)
+        if "/s" in metric or metric.endswith("ms")
+        for other in cell["values"]
+        if cell["roles"][other] == role
+        if (ours := middle(cell, "ours", metric)) and (theirs := middle(cell, other, metric))
+    ]
+    return sorted((loss for loss in found if loss.share < 1), key=lambda loss: loss.share)
+
+
+def _told(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = list(rows)
+    return f"{title}:\n\n{_table(header, lines)}" if lines else f"{title}: none."
+
+
+def _loss(loss: Loss) -> Sequence[str]:
+    figures = number(loss.theirs), number(loss.ours), f"{loss.share:.0%}"
+    return _link(loss.cell), loss.metric, loss.other, *figures
+
+
+# One cell
+
+
+def _cell(cell: Measured) -> str:
+    names, columns = list(cell["values"]), metrics(cell)
+    if len(columns) <= FEW:
+        rows = [[_who(cell, name), *(_figure(cell, name, metric) for metric in columns)] for name in names]
+        return _table(("", *columns), rows)
+    rows = [[metric, *(_figure(cell, name, metric) for name in names)] for metric in columns]
+    return _table(("", *(_who(cell, name) for name in names)), rows)
+
+
+def _who(cell: Measured, name: str) -> str:
+    return f"**{name}**" if name == "ours" else f"{name} ({cell['roles'][name]})"
+
+
+def _figure(cell: Measured, name: str, metric: str) -> str:
+    values = cell["values"][name].get(metric)
+    if not values:
+        return "–"
+    spread = f" ({number(min(values))}–{number(max(values))})" if len(values) > 1 else ""
+    ratio = share(cell, name, metric)
+    return f"{number(median(values))}{spread}" + (f" · {ratio}" if ratio else "")
+
+
+# Markdown
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(_line(str(value)) for value in line)} |" for line in lines)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _link(name: str) -> str:
+    return f"[{name}](#{name})"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,81 @@
+"""An environment for each peer, ``.venv-peers/<package>``: whether it is there, and what is in it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks.peers.catalogue import Peer
+
+HOME = Path(__file__).resolve().parents[2] / ".venv-peers"
+NEWEST = ((3, 13), (3, 12))
+
+
+def path(peer: Peer) -> Path:
+    return HOME / peer.environment
+
+
+def python(peer: Peer) -> str:
+    return str(path(peer) / "bin" / "python")
+
+
+def is_ready(peer: Peer) -> bool:
+    """Whether all of it was installed, and as the catalogue has it now."""
+    marker = _marker(peer)
+    return marker.exists() and marker.read_text() == _wanted(peer)
+
+
+def prepare(peer: Peer, interpreter: str) -> None:
+    shutil.rmtree(path(peer), ignore_errors=True)
+    _run(interpreter, "-m", "venv", str(path(peer)))
+    _run(python(peer), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *peer.packages)
+    _marker(peer).write_text(_wanted(peer))
+
+
+def version(peer: Peer) -> str:
+    """``procrastinate 3.10.0, psycopg 3.3.9, Python 3.11``, as installed."""
+    (packages,) = path(peer).glob("lib/python*/site-packages")
+    found = {
+        _normal(distribution.name): distribution.version
+        for distribution in metadata.distributions(path=[str(packages)])
+    }
+    told = [f"{name} {found[_normal(name)]}" for name in peer.distributions]
+    return ", ".join([*told, packages.parent.name.replace("python", "Python ")])
+
+
+def interpreter(peer: Peer) -> str | None:
+    """This Python, if it is new enough for the peer; else another of this machine."""
+    return next((found for found in (sys.executable, *_others()) if _is_at_least(found, peer.python)), None)
+
+
+def _others() -> Iterator[str]:
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for major, minor in NEWEST:
+        if found := shutil.which(f"python{major}.{minor}"):
+            yield found
+        yield from (str(found) for found in sorted(pyenv.glob(f"versions/{major}.{minor}.*/bin/python")))
+
+
+def _is_at_least(interpreter: str, wanted: tuple[int, int]) -> bool:
+    """Asks it: what is on the PATH can be a stand-in of pyenv for a Python that is switched off."""
+    question = f"import sys; sys.exit(sys.version_info < {wanted})"
+    return subprocess.run([interpreter, "-c", question], capture_output=True, check=False).returncode == 0
+
+
+def _normal(distribution: str) -> str:
+    return distribution.lower().replace("_", "-")
+
+
+def _marker(peer: Peer) -> Path:
+    return path(peer) / ".ready"
+
+
+def _wanted(peer: Peer) -> str:
+    return "\n".join(peer.packages)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)

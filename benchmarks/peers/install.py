@@ -1,0 +1,40 @@
+"""``make bench-peers``: installs the systems that stand beside ours, each in an environment of its own."""
+
+import subprocess
+import sys
+
+from benchmarks.peers import environments
+from benchmarks.peers.catalogue import PEERS, Peer
+
+
+def main() -> None:
+    missing = [peer.name for peer in _one_of_each_environment() if not _install(peer)]
+    if missing:
+        sys.exit(f"Left out: {', '.join(missing)}.")
+
+
+def _one_of_each_environment() -> list[Peer]:
+    return list({peer.environment: peer for peer in reversed(PEERS)}.values())[::-1]
+
+
+def _install(peer: Peer) -> bool:
+    """Says why when it cannot; the other peers are installed all the same."""
+    if environments.is_ready(peer):
+        return True
+    interpreter = environments.interpreter(peer)
+    if interpreter is None:
+        wanted = ".".join(map(str, peer.python))
+        print(f"{peer.name} needs Python {wanted} or newer: none is on the PATH or in pyenv.", file=sys.stderr)
+        return False
+    print(f"Installing {peer.name} ...", flush=True)
+    try:
+        environments.prepare(peer, interpreter)
+    except subprocess.CalledProcessError as error:
+        print(f"{peer.name} could not be installed: {error}", file=sys.stderr)
+        return False
+    print(f"  {environments.version(peer)}", flush=True)
+    return True
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What is timed on the enqueueing side, in the same way for each system."""
+
+import os
+import random
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+IN_ONE_CALL = 1_000
+GAP_SECONDS = 0.05
+WARM_UP = 3
+LONGEST_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Client:
+    """``enqueue`` returns after its commit. ``start_chain`` starts five steps, of which the last marks the time.
+
+    ``enqueue_each`` is given where calls are coroutines: to enter the event loop for each would cost a tenth.
+    """
+
+    enqueue: Callable[[], object]
+    start_chain: Callable[[], object]
+    enqueue_many: Callable[[int], object] | None = None
+    enqueue_each: Callable[[int], object] | None = None
+
+
+def enqueue(client: Client, count: str) -> dict[str, float]:
+    return _timed(partial(_one_by_one, client), int(count), 1)
+
+
+def enqueue_many(client: Client, calls: str) -> dict[str, float]:
+    def run(times: int) -> None:
+        for _ in range(times):
+            _in_one_call(client, IN_ONE_CALL)
+
+    return _timed(run, int(calls), IN_ONE_CALL)
+
+
+def fill(client: Client, count: str) -> None:
+    """Untimed, so in whatever way is there."""
+    for first in range(0, int(count), IN_ONE_CALL):
+        _in_one_call(client, min(IN_ONE_CALL, int(count) - first))
+
+
+def _in_one_call(client: Client, count: int) -> None:
+    if client.enqueue_many:
+        client.enqueue_many(count)
+    else:
+        _one_by_one(client, count)
+
+
+def _one_by_one(client: Client, count: int) -> None:
+    if client.enqueue_each:
+        client.enqueue_each(count)
+        return
+    for _ in range(count):
+        client.enqueue()
+
+
+def _timed(run: Callable[[int], object], times: int, jobs_each: int) -> dict[str, float]:
+    run(1)  # connects, prepares
+    started, cpu = time.perf_counter(), time.process_time()
+    run(times)
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
+    jobs = times * jobs_each
+    return {"jobs/s": jobs / seconds, "CPU µs/job": cpu_seconds / jobs * 1e6}
+
+
+def wake_up(client: Client, samples: str, gap_seconds: str) -> list[float]:
+    return _milliseconds(client.enqueue, int(samples), float(gap_seconds))
+
+
+def chain_latency(client: Client, samples: str, gap_seconds: str) -> list[float]:
+    return _milliseconds(client.start_chain, int(samples), float(gap_seconds))
+
+
+def _milliseconds(start: Callable[[], object], samples: int, gap_seconds: float) -> list[float]:
+    times = Path(os.environ["BENCH_TIMES"])
+    return [_sample(start, times, gap_seconds) for _ in range(WARM_UP + samples)][WARM_UP:]
+
+
+def _sample(start: Callable[[], object], times: Path, gap_seconds: float) -> float:
+    time.sleep(GAP_SECONDS + random.random() * gap_seconds)
+    size = times.stat().st_size
+    start()
+    committed = time.time()
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while times.stat().st_size < size + 8:
+        if time.monotonic() > deadline:
+            raise TimeoutError("No handler ran.")
+        time.sleep(0.0005)
+    handled: float = struct.unpack("<d", times.read_bytes()[size : size + 8])[0]
+    return (handled - committed) * 1000
+
+
+COMMANDS: dict[str, Callable[..., object]] = {
+    "enqueue": enqueue,
+    "enqueue-many": enqueue_many,
+    "fill": fill,
+    "wake-up": wake_up,
+    "chain-latency": chain_latency,
+}

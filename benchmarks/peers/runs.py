@@ -1,0 +1,134 @@
+"""One run of one peer: an empty database of its own, the work, the figures, and nothing left behind."""
+
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from benchmarks.cells import Figures
+from benchmarks.peers.catalogue import Peer
+from benchmarks.peers.processes import LONGEST_SECONDS, PeerFailed, Place, Worker, worker
+from benchmarks.project.settings import NAME, SERVER
+
+ENQUEUED = 3_000
+CALLS = 20
+#: The end of a drain is known as well as this.
+LOOK_SECONDS = 0.01
+
+Connection = psycopg.Connection[Any]
+
+
+def enqueue(peer: Peer, *, is_quick: bool) -> Figures:
+    with _place(peer) as (place, _):
+        return _figures(place.call("enqueue", ENQUEUED // 10 if is_quick else ENQUEUED))
+
+
+def enqueue_many(peer: Peer, *, is_quick: bool) -> Figures:
+    with _place(peer) as (place, _):
+        return _figures(place.call("enqueue-many", CALLS // 10 if is_quick else CALLS))
+
+
+def wake_up(peer: Peer, *, is_quick: bool) -> Figures:
+    return _latency(peer, "wake-up", peer.samples, is_quick=is_quick)
+
+
+def chain_latency(peer: Peer, *, is_quick: bool) -> Figures:
+    return _latency(peer, "chain-latency", peer.chain_samples, is_quick=is_quick)
+
+
+def drain(peer: Peer, *, is_quick: bool) -> Figures:
+    """From the first handler's start to the last acknowledgement; where those cannot be seen, to the last handler's."""
+    jobs = peer.jobs // 10 if is_quick else peer.jobs
+    with _place(peer) as (place, database):
+        _fill(place, database, jobs)
+        with worker(place) as running:
+            _wait_for(running, lambda: _handled(place) > 0)
+            cpu_before = running.cpu_seconds()
+            _wait_for(running, lambda: _handled(place) >= jobs)
+            _wait_for(running, lambda: _is_acknowledged(peer, database))
+            acknowledged, cpu_after = time.time(), running.cpu_seconds()
+        times = [moment for (moment,) in struct.iter_unpack("<d", place.times.read_bytes())]
+    if len(times) != jobs:
+        raise PeerFailed(f"{len(times):,} handlers ran for {jobs:,} jobs.")
+    ended = acknowledged if peer.pending else max(times)
+    return {"jobs/s": jobs / (ended - min(times)), **_cpu(cpu_before, cpu_after, jobs)}
+
+
+def _fill(place: Place, database: Connection, jobs: int) -> None:
+    place.call("fill", jobs)
+    database.execute("VACUUM ANALYZE")
+    database.execute("CHECKPOINT")
+
+
+def _cpu(before: float | None, after: float | None, jobs: int) -> Figures:
+    return {} if before is None or after is None else {"CPU µs/job": (after - before) / jobs * 1e6}
+
+
+def _latency(peer: Peer, command: str, samples: int, *, is_quick: bool) -> Figures:
+    with _place(peer) as (place, _), worker(place) as running:
+        try:
+            milliseconds = place.call(command, max(samples // 5, 5) if is_quick else samples, peer.gap_seconds)
+        except PeerFailed:
+            running.check()  # its last words say more than the client that waited in vain
+            raise
+    percentiles = quantiles(milliseconds, n=100, method="inclusive")
+    # The last hundredth of a few samples says nothing.
+    told = (50, 95, 99) if len(milliseconds) >= 100 else (50, 95)
+    return {f"p{number} ms": percentiles[number - 1] for number in told}
+
+
+def _wait_for(running: Worker, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while not is_so():
+        running.check()
+        if time.monotonic() > deadline:
+            raise PeerFailed(f"Not done after {LONGEST_SECONDS} s: {running.told()}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _handled(place: Place) -> int:
+    return place.times.stat().st_size // 8
+
+
+def _is_acknowledged(peer: Peer, database: Connection) -> bool:
+    return not peer.pending or database.execute(sql.SQL(peer.pending)).fetchone() == (0,)
+
+
+def _figures(figures: dict[str, float]) -> Figures:
+    return {metric: float(value) for metric, value in figures.items()}
+
+
+@contextmanager
+def _place(peer: Peer) -> Iterator[tuple[Place, Connection]]:
+    """The tables are made, nothing is in them; all is dropped at the end."""
+    name = f"{NAME}_{peer.program}"
+    with tempfile.TemporaryDirectory() as folder, _database(name) as database:
+        place = Place(peer, name, Path(folder, "times"))
+        place.times.touch()
+        place.call("prepare")
+        database.execute("CHECKPOINT")
+        try:
+            yield place, database
+        finally:
+            if not peer.pending:
+                place.call("prepare")  # empties Redis
+
+
+@contextmanager
+def _database(name: str) -> Iterator[Connection]:
+    drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+    with psycopg.connect(SERVER.geturl(), autocommit=True) as server:
+        server.execute(drop)
+        try:
+            server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            with psycopg.connect(SERVER._replace(path=f"/{name}").geturl(), autocommit=True) as database:
+                yield database
+        finally:
+            server.execute(drop)

@@ -1,0 +1,47 @@
+"""Scale-out: the same jobs by more and more worker processes on this machine, and what they cost it."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from benchmarks.cells import Cell, Figures
+from benchmarks.database import fill
+from benchmarks.machine import server_cpu_seconds
+from benchmarks.workers import bare_drain, drain
+
+PROCESSES = (1, 2, 4, 8)
+#: Eight processes of ten would need more connections than a server allows at first.
+SLOTS = 5
+
+
+def cells(*, is_quick: bool) -> Iterator[Cell]:
+    yield _cell("scale-out", "that return a value", "bench.value", "batches", 2_000 if is_quick else 20_000)
+    yield _cell(
+        "scale-out-effect", "that write one row in complete()", "bench.insert", "effects", 1_000 if is_quick else 6_000
+    )
+
+
+def _cell(name: str, what: str, type_name: str, floor: str, jobs: int) -> Cell:
+    numbers = ", ".join(map(str, PROCESSES))
+    return Cell(
+        name,
+        f"{jobs:,} jobs {what}, {numbers} worker processes with {SLOTS} slots each",
+        {
+            "ours": partial(_scale, type_name, jobs, partial(drain, type_name, jobs, slots=SLOTS)),
+            "psycopg loops" if floor == "batches" else f"{SLOTS} psycopg threads in each process": partial(
+                _scale, type_name, jobs, partial(bare_drain, floor, type_name, jobs, threads=SLOTS)
+            ),
+        },
+    )
+
+
+def _scale(type_name: str, jobs: int, run: Callable[..., Figures]) -> Figures:
+    figures: Figures = {}
+    for processes in PROCESSES:
+        fill(type_name, jobs)
+        before = server_cpu_seconds()
+        measured = run(processes=processes)
+        spent = server_cpu_seconds()
+        figures |= {f"{metric}, {processes} at once": value for metric, value in measured.items()}
+        if before is not None and spent is not None:
+            figures[f"server CPU µs/job, {processes} at once"] = (spent - before) / jobs * 1e6
+    return figures

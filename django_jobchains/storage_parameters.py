@@ -1,0 +1,50 @@
+"""How PostgreSQL keeps a table, set by a migration: a project may change it afterwards, and it stays changed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import router
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
+
+
+class SetStorageParameters(Operation):
+    """Sets storage parameters of a model's table; backwards they are the server's again. On PostgreSQL alone.
+
+    Nobody who reads or writes the table is held up, and no row is written.
+    """
+
+    reduces_to_sql = True
+    reversible = True
+
+    def __init__(self, model_name: str, parameters: Mapping[str, float]) -> None:
+        self.model_name = model_name
+        self.parameters = dict(parameters)
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Nothing: models do not know of it."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        values = ", ".join(f"{name} = {value}" for name, value in self.parameters.items())
+        self._alter(f"SET ({values})", app_label, schema_editor, to_state)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        self._alter(f"RESET ({', '.join(self.parameters)})", app_label, schema_editor, to_state)
+
+    def describe(self) -> str:
+        return f"Set storage parameters of {self.model_name}"
+
+    @property
+    def migration_name_fragment(self) -> str:
+        return f"{self.model_name.lower()}_storage"
+
+    def _alter(self, what: str, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        connection = schema_editor.connection
+        model: Any = state.apps.get_model(app_label, self.model_name)
+        if connection.vendor == "postgresql" and router.allow_migrate_model(connection.alias, model):
+            schema_editor.execute(f"ALTER TABLE {schema_editor.quote_name(model._meta.db_table)} {what}")

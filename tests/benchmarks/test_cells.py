@@ -1,0 +1,25 @@
+"""The cells themselves, as ``python -m benchmarks`` lists them."""
+
+import subprocess
+import sys
+
+from benchmarks import peers
+
+
+def names(*options: str) -> list[str]:
+    command = [sys.executable, "-m", "benchmarks", "--list", *options]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line.split()[0] for line in lines]
+
+
+def test_each_cell_has_a_name_of_its_own_and_peers_have_cells() -> None:
+    everything = names("--full")
+    assert len(set(everything)) == len(everything)
+    assert set(peers.SUBJECTS) <= set(everything)
+
+
+def test_extra_cells_are_measured_when_they_are_asked_for() -> None:
+    extra = "drain-2-processes-1-slot"
+    assert extra not in names("--only", "drain")
+    assert extra in names("--only", "drain", "--full")
+    assert names("--only", extra) == [extra]

@@ -1,0 +1,92 @@
+"""Cells: who runs when, what is compared with what."""
+
+import pytest
+
+from benchmarks.cells import Cell, Figures, Result, Run, Target, measure
+
+
+def fixed(rate: float) -> Run:
+    return lambda: {"jobs/s": rate}
+
+
+def silent(text: str) -> None:
+    pass
+
+
+def result(target: Target, **rates: float) -> Result:
+    cell = Cell("drain", "", {name: fixed(rate) for name, rate in rates.items()}, (target,))
+    return measure(cell, 1, silent)
+
+
+def reached(target: Target, **rates: float) -> tuple[float | None, bool | None]:
+    value = result(target, **rates).reached(target)
+    return value, None if value is None else target.is_met(value)
+
+
+def test_ours_floors_and_peers_take_turns() -> None:
+    order: list[str] = []
+
+    def noted(name: str) -> Run:
+        def run() -> Figures:
+            order.append(name)
+            return {"jobs/s": 1.0}
+
+        return run
+
+    cell = Cell(
+        "drain",
+        "",
+        {name: noted(name) for name in ("ours", "loop")},
+        peers={"other": noted("other")},
+        prepare=lambda: order.append("prepare"),
+    )
+    values = measure(cell, 2, silent).values
+    assert order == ["prepare", "ours", "loop", "other", "ours", "loop", "other"]
+    assert values["other"]["jobs/s"] == [1.0, 1.0]
+    assert [cell.role(name) for name in values] == ["ours", "floor", "peer"]
+
+
+def test_a_cell_that_takes_long_has_fewer_rounds() -> None:
+    def rounds_of(most: int | None) -> int:
+        cell = Cell("bloat", "", {"ours": fixed(1)}, most_rounds=most)
+        return len(measure(cell, 3, silent).values["ours"]["jobs/s"])
+
+    assert [rounds_of(most) for most in (None, 5, 1)] == [3, 3, 1]
+
+
+def test_a_peer_that_breaks_loses_its_row_and_says_why() -> None:
+    def broken() -> Figures:
+        raise OSError("no server")
+
+    cell = Cell("drain", "", {"ours": fixed(5)}, peers={"broken": broken, "other": fixed(3)})
+    found = measure(cell, 1, silent)
+    assert set(found.values) == {"ours", "other"}
+    assert found.failures == {"broken": "OSError: no server"}
+
+
+def test_a_floor_that_breaks_ends_the_run() -> None:
+    def broken() -> Figures:
+        raise OSError("no server")
+
+    with pytest.raises(OSError, match="no server"):
+        measure(Cell("drain", "", {"ours": fixed(5), "loop": broken}), 1, silent)
+
+
+def test_a_target_compares_medians_with_its_bound() -> None:
+    assert reached(Target("jobs/s", at_least=6_000), ours=5_999) == (5_999, False)
+    assert reached(Target("jobs/s", at_least=6_000), ours=6_000) == (6_000, True)
+    assert reached(Target("jobs/s", at_most=80), ours=81) == (81, False)
+    assert reached(Target("jobs/s", at_most=80), ours=80) == (80, True)
+
+
+def test_a_target_may_be_a_share_of_a_floor_or_of_a_peer() -> None:
+    target = Target("jobs/s", at_least=0.4, of_floor="loop")
+    assert reached(target, ours=400, loop=1_000) == (0.4, True)
+    assert reached(target, ours=390, loop=1_000) == (0.39, False)
+    assert (str(target), target.amount(0.39)) == ("jobs/s at least 40% of loop", "39% of loop")
+    assert str(Target("p50 ms", at_most=2, of_floor="bare")) == "p50 ms at most 2 times bare"
+
+
+def test_a_target_without_what_it_compares_with_is_neither_met_nor_missed() -> None:
+    assert reached(Target("jobs/s", at_least=2, of_floor="pgqueuer"), ours=400) == (None, None)
+    assert reached(Target("jobs/s", at_most=0), ours=0) == (0, True)

@@ -1,0 +1,171 @@
+"""What a worker's statements cost does not grow with what lies in the tables beside their jobs.
+
+PostgreSQL: counted in pages, as ``EXPLAIN (ANALYZE, BUFFERS)`` tells them; larger indexes have more levels. SQLite: in
+steps of its machine.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import connection, transaction
+from pytest_django import DjangoDbBlocker
+
+from django_jobchains.policies import Backoff
+from django_jobchains.store import Effects, Store, get_store
+from tests.store.backlog import add, add_links, analyze, empty
+from tests.store.costs import cost_of
+from tests.store.jobs import MAIL, SHIP, create, expire, running
+from tests.store.planned_calls import ENDS
+from tests.store.plans import use_plans
+
+LEASES = {SHIP: 60.0, MAIL: 60.0}
+QUEUES = ["default"]
+#: What a statement may cost more beside a backlog, by itself,
+FOR_THE_STATEMENT = {"postgresql": 30, "sqlite": 300}
+#: and for each of its jobs: a level or two of each index.
+FOR_A_JOB = {"postgresql": 12, "sqlite": 50}
+#: So many rows less for SQLite, whose rows are written by one process.
+SHARE = {"postgresql": 1, "sqlite": 5}
+
+
+class Call(NamedTuple):
+    """``prepare`` makes what the call is about; ``jobs``: how many these are."""
+
+    jobs: int
+    prepare: Callable[[Store], Any]
+    run: Callable[[Store, Any], Any]
+
+
+def _claim(limit: int, queues: list[str] | None) -> Call:
+    def run(store: Store, _: Any) -> None:
+        assert len(store.claim("worker", limit, LEASES, queues)) == limit
+
+    return Call(limit, lambda store: create(store, limit + 5), run)
+
+
+def _end(name: str, count: int) -> Call:
+    return Call(count, lambda store: running(store, count), ENDS[name])
+
+
+def _reap(store: Store, _: Any) -> None:
+    assert len(store.reap(10, Backoff(), 10)) == 10
+
+
+def _idle(run: Callable[[Store], Any]) -> Call:
+    return Call(0, lambda store: None, lambda store, _: run(store))
+
+
+CALLS = {
+    **{f"claim {limit}": _claim(limit, None) for limit in (1, 10, 50)},
+    **{f"claim {limit} of a queue": _claim(limit, QUEUES) for limit in (1, 10)},
+    **{f"{name} {count}": _end(name, count) for name in ENDS for count in (1, 10)},
+    "reap": Call(10, lambda store: expire(*running(store, 10)), _reap),
+    "reap nothing": _idle(lambda store: store.reap(10, Backoff(), 10)),
+    "claim nothing": _idle(lambda store: store.claim("worker", 10, LEASES)),
+    "claim nothing of a queue": _idle(lambda store: store.claim("worker", 10, LEASES, QUEUES)),
+    "claim nothing excluding one": _idle(lambda store: store.claim("worker", 10, LEASES, None, QUEUES)),
+    "next_due": _idle(lambda store: store.next_due(LEASES)),
+    "next_due of a queue": _idle(lambda store: store.next_due(LEASES, QUEUES)),
+    "next_due excluding one": _idle(lambda store: store.next_due(LEASES, None, QUEUES)),
+    "sweep": Call(10, lambda store: None, lambda store, _: store.sweep(10, None, Effects())),
+}
+
+
+def _finished(cursor: Any, share: int) -> None:
+    add(cursor, 30_000 // share, SHIP, "completed", 0, "-1 hour")
+
+
+def _of_a_type(cursor: Any, share: int) -> None:
+    add(cursor, 20_000 // share, "shop.unserved", "pending", 9, "-1 hour")
+
+
+def _of_types(cursor: Any, share: int) -> None:
+    """Before, between and behind those that are served."""
+    for name in ("shop.a", "shop.n", "shop.t"):
+        add(cursor, 5_000 // share, name, "pending", 9, "-1 hour", types=300)
+
+
+def _in_queues(cursor: Any, share: int) -> None:
+    add(cursor, 10_000 // share, SHIP, "pending", 9, "-1 hour", queues=1_000)
+
+
+def _of_tomorrow(cursor: Any, share: int) -> None:
+    add(cursor, 20_000 // share, SHIP, "pending", 100, "1 day")
+
+
+def _blocked(cursor: Any, share: int) -> None:
+    add(cursor, 10_000 // share, "shop.unserved", "pending", 0, "1 day")
+    add(cursor, 10_000 // share, SHIP, "blocked", 0, "-1 hour")
+    analyze(cursor)
+    add_links(cursor, SHIP, "shop.unserved", is_open=True)
+
+
+def _running(cursor: Any, share: int) -> None:
+    add(cursor, 20_000 // share, SHIP, "running", 0, "-1 hour")
+
+
+BACKLOGS: dict[str, tuple[Callable[[Any, int], None], list[str]]] = {
+    "finished": (_finished, [*CALLS]),
+    "of a type": (_of_a_type, [*CALLS]),
+    "of types": (_of_types, [*CALLS]),
+    # Whoever serves every queue serves these, too.
+    "in queues": (_in_queues, [name for name in CALLS if name.endswith(" of a queue")]),
+    "of tomorrow": (_of_tomorrow, [*CALLS]),
+    "blocked": (_blocked, [*CALLS]),
+    "running": (_running, [*CALLS]),
+}
+
+
+@pytest.fixture(scope="module")
+def alone(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> dict[str, int]:
+    """What each call costs on empty tables."""
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        empty(cursor)
+        return {name: _cost(call) for name, call in CALLS.items()}
+
+
+@pytest.mark.parametrize("backlog", BACKLOGS)
+@pytest.mark.django_db(transaction=True)
+def test_a_backlog_costs_nothing(alone: dict[str, int], backlog: str) -> None:
+    fill, names = BACKLOGS[backlog]
+    with connection.cursor() as cursor:
+        fill(cursor, SHARE[connection.vendor])
+        analyze(cursor)
+    beside = {name: (alone[name], _cost(CALLS[name])) for name in names}
+    assert not {name: costs for name, costs in beside.items() if costs[1] > costs[0] + _allowed(CALLS[name])}
+
+
+def _allowed(call: Call) -> int:
+    return FOR_THE_STATEMENT[connection.vendor] + FOR_A_JOB[connection.vendor] * call.jobs
+
+
+def _cost(call: Call) -> int:
+    """Of its plan for the parameters, or of the one that PostgreSQL makes once for all: the dearer one."""
+    modes = ("auto", "force_generic_plan") if connection.vendor == "postgresql" else ("auto",)
+    return max(_cost_in(mode, call) for mode in modes)
+
+
+def _cost_in(mode: str, call: Call) -> int:
+    store = get_store()
+    with transaction.atomic():
+        if connection.vendor == "postgresql":
+            use_plans(mode)
+        prepared = call.prepare(store)
+        cost = cost_of(lambda: call.run(store, prepared))
+        transaction.set_rollback(True)
+    return cost
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db
+def test_a_claim_walks_once_over_what_is_dead() -> None:
+    """Here the test's own transaction keeps the entries of the jobs it claimed; else one that is held open does."""
+    store = get_store()
+    use_plans("auto")
+    create(store, 5_000)
+    assert len(store.claim("worker", 5_000, LEASES)) == 5_000
+    create(store, 1)
+    pages_to_find_it = cost_of(lambda: store.next_due(LEASES))
+    assert pages_to_find_it > 100
+    assert cost_of(lambda: store.claim("worker", 1, LEASES)) <= pages_to_find_it + FOR_THE_STATEMENT["postgresql"]
