@@ -12,6 +12,7 @@ OF_A_DRIVER = {
     "django_jobchains.notifications.postgres",
     "django_jobchains.notifications.redis",
     "django_jobchains.notifications.nats",
+    "django_jobchains.store.direct",
     "django_jobchains.store.postgresql",
     "django_jobchains.telemetry.otel",
     "django_jobchains.tasks_backend",
