@@ -24,7 +24,7 @@ CALLS = 60
 LEASES = dict.fromkeys(SERVED, 3_600.0)
 HELD = 10
 #: What is to cost the same. A look for work makes up to two probes for each served type when others lie between them, a
-#: sweep looks at up to a thousand blocked jobs, and counting counts up to a thousand.
+#: sweep looks at up to a thousand blocked jobs.
 FLAT = tuple(f"{what} {size}" for size in BATCHES for what in ("claim", "finish"))
 
 #: They take minutes to fill, or show a second time what another one shows.
@@ -109,7 +109,6 @@ class Side:
         self._timed(f"renew {HELD}", lambda: store.renew(self._held))
         self._timed("reap", lambda: store.reap(100, Backoff(), 10, ids))
         self._timed("sweep", lambda: store.sweep(1_000, None, Effects()))
-        self._timed("counts", lambda: (store.pending_groups(1_000), store.held_groups(1_000)))
 
     def _claim(self, limit: int) -> list[ClaimedJob]:
         return self._store.claim("bench", limit, LEASES, self._queues)
