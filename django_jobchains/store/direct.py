@@ -34,24 +34,39 @@ class Direct:
 
         psycopg sends no other BEGIN: it looks whether one is open.
         """
-        rows = _rows(raw, self._pgconn.exec_(f"BEGIN; {select}".encode()))
+        rows = self._rows(raw, self._pgconn.exec_(f"BEGIN; {select}".encode()))
         self.transaction = transaction
         return rows
 
     def fetch(self, raw: "psycopg.Connection[Any]", sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         """A statement of that transaction, prepared once."""
         name = self._names.get(sql) or self._prepare(sql)
-        return _rows(raw, self._pgconn.exec_prepared(name, [_text(param) for param in params]))
+        return self._rows(raw, self._pgconn.exec_prepared(name, [_text(param) for param in params]))
 
     def _prepare(self, sql: str) -> bytes:
         if len(self._names) >= MOST_PREPARED:
             oldest = next(iter(self._names))
-            _checked(self._pgconn.exec_(b"DEALLOCATE %b" % self._names.pop(oldest)))
+            self._checked(self._pgconn.exec_(b"DEALLOCATE %b" % self._names.pop(oldest)))
         self._prepared += 1
         name = b"jobchains_%d" % self._prepared
-        _checked(self._pgconn.prepare(name, _numbered(sql).encode()))
+        self._checked(self._pgconn.prepare(name, _numbered(sql).encode()))
         self._names[sql] = name
         return name
+
+    def _rows(self, raw: "psycopg.Connection[Any]", result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
+        self._checked(result)
+        rows = Transformer(raw)
+        rows.set_pgresult(result)
+        return rows.load_rows(0, result.ntuples, tuple)
+
+    def _checked(self, result: pq.abc.PGresult) -> None:
+        if result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+            return
+        if not result.error_field(pq.DiagnosticField.SQLSTATE):  # not the server's: the connection was lost
+            # The result says only that; the connection also what the server had said before, that nobody had read.
+            message = self._pgconn.error_message or result.error_message
+            raise psycopg.OperationalError(message.decode(errors="replace").strip())
+        raise error_from_result(result)
 
 
 def is_possible(raw: "psycopg.Connection[Any]") -> bool:
@@ -81,18 +96,3 @@ def _text(param: Any) -> Any:
 
 def _array(ids: Iterable[str]) -> str:
     return f"{{{','.join(ids)}}}"
-
-
-def _rows(raw: "psycopg.Connection[Any]", result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
-    _checked(result)
-    rows = Transformer(raw)
-    rows.set_pgresult(result)
-    return rows.load_rows(0, result.ntuples, tuple)
-
-
-def _checked(result: pq.abc.PGresult) -> None:
-    if result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
-        return
-    if not result.error_field(pq.DiagnosticField.SQLSTATE):  # not the server's: the connection was lost
-        raise psycopg.OperationalError(result.error_message.decode(errors="replace").strip())
-    raise error_from_result(result)

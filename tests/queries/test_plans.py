@@ -206,7 +206,7 @@ def test_whether_there_is_any_reads_little(model: Any, status: str) -> None:
 
 
 #: A day of the table lies between what ended before a time and the ids that a clock ahead of the database's could make.
-MOST_OF_A_PRUNE = 5_000
+MOST_OF_A_PRUNE = 15_000
 PRUNES: dict[str, dict[str, Any]] = {
     "all": {},
     "failed": {"statuses": ["failed"]},

@@ -168,4 +168,5 @@ def test_a_claim_walks_once_over_what_is_dead() -> None:
     create(store, 1)
     pages_to_find_it = cost_of(lambda: store.next_due(LEASES))
     assert pages_to_find_it > 100
-    assert cost_of(lambda: store.claim("worker", 1, LEASES)) <= pages_to_find_it + FOR_THE_STATEMENT["postgresql"]
+    most_to_take_it = 2 * FOR_THE_STATEMENT["postgresql"]
+    assert cost_of(lambda: store.claim("worker", 1, LEASES)) <= pages_to_find_it + most_to_take_it
