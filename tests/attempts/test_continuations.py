@@ -147,6 +147,7 @@ def test_a_type_that_is_no_entry_may_be_continued_to(processors: Processors, wor
 def counted_statements() -> Iterator[list[str]]:
     """The statements of every thread: of connections that are opened meanwhile, and of this one."""
     statements: list[str] = []
+    watched: list[Any] = []
 
     def count(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         statements.append(sql)
@@ -154,6 +155,7 @@ def counted_statements() -> Iterator[list[str]]:
 
     def install(connection: Any, **kwargs: Any) -> None:
         connection.execute_wrappers.append(count)
+        watched.append(connection)
 
     connection_created.connect(install)
     try:
@@ -161,6 +163,8 @@ def counted_statements() -> Iterator[list[str]]:
             yield statements
     finally:
         connection_created.disconnect(install)
+        for opened in watched:  # this thread's may be one of them, and stay
+            opened.execute_wrappers.remove(count)
 
 
 @pytest.mark.parametrize("place", ["staged", "complete"])

@@ -14,6 +14,7 @@ class Statements:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.connections = 0
+        self._watched: list[BaseDatabaseWrapper] = []
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -29,6 +30,12 @@ class Statements:
         self.connections += 1
         if self not in connection.execute_wrappers:
             connection.execute_wrappers.append(self)
+            self._watched.append(connection)
+
+    def leave(self) -> None:
+        """This thread's connection may be one of them, and stay."""
+        for connection in self._watched:
+            connection.execute_wrappers.remove(self)
 
 
 @contextmanager
@@ -39,3 +46,4 @@ def statements_of_others() -> Iterator[Statements]:
         yield statements
     finally:
         connection_created.disconnect(statements.watch)
+        statements.leave()
