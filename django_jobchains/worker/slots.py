@@ -12,9 +12,9 @@ from django_jobchains.hygiene import close_all
 from django_jobchains.worker.lanes import AnyAttempt
 from django_jobchains.worker.threads import OwnedThread
 
-#: Jobs are claimed ahead of free slots only while attempts are so short, and only for so long ahead.
-SHORT_ATTEMPT_SECONDS = 0.01
-AHEAD_SECONDS = 0.02
+#: Jobs are claimed ahead of free slots only while attempts are shorter than this, and only so much ahead: claims of a
+#: job or two cost the database many times as much for each as claims of twenty.
+AHEAD_SECONDS = 0.05
 MOST_AHEAD = 100
 #: A claimed job that waited so long for a slot is handed back: others may be idle.
 PATIENCE_SECONDS = 0.5
@@ -81,7 +81,7 @@ class Slots:
         self._running = 0
         self._closed = False
         # Until attempts have shown to be short, none is claimed ahead.
-        self._average_seconds = SHORT_ATTEMPT_SECONDS
+        self._average_seconds = AHEAD_SECONDS
         self._made = 0
         self._slots: list[Slot] = [self._new_slot() for _ in range(count)]
 
@@ -147,7 +147,7 @@ class Slots:
                 return []
             attempts = [attempt for _, attempt in self._queue]
             self._queue.clear()
-            self._average_seconds = max(self._average_seconds, SHORT_ATTEMPT_SECONDS)
+            self._average_seconds = max(self._average_seconds, AHEAD_SECONDS)
             return attempts
 
     def close(self) -> None:
@@ -250,6 +250,6 @@ class Slots:
         self._average_seconds += (seconds - self._average_seconds) * NEWEST_SHARE
 
     def _ahead(self) -> int:
-        if self._average_seconds >= SHORT_ATTEMPT_SECONDS:
+        if self._average_seconds >= AHEAD_SECONDS:
             return 0
         return min(int(self.count * AHEAD_SECONDS / self._average_seconds), MOST_AHEAD)

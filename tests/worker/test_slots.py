@@ -72,3 +72,11 @@ def test_a_slot_that_waited_in_vain_does_not_keep_others_from_being_called(
         done = threading.Event()
         slots.put([Try(done.set)])  # type: ignore[list-item]
         assert done.wait(20)
+
+
+@pytest.mark.parametrize(("seconds", "ahead"), [(0.001, 100), (0.0199, 10), (0.049, 4), (0.06, 0), (10, 0)])
+def test_jobs_are_claimed_ahead_only_while_attempts_are_short(slots: Slots, seconds: float, ahead: int) -> None:
+    assert slots.room() == COUNT  # of how long they take nothing is known yet
+    for _ in range(200):
+        slots.count_seconds(seconds)
+    assert slots.room() == COUNT + ahead
