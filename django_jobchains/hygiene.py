@@ -55,9 +55,13 @@ def is_broken(connection: BaseDatabaseWrapper) -> bool:
 
 
 def tidy() -> None:
-    """Mends every connection of this thread."""
-    for connection in _opened():
-        _mend(connection)
+    """After an error: mends every connection of this thread. If one is too broken to be looked at, all are closed, and
+    the next use opens another."""
+    try:
+        for connection in _opened():
+            _mend(connection)
+    except BaseException:
+        close_all()
 
 
 def _mend(connection: BaseDatabaseWrapper) -> None:

@@ -95,10 +95,7 @@ class Heartbeat:
         if not self.is_failing:
             logger.warning("The heartbeat of worker %s failed; its work goes on: %s", self._worker, describe(error))
         self.is_failing = True
-        try:
-            tidy()
-        except Exception:  # a connection too broken to be looked at: the next use opens another
-            close_all()
+        tidy()
 
     def _leave(self) -> None:
         try:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.db import IntegrityError
 
-from django_jobchains.hygiene import close_all, tidy
+from django_jobchains.hygiene import tidy
 from django_jobchains.ids import first_id_at
 from django_jobchains.policies import Retention, retention_of
 from django_jobchains.processors import Registry
@@ -189,10 +189,7 @@ class Pruner:
         if not self.is_failing:
             logger.warning("Pruning by worker %s failed; its work goes on: %s", self._worker, describe(error))
         self.is_failing = True
-        try:
-            tidy()
-        except Exception:  # a connection too broken to be looked at: the next use opens another
-            close_all()
+        tidy()
 
 
 def rules_of(registry: Registry) -> list[Rule]:

@@ -93,10 +93,7 @@ class OwnedThread:
         self.is_failing = True
         fatal = self._failures >= MOST_FAILURES and not is_database_away(error)
         report(ThreadFailed(self._worker, self.name, describe(error), self._failures, fatal))
-        try:
-            tidy()
-        except BaseException:  # a connection too broken to be looked at: the next use opens another
-            close_all()
+        tidy()
         if fatal:
             self.stopping.set()
             self._give_up()

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from django.db import InterfaceError, OperationalError
 
-from django_jobchains import chains
+from django_jobchains import chains, hygiene
 from django_jobchains.attempts import Attempt
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import FailJob, JobType, Lease, Processors, RescheduleJob, RunningJob
 from django_jobchains.store import Store
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import AttemptEnded, ThreadFailed
-from django_jobchains.worker import threads
 from tests.worker.fixtures import Events, StartWorker
 from tests.worker.waiting import stays, until, until_completed
 
@@ -167,14 +166,15 @@ def test_a_failure_that_cannot_be_tidied_up_ends_no_thread(
 ) -> None:
     """The connection is so broken that closing it raises, too."""
     errors = (InterfaceError("connection already closed"), ValueError("a bug"))
-    tidy = FailsFirst(threads.tidy, errors)
-    monkeypatch.setattr(threads, "tidy", tidy)
+    mend, broken = hygiene._mend, FailsFirst(hygiene._mend, errors)
+    in_slot = lambda: "slot" in threading.current_thread().name  # noqa: E731
+    monkeypatch.setattr(hygiene, "_mend", lambda connection: (mend if in_slot() else broken)(connection))
     monkeypatch.setattr(store, "claim", FailsFirst(store.claim, ERRORS))
     monkeypatch.setattr(store, "finish", FailsFirst(store.finish, ERRORS))
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
     until(all_ended, what=left)
-    assert not tidy.errors
+    assert not broken.errors
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no disk"), MemoryError()])
