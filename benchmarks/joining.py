@@ -25,7 +25,7 @@ from benchmarks.statements import (
     LOCK_WAITING,
     Claim,
 )
-from benchmarks.waking import milliseconds_until_marked
+from benchmarks.times import milliseconds_until_marked
 from benchmarks.workers import waiting_worker
 from django_jobchains import chains
 from django_jobchains.ids import new_id

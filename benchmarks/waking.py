@@ -1,7 +1,6 @@
 """Latency with an idle worker process: from the commit of an enqueue to the first line of the (last) handler."""
 
 import random
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from benchmarks.cells import Cell, Figures, Target
 from benchmarks.database import connect, empty, settle
 from benchmarks.project.jobs import STEPS
 from benchmarks.statements import INSERT_ONE
+from benchmarks.times import milliseconds_until_marked
 from benchmarks.workers import bare_worker, waiting_worker
 from django_jobchains import chains
 from django_jobchains.ids import new_id
@@ -24,7 +24,6 @@ from django_jobchains.ids import new_id
 GAP_SECONDS = 0.05
 JITTER_SECONDS = 0.03
 WARM_UP = 3
-LONGEST_SECONDS = 30
 BARE = "bare LISTEN"
 
 #: Enqueues one job and returns the time just after its commit.
@@ -88,16 +87,3 @@ def _measure(
 def _sample(enqueue: Enqueue, times: Path) -> float:
     time.sleep(GAP_SECONDS + random.random() * JITTER_SECONDS)
     return milliseconds_until_marked(enqueue, times)
-
-
-def milliseconds_until_marked(enqueue: Enqueue, times: Path) -> float:
-    """From the commit of what ``enqueue`` did to the next time in the file."""
-    size = times.stat().st_size
-    committed = enqueue()
-    deadline = time.monotonic() + LONGEST_SECONDS
-    while times.stat().st_size < size + 8:
-        if time.monotonic() > deadline:
-            raise TimeoutError("No handler ran.")
-        time.sleep(0.0005)
-    handled: float = struct.unpack("<d", times.read_bytes()[size : size + 8])[0]
-    return (handled - committed) * 1000

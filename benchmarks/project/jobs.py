@@ -4,6 +4,7 @@ import os
 
 from django.db import connections
 
+from benchmarks import times
 from benchmarks.project import marks
 from benchmarks.project.models import Effect
 from django_jobchains.processors import Continuation, Processors, RunningJob
@@ -52,7 +53,7 @@ def create(job: RunningJob[dict[str, int]]) -> int:
 
 @processors.register("bench.wake")
 def wake(job: RunningJob[dict[str, int]]) -> None:
-    marks.append()
+    times.append()
 
 
 @processors.register("bench.step")
@@ -69,14 +70,14 @@ def timed_step(job: RunningJob[dict[str, int]]) -> Continuation | int:
     """One of the steps of a chain whose last one marks its time."""
     if job.input["i"] < STEPS:
         return job.continue_with(timed_step, {"i": job.input["i"] + 1})
-    marks.append()
+    times.append()
     return job.input["i"]
 
 
 @processors.register("bench.join")
 def join(job: RunningJob[None]) -> None:
     """What waits for other chains."""
-    marks.append()
+    times.append()
 
 
 def _write(job: RunningJob[dict[str, int]]) -> None:

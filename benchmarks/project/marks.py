@@ -6,7 +6,6 @@ What is measured may be several processes: they wait for each other before their
 import atexit
 import json
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -35,7 +34,6 @@ _memory: dict[int, int] = {}
 _errors: list[str] = []
 _locked = 0
 _threads: dict[str, float] = {}
-_file: int | None = None
 
 
 def meet() -> None:
@@ -55,15 +53,6 @@ def started() -> None:
     """The first line of a handler in a throughput cell: remembers the process's first one."""
     if not _first:
         _first.update(_now())
-
-
-def append() -> None:
-    """The first line of a handler in a latency cell: the time of each goes to the file ``BENCH_TIMES``."""
-    now = time.time()
-    global _file
-    if _file is None:
-        _file = os.open(os.environ["BENCH_TIMES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(_file, struct.pack("<d", now))
 
 
 def watch() -> None:

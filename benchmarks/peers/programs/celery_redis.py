@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from celery import Celery, chain
 from redis import Redis
 
+from benchmarks import times
 from benchmarks.peers.catalogue import REDIS, SLOTS, STEPS
-from benchmarks.peers.programs import times
 from benchmarks.peers.programs.clients import Client
 from benchmarks.peers.programs.places import DATABASE
 

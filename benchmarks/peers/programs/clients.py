@@ -2,17 +2,17 @@
 
 import os
 import random
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks.times import milliseconds_until_marked
+
 IN_ONE_CALL = 1_000
 GAP_SECONDS = 0.05
 WARM_UP = 3
-LONGEST_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,12 @@ def _milliseconds(start: Callable[[], object], samples: int, gap_seconds: float)
 
 def _sample(start: Callable[[], object], times: Path, gap_seconds: float) -> float:
     time.sleep(GAP_SECONDS + random.random() * gap_seconds)
-    size = times.stat().st_size
-    start()
-    committed = time.time()
-    deadline = time.monotonic() + LONGEST_SECONDS
-    while times.stat().st_size < size + 8:
-        if time.monotonic() > deadline:
-            raise TimeoutError("No handler ran.")
-        time.sleep(0.0005)
-    handled: float = struct.unpack("<d", times.read_bytes()[size : size + 8])[0]
-    return (handled - committed) * 1000
+
+    def enqueue() -> float:
+        start()
+        return time.time()
+
+    return milliseconds_until_marked(enqueue, times)
 
 
 COMMANDS: dict[str, Callable[..., object]] = {

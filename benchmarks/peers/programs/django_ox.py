@@ -7,8 +7,8 @@ from django.core.management import call_command
 from django.tasks import task
 from django_ox.bulk import enqueue_many
 
+from benchmarks import times
 from benchmarks.peers.catalogue import SLOTS, STEPS
-from benchmarks.peers.programs import times
 from benchmarks.peers.programs.clients import Client
 
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from django.core.management import call_command
 from django_q.tasks import async_chain, async_task
 
+from benchmarks import times
 from benchmarks.peers.catalogue import STEPS
-from benchmarks.peers.programs import times
 from benchmarks.peers.programs.clients import Client
 
 

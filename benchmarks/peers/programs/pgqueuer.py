@@ -13,8 +13,8 @@ from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
+from benchmarks import times
 from benchmarks.peers.catalogue import STEPS
-from benchmarks.peers.programs import times
 from benchmarks.peers.programs.clients import Client
 from benchmarks.peers.programs.places import URL
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 
+from benchmarks import times
 from benchmarks.peers.catalogue import SLOTS, STEPS
-from benchmarks.peers.programs import times
 from benchmarks.peers.programs.clients import Client
 from benchmarks.peers.programs.places import URL
 
