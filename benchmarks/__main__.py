@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 SUBJECTS = (
     "draining",
     "waking",
+    "notifying",
     "enqueueing",
+    "notify_cost",
     "joining",
     "memory",
     "scaling",

@@ -5,26 +5,25 @@ import sys
 from typing import Any
 
 from benchmarks import times
+from benchmarks.bare_signals import WAITS
+from benchmarks.crowd import say_ready
 from benchmarks.database import connect
 from benchmarks.project.jobs import STEPS
 from benchmarks.statements import FINISH_ONE, INSERT_ONE, Claim
 from django_jobchains.ids import new_id
 
-CHANNEL = "bench_floor"
 
-
-def run(type_name: str) -> None:
-    """One thread, one connection: wait for a notification, then claim, mark and finish until nothing is due."""
+def run(type_name: str, signals: str) -> None:
+    """One thread, one connection: wait for a signal, one of ``WAITS``, then claim, mark and finish until nothing is
+    due."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     last = 1 if type_name == "bench.wake" else STEPS
     claim = Claim(type_name, 1)
     with connect() as bare:
-        bare.execute(f"LISTEN {CHANNEL}")
-        while True:
+        for _ in WAITS[signals](bare):
+            say_ready()
             while rows := claim(bare):
                 _handle(bare, rows[0], type_name, last)
-            for _ in bare.notifies(stop_after=1):
-                pass
 
 
 def _handle(bare: Any, row: tuple[Any, ...], type_name: str, last: int) -> None:

@@ -1,6 +1,8 @@
 """A cell: our figure, its floors and its peers, measured in turns and told as median and spread."""
 
+import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
@@ -8,7 +10,15 @@ from typing import Literal
 #: What one run measured, by metric ("jobs/s").
 Figures = dict[str, float]
 Run = Callable[[], Figures]
-Role = Literal["ours", "floor", "peer"]
+Role = Literal["ours", "floor", "peer", "way"]
+
+
+#: How the reason of a contestant that was left out begins.
+NOT_RUN = "NOT RUN"
+
+
+class NotRun(Exception):
+    """A server or a driver is not there: its contestant is left out, and the reason told."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +48,16 @@ class Target:
 
 def is_rate(metric: str) -> bool:
     """More is better: jobs a second. Of everything else, less is."""
-    return "/s" in metric
+    return re.search(r"/s\b", metric) is not None
 
 
 @dataclass(frozen=True)
 class Cell:
     """``contestants``: ours first, then the floors; each call is one run. ``prepare`` runs once, before the first.
 
-    ``peers``: other systems that do the same work. ``is_extra``: measured with ``--full`` only, or when it is named.
-    ``most_rounds``: of a cell that takes long.
+    ``peers``: other systems that do the same work. ``ways``: ours, done otherwise. ``is_extra``: measured with
+    ``--full`` only, or when it is named. ``most_rounds``: of a cell that takes long. ``within``: entered before the
+    first run and left after the last, for servers.
     """
 
     name: str
@@ -55,18 +66,27 @@ class Cell:
     targets: tuple[Target, ...] = ()
     prepare: Callable[[], object] = lambda: None
     peers: dict[str, Run] = field(default_factory=dict)
+    ways: dict[str, Run] = field(default_factory=dict)
     is_extra: bool = False
     most_rounds: int | None = None
+    within: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    @property
+    def all(self) -> dict[str, Run]:
+        return {**self.contestants, **self.ways, **self.peers}
 
     def role(self, contestant: str) -> Role:
         if contestant in self.peers:
             return "peer"
+        if contestant in self.ways:
+            return "way"
         return "ours" if contestant == "ours" else "floor"
 
 
 @dataclass
 class Result:
-    """``values``: by contestant and metric, one for each round. ``failures``: the last error of a peer that broke."""
+    """``values``: by contestant and metric, one for each round. ``failures``: by contestant, the last error of one
+    that broke, or why it was not run."""
 
     cell: Cell
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -93,20 +113,25 @@ def measure(cell: Cell, rounds: int, show: Callable[[str], object]) -> Result:
     """Ours, floor, peer; ours, floor, peer: what disturbs the machine disturbs all of them."""
     result = Result(cell)
     rounds = min(rounds, cell.most_rounds or rounds)
-    cell.prepare()
-    for number in range(1, rounds + 1):
-        for name, run in cell.contestants.items():
-            show(f"{cell.name}: round {number} of {rounds}, {name}")
-            result.add(name, run())
-        for name, run in cell.peers.items():
-            show(f"{cell.name}: round {number} of {rounds}, {name}")
-            _add_peer(result, name, run)
+    with cell.within():
+        cell.prepare()
+        for number in range(1, rounds + 1):
+            for name, run in cell.all.items():
+                show(f"{cell.name}: round {number} of {rounds}, {name}")
+                _add(result, name, run)
     return result
 
 
-def _add_peer(result: Result, name: str, run: Run) -> None:
-    """A peer that breaks costs its own row, not the hour of measuring behind it; the row says so."""
+def _add(result: Result, name: str, run: Run) -> None:
+    """What breaks costs its own row, not the hour of measuring behind it, and the row says so; but nothing can be
+    compared without ours and the floors."""
     try:
         result.add(name, run())
+    except NotRun as reason:
+        if name == "ours":
+            raise
+        result.failures[name] = f"{NOT_RUN}: {reason}"
     except Exception as error:
+        if name in result.cell.contestants:
+            raise
         result.failures[name] = f"{type(error).__name__}: {error}"

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 from django.db import connections
 
 from benchmarks.database import NoServer, migrate
+from benchmarks.ports import free_port
 
 ALIAS = "own"
 #: Who runs it: initdb refuses root.
@@ -28,7 +28,7 @@ def own_server(options: str = "") -> Iterator[str]:
         if os.geteuid() == 0:
             shutil.chown(folder, USER)
         _call(folder, "initdb", f"--username={USER}", "--auth=trust", "--no-sync", "--no-locale", "--encoding=UTF8")
-        port = _free_port()
+        port = free_port()
         _call(folder, "pg_ctl", "start", "--wait", f"--log={folder}/log", "--options", f"-p {port} {OPTIONS} {options}")
         try:
             own = {"NAME": "postgres", "USER": USER, "PASSWORD": "", "HOST": "127.0.0.1", "PORT": str(port)}
@@ -61,9 +61,3 @@ def _binaries() -> Path:
     if not installed:
         raise NoServer("No initdb: install PostgreSQL's server, or leave these cells out.")
     return installed[-1].parent
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.cells import is_rate
-from benchmarks.report import VERDICTS, Measured, metrics, middle, number, share
+from benchmarks.report import VERDICTS, Measured, failure, metrics, middle, number, share
 
 #: Less than this between two medians is no evidence.
 NOISE = 0.12
@@ -21,8 +21,9 @@ Made by `make bench` from the figures of one run: change `benchmarks/`, not this
 the time goes: [performance](performance.md).
 
 Each cell measures us beside its *floor*, the same work by bare statements, and beside *peers*, other systems that do
-the same work in environments of their own; ours, floors and peers take turns. A figure is the median of the rounds,
-with the lowest and the highest in brackets. Take the ratios, not the rates: they depend less on the machine.
+the same work in environments of their own; some also beside other *ways* of ours, such as another notifier. All take
+turns. A figure is the median of the rounds, with the lowest and the highest in brackets. Take the ratios, not the
+rates: they depend less on the machine.
 Differences under 12 % are no evidence."""
 
 QUICK = "**A quick run: it shows that everything works, and measures nothing.**"
@@ -49,7 +50,7 @@ def page(run: dict[str, Any]) -> str:
     parts += ["## Targets", _targets(cells), "## Cells we lose", *_losses(cells), "## All cells"]
     for cell in cells:
         parts += [f"### {cell['name']}", f"{_sentence(cell['title'])} Load {cell['load']:.1f}.", _cell(cell)]
-        parts += [f"{name} failed: `{_line(error)}`" for name, error in cell["failures"].items()]
+        parts += [failure(name, _line(error)) for name, error in cell["failures"].items()]
     if run.get("peers"):
         parts += ["## How the peers are run", _table(("peer", "settings"), run["peers"].items())]
     return "\n\n".join(parts) + "\n"
@@ -93,7 +94,7 @@ def losses(cells: Iterable[Measured], role: str) -> list[Loss]:
         Loss(cell["name"], metric, other, ours, theirs)
         for cell in cells
         for metric in metrics(cell)
-        if "/s" in metric or metric.endswith("ms")
+        if is_rate(metric) or metric.endswith("ms")
         for other in cell["values"]
         if cell["roles"][other] == role
         if (ours := middle(cell, "ours", metric)) and (theirs := middle(cell, other, metric))

@@ -3,7 +3,7 @@
 from statistics import median
 from typing import Any
 
-from benchmarks.cells import Result, Target, is_rate
+from benchmarks.cells import NOT_RUN, Result, Target, is_rate
 
 #: A cell as it stands in the JSON file.
 Measured = dict[str, Any]
@@ -16,7 +16,7 @@ def as_json(result: Result, load: float, steal: float) -> Measured:
         "title": cell.title,
         "load": load,
         "steal": steal,
-        "roles": {name: cell.role(name) for name in (*cell.contestants, *cell.peers)},
+        "roles": {name: cell.role(name) for name in cell.all},
         "values": result.values,
         "failures": result.failures,
         "targets": [_told(target, result.reached(target)) for target in cell.targets],
@@ -39,12 +39,17 @@ def table(cell: Measured) -> str:
                 label = metric if name == "ours" else ""
                 figures = f"{_spread(values[metric])}  {share(cell, name, metric)}"
                 lines.append(f"  {label:<{width}} {name:<20} {figures}".rstrip())
-    lines += [f"  {name} failed: {error}" for name, error in cell["failures"].items()]
+    lines += [f"  {failure(name, error)}" for name, error in cell["failures"].items()]
     lines += [
         f"  target: {each['target']}: {VERDICTS[each['is_met']]}  {each['reached']}".rstrip()
         for each in cell["targets"]
     ]
     return "\n".join(lines)
+
+
+def failure(name: str, error: str) -> str:
+    """That a contestant broke, or was not run."""
+    return f"{name}: {error}" if error.startswith(NOT_RUN) else f"{name} failed: {error}"
 
 
 VERDICTS = {True: "met", False: "MISSED", None: "not compared"}

@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from statistics import quantiles
+from typing import Any
 
+import psycopg
 from django.db import transaction
 
-from benchmarks.bare_worker import CHANNEL
+from benchmarks.bare_signals import SENDERS
 from benchmarks.cells import Cell, Figures, Target
 from benchmarks.database import connect, empty, settle
 from benchmarks.project.jobs import STEPS
+from benchmarks.seen import GAP_SECONDS, JITTER_SECONDS, percentiles
 from benchmarks.statements import INSERT_ONE
 from benchmarks.times import milliseconds_until_marked
 from benchmarks.workers import bare_worker, waiting_worker
 from django_jobchains import chains
 from django_jobchains.ids import new_id
 
-GAP_SECONDS = 0.05
-JITTER_SECONDS = 0.03
 WARM_UP = 3
 BARE = "bare LISTEN"
 
@@ -47,27 +47,28 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
 
 
 def _ours(type_name: str, samples: int) -> Figures:
-    def enqueue() -> float:
-        times = []
-        with transaction.atomic():
-            transaction.on_commit(lambda: times.append(time.time()))  # runs before the wake-up is sent
-            chains.enqueue(type_name, {"i": 1})
-        return times[0]
-
-    return _measure(waiting_worker, type_name, enqueue, samples)
+    return _measure(waiting_worker, type_name, partial(enqueue, type_name), samples)
 
 
 def _bare(type_name: str, samples: int) -> Figures:
-    with connect() as bare:
+    with connect() as bare, SENDERS["listen"](bare) as send:
+        return _measure(bare_worker, type_name, partial(bare_enqueue, bare, send, type_name), samples)
 
-        def enqueue() -> float:
-            id_ = new_id()
-            bare.execute(INSERT_ONE, [id_, id_, 0, type_name, type_name, '{"i": 1}']).fetchone()
-            committed = time.time()
-            bare.execute(f"NOTIFY {CHANNEL}")
-            return committed
 
-        return _measure(bare_worker, type_name, enqueue, samples)
+def enqueue(type_name: str, using: str = "default") -> float:
+    times = []
+    with transaction.atomic(using):
+        transaction.on_commit(lambda: times.append(time.time()), using)  # runs before the wake-up is sent
+        chains.enqueue(type_name, {"i": 1}, using=using)
+    return times[0]
+
+
+def bare_enqueue(bare: "psycopg.Connection[Any]", send: Callable[[], object], type_name: str) -> float:
+    id_ = new_id()
+    bare.execute(INSERT_ONE, [id_, id_, 0, type_name, type_name, '{"i": 1}']).fetchone()
+    committed = time.time()
+    send()
+    return committed
 
 
 def _measure(
@@ -80,8 +81,7 @@ def _measure(
         times.touch()
         with worker(times, type_name):
             milliseconds = [_sample(enqueue, times) for _ in range(WARM_UP + samples)][WARM_UP:]
-    percentiles = quantiles(milliseconds, n=100)
-    return {f"p{number} ms": percentiles[number - 1] for number in (50, 95, 99)}
+    return percentiles(milliseconds)
 
 
 def _sample(enqueue: Enqueue, times: Path) -> float:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,17 @@ class WorkerFailed(Exception):
 
 
 def drain(
-    type_name: str, jobs: int, using: str = "default", *, slots: int = SLOTS, processes: int = 1, unit: str = "job"
+    type_name: str,
+    jobs: int,
+    using: str = "default",
+    *,
+    slots: int = SLOTS,
+    processes: int = 1,
+    unit: str = "job",
+    told: Mapping[str, str] | None = None,
 ) -> Figures:
-    """Runs what is due in workers of its own."""
-    marks = burst(type_name, using, slots=slots, processes=processes)
+    """Runs what is due in workers of its own; ``told``: by their environment."""
+    marks = burst(type_name, using, slots=slots, processes=processes, **told or {})
     check_ended(marks, jobs)
     return figures(marks, jobs, unit)
 
@@ -50,7 +57,7 @@ def bare_drain(
 
 
 def bare_command(kind: str, type_name: str, threads: int = 1) -> list[str]:
-    return [*_MANAGE, "run_bare_drain", kind, type_name, "--threads", str(threads)]
+    return [*MANAGE, "run_bare_drain", kind, type_name, "--threads", str(threads)]
 
 
 def figures(marks: Sequence[Marks], jobs: int, unit: str = "job") -> Figures:
@@ -71,7 +78,7 @@ def burst(
     **environment: str,
 ) -> list[Marks]:
     """The marks of workers that run until nothing is due; ``prefix`` is a command to run them under."""
-    command = [*prefix, *_command([type_name], using, slots), "--burst"]
+    command = [*prefix, *worker_command([type_name], using, slots), "--burst"]
     return together([command] * processes, BENCH_USING=using, **environment)
 
 
@@ -79,7 +86,7 @@ def together(commands: Sequence[Sequence[str]], **environment: str) -> list[Mark
     """Runs processes that begin their work at the same time, and returns their marks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        own = {**_environment(), "BENCH_MARKS": name, "BENCH_PROCESSES": str(len(commands)), **environment}
+        own = {**own_environment(), "BENCH_MARKS": name, "BENCH_PROCESSES": str(len(commands)), **environment}
         processes = [_start(command, own, folder / f"output-{number}") for number, command in enumerate(commands)]
         try:
             failed = _wait(processes)
@@ -117,7 +124,7 @@ def _waiting(command: list[str], times: Path) -> Iterator[None]:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**_environment(), "BENCH_TIMES": str(times)},
+            env={**own_environment(), "BENCH_TIMES": str(times)},
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -129,20 +136,20 @@ def _waiting(command: list[str], times: Path) -> Iterator[None]:
 
 
 def waiting_worker(times: Path, *type_names: str) -> AbstractContextManager[None]:
-    return _waiting(_command(type_names, "default", SLOTS), times)
+    return _waiting(worker_command(type_names, "default", SLOTS), times)
 
 
 def bare_worker(times: Path, type_name: str) -> AbstractContextManager[None]:
-    return _waiting([*_MANAGE, "run_bare_worker", type_name], times)
+    return _waiting([*MANAGE, "run_bare_worker", type_name], times)
 
 
-_MANAGE = (sys.executable, "-m", "benchmarks.project")
+MANAGE = (sys.executable, "-m", "benchmarks.project")
 
 
-def _command(type_names: Sequence[str], using: str, slots: int) -> list[str]:
+def worker_command(type_names: Sequence[str], using: str, slots: int) -> list[str]:
     types = [part for name in type_names for part in ("--type", name)]
-    return [*_MANAGE, "run_jobworker", "--database", using, "--slots", str(slots), *types]
+    return [*MANAGE, "run_jobworker", "--database", using, "--slots", str(slots), *types]
 
 
-def _environment() -> dict[str, str]:
+def own_environment() -> dict[str, str]:
     return {**os.environ, "DJANGO_SETTINGS_MODULE": "benchmarks.project.settings"}

@@ -7,7 +7,7 @@ MOST_NAMED = 20
 
 
 def announce(using: str, effects: Effects) -> None:
-    hints = {job_scheduled(name) for name in effects.due_types}
+    hints = {job_scheduled(name, effects.due_counts.get(name)) for name in effects.due_types}
     # Of many it is said that there are some: a busy worker ends thousands a second, and hardly any is awaited.
     chains = effects.finished_chains if len(effects.finished_chains) <= MOST_NAMED else {EVERY}
     hints.update(map(chain_finished, chains))

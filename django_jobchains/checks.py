@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from django.conf import settings as django_settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
@@ -14,6 +15,7 @@ from django_jobchains.middleware.required import required_kinds
 from django_jobchains.network import missing_options
 from django_jobchains.notifications import get_notifier
 from django_jobchains.processors import Registry, get_registry
+from django_jobchains.store import get_store
 
 
 @register("jobchains")
@@ -30,6 +32,15 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
         get_notifier(alias)
     except ImproperlyConfigured as error:
         return [Error(str(error), hint="Correct settings.JOBCHAINS['NOTIFIER'].", id="jobchains.E005")]
+    return _unusable_store(alias)
+
+
+def _unusable_store(alias: str) -> list[CheckMessage]:
+    try:
+        get_store(alias)
+    except ImproperlyConfigured as error:
+        hint = "JOBCHAINS['STORE'] names a subclass of django_jobchains.store.Store that is made for this database."
+        return [Error(str(error), hint=hint, id="jobchains.E008")]
     return []
 
 
@@ -106,5 +117,22 @@ def check_network(**kwargs: Any) -> list[CheckMessage]:
             "enqueues or waits for a chain may hang for hours.",
             hint=f"Add to its OPTIONS: {missing}.",
             id="jobchains.W002",
+        )
+    ]
+
+
+@register("jobchains", deploy=True)
+def check_notifier(**kwargs: Any) -> list[CheckMessage]:
+    """Of the settings alone. Hints carry no data and are verified, but whoever may forge them can keep workers busy."""
+    if django_settings.DEBUG or check_settings():
+        return []
+    problem = get_notifier(get_settings().DATABASE).unprotected()
+    if not problem:
+        return []
+    return [
+        checks.Warning(
+            f"Anybody on the network can forge wake-ups and keep workers busy: {problem}.",
+            hint="Give the server a password or another credential, or silence this on a network of its own.",
+            id="jobchains.W004",
         )
     ]

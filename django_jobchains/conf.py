@@ -17,6 +17,8 @@ class Settings:
 
     #: Alias of the database that holds the job tables.
     DATABASE: str = "default"
+    #: Dotted path of the class that keeps the jobs there, a ``store.Store``; None: the one made for the vendor.
+    STORE: str | None = None
     #: ``{"BACKEND": dotted path, "OPTIONS": {...}}``; empty: the notifier made for the database's vendor.
     NOTIFIER: Mapping[str, Any] = field(default_factory=dict)
     #: Attempts that run at once in one worker.

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+# Before anybody imports them: so that a failing one says what it compared.
+pytest.register_assert_rewrite("django_jobchains.testing.contracts")
+
 if TYPE_CHECKING:
     from django_jobchains.testing import Clock
 

@@ -21,13 +21,13 @@ from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
 from django_jobchains.models import Job
 from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
-from django_jobchains.notifications.base import LOOK_AGAIN_SECONDS
+from django_jobchains.notifications.merging import LOOK_AGAIN_SECONDS
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store import get_store
 
 logger = getLogger("django_jobchains")
 
-#: Between looks that no hint asks for: with a notifier, and with none.
+#: Between looks that no hint asks for: while hints can arrive, and while they cannot.
 POLL_SECONDS = 5.0
 POLL_WITHOUT_HINTS_SECONDS = 0.25
 #: After a look that failed.
@@ -166,7 +166,7 @@ class Watch:
         #: It may still close its connections when there is no thread to be told any more.
         self._last_thread: threading.Thread | None = None
         self._is_closing = False
-        self._poll_seconds = POLL_SECONDS
+        self._hears: Callable[[], bool] = lambda: False
         #: Monotonic times: when to look next, and not before; the last look and the last hint; since when nobody waits.
         self._look_at = self._rest_until = self._used_at = self._hint_at = self._left_at = 0.0
 
@@ -203,8 +203,6 @@ class Watch:
             thread.join(seconds)
 
     def on_hint(self, hint: Hint) -> None:
-        if hint.kind != "chain_finished":
-            return
         with self._changed:
             if self._waiters and (hint.subject == EVERY or _is_id_of(hint.subject, self._waiters)):
                 self._look_at = 0.0
@@ -223,11 +221,11 @@ class Watch:
     def _listen(self) -> Listener:
         try:
             notifier = get_notifier(self._using)
-            listener = notifier.listen(self.on_hint)
-            self._poll_seconds = POLL_SECONDS if notifier.carries_hints else POLL_WITHOUT_HINTS_SECONDS
+            listener = notifier.listen(self.on_hint, {"chain_finished"})
+            self._hears = lambda: notifier.carries_hints and listener.is_alive
         except Exception:
             logger.exception("Nobody listens for chains that end; they are polled.")
-            self._poll_seconds = POLL_WITHOUT_HINTS_SECONDS
+            self._hears = lambda: False
             return Listener()
         return listener
 
@@ -241,7 +239,7 @@ class Watch:
                     return None
                 until = max(self._look_at, self._rest_until) if self._waiters else self._left_at + LINGER_SECONDS
                 if self._waiters and now >= until:
-                    self._look_at = now + self._poll_seconds
+                    self._look_at = now + (POLL_SECONDS if self._hears() else POLL_WITHOUT_HINTS_SECONDS)
                     return list(self._waiters)
                 if self._is_connected:
                     if now >= self._used_at + IDLE_SECONDS:

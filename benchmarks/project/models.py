@@ -1,3 +1,5 @@
+from typing import ClassVar
+
 from django.db import models
 
 
@@ -6,6 +8,8 @@ class Effect(models.Model):
 
     job_id = models.UUIDField()
     value = models.IntegerField()
+
+    objects: ClassVar[models.Manager["Effect"]] = models.Manager()
 
     def __str__(self) -> str:
         return str(self.job_id)

@@ -1,6 +1,8 @@
 """``BENCH_DATABASE_URL`` names the PostgreSQL server, ``BENCH_DATABASE_NAME`` the database that is made and dropped
-there, ``BENCH_SQLITE`` the file; the rest is default."""
+there, ``BENCH_SQLITE`` the file, ``BENCH_NOTIFIER`` the setting ``NOTIFIER`` as JSON, ``BENCH_REDIS`` the cache's URL;
+the rest is default."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,10 @@ TIME_ZONE = "UTC"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["django_jobchains", "benchmarks.project"]
 MIGRATION_MODULES = {"project": None}
+
+JOBCHAINS = {"NOTIFIER": json.loads(os.environ.get("BENCH_NOTIFIER", "{}"))}
+if "BENCH_REDIS" in os.environ:
+    CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["BENCH_REDIS"]}}
 
 DATABASES: dict[str, dict[str, Any]] = {
     "default": {

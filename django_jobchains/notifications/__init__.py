@@ -1,8 +1,9 @@
 """Wake-ups: hints that there may be work. They never carry truth; a lost one costs time, never work."""
 
 import os
+import threading
 from collections.abc import Collection
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -11,24 +12,34 @@ from django.db import connections, transaction
 from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings
-from django_jobchains.notifications.base import (
+from django_jobchains.notifications.base import Notifier, NullNotifier
+from django_jobchains.notifications.hints import (
     EVERY,
+    KINDS,
     Hint,
-    Listener,
-    Notifier,
-    NullNotifier,
+    HintKind,
     chain_finished,
+    decode,
+    encode,
     job_scheduled,
     ownership_lost,
 )
+from django_jobchains.notifications.listening import ListeningThread
+from django_jobchains.notifications.subscribing import Listener, Subscribers
 
 __all__ = (
     "EVERY",
+    "KINDS",
     "Hint",
+    "HintKind",
     "Listener",
+    "ListeningThread",
     "Notifier",
     "NullNotifier",
+    "Subscribers",
     "chain_finished",
+    "decode",
+    "encode",
     "get_notifier",
     "job_scheduled",
     "ownership_lost",
@@ -51,13 +62,20 @@ def publish_after_commit(using: str, hints: Collection[Hint]) -> None:
         transaction.on_commit(partial(get_notifier(using).publish, hints), using=using, robust=True)
 
 
+_notifiers: dict[str, Notifier] = {}
+_lock = threading.Lock()
+
+
 def get_notifier(using: str) -> Notifier:
     """The notifier of a database alias, as ``JOBCHAINS["NOTIFIER"]`` says, or the one made for its vendor."""
-    return _notifier(using)
+    notifier = _notifiers.get(using)
+    if notifier is None:
+        with _lock:
+            notifier = _notifiers.get(using) or _notifiers.setdefault(using, _made(using))
+    return notifier
 
 
-@lru_cache(maxsize=32)
-def _notifier(using: str) -> Notifier:
+def _made(using: str) -> Notifier:
     given: dict[str, Any] = dict(get_settings().NOTIFIER)
     path = given.pop("BACKEND", None) or _BY_VENDOR.get(connections[using].vendor)
     options = given.pop("OPTIONS", {})
@@ -74,9 +92,19 @@ def _notifier(using: str) -> Notifier:
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
-    if setting in ("JOBCHAINS", "DATABASES"):
-        _notifier.cache_clear()
+    if setting in ("JOBCHAINS", "DATABASES", "CACHES"):
+        before = list(_notifiers.values())
+        _notifiers.clear()
+        for notifier in before:
+            notifier.close()
+
+
+def _forget_after_fork() -> None:
+    """What the parent has open is the parent's."""
+    global _lock
+    _lock = threading.Lock()
+    _notifiers.clear()
 
 
 setting_changed.connect(_forget)
-os.register_at_fork(after_in_child=_notifier.cache_clear)
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,100 +1,97 @@
-"""The contract of a notifier: publish hints, listen for hints."""
+"""The contract of a notifier: publish hints, listen for them, share jobs out among those who hear, close."""
 
-import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from logging import getLogger
-from typing import Literal
-from uuid import UUID
+
+from django_jobchains.notifications.hints import KINDS, Hint, HintKind
+from django_jobchains.notifications.merging import Merger
+from django_jobchains.notifications.subscribing import Listener, Subscribers
+from django_jobchains.texts import describe
 
 logger = getLogger("django_jobchains")
 
-HintKind = Literal["job_scheduled", "chain_finished", "ownership_lost"]
-
-#: The subject of a hint that is about any of its kind: "look for yourself".
-EVERY = "*"
-
-#: A process sends one hint of a kind and subject in this time and leaves out the others. Whoever is woken looks again
-#: after twice the time, and so sees what was committed meanwhile: merged without a thread and without a late sender.
-MERGE_SECONDS = 0.005
-LOOK_AGAIN_SECONDS = 2 * MERGE_SECONDS
-
-#: Kept in memory to leave hints out; beyond it they are simply sent.
-_REMEMBERED = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Hint:
-    """``subject``: the type of ``job_scheduled``, the chain of ``chain_finished``, the job of ``ownership_lost``."""
-
-    kind: HintKind
-    subject: str
-
-
-def job_scheduled(type_name: str) -> Hint:
-    return Hint("job_scheduled", type_name)
-
-
-def chain_finished(chain_id: UUID | str) -> Hint:
-    return Hint("chain_finished", str(chain_id))
-
-
-def ownership_lost(job_id: UUID | str) -> Hint:
-    return Hint("ownership_lost", str(job_id))
-
-
-#: Said when it is not known what was missed.
-LOOK = (job_scheduled(EVERY), chain_finished(EVERY), ownership_lost(EVERY))
-
-
-class Listener:
-    """Calls back for each hint until it is closed."""
-
-    def close(self) -> None:
-        """Stops the callbacks; frees threads and connections within a second or two."""
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether hints can arrive; False asks the worker's health to turn red, not its work to stop."""
-        return True
+#: While sending fails, it is said once in this time.
+WARN_SECONDS = 10.0
 
 
 class Notifier:
-    """Sends hints between processes. A subclass says how in ``send`` and ``listen``; both may lose any of them."""
+    """Sends hints between processes. A subclass says how in ``send`` and ``connect``; both may lose any of them.
+
+    ``using``: the alias of the database whose jobs the hints are about. Options of ``JOBCHAINS["NOTIFIER"]`` are
+    further keyword arguments. Its methods are called from any thread.
+    """
 
     #: False: whoever waits has to poll.
     carries_hints = True
 
     def __init__(self, using: str) -> None:
         self.using = using
-        self._lock = threading.Lock()
-        self._sent: dict[Hint, float] = {}
+        self._merger = Merger()
+        self._subscribers = Subscribers(self.connect)
+        self._warn_at = 0.0
+        self._failures = 0
 
-    def publish(self, hints: Collection[Hint]) -> None:
-        """Sends the hints this process has not just sent. Never raises: a failed wake-up undoes no finished job."""
-        if fresh := self._fresh(hints):
-            try:
-                self.send(fresh)
-            except Exception as error:
-                logger.warning("Wake-ups were not sent; workers find the jobs at their next poll: %s", error)
+    # What a subclass says
 
     def send(self, hints: Collection[Hint]) -> None:
         """Hands the hints over, in few and short steps: an enqueue waits for it."""
 
-    def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
-        """Starts calling ``on_hint`` from a thread of the notifier's own. After each (re)connection it passes
-        ``LOOK``: subscribe, then look."""
+    def connect(self, subscribers: Subscribers) -> Listener:
+        """Starts to listen; one listener serves all who listen in this process.
+
+        It calls ``subscribers(hint)`` for the hints it hears, of ``subscribers.kinds`` at least, which may change
+        meanwhile. After each (re)connection it calls ``subscribers.look(kinds)``: subscribe, then look. It does not
+        wait until it is connected. ``ListeningThread`` is one to start from.
+        """
         return Listener()
 
-    def _fresh(self, hints: Collection[Hint]) -> list[Hint]:
+    def take(self, hint: Hint, most: int, group: str) -> int | None:
+        """The wake budget: how many of the ``hint.count`` jobs of a hint the caller is to look for, at most ``most``.
+
+        All who ask with one ``hint.id`` and ``group`` together get ``hint.count``: workers of one group could each run
+        any of these jobs. Asked from the thread that calls ``subscribers``. None: not known, as ever when in doubt;
+        the caller looks then. Never raises.
+        """
+        return None
+
+    def close(self) -> None:
+        """Gives back what sending holds; it may be used again. Listeners are closed by whoever listens."""
+
+    def unprotected(self) -> str | None:
+        """How the server is open to anybody who reaches it, for the deployment check; None: it is not.
+
+        Of the settings alone: it does not connect.
+        """
+        return None
+
+    # What callers use
+
+    def publish(self, hints: Collection[Hint]) -> None:
+        """Sends the hints this process has not just sent. Never raises: a failed wake-up undoes no finished job."""
+        if fresh := self._merger.fresh(hints):
+            try:
+                self.send(fresh)
+            except Exception as error:
+                self._warn(error)
+            else:
+                self._failures = 0
+
+    def listen(self, on_hint: Callable[[Hint], None], kinds: Collection[HintKind] = KINDS) -> Listener:
+        """Calls ``on_hint`` for each hint of these kinds, from a thread of the notifier's own, until it is closed.
+
+        Whenever hints may have been missed, and first of all, it is called with one of each kind whose subject is
+        ``EVERY``.
+        """
+        return self._subscribers.add(on_hint, kinds)
+
+    def _warn(self, error: Exception) -> None:
+        self._failures += 1
         now = time.monotonic()
-        with self._lock:
-            fresh = [hint for hint in hints if now - self._sent.get(hint, -1.0) >= MERGE_SECONDS]
-            if len(self._sent) > _REMEMBERED:
-                self._sent.clear()
-            self._sent.update(dict.fromkeys(fresh, now))
-        return fresh
+        if self._failures == 1 or now >= self._warn_at:
+            self._warn_at = now + WARN_SECONDS
+            text = "Wake-ups were not sent (%d times in a row); workers find the jobs at their next poll: %s"
+            logger.warning(text, self._failures, describe(error))
 
 
 class NullNotifier(Notifier):

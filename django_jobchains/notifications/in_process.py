@@ -3,18 +3,22 @@
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from django_jobchains.notifications.base import LOOK, Hint, Listener, Notifier
+from django_jobchains.notifications.base import Notifier
+from django_jobchains.notifications.budgets import Budgets
+from django_jobchains.notifications.hints import Hint
+from django_jobchains.notifications.subscribing import Listener, Subscribers
 
 _lock = threading.Lock()
-_callbacks: dict[str, list[Callable[[Hint], None]]] = defaultdict(list)
+_listening: dict[str, list[Subscribers]] = defaultdict(list)
+_budgets = Budgets()
 
 
 def _forget_after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-    _callbacks.clear()
+    global _lock, _budgets
+    _lock, _budgets = threading.Lock(), Budgets()
+    _listening.clear()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
@@ -23,23 +27,25 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 class InProcessNotifier(Notifier):
     def send(self, hints: Collection[Hint]) -> None:
         with _lock:
-            callbacks = list(_callbacks[self.using])
+            listening = list(_listening[self.using])
         for hint in hints:
-            for on_hint in callbacks:
-                on_hint(hint)
+            for subscribers in listening:
+                subscribers(hint)
 
-    def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
-        return _InProcessListener(self.using, on_hint)
+    def connect(self, subscribers: Subscribers) -> Listener:
+        return _InProcessListener(self.using, subscribers)
+
+    def take(self, hint: Hint, most: int, group: str) -> int | None:
+        return _budgets.take(hint, most, group)
 
 
 class _InProcessListener(Listener):
-    def __init__(self, using: str, on_hint: Callable[[Hint], None]) -> None:
-        self._using, self._on_hint = using, on_hint
+    def __init__(self, using: str, subscribers: Subscribers) -> None:
+        self._using, self._subscribers = using, subscribers
         with _lock:
-            _callbacks[using].append(on_hint)
-        for hint in LOOK:
-            on_hint(hint)
+            _listening[using].append(subscribers)
+        subscribers.look(self.kinds)
 
     def close(self) -> None:
         with _lock:
-            _callbacks[self._using].remove(self._on_hint)
+            _listening[self._using].remove(self._subscribers)

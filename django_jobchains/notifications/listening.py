@@ -2,10 +2,9 @@
 
 import random
 import threading
-from collections.abc import Callable
 from logging import getLogger
 
-from django_jobchains.notifications.base import LOOK, Hint, Listener
+from django_jobchains.notifications.subscribing import Listener, Subscribers
 from django_jobchains.texts import describe
 
 logger = getLogger("django_jobchains")
@@ -16,10 +15,14 @@ CLOSE_SECONDS = 0.5
 
 
 class ListeningThread(Listener):
-    """Runs ``watch`` again and again: a subclass connects there, calls ``connected`` and passes hints until closed."""
+    """Runs ``watch`` again and again: a subclass connects there, calls ``connected`` and passes hints until closed.
 
-    def __init__(self, name: str, on_hint: Callable[[Hint], None]) -> None:
-        self.on_hint = on_hint
+    Where each kind of hint is subscribed to by itself, it sets ``kinds`` to those that are, and follows
+    ``subscribers.kinds``.
+    """
+
+    def __init__(self, name: str, subscribers: Subscribers) -> None:
+        self.subscribers = subscribers
         self.closing = threading.Event()
         self._connected = threading.Event()
         self._failures = 0
@@ -33,11 +36,7 @@ class ListeningThread(Listener):
         """Subscribed: from now on hints arrive, and what was committed before is looked for."""
         self._failures = 0
         self._connected.set()
-        self.look()
-
-    def look(self) -> None:
-        for hint in LOOK:
-            self.on_hint(hint)
+        self.subscribers.look(self.kinds)
 
     @property
     def is_alive(self) -> bool:
@@ -52,7 +51,8 @@ class ListeningThread(Listener):
 
     def close(self) -> None:
         self.closing.set()
-        self._thread.join(CLOSE_SECONDS)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
         while not self.closing.is_set():

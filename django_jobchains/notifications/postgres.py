@@ -1,21 +1,28 @@
 """LISTEN/NOTIFY. A NOTIFY never travels in the user's transaction: its commit would take a database-wide lock."""
 
-import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from psycopg import pq
 
+from django_jobchains import libpq
 from django_jobchains.network import NETWORK_OPTIONS
-from django_jobchains.notifications.base import EVERY, Hint, Listener, Notifier, logger
+from django_jobchains.notifications.base import Notifier, logger
+from django_jobchains.notifications.hints import EVERY, Hint, HintKind, decode, encode
 from django_jobchains.notifications.listening import ListeningThread
-from django_jobchains.own_statements import own
+from django_jobchains.notifications.subscribing import Listener, Subscribers
 
-CHANNEL = "django_jobchains"
+#: Each kind has its own: a worker hears of no chain that ended, whoever waits for one of no job that is due.
+CHANNELS: dict[HintKind, str] = {
+    "job_scheduled": "django_jobchains_scheduled",
+    "chain_finished": "django_jobchains_finished",
+    "ownership_lost": "django_jobchains_lost",
+}
 #: More subjects than this in one transaction are sent as one "look for yourself".
 MOST_HINTS = 50
 #: A listener that heard nothing for so long asks the server whether it still listens.
@@ -27,10 +34,7 @@ PROOF_SECONDS = 5.0
 #: Before a listener that is deaf tries again: a pooler will not go away by itself.
 DEAF_SECONDS = 60.0
 
-_CODES = {"job_scheduled": "j", "chain_finished": "c", "ownership_lost": "o"}
-_KINDS: dict[str, Any] = {code: kind for kind, code in _CODES.items()}
-#: No hint: nobody but the listener that said it takes notice.
-_PROOF = "p"
+_KINDS = {channel: kind for kind, channel in CHANNELS.items()}
 _DEAF = (
     "what is notified does not arrive at database {!r}, though LISTEN works. Is there a transaction pooler in between? "
     "Name an alias that reaches the same database without it, JOBCHAINS['NOTIFIER'] = {{'OPTIONS': {{'listen_using': "
@@ -58,30 +62,36 @@ class PostgresNotifier(Notifier):
         #: Whether a hint was seen to arrive; it need not be shown again at each reconnect.
         self.is_proven = False
 
-    @own
     def send(self, hints: Collection[Hint]) -> None:
         if len(hints) > MOST_HINTS:
             hints = {Hint(hint.kind, EVERY) for hint in hints}
-        self.notify([f"{_CODES[hint.kind]}:{hint.subject}" for hint in hints])
+        self.notify([(CHANNELS[hint.kind], encode(hint)) for hint in hints])
 
-    def notify(self, payloads: Sequence[str]) -> None:
-        with connections[self.using].cursor() as cursor:
-            cursor.execute(
-                "SELECT pg_notify(%s, value) FROM json_array_elements_text(%s::json)", [CHANNEL, json.dumps(payloads)]
-            )
+    def notify(self, texts: Collection[tuple[str, str]]) -> None:
+        """Sends texts, each on a channel, in one round trip: every enqueue waits for it, so without a cursor."""
+        connection = connections[self.using]
+        connection.ensure_connection()
+        raw: psycopg.Connection[Any] = connection.connection
+        escape = pq.Escaping(raw.pgconn).escape_literal
+        statements = [f"NOTIFY {channel}, {bytes(escape(text.encode())).decode()}" for channel, text in texts]
+        with connection.wrap_database_errors:
+            libpq.execute(raw, "; ".join(statements))
 
-    def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
-        return PostgresListener(self, on_hint)
+    def connect(self, subscribers: Subscribers) -> Listener:
+        return PostgresListener(self, subscribers)
 
 
 class PostgresListener(ListeningThread):
-    def __init__(self, notifier: PostgresNotifier, on_hint: Callable[[Hint], None]) -> None:
+    kinds = frozenset()
+
+    def __init__(self, notifier: PostgresNotifier, subscribers: Subscribers) -> None:
         self._notifier = notifier
-        super().__init__(f"jobchains-listener-{notifier.using}", on_hint)
+        super().__init__(f"jobchains-listener-{notifier.using}", subscribers)
 
     def watch(self) -> None:
+        self.kinds = frozenset()
         with psycopg.connect(**_parameters(self._notifier.listen_using), autocommit=True) as connection:
-            connection.execute(f"LISTEN {CHANNEL}")
+            self._subscribe(connection)
             if not self._notifier.is_proven:
                 self._prove(connection)
             self.connected()
@@ -89,17 +99,26 @@ class PostgresListener(ListeningThread):
             while not self.closing.is_set():
                 for notification in list(connection.notifies(timeout=TICK_SECONDS, stop_after=1)):
                     heard_at = time.monotonic()
-                    self._pass_on(notification.payload)
+                    self._pass_on(notification)
+                self.subscribers.look(self._subscribe(connection))
                 if time.monotonic() - heard_at >= PROBE_SECONDS:
-                    _probe(connection)
+                    _probe(connection, self.kinds)
                     heard_at = time.monotonic()
 
+    def _subscribe(self, connection: "psycopg.Connection[Any]") -> frozenset[HintKind]:
+        """Listens to what is wanted now; returns what is new of it."""
+        wanted, known = self.subscribers.kinds, self.kinds
+        for kind in sorted(wanted ^ known):
+            connection.execute(f"{'LISTEN' if kind in wanted else 'UNLISTEN'} {CHANNELS[kind]}")
+        self.kinds = wanted
+        return wanted - known
+
     def _prove(self, connection: "psycopg.Connection[Any]") -> None:
-        """Says something where all others do, and waits until it arrives here. What else arrives may be dropped: after
-        it everybody looks."""
-        payload = f"{_PROOF}:{uuid4()}"
+        """Says something where all others do, and waits until it arrives here; nobody else takes it for a hint. What
+        else arrives may be dropped: after it everybody looks."""
+        proof = str(uuid4())
         try:
-            self._say(payload)
+            self._say([(CHANNELS[kind], proof) for kind in self.kinds])
         except Exception as error:  # no connection is left, perhaps: no reason not to listen
             logger.info("Whether wake-ups arrive is seen at the next connection, now it could not be: %s", error)
             return
@@ -108,28 +127,27 @@ class PostgresListener(ListeningThread):
             if time.monotonic() >= until:
                 raise Deaf(_DEAF.format(self._notifier.listen_using))
             heard = [notification.payload for notification in connection.notifies(timeout=TICK_SECONDS, stop_after=1)]
-            self._notifier.is_proven = payload in heard
+            self._notifier.is_proven = proof in heard
 
-    def _say(self, payload: str) -> None:
+    def _say(self, texts: Collection[tuple[str, str]]) -> None:
         """On a connection of this thread's own: a session is always told what it says itself, also by a pooler."""
         try:
-            self._notifier.notify([payload])
+            self._notifier.notify(texts)
         finally:
             connections[self._notifier.using].close()
 
     def seconds_after(self, error: BaseException) -> float | None:
         return DEAF_SECONDS if isinstance(error, Deaf) else None
 
-    def _pass_on(self, payload: str) -> None:
-        """Anybody with a database login may write to the channel: what is not a hint of ours is dropped."""
-        code, _, subject = payload.partition(":")
-        if code in _KINDS and subject:
-            self.on_hint(Hint(_KINDS[code], subject))
+    def _pass_on(self, notification: psycopg.Notify) -> None:
+        """Anybody with a database login may write to a channel: what is no hint of ours is dropped."""
+        if hint := decode(_KINDS[notification.channel], notification.payload):
+            self.subscribers(hint)
 
 
-def _probe(connection: "psycopg.Connection[Any]") -> None:
-    row = connection.execute("SELECT %s IN (SELECT pg_listening_channels())", [CHANNEL]).fetchone()
-    if not row or not row[0]:
+def _probe(connection: "psycopg.Connection[Any]", kinds: Collection[HintKind]) -> None:
+    rows = connection.execute("SELECT pg_listening_channels()").fetchall()
+    if {CHANNELS[kind] for kind in kinds} - {channel for (channel,) in rows}:
         raise psycopg.OperationalError("the session no longer listens (is there a transaction pooler in between?)")
 
 

@@ -1,12 +1,11 @@
 """Wake-ups without a server: ``PRAGMA data_version`` changes when another connection commits to the file."""
 
-from collections.abc import Callable
-
 from django.db import connections
 from django.db.backends.utils import CursorWrapper
 
-from django_jobchains.notifications.base import Hint, Listener, Notifier
+from django_jobchains.notifications.base import Notifier
 from django_jobchains.notifications.listening import ListeningThread
+from django_jobchains.notifications.subscribing import Listener, Subscribers
 
 #: Between looks. One costs a few microseconds.
 LOOK_SECONDS = 0.02
@@ -15,14 +14,14 @@ LOOK_SECONDS = 0.02
 class SqliteNotifier(Notifier):
     """Sends nothing: the commit itself is the hint."""
 
-    def listen(self, on_hint: Callable[[Hint], None]) -> Listener:
-        return SqliteListener(self.using, on_hint)
+    def connect(self, subscribers: Subscribers) -> Listener:
+        return SqliteListener(self.using, subscribers)
 
 
 class SqliteListener(ListeningThread):
-    def __init__(self, using: str, on_hint: Callable[[Hint], None]) -> None:
+    def __init__(self, using: str, subscribers: Subscribers) -> None:
         self._using = using
-        super().__init__(f"jobchains-listener-{using}", on_hint)
+        super().__init__(f"jobchains-listener-{using}", subscribers)
 
     def watch(self) -> None:
         connection = connections[self._using]
@@ -33,7 +32,7 @@ class SqliteListener(ListeningThread):
                 while not self.closing.wait(LOOK_SECONDS):
                     if (version := _data_version(cursor)) != last:
                         last = version
-                        self.look()
+                        self.subscribers.look(self.kinds)
         finally:
             connection.close()
 

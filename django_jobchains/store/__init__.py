@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings
 from django_jobchains.store.base import Store
@@ -53,12 +54,30 @@ __all__ = (
 
 
 def get_store(using: str | None = None) -> Store:
-    """The store of a database alias; None is ``JOBCHAINS["DATABASE"]``."""
-    return _store(using or get_settings().DATABASE)
+    """The store of a database alias; None is ``JOBCHAINS["DATABASE"]``.
+
+    It is made for the vendor, or the class that ``JOBCHAINS["STORE"]`` names. Raises ``ImproperlyConfigured``.
+    """
+    settings = get_settings()
+    return _store(using or settings.DATABASE, settings.STORE)
 
 
 @lru_cache(maxsize=32)
-def _store(using: str) -> Store:
+def _store(using: str, path: str | None) -> Store:
+    return _of_vendor(using) if path is None else _given(path, using)
+
+
+def _given(path: str, using: str) -> Store:
+    try:
+        store = import_string(path)(using)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ImproperlyConfigured(f"JOBCHAINS['STORE']: {path} cannot be used: {error}") from error
+    if not isinstance(store, Store):
+        raise ImproperlyConfigured(f"JOBCHAINS['STORE']: {path} is no subclass of django_jobchains.store.Store.")
+    return store
+
+
+def _of_vendor(using: str) -> Store:
     vendor = connections[using].vendor
     if vendor == "postgresql":
         try:
@@ -70,4 +89,7 @@ def _store(using: str) -> Store:
         from django_jobchains.store.sqlite import SQLiteStore
 
         return SQLiteStore(using)
-    raise ImproperlyConfigured(f"django_jobchains keeps jobs in PostgreSQL or SQLite; {using!r} is {vendor}.")
+    raise ImproperlyConfigured(
+        f"django_jobchains keeps jobs in PostgreSQL or SQLite; {using!r} is {vendor}. "
+        "Another database needs a store of its own, JOBCHAINS['STORE']."
+    )

@@ -282,7 +282,7 @@ class Store(Pruning, QueueStates, Presence, Counting):
     def _settle_ended(self, written: "Sequence[_Written]", effects: Effects) -> None:
         ended = [row.chain_id for row in written if row.status in ("failed", "cancelled")]
         self._settle(ended, effects)
-        effects.due_types.update(row.type_name for row in written if row.status == "pending")
+        effects.add_scheduled(row.type_name for row in written if row.status == "pending")
 
     def _record_failures(self, kind: str, error: str, traceback: str) -> str:
         return (

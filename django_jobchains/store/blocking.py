@@ -134,11 +134,12 @@ class Blocking(Tails):
         rows = self._fetch(
             f"UPDATE {self.job} AS job SET status = 'pending', run_at = {self._latest('job.run_at', 'clock.now')} "
             f"FROM {self.clock} WHERE job.id {self._any(self._ids_sql)} AND job.status || '' = 'blocked' "
-            f"AND NOT {self._has_open_link} RETURNING id, type_name",
+            f"AND NOT {self._has_open_link} RETURNING id, type_name, run_at <= (SELECT now FROM {self.clock})",
             [ids_json(job_ids)],
         )
-        effects.due_types.update(type_name for _, type_name in rows)
-        return [self._id(id_) for id_, _ in rows]
+        effects.add_due(type_name for _, type_name, is_due in rows if is_due)
+        effects.add_scheduled(type_name for _, type_name, is_due in rows if not is_due)
+        return [self._id(id_) for id_, _, _ in rows]
 
     @property
     def _has_open_link(self) -> str:

@@ -9,7 +9,7 @@ from django.db import IntegrityError
 
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.store.blocking import Blocking
-from django_jobchains.store.errors import is_duplicate, retried
+from django_jobchains.store.errors import retried
 from django_jobchains.store.rows import CreatedJob, Effects, NewJob
 
 #: Kept in one statement, so that JSON parameters stay small. More are split.
@@ -23,6 +23,10 @@ _COLUMNS = (
 
 #: What most jobs leave as the table has it: 0 or NULL.
 _RARE = ("priority", "delay_seconds", "max_attempts", "lease_number", "context", "deduplication_key")
+#: With one of these a row says when its job is due,
+_PLANNED = {"run_at", "delay_seconds"}
+#: and with one of these, that it may not be due yet.
+_NOT_YET = _PLANNED | {"status"}
 
 
 class Creating(Blocking):
@@ -62,10 +66,11 @@ class Creating(Blocking):
         try:
             inserted = self._fetch(self._insert_sql, [json.dumps(rows)])
         except IntegrityError as error:
-            if not is_duplicate(error):
+            if not self._is_duplicate(error):
                 raise
             raise DuplicateJobId([job.id for job in jobs] if len(jobs) == 1 else []) from error
-        effects.due_types.update(row["type_name"] for row in rows if "status" not in row)
+        effects.add_due(row["type_name"] for row in rows if not _NOT_YET & row.keys())
+        effects.add_scheduled(row["type_name"] for row in rows if _PLANNED & row.keys() and "status" not in row)
         created_at = self._time(inserted[0][0])  # one clock for all
         return [CreatedJob(job.id, created_at) for job in jobs]
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.models import FailedAttempt, Job, JobBlocker, QueueState, WorkerPresence
@@ -56,6 +56,14 @@ class Dialect(ABC):
         time = self._after(self._clock, str(self.ahead_seconds)) if self.ahead_seconds else self._clock
         # A sub-select of its own: it is read once, also by a plan that looks at the clock again for each row.
         return f"(SELECT (SELECT {time}) AS now) AS clock"
+
+    @abstractmethod
+    def _is_conflict(self, error: OperationalError) -> bool:
+        """Whether trying the same transaction again may succeed at once."""
+
+    @abstractmethod
+    def _is_duplicate(self, error: IntegrityError) -> bool:
+        """Whether it is a row with a key that exists."""
 
     @abstractmethod
     def _rows(self, columns: str, name: str = "d") -> str:

@@ -10,7 +10,8 @@ from typing import Any
 import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
-from psycopg.errors import error_from_result
+
+from django_jobchains import libpq
 
 #: Prepared statements of a connection. They change with the age of their plans.
 MOST_PREPARED = 20
@@ -20,7 +21,6 @@ class Direct:
     """One connection, as attempts use it."""
 
     def __init__(self, raw: "psycopg.Connection[Any]") -> None:
-        self._pgconn = raw.pgconn
         self._names: dict[str, bytes] = {}
         self._prepared = 0
         #: The outermost ``atomic`` of the attempt at hand.
@@ -34,39 +34,30 @@ class Direct:
 
         psycopg sends no other BEGIN: it looks whether one is open.
         """
-        rows = self._rows(raw, self._pgconn.exec_(f"BEGIN; {select}".encode()))
+        rows = _rows(raw, libpq.execute(raw, f"BEGIN; {select}"))
         self.transaction = transaction
         return rows
 
     def fetch(self, raw: "psycopg.Connection[Any]", sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         """A statement of that transaction, prepared once."""
-        name = self._names.get(sql) or self._prepare(sql)
-        return self._rows(raw, self._pgconn.exec_prepared(name, [_text(param) for param in params]))
+        name = self._names.get(sql) or self._prepare(raw, sql)
+        return _rows(raw, libpq.checked(raw, raw.pgconn.exec_prepared(name, [_text(param) for param in params])))
 
-    def _prepare(self, sql: str) -> bytes:
+    def _prepare(self, raw: "psycopg.Connection[Any]", sql: str) -> bytes:
         if len(self._names) >= MOST_PREPARED:
             oldest = next(iter(self._names))
-            self._checked(self._pgconn.exec_(b"DEALLOCATE %b" % self._names.pop(oldest)))
+            libpq.execute(raw, f"DEALLOCATE {self._names.pop(oldest).decode()}")
         self._prepared += 1
         name = b"jobchains_%d" % self._prepared
-        self._checked(self._pgconn.prepare(name, _numbered(sql).encode()))
+        libpq.checked(raw, raw.pgconn.prepare(name, _numbered(sql).encode()))
         self._names[sql] = name
         return name
 
-    def _rows(self, raw: "psycopg.Connection[Any]", result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
-        self._checked(result)
-        rows = Transformer(raw)
-        rows.set_pgresult(result)
-        return rows.load_rows(0, result.ntuples, tuple)
 
-    def _checked(self, result: pq.abc.PGresult) -> None:
-        if result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
-            return
-        if not result.error_field(pq.DiagnosticField.SQLSTATE):  # not the server's: the connection was lost
-            # The result says only that; the connection also what the server had said before, that nobody had read.
-            message = self._pgconn.error_message or result.error_message
-            raise psycopg.OperationalError(message.decode(errors="replace").strip())
-        raise error_from_result(result)
+def _rows(raw: "psycopg.Connection[Any]", result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
+    rows = Transformer(raw)
+    rows.set_pgresult(result)
+    return rows.load_rows(0, result.ntuples, tuple)
 
 
 def is_possible(raw: "psycopg.Connection[Any]") -> bool:

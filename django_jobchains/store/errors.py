@@ -6,14 +6,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from django.db import IntegrityError, OperationalError
+from django.db import OperationalError
 
 TRIES = 8
 #: Before the second try, at most; twice as much before each of the next, so that a pile of conflicts falls apart.
 FIRST_WAIT_SECONDS = 0.02
-#: serialization_failure, deadlock_detected
-_CONFLICTS = ("40001", "40P01")
-_UNIQUE_VIOLATION = "23505"
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -29,22 +26,12 @@ def retried(method: Callable[Concatenate[Self, Params], Result]) -> Callable[Con
             try:
                 return method(store, *args, **kwargs)
             except OperationalError as error:
-                if tried == TRIES - 1 or store.connection.in_atomic_block or not is_conflict(error):
+                if tried == TRIES - 1 or store.connection.in_atomic_block or not store._is_conflict(error):
                     raise
                 time.sleep(random.uniform(0.005, FIRST_WAIT_SECONDS * 2**tried))  # noqa: S311 - jitter
         raise AssertionError("unreachable")
 
     return run
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Whether trying the same transaction again may succeed at once."""
-    return sqlstate(error) in _CONFLICTS or "database is locked" in str(error)
-
-
-def is_duplicate(error: IntegrityError) -> bool:
-    """Whether it is a row with a key that exists."""
-    return sqlstate(error) == _UNIQUE_VIOLATION or "UNIQUE constraint failed" in str(error)
 
 
 def sqlstate(error: BaseException) -> str | None:

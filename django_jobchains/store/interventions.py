@@ -93,7 +93,7 @@ class Interventions(Creating):
                 "RETURNING id, type_name",
                 [ids_json(job_ids)],
             )
-        effects.due_types.update(type_name for _, type_name in rows)
+        effects.add_scheduled(type_name for _, type_name in rows)
         return {self._id(id_) for id_, _ in rows}
 
     @retried
@@ -110,7 +110,7 @@ class Interventions(Creating):
                 f"WHERE job.id {self._any(self._ids_sql)} RETURNING type_name",
                 [run_at and self._time_text(run_at), delay_seconds, ids_json(job_ids)],
             )
-        effects.due_types.update(type_name for (type_name,) in rows)
+        effects.add_scheduled(type_name for (type_name,) in rows)
 
     def _lock_known(self, job_ids: Collection[UUID]) -> dict[UUID, str]:
         statuses = self._lock_jobs(job_ids)

@@ -11,18 +11,22 @@ from weakref import WeakKeyDictionary
 from zlib import crc32
 
 import psycopg
-from django.db import NotSupportedError
+from django.db import IntegrityError, NotSupportedError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.own_statements import indifferent, own
 from django_jobchains.store.base import Store
 from django_jobchains.store.counting import Activity
 from django_jobchains.store.direct import Direct, is_possible
+from django_jobchains.store.errors import sqlstate
 
 #: A prepared statement's plan is used no longer than this,
 PLAN_SECONDS = 30
 #: and not again after it took so long once.
 SLOW_SECONDS = 0.1
+#: serialization_failure, deadlock_detected
+CONFLICTS = ("40001", "40P01")
+UNIQUE_VIOLATION = "23505"
 #: The advisory locks of deduplication keys: their class, and how many there are.
 KEY_LOCK = 0x6A6F6273
 KEY_LOCKS = 1024
@@ -51,6 +55,12 @@ class PostgreSQLStore(Store):
     _beginning = "'-infinity'::timestamptz"
     _isolation = "current_setting('transaction_isolation')"
     _slow_statements = 0
+
+    def _is_conflict(self, error: OperationalError) -> bool:
+        return sqlstate(error) in CONFLICTS
+
+    def _is_duplicate(self, error: IntegrityError) -> bool:
+        return sqlstate(error) == UNIQUE_VIOLATION
 
     def __init__(self, using: str) -> None:
         super().__init__(using)

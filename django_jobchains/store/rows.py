@@ -1,6 +1,7 @@
 """The rows that go into and come out of the store. Values are JSON texts; times are aware."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -58,15 +59,35 @@ class Effects:
 
     #: Types of which a job may be due, or have a due date that is new.
     due_types: set[str] = field(default_factory=set)
+    #: How many jobs of a type became due; those of which more is to be known are not in it.
+    due_counts: dict[str, int] = field(default_factory=dict, compare=False)
     #: Chains that ended, or are gone.
     finished_chains: set[UUID] = field(default_factory=set)
     #: Running jobs whose attempts have to stop.
     stopped_jobs: set[UUID] = field(default_factory=set)
 
     def add(self, other: "Effects") -> None:
-        self.due_types |= other.due_types
+        for name in other.due_types:
+            self._add_type(name, other.due_counts.get(name))
         self.finished_chains |= other.finished_chains
         self.stopped_jobs |= other.stopped_jobs
+
+    def add_due(self, type_names: Iterable[str]) -> None:
+        """The type of each job that became due."""
+        for name, count in Counter(type_names).items():
+            self._add_type(name, count)
+
+    def add_scheduled(self, type_names: Iterable[str]) -> None:
+        """The types of jobs that are due some time."""
+        for name in type_names:
+            self._add_type(name, None)
+
+    def _add_type(self, name: str, count: int | None) -> None:
+        if count is None:
+            self.due_counts.pop(name, None)
+        elif name in self.due_counts or name not in self.due_types:
+            self.due_counts[name] = self.due_counts.get(name, 0) + count
+        self.due_types.add(name)
 
 
 class ClaimedJob(NamedTuple):

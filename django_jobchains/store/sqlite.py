@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from django.db import IntegrityError, OperationalError
+
 from django_jobchains.store.base import Store
 
 _FORMAT = "'%%Y-%%m-%%d %%H:%%M:%%f000'"
@@ -24,6 +26,12 @@ _IS_QUEUE_SERVED = (
 class SQLiteStore(Store):
     _now = _clock = f"strftime({_FORMAT}, 'now')"
     json_cast = ""
+
+    def _is_conflict(self, error: OperationalError) -> bool:
+        return "database is locked" in str(error)
+
+    def _is_duplicate(self, error: IntegrityError) -> bool:
+        return "UNIQUE constraint failed" in str(error)
 
     def prepare_for_workers(self) -> None:
         """Turns the write-ahead log on, for good: with a rollback journal readers and writers wait for each other."""

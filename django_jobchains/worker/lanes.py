@@ -61,3 +61,7 @@ class Lane:
         if self.batch_limit is None:
             return self.place.room()
         return self.batch_limit if self.place.free() else 0
+
+    def free(self) -> int:
+        """How many jobs could start at once."""
+        return self.place.free() * (self.batch_limit or 1)

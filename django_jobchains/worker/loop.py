@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from django_jobchains.announcing import announce
 from django_jobchains.attempts import not_started
@@ -48,12 +48,17 @@ class ClaimLoop:
         self._leases = leases
         #: Turned after each look, so that none always comes first.
         self._lanes = deque(lanes)
+        self._lane_of = {name: lane for lane in lanes for name in lane.leases}
         self._places = {id(lane.place): lane.place for lane in lanes}.values()
         self._completer = completer
         self._wake = wake
         self._poll_seconds = poll_seconds
         self._left = max_jobs
         self._retires = self._is_closed = False
+        #: Claimed, not started, and to be handed back.
+        self._unwanted: list[HeldLease] = []
+        #: The types of the jobs that were claimed last.
+        self._found: list[str] = []
         #: Jobs so far.
         self.claimed = 0
         #: Set when nothing was due and nothing ran; cleared when a job is claimed.
@@ -67,15 +72,18 @@ class ClaimLoop:
         self._hand_back_waiting()
         lanes = [lane for lane in self._lanes if self._room(lane)]
         if not lanes:
+            if self._wake.leaves_some_alone():
+                self._tell_others()
             self._wait_for_room()
             return
         was_quiet = self._is_quiet()
         found, is_full = self._fill(lanes)
-        self._wake.looked(found=found)
+        self._found = found or self._found
+        self._wake.looked(found=bool(found), is_full=is_full)
         if not found and was_quiet:
             self.idle.set()
         if not is_full:
-            self._wait([lane for lane in lanes if self._room(lane)], found=found)
+            self._wait([lane for lane in lanes if self._room(lane)], found=bool(found))
 
     def close(self) -> None:
         """From any thread: what is claimed from now on is handed back, for nobody runs it."""
@@ -87,6 +95,11 @@ class ClaimLoop:
         self._retires = True
         self._wake.set()
 
+    def free(self, type_name: str) -> int:
+        """From any thread: how many more jobs of a type could start now."""
+        lane = self._lane_of[type_name]
+        return min(lane.free(), self._room(lane))
+
     def _room(self, lane: Lane) -> int:
         if self._retires or self._is_closed:
             return 0
@@ -96,25 +109,34 @@ class ClaimLoop:
     def _is_quiet(self) -> bool:
         return all(place.is_idle for place in self._places) and self._completer.is_idle
 
-    def _fill(self, lanes: Sequence[Lane]) -> tuple[bool, bool]:
-        """Whether jobs were found, and whether there may be more that are due and have room."""
-        found = is_full = False
+    def _fill(self, lanes: Sequence[Lane]) -> tuple[list[str], bool]:
+        """The types of the jobs that were found, and whether there may be more that are due and have room."""
+        found: list[str] = []
+        is_full = False
         for lane in lanes:
             if room := self._room(lane):  # the lanes before it may have taken it
                 claimed = self._claim(lane, room)
-                found |= bool(claimed)
-                is_full |= claimed == room
+                found += claimed
+                is_full |= len(claimed) == room
         self._lanes.rotate(-1)
         return found, is_full
 
-    def _claim(self, lane: Lane, room: int) -> int:
-        claimed = 0
+    def _tell_others(self) -> None:
+        """This worker was told of a few jobs, others were not, and more are due than it had room for."""
+        due = self._next_due(self._lane_of)
+        if due is not None and due <= 0:
+            effects = Effects()
+            effects.add_due(2 * self._found)
+            announce(self._store.using, effects)
+
+    def _claim(self, lane: Lane, room: int) -> list[str]:
+        claimed: list[str] = []
         for share in self._queues.shares(room):
-            if limit := min(share.limit, room - claimed, self._room(lane)):
+            if limit := min(share.limit, room - len(claimed), self._room(lane)):
                 claimed += self._claim_share(lane, limit, share)
         return claimed
 
-    def _claim_share(self, lane: Lane, limit: int, share: Share) -> int:
+    def _claim_share(self, lane: Lane, limit: int, share: Share) -> list[str]:
         since = time.monotonic()
         jobs = self._store.claim(self._worker, limit, lane.leases, share.queues, share.excluded)
         if jobs:
@@ -123,7 +145,7 @@ class ClaimLoop:
             if self._left is not None:
                 self._left -= len(jobs)
             self._start(lane, jobs, since)
-        return len(jobs)
+        return [job.type_name for job in jobs]
 
     def _start(self, lane: Lane, jobs: Sequence[ClaimedJob], since: float) -> None:
         if self._is_closed:  # the claim came back late
@@ -156,23 +178,30 @@ class ClaimLoop:
 
     def _hand_back_waiting(self) -> None:
         """Jobs claimed ahead that found no slot soon go back: another worker may be idle."""
-        for place in self._places:
-            if attempts := place.take_back():
-                self._give_back(leases_of(attempts))
+        waiting = [attempt for place in self._places for attempt in place.take_back()]
+        if waiting or self._unwanted:
+            self._give_back(leases_of(waiting))
 
     def _give_back(self, leases: list[HeldLease]) -> None:
+        """Nobody else holds them any more: what fails is tried again at the next step."""
+        self._unwanted += leases
         effects = Effects()
-        self._store.hand_back(leases, effects)
+        self._store.hand_back(self._unwanted, effects)
         announce(self._store.using, effects)
-        self._leases.let_go(leases)
+        self._leases.let_go(self._unwanted)
         if self._left is not None:
-            self._left += len(leases)
+            self._left += len(self._unwanted)
+        self._unwanted = []
 
     def _wait_for_room(self) -> None:
         if (self._retires or self._left == 0) and self._is_quiet():
             self.spent.set()
+        self._wake.wait(self._longest_wait())
+
+    def _longest_wait(self) -> float:
+        """Jobs that were claimed ahead are looked after in time to be handed back."""
         has_waiting = any(place.has_waiting for place in self._places)
-        self._wake.wait(PATIENCE_SECONDS if has_waiting else self._poll_seconds)
+        return min(self._poll_seconds, PATIENCE_SECONDS) if has_waiting else self._poll_seconds
 
     def _wait(self, lanes: Sequence[Lane], *, found: bool) -> None:
         """Until something may be due. While a second look is near anyway, the next due time is not asked for."""
@@ -181,12 +210,15 @@ class ClaimLoop:
             return
         if self._queues.have_changed():
             return
-        seconds = self._jittered(self._poll_seconds)
-        leases = {name: seconds for lane in lanes for name, seconds in lane.leases.items()}
-        due = self._store.next_due(leases, *self._queues.open())
+        seconds = self._jittered(self._longest_wait())
+        due = self._next_due([name for lane in lanes for name in lane.leases])
         if due is not None:  # one that is due but was not claimed is locked by somebody
             seconds = min(max(due, SHORTEST_WAIT_SECONDS) if due > 0 else LOCKED_WAIT_SECONDS, seconds)
         self._wake.wait(seconds)
+
+    def _next_due(self, type_names: Iterable[str]) -> float | None:
+        leases = {name: self._lane_of[name].leases[name] for name in type_names}
+        return self._store.next_due(leases, *self._queues.open())
 
     def _jittered(self, seconds: float) -> float:
         return seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from django_jobchains.attempts import Outcome
 from django_jobchains.batch_attempts import BatchAttempt
 from django_jobchains.conf import get_settings
 from django_jobchains.leases import HeldLeases
@@ -21,6 +22,7 @@ from django_jobchains.worker.pruner import Pruner, rules_of
 from django_jobchains.worker.queues import ServedQueues
 from django_jobchains.worker.slots import Slots
 from django_jobchains.worker.threads import OwnedThread
+from django_jobchains.worker.turns import Turns, group_of
 from django_jobchains.worker.wakeups import WakeUp
 from django_jobchains.worker.watch import Watch
 
@@ -53,7 +55,9 @@ class Parts:
         self._give_up = give_up
         self._settings = get_settings()
         self.leases = HeldLeases(scope.store)
-        self.wake = WakeUp(scope.policies)
+        self.notifier = get_notifier(scope.store.using)
+        self.turns = self._turns()
+        self.wake = WakeUp(scope.policies, self.turns)
         self.queues = ServedQueues(scope.store, self.leases, scope.queues)
         self.completer = Completer(
             scope.store,
@@ -80,7 +84,6 @@ class Parts:
         self.threads = {
             name: OwnedThread(name, step, worker=scope.worker, give_up=give_up) for name, step in steps.items()
         }
-        self.notifier = get_notifier(scope.store.using)
         self.listener: Listener | None = None
         self.checkup = self._checkup()
 
@@ -90,7 +93,7 @@ class Parts:
         for thread in self.threads.values():
             thread.start()
         # Subscribe, then look: the listener's first hint makes the loop look again.
-        self.listener = self.notifier.listen(self._on_hint)
+        self.listener = self.notifier.listen(self._on_hint, {"job_scheduled", "ownership_lost"})
         self.checkup.started(self.listener)
 
     def say_that_it_stops(self) -> None:
@@ -117,9 +120,20 @@ class Parts:
         self.wake.on_hint(hint)
         self.keeper.on_hint(hint)
 
+    def _free(self, type_name: str) -> int:
+        return self.loop.free(type_name)
+
+    def _look(self) -> None:
+        self.wake.set()
+
     def _on_written(self, has_due: bool) -> None:
         if has_due or self.queues.has_limits or self._is_eager():
             self.wake.set()
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        if outcome.seconds:  # it ran
+            self.turns.ran(outcome.job.type_name, outcome.seconds)
+        self.completer.put(outcome)
 
     def _on_broken(self, attempt: AnyAttempt) -> None:
         self.leases.let_go(attempt.jobs)
@@ -130,7 +144,7 @@ class Parts:
         return Slots(
             self._scope.slots,
             worker=self._scope.worker,
-            on_outcome=self.completer.put,
+            on_outcome=self._on_outcome,
             on_room=self.wake.set,
             on_broken=self._on_broken,
             give_up=self._give_up,
@@ -145,7 +159,7 @@ class Parts:
             self._scope.async_slots,
             threads=self._settings.ASYNC_THREADS,
             worker=self._scope.worker,
-            on_outcome=self.completer.put,
+            on_outcome=self._on_outcome,
             on_room=self.wake.set,
             on_broken=self._on_broken,
             give_up=self._give_up,
@@ -190,6 +204,19 @@ class Parts:
             queues=self._scope.queues,
             type_names=self._scope.policies,
             seconds=self._settings.HEARTBEAT_SECONDS,
+            on_seen=self.turns.place,
+        )
+
+    def _turns(self) -> Turns:
+        scope = self._scope
+        database = str(scope.store.connection.settings_dict["NAME"])
+        return Turns(
+            self.notifier,
+            group=group_of(database, scope.queues, scope.policies),
+            poll_seconds=scope.poll_seconds,
+            free=self._free,
+            is_narrow=lambda: self.queues.has_limits,
+            look=self._look,
         )
 
     def _reaper(self) -> Reaper:

@@ -1,15 +1,15 @@
-"""A worker says that it is there, and clears away the rows of those that are not any more."""
+"""A worker says that it is there, clears away the rows of those that are not any more, and looks who else is."""
 
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from logging import getLogger
 
 from django_jobchains import __version__
 from django_jobchains.hygiene import close_all, tidy
-from django_jobchains.store import Beat, Store
+from django_jobchains.store import Beat, PresentWorker, Store
 from django_jobchains.texts import describe
 
 logger = getLogger("django_jobchains")
@@ -31,6 +31,7 @@ class Heartbeat:
         queues: Collection[str] | None,
         type_names: Collection[str],
         seconds: float,
+        on_seen: Callable[[str, Sequence[PresentWorker]], None],
     ) -> None:
         self._store = store
         self._worker = worker
@@ -39,6 +40,7 @@ class Heartbeat:
         self._stuck = stuck
         self._queues = None if queues is None else tuple(queues)
         self._type_names = tuple(sorted(type_names))
+        self._on_seen = on_seen
         self._began = time.monotonic()
         self._has_left = False
         #: The last beat was not written.
@@ -73,6 +75,7 @@ class Heartbeat:
         self.last_success_at = time.monotonic()
         self.is_failing = False
         self._store.prune_workers()
+        self._on_seen(self._worker, self._store.present_workers())
 
     def _said(self) -> Beat:
         return Beat(

@@ -72,8 +72,20 @@ if django.VERSION >= (6, 1):
 else:
     EMAIL_BACKEND = "shop.outbox.OutboxBackend"
 
-# Every key of JOBCHAINS has a default, and the shop needs no other.
+# Every key of JOBCHAINS has a default, and the shop needs no other: its database wakes the workers, unless these do.
 JOBCHAINS: dict[str, object] = {}
+REDIS_URL, NATS_URL = os.environ.get("REDIS_URL"), os.environ.get("NATS_URL")
+if REDIS_URL:
+    CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS_URL}}
+    JOBCHAINS["NOTIFIER"] = {
+        "BACKEND": "django_jobchains.notifications.redis.RedisNotifier",
+        "OPTIONS": {"prefix": "tin_kettle"},
+    }
+elif NATS_URL:
+    JOBCHAINS["NOTIFIER"] = {
+        "BACKEND": "django_jobchains.notifications.nats.NatsNotifier",
+        "OPTIONS": {"servers": NATS_URL, "prefix": "tin_kettle"},
+    }
 
 # The queue of the orders' chains. `manage.py demo` takes one of its own, so that its worker touches no other job.
 SHOP_QUEUE = os.environ.get("SHOP_QUEUE", "default")

@@ -23,3 +23,17 @@ def test_extra_cells_are_measured_when_they_are_asked_for() -> None:
     assert extra not in names("--only", "drain")
     assert extra in names("--only", "drain", "--full")
     assert names("--only", extra) == [extra]
+
+
+def test_notifiers_are_measured_with_one_idle_worker_with_many_and_for_what_they_cost() -> None:
+    found = names("--only", "notifying", "sqlite-notifying", "notify", "herd")
+    assert sorted(found) == [
+        "herd",
+        "notify-cost-1",
+        "notify-cost-20",
+        "notify-effect",
+        "notifying-1",
+        "notifying-20",
+        "sqlite-notifying-1",
+        "sqlite-notifying-20",
+    ]

@@ -1,8 +1,11 @@
 """Cells: who runs when, what is compared with what."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
-from benchmarks.cells import Cell, Figures, Result, Run, Target, measure
+from benchmarks.cells import Cell, Figures, NotRun, Result, Run, Target, is_rate, measure
 
 
 def fixed(rate: float) -> Run:
@@ -70,6 +73,53 @@ def test_a_floor_that_breaks_ends_the_run() -> None:
 
     with pytest.raises(OSError, match="no server"):
         measure(Cell("drain", "", {"ours": fixed(5), "loop": broken}), 1, silent)
+
+
+def not_run() -> Figures:
+    raise NotRun("no server")
+
+
+def test_a_floor_or_a_way_that_cannot_be_run_is_left_out_and_says_why() -> None:
+    cell = Cell("notifying", "", {"ours": fixed(5), "loop": not_run}, ways={"by Redis": not_run, "by NATS": fixed(3)})
+    found = measure(cell, 1, silent)
+    assert found.failures == {"loop": "NOT RUN: no server", "by Redis": "NOT RUN: no server"}
+    assert set(found.values) == {"ours", "by NATS"}
+    assert cell.role("by NATS") == "way"
+
+
+def test_a_way_that_breaks_loses_its_row() -> None:
+    def broken() -> Figures:
+        raise OSError("no table")
+
+    found = measure(Cell("notifying", "", {"ours": fixed(5)}, ways={"by Redis": broken}), 1, silent)
+    assert found.failures == {"by Redis": "OSError: no table"}
+
+
+def test_without_ours_there_is_nothing_to_tell() -> None:
+    with pytest.raises(NotRun):
+        measure(Cell("notifying", "", {"ours": not_run}), 1, silent)
+
+
+def test_servers_of_a_cell_live_as_long_as_its_rounds() -> None:
+    order: list[str] = []
+
+    @contextmanager
+    def servers() -> Iterator[None]:
+        order.append("start")
+        yield
+        order.append("end")
+
+    def run() -> Figures:
+        order.append("run")
+        return {"jobs/s": 1.0}
+
+    measure(Cell("notifying", "", {"ours": run}, prepare=lambda: order.append("prepare"), within=servers), 2, silent)
+    assert order == ["start", "prepare", "run", "run", "end"]
+
+
+def test_a_time_for_each_step_is_no_rate() -> None:
+    rates = ("jobs/s", "jobs/s, 2 at once", "pruned/s of its own time")
+    assert [is_rate(metric) for metric in (*rates, "CPU µs/step", "p50 ms")] == [True, True, True, False, False]
 
 
 def test_a_target_compares_medians_with_its_bound() -> None:

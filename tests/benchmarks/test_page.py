@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.cells import Cell, Figures, Run, Target, measure
+from benchmarks.cells import Cell, Figures, NotRun, Run, Target, measure
 from benchmarks.page import losses, page
 from benchmarks.report import as_json, table
 
@@ -78,5 +78,21 @@ def test_a_peer_that_broke_is_on_the_page_and_on_the_terminal() -> None:
         raise OSError("no | server")
 
     cell = measured(ours=fixed(rate=1), peers={"broken": broken})
-    assert "broken failed: `OSError: no \\| server`" in written(cell)
+    assert "broken failed: OSError: no \\| server" in written(cell)
     assert "broken failed: OSError: no | server" in table(cell)
+
+
+def test_what_was_not_run_is_on_the_page_and_on_the_terminal() -> None:
+    def not_run() -> Figures:
+        raise NotRun("no redis-server")
+
+    cell = as_json(measure(Cell("herd", "jobs", {"ours": fixed(rate=1)}, ways={"Redis": not_run}), 1, print), 0.5, 0)
+    assert "Redis: NOT RUN: no redis-server" in written(cell)
+    assert "Redis: NOT RUN: no redis-server" in table(cell)
+
+
+def test_another_way_of_ours_that_is_better_is_no_loss() -> None:
+    cell = Cell("herd", "jobs", {"ours": fixed(rate=1)}, ways={"Redis": fixed(rate=9)})
+    told = written(as_json(measure(cell, 1, print), 0.5, 0))
+    assert "| Redis (way) | 9 · ours: 11% |" in told
+    assert "Redis" not in section(told, "Cells we lose")

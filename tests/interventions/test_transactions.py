@@ -156,6 +156,7 @@ def test_using_names_another_database(verb: Verb, second_alias: str, settings: A
 def forget(sent: Sent) -> None:
     """What making the chains told; and a hint of the same kind and subject is left out for a moment."""
     from django_jobchains.notifications import get_notifier
+    from django_jobchains.notifications.merging import Merger
 
-    get_notifier("default")._sent.clear()
+    get_notifier("default")._merger = Merger()
     sent.clear()

@@ -23,6 +23,8 @@ OF_DATABASES = tuple(
 )
 #: What asks no database is tested beside SQLite.
 OF_NONE = tuple(f"--ignore=tests/{name}" for name in ("configuration", "packaging", "processors", "testing", "typing"))
+#: What takes long with a server that wakes takes as long whatever the database is.
+OF_SERVERS = tuple(f"--ignore=tests/notifications/{name}" for name in ("nats", "redis"))
 
 
 def lint() -> None:
@@ -62,8 +64,7 @@ def on_postgresql() -> None:
 
 
 def slow_on_sqlite() -> None:
-    suite(PYTHON, *SLOW, env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
-    suite(PYTHON, *QUICK, *OF_DATABASES, env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
+    suite(PYTHON, *SLOW, *OF_SERVERS, env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
 
 
 def slow_on_postgresql() -> None:
@@ -117,3 +118,13 @@ LEGS: dict[str, dict[str, Callable[[], None]]] = {
     "postgresql": {"postgresql": on_postgresql},
     "sqlite": {"sqlite": on_sqlite},
 }
+#: The order in which parts are begun; the others come last.
+ORDER = (
+    "lint",
+    "types",
+    "newest, PostgreSQL 18",
+    "slow, PostgreSQL",
+    "oldest, SQLite 3.37",
+    "slow, SQLite",
+    "oldest, PostgreSQL 14",
+)

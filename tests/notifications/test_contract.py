@@ -5,7 +5,7 @@ from django.db import connection
 
 from django_jobchains.notifications import Notifier, NullNotifier
 from django_jobchains.notifications.in_process import InProcessNotifier
-from tests.notifications.contract import NotifierContract
+from django_jobchains.testing.contracts import NotifierContract
 
 
 class TestNull(NotifierContract):
@@ -17,11 +17,14 @@ class TestNull(NotifierContract):
 
 
 class TestInProcess(NotifierContract):
+    has_budgets = True
+
     def make(self) -> Notifier:
         return InProcessNotifier("default")
 
 
 @pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
 class TestPostgres(NotifierContract):
     def make(self) -> Notifier:
         from django_jobchains.notifications.postgres import PostgresNotifier
@@ -30,6 +33,7 @@ class TestPostgres(NotifierContract):
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="needs SQLite")
+@pytest.mark.django_db(transaction=True)
 class TestSqlite(NotifierContract):
     carries_hints = False
 

@@ -7,7 +7,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from django_jobchains.notifications import get_notifier, postgres
-from django_jobchains.notifications.base import LOOK
+from django_jobchains.notifications.hints import LOOK
 from tests.notifications.contract import Heard
 from tests.worker.waiting import stays, until
 

@@ -8,11 +8,13 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from django_jobchains import chains
+from django_jobchains import chains, libpq
 from django_jobchains.models import Job
-from django_jobchains.notifications import get_notifier, job_scheduled
-from django_jobchains.notifications.base import LOOK
+from django_jobchains.notifications import EVERY, KINDS, chain_finished, decode, get_notifier, job_scheduled
+from django_jobchains.notifications.hints import LOOK
+from django_jobchains.notifications.postgres import PostgresNotifier
 from django_jobchains.processors import JobType, Processors
+from django_jobchains.waiting import get_watch
 from tests.chaos.app import jobs
 from tests.notifications.contract import Heard
 from tests.worker.fixtures import StartWorker
@@ -22,7 +24,9 @@ from tests.worker.waiting import stays, until, until_completed
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
-CHANNEL = "django_jobchains"
+CHANNEL = "django_jobchains_scheduled"
+FINISHED = "django_jobchains_finished"
+LOST = "django_jobchains_lost"
 AT_ONCE = 1.0
 
 
@@ -91,7 +95,7 @@ def test_a_listener_that_was_cut_off_comes_back(
 
 def test_after_each_connection_the_listener_says_look(session: Any) -> None:
     heard = Heard()
-    listener = get_notifier("default").listen(heard)
+    listener = PostgresNotifier("default").listen(heard)
     try:
         for count in range(1, 4):
             until_looked(heard, count)
@@ -101,7 +105,7 @@ def test_after_each_connection_the_listener_says_look(session: Any) -> None:
 
 
 def until_looked(heard: Heard, count: int) -> None:
-    until(lambda: heard.hints == [*LOOK] * count)
+    until(lambda: heard.hints == [*LOOK] * count, what=lambda: heard.hints)
 
 
 def test_a_job_committed_while_nobody_listened_runs_when_the_listener_is_back(
@@ -115,6 +119,42 @@ def test_a_job_committed_while_nobody_listened_runs_when_the_listener_is_back(
     until_completed(chain, 5)
 
 
+def test_a_process_listens_on_one_connection(quick: JobType[Any, Any], start_worker: StartWorker, session: Any) -> None:
+    """Its workers, and whoever waits for a chain."""
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+    listeners = sessions + "AND query ~ '^LISTEN|pg_listening_channels'"
+    start_worker()
+    start_worker()
+    chain = quick.enqueue(delay=0.5)
+    assert chains.wait(chain.id, 10) is None
+    assert session.execute(listeners).fetchone() == (1,)
+    get_watch("default").close()
+
+
+def test_who_listens_for_other_kinds_joins_and_leaves(session: Any) -> None:
+    """The session follows what is wanted in its process."""
+    notifier = get_notifier("default")
+    worker, waiter = Heard(), Heard()
+    first = notifier.listen(worker, {"job_scheduled"})
+    until(lambda: worker.hints)
+    second = notifier.listen(waiter, {"chain_finished"})
+    until(lambda: waiter.hints)
+    everything = Heard()
+    third = notifier.listen(everything)
+    until(lambda: sorted(hint.kind for hint in everything.hints) == sorted(KINDS))
+    third.close()
+    notifier.publish([job_scheduled("shop.ship"), chain_finished(EVERY)])
+    until(lambda: len(worker.hints) == len(waiter.hints) == 2)
+    assert {hint.kind for hint in worker.hints} == {"job_scheduled"}
+    assert {hint.kind for hint in waiter.hints} == {"chain_finished"}
+    first.close()
+    for channel in (CHANNEL, FINISHED):
+        session.execute("SELECT pg_notify(%s, '::*')", [channel])
+    until(lambda: len(waiter.hints) == 3)
+    second.close()
+    assert len(worker.hints) == 2
+
+
 def test_a_session_that_no_longer_listens_is_replaced(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a transaction pooler: nothing is wrong with the connection but that it is deaf."""
     monkeypatch.setattr("django_jobchains.notifications.postgres.PROBE_SECONDS", 0.1)
@@ -126,14 +166,15 @@ def test_a_session_that_no_longer_listens_is_replaced(session: Any, monkeypatch:
         return opened[-1]
 
     monkeypatch.setattr(psycopg, "connect", keeps)
-    monkeypatch.setattr(get_notifier("default"), "is_proven", True)
+    notifier = PostgresNotifier("default")  # nobody else in this process listens by it
+    notifier.is_proven = True
     heard = Heard()
-    listener = get_notifier("default").listen(heard)
+    listener = notifier.listen(heard)
     try:
         until_looked(heard, 1)
         assert stays(lambda: len(opened) == 1, 0.5)
-        session.execute("SET application_name = 'x'")
-        monkeypatch.setattr("django_jobchains.notifications.postgres.CHANNEL", "another_channel")
+        channels = {kind: f"another_{kind}" for kind in KINDS}
+        monkeypatch.setattr("django_jobchains.notifications.postgres.CHANNELS", channels)
         until_looked(heard, 2)
         assert len(opened) == 2
     finally:
@@ -141,7 +182,8 @@ def test_a_session_that_no_longer_listens_is_replaced(session: Any, monkeypatch:
     until(lambda: all(raw.closed for raw in opened))
 
 
-JUNK = ["", "j", "j:", ":", "x:worker.quick", "J:worker.quick", "{}", "\u202e", "j" * 7_000, "c", "o:", " j:a"]
+JUNK = ["", "*", ":", "::", "1:2", "x::worker.quick", "-1::a", "{}", "\u202e", "9" * 7_000, "1:xyz:a", "::\n"]
+JUNK.append("::" + "x" * 201)
 
 
 def test_junk_payloads_are_ignored(session: Any) -> None:
@@ -150,8 +192,9 @@ def test_junk_payloads_are_ignored(session: Any) -> None:
     try:
         until(lambda: heard.hints)
         for payload in JUNK:
-            session.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
-        session.execute("SELECT pg_notify(%s, 'j:shop.ship')", [CHANNEL])
+            for channel in (CHANNEL, FINISHED, LOST):
+                session.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+        session.execute("SELECT pg_notify(%s, '::shop.ship')", [CHANNEL])
         until(lambda: job_scheduled("shop.ship") in heard.hints)
         known = {*LOOK, job_scheduled("shop.ship")}
         assert [hint for hint in heard.hints if hint not in known] == []
@@ -160,15 +203,23 @@ def test_junk_payloads_are_ignored(session: Any) -> None:
         listener.close()
 
 
-@pytest.mark.parametrize("payload", ["junk {}", "j:other.type.{}", "c:{}", "o:{}"])
+@pytest.mark.parametrize(
+    ("channel", "payload"),
+    [
+        (CHANNEL, "junk {}"),
+        (CHANNEL, "1::other.type.{}"),
+        (FINISHED, "::*"),
+        (LOST, "::00000000-0000-4000-8000-{:012x}"),
+    ],
+)
 def test_a_flood_that_is_not_for_this_worker_costs_no_statement(
-    quick: JobType[Any, Any], start_worker: StartWorker, session: Any, payload: str
+    quick: JobType[Any, Any], start_worker: StartWorker, session: Any, channel: str, payload: str
 ) -> None:
     with statements_of_others() as statements:
         worker = start_worker()
         until(worker.parts.loop.idle.is_set)
         before = len(statements)
-        flood(session, payload, 10_000)
+        flood(session, payload, 10_000, channel)
         chain = quick.enqueue()
         until_completed(chain, 5)
         assert len(statements) - before < 30
@@ -183,21 +234,25 @@ def test_a_flood_of_forged_hints_costs_few_looks(
         until(worker.parts.loop.idle.is_set)
         before, started = len(statements), time.monotonic()
         while time.monotonic() - started < 1.5:
-            flood(session, "j:*", 50)
-            flood(session, "j:worker.quick", 50)
+            flood(session, "::*", 50)
+            flood(session, "::worker.quick", 50)
+            flood(session, "1:{:x}:worker.quick", 50)
         assert len(statements) - before < 1.5 * 250
         chain = quick.enqueue()
         until_completed(chain, 5)
 
 
-def flood(session: Any, payload: str, count: int) -> None:
+def flood(session: Any, payload: str, count: int, channel: str = CHANNEL) -> None:
     with session.pipeline():
         for number in range(count):
-            session.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload.format(number)])
+            session.execute("SELECT pg_notify(%s, %s)", [channel, payload.format(number)])
 
 
-def notified(session: Any, seconds: float = 0.5) -> list[str]:
-    return [notification.payload for notification in session.notifies(timeout=seconds)]
+def notified(session: Any, seconds: float = 0.5) -> list[tuple[str, int | None]]:
+    """Subjects and counts."""
+    texts = [notification.payload for notification in session.notifies(timeout=seconds)]
+    hints = [decode("job_scheduled", text) for text in texts]
+    return [(hint.subject, hint.count) for hint in hints if hint]
 
 
 def test_nothing_is_notified_before_the_outermost_commit(session: Any) -> None:
@@ -208,21 +263,34 @@ def test_nothing_is_notified_before_the_outermost_commit(session: Any) -> None:
             jobs.write.enqueue(0)
             transaction.set_rollback(True)
         assert notified(session, 0.2) == []
-    assert notified(session) == ["j:chaos.nothing"]
+    assert notified(session) == [("chaos.nothing", 1)]
 
 
-def test_a_notify_is_no_part_of_the_transaction(session: Any) -> None:
+def test_a_notify_is_no_part_of_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commit would hold a lock over the whole database."""
-    sent: list[bool] = []
+    execute, sent = libpq.execute, []
 
-    def watch(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        if "pg_notify" in sql:
-            sent.append(connection.in_atomic_block)
-        return execute(sql, params, many, context)
+    def watch(raw: Any, sql: str) -> Any:
+        sent.append((sql.split(maxsplit=1)[0], raw.info.transaction_status.name))
+        return execute(raw, sql)
 
-    with connection.execute_wrapper(watch), transaction.atomic():
+    monkeypatch.setattr(libpq, "execute", watch)
+    with transaction.atomic():
         jobs.nothing.enqueue()
-    assert sent == [False]
+    assert sent == [("NOTIFY", "IDLE")]
+
+
+def test_several_hints_take_one_round_trip(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for channel in (CHANNEL, FINISHED):
+        session.execute(f"LISTEN {channel}")
+    execute, sent = libpq.execute, []
+    monkeypatch.setattr(libpq, "execute", lambda raw, sql: sent.append(sql) or execute(raw, sql))
+    PostgresNotifier("default").publish(
+        [job_scheduled("it's; a \\ type", 1), job_scheduled("b"), chain_finished(EVERY)]
+    )
+    assert len(sent) == 1
+    channels = [notification.channel for notification in session.notifies(timeout=0.5, stop_after=3)]
+    assert sorted(channels) == [FINISHED, CHANNEL, CHANNEL]
 
 
 def test_a_thousand_enqueues_in_one_transaction_send_few_notifications(session: Any) -> None:
@@ -238,7 +306,7 @@ def test_a_thousand_types_are_sent_as_one_notification(session: Any) -> None:
     session.execute(f"LISTEN {CHANNEL}")
     types = [JobType[Any, Any](f"type.{number}") for number in range(1_000)]
     chains.enqueue_many([job_type.item() for job_type in types])
-    assert notified(session) == ["j:*"]
+    assert notified(session) == [("*", None)]
 
 
 def test_a_session_that_ends_before_it_notifies_undoes_nothing(session: Any, caplog: Any) -> None:

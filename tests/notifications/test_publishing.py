@@ -19,9 +19,10 @@ from django_jobchains.notifications import (
     job_scheduled,
     publish_after_commit,
 )
-from django_jobchains.notifications.base import LOOK_AGAIN_SECONDS, MERGE_SECONDS
 from django_jobchains.notifications.in_process import InProcessNotifier
+from django_jobchains.notifications.merging import LOOK_AGAIN_SECONDS, MERGE_SECONDS
 from django_jobchains.processors import JobType, Processors
+from django_jobchains.worker.turns import Turns
 from django_jobchains.worker.wakeups import WakeUp
 from tests.worker.fixtures import StartWorker
 from tests.worker.waiting import until, until_completed
@@ -41,6 +42,12 @@ class RecordingNotifier(Notifier):
         self.sent.append(set(hints))
 
 
+def everybody() -> Turns:
+    """Of a worker that looks for every hint."""
+    nobody = NullNotifier("default")
+    return Turns(nobody, group="", poll_seconds=60, free=lambda name: 1, is_narrow=lambda: False, look=lambda: None)
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -52,7 +59,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("django_jobchains.notifications.base.time", clock)
+    monkeypatch.setattr("django_jobchains.notifications.merging.time", clock)
     monkeypatch.setattr("django_jobchains.worker.wakeups.time", clock)
     return clock
 
@@ -160,7 +167,7 @@ def test_hints_are_left_out_by_kind_and_subject(sent: list[set[Hint]], clock: Cl
 
 def test_a_worker_looks_again_after_hints_may_have_been_left_out(clock: Clock) -> None:
     """Whatever was left out was committed before the second look."""
-    wake = WakeUp(["shop.ship"])
+    wake = WakeUp(["shop.ship"], everybody())
     wake.on_hint(SHIP)
     wake.clear()
     assert wake.is_looking_again
@@ -173,7 +180,7 @@ def test_a_worker_looks_again_after_hints_may_have_been_left_out(clock: Clock) -
 
 
 def test_a_hint_in_the_meantime_puts_the_second_look_off(clock: Clock) -> None:
-    wake = WakeUp(["shop.ship"])
+    wake = WakeUp(["shop.ship"], everybody())
     wake.on_hint(SHIP)
     clock.now += LOOK_AGAIN_SECONDS * 0.9
     wake.on_hint(SHIP)
@@ -193,7 +200,7 @@ def test_a_hint_in_the_meantime_puts_the_second_look_off(clock: Clock) -> None:
     ],
 )
 def test_a_worker_wakes_for_its_own_types(hint: Hint, wakes: bool) -> None:
-    wake = WakeUp(["shop.ship"])
+    wake = WakeUp(["shop.ship"], everybody())
     waiting = threading.Thread(target=wake.wait, args=(2,))
     waiting.start()
     wake.on_hint(hint)

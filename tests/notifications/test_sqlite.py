@@ -6,7 +6,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_jobchains.notifications import get_notifier
-from django_jobchains.notifications.base import LOOK
+from django_jobchains.notifications.hints import LOOK
 from django_jobchains.processors import JobType, Processors
 from tests.chaos.app import jobs
 from tests.notifications.contract import Heard

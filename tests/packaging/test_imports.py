@@ -12,12 +12,18 @@ OF_A_DRIVER = {
     "django_jobchains.notifications.postgres",
     "django_jobchains.notifications.redis",
     "django_jobchains.notifications.nats",
+    "django_jobchains.notifications.nats_budgets",
+    "django_jobchains.notifications.nats_connection",
+    "django_jobchains.notifications.nats_listener",
+    "django_jobchains.notifications.nats_thread",
     "django_jobchains.store.direct",
     "django_jobchains.store.postgresql",
     "django_jobchains.telemetry.otel",
     "django_jobchains.tasks_backend",
     "django_jobchains.pytest_plugin",
 }
+#: Tests for third parties.
+CONTRACTS = "django_jobchains.testing.contracts"
 
 IMPORT_WITHOUT_DRIVERS = f"""
 import importlib, sys
@@ -47,12 +53,22 @@ for name in sys.argv[1:]:
 
 def public_modules() -> list[str]:
     found = pkgutil.walk_packages(django_jobchains.__path__, "django_jobchains.")
-    return [module.name for module in found if ".migrations" not in module.name and module.name not in OF_A_DRIVER]
+    names = [module.name for module in found if ".migrations" not in module.name and CONTRACTS not in module.name]
+    return [name for name in names if name not in OF_A_DRIVER]
+
+
+def imported(*names: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", IMPORT_WITHOUT_DRIVERS, *names]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def test_every_module_imports_without_optional_packages() -> None:
     modules = public_modules()
     assert "django_jobchains.processors" in modules
-    command = [sys.executable, "-W", "error", "-c", IMPORT_WITHOUT_DRIVERS, *modules]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = imported(*modules)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_contracts_say_what_they_need() -> None:
+    done = imported(CONTRACTS)
+    assert f"ImportError: {CONTRACTS} holds pytest tests: pip install pytest pytest-django" in done.stderr

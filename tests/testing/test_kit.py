@@ -57,7 +57,7 @@ def test_no_more_attempts_than_the_limit(jobchains: Jobchains, double: JobType[i
 def test_jobs_that_make_each_other_due_without_end_are_an_error(
     jobchains: Jobchains, processors: Processors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_jobchains.testing.MOST_ATTEMPTS", 20)
+    monkeypatch.setattr("django_jobchains.testing.running.MOST_ATTEMPTS", 20)
 
     @processors.register("kit.for_ever")
     def for_ever(job: RunningJob[None]) -> Any:

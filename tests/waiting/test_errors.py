@@ -110,6 +110,9 @@ class NoNotifier:
     def publish(self, hints: Any) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
     def listen(self, on_hint: Any) -> Any:
         raise OSError("no route to host")
 

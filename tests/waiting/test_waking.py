@@ -17,6 +17,7 @@ from django_jobchains.store import Effects, Store
 from tests.attempts.work import committed
 from tests.store.jobs import claim, expire
 from tests.waiting.waiters import (
+    DEAF,
     DROPPING,
     IN_PROCESS,
     NULL,
@@ -80,6 +81,17 @@ def test_without_hints_the_poll_finds_it(
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": backend}}
     if backend == DROPPING:
         monkeypatch.setattr(waiting, "POLL_SECONDS", 0.3)
+    chain = approval.enqueue()
+    waiter = Waiting(chain.id, ask=ask)
+    until_waiting()
+    finish(chain, "done")
+    assert waiter.output() == "done"
+
+
+@pytest.mark.usefixtures("no_poll")
+@each_function
+def test_while_hints_cannot_arrive_it_is_polled(settings: Any, ask: Ask) -> None:
+    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": DEAF}}
     chain = approval.enqueue()
     waiter = Waiting(chain.id, ask=ask)
     until_waiting()

@@ -11,7 +11,7 @@ from asgiref.sync import async_to_sync
 from django.db import connection, connections
 
 from django_jobchains import chains, waiting
-from django_jobchains.notifications import Hint, Notifier
+from django_jobchains.notifications import Hint, Listener, Notifier, Subscribers
 from django_jobchains.processors import JobType
 from tests.worker.waiting import stays, until
 
@@ -21,6 +21,7 @@ LONG = 60.0
 NULL = "django_jobchains.notifications.base.NullNotifier"
 IN_PROCESS = "django_jobchains.notifications.in_process.InProcessNotifier"
 DROPPING = "tests.waiting.waiters.DroppingNotifier"
+DEAF = "tests.waiting.waiters.DeafNotifier"
 
 Ask = Callable[[UUID, float | None], Any]
 
@@ -102,6 +103,19 @@ class Looks:
     def _pauses(self, seconds: float) -> bool:
         before = len(self)
         return stays(lambda: len(self) == before, seconds)
+
+
+class DeafNotifier(Notifier):
+    """Should carry hints, and is not connected."""
+
+    def connect(self, subscribers: Subscribers) -> Listener:
+        return _Deaf()
+
+
+class _Deaf(Listener):
+    @property
+    def is_alive(self) -> bool:
+        return False
 
 
 class DroppingNotifier(Notifier):

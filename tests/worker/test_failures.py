@@ -135,6 +135,26 @@ def test_a_slot_that_raises_costs_a_lease_and_no_job(
     until(all_ended, what=left)
 
 
+def test_jobs_claimed_ahead_go_back_although_the_database_was_away(
+    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in no slot's queue any more: if they were forgotten, their leases would be renewed for ever."""
+    gate = threading.Event()
+    quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
+    block: JobType[Any, Any] = processors.register("worker.block")(lambda job: gate.wait(30))
+    fails = FailsFirst(Store.hand_back, (OperationalError("gone"), OperationalError("gone")))
+    monkeypatch.setattr(Store, "hand_back", fails)
+    worker = start_worker(slots=1)
+    chains.enqueue_many([quick.item() for _ in range(100)])
+    until(lambda: Job.objects.with_status("completed").count() == 100)  # so short that others are claimed ahead
+    chains.enqueue_many([block.item(priority=1), *(quick.item() for _ in range(5))])
+    try:
+        until(lambda: fails.calls >= 3 and Job.objects.with_status("pending").count() == 5)
+        until(lambda: len(worker.parts.leases) == 1)
+    finally:
+        gate.set()
+
+
 def test_an_attempt_that_ran_but_could_not_tidy_up_costs_a_lease_and_no_job(
     mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("type_name")
+        parser.add_argument("--signals", default="listen")
 
     def handle(self, *args: Any, **options: Any) -> None:
         from benchmarks.bare_worker import run
 
-        run(options["type_name"])
+        run(options["type_name"], options["signals"])

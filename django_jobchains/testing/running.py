@@ -1,14 +1,8 @@
-"""Tests of code that uses chains, without a worker: run what is due, look at what was enqueued, move the clock.
-
-It all works inside a plain ``TestCase``, on its connection and in its transaction. pytest has it as the fixture
-``jobchains``, which the package brings.
-"""
+"""Runs what is due in the thread, on the connection and in the transaction of the test."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import copy_context
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -17,24 +11,17 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django_jobchains.async_attempts import AsyncAttempt, Result, apart
 from django_jobchains.attempts import Attempt, Outcome
 from django_jobchains.batch_attempts import BatchAttempt
-from django_jobchains.exceptions import InvalidInput
 from django_jobchains.hygiene import is_broken
-from django_jobchains.job_types import JobType
 from django_jobchains.leases import HeldLeases
-from django_jobchains.models import Job
-from django_jobchains.payloads import decode
 from django_jobchains.policies import resolve
 from django_jobchains.processors import get_registry
 from django_jobchains.running import AbortSignal
 from django_jobchains.store import ClaimedJob, Store, get_store
 from django_jobchains.worker.completer import Completer
 
-__all__ = ("Clock", "Outcome", "assert_enqueued", "clock", "run_due_jobs")
-
 WORKER = "testing"
 #: Beyond it the jobs make each other due without end.
 MOST_ATTEMPTS = 10_000
-_ANY_INPUT: Any = object()
 
 
 def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using: str | None = None) -> list[Outcome]:
@@ -59,48 +46,6 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
         if len(outcomes) >= MOST_ATTEMPTS:
             raise AssertionError(f"{MOST_ATTEMPTS} attempts and still jobs are due: give a limit.")
     return outcomes
-
-
-def assert_enqueued(
-    job_type: str | JobType[Any, Any], input: Any = _ANY_INPUT, count: int = 1, *, using: str | None = None
-) -> list[Job]:
-    """Asserts that there are ``count`` jobs of a type, continuations included, with this input if one is given.
-
-    Returns them, the oldest first. The input is a value as ``enqueue`` takes it.
-    """
-    job_type = get_registry().job_type(job_type)
-    jobs = list(Job.objects.using(get_store(using).using).of_type(job_type.name).order_by("created_at", "id"))
-    wanted = None if input is _ANY_INPUT else decode(job_type.input_codec.encode(input, InvalidInput))
-    found = [job for job in jobs if input is _ANY_INPUT or job.input == wanted]
-    if len(found) != count:
-        others = "".join(f"\n  {job.status}: {job.input!r}" for job in jobs) or " none"
-        with_input = "" if input is _ANY_INPUT else f" with input {wanted!r}"
-        raise AssertionError(f"{len(found)} jobs of {job_type.name!r}{with_input}, not {count}. Of the type:{others}")
-    return found
-
-
-class Clock:
-    """The database's clock, as this process' chains see it."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def advance(self, by: timedelta | float) -> None:
-        """Moves it forward by a timedelta or seconds; it goes on from there."""
-        seconds = by.total_seconds() if isinstance(by, timedelta) else by
-        if seconds < 0:
-            raise ValueError(f"The clock moves forward, not by {by!r}.")
-        self._store.ahead_seconds += seconds
-
-
-@contextmanager
-def clock(*, using: str | None = None) -> Iterator[Clock]:
-    """A clock to move forward; it is right again after the block."""
-    store = get_store(using)
-    try:
-        yield Clock(store)
-    finally:
-        store.ahead_seconds = 0
 
 
 def _claim(store: Store, limit: int | None) -> list[ClaimedJob]:

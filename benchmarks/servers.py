@@ -1,0 +1,93 @@
+"""Servers of a cell's own, on free ports, each started when the first contestant asks for it."""
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import quote
+
+from django.db import connections
+
+from benchmarks.cells import NotRun
+from benchmarks.ports import answers, free_port
+
+START_SECONDS = 10
+#: Fifty workers hold five connections each.
+CROWDED = "-c max_connections=500"
+#: Counts every statement, those of other sessions at once.
+COUNTING = "-c shared_preload_libraries=pg_stat_statements -c pg_stat_statements.track_utility=on"
+
+
+class Servers(ExitStack):
+    """Used as a cell's ``within``; all end with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alias = ""
+        self._urls: dict[str, str] = {}
+
+    def postgresql(self) -> str:
+        """The alias of a database with the tables, on a server for many connections that counts statements."""
+        from benchmarks.own_server import own_server  # needs the models of the project that is measured
+
+        if not self._alias:
+            self._alias = self.enter_context(own_server(f"{CROWDED} {COUNTING}"))
+            with connections[self._alias].cursor() as cursor:
+                cursor.execute("CREATE EXTENSION pg_stat_statements")
+        return self._alias
+
+    def redis(self) -> str:
+        return self._url("redis", ["redis-server", "--bind", "127.0.0.1", "--save", "", "--port"])
+
+    def jetstream(self) -> str:
+        return self._url("jetstream", ["nats-server", "--jetstream", "--store_dir", ".", "--addr", "127.0.0.1", "-p"])
+
+    def nats(self) -> str:
+        """Without JetStream."""
+        return self._url("nats", ["nats-server", "--addr", "127.0.0.1", "-p"])
+
+    def _url(self, kind: str, command: Sequence[str]) -> str:
+        if kind not in self._urls:
+            port = self._start(command)
+            self._urls[kind] = f"{'redis' if kind == 'redis' else 'nats'}://127.0.0.1:{port}"
+        return self._urls[kind]
+
+    def _start(self, command: Sequence[str]) -> int:
+        program = shutil.which(command[0])
+        if program is None:
+            raise NotRun(f"There is no {command[0]} on the PATH.")
+        folder = self.enter_context(tempfile.TemporaryDirectory(prefix="jobchains-", ignore_cleanup_errors=True))
+        port = free_port()
+        with Path(folder, "output").open("wb") as output:
+            process = subprocess.Popen(
+                [program, *command[1:], str(port)], cwd=folder, stdout=output, stderr=subprocess.STDOUT
+            )
+        self.callback(_end, process)
+        if not _begins(port, process):
+            raise NotRun(f"{command[0]} did not start: {Path(folder, 'output').read_text()[-500:]}")
+        return port
+
+
+def reached_at(using: str) -> dict[str, str]:
+    """What tells another process to use this PostgreSQL database as its own."""
+    one = connections.databases[using]
+    login = quote(one["USER"]) + (f":{quote(one['PASSWORD'])}" if one["PASSWORD"] else "")
+    url = f"postgresql://{login}@{quote(one['HOST'], safe='')}:{one['PORT'] or 5432}/{one['NAME']}"
+    return {"BENCH_DATABASE_URL": url, "BENCH_DATABASE_NAME": one["NAME"]}
+
+
+def _begins(port: int, process: "subprocess.Popen[bytes]") -> bool:
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        if answers(port):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()

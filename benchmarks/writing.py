@@ -1,0 +1,62 @@
+"""Many who enqueue at once: ``python -m benchmarks.project run_writer`` runs this in each process."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from threading import Barrier
+
+from django.db import connection, transaction
+
+from benchmarks.project import marks
+from benchmarks.project.jobs import value
+from django_jobchains.notifications import encode, job_scheduled
+from django_jobchains.notifications.postgres import CHANNELS
+
+
+def write(kind: str, threads: int, jobs: int) -> None:
+    """Each thread commits so many transactions, with a connection that stays open; they begin together."""
+    barrier = Barrier(threads, action=marks.started)
+    run = partial(_write, ENQUEUERS[kind], jobs, barrier)
+    writers = [threading.Thread(target=run) for _ in range(threads)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    marks.drained()
+
+
+def _write(enqueue: Callable[[int], None], jobs: int, barrier: Barrier) -> None:
+    enqueue(0)  # connects, and what else is done once
+    barrier.wait()
+    try:
+        for number in range(jobs):
+            enqueue(number)
+    finally:
+        connection.close()
+
+
+def _enqueue(number: int) -> None:
+    value.enqueue({"i": number})
+
+
+def _enqueue_and_notify(number: int) -> None:
+    """A warning: what we do not do."""
+    with transaction.atomic():
+        value.enqueue({"i": number})
+        with connection.cursor() as cursor:
+            hint = encode(job_scheduled(value.name))
+            cursor.execute("SELECT pg_notify(%s, %s)", [CHANNELS["job_scheduled"], hint])
+
+
+def _enqueue_in_a_transaction(number: int) -> None:
+    """The floor of the warning."""
+    with transaction.atomic():
+        value.enqueue({"i": number})
+
+
+#: By the name that ``run_writer`` takes.
+ENQUEUERS: dict[str, Callable[[int], None]] = {
+    "enqueue": _enqueue,
+    "notify-inside": _enqueue_and_notify,
+    "atomic": _enqueue_in_a_transaction,
+}

@@ -1,0 +1,31 @@
+"""The clock that decides what is due, moved forward by a test."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from django_jobchains.store import Store, get_store
+
+
+class Clock:
+    """The database's clock, as this process' chains see it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def advance(self, by: timedelta | float) -> None:
+        """Moves it forward by a timedelta or seconds; it goes on from there."""
+        seconds = by.total_seconds() if isinstance(by, timedelta) else by
+        if seconds < 0:
+            raise ValueError(f"The clock moves forward, not by {by!r}.")
+        self._store.ahead_seconds += seconds
+
+
+@contextmanager
+def clock(*, using: str | None = None) -> Iterator[Clock]:
+    """A clock to move forward; it is right again after the block."""
+    store = get_store(using)
+    try:
+        yield Clock(store)
+    finally:
+        store.ahead_seconds = 0

@@ -1,0 +1,39 @@
+"""Short-lived processes that use a NATS notifier."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+SETUP = """
+import os, sys, threading
+import django
+django.setup()
+from django_jobchains.notifications import get_notifier, job_scheduled
+from tests.worker.waiting import until
+notifier = get_notifier("default")
+"""
+
+
+def jobchains(servers: str, **options: Any) -> dict[str, Any]:
+    """``settings.JOBCHAINS`` of a project that uses NATS."""
+    backend = "django_jobchains.notifications.nats.NatsNotifier"
+    return {"NOTIFIER": {"BACKEND": backend, "OPTIONS": {"servers": servers, **options}}}
+
+
+def run(servers: str, script: str) -> str:
+    """What a process that runs the script after SETUP wrote; raises when it failed. Its warnings are errors."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", SETUP + script],
+        env={
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.chaos.settings",
+            "JOBCHAINS_TEST_OPTIONS": json.dumps(jobchains(servers)),
+        },
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr

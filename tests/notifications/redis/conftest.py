@@ -1,0 +1,3 @@
+from tests.notifications.redis.server import _shared_redis, redis_server, use_redis
+
+__all__ = ("_shared_redis", "redis_server", "use_redis")

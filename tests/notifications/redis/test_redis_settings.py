@@ -1,0 +1,206 @@
+"""What ``CACHES`` says, what is made of it, and what is said of it."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.cache import caches
+from django.core.checks import run_checks
+from django.core.exceptions import ImproperlyConfigured
+from redis import BlockingConnectionPool
+
+from django_jobchains.notifications import get_notifier, job_scheduled, redis
+from tests.notifications.contract import Heard
+from tests.notifications.redis.server import RedisServer, cache_of, notifier_setting, running
+from tests.worker.waiting import until
+
+UseRedis = Callable[..., None]
+SHIP = job_scheduled("shop.ship")
+AWAY = "redis://127.0.0.1:1/0"
+LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+
+
+@pytest.fixture
+def reason(settings: Any) -> Callable[..., str]:
+    """Why these settings are refused; nothing is connected for that."""
+
+    def refused(caches: dict[str, Any], **options: Any) -> str:
+        settings.CACHES = caches
+        settings.JOBCHAINS = {"NOTIFIER": notifier_setting(**options)}
+        with pytest.raises(ImproperlyConfigured) as raised:
+            get_notifier("default")
+        return str(raised.value)
+
+    return refused
+
+
+Reason = Callable[..., str]
+
+
+def test_the_entry_must_be_there(reason: Reason) -> None:
+    assert "CACHES has no entry 'wakeups'. Known: default." in reason(cache_of(AWAY), cache="wakeups")
+
+
+def test_the_entry_must_be_of_django_redis(reason: Reason) -> None:
+    assert "CACHES['default'] is no Redis of django-redis" in reason({"default": LOCMEM})
+    of_django = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": AWAY}
+    assert "BACKEND 'django_redis.cache.RedisCache'" in reason({"default": LOCMEM, "other": of_django}, cache="other")
+
+
+def test_keys_spread_over_servers_are_refused(reason: Reason) -> None:
+    assert "wake-ups need one" in reason(cache_of(AWAY, CLIENT_CLASS="django_redis.client.ShardClient"))
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:6379", "redis://:top/secret@127.0.0.1:6379/0", ["redis://[secret/0"]])
+def test_a_url_that_is_none_is_said_without_what_it_holds(reason: Reason, url: Any) -> None:
+    said = reason(cache_of(url))
+    assert "CACHES['default']: LOCATION is no URL of a server" in said
+    assert "secret" not in said
+    assert "top" not in said
+
+
+def test_unknown_options_are_refused(reason: Reason) -> None:
+    assert "chache" in reason(cache_of(AWAY), chache="default")
+
+
+def test_without_django_redis_it_says_what_to_install(use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "django_redis", None)
+    monkeypatch.setitem(sys.modules, "django_redis.cache", None)
+    monkeypatch.delitem(sys.modules, "django_jobchains.notifications.redis")
+    use_redis(AWAY)
+    with pytest.raises(ImproperlyConfigured, match=r"install django_jobchains\[redis\]"):
+        get_notifier("default")
+
+
+def test_another_entry_than_the_default(redis_server: RedisServer, settings: Any) -> None:
+    settings.CACHES = {"default": LOCMEM, "wakeups": cache_of(redis_server.url)["default"]}
+    settings.JOBCHAINS = {"NOTIFIER": notifier_setting(cache="wakeups")}
+    get_notifier("default").send([SHIP])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"SOCKET_TIMEOUT": 30, "SOCKET_CONNECT_TIMEOUT": 30},
+        {"CONNECTION_POOL_KWARGS": {"socket_timeout": 30, "retry_on_timeout": True, "health_check_interval": 30}},
+        {
+            "CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool",
+            "CONNECTION_POOL_KWARGS": {"max_connections": 1, "timeout": 30},
+        },
+        {"CLIENT_CLASS": "django_redis.client.HerdClient"},
+    ],
+)
+def test_timeouts_are_its_own_and_the_caches_stay_as_they_are(
+    redis_server: RedisServer, use_redis: UseRedis, options: dict[str, Any]
+) -> None:
+    query = (
+        "?socket_timeout=30&socket_connect_timeout=30&health_check_interval=7" if "SOCKET_TIMEOUT" in options else ""
+    )
+    use_redis(redis_server.url + query, **options)
+    cache: Any = caches["default"]
+    cache.set("mine", 1)
+    pool = cache.client.get_client().connection_pool
+    before = dict(pool.connection_kwargs)
+    notifier: Any = get_notifier("default")
+    notifier.send([SHIP])
+    with notifier._connections.client() as client:
+        own = client.connection_pool
+        assert own is not pool
+        connection = own.make_connection()
+        assert (connection.socket_timeout, connection.socket_connect_timeout) == (0.2, 0.2)
+        assert connection.retry._retries == 0
+        assert not isinstance(own, BlockingConnectionPool) or own.timeout == 0.2
+    assert pool.connection_kwargs == before
+    redis_server.freeze()
+    started = time.monotonic()
+    notifier.publish([job_scheduled("other")])
+    assert time.monotonic() - started < 2
+    redis_server.thaw()
+    assert cache.get("mine") == 1
+    pool.disconnect()
+
+
+def test_a_full_pool_is_a_lost_hint_and_no_wait(redis_server: RedisServer, use_redis: UseRedis, caplog: Any) -> None:
+    use_redis(redis_server.url, CONNECTION_POOL_KWARGS={"max_connections": 1})
+    notifier: Any = get_notifier("default")
+    with notifier._connections.client() as client, client.monitor():
+        notifier.publish([SHIP])
+    assert "Wake-ups were not sent" in caplog.text
+
+
+PLACES = ("127.0.0.1:{}/0", "127.0.0.1:1/0", "nowhere.invalid:6379/0", "127.0.0.1:1/0?password=s3cret")
+
+
+def test_passwords_are_not_logged(
+    redis_server: RedisServer, use_redis: UseRedis, tmp_path: Any, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("DEBUG")
+    server = RedisServer(tmp_path, password="right")
+    with running(server):
+        for place in PLACES:
+            caplog.clear()
+            use_redis(f"redis://:s3cret@{place.format(server.port)}")
+            listener = get_notifier("default").listen(Heard())
+            until(lambda: "Listening for wake-ups failed" in caplog.text)
+            listener.close()
+            get_notifier("default").publish([SHIP])
+            get_notifier("default").publish([job_scheduled("other")])
+            get_notifier("default").take(redis.Hint("job_scheduled", "shop.ship", 5, "aa"), 1, "a")
+            assert "Wake-ups were not sent" in caplog.text
+            assert "every idle worker looks" in caplog.text
+            assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "is_open"),
+    [
+        ("redis://127.0.0.1:6379/0", {}, True),
+        ("redis://jobs@127.0.0.1:6379/0", {}, True),
+        ("rediss://127.0.0.1:6379/0", {"CONNECTION_POOL_KWARGS": {"ssl_ca_certs": "ca.pem"}}, True),
+        ("redis://:s3cret@127.0.0.1:6379/0", {}, False),
+        ("redis://127.0.0.1:6379/0?password=s3cret", {}, False),
+        ("redis://127.0.0.1:6379/0", {"PASSWORD": "s3cret"}, False),
+        ("redis://127.0.0.1:6379/0", {"CONNECTION_POOL_KWARGS": {"password": "s3cret"}}, False),
+        ("rediss://127.0.0.1:6379/0", {"CONNECTION_POOL_KWARGS": {"ssl_certfile": "client.pem"}}, False),
+        ("unix:///run/redis.sock", {}, False),
+    ],
+)
+def test_w004_a_redis_that_is_open_to_anybody(
+    use_redis: UseRedis, settings: Any, url: str, options: Any, is_open: bool
+) -> None:
+    use_redis(url, **options)
+    found = [message for message in deployment_checks() if message.id == "jobchains.W004"]
+    assert bool(found) == is_open
+    if found:
+        assert "the Redis of CACHES['default'] is used without a password or a certificate" in found[0].msg
+        assert found[0].hint
+    settings.DEBUG = True
+    assert not [message for message in deployment_checks() if message.id == "jobchains.W004"]
+
+
+def test_w004_is_not_said_of_wrong_settings_or_of_no_redis(settings: Any) -> None:
+    for jobchains in ({}, {"NOTIFIER": notifier_setting(cache="wakeups")}, {"SLOT": 1}):
+        settings.JOBCHAINS = jobchains
+        assert not [message for message in deployment_checks() if message.id == "jobchains.W004"]
+
+
+def deployment_checks() -> list[Any]:
+    return run_checks(include_deployment_checks=True, tags=["jobchains"])
+
+
+def test_no_one_waits_for_a_sentinel_that_is_away(redis_server: RedisServer, use_redis: UseRedis, caplog: Any) -> None:
+    use_redis(
+        "redis://jobs/0",
+        CLIENT_CLASS="django_redis.client.SentinelClient",
+        CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
+        SENTINELS=[("127.0.0.1", redis_server.port)],
+        SENTINEL_KWARGS={"socket_timeout": 30},
+    )
+    redis_server.freeze()
+    started = time.monotonic()
+    get_notifier("default").publish([SHIP])
+    assert time.monotonic() - started < 3
+    assert "Wake-ups were not sent" in caplog.text

@@ -1,0 +1,240 @@
+"""The setups of docs/guides/redis.md, with real servers: TLS, Sentinel, Cluster, least rights, a socket."""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django_redis.pool import ConnectionFactory
+from redis import RedisCluster
+from redis.exceptions import NoPermissionError
+
+from django_jobchains.notifications import Notifier, get_notifier, job_scheduled, listening, redis
+from tests.matrix.postgresql import free_port
+from tests.notifications.contract import Heard, NotifierContract
+from tests.notifications.redis.server import RedisServer, certificate, program, running
+from tests.worker.waiting import until
+
+UseRedis = Callable[..., None]
+SHIP = replace(job_scheduled("shop.ship", 5), id="00000000000000aa")
+
+
+@pytest.fixture(autouse=True)
+def _is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(listening, "LAST_RETRY_SECONDS", 0.4)
+
+
+def check_that_it_works() -> None:
+    """Hints arrive, and are shared out."""
+    heard, notifier = Heard(), get_notifier("default")
+    listener = notifier.listen(heard)
+    try:
+        until(lambda: listener.is_alive)
+        notifier.send([SHIP])
+        until(heard.of_a_type)
+        assert heard.of_a_type() == [SHIP]
+        assert [notifier.take(SHIP, 3, "a") for _ in range(3)] == [3, 2, 0]
+    finally:
+        listener.close()
+        notifier.close()
+
+
+def test_tls(tmp_path: Path, use_redis: UseRedis) -> None:
+    if not has_tls():
+        pytest.skip(f"{program()} was built without TLS.")
+    shown, key = certificate(tmp_path)
+    port = free_port()
+    options = ("--tls-port", str(port), "--tls-cert-file", shown, "--tls-key-file", key, "--tls-ca-cert-file", shown)
+    with running(RedisServer(tmp_path / "server", *options, "--tls-auth-clients", "no", password="secret")):
+        url = f"rediss://:secret@127.0.0.1:{port}/0"
+        use_redis(url, CONNECTION_POOL_KWARGS={"ssl_ca_certs": shown})
+        check_that_it_works()
+        use_redis(url)
+        with pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED"):
+            get_notifier("default").send([SHIP])
+
+
+def has_tls() -> bool:
+    output = subprocess.run([program(), "--tls-port", "0", "--no-such-option", "1"], capture_output=True).stderr
+    return b"tls-port" not in output
+
+
+def test_a_socket_file(tmp_path: Path, use_redis: UseRedis) -> None:
+    with running(RedisServer(tmp_path, "--unixsocket", str(tmp_path / "socket"))):
+        use_redis(f"unix://{tmp_path / 'socket'}")
+        check_that_it_works()
+
+
+#: As in docs/guides/redis.md.
+RIGHTS = (
+    "on >secret resetchannels &django_jobchains.* resetkeys ~django_jobchains:taken:* "
+    "-@all +publish +subscribe +unsubscribe +ping +evalsha +script|load +get +set"
+)
+
+REFUSED = ("GET other", "SET django_jobchains:other 1", "PUBLISH other 1", "KEYS *", "FLUSHALL", "CONFIG GET *")
+
+
+def test_the_least_rights_are_enough_and_no_more(redis_server: RedisServer, use_redis: UseRedis, caplog: Any) -> None:
+    with redis_server.admin as admin:
+        admin.execute_command("ACL", "SETUSER", "jobs", *RIGHTS.split())
+    use_redis(f"redis://jobs:secret@127.0.0.1:{redis_server.port}/0")
+    check_that_it_works()
+    assert not caplog.text
+    with get_notifier("default")._connections.client() as client:  # type: ignore[attr-defined]
+        for refused in REFUSED:
+            with pytest.raises(NoPermissionError):
+                client.execute_command(*refused.split())
+
+
+@pytest.mark.slow
+def test_sentinel_and_a_failover(tmp_path: Path, use_redis: UseRedis) -> None:
+    primary = RedisServer(tmp_path / "primary")
+    replica = RedisServer(tmp_path / "replica", "--replicaof", "127.0.0.1", str(primary.port))
+    with running(primary, replica):
+        sentinel = sentinel_of(primary, tmp_path)
+        with running(sentinel):
+            use_redis(
+                "redis://jobs/0",
+                CLIENT_CLASS="django_redis.client.SentinelClient",
+                CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
+                SENTINELS=[("127.0.0.1", sentinel.port)],
+            )
+            check_that_it_works()
+            heard, notifier = Heard(), get_notifier("default")
+            listener = notifier.listen(heard)
+            try:
+                until(lambda: listener.is_alive)
+                with replica.admin as admin, sentinel.admin as watcher:
+                    until(lambda: admin.info("replication").get("master_link_status") == "up")
+                    until(lambda: watcher.sentinel_slaves("jobs"))
+                    primary.kill()
+                    until(lambda: admin.info("replication")["role"] == "master", 20)
+
+                def arrives() -> Any:
+                    notifier.publish([SHIP])
+                    return heard.of_a_type()
+
+                until(arrives, 20)
+                assert notifier.take(SHIP, 3, "b") == 3
+            finally:
+                listener.close()
+
+
+def sentinel_of(primary: RedisServer, folder: Path) -> RedisServer:
+    file = folder / "sentinel.conf"
+    file.write_text(
+        f"sentinel monitor jobs 127.0.0.1 {primary.port} 1\n"
+        "sentinel down-after-milliseconds jobs 300\n"
+        "sentinel failover-timeout jobs 2000\n"
+    )
+    return RedisServer(folder / "sentinel", mode=(str(file), "--sentinel"))
+
+
+class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
+    """As in docs/guides/redis.md."""
+
+    def connect(self, url: str) -> Any:
+        parameters = {**self.make_connection_params(url), **self.pool_cls_kwargs}
+        del parameters["parser_class"]
+        return RedisCluster.from_url(**parameters)
+
+
+def node(folder: Path) -> RedisServer:
+    """Of a cluster."""
+    node = RedisServer(folder, "--cluster-enabled", "yes")
+    while node.port > 55_000:  # the nodes talk to each other at a port 10,000 higher
+        node.port = free_port()
+    return node
+
+
+def take_all_slots(node: RedisServer) -> None:
+    with node.admin as admin:
+        admin.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
+        until(lambda: says(admin, "INFO", "cluster_state:ok"))
+
+
+def says(admin: Any, command: str, text: str) -> bool:
+    return text.encode() in admin.execute_command("CLUSTER", command, NEVER_DECODE=True)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """Of one node."""
+    only = node(tmp_path_factory.mktemp("cluster"))
+    with running(only):
+        take_all_slots(only)
+        yield only
+
+
+FACTORY = f"{__name__}.ClusterConnectionFactory"
+
+
+@pytest.fixture
+def use_cluster(cluster: RedisServer, use_redis: UseRedis) -> None:
+    if not cluster.is_running:
+        cluster.start()
+    use_redis(cluster.url, CONNECTION_FACTORY=FACTORY)
+
+
+@pytest.mark.usefixtures("use_cluster")
+class TestCluster(NotifierContract):
+    def make(self) -> Notifier:
+        return redis.RedisNotifier("default", timeout_seconds=2)  # the machine of a test may be busy
+
+
+@pytest.mark.usefixtures("use_cluster")
+def test_a_cluster_that_was_away(cluster: RedisServer) -> None:
+    with cluster.admin as admin:
+        admin.flushall()
+    check_that_it_works()
+    notifier = get_notifier("default")
+    notifier.send([SHIP])
+    cluster.stop()
+    notifier.publish([SHIP])
+    assert notifier.take(SHIP, 1, "c") is None
+    cluster.start()
+
+    def shares() -> bool:
+        return notifier.take(SHIP, 1, "c") == 1
+
+    until(shares)
+    notifier.send([SHIP])
+
+
+@pytest.mark.usefixtures("use_cluster")
+@pytest.mark.parametrize("outage", [RedisServer.stop, RedisServer.freeze])
+def test_no_one_waits_for_a_cluster_that_is_away(cluster: RedisServer, outage: Callable[[RedisServer], None]) -> None:
+    """Nobody was connected before."""
+    outage(cluster)
+    try:
+        notifier, started = get_notifier("default"), time.monotonic()
+        for number in range(100):
+            notifier.publish([job_scheduled(f"type.{number}")])
+            assert notifier.take(SHIP, 1, "c") is None
+        assert time.monotonic() - started < 4
+    finally:
+        cluster.thaw()
+
+
+@pytest.mark.slow
+def test_a_cluster_whose_slots_moved(tmp_path: Path, use_redis: UseRedis) -> None:
+    one, other = node(tmp_path / "one"), node(tmp_path / "other")
+    with running(one, other), one.admin as admin, other.admin as other_admin:
+        take_all_slots(one)
+        admin.execute_command("CLUSTER", "MEET", "127.0.0.1", str(other.port))
+        until(lambda: says(admin, "INFO", "known_nodes:2") and says(other_admin, "INFO", "cluster_state:ok"))
+        use_redis(one.url, CONNECTION_FACTORY=FACTORY)
+        check_that_it_works()
+        notifier = get_notifier("default")
+        assert notifier.take(SHIP, 1, "moves") == 1
+        slot = admin.execute_command("CLUSTER", "KEYSLOT", f"django_jobchains:taken:moves:{SHIP.id}")
+        admin.flushall()
+        name = other_admin.execute_command("CLUSTER", "MYID")
+        for each in (other_admin, admin):
+            each.execute_command("CLUSTER", "SETSLOT", slot, "NODE", name)
+        assert notifier.take(SHIP, 1, "moves") is None
+        until(lambda: notifier.take(SHIP, 1, "moves") == 1)
