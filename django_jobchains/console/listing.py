@@ -7,12 +7,12 @@ from django.core.management.base import CommandError
 
 from django_jobchains.chains import Chain, Job
 from django_jobchains.console import arguments
-from django_jobchains.console.statuses import shown_status
 from django_jobchains.console.subcommand import Call, Subcommand
 from django_jobchains.console.tables import Cell, Column
 from django_jobchains.console.words import counted, first_line, span
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.pages import MOST_ON_A_PAGE
+from django_jobchains.shown_statuses import shown_status
 
 MOST_ROWS = 100_000
 

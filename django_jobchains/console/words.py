@@ -1,14 +1,16 @@
 """Numbers, times and values as people read them."""
 
 import json
-from datetime import UTC, date, datetime, time, tzinfo
+from datetime import UTC, date, datetime, time
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
 from django.db import Error as DatabaseError
-from django.db import ProgrammingError, connections
+from django.db import ProgrammingError
 from django.utils import timezone
+
+from django_jobchains import times
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -72,16 +74,8 @@ def as_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON.")
 
 
-class Times:
-    """Times of one database; without ``USE_TZ`` they come from it naive."""
-
-    def __init__(self, using: str) -> None:
-        is_sqlite = connections[using].vendor == "sqlite"
-        self._zone: tzinfo = UTC if is_sqlite else timezone.get_default_timezone()
-        self._now = datetime.now(UTC)
-
-    def aware(self, moment: datetime) -> datetime:
-        return moment.replace(tzinfo=self._zone) if timezone.is_naive(moment) else moment
+class Times(times.Times):
+    """As people are told them."""
 
     def iso(self, moment: datetime | None) -> str | None:
         return None if moment is None else str(as_json(self.aware(moment)))
@@ -89,15 +83,6 @@ class Times:
     def shown(self, moment: datetime) -> str:
         """In the current time zone."""
         return self.aware(moment).astimezone(timezone.get_current_timezone()).strftime("%Y-%m-%d %H:%M:%S")
-
-    def seconds_since(self, moment: datetime) -> float:
-        return (self._now - self.aware(moment)).total_seconds()
-
-    def between(self, begin: datetime | None, end: datetime | None) -> float | None:
-        """Seconds; up to now when there is no end."""
-        if begin is None:
-            return None
-        return ((self.aware(end) if end else self._now) - self.aware(begin)).total_seconds()
 
     def ago(self, moment: datetime | None) -> str:
         if moment is None:

@@ -1,0 +1,24 @@
+"""What is stored. Rows are written by ``store`` alone; the models are for asking, the admin and migrations."""
+
+from django_jobchains.models.attempts import PROGRESS_TEXT_LENGTH, AttemptCount, FailedAttempt, JobProgress, LogLine
+from django_jobchains.models.chains import Chain, ChainQuerySet
+from django_jobchains.models.jobs import LAST, QUEUE_LENGTH, TYPE_NAME_LENGTH, Job, JobBlocker, JobQuerySet
+from django_jobchains.models.workers import QueueState, WorkerPresence
+
+__all__ = (
+    "LAST",
+    "PROGRESS_TEXT_LENGTH",
+    "QUEUE_LENGTH",
+    "TYPE_NAME_LENGTH",
+    "AttemptCount",
+    "Chain",
+    "ChainQuerySet",
+    "FailedAttempt",
+    "Job",
+    "JobBlocker",
+    "JobProgress",
+    "JobQuerySet",
+    "LogLine",
+    "QueueState",
+    "WorkerPresence",
+)
