@@ -1,5 +1,6 @@
 """What all classes share: the database, and that rows are changed by actions alone."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -7,6 +8,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from django_jobchains.conf import get_settings
+from django_jobchains.models import Chain, Job
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no parameter at run time
@@ -24,6 +26,10 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no par
     def may(self, request: HttpRequest, permission: str, obj: Model | None = None) -> bool:
         """Whether the user has this permission of ours, ``retry_job`` say; a subclass may look at the row too."""
         return bool(request.user.has_perm(f"django_jobchains.{permission}"))
+
+    def actions_for(self, request: HttpRequest, chain: Chain, job: Job) -> Sequence[Any]:
+        """What the user may do about a chain, or this job of it, now."""
+        return ()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).using(get_settings().DATABASE)
