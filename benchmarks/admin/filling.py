@@ -39,6 +39,27 @@ def fill(sizes: Sizes, tell: Callable[[str], object]) -> None:
     tell(f"{size()} in {time.monotonic() - begun:.0f} s")
 
 
+def refresh() -> None:
+    """What grows old: workers that are alive, counts of the last hour."""
+    beside.write_present(Statements())
+
+
+def rows() -> dict[str, int]:
+    """How much there is, counted exactly."""
+    run = Statements()
+    by_status = run(f"SELECT status, count(*) FROM {jobs.JOB} GROUP BY status ORDER BY status")
+    ((chains,),) = run(f"SELECT count(*) FROM {jobs.JOB} WHERE chain_index = 0")
+    others = {table: run(f"SELECT count(*) FROM {table}")[0][0] for table in (beside.LINK, beside.FAILED, beside.LINE)}
+    names = {"jobs": sum(count for _, count in by_status), "chains": chains}
+    return {
+        **names,
+        **{f"{status} jobs": count for status, count in by_status},
+        "blockers": others[beside.LINK],
+        "failed attempts": others[beside.FAILED],
+        "log lines": others[beside.LINE],
+    }
+
+
 def size() -> str:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_size_pretty(pg_database_size(current_database()))")
