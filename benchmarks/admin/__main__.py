@@ -78,8 +78,8 @@ def _measure(options: argparse.Namespace) -> None:
         run: dict[str, Any] = {"server": settings_of(server), "machine": facts(), "rows": counted, "visits": []}
     run["how"] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "times": options.times, "jobs": counted["jobs"]}
     group = ""
-    wanted = [visit for visit in all_visits(Places.find()) if _is_wanted(f"{visit.group}: {visit.name}", options.only)]
-    for result in visited(wanted, operator(), options.times):
+    wanted = [visit for visit in all_visits() if _is_wanted(f"{visit.group}: {visit.name}", options.only)]
+    for result in visited(wanted, operator(), Places.find(), options.times):
         if result.group != group:
             print(group := result.group)
         print(report.line(result), flush=True)

@@ -1,6 +1,5 @@
-"""What lies beside the jobs: special chains, blockers, attempts that failed, logs, progress, workers, queues, counts."""
+"""What lies beside the jobs: special chains, blockers, failed attempts, logs, progress, workers, queues, counts."""
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +9,6 @@ from benchmarks.admin.writing import Statements
 from django_jobchains.models import (
     AttemptCount,
     FailedAttempt,
-    Job,
     JobBlocker,
     JobProgress,
     LogLine,
@@ -30,8 +28,8 @@ _SPECIAL = 1 << 56
 LINK, FAILED = JobBlocker._meta.db_table, FailedAttempt._meta.db_table
 LINE, PROGRESS = LogLine._meta.db_table, JobProgress._meta.db_table
 _TRACEBACK = """
-    'Traceback (most recent call last):' || E'\\n' || repeat('  File "/srv/shop/billing/charging.py", line 48, in charge'
-    || E'\\n    reference = gateway.charge(order, idempotency_key=str(job.id))\\n', 12) || error
+    'Traceback (most recent call last):' || E'\\n' || repeat(E'  File "/srv/shop/charging.py", line 48, in charge\\n'
+    '    reference = gateway.charge(order, idempotency_key=str(job.id))\\n', 12) || error
 """
 
 
@@ -44,14 +42,17 @@ def write_special_chains(run: Statements, sizes: Sizes) -> None:
     run(insert_sql(_special_sql(JOIN, "completed", chains=JOINS // 2, days=1.5)))
 
 
-def _special_sql(type_name: str, status: str, *, chains: int = 1, steps: int = 1, attempt: int = 1, days: float = 0.1) -> str:
+def _special_sql(
+    type_name: str, status: str, *, chains: int = 1, steps: int = 1, attempt: int = 1, days: float = 0.1
+) -> str:
     """Chains of one type; all steps but the last are completed."""
     names = [LOOP, HUB, STUBBORN, TALKATIVE, JOIN]
     base = _SPECIAL + (names.index(type_name) << 40) + (ord(status[0]) << 32)
     began = f"now() - interval '{days} days'"
     return f"""
         SELECT {base} + (c << 20) + step AS number, step, {began} + (c + step * 15) * interval '1 s' AS at,
-               {base} + (c << 20) AS root_number, {began} + c * interval '1 s' AS root_at, step = {steps} - 1 AS is_last,
+               {base} + (c << 20) AS root_number, {began} + c * interval '1 s' AS root_at,
+               step = {steps} - 1 AS is_last,
                CASE step WHEN {steps} - 1 THEN '{status}' ELSE 'completed' END AS status, false AS is_scheduled,
                '{type_name}' = '{JOIN}' AS has_blockers, {attempt} AS attempt, '{type_name}' AS root_type,
                '{type_name}' AS type_name, 'default' AS queue, 0 AS priority, NULL AS key
@@ -182,8 +183,8 @@ def _counts_sql(span: int, spans: int) -> str:
     start = f"to_timestamp(floor(extract(epoch FROM now()) / {span}) * {span}) - n * interval '{span} s'"
     return f"""
         INSERT INTO {AttemptCount._meta.db_table}
-               (span, starts_at, type_name, completed, failed, seconds, longest_seconds)
-        SELECT {span}, {start}, name, {span} / (1 + t % 20), t % 3, {span} * 0.2 / (1 + t % 17), t % 40
+               (span, starts_at, type_name, completed, failed, crashed, seconds, longest_seconds)
+        SELECT {span}, {start}, name, {span} / (1 + t % 20), t % 3, t % 2, {span} * 0.2 / (1 + t % 17), t % 40
         FROM generate_series(0, {spans} - 1) AS n,
              (SELECT name, row_number() OVER (ORDER BY name) AS t FROM ({_types_sql()}) AS named) AS types
     """

@@ -4,44 +4,54 @@ import time
 from collections.abc import Callable
 
 from django.contrib.auth.models import User
+from django.core.management import call_command
 from django.db import connection
 
 from benchmarks.admin import beside, jobs
 from benchmarks.admin.sizes import Sizes
-from benchmarks.admin.writing import Statements
-from benchmarks.database import migrate
+from benchmarks.admin.writing import Statements, statements
 
 USER = "operator"
 
 
 def fill(sizes: Sizes, tell: Callable[[str], object]) -> None:
-    """Into the empty default database; the last step is ANALYZE, for everything else has none to plan by."""
+    """The empty default database: tables, a user, rows."""
     begun = time.monotonic()
-    migrate("default")
+    call_command("migrate", run_syncdb=True, verbosity=0)
+    make_user()
+    with statements() as run:
+        write(run, sizes, tell)
+        run("VACUUM")
+        run("CHECKPOINT")
+    tell(f"{size()} in {time.monotonic() - begun:.0f} s")
+
+
+def make_user() -> None:
     User.objects.create_superuser(USER)
-    run = Statements()
-    with run.without_indexes(jobs.JOB), run.without_indexes(beside.LINK):
+
+
+def write(run: Statements, sizes: Sizes, tell: Callable[[str], object]) -> None:
+    """Into the empty tables. The last step is ANALYZE; the first one is there for the steps between."""
+    with run.without_indexes(jobs.JOB):
         jobs.write_chains(run, sizes, tell)
         beside.write_special_chains(run, sizes)
         tell("indexes")
-    run("VACUUM ANALYZE")
-    for name, write in {
-        "blockers": lambda: beside.write_blockers(run, sizes),
-        "failed attempts": lambda: beside.write_failed_attempts(run),
-        "logs and progress": lambda: beside.write_notes(run, sizes),
-        "workers, queues and counts": lambda: beside.write_present(run),
-    }.items():
-        tell(name)
-        write()
-    tell("VACUUM ANALYZE")
-    run("VACUUM ANALYZE")
-    run("CHECKPOINT")
-    tell(f"{size()} in {time.monotonic() - begun:.0f} s")
+    run(f"ANALYZE {jobs.JOB}")
+    tell("blockers")
+    beside.write_blockers(run, sizes)
+    tell("failed attempts")
+    beside.write_failed_attempts(run)
+    tell("logs and progress")
+    beside.write_notes(run, sizes)
+    tell("workers, queues and counts")
+    beside.write_present(run)
+    run("ANALYZE")
 
 
 def refresh() -> None:
     """What grows old: workers that are alive, counts of the last hour."""
-    beside.write_present(Statements())
+    with statements() as run:
+        beside.write_present(run)
 
 
 def rows() -> dict[str, int]:

@@ -64,7 +64,7 @@ ERROR = """
 
 def id_sql(at: str, number: str) -> str:
     """SQL of the version 7 UUID that a job of that time and number has."""
-    milliseconds = f"(extract(epoch FROM {at}) * 1000)::bigint"
+    milliseconds = f"(date_part('epoch', {at}) * 1000)::bigint"
     return f"(lpad(to_hex({milliseconds}), 12, '0') || '70008' || lpad(to_hex({number}), 15, '0'))::uuid"
 
 
@@ -90,8 +90,8 @@ def insert_sql(placed: str) -> str:
 def _steps_sql(sizes: Sizes, first: int, last: int) -> str:
     app = f"(ARRAY{list(APPS)})[type % {len(APPS)} + 1]"
     return f"""
-        WITH chains AS ({_chains_sql(sizes, first, last)}),
-        steps AS (
+        WITH chains AS MATERIALIZED ({_chains_sql(sizes, first, last)}),
+        steps AS MATERIALIZED (
             SELECT *, c * 32 + step AS number, step = steps - 1 AS is_last,
                    began + (c * 13 % 40) * interval '1 s' AS root_at,
                    began + (step * 45 + (c * 13 + step * 7) % 40) * interval '1 s' AS at,
@@ -129,7 +129,7 @@ def _chains_sql(sizes: Sizes, first: int, last: int) -> str:
             ELSE 'completed' END AS state
         FROM (
             SELECT c, {sizes.chains} - 1 - c AS age, place, c * 7919 % {_LOTS} AS lot,
-                   floor({TYPES} * power(place / {_TYPES_AFTER}.0, 3))::int AS type,
+                   floor({TYPES} * power(place::float8 / {_TYPES_AFTER}, 3))::int AS type,
                    (ARRAY{list(STEPS)})[c / 7 % {len(STEPS)} + 1] AS steps,
                    now() - interval '30 minutes'
                        - power(({sizes.chains} - c)::float8 / {sizes.chains}, 2) * interval '{DAYS} days' AS began
@@ -139,4 +139,4 @@ def _chains_sql(sizes: Sizes, first: int, last: int) -> str:
     """
 
 
-assert COMMON == f"{APPS[0]}.type_00"
+assert f"{APPS[0]}.type_00" == COMMON

@@ -16,6 +16,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from benchmarks.admin.filling import USER
+from benchmarks.admin.places import Places
 from benchmarks.machine import load
 
 #: What the issue of the admin promises, p95 of every page.
@@ -24,13 +25,12 @@ MOST_MILLISECONDS = 300.0
 
 @dataclass(frozen=True)
 class Visit:
-    """``request`` asks for the page once; of an action each call acts on rows of its own. ``times``: of one that can be
-    done so often only."""
+    """``request`` asks for the page once; of an action each call acts on others. ``status``: of the response."""
 
     group: str
     name: str
-    request: Callable[[Client], HttpResponseBase]
-    times: int | None = None
+    request: Callable[[Client, Places], HttpResponseBase]
+    status: int = 200
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Visited:
         return not self.failure and self.p95 < MOST_MILLISECONDS
 
     def _quantile(self, percent: int) -> float:
-        if len(self.milliseconds) < 2:  # noqa: PLR2004 - none lies between
+        if len(self.milliseconds) < 2:
             return max(self.milliseconds, default=self.first)
         return quantiles(self.milliseconds, n=100, method="inclusive")[percent - 1]
 
@@ -74,36 +74,37 @@ def operator() -> Client:
     return client
 
 
-def visited(visits: Iterable[Visit], client: Client, times: int) -> Iterator[Visited]:
-    """Each visit in turn. One that breaks costs its own row, not the hour of measuring behind it, and the row says so."""
+def visited(visits: Iterable[Visit], client: Client, places: Places, times: int) -> Iterator[Visited]:
+    """Each visit in turn. One that breaks costs its own row, not those behind it, and the row says so."""
     for visit in visits:
         result = Visited(visit.group, visit.name)
         try:
-            _measure(visit, client, times, result)
+            _measure(visit, client, places, times, result)
         except Exception as error:
             result.failure = f"{type(error).__name__}: {error}"
         result.load = load()
         yield result
 
 
-def _measure(visit: Visit, client: Client, times: int, result: Visited) -> None:
+def _measure(visit: Visit, client: Client, places: Places, times: int, result: Visited) -> None:
     with CaptureQueriesContext(connection) as statements:
-        result.first = _milliseconds(visit, client)
+        result.first = _milliseconds(visit, client, places)
     result.statements = len(statements)
     result.in_database = sum(float(statement["time"]) for statement in statements) * 1_000
-    for _ in range(visit.times or times):
-        result.milliseconds.append(_milliseconds(visit, client))
+    for _ in range(times):
+        result.milliseconds.append(_milliseconds(visit, client, places))
 
 
-def _milliseconds(visit: Visit, client: Client) -> float:
+def _milliseconds(visit: Visit, client: Client, places: Places) -> float:
     begun = time.perf_counter()
-    response = visit.request(client)
+    response = visit.request(client, places)
     taken = (time.perf_counter() - begun) * 1_000
-    if response.status_code not in (200, 302):
-        raise UnexpectedResponse(visit.name, response.status_code)
+    if response.status_code != visit.status:
+        raise UnexpectedResponse(visit.status, response)
     return taken
 
 
 class UnexpectedResponse(Exception):
-    def __init__(self, name: str, status: int) -> None:
-        super().__init__(f"{name} answered {status}.")
+    def __init__(self, wanted: int, response: HttpResponseBase) -> None:
+        where = f" to {response['Location']}" if response.has_header("Location") else ""
+        super().__init__(f"{response.status_code}{where} instead of {wanted}")

@@ -6,16 +6,24 @@ from typing import Any
 
 from django.db import connection
 
-#: For this session: a crash would cost a run of minutes, and indexes are made in one go.
+#: While rows are written: a crash would cost a run of minutes, and indexes are made in one go.
 SETTINGS = {"synchronous_commit": "off", "maintenance_work_mem": "'1GB'", "work_mem": "'256MB'", "jit": "off"}
+
+
+@contextmanager
+def statements() -> "Iterator[Statements]":
+    run = Statements()
+    for name, value in SETTINGS.items():
+        run(f"SET {name} = {value}")
+    try:
+        yield run
+    finally:
+        for name in SETTINGS:
+            run(f"RESET {name}")
 
 
 class Statements:
     """Executes SQL as it stands; percent signs are no parameters."""
-
-    def __init__(self) -> None:
-        for name, value in SETTINGS.items():
-            self(f"SET {name} = {value}")
 
     def __call__(self, sql: str) -> list[tuple[Any, ...]]:
         with connection.cursor() as cursor:
@@ -26,7 +34,8 @@ class Statements:
     def without_indexes(self, table: str) -> Iterator[None]:
         """Those that belong to no constraint are dropped, and made again at the end from all rows at once."""
         dropped = self(
-            f"SELECT pg_get_indexdef(indexrelid), indexrelid::regclass FROM pg_index WHERE indrelid = '{table}'::regclass "
+            f"SELECT pg_get_indexdef(indexrelid), indexrelid::regclass FROM pg_index "
+            f"WHERE indrelid = '{table}'::regclass "
             "AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)"
         )
         for _, name in dropped:
