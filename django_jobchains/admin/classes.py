@@ -1,5 +1,6 @@
 """The two classes that are registered, put together from their parts."""
 
+from django_jobchains.admin.dashboard import Dashboards
 from django_jobchains.admin.lists import ChainList, JobList
 
 
@@ -7,5 +8,5 @@ class ChainAdmin(ChainList):
     pass
 
 
-class JobAdmin(JobList):
+class JobAdmin(Dashboards, JobList):
     pass
