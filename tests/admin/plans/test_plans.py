@@ -22,12 +22,14 @@ VISITS = list(all_visits())
 
 
 def test_there_are_so_many_jobs_that_plans_matter(places: Places) -> None:
-    assert Job.objects.count() >= JOBS
+    assert Job.objects.count() > JOBS * 0.95
 
 
 @pytest.mark.parametrize("visit", VISITS, ids=[f"{visit.group}: {visit.name}" for visit in VISITS])
 def test_a_page_reads_little_more_than_it_shows(visit: Visit, browser: Client, places: Places) -> None:
-    reading = reading_of(lambda: visit.request(browser, places))
+    responses = []
+    reading = reading_of(lambda: responses.append(visit.request(browser, places)))
+    assert responses[0].status_code == visit.status
     assert not reading.scans, reading.plan
     assert reading.rows < MOST_ROWS, reading.plan
     assert reading.sorted_rows < MOST_SORTED, reading.plan
