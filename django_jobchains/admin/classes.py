@@ -1,11 +1,12 @@
 """The two classes that are registered, put together from their parts."""
 
-from django_jobchains.admin.base import ReadOnlyAdmin
+from django_jobchains.admin.acting import ActingOnJobs
+from django_jobchains.admin.enqueueing import Enqueueing
 
 
-class ChainAdmin(ReadOnlyAdmin):
+class ChainAdmin(Enqueueing):
     pass
 
 
-class JobAdmin(ReadOnlyAdmin):
+class JobAdmin(ActingOnJobs):
     pass
