@@ -23,7 +23,7 @@ REPEATING = """\
     python -m benchmarks.admin measure --json .cache/admin.json --page docs/explanation/admin-at-scale.md
     python -m benchmarks.admin drop
 
-`BENCH_DATABASE_URL` names the server. `fill` takes some minutes and 15 GB for ten million jobs; a hundredth of them
+`BENCH_DATABASE_URL` names the server. `fill` takes some minutes and 8 GB for ten million jobs; a hundredth of them
 takes seconds and shows that everything works."""
 
 HEADER = ("", "p50 ms", "p95 ms", "first ms", "statements", "in the database ms")
