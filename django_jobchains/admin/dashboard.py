@@ -143,9 +143,7 @@ def _figures(found: Overview, ended: Throughput, counts: facts.Counts) -> tuple[
         Figure(gettext("jobs due"), counts.all_due()),
         Figure(gettext("oldest due for"), "–" if oldest is None else age(oldest)),
         Figure(gettext("workers"), number(len(alive))),
-        Figure(
-            gettext("slots busy"), gettext("%(busy)s of %(slots)s") % {"busy": number(busy), "slots": number(slots)}
-        ),
+        Figure(gettext("slots busy"), gettext("%(busy)s of %(slots)s") % of_slots),
         Figure(gettext("completed in the last hour"), number(ended.last_hour.completed)),
         Figure(gettext("failed in the last hour"), number(ended.last_hour.failed)),
     )
