@@ -18,6 +18,7 @@ from django_jobchains.admin.attention import Concern, concerns
 from django_jobchains.admin.base import ReadOnlyAdmin
 from django_jobchains.admin.payloads import Payloads
 from django_jobchains.admin.queue_changes import QueueChange, QueueChangeForm
+from django_jobchains.admin.reading import READ_SECONDS, TookTooLong, bounded
 from django_jobchains.admin.words import age, number
 from django_jobchains.conf import get_settings
 from django_jobchains.models import QueueState
@@ -61,6 +62,13 @@ class Dashboard:
     may_change_queues: bool
 
 
+@dataclass(frozen=True)
+class TooSlow:
+    """In place of a dashboard: the database did not find what it shows in so many seconds."""
+
+    seconds: str
+
+
 class Dashboards(ReadOnlyAdmin):
     """For the class of jobs: who may view those may view this."""
 
@@ -74,18 +82,25 @@ class Dashboards(ReadOnlyAdmin):
             *super().get_urls(),
         ]
 
-    def dashboard(self, request: HttpRequest) -> Dashboard:
+    def dashboard(self, request: HttpRequest) -> Dashboard | TooSlow:
         using = get_settings().DATABASE
-        may_change = self.may(request, "change_queuestate")
-        return _dashboard(overview(using), throughput(using), Payloads(request), may_change_queues=may_change)
+        try:
+            with bounded(using):
+                found, ended = overview(using), throughput(using)
+        except TookTooLong:
+            return TooSlow(number(int(READ_SECONDS)))
+        return _dashboard(found, ended, Payloads(request), may_change_queues=self.may(request, "change_queuestate"))
 
     def dashboard_view(self, request: HttpRequest) -> HttpResponse:
         """The part of the page that is refreshed."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         request.current_app = self.admin_site.name  # for the links of the template
+        dashboard = self.dashboard(request)
+        # With an error a page that refreshes itself keeps what it shows, and tries again later.
+        status = 503 if isinstance(dashboard, TooSlow) else 200
         return TemplateResponse(
-            request, "admin/django_jobchains/dashboard.html", {"dashboard": self.dashboard(request)}
+            request, "admin/django_jobchains/dashboard.html", {"dashboard": dashboard}, status=status
         )
 
     def queue_view(self, request: HttpRequest) -> HttpResponse:
