@@ -1,11 +1,11 @@
 """The two classes that are registered, put together from their parts."""
 
-from django_jobchains.admin.base import ReadOnlyAdmin
+from django_jobchains.admin.detail import ChainDetail, JobDetail
 
 
-class ChainAdmin(ReadOnlyAdmin):
+class ChainAdmin(ChainDetail):
     pass
 
 
-class JobAdmin(ReadOnlyAdmin):
+class JobAdmin(JobDetail):
     pass
