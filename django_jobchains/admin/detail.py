@@ -11,12 +11,14 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin import reads
 from django_jobchains.admin.base import ReadOnlyAdmin
 from django_jobchains.admin.graphs import Column, Graph, Line, laid_out
 from django_jobchains.admin.moments import Moments
 from django_jobchains.admin.payloads import Payloads
+from django_jobchains.admin.reading import TookTooLong, bounded
 from django_jobchains.admin.steps import Showing, Spread, StepView
 from django_jobchains.admin.words import number, span
 from django_jobchains.conf import get_settings
@@ -27,6 +29,8 @@ from django_jobchains.trees import ChainTree, Step, count_blockers
 
 #: With this parameter the answer is the inner part of the page, for a script that refreshes it.
 FRAGMENT = "fragment"
+
+_TOO_LONG = {"title": _("Took too long")}
 
 
 @dataclass(frozen=True)
@@ -40,20 +44,25 @@ class Gap:
 class _Detail(ReadOnlyAdmin):
     """What both pages do: who may see it, what there is not, and the frame around it."""
 
-    detail_name: str
-
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         if request.method not in ("GET", "HEAD"):
             raise PermissionDenied
-        id_ = _uuid(unquote(object_id))
-        found = self.find(request, id_) if id_ else None
-        if not self.has_view_permission(request, found):
+        if not self.has_view_permission(request):
             raise PermissionDenied
-        if found is None:
-            return self.missing(request, id_, object_id)
-        return self._page(request, found, {**self.details(request, found), **(extra_context or {})})
+        id_ = _uuid(unquote(object_id))
+        try:
+            with bounded(get_settings().DATABASE):
+                found = self.find(request, id_) if id_ else None
+                if found is None:
+                    return self.missing(request, id_, object_id)
+                if not self.has_view_permission(request, found):
+                    raise PermissionDenied
+                details = self.details(request, found)
+        except TookTooLong:
+            return self._answer(request, "admin/django_jobchains/took_too_long.html", _TOO_LONG, status=503)
+        return self._page(request, found, {**details, **(extra_context or {})})
 
     def find(self, request: HttpRequest, id_: UUID) -> Model | None:
         raise NotImplementedError
@@ -67,19 +76,19 @@ class _Detail(ReadOnlyAdmin):
     def _page(self, request: HttpRequest, found: Model, details: Mapping[str, Any]) -> HttpResponse:
         folder = f"admin/django_jobchains/{self.opts.model_name}"
         context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
             "original": found,
             "media": self.media,
-            "has_view_permission": True,
-            "preserved_filters": self.get_preserved_filters(request),
             "detail_template": f"{folder}/detail.html",
             "refresh_url": _query(request, **{FRAGMENT: 1}) if details["is_open"] else "",
             **details,
         }
         name = context["detail_template"] if FRAGMENT in request.GET else f"{folder}/change_form.html"
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
-        return TemplateResponse(request, self.change_form_template or name, context)
+        return self._answer(request, self.change_form_template or name, context)
+
+    def _answer(self, request: HttpRequest, name: str, context: Mapping[str, Any], status: int = 200) -> HttpResponse:
+        request.current_app = self.admin_site.name  # type: ignore[attr-defined]  # for the links of the template
+        frame = {**self.admin_site.each_context(request), "opts": self.opts}
+        return TemplateResponse(request, name, {**frame, **context}, status=status)
 
     def showing(self, request: HttpRequest) -> Showing:
         return Showing(Payloads(request), Moments(get_settings().DATABASE), self.admin_site.name)
@@ -87,9 +96,6 @@ class _Detail(ReadOnlyAdmin):
     def visible_chains(self, request: HttpRequest) -> Any:
         """The chains that may be shown beside this one: a project's subclass may leave some out."""
         return _queryset_of(self, Chain, request)
-
-    class Media:
-        css = {"all": ("django_jobchains/pages.css",)}
 
 
 class ChainDetail(_Detail):
@@ -231,9 +237,9 @@ def _graph(chain: Chain, steps: Iterable[Step], dependents: reads.Part, showing:
     left_out = sum(step.blocker_count - len(step.blockers) for step in steps)
     while level:
         lines += [Line(str(tree.chain.id), str(waiting.id), _is_open(waiting, tree)) for waiting, tree in level]
-        columns.insert(0, Column([showing.link(tree.chain) for _, tree in level if not tree.is_repeated], left_out))
+        columns.insert(0, Column([showing.link(tree.chain) for waiting, tree in level if not tree.is_repeated], left_out))
         left_out = 0
-        level = [(tree.chain, next_) for _, tree in level for step in tree.steps for next_ in step.blockers]
+        level = [(tree.chain, next_) for waiting, tree in level for step in tree.steps for next_ in step.blockers]
     rows: Sequence[reads.Dependent] = dependents.rows
     if not columns and not rows:
         return None
@@ -265,7 +271,7 @@ def _whole(request: HttpRequest, name: str, least: int, most: int = 2**31 - 1) -
 
 
 def _line_place(request: HttpRequest) -> tuple[int, int] | None:
-    lease_number, _, position = request.GET.get("log", "").partition(".")
+    lease_number, dot, position = request.GET.get("log", "").partition(".")
     if not all(part.isascii() and part.isdecimal() and len(part) <= 9 for part in (lease_number, position)):
         return None
     return int(lease_number), int(position)

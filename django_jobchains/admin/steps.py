@@ -19,6 +19,8 @@ from django_jobchains.trees import Step
 
 @dataclass(frozen=True)
 class AttemptView:
+    #: Names it on its page, so that it stays open when the page is refreshed.
+    key: str
     attempt: int
     kind: str
     is_crash: bool
@@ -31,6 +33,7 @@ class AttemptView:
 
 @dataclass(frozen=True)
 class LineView:
+    key: str
     said: Moment | None
     level: str
     level_name: str
@@ -172,6 +175,7 @@ class Showing:
     def attempts(self, attempts: Iterable[FailedAttempt]) -> list[AttemptView]:
         return [
             AttemptView(
+                key=f"attempt-{attempt.job_id}-{attempt.lease_number}",
                 attempt=attempt.attempt,
                 kind=attempt.get_kind_display(),
                 is_crash=attempt.kind == FailedAttempt.Kind.CRASH,
@@ -193,6 +197,7 @@ class Showing:
     def lines(self, lines: Iterable[LogLine]) -> list[LineView]:
         return [
             LineView(
+                key=f"line-{line.job_id}-{line.lease_number}-{line.position}",
                 said=self.moments.shown(line.said_at),
                 level=LogLine.Level(line.level).name.lower() if line.level in LogLine.Level.values else "info",
                 level_name=str(line.get_level_display()),

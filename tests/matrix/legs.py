@@ -1,7 +1,7 @@
 """What each leg runs."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from tests.matrix import environments, wheel
 from tests.matrix.commands import run
 from tests.matrix.postgresql import at_hand, server
 from tests.matrix.sqlite import with_sqlite_3_37
+from tests.matrix.suites import suite
 
 PYTHON = sys.executable
 
@@ -46,11 +47,6 @@ def example() -> None:
 
 def example_tests(python: str) -> None:
     run(python, "-W", "error", "example_project/manage.py", "test", "example_project")
-
-
-def suite(python: str, *options: str, env: Mapping[str, str]) -> None:
-    """The test suite; the environment says on which database."""
-    run(python, "-m", "pytest", "-q", "--durations=8", "--durations-min=2", *options, env=env)
 
 
 def on_sqlite() -> None:
