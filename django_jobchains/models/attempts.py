@@ -110,9 +110,11 @@ class AttemptCount(models.Model):
     type_name = models.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
     #: Jobs that were completed.
     completed = models.PositiveIntegerField(_("completed"))
-    #: Attempts that failed, whether the job is tried again or not; crashes too.
+    #: Attempts that failed, whether the job is tried again or not,
     failed = models.PositiveIntegerField(_("failed"))
-    #: What all these attempts took together,
+    #: and those whose lease ran out.
+    crashed = models.PositiveIntegerField(_("crashed"), default=0)
+    #: What the attempts took together, without the crashed ones,
     seconds = models.FloatField(_("seconds"))
     #: and the longest of them.
     longest_seconds = models.FloatField(_("longest"))

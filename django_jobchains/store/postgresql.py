@@ -82,6 +82,9 @@ class PostgreSQLStore(Store):
     def _seconds(self, since: str, until: str) -> str:
         return f"extract(epoch FROM {until} - {since})::float"
 
+    def _start_of(self, span: str, time: str) -> str:
+        return f"date_bin({span} * interval '1 second', {time}, 'epoch'::timestamptz)"
+
     def _latest(self, first: str, second: str) -> str:
         return f"GREATEST({first}, {second})"
 

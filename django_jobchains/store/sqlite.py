@@ -53,6 +53,9 @@ class SQLiteStore(Store):
     def _seconds(self, since: str, until: str) -> str:
         return f"(julianday({until}) - julianday({since})) * 86400.0"
 
+    def _start_of(self, span: str, time: str) -> str:
+        return f"datetime(CAST(strftime('%%s', {time}) AS INTEGER) / {span} * {span}, 'unixepoch')"
+
     def _latest(self, first: str, second: str) -> str:
         return f"MAX(COALESCE({first}, ''), {second})"
 
