@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.browser.databases import database
 from tests.browser.shop import Shop
@@ -17,8 +17,10 @@ from tests.matrix import CACHE
 from tests.matrix.browser import chromium
 
 FAILED = CACHE / "browser"
-#: For anything a page is asked to do; what a worker has to do first gets longer.
+#: For anything a page is asked to do,
 PATIENCE_SECONDS = 10
+#: and for what a worker has to do first.
+WORK_SECONDS = 20
 
 Visit = Callable[..., Page]
 
@@ -26,6 +28,7 @@ Visit = Callable[..., Page]
 def pytest_configure() -> None:
     """Ended by ``make``, the run still stops the processes it started."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    expect.set_options(timeout=PATIENCE_SECONDS * 1000)
 
 
 @pytest.hookimpl(wrapper=True)

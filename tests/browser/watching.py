@@ -25,7 +25,9 @@ class Watch:
 
     def _on_console(self, message: ConsoleMessage) -> None:
         expected = any(f"status of {status} " in message.text for status in self._expected)
-        if message.type in LOUD and not expected:
+        # The browser asks for it by itself, and the admin's pages name none.
+        is_of_icon = message.location["url"].endswith("/favicon.ico")
+        if message.type in LOUD and not expected and not is_of_icon:
             self.problems.append(f"console {message.type}: {message.text} ({message.page and message.page.url})")
 
     def _on_response(self, response: Response) -> None:
