@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from django_jobchains.console.screen import Screen
 from django_jobchains.console.tables import Cell, Column
-from django_jobchains.console.words import age, number
+from django_jobchains.console.words import age, first_line, number
 from django_jobchains.overview import FailingType, Overview, QueueFacts, TypeFacts, WorkerFacts
 
 Rows = list[list[Cell | str]]
@@ -114,7 +114,13 @@ def type_rows(overview: Overview, screen: Screen) -> Rows:
 
 def failing_rows(failing: Sequence[FailingType]) -> Rows:
     return [
-        [kind.name, number(kind.attempts), number(kind.jobs), f"{age(kind.last_age_seconds)} ago", kind.last_error]
+        [
+            kind.name,
+            number(kind.attempts),
+            number(kind.jobs),
+            f"{age(kind.last_age_seconds)} ago",
+            first_line(kind.last_error),
+        ]
         for kind in failing
     ]
 
