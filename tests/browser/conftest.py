@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +16,8 @@ from tests.matrix import CACHE
 from tests.matrix.browser import chromium
 
 FAILED = CACHE / "browser"
-#: For anything a page is asked to do,
+#: For anything a page is asked to do.
 PATIENCE_SECONDS = 10
-#: and for what a worker has to do first.
-WORK_SECONDS = 20
 
 Visit = Callable[..., Page]
 
@@ -67,6 +64,19 @@ def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 def shop(open_shop: Callable[[str], Shop]) -> Shop:
     """The shop in which people do things: a worker is there while a test asks for it."""
     return open_shop("flows")
+
+
+@pytest.fixture(scope="session")
+def busy(open_shop: Callable[[str], Shop]) -> Shop:
+    """A shop to look at, with something of everything; nothing changes in it."""
+    return open_shop("busy")
+
+
+@pytest.fixture(scope="session")
+def ids(busy: Shop) -> dict[str, str]:
+    """Of what there is to look at."""
+    known: dict[str, str] = busy.script("scene")
+    return known
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Texts that would do something if a page let them out of their quotes: call ``__hit``, or leave ``data-hit`` behind."""
+"""Texts that would do something if a page let them out of quotes: call ``__hit``, or leave ``data-hit`` behind."""
 
 VECTORS = (
     "<script>__hit()</script>",

@@ -12,15 +12,19 @@ class Watch:
     """Dialogs, errors of scripts, violations of the Content-Security-Policy, and answers that are errors."""
 
     def __init__(self, context: BrowserContext, may_answer: Collection[int] = ()) -> None:
-        self.problems: list[str] = []
+        #: Each once, in the order in which they came.
+        self.problems: dict[str, None] = {}
         self._expected = may_answer
         context.on("dialog", self._on_dialog)
-        context.on("weberror", lambda error: self.problems.append(f"script: {error.error}"))
+        context.on("weberror", lambda error: self._note(f"script: {error.error}"))
         context.on("console", self._on_console)
         context.on("response", self._on_response)
 
+    def _note(self, problem: str) -> None:
+        self.problems[problem] = None
+
     def _on_dialog(self, dialog: Dialog) -> None:
-        self.problems.append(f"dialog: {dialog.message}")
+        self._note(f"dialog: {dialog.message}")
         dialog.dismiss()
 
     def _on_console(self, message: ConsoleMessage) -> None:
@@ -28,8 +32,8 @@ class Watch:
         # The browser asks for it by itself, and the admin's pages name none.
         is_of_icon = message.location["url"].endswith("/favicon.ico")
         if message.type in LOUD and not expected and not is_of_icon:
-            self.problems.append(f"console {message.type}: {message.text} ({message.page and message.page.url})")
+            self._note(f"console {message.type}: {message.text} ({message.page and message.page.url})")
 
     def _on_response(self, response: Response) -> None:
         if response.status >= 400 and response.status not in self._expected:
-            self.problems.append(f"{response.status}: {response.request.method} {response.url}")
+            self._note(f"{response.status}: {response.request.method} {response.url}")
