@@ -15,6 +15,7 @@ from django.contrib.admin.options import IS_POPUP_VAR, TO_FIELD_VAR
 from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
 from django.db.models import BooleanField, ExpressionWrapper, QuerySet
 from django.db.models.functions import Left
+from django.forms import Media
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.text import capfirst
@@ -184,8 +185,9 @@ class ListedAdmin(ReadOnlyAdmin):
         """The rows with what their cells need, and without what is large."""
         raise NotImplementedError
 
-    class Media:
-        css = {"all": ("django_jobchains/lists.css",)}
+    @property
+    def media(self) -> Media:
+        return super().media + Media(css={"all": ("django_jobchains/lists.css",)})
 
 
 class ChainList(ListedAdmin):
