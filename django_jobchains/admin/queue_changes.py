@@ -35,9 +35,8 @@ class QueueChange:
     def told(self) -> str:
         """For who did it."""
         if self.verb == "pause":
-            return gettext("Queue %(name)s is paused: what runs goes on, and nothing else starts.") % {
-                "name": self.queue
-            }
+            text = gettext("Queue %(name)s is paused: what runs goes on, and nothing else starts.")
+            return text % {"name": self.queue}
         if self.verb == "resume":
             return gettext("Queue %(name)s is open again.") % {"name": self.queue}
         if self.slots is None:
@@ -57,7 +56,9 @@ class QueueChange:
             return _("Resumed.")
         if self.slots is None:
             return _("Limit removed.")
-        text = ngettext_lazy("Limited to {count} slot of each worker.", "Limited to {count} slots of each worker.", self.slots)
+        text = ngettext_lazy(
+            "Limited to {count} slot of each worker.", "Limited to {count} slots of each worker.", self.slots
+        )
         return format_lazy(text, count=self.slots)
 
 

@@ -46,7 +46,7 @@ def test_a_list_that_takes_too_long_shows_nothing_and_says_what_to_do(
 ) -> None:
     rows(3)
     monkeypatch.setattr(reading, "READ_SECONDS", 0.05)
-    monkeypatch.setattr(lists.ListedAdmin, "find", lambda *args: read_for_ever())
+    monkeypatch.setattr(lists.ListedAdmin, "searched", lambda *args: read_for_ever())
     reply = staff().get(address(name), {"q": "slow"})
     html = reply.content.decode()
     assert reply.status_code == 503
