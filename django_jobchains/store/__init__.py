@@ -23,6 +23,9 @@ from django_jobchains.store.rows import (
     NewJob,
     ReapedJob,
     Renewal,
+    Said,
+    SaidLine,
+    SaidProgress,
 )
 from django_jobchains.store.tails import Tail
 
@@ -47,6 +50,9 @@ __all__ = (
     "QueueRule",
     "ReapedJob",
     "Renewal",
+    "Said",
+    "SaidLine",
+    "SaidProgress",
     "Store",
     "Tail",
     "get_store",

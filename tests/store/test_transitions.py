@@ -34,8 +34,10 @@ READERS = {
 }  # fmt: skip
 #: What is about workers and queues.
 NOT_OF_JOBS = {"beat", "leave", "limit_queue", "pause_queues", "prune_workers", "resume_queues"}
+#: What is about attempts, and beside their jobs.
+BESIDE_JOBS = {"say"}
 #: Those that move by another's row: the sweeper frees. And those that leave no job to have a status.
-OTHERS = {"sweep", "delete", "prune"} | NOT_OF_JOBS
+OTHERS = {"sweep", "delete", "prune"} | NOT_OF_JOBS | BESIDE_JOBS
 
 
 def allowed(move: str, source: Status | None) -> set[Status]:
