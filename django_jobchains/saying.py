@@ -5,7 +5,6 @@ Its own arguments are checked. The fields that a handler adds are not: whatever 
 
 import json
 from collections.abc import Iterable, Mapping
-from math import isfinite
 from typing import Any
 
 from django_jobchains.models import PROGRESS_TEXT_LENGTH, LogLine
@@ -19,6 +18,8 @@ DEEPEST = 8
 LEFT_OUT = "…"
 #: Larger numbers are written as text: other readers of JSON would round them.
 _LARGEST = 2**63
+#: These come back from PostgreSQL with all their digits. Infinity and NaN are no JSON.
+_FIRST_FLOAT_WITH_EXPONENT = 1e16
 
 _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -127,5 +128,5 @@ def _written(given: Any) -> str:
 
 def _is_scalar(given: Any) -> bool:
     if isinstance(given, float):
-        return isfinite(given)
+        return abs(given) < _FIRST_FLOAT_WITH_EXPONENT
     return given is None or isinstance(given, bool) or (isinstance(given, int) and -_LARGEST <= given < _LARGEST)
