@@ -16,6 +16,9 @@ MOST_CHARACTERS = 8 * 1024
 #: Values nested deeper are written as text.
 DEEPEST = 8
 LEFT_OUT = "…"
+#: What a number takes of the room.
+_SCALAR_CHARACTERS = 8
+_ARRAYS = (list, tuple, set, frozenset)
 #: Larger numbers are written as text: other readers of JSON would round them.
 _LARGEST = 2**63
 #: These come back from PostgreSQL with all their digits. Infinity and NaN are no JSON.
@@ -83,14 +86,14 @@ class _Plain:
         self._left = MOST_CHARACTERS
 
     def value(self, given: Any, depth: int = 0) -> Any:
-        if depth < DEEPEST and isinstance(given, Mapping):
-            return self._object(given, depth)
-        if depth < DEEPEST and isinstance(given, list | tuple | set | frozenset):
-            return self._array(given, depth)
+        if isinstance(given, str) or depth == DEEPEST:
+            return self._text(given)
         if _is_scalar(given):
-            self._left -= len(str(given))
+            self._left -= _SCALAR_CHARACTERS
             return given
-        return self._text(given)
+        if isinstance(given, _ARRAYS):
+            return self._array(given, depth)
+        return self._object(given, depth) if isinstance(given, Mapping) else self._text(given)
 
     def _object(self, given: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         written: dict[str, Any] = {}

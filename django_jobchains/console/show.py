@@ -265,8 +265,9 @@ class _Json:
         }
 
     def _progress(self, step: Step) -> dict[str, Any] | None:
-        said = step.progress
-        return said and {"fraction": said.fraction, "text": said.text, "said_at": self._times.iso(said.said_at)}
+        if said := step.progress:
+            return {"fraction": said.fraction, "text": said.text, "said_at": self._times.iso(said.said_at)}
+        return None
 
     def _line(self, line: LogLine) -> dict[str, Any]:
         return {
