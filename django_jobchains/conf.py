@@ -10,6 +10,27 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+#: What is no longer a secret when it is shown; to add to it: ``[*SENSITIVE_FIELDS, "tax_number"]``.
+SENSITIVE_FIELDS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "pwd",
+    "secret",
+    "token",
+    "api_key",
+    "access_key",
+    "private_key",
+    "credential",
+    "authorization",
+    "cookie",
+    "session_id",
+    "signature",
+    "card_number",
+    "cvv",
+    "cvc",
+)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -73,6 +94,8 @@ class Settings:
     MAX_PAYLOAD_BYTES: int = 1024 * 1024
     #: Deepest nesting of an input or output.
     MAX_PAYLOAD_DEPTH: int = 100
+    #: Names in inputs, outputs, errors and logs whose values are masked where they are shown; parts of names too.
+    SENSITIVE_FIELDS: Sequence[str] = SENSITIVE_FIELDS
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -93,6 +116,7 @@ class Settings:
         keeps_keyed: object = self.RETENTION_KEEPS_KEYED
         if not isinstance(keeps_keyed, bool):
             raise ImproperlyConfigured(f"JOBCHAINS['RETENTION_KEEPS_KEYED'] is True or False, not {keeps_keyed!r}.")
+        _check_names(self.SENSITIVE_FIELDS)
 
 
 _POSITIVE = (
@@ -125,6 +149,14 @@ _POSITIVE_OR_NEVER = (
 
 def _is_duration(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
+
+
+def _check_names(value: Any) -> None:
+    is_list = isinstance(value, list | tuple | set | frozenset)
+    if not (is_list and all(isinstance(name, str) and any(map(str.isalnum, name)) for name in value)):
+        raise ImproperlyConfigured(
+            f"JOBCHAINS['SENSITIVE_FIELDS'] is a list of names, each with a letter or digit, not {value!r}."
+        )
 
 
 @lru_cache(maxsize=1)

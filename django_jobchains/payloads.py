@@ -184,6 +184,18 @@ class Codec:
         except Exception as problem:
             raise error(f"Not a {_name(self.annotation)}: {problem}") from problem
 
+    def json_schema(self) -> dict[str, Any] | None:
+        """What ``decode`` takes, for people who write it by hand; None when any JSON will do, or it cannot be said."""
+        if self._adapter is None:
+            return None
+        from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+
+        try:
+            schema: dict[str, Any] = self._adapter.json_schema()
+        except (PydanticInvalidForJsonSchema, PydanticUserError):  # a type with a validator in Python alone
+            return None
+        return schema
+
 
 def _type_adapter(annotation: Any) -> Any:
     try:

@@ -12,6 +12,7 @@ from django.core.management.color import Style, no_style
 
 from django_jobchains.console.tables import Cell, Column, Paint, fitted, table, width_of
 from django_jobchains.console.words import Times, as_json
+from django_jobchains.redaction import redacted, redacted_text
 from django_jobchains.texts import printable
 
 
@@ -62,8 +63,8 @@ class Screen:
         return Cell(status, self.paint_of(status.split(maxsplit=1)[0] if status else ""))
 
     def json(self, value: Any) -> None:
-        """ASCII: what stands in the data cannot drive a terminal."""
-        self.out.write(json.dumps(value, default=as_json, indent=2 if self.out.isatty() else None))
+        """ASCII: what stands in the data cannot drive a terminal. Redacted as lines are."""
+        self.out.write(json.dumps(redacted(value), default=as_json, indent=2 if self.out.isatty() else None))
 
     def heading(self, text: str) -> None:
         self.out.write(self.style.MIGRATE_HEADING(printable(text)))
@@ -77,8 +78,8 @@ class Screen:
         self.out.write(begin + (paint(text) if paint and text else text))
 
     def lines(self, text: str, begin: str = "") -> None:
-        """Every line of a text, whole."""
-        for part in text.splitlines():
+        """Every line of a text, whole; redacted."""
+        for part in redacted_text(text).splitlines():
             self.out.write(printable(begin) + printable(part))
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], begin: str = "") -> None:

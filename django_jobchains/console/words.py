@@ -11,6 +11,7 @@ from django.db import ProgrammingError
 from django.utils import timezone
 
 from django_jobchains import times
+from django_jobchains.redaction import redacted, redacted_text
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -48,13 +49,14 @@ def counted(count: int, noun: str) -> str:
 
 
 def shortened(value: Any, most: int = 100) -> str:
-    """A JSON value on a line."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    """A JSON value on a line, redacted."""
+    text = json.dumps(redacted(value), ensure_ascii=False, default=str)
     return text if len(text) <= most else f"{text[: most - 1]}… ({len(text):,} characters)"
 
 
 def first_line(text: str | None) -> str:
-    lines = (text or "").strip().splitlines()
+    """Of an error, redacted."""
+    lines = redacted_text(text or "").strip().splitlines()
     return lines[0] if lines else ""
 
 

@@ -1,0 +1,67 @@
+"""How a person clicks through the pages, and what the pages say."""
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from django.contrib.messages import get_messages
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import reverse
+
+from django_jobchains.models import Chain, Job
+
+Row = Chain | Job
+
+#: Each verb, with the permission it takes.
+PERMISSIONS = {
+    "complete": "complete_job",
+    "retry": "retry_job",
+    "run_now": "run_job",
+    "reschedule": "run_job",
+    "cancel": "cancel_job",
+    "delete": "delete_chain",
+}
+FOR_MANY = tuple(verb for verb in PERMISSIONS if verb != "complete")
+
+
+def url(name: str, row: Row | None = None, model: str = "chain") -> str:
+    return reverse(f"admin:django_jobchains_{model}_{name}", args=[row.pk] if row is not None else [])
+
+
+def answers(verb: str, chain: Chain) -> dict[str, Any]:
+    """What the page of a verb asks for."""
+    if verb == "complete":
+        return {"job": chain.current_job_id, "payload": '{"done": true}'}
+    return {"delay_minutes": "90"} if verb == "reschedule" else {}
+
+
+def act(client: Client, verb: str, chain: Chain, **changes: Any) -> HttpResponse:
+    """Confirms it on the chain's page."""
+    return client.post(url(verb, chain), {**answers(verb, chain), **changes})  # type: ignore[return-value]
+
+
+def ticked(rows: Iterable[Row | UUID]) -> dict[str, Any]:
+    return {"_selected_action": [row if isinstance(row, UUID) else row.pk for row in rows]}
+
+
+def ask_many(client: Client, verb: str, rows: Iterable[Row], model: str = "chain", query: str = "") -> HttpResponse:
+    """Ticks rows of the list, chooses the action and presses Go."""
+    answer = {"action": verb, "index": "0", "select_across": "0", **ticked(rows)}
+    return client.post(url("changelist", model=model) + query, answer)  # type: ignore[return-value]
+
+
+def act_many(
+    client: Client, verb: str, rows: Iterable[Row | UUID], model: str = "chain", **answers: Any
+) -> HttpResponse:
+    """Confirms the page for several."""
+    return client.post(url(f"{verb}_many", model=model), {**ticked(rows), **answers})  # type: ignore[return-value]
+
+
+def said(response: HttpResponse) -> list[str]:
+    """The messages that the next page shows."""
+    return [str(message) for message in get_messages(response.wsgi_request)]  # type: ignore[attr-defined]
+
+
+def text_of(response: HttpResponse) -> str:
+    return response.content.decode()

@@ -1,0 +1,97 @@
+"""Each verb × each permission × (one, several, forged): hidden, refused, or done."""
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from django_jobchains.chains import Chain
+from django_jobchains.store import Store
+from tests.admin.actions.browsing import (
+    FOR_MANY,
+    PERMISSIONS,
+    act,
+    act_many,
+    answers,
+    ask_many,
+    text_of,
+    url,
+)
+from tests.interventions.chains_at import everything, failed, scheduled
+
+Staff = Callable[..., Client]
+
+ALL = sorted({*PERMISSIONS.values(), "enqueue_job", "view_payload"})
+
+
+def a_chain_for(verb: str, store: Store) -> Chain:
+    return failed(store) if verb == "retry" else scheduled(store).refresh()
+
+
+@pytest.mark.parametrize("permission", ALL)
+@pytest.mark.parametrize("verb", PERMISSIONS)
+def test_a_verb_is_done_with_its_permission_and_refused_with_any_other(
+    staff: Staff, store: Store, verb: str, permission: str
+) -> None:
+    chain, client = a_chain_for(verb, store), staff(permission)
+    before = everything()
+    is_allowed = PERMISSIONS[verb] == permission
+    assert client.get(url(verb, chain)).status_code == (200 if is_allowed else 403)
+    assert everything() == before, "The page that asks changes nothing."
+    assert act(client, verb, chain).status_code == (302 if is_allowed else 403)
+    assert (everything() != before) is is_allowed
+
+
+@pytest.mark.parametrize("permission", ALL)
+@pytest.mark.parametrize("verb", FOR_MANY)
+def test_several_are_done_with_the_permission_and_a_forged_post_is_refused(
+    staff: Staff, store: Store, verb: str, permission: str
+) -> None:
+    rows, client = [a_chain_for(verb, store) for _ in range(2)], staff(permission)
+    before = everything()
+    is_allowed = PERMISSIONS[verb] == permission
+    shown = text_of(client.get(url("changelist")))
+    assert (f'<option value="{verb}">' in shown) is is_allowed, "The list offers what is allowed, and nothing else."
+    assert ask_many(client, verb, rows).status_code == (200 if is_allowed else 403)
+    assert everything() == before, "The page that asks changes nothing."
+    reply = act_many(client, verb, rows, **answers(verb, rows[0]))
+    assert reply.status_code == (302 if is_allowed else 403)
+    assert (everything() != before) is is_allowed
+
+
+@pytest.mark.parametrize("verb", PERMISSIONS)
+def test_who_may_not_view_chains_may_do_nothing_to_them(staff: Staff, store: Store, verb: str) -> None:
+    chain, client = a_chain_for(verb, store), staff(PERMISSIONS[verb], view=False)
+    before = everything()
+    assert client.get(url(verb, chain)).status_code == 403
+    assert act(client, verb, chain).status_code == 403
+    assert everything() == before
+
+
+@pytest.mark.parametrize("verb", FOR_MANY)
+def test_the_page_for_several_answers_no_get(superuser: Client, store: Store, verb: str) -> None:
+    before = everything()
+    assert superuser.get(url(f"{verb}_many")).status_code == 405
+    assert everything() == before
+
+
+@pytest.mark.parametrize("verb", PERMISSIONS)
+def test_a_post_without_the_csrf_token_changes_nothing(superuser: Client, store: Store, verb: str) -> None:
+    chain = a_chain_for(verb, store)
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = superuser.cookies
+    before = everything()
+    assert act(strict, verb, chain).status_code == 403
+    if verb in FOR_MANY:
+        assert ask_many(strict, verb, [chain]).status_code == 403
+        assert act_many(strict, verb, [chain], **answers(verb, chain)).status_code == 403
+    assert everything() == before
+
+
+@pytest.mark.parametrize("verb", PERMISSIONS)
+def test_strangers_are_asked_to_log_in(client: Client, store: Store, verb: str) -> None:
+    chain = a_chain_for(verb, store)
+    before = everything()
+    assert "/login/" in client.get(url(verb, chain))["Location"]
+    assert "/login/" in act(client, verb, chain)["Location"]
+    assert everything() == before
