@@ -237,7 +237,9 @@ def _graph(chain: Chain, steps: Iterable[Step], dependents: reads.Part, showing:
     left_out = sum(step.blocker_count - len(step.blockers) for step in steps)
     while level:
         lines += [Line(str(tree.chain.id), str(waiting.id), _is_open(waiting, tree)) for waiting, tree in level]
-        columns.insert(0, Column([showing.link(tree.chain) for waiting, tree in level if not tree.is_repeated], left_out))
+        columns.insert(
+            0, Column([showing.link(tree.chain) for waiting, tree in level if not tree.is_repeated], left_out)
+        )
         left_out = 0
         level = [(tree.chain, next_) for waiting, tree in level for step in tree.steps for next_ in step.blockers]
     rows: Sequence[reads.Dependent] = dependents.rows
