@@ -171,12 +171,16 @@ def _some(
 
 
 def _more_unserved_types(count: int) -> str:
-    text = ngettext("No worker serves %s more type with due jobs.", "No worker serves %s more types with due jobs.", count)
+    text = ngettext(
+        "No worker serves %s more type with due jobs.", "No worker serves %s more types with due jobs.", count
+    )
     return text % number(count)
 
 
 def _more_unserved_queues(count: int) -> str:
-    text = ngettext("No worker serves %s more queue with due jobs.", "No worker serves %s more queues with due jobs.", count)
+    text = ngettext(
+        "No worker serves %s more queue with due jobs.", "No worker serves %s more queues with due jobs.", count
+    )
     return text % number(count)
 
 

@@ -138,7 +138,9 @@ def _figures(found: Overview, ended: Throughput, counts: facts.Counts) -> tuple[
         Figure(gettext("jobs due"), counts.all_due()),
         Figure(gettext("oldest due for"), "–" if oldest is None else age(oldest)),
         Figure(gettext("workers"), number(len(alive))),
-        Figure(gettext("slots busy"), gettext("%(busy)s of %(slots)s") % {"busy": number(busy), "slots": number(slots)}),
+        Figure(
+            gettext("slots busy"), gettext("%(busy)s of %(slots)s") % {"busy": number(busy), "slots": number(slots)}
+        ),
         Figure(gettext("completed in the last hour"), number(sum(one.completed for one in ended.minutes))),
         Figure(gettext("failed in the last hour"), number(sum(one.failed for one in ended.minutes))),
     )

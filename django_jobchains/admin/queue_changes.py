@@ -57,7 +57,9 @@ class QueueChange:
             return _("Resumed.")
         if self.slots is None:
             return _("Limit removed.")
-        text = ngettext_lazy("Limited to {count} slot of each worker.", "Limited to {count} slots of each worker.", self.slots)
+        text = ngettext_lazy(
+            "Limited to {count} slot of each worker.", "Limited to {count} slots of each worker.", self.slots
+        )
         return format_lazy(text, count=self.slots)
 
 
