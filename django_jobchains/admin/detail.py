@@ -122,7 +122,7 @@ class ChainDetail(_Detail):
         places = _places(count, _whole(request, "from", 1, count))
         steps = reads.steps(found, places, self.get_queryset(request))
         progress = reads.progress(steps)
-        views = {}
+        views: dict[int, StepView] = {}
         for place in places:
             part = [step for step in steps.values() if step.job.chain_index in place]
             spread = Spread(part, showing.moments)

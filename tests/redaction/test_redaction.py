@@ -161,5 +161,6 @@ def test_no_text_takes_longer_than_its_length(part: str) -> None:
             best = min(best, time.thread_time() - begin)
         return best
 
-    # By the processor's time, for others use it too. Eight times the text takes about eight times as long; 64 times if it were the square.
+    # By the processor's time, for others use it too.
+    # Eight times the text takes about eight times as long; 64 times if it were the square.
     assert seconds(160_000) < 25 * seconds(20_000) + 0.05

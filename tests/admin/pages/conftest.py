@@ -13,7 +13,7 @@ Look = Callable[..., str]
 def look(superuser: Client) -> Look:
     """The page of a job's chain, or with ``model="job"`` its own; ``by``: another user's browser."""
 
-    def look(job: Job, model: str = "chain", by: Client | None = None, **parameters: object) -> str:
+    def look(job: Job, model: str = "chain", by: Client | None = None, **parameters: str | int) -> str:
         id_ = job.chain_id if model == "chain" else job.id
         reply = (by or superuser).get(reverse(f"admin:django_jobchains_{model}_change", args=[id_]), parameters)
         assert reply.status_code == 200, reply
