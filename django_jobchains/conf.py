@@ -151,7 +151,7 @@ def _is_duration(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
 
 
-def _check_names(value: object) -> None:
+def _check_names(value: Any) -> None:
     is_list = isinstance(value, list | tuple | set | frozenset)
     if not (is_list and all(isinstance(name, str) and any(map(str.isalnum, name)) for name in value)):
         raise ImproperlyConfigured(

@@ -8,10 +8,10 @@ from django.core.management.base import CommandError
 from django_jobchains.chains import Job
 from django_jobchains.console import arguments
 from django_jobchains.console.subcommand import Call, Subcommand
-from django_jobchains.console.trees import ChainTree, Extent, Step, tree_of
 from django_jobchains.console.words import counted, first_line, shortened, span
 from django_jobchains.models import FailedAttempt
 from django_jobchains.shown_statuses import shown_status
+from django_jobchains.trees import ChainTree, Extent, Step, tree_of
 
 #: Dependents of the chain that are named.
 MOST_DEPENDENTS = 5

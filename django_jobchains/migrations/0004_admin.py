@@ -24,6 +24,7 @@ class Migration(migrations.Migration):
                 ("type_name", models.CharField(max_length=200, verbose_name="type")),
                 ("completed", models.PositiveIntegerField(verbose_name="completed")),
                 ("failed", models.PositiveIntegerField(verbose_name="failed")),
+                ("crashed", models.PositiveIntegerField(default=0, verbose_name="crashed")),
                 ("seconds", models.FloatField(verbose_name="seconds")),
                 ("longest_seconds", models.FloatField(verbose_name="longest")),
             ],

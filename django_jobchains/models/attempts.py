@@ -96,7 +96,8 @@ class JobProgress(models.Model):
 
 
 class AttemptCount(models.Model):
-    """How many attempts of a type ended in a minute or an hour, as the workers told: no job is counted for it."""
+    """How many attempts ended in a minute, and how many of a type in an hour, as the workers told: no job is counted
+    for it."""
 
     class Span(models.IntegerChoices):
         """Seconds."""
@@ -107,12 +108,15 @@ class AttemptCount(models.Model):
     pk = models.CompositePrimaryKey("span", "starts_at", "type_name")
     span = models.PositiveIntegerField(_("span"), choices=Span)
     starts_at = models.DateTimeField(_("starts at"))
+    #: "" of a minute: all types.
     type_name = models.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
     #: Jobs that were completed.
     completed = models.PositiveIntegerField(_("completed"))
-    #: Attempts that failed, whether the job is tried again or not; crashes too.
+    #: Attempts that failed, whether the job is tried again or not,
     failed = models.PositiveIntegerField(_("failed"))
-    #: What all these attempts took together,
+    #: and those whose lease ran out.
+    crashed = models.PositiveIntegerField(_("crashed"), default=0)
+    #: What the attempts took together, without the crashed ones,
     seconds = models.FloatField(_("seconds"))
     #: and the longest of them.
     longest_seconds = models.FloatField(_("longest"))

@@ -15,9 +15,11 @@ from uuid import UUID
 
 from django_jobchains.policies import Backoff
 from django_jobchains.statuses import FINAL
+from django_jobchains.store.attempt_counts import AttemptCounts
 from django_jobchains.store.counting import Counting
 from django_jobchains.store.dialect import IS_CANCELLED, ids_json
 from django_jobchains.store.errors import retried
+from django_jobchains.store.listing import Listing
 from django_jobchains.store.presence import Presence
 from django_jobchains.store.pruning import Pruning
 from django_jobchains.store.queue_states import QueueStates
@@ -41,7 +43,7 @@ FENCE = "job.id = d.job_id AND job.lease_number = d.n AND job.status || '' = 'ru
 _FINISH_COLUMNS = "job_id uuid, n int, output text"
 
 
-class Store(Pruning, QueueStates, Presence, Counting):
+class Store(Pruning, QueueStates, Presence, Counting, AttemptCounts, Listing):
     def __init__(self, using: str) -> None:
         super().__init__(using)
         self._finish_one_sql: dict[float, str] = {}

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_jobchains.models import FailedAttempt, Job, JobBlocker, QueueState, WorkerPresence
+from django_jobchains.models import AttemptCount, FailedAttempt, Job, JobBlocker, QueueState, WorkerPresence
 from django_jobchains.own_statements import own
 
 #: SQL of whether a job's attempt was asked to stop, in a RETURNING: there SQLite 3.40 takes NULL for NOT NULL.
@@ -44,6 +44,7 @@ class Dialect(ABC):
         self.blocker = quote(JobBlocker._meta.db_table)
         self.worker = quote(WorkerPresence._meta.db_table)
         self.queue = quote(QueueState._meta.db_table)
+        self.attempt_count = quote(AttemptCount._meta.db_table)
 
     @property
     def now(self) -> str:
@@ -80,6 +81,10 @@ class Dialect(ABC):
     @abstractmethod
     def _seconds(self, since: str, until: str) -> str:
         """SQL of the seconds between two times."""
+
+    @abstractmethod
+    def _start_of(self, span: str, time: str) -> str:
+        """SQL of the beginning of the minute or hour of a time; ``span``: SQL of its seconds."""
 
     @abstractmethod
     def _latest(self, first: str, second: str) -> str:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from zlib import crc32
 
 import psycopg
-from django.db import IntegrityError, NotSupportedError, OperationalError
+from django.db import IntegrityError, NotSupportedError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.own_statements import indifferent, own
@@ -27,6 +27,7 @@ SLOW_SECONDS = 0.1
 #: serialization_failure, deadlock_detected
 CONFLICTS = ("40001", "40P01")
 UNIQUE_VIOLATION = "23505"
+QUERY_CANCELED = "57014"
 #: The advisory locks of deduplication keys: their class, and how many there are.
 KEY_LOCK = 0x6A6F6273
 KEY_LOCKS = 1024
@@ -81,6 +82,9 @@ class PostgreSQLStore(Store):
 
     def _seconds(self, since: str, until: str) -> str:
         return f"extract(epoch FROM {until} - {since})::float"
+
+    def _start_of(self, span: str, time: str) -> str:
+        return f"date_bin({span} * interval '1 second', {time}, 'epoch'::timestamptz)"
 
     def _latest(self, first: str, second: str) -> str:
         return f"GREATEST({first}, {second})"
@@ -188,6 +192,29 @@ class PostgreSQLStore(Store):
             [],
         )
         return Activity(*rows[0])
+
+    @contextmanager
+    def reads_within(self, seconds: float) -> Iterator[None]:
+        """Each statement; of a shorter time that somebody set it makes no longer one.
+
+        And none is compiled: that takes longer than to read a page, a second for one of many parts.
+        """
+        is_nested = self.connection.in_atomic_block
+        milliseconds = max(1, int(seconds * 1000))
+        with transaction.atomic(using=self.using):  # in a transaction of the caller's a savepoint: a timeout undoes it
+            [(timeout, jit, *_)] = self._fetch(
+                "SELECT setting, current_setting('jit'), set_config('statement_timeout', "
+                "CASE WHEN setting::bigint BETWEEN 1 AND %s THEN setting ELSE %s END, true), "
+                "set_config('jit', 'off', true) FROM pg_settings WHERE name = 'statement_timeout'",
+                [milliseconds, str(milliseconds)],
+            )
+            yield
+            if is_nested:
+                set_back = "SELECT set_config('statement_timeout', %s, true), set_config('jit', %s, true)"
+                self._fetch(set_back, [timeout, jit])
+
+    def is_out_of_time(self, error: OperationalError) -> bool:
+        return sqlstate(error) == QUERY_CANCELED
 
     def lock(self, job_id: UUID) -> tuple[str, int] | None:
         """BEGIN goes with it, unless the transaction has begun."""

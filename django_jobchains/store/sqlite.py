@@ -5,7 +5,10 @@ writes later fails at once when another process wrote in between, whatever the b
 """
 
 import json
-from collections.abc import Collection, Mapping
+import sqlite3
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -14,6 +17,8 @@ from django.db import IntegrityError, OperationalError
 
 from django_jobchains.store.base import Store
 
+#: Of SQLite's machine, about a millisecond.
+STEPS_BETWEEN_LOOKS = 50_000
 _FORMAT = "'%%Y-%%m-%%d %%H:%%M:%%f000'"
 #: Columns of a group, of its first job.
 _GROUP = "c.queue, c.type_name, c.priority * -1 AS rank, c.run_at, c.id"
@@ -32,6 +37,21 @@ class SQLiteStore(Store):
 
     def _is_duplicate(self, error: IntegrityError) -> bool:
         return "UNIQUE constraint failed" in str(error)
+
+    @contextmanager
+    def reads_within(self, seconds: float) -> Iterator[None]:
+        """All of them together, as long as they are read from this thread's connection."""
+        self.connection.ensure_connection()
+        raw = self.connection.connection
+        end = time.monotonic() + seconds
+        raw.set_progress_handler(lambda: time.monotonic() > end, STEPS_BETWEEN_LOOKS)
+        try:
+            yield
+        finally:
+            raw.set_progress_handler(None, 0)
+
+    def is_out_of_time(self, error: OperationalError) -> bool:
+        return getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
     def prepare_for_workers(self) -> None:
         """Turns the write-ahead log on, for good: with a rollback journal readers and writers wait for each other."""
@@ -52,6 +72,9 @@ class SQLiteStore(Store):
 
     def _seconds(self, since: str, until: str) -> str:
         return f"(julianday({until}) - julianday({since})) * 86400.0"
+
+    def _start_of(self, span: str, time: str) -> str:
+        return f"datetime(CAST(strftime('%%s', {time}) AS INTEGER) / {span} * {span}, 'unixepoch')"
 
     def _latest(self, first: str, second: str) -> str:
         return f"MAX(COALESCE({first}, ''), {second})"

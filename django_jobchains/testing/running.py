@@ -32,7 +32,12 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
     """
     store = get_store(using)
     completer = Completer(
-        store, HeldLeases(store), worker=WORKER, is_busy=lambda: False, on_written=lambda has_due: None
+        store,
+        HeldLeases(store),
+        worker=WORKER,
+        is_busy=lambda: False,
+        on_written=lambda has_due: None,
+        on_ended=lambda outcome: None,
     )
     outcomes: list[Outcome] = []
     while (limit is None or len(outcomes) < limit) and (jobs := _claim(store, limit and limit - len(outcomes))):

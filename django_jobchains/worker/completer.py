@@ -32,12 +32,14 @@ class Completer:
         worker: str,
         is_busy: Callable[[], bool],
         on_written: Callable[[bool], None],
+        on_ended: Callable[[Outcome], None],
     ) -> None:
         self._store = store
         self._leases = leases
         self._worker = worker
         self._is_busy = is_busy
         self._on_written = on_written
+        self._on_ended = on_ended
         self._queue: queue.SimpleQueue[Outcome | Effects | None] = queue.SimpleQueue()
         #: Set when a batch need not wait for more outcomes.
         self._is_enough = threading.Event()
@@ -179,6 +181,7 @@ class Completer:
         if not is_written:
             report(LeaseLost(self._worker, job.id, outcome.error or "taken_by_another_worker"))
             return
+        self._on_ended(outcome)
         continuation = outcome.finished and outcome.finished.continuation
         report(
             AttemptEnded(

@@ -3,18 +3,19 @@
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from django_jobchains.announcing import announce
 from django_jobchains.leases import HeldLeases
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.policies import Backoff
-from django_jobchains.store import AttemptKey, Effects, Store
+from django_jobchains.store import AttemptKey, Effects, ReapedJob, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import BlockedJobsSwept, JobReaped, LeaseLost
 from django_jobchains.worker.presence import Heartbeat
 from django_jobchains.worker.pruner import Pruner
+from django_jobchains.worker.tally import AttemptTally
 from django_jobchains.worker.threads import waiting
 
 #: Jobs taken back in one transaction,
@@ -37,7 +38,7 @@ class Reaper:
         backoff: Backoff,
         max_crashes: int,
         seconds: float,
-        on_reaped: Callable[[], None],
+        on_reaped: Callable[[Sequence[ReapedJob]], None],
     ) -> None:
         self._store = store
         self._leases = leases
@@ -56,7 +57,7 @@ class Reaper:
         for job in reaped:
             report(JobReaped(self._worker, job.id, job.type_name, job.status, job.crashes))
         if reaped:
-            self._on_reaped()
+            self._on_reaped(reaped)
         return len(reaped) == REAP_LIMIT
 
 
@@ -78,7 +79,7 @@ class Sweeper:
         return self._after is not None
 
 
-Part = Heartbeat | Reaper | Sweeper | Pruner
+Part = Heartbeat | AttemptTally | Reaper | Sweeper | Pruner
 
 
 class Rounds:
@@ -113,7 +114,7 @@ class Rounds:
         finally:
             if has_more:
                 self._due_at[part] = time.monotonic() + part.rest_seconds if isinstance(part, Pruner) else 0.0
-        if not (isinstance(part, Heartbeat | Pruner) and part.is_failing):
+        if not (isinstance(part, Heartbeat | AttemptTally | Pruner) and part.is_failing):
             self.reached_at = time.monotonic()
 
 

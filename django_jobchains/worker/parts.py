@@ -1,6 +1,6 @@
 """The parts of a worker, made for what it works for, and how they hang together."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django_jobchains.attempts import Outcome
@@ -10,7 +10,7 @@ from django_jobchains.leases import HeldLeases
 from django_jobchains.notifications import Hint, Listener, get_notifier
 from django_jobchains.policies import AttemptPolicy, resolve
 from django_jobchains.processors import Registry
-from django_jobchains.store import Store
+from django_jobchains.store import ReapedJob, Store
 from django_jobchains.worker.completer import Completer
 from django_jobchains.worker.event_loop import AsyncSlots
 from django_jobchains.worker.health import Checkup
@@ -21,6 +21,7 @@ from django_jobchains.worker.presence import Heartbeat
 from django_jobchains.worker.pruner import Pruner, rules_of
 from django_jobchains.worker.queues import ServedQueues
 from django_jobchains.worker.slots import Slots
+from django_jobchains.worker.tally import AttemptTally
 from django_jobchains.worker.threads import OwnedThread
 from django_jobchains.worker.turns import Turns, group_of
 from django_jobchains.worker.wakeups import WakeUp
@@ -59,19 +60,21 @@ class Parts:
         self.turns = self._turns()
         self.wake = WakeUp(scope.policies, self.turns)
         self.queues = ServedQueues(scope.store, self.leases, scope.queues)
+        self.tally = AttemptTally(scope.store, worker=scope.worker, seconds=self._settings.HEARTBEAT_SECONDS)
         self.completer = Completer(
             scope.store,
             self.leases,
             worker=scope.worker,
             is_busy=lambda: self.slots.has_waiting,
             on_written=self._on_written,
+            on_ended=self.tally.ended,
         )
         self.slots = self._threaded()
         self.async_slots = self._event_loop()
         self.places: list[Place] = [self.slots, self.async_slots] if self.async_slots else [self.slots]
         self.loop = self._claim_loop()
         self.heartbeat = self._heartbeat()
-        self.rounds = Rounds(self.heartbeat, self._reaper(), self._sweeper(), *self._pruner())
+        self.rounds = Rounds(self.heartbeat, self.tally, self._reaper(), self._sweeper(), *self._pruner())
         self.keeper = LeaseKeeper(self.leases, scope.worker, min(scope.shortest_lease / 6, 5))
         self.watch = self._watch()
         steps = {
@@ -134,6 +137,10 @@ class Parts:
         if outcome.seconds:  # it ran
             self.turns.ran(outcome.job.type_name, outcome.seconds)
         self.completer.put(outcome)
+
+    def _on_reaped(self, jobs: Sequence[ReapedJob]) -> None:
+        self.tally.reaped(jobs)
+        self.wake.set()
 
     def _on_broken(self, attempt: AnyAttempt) -> None:
         self.leases.let_go(attempt.jobs)
@@ -205,6 +212,7 @@ class Parts:
             type_names=self._scope.policies,
             seconds=self._settings.HEARTBEAT_SECONDS,
             on_seen=self.turns.place,
+            on_leave=self.tally.step,
         )
 
     def _turns(self) -> Turns:
@@ -227,7 +235,7 @@ class Parts:
             backoff=resolve().backoff,
             max_crashes=self._settings.MAX_CRASHES,
             seconds=self._settings.REAP_SECONDS,
-            on_reaped=self.wake.set,
+            on_reaped=self._on_reaped,
         )
 
     def _sweeper(self) -> Sweeper:

@@ -32,6 +32,7 @@ class Heartbeat:
         type_names: Collection[str],
         seconds: float,
         on_seen: Callable[[str, Sequence[PresentWorker]], None],
+        on_leave: Callable[[], object],
     ) -> None:
         self._store = store
         self._worker = worker
@@ -41,6 +42,7 @@ class Heartbeat:
         self._queues = None if queues is None else tuple(queues)
         self._type_names = tuple(sorted(type_names))
         self._on_seen = on_seen
+        self._on_leave = on_leave
         self._began = time.monotonic()
         self._has_left = False
         #: The last beat was not written.
@@ -102,6 +104,7 @@ class Heartbeat:
 
     def _leave(self) -> None:
         try:
+            self._on_leave()
             self._store.leave(self._worker)
         except Exception as error:
             logger.warning("The row of worker %s is left to the others: %s", self._worker, describe(error))

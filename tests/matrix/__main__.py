@@ -8,14 +8,28 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import NoReturn
 
-from tests.matrix import Failed, Unavailable
+from tests.matrix import Failed, Unavailable, Unsteady
 from tests.matrix.commands import end_all, output
 from tests.matrix.legs import LEGS, ORDER
 
 #: Tests wait more than they compute: two of the suites at once keep two cores busy.
 AT_ONCE = 2
+
+
+@dataclass
+class Result:
+    """How a part went. ``failures``: what its tests said of those that failed, a line each."""
+
+    part: str
+    outcome: str
+    seconds: float
+    failures: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"{self.part:<22} {self.outcome:<8} {self.seconds:4.0f} s", *self.failures])
 
 
 def main(names: list[str]) -> int:
@@ -25,8 +39,8 @@ def main(names: list[str]) -> int:
         return 2
     parts = sorted((part for name in names or LEGS for part in LEGS[name].items()), key=rank)
     results = [run(*parts[0])] if len(parts) == 1 else run_all(parts)
-    print("\n" + "\n".join(f"{name:<22} {outcome:<8} {seconds:4.0f} s" for name, outcome, seconds in results))
-    return int(any(is_red(outcome) for _, outcome, _ in results))
+    print("\n" + "\n".join(map(str, sorted(results, key=lambda result: result.outcome != "ok"))))
+    return int(any(is_red(result.outcome) for result in results))
 
 
 def rank(part: tuple[str, Callable[[], None]]) -> int:
@@ -35,7 +49,7 @@ def rank(part: tuple[str, Callable[[], None]]) -> int:
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
-def run_all(parts: list[tuple[str, Callable[[], None]]]) -> list[tuple[str, str, float]]:
+def run_all(parts: list[tuple[str, Callable[[], None]]]) -> list[Result]:
     """Each part's output is shown when it has ended."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
@@ -46,22 +60,25 @@ def run_all(parts: list[tuple[str, Callable[[], None]]]) -> list[tuple[str, str,
             raise
 
 
-def run_aside(part: str, step: Callable[[], None]) -> tuple[str, str, float]:
+def run_aside(part: str, step: Callable[[], None]) -> Result:
     with tempfile.TemporaryFile("w+", errors="replace") as file:
         output.file = file
         try:
-            return run(part, step)
+            result = run(part, step)
         finally:
             output.file = None
             file.seek(0)
-            print(file.read(), flush=True)
+            text = file.read()
+            print(text, flush=True)
+        result.failures = [line[:300] for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        return result
 
 
-def run(part: str, step: Callable[[], None]) -> tuple[str, str, float]:
+def run(part: str, step: Callable[[], None]) -> Result:
     output.say(f"\n=== {part} " + "=" * (100 - len(part)))
     started = time.monotonic()
     outcome = attempt(step)
-    return part, outcome, time.monotonic() - started
+    return Result(part, outcome, time.monotonic() - started)
 
 
 def attempt(step: Callable[[], None]) -> str:
@@ -69,6 +86,8 @@ def attempt(step: Callable[[], None]) -> str:
         step()
     except Failed as error:
         return complain("FAILED", error)
+    except Unsteady as error:
+        return complain("UNSTEADY", error)
     except Unavailable as error:
         return complain("NOT RUN", error)
     except Exception as error:

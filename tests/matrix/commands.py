@@ -45,7 +45,7 @@ def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -
     code = process.wait()
     _running.discard(process)
     if code:
-        raise Failed(f"{shlex.join(command[:4])} … exited with {code}")
+        raise Failed(f"{shlex.join(command[:4])} … exited with {code}", code)
 
 
 def fetch(*command: str, cwd: Path = ROOT) -> str:

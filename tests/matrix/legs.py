@@ -1,14 +1,16 @@
 """What each leg runs."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-from tests.matrix import environments, wheel
+from tests.matrix import CACHE, ROOT, environments, wheel
+from tests.matrix.browser import chromium
 from tests.matrix.commands import run
 from tests.matrix.postgresql import at_hand, server
 from tests.matrix.sqlite import with_sqlite_3_37
+from tests.matrix.suites import suite
 
 PYTHON = sys.executable
 
@@ -46,11 +48,6 @@ def example() -> None:
 
 def example_tests(python: str) -> None:
     run(python, "-W", "error", "example_project/manage.py", "test", "example_project")
-
-
-def suite(python: str, *options: str, env: Mapping[str, str]) -> None:
-    """The test suite; the environment says on which database."""
-    run(python, "-m", "pytest", "-q", "--durations=8", "--durations-min=2", *options, env=env)
 
 
 def on_sqlite() -> None:
@@ -98,6 +95,28 @@ def oldest_on_postgresql() -> None:
         suite(python, *QUICK, *OF_DATABASES, env={"JOBCHAINS_TEST_DATABASE": database})
 
 
+def browser_on_sqlite() -> None:
+    in_browser(env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
+
+
+def browser_on_postgresql() -> None:
+    url = at_hand(PYTHON)
+    with nullcontext(url) if url else server(18) as database:
+        in_browser("-m", "flow", env={"JOBCHAINS_TEST_DATABASE": database})
+
+
+def pictures() -> None:
+    places = {"JOBCHAINS_TEST_DATABASE": "sqlite", "JOBCHAINS_PICTURES": str(ROOT / "docs" / "pictures")}
+    in_browser("-k", "pictures", env=places)
+
+
+def in_browser(*options: str, env: dict[str, str]) -> None:
+    """Screenshots, and the pages of tests that failed, are in .cache/browser."""
+    chromium()  # says so, if there is none
+    places = {"JOBCHAINS_PICTURES": str(CACHE / "browser"), **env}
+    suite(environments.with_playwright(PYTHON), "-c", "tests/browser/pytest.ini", *options, "tests/browser", env=places)
+
+
 #: Each leg's parts; a part is what the summary has a line for.
 LEGS: dict[str, dict[str, Callable[[], None]]] = {
     "lint": {"lint": lint},
@@ -114,9 +133,12 @@ LEGS: dict[str, dict[str, Callable[[], None]]] = {
     },
     "example": {"example": example},
     "wheel": {"wheel": wheel.check},
+    "browser": {"browser, SQLite": browser_on_sqlite, "browser, PostgreSQL": browser_on_postgresql},
     # All tests on one database, for whoever works on them.
     "postgresql": {"postgresql": on_postgresql},
     "sqlite": {"sqlite": on_sqlite},
+    # The screenshots of the documentation, made anew.
+    "pictures": {"pictures": pictures},
 }
 #: The order in which parts are begun; the others come last.
 ORDER = (
@@ -127,4 +149,5 @@ ORDER = (
     "oldest, SQLite 3.37",
     "slow, SQLite",
     "oldest, PostgreSQL 14",
+    "browser, SQLite",
 )

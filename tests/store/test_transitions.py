@@ -28,12 +28,15 @@ pytestmark = pytest.mark.django_db
 
 #: Public methods that leave every status as it is.
 READERS = {
-    "activity", "check", "failing_groups", "find_ended", "held_groups", "lock", "lock_all", "lock_tails", "look",
-    "next_due", "pending_groups", "prepare_for_workers", "present_workers", "queue_rules", "tails", "time_ago",
-    "transaction",
+    "activity", "chain_type_names", "check", "counts_by_time", "counts_by_type", "failing_groups", "find_ended",
+    "held_groups", "is_out_of_time", "lock", "lock_all", "lock_tails", "look", "next_due", "pending_groups",
+    "prepare_for_workers", "present_workers", "queue_rules", "reads_within", "tails", "time_ago", "transaction",
+    "type_names",
 }  # fmt: skip
-#: What is about workers and queues.
-NOT_OF_JOBS = {"beat", "leave", "limit_queue", "pause_queues", "prune_workers", "resume_queues"}
+#: What is about workers and queues, and counts.
+NOT_OF_JOBS = {
+    "add_counts", "beat", "leave", "limit_queue", "pause_queues", "prune_counts", "prune_workers", "resume_queues",
+}  # fmt: skip
 #: Those that move by another's row: the sweeper frees. And those that leave no job to have a status.
 OTHERS = {"sweep", "delete", "prune"} | NOT_OF_JOBS
 

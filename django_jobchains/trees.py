@@ -7,11 +7,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from django.db.models import Count, F, Q, Window
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import RowNumber
 
-from django_jobchains.chains import Chain, Job
-from django_jobchains.models import FailedAttempt, JobBlocker
+from django_jobchains.models import Chain, FailedAttempt, Job, JobBlocker
+from django_jobchains.models.jobs import Among
 
 #: Chains of one level, over all jobs that wait.
 MOST_ON_A_LEVEL = 200
@@ -58,7 +58,8 @@ class ChainTree:
 
 def tree_of(chain_id: UUID, extent: Extent, using: str, job_id: UUID | None = None) -> ChainTree | None:
     """The tree of a chain, with this job among its steps; None when it is gone."""
-    level = _trees([chain_id], using)
+    chains = Chain.objects.using(using).select_related("current_job")
+    level = _trees([chain_id], chains)
     root = level.get(chain_id)
     seen: set[UUID] = set(level)
     for depth in range(extent.depth + 1):
@@ -66,16 +67,22 @@ def tree_of(chain_id: UUID, extent: Extent, using: str, job_id: UUID | None = No
         steps = _add_steps(level.values(), most, using, None if depth else job_id)
         if not steps:
             break
-        _add_attempts(steps, extent.attempts, using)
-        _count_blockers(steps, using)
+        add_attempts(steps, FailedAttempt.objects.using(using), extent.attempts)
+        count_blockers(steps, using)
         if depth < extent.depth:
-            level = _add_blockers(steps, extent.blockers, seen, using)
+            level = add_blockers(steps, extent.blockers, seen, chains)
     return root
 
 
-def _trees(chain_ids: Collection[UUID], using: str) -> dict[UUID, ChainTree]:
-    chains = Chain.objects.using(using).filter(pk__in=chain_ids).select_related("current_job")
-    return {chain.id: ChainTree(chain) for chain in chains}
+def with_ids(chains: QuerySet[Chain], chain_ids: Collection[UUID]) -> QuerySet[Chain]:
+    """Those of the chains that have these ids; found by their last jobs, and so as fast however long they are."""
+    last = Job.objects.filter(chain_id=OuterRef("pk")).order_by("-chain_index").values("id")[:1]
+    roots = Job.objects.filter(pk__in=chain_ids).annotate(last_id=Subquery(last))
+    return chains.filter(Among(F("current_job_id"), Subquery(roots.values("last_id"))))
+
+
+def _trees(chain_ids: Collection[UUID], chains: QuerySet[Chain]) -> dict[UUID, ChainTree]:
+    return {chain.id: ChainTree(chain) for chain in (with_ids(chains, chain_ids) if chain_ids else ())}
 
 
 def _add_steps(trees: Collection[ChainTree], most: int, using: str, job_id: UUID | None) -> dict[UUID, Step]:
@@ -92,23 +99,21 @@ def _add_steps(trees: Collection[ChainTree], most: int, using: str, job_id: UUID
     return steps
 
 
-def _add_attempts(steps: dict[UUID, Step], most: int, using: str) -> None:
+def add_attempts(steps: dict[UUID, Step], attempts: QuerySet[FailedAttempt], most: int) -> None:
     """Lease numbers rise with every attempt: so the last are found by an index."""
-    attempts = FailedAttempt.objects.using(using).filter(
-        job_id__in=steps, lease_number__gt=F("job__lease_number") - most
-    )
-    for attempt in attempts.order_by("job_id", "lease_number"):
+    last = attempts.filter(job_id__in=steps, lease_number__gt=F("job__lease_number") - most)
+    for attempt in last.order_by("job_id", "lease_number") if steps else ():
         steps[attempt.job_id].attempts.append(attempt)
 
 
-def _add_blockers(steps: dict[UUID, Step], most: int, seen: set[UUID], using: str) -> dict[UUID, ChainTree]:
-    """Some blockers of each step; returns those whose own steps are still to be added."""
-    numbered = JobBlocker.objects.using(using).annotate(
+def add_blockers(steps: dict[UUID, Step], most: int, seen: set[UUID], chains: QuerySet[Chain]) -> dict[UUID, ChainTree]:
+    """Some blockers of each step, among the chains; returns those that are not ``seen``, and so not shown yet."""
+    numbered = JobBlocker.objects.using(chains.db).annotate(
         number=Window(RowNumber(), partition_by=F("job_id"), order_by=[F("is_open").desc(), F("position").asc()])
     )
     links = numbered.filter(job_id__in=steps, number__lte=most).order_by("job_id", "number")[:MOST_ON_A_LEVEL]
-    wanted = [(link.job_id, link.blocker_id) for link in links]
-    trees = _trees({blocker_id for _, blocker_id in wanted}, using)
+    wanted = [(link.job_id, link.blocker_id) for link in links] if steps else []
+    trees = _trees({blocker_id for _, blocker_id in wanted}, chains)
     added: dict[UUID, ChainTree] = {}
     for job_id, blocker_id in wanted:
         if tree := trees.get(blocker_id):
@@ -121,8 +126,8 @@ def _add_blockers(steps: dict[UUID, Step], most: int, seen: set[UUID], using: st
     return added
 
 
-def _count_blockers(steps: dict[UUID, Step], using: str) -> None:
+def count_blockers(steps: dict[UUID, Step], using: str) -> None:
     links = JobBlocker.objects.using(using).filter(job_id__in=steps).values("job_id")
     counts = links.annotate(every=Count("position"), still_open=Count("position", filter=Q(is_open=True)))
-    for job_id, every, still_open in counts.values_list("job_id", "every", "still_open"):
+    for job_id, every, still_open in counts.values_list("job_id", "every", "still_open") if steps else ():
         steps[job_id].blocker_count, steps[job_id].open_count = every, still_open

@@ -1,0 +1,176 @@
+"""The index of the app: how it goes, what needs a person, and queues to pause, resume and limit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext
+
+from django_jobchains.admin import audit, charts, facts
+from django_jobchains.admin.attention import Concern, concerns
+from django_jobchains.admin.base import ReadOnlyAdmin
+from django_jobchains.admin.payloads import Payloads
+from django_jobchains.admin.queue_changes import QueueChange, QueueChangeForm
+from django_jobchains.admin.reading import READ_SECONDS, TookTooLong, bounded
+from django_jobchains.admin.words import age, number
+from django_jobchains.conf import get_settings
+from django_jobchains.models import QueueState
+from django_jobchains.overview import Overview, overview
+from django_jobchains.store import MOST_FAILED
+from django_jobchains.throughput import Throughput, throughput
+
+#: Between two looks of a page that refreshes itself.
+REFRESH_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """What its template shows."""
+
+    now: datetime
+    concerns: tuple[Concern, ...]
+    #: No worker was ever started, it seems, and no job enqueued.
+    is_empty: bool
+    has_workers: bool
+    figures: tuple[Figure, ...]
+    periods: tuple[charts.Period, ...]
+    queues: facts.Table[facts.QueueRow]
+    types: facts.Table[facts.TypeRow]
+    failing: facts.Table[facts.FailingRow]
+    slow: facts.Table[facts.SlowRow]
+    workers: facts.Table[facts.WorkerRow]
+    database: tuple[Figure, ...]
+    #: Whether there are more queues and types than were looked at, and how far the jobs of each are counted.
+    is_complete: bool
+    is_capped: bool
+    count_to: str
+    #: Of the failed jobs and attempts those that were looked at, the newest.
+    most_failed: str
+    may_change_queues: bool
+
+
+@dataclass(frozen=True)
+class TooSlow:
+    """In place of a dashboard: the database did not find what it shows in so many seconds."""
+
+    seconds: str
+
+
+class Dashboards(ReadOnlyAdmin):
+    """For the class of jobs: who may view those may view this."""
+
+    def get_urls(self) -> list[URLPattern]:
+        def url(route: str, view: Callable[[HttpRequest], HttpResponseBase], name: str) -> URLPattern:
+            return path(route, self.admin_site.admin_view(view), name=f"django_jobchains_{name}")
+
+        return [
+            url("dashboard/", self.dashboard_view, "dashboard"),
+            url("dashboard/queue/", self.queue_view, "change_queue"),
+            *super().get_urls(),
+        ]
+
+    def dashboard(self, request: HttpRequest) -> Dashboard | TooSlow:
+        using = get_settings().DATABASE
+        try:
+            with bounded(using):
+                found, ended = overview(using), throughput(using)
+        except TookTooLong:
+            return TooSlow(number(int(READ_SECONDS)))
+        return _dashboard(found, ended, Payloads(request), may_change_queues=self.may(request, "change_queuestate"))
+
+    def dashboard_view(self, request: HttpRequest) -> HttpResponse:
+        """The part of the page that is refreshed."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        request.current_app = self.admin_site.name  # for the links of the template
+        dashboard = self.dashboard(request)
+        # With an error a page that refreshes itself keeps what it shows, and tries again later.
+        status = 503 if isinstance(dashboard, TooSlow) else 200
+        return TemplateResponse(
+            request, "admin/django_jobchains/dashboard.html", {"dashboard": dashboard}, status=status
+        )
+
+    def queue_view(self, request: HttpRequest) -> HttpResponse:
+        """Its name comes with the form: in an address it could not have all the letters it may have."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (self.has_view_permission(request) and self.may(request, "change_queuestate")):
+            raise PermissionDenied
+        form = QueueChangeForm(request.POST)
+        if form.is_valid():
+            self._change_queue(request, form.change())
+        else:
+            messages.error(request, form.refusal())
+        site = self.admin_site.name
+        return redirect(reverse("admin:app_list", kwargs={"app_label": self.opts.app_label}, current_app=site))
+
+    def _change_queue(self, request: HttpRequest, change: QueueChange) -> None:
+        using = get_settings().DATABASE
+        with transaction.atomic(using=using):
+            change.make(using)
+            queue = QueueState.objects.using(using).get(pk=change.queue)
+            audit.log(request, [queue], change.logged(), verb=f"{change.verb} queue")
+        messages.success(request, change.told())
+
+
+def _dashboard(found: Overview, ended: Throughput, payloads: Payloads, *, may_change_queues: bool) -> Dashboard:
+    counts = facts.Counts(found)
+    return Dashboard(
+        now=ended.now,
+        concerns=concerns(found),
+        is_empty=not (found.workers or found.types or ended.types),
+        has_workers=any(not worker.is_stale for worker in found.workers),
+        figures=_figures(found, ended, counts),
+        periods=(charts.last_hour(ended.minutes), charts.last_day(ended.hours)),
+        queues=facts.queue_table(found, counts),
+        types=facts.type_table(found, counts),
+        failing=facts.failing_table(found.failing, payloads),
+        slow=facts.slow_table(ended.types),
+        workers=facts.worker_table(found.workers),
+        database=_database(found),
+        is_complete=found.is_complete,
+        is_capped=any(queue.is_capped for queue in found.queues),
+        count_to=number(found.count_to),
+        most_failed=number(MOST_FAILED),
+        may_change_queues=may_change_queues,
+    )
+
+
+def _figures(found: Overview, ended: Throughput, counts: facts.Counts) -> tuple[Figure, ...]:
+    alive = [worker for worker in found.workers if not worker.is_stale]
+    busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
+    of_slots = {"busy": number(busy), "slots": number(slots)}
+    oldest = found.oldest_due_age_seconds
+    return (
+        Figure(gettext("jobs due"), counts.all_due()),
+        Figure(gettext("oldest due for"), "–" if oldest is None else age(oldest)),
+        Figure(gettext("workers"), number(len(alive))),
+        Figure(gettext("slots busy"), gettext("%(busy)s of %(slots)s") % of_slots),
+        Figure(gettext("completed in the last hour"), number(ended.last_hour.completed)),
+        Figure(gettext("failed in the last hour"), number(ended.last_hour.failed)),
+    )
+
+
+def _database(found: Overview) -> tuple[Figure, ...]:
+    """What its server says of itself; SQLite has none."""
+    database = found.database
+    figures = [Figure(gettext("database"), f"{database.alias} ({database.vendor})")]
+    if database.oldest_transaction_seconds is not None:
+        figures.append(Figure(gettext("oldest transaction"), age(database.oldest_transaction_seconds)))
+    if database.connections is not None and database.most_connections is not None:
+        used = {"used": number(database.connections), "most": number(database.most_connections)}
+        figures.append(Figure(gettext("connections"), gettext("%(used)s of %(most)s") % used))
+    return tuple(figures)

@@ -1,0 +1,14 @@
+from collections.abc import Iterator
+
+import pytest
+
+from django_jobchains import testing
+from tests.worker.fixtures import events, make_worker, processors, registry, start_worker, store
+
+__all__ = ("clock", "events", "make_worker", "processors", "registry", "start_worker", "store")
+
+
+@pytest.fixture
+def clock() -> Iterator[testing.Clock]:
+    with testing.clock() as clock:
+        yield clock
