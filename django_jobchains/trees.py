@@ -105,9 +105,7 @@ def add_attempts(steps: dict[UUID, Step], attempts: QuerySet[FailedAttempt], mos
         steps[attempt.job_id].attempts.append(attempt)
 
 
-def add_blockers(
-    steps: dict[UUID, Step], most: int, seen: set[UUID], chains: QuerySet[Chain]
-) -> dict[UUID, ChainTree]:
+def add_blockers(steps: dict[UUID, Step], most: int, seen: set[UUID], chains: QuerySet[Chain]) -> dict[UUID, ChainTree]:
     """Some blockers of each step, among the chains; returns those that are not ``seen``, and so not shown yet."""
     numbered = JobBlocker.objects.using(chains.db).annotate(
         number=Window(RowNumber(), partition_by=F("job_id"), order_by=[F("is_open").desc(), F("position").asc()])
