@@ -60,9 +60,6 @@ class Row:
 class Acting(ReadOnlyAdmin):
     verbs: Sequence[Verb] = ()
 
-    class Media:
-        css = {"all": ("django_jobchains/acting.css",)}
-
     def targets_among(self, rows: QuerySet[Any], ids: Collection[UUID]) -> Sequence[Target]:
         """Those of the rows that have these ids."""
         raise NotImplementedError

@@ -184,9 +184,6 @@ class ListedAdmin(ReadOnlyAdmin):
         """The rows with what their cells need, and without what is large."""
         raise NotImplementedError
 
-    class Media:
-        css = {"all": ("django_jobchains/lists.css",)}
-
 
 class ChainList(ListedAdmin):
     cells = ChainCells
