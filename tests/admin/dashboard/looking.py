@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-
 from typing import Any
+
 from django.test import Client
 from django.urls import reverse
 
