@@ -10,8 +10,8 @@ VENV := .venv
 DEMO := .venv-demo
 BENCH := .venv-bench
 PEERS := .venv-peers
-LEGS := lint types slow newest oldest example wheel
-ALONE := postgresql sqlite
+LEGS := lint types slow newest oldest example wheel browser
+ALONE := postgresql sqlite pictures
 MATRIX = $(VENV)/bin/python -m tests.matrix
 
 .DEFAULT_GOAL := test

@@ -3,6 +3,9 @@ import signal
 import pytest
 from django.db import connection
 
+#: A suite of its own, with a process that has no Django in it: make browser.
+collect_ignore = ["browser"]
+
 
 def pytest_configure() -> None:
     """A process that a shell started in the background ignores Ctrl-C, and so would those that tests start."""

@@ -30,6 +30,8 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "config.csp.ContentSecurityPolicy",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    # The admin speaks the visitor's language; the shop itself knows English alone.
+    "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",

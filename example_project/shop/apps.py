@@ -7,4 +7,4 @@ class ShopConfig(AppConfig):
     name = "shop"
     verbose_name = "The Tin Kettle"
     #: Where this app declares its jobs. An app with a single jobs.py needs no such line.
-    jobchains_modules = ("jobs", *(f"shop.patterns.{name}" for name in PATTERNS))
+    jobchains_modules = ("jobs", "stocktaking", *(f"shop.patterns.{name}" for name in PATTERNS))

@@ -39,6 +39,11 @@ def oldest() -> str:
     return environment("oldest", python, "--constraint", str(pins))
 
 
+def with_playwright(python: str) -> str:
+    """Python of an environment with what drives a browser."""
+    return environment("playwright", python, "--group", "browser")
+
+
 def lowest_pins() -> list[str]:
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     requirements = chain(project["dependencies"], *project["optional-dependencies"].values())

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-from tests.matrix import environments, wheel
+from tests.matrix import CACHE, ROOT, environments, wheel
+from tests.matrix.browser import chromium
 from tests.matrix.commands import run
 from tests.matrix.postgresql import at_hand, server
 from tests.matrix.sqlite import with_sqlite_3_37
@@ -94,6 +95,28 @@ def oldest_on_postgresql() -> None:
         suite(python, *QUICK, *OF_DATABASES, env={"JOBCHAINS_TEST_DATABASE": database})
 
 
+def browser_on_sqlite() -> None:
+    in_browser(env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
+
+
+def browser_on_postgresql() -> None:
+    url = at_hand(PYTHON)
+    with nullcontext(url) if url else server(18) as database:
+        in_browser("-m", "flow", env={"JOBCHAINS_TEST_DATABASE": database})
+
+
+def pictures() -> None:
+    places = {"JOBCHAINS_TEST_DATABASE": "sqlite", "JOBCHAINS_PICTURES": str(ROOT / "docs" / "pictures")}
+    in_browser("-k", "pictures", env=places)
+
+
+def in_browser(*options: str, env: dict[str, str]) -> None:
+    """Screenshots, and the pages of tests that failed, are in .cache/browser."""
+    chromium()  # says so, if there is none
+    places = {"JOBCHAINS_PICTURES": str(CACHE / "browser"), **env}
+    suite(environments.with_playwright(PYTHON), "-c", "tests/browser/pytest.ini", *options, "tests/browser", env=places)
+
+
 #: Each leg's parts; a part is what the summary has a line for.
 LEGS: dict[str, dict[str, Callable[[], None]]] = {
     "lint": {"lint": lint},
@@ -110,9 +133,12 @@ LEGS: dict[str, dict[str, Callable[[], None]]] = {
     },
     "example": {"example": example},
     "wheel": {"wheel": wheel.check},
+    "browser": {"browser, SQLite": browser_on_sqlite, "browser, PostgreSQL": browser_on_postgresql},
     # All tests on one database, for whoever works on them.
     "postgresql": {"postgresql": on_postgresql},
     "sqlite": {"sqlite": on_sqlite},
+    # The screenshots of the documentation, made anew.
+    "pictures": {"pictures": pictures},
 }
 #: The order in which parts are begun; the others come last.
 ORDER = (
@@ -123,4 +149,5 @@ ORDER = (
     "oldest, SQLite 3.37",
     "slow, SQLite",
     "oldest, PostgreSQL 14",
+    "browser, SQLite",
 )

@@ -1,0 +1,122 @@
+"""A browser, shops, and pages of somebody in a shop that are watched as long as they are open."""
+
+import os
+import signal
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.browser.databases import database
+from tests.browser.shop import Shop
+from tests.browser.watching import Watch
+from tests.matrix import CACHE
+from tests.matrix.browser import chromium
+
+FAILED = CACHE / "browser"
+#: For anything a page is asked to do.
+PATIENCE_SECONDS = 10
+
+Visit = Callable[..., Page]
+
+
+def pytest_configure() -> None:
+    """Ended by ``make``, the run still stops the processes it started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    expect.set_options(timeout=PATIENCE_SECONDS * 1000)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.when == "call":
+        item.stash[FAILURE] = report.failed
+    return report
+
+
+FAILURE = pytest.StashKey[bool]()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    # Chromium refuses its sandbox to root.
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        with playwright.chromium.launch(executable_path=chromium(), args=arguments) as browser:
+            yield browser
+
+
+@pytest.fixture(scope="session")
+def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Shop]]:
+    """``open_shop("flows")`` is a shop with tables, people and a server."""
+    with ExitStack() as stack:
+
+        def opened(name: str) -> Shop:
+            folder = tmp_path_factory.mktemp(name)
+            return stack.enter_context(Shop(folder, stack.enter_context(database(name, folder))).opened())
+
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def shop(open_shop: Callable[[str], Shop]) -> Shop:
+    """The shop in which people do things: a worker is there while a test asks for it."""
+    return open_shop("flows")
+
+
+@pytest.fixture(scope="session")
+def busy(open_shop: Callable[[str], Shop]) -> Shop:
+    """A shop to look at, with something of everything; nothing changes in it."""
+    return open_shop("busy")
+
+
+@pytest.fixture(scope="session")
+def ids(busy: Shop) -> dict[str, str]:
+    """Of what there is to look at."""
+    known: dict[str, str] = busy.script("scene")
+    return known
+
+
+@pytest.fixture
+def worker(shop: Shop) -> Iterator[None]:
+    with shop.worker():
+        yield
+
+
+@pytest.fixture
+def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    """``visit(shop, "root")`` is an empty page of somebody in that shop; keywords are Playwright's for a context.
+
+    What goes wrong on it fails the test, but for answers with an error that ``may_answer`` names.
+    """
+    with ExitStack() as stack:
+
+        def opened(shop: Shop, person: str | None = None, may_answer: Collection[int] = (), **options: Any) -> Page:
+            context = stack.enter_context(browser.new_context(base_url=shop.url, **options))
+            context.set_default_timeout(PATIENCE_SECONDS * 1000)
+            if person:
+                context.add_cookies([{"name": shop.cookie, "value": shop.sessions[person], "url": shop.url}])
+            stack.enter_context(watched(context, may_answer, request.node))
+            return context.new_page()
+
+        yield opened
+
+
+@contextmanager
+def watched(context: BrowserContext, may_answer: Collection[int], test: pytest.Item) -> Iterator[None]:
+    watch = Watch(context, may_answer)
+    yield
+    if test.stash.get(FAILURE, False) or watch.problems:
+        keep(context, test.name)
+    assert not watch.problems, "\n".join(watch.problems)
+
+
+def keep(context: BrowserContext, name: str) -> None:
+    """What a failed test saw: a picture and the HTML of each page."""
+    FAILED.mkdir(parents=True, exist_ok=True)
+    for number, page in enumerate(context.pages):
+        path = FAILED / f"{''.join(letter if letter.isalnum() else '-' for letter in name)}-{number}"
+        page.screenshot(path=path.with_suffix(".png"), full_page=True)
+        path.with_suffix(".html").write_text(page.content())

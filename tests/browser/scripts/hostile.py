@@ -1,0 +1,114 @@
+"""For each vector chains that have it in every field that holds a text; says the ids of the chains and of the jobs."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from tests.browser.scripts.project import answer  # isort: split
+
+from django.db import transaction
+from django.utils import timezone
+
+from django_jobchains.ids import new_id
+from django_jobchains.models import (
+    AttemptCount,
+    FailedAttempt,
+    Job,
+    JobBlocker,
+    JobProgress,
+    LogLine,
+    QueueState,
+    WorkerPresence,
+)
+from tests.browser.vectors import VECTORS
+
+NOW = timezone.now()
+
+
+def job(vector: str, **fields: Any) -> Job:
+    id_ = new_id()
+    chain_id = fields.pop("chain_id", id_)
+    usual = {
+        "id": id_,
+        "chain_id": chain_id,
+        "chain_index": 0,
+        "chain_type_name": vector,
+        "type_name": vector,
+        "queue": vector,
+        "status": "failed",
+        "run_at": NOW,
+        "created_at": NOW - timedelta(minutes=5),
+        "attempt": 1,
+        "lease_number": 1,
+        "deduplication_key": f"{vector} {chain_id}",
+        "input": {vector: [vector, {vector: vector}]},
+        "context": {"actor": vector, vector: vector},
+    }
+    return Job(**{**usual, **fields})
+
+
+def failed_chain_of(vector: str) -> list[Job]:
+    """Of two steps; the second had to wait for another chain."""
+    first = job(vector, status="completed", finished_at=NOW, completed_by=vector)
+    error = {"last_error": lines(vector), "on_blocker_failure": "wait"}
+    return [first, job(vector, chain_id=first.id, chain_index=1, finished_at=NOW, **error)]
+
+
+def others_of(vector: str) -> list[Job]:
+    lease = {"leased_by": vector, "leased_until": NOW + timedelta(hours=1), "last_attempt_at": NOW}
+    return [
+        job(vector, status="running", last_error=lines(vector), cancel_requested_at=NOW, **lease),
+        job(vector, status="completed", output={vector: vector}, finished_at=NOW, completed_by=vector),
+        job(vector, status="pending", run_at=NOW - timedelta(hours=1), attempt=0),
+        job(vector, status="blocked", on_blocker_failure="fail", attempt=0),
+    ]
+
+
+def lines(vector: str) -> str:
+    return f"{vector}: {vector}\n{vector}"
+
+
+def notes_of(vector: str, of: Job) -> Iterator[Any]:
+    """What attempts of a job left behind."""
+    said = {"job": of, "lease_number": 1, "attempt": 1}
+    times = {"started_at": NOW - timedelta(seconds=9), "finished_at": NOW}
+    text = lines(vector)
+    yield FailedAttempt(**said, **times, kind="error", error=text, traceback=f"{text}\n{text}", worker=vector)
+    yield LogLine(**said, position=0, said_at=NOW, level=30, text=vector, fields={vector: vector})
+    yield JobProgress(**said, fraction=0.4, text=vector, said_at=NOW)
+
+
+def surroundings_of(vector: str) -> Iterator[Any]:
+    """A worker, a queue and what workers counted."""
+    worker = {"slots": 4, "busy": 1, "stuck": 1, "pid": 7, "is_stopping": False, "heartbeat_seconds": 10.0}
+    names = {"id": vector, "host": vector, "version": vector, "queues": [vector], "type_names": [vector]}
+    yield WorkerPresence(**worker, **names, started_at=NOW, heartbeat_at=NOW)
+    yield QueueState(name=vector, paused_at=NOW)
+    for span, start in ((60, minute(NOW)), (3600, hour(NOW))):
+        counts = {"completed": 3, "failed": 2, "seconds": 9.0, "longest_seconds": 4.0}
+        yield AttemptCount(span=span, starts_at=start, type_name=vector, **counts)
+
+
+def minute(moment: datetime) -> datetime:
+    return moment.replace(second=0, microsecond=0)
+
+
+def hour(moment: datetime) -> datetime:
+    return minute(moment).replace(minute=0)
+
+
+def write(vector: str) -> dict[str, UUID]:
+    chain = failed_chain_of(vector)
+    running, *others = others_of(vector)
+    Job.objects.bulk_create([*chain, running, *others])
+    for row in (*notes_of(vector, chain[-1]), *notes_of(vector, running), *surroundings_of(vector)):
+        row.save(force_insert=True)
+    for blocked, blocker in ((chain[-1], running), (others[-1], chain[0])):
+        JobBlocker.objects.create(job=blocked, position=0, blocker=blocker, is_open=True)
+    return {"failed": chain[0].id, "running": running.id, "job": chain[-1].id}
+
+
+with transaction.atomic():
+    written = [write(vector) for vector in VECTORS]
+answer([{name: str(id_) for name, id_ in ids.items()} for ids in written])

@@ -1,0 +1,12 @@
+"""The example project, set up for a script. Import it first."""
+
+import json
+from typing import Any
+
+import django
+
+django.setup()
+
+
+def answer(value: Any) -> None:
+    print(json.dumps(value))

@@ -1,0 +1,162 @@
+"""A shop on a busy evening, as rows: what the screenshots show. Says the ids of the chains that are looked at."""
+
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+from tests.browser.scripts.project import answer  # isort: split
+
+from django.db import transaction
+from django.utils import timezone
+
+from django_jobchains import queues
+from django_jobchains.ids import new_id
+from django_jobchains.models import AttemptCount, FailedAttempt, Job, JobBlocker, JobProgress, LogLine, WorkerPresence
+
+NOW = timezone.now()
+ERROR = "shop.gateway.GatewayTimeout: no connection to the payment service"
+TRACEBACK = f"""Traceback (most recent call last):
+  File "/srv/shop/jobs.py", line 46, in charge
+    reference = gateway.charge(order.card, order.total, idempotency_key=str(job.id))
+  File "/srv/shop/gateway.py", line 38, in charge
+    raise GatewayTimeout("no connection to the payment service")
+{ERROR}
+"""
+#: type, attempts an hour that were completed and failed, mean and longest seconds
+TYPES = (
+    ("shop.charge", 412, 9, 0.31, 2.4),
+    ("shop.send_receipt", 398, 1, 0.12, 0.9),
+    ("shop.credit_points", 397, 0, 0.02, 0.2),
+    ("shop.import_part", 44, 3, 2.6, 14.0),
+    ("shop.follow_parcel", 230, 0, 0.4, 1.8),
+    ("shop.report_sales", 1, 0, 38.0, 38.0),
+)
+STEPS = ("shop.charge", "shop.send_receipt", "shop.credit_points")
+numbers = count(4101)
+chance = random.Random(7)
+
+
+def ago(minutes: float) -> Any:
+    return NOW - timedelta(minutes=minutes)
+
+
+def job(type_name: str, minutes: float, **fields: Any) -> Job:
+    """One that came so many minutes ago, alone in its chain unless the fields say otherwise."""
+    id_ = new_id()
+    usual = {
+        "id": id_,
+        "chain_id": id_,
+        "chain_index": 0,
+        "chain_type_name": type_name,
+        "type_name": type_name,
+        "queue": "orders",
+        "status": "pending",
+        "input": {"order_id": next(numbers)},
+        "created_at": ago(minutes),
+        "run_at": ago(minutes),
+    }
+    return Job(**{**usual, **fields})
+
+
+def ended(minutes: float, seconds: float) -> dict[str, Any]:
+    start = ago(minutes)
+    times = {"last_attempt_at": start, "finished_at": start + timedelta(seconds=seconds)}
+    return {"status": "completed", "attempt": 1, "lease_number": 1, "completed_by": "tea-1:4012", **times}
+
+
+def order(minutes: float) -> list[Job]:
+    """Charged, with a receipt and points."""
+    number = next(numbers)
+    jobs: list[Job] = []
+    for index, type_name in enumerate(STEPS):
+        fields = {"chain_index": index, "chain_type_name": STEPS[0], "input": {"order_id": number}}
+        if jobs:
+            fields["chain_id"] = jobs[0].id
+        last = {"output": 57} if type_name == STEPS[-1] else {}
+        jobs.append(job(type_name, minutes - index / 60, **fields, **ended(minutes - index / 60, 0.4), **last))
+    return jobs
+
+
+def failed(minutes: float) -> Job:
+    key = {"deduplication_key": f"order {next(numbers)}", "context": {"actor": "ada", "tenant": "tin-kettle"}}
+    end = {"status": "failed", "attempt": 3, "lease_number": 3, "finished_at": ago(minutes), "last_error": ERROR}
+    return job("shop.charge", minutes + 1, **key, **end, last_attempt_at=ago(minutes))
+
+
+def attempts_of(of: Job) -> Iterator[FailedAttempt]:
+    for attempt in range(1, of.attempt + 1):
+        start = of.created_at + timedelta(seconds=9 * attempt)
+        times = {"started_at": start, "finished_at": start + timedelta(seconds=1.2)}
+        texts = {"kind": "error", "error": ERROR, "traceback": TRACEBACK, "worker": "tea-1:4012"}
+        yield FailedAttempt(job=of, attempt=attempt, lease_number=attempt, **texts, **times)
+
+
+def running(type_name: str, minutes: float, **fields: Any) -> Job:
+    lease = {"leased_by": "tea-2:5120", "leased_until": NOW + timedelta(days=1), "last_attempt_at": ago(minutes)}
+    return job(type_name, minutes, status="running", attempt=1, lease_number=1, **lease, **fields)
+
+
+def notes_of(of: Job) -> Iterator[Any]:
+    said = {"job": of, "lease_number": 1, "attempt": 1}
+    yield JobProgress(**said, fraction=0.62, text="line 62 of 100", said_at=NOW)
+    for position, (level, text) in enumerate(((20, "100 lines are read"), (30, "line 41 has no price"))):
+        yield LogLine(**said, position=position, said_at=NOW, level=level, text=text, fields={"list": 12})
+
+
+def an_import() -> tuple[list[Job], Job]:
+    """A price list: one part of it runs, one failed, and the summary waits for all; and the one that runs."""
+    first = job("shop.import_prices", 12, queue="imports", input={"price_list_id": 12}, **ended(12, 0.8))
+    parts = [
+        job("shop.import_part", 12, queue="imports", input={"start": at}, output=25, **ended(11, 2 + at / 50))
+        for at in (0, 25, 50, 75)
+    ]
+    error = {"last_error": "line 141: 'sencha;cheap'", "finished_at": ago(10), "attempt": 1, "lease_number": 1}
+    parts.append(job("shop.import_part", 12, queue="imports", input={"start": 125}, status="failed", **error))
+    parts.append(running("shop.import_part", 11, queue="imports", input={"start": 100}))
+    step = {"chain_id": first.id, "chain_index": 1, "chain_type_name": first.type_name, "queue": "imports"}
+    waits = {"status": "blocked", "on_blocker_failure": "run", "input": first.input}
+    return [first, *parts, job("shop.sum_up_prices", 11, **step, **waits)], parts[-1]
+
+
+def attempt_counts() -> Iterator[AttemptCount]:
+    for span, number, share in ((60, 60, 1 / 60), (3600, 24, 1.0)):
+        start = NOW.replace(second=0, microsecond=0, **({"minute": 0} if span == 3600 else {}))
+        for back in range(number):
+            for name, completed, of_failed, mean, longest in TYPES:
+                amount = round(completed * share * chance.uniform(0.6, 1.3))
+                bad = round(of_failed * share * chance.uniform(0, 9))
+                at = start - timedelta(seconds=span * back)
+                sums = {"seconds": mean * (amount + bad), "longest_seconds": longest}
+                yield AttemptCount(span=span, starts_at=at, type_name=name, completed=amount, failed=bad, **sums)
+
+
+def workers() -> Iterator[WorkerPresence]:
+    names = [name for name, *_ in TYPES]
+    for number, busy, stuck in ((1, 3, 0), (2, 4, 1)):
+        worker = {"pid": 4012, "version": "0.1.0", "slots": 4, "busy": busy, "stuck": stuck, "is_stopping": False}
+        times = {"started_at": ago(190), "heartbeat_at": NOW + timedelta(hours=1), "heartbeat_seconds": 10.0}
+        name = {"id": f"tea-{number}:4012", "host": f"tea-{number}", "queues": None, "type_names": names}
+        yield WorkerPresence(**name, **worker, **times)
+
+
+with transaction.atomic():
+    orders = [order(minutes) for minutes in range(2, 60)]
+    charges = [failed(minutes) for minutes in range(1, 6)]
+    imported, part = an_import()
+    waiting = [job("shop.send_letter", minutes, queue="letters") for minutes in range(3, 40)]
+    later = [job("shop.report_sales", 5, run_at=NOW + timedelta(hours=6), queue="reports")]
+    all_jobs = [step for chain in orders for step in chain] + charges + imported + waiting + later
+    Job.objects.bulk_create(all_jobs)
+    FailedAttempt.objects.bulk_create(attempt for charge in charges for attempt in attempts_of(charge))
+    for note in notes_of(part):
+        note.save(force_insert=True)
+    for position, blocker in enumerate(imported[1:-1]):
+        is_open = blocker.status == "running"
+        JobBlocker.objects.create(job=imported[-1], position=position, blocker=blocker, is_open=is_open)
+    AttemptCount.objects.bulk_create(attempt_counts())
+    WorkerPresence.objects.bulk_create(workers())
+    queues.pause("letters")
+shown = {"failed": charges[0], "import": imported[0], "part": part, "order": orders[0][0], "scheduled": later[0]}
+answer({name: str(job.id) for name, job in shown.items()})

@@ -1,0 +1,177 @@
+"""What people do about orders when something is wrong, in the admin, with scripts and without."""
+
+import json
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.admin import DASHBOARD, Admin, chain_page, eventually, list_of
+from tests.browser.conftest import Visit
+from tests.browser.ordering import DECLINED, WORK_SECONDS, Ordering, Placed
+from tests.browser.shop import Shop
+
+pytestmark = [pytest.mark.flow, pytest.mark.usefixtures("worker")]
+with_and_without_scripts = pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
+
+STATUS = ".jobchains-status"
+
+
+@with_and_without_scripts
+def test_an_expensive_order_is_approved(shop: Shop, visit: Visit, scripts: bool) -> None:
+    page = visit(shop, "root", java_script_enabled=scripts)
+    customer, admin = Ordering(page), Admin(page)
+    order = customer.place("Stoneware cup", 14)
+    customer.comes_to(order, "Waits for approval")
+    admin.find(order.chain_id)
+    admin.choose("Complete")
+    page.get_by_label("Continue with").select_option("shop.charge")
+    page.get_by_role("button", name="Choose").click()
+    form = page.get_by_label("Input of the next step, as JSON")
+    form.fill('{"order_id": }')
+    page.get_by_role("button", name="Complete and continue with shop.charge").click()
+    expect(page.locator(".errorlist")).to_contain_text("This is no JSON")
+    form.fill(json.dumps({"order_id": order.number}))
+    admin.confirm("Complete and continue with shop.charge", "1 job completed.")
+    customer.comes_to(order, "Points credited")
+
+
+@with_and_without_scripts
+def test_a_declined_order_gets_a_good_card_and_is_retried(shop: Shop, visit: Visit, scripts: bool) -> None:
+    page = visit(shop, "root", java_script_enabled=scripts)
+    customer, admin = Ordering(page), Admin(page)
+    order = customer.place(card=DECLINED)
+    customer.comes_to(order, "Card declined")
+    page.goto(f"/admin/shop/order/{order.number}/change/")
+    page.get_by_label("Card").select_option("good")
+    page.get_by_role("button", name="Save", exact=True).click()
+    admin.find(order.chain_id)
+    expect(page.locator(STATUS).first).to_have_text("failed")
+    admin.choose("Retry")
+    admin.confirm("Retry", "1 job retried.")
+    customer.comes_to(order, "Points credited")
+
+
+def test_a_running_job_is_cancelled(shop: Shop, visit: Visit) -> None:
+    page = visit(shop, "root")
+    admin = Admin(page)
+    page.goto("/admin/shop/product/")
+    admin.tick_all("Count the selected products")
+    admin.is_told("are counted now")
+    admin.find("shop.count_stock")
+    eventually(page, page.locator(STATUS).first, "running", WORK_SECONDS)
+    admin.choose("Cancel chain")
+    admin.confirm("Cancel chain", "1 chain cancelled or stopping.")
+    eventually(page, page.locator(STATUS).first, "cancelled", WORK_SECONDS)
+
+
+@with_and_without_scripts
+def test_a_queue_is_paused_and_resumed(shop: Shop, visit: Visit, scripts: bool) -> None:
+    page = visit(shop, "root", java_script_enabled=scripts)
+    customer = Ordering(page)
+    page.goto(DASHBOARD)
+    page.get_by_text("Pause a queue that is not shown").click()
+    page.get_by_label("Name of the queue").fill("default")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_role("row", name="default")).to_contain_text("paused")
+    order = customer.place()
+    page.goto(DASHBOARD)
+    expect(page.get_by_role("row", name="default")).to_contain_text("paused")
+    customer.comes_to(order, "Placed")
+    page.goto(DASHBOARD)
+    page.get_by_role("button", name="Resume default").click()
+    customer.comes_to(order, "Points credited")
+
+
+def test_several_are_retried_at_once_after_a_look_at_what_will_happen(shop: Shop, visit: Visit) -> None:
+    page = visit(shop, "root")
+    customer, admin = Ordering(page), Admin(page)
+    orders = [customer.place(card=DECLINED) for _ in range(2)]
+    for order in orders:
+        customer.comes_to(order, "Card declined")
+    page.goto(f"{list_of('chain')}?status=failed")
+    expect(page.locator("#result_list tbody tr")).to_have_count(2)
+    admin.tick_all("Retry")
+    for order in orders:
+        expect(page.locator("#content")).to_contain_text(order.chain_id)
+    admin.confirm("Retry", "2 jobs retried.")
+
+
+def test_a_chain_is_enqueued_and_deleted(shop: Shop, visit: Visit) -> None:
+    page = visit(shop, "root")
+    admin = Admin(page)
+    page.goto(list_of("chain"))
+    page.get_by_role("link", name="Enqueue a chain").click()
+    page.get_by_label("Type").select_option("shop.count_stock")
+    page.get_by_role("button", name="Choose").click()
+    page.get_by_label("Input, as JSON").fill('{"product_ids": []}')
+    page.get_by_role("button", name="Enqueue").click()
+    eventually(page, page.locator(STATUS).first, "completed", WORK_SECONDS)
+    chain_id = page.url.split("/")[-3]
+    admin.choose("Delete")
+    expect(page.get_by_role("heading", name="What goes with them")).to_be_visible()
+    expect(page.get_by_text("1 chain that you chose:")).to_be_visible()
+    admin.confirm("Delete", "1 chain deleted.")
+    expect(admin.search(chain_id)).to_have_count(0)
+
+
+@pytest.fixture
+def declined(shop: Shop, visit: Visit) -> Placed:
+    customer = Ordering(visit(shop))
+    order = customer.place(card=DECLINED)
+    customer.comes_to(order, "Card declined")
+    return order
+
+
+def test_who_may_only_view_sees_no_buttons_and_no_payloads(shop: Shop, visit: Visit, declined: Placed) -> None:
+    root, viewer = visit(shop, "root"), visit(shop, "viewer")
+    told = f'"order_id": {declined.number}'
+    root.goto(chain_page(declined.chain_id))
+    expect(root.locator("#content")).to_contain_text(told)
+    viewer.goto(chain_page(declined.chain_id))
+    expect(viewer.locator("#content")).to_contain_text("shop.charge")
+    for secret in (told, "card declined", "Traceback"):
+        assert secret not in viewer.content()
+    assert_no_controls(viewer)
+    for address in (list_of("chain"), list_of("job"), DASHBOARD):
+        viewer.goto(address)
+        assert "card declined" not in viewer.content()
+        assert_no_controls(viewer)
+
+
+def assert_no_controls(page: Page) -> None:
+    for verb in ("Complete", "Retry", "Cancel chain", "Run now", "Reschedule", "Delete", "Enqueue a chain"):
+        expect(page.get_by_role("link", name=verb, exact=True)).to_have_count(0)
+    expect(page.locator("select[name=action]")).to_have_count(0)
+    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+
+
+def test_a_job_is_retried_by_the_keyboard_alone(shop: Shop, visit: Visit, declined: Placed) -> None:
+    page = visit(shop, "root")
+    page.goto(chain_page(declined.chain_id))
+    tab_to(page, "Retry")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="No, go back")).to_be_visible()
+    tab_to(page, "Retry")
+    page.keyboard.press("Enter")
+    Admin(page).is_told("1 job retried.")
+
+
+#: What the focus is on, and whether one sees that it is.
+FOCUSED = """() => {
+    const node = document.activeElement;
+    const style = getComputedStyle(node);
+    const isSeen = style.outlineStyle !== "none" || style.boxShadow !== "none" || style.textDecorationLine !== "none"
+        || ["INPUT", "BUTTON"].includes(node.tagName);
+    return [(node.value || node.textContent).trim(), isSeen];
+}"""
+MOST_TABS = 60
+
+
+def tab_to(page: Page, name: str) -> None:
+    for _ in range(MOST_TABS):
+        page.keyboard.press("Tab")
+        text, is_seen = page.evaluate(FOCUSED)
+        if text == name:
+            assert is_seen, f"One cannot see that {name!r} has the focus."
+            return
+    raise AssertionError(f"{MOST_TABS} tabs do not lead to {name!r}.")

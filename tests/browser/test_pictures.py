@@ -1,0 +1,50 @@
+"""The pictures of the documentation, made of the same pages. ``make pictures`` writes them to docs/pictures."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Visit
+from tests.browser.shop import Shop
+from tests.browser.test_accessibility import PAGES, PHONE
+
+FOLDER = Path(os.environ.get("JOBCHAINS_PICTURES", ".cache/browser"))
+DESKTOP = {"width": 1200, "height": 900}
+MOST_BYTES = 150_000
+
+
+@dataclass(frozen=True)
+class Picture:
+    name: str
+    #: One of ``PAGES``.
+    page: str
+    options: dict[str, Any]
+    #: What is shown of the page; all that fits, when empty.
+    part: str = ""
+
+
+PICTURES = (
+    Picture("dashboard", "dashboard", {"viewport": DESKTOP}),
+    Picture("dashboard-dark", "dashboard", {"viewport": DESKTOP, "color_scheme": "dark"}),
+    Picture("dashboard-phone", "dashboard", {"viewport": PHONE}),
+    Picture("list", "chains", {"viewport": DESKTOP}),
+    Picture("chain", "failed chain", {"viewport": DESKTOP}),
+    Picture("chain-dark", "failed chain", {"viewport": DESKTOP, "color_scheme": "dark"}),
+    Picture("chain-phone", "failed chain", {"viewport": PHONE}),
+    Picture("graph", "fan-in", {"viewport": DESKTOP}, "#content svg"),
+    Picture("complete", "complete", {"viewport": DESKTOP}),
+)
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_pictures(busy: Shop, ids: dict[str, str], visit: Visit, picture: Picture) -> None:
+    page = visit(busy, "root", **picture.options)
+    page.goto(PAGES[picture.page](ids))
+    shown = page.locator(picture.part).first if picture.part else page
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / f"{picture.name}.png"
+    shown.screenshot(path=path, animations="disabled")
+    assert path.stat().st_size < MOST_BYTES

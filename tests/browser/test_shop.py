@@ -1,0 +1,53 @@
+"""The shop itself, and the browser's own watch over it."""
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.conftest import Visit
+from tests.browser.ordering import WORK_SECONDS, Ordering
+from tests.browser.shop import Shop
+from tests.browser.watching import Watch
+
+POLICY = "Content Security Policy"
+
+
+@pytest.mark.flow
+@pytest.mark.usefixtures("worker")
+def test_an_order_is_followed_until_its_chain_has_ended(shop: Shop, visit: Visit) -> None:
+    page = visit(shop)
+    Ordering(page).place()
+    expect(page.locator("#progress .badge").first).to_have_text("Points credited", timeout=WORK_SECONDS * 1000)
+
+
+def test_people_log_in_to_the_admin_and_find_the_jobs(shop: Shop, visit: Visit) -> None:
+    page = visit(shop)
+    page.goto("/admin/")
+    page.get_by_label("Username").fill("root")
+    page.get_by_label("Password").fill("a long tea leaf")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="Chains", exact=True).first.click()
+    expect(page).to_have_url(f"{shop.url}/admin/django_jobchains/chain/")
+
+
+@pytest.mark.parametrize(
+    ("deed", "told"),
+    [
+        (
+            "document.head.append(Object.assign(document.createElement('script'), {text: '1'}))",
+            "Content Security Policy",
+        ),
+        ("document.body.setAttribute('style', 'color: red')", POLICY),
+        ("setTimeout(() => alert('hello'))", "dialog: hello"),
+        ("setTimeout(() => { throw new Error('oh') })", "script: oh"),
+        ("fetch('/no-such-page/')", "404: GET"),
+    ],
+)
+def test_the_watch_sees(shop: Shop, browser: Browser, deed: str, told: str) -> None:
+    with browser.new_context(base_url=shop.url) as context:
+        watch = Watch(context)
+        page = context.new_page()
+        page.goto("/")
+        assert not watch.problems
+        page.evaluate(f"() => {{ {deed} }}")
+        page.wait_for_timeout(300)
+        assert any(told in problem for problem in watch.problems), watch.problems
