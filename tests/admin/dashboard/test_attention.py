@@ -70,7 +70,7 @@ def test_a_queue_that_no_worker_serves_is_told_of(viewer: Client, store: Store, 
 def test_a_worker_that_is_not_heard_of_is_told_of_and_serves_nothing(
     viewer: Client, store: Store, beat: Beating
 ) -> None:
-    beat()
+    beat(stuck=2)
     WorkerPresence.objects.update(heartbeat_at=database_now() - timedelta(minutes=2, seconds=3))
     create(store, 1)
     no_worker, stale = look(viewer).concerns()

@@ -1,6 +1,7 @@
 """The tables: queues, workers, types, failures, the database."""
 
 from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.test import Client
@@ -79,6 +80,17 @@ def test_failing_types_tell_their_latest_error_and_lead_to_the_jobs(viewer: Clie
     reply = viewer.get(link.attributes["href"])
     assert reply.status_code == 200
     assert str(first.id) in reply.content.decode()
+
+
+def test_a_link_to_jobs_has_all_of_the_name_of_their_type(viewer: Client, store: Store) -> None:
+    name = "a&status=completed#b/c+d %2F?"
+    fail(store, name)
+    page = look(viewer)
+    for section in ("failing", "types"):
+        [link] = page.section(section).all("a")
+        query = parse_qs(urlsplit(link.attributes["href"]).query)
+        assert query["type"] == [name]
+        assert query.get("status", ["failed"]) == ["failed"]
 
 
 def test_an_error_is_shown_without_secrets_and_only_to_who_may_view_payloads(
