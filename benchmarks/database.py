@@ -44,8 +44,8 @@ class NoServer(Exception):
 @contextmanager
 def postgresql(*, allow_unsafe: bool) -> Iterator[dict[str, str]]:
     """A fresh database with the tables; yields the server's settings. Raises ``NoServer``."""
-    with _server() as server:
-        settings = _settings(server)
+    with connected() as server:
+        settings = settings_of(server)
         if not allow_unsafe and "off" in (settings["fsync"], settings["synchronous_commit"]):
             raise NoServer(
                 f"fsync is {settings['fsync']} and synchronous_commit is {settings['synchronous_commit']}: without a "
@@ -62,7 +62,8 @@ def postgresql(*, allow_unsafe: bool) -> Iterator[dict[str, str]]:
             server.execute(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)")
 
 
-def _server() -> "psycopg.Connection[Any]":
+def connected() -> "psycopg.Connection[Any]":
+    """To the server, for what no database is needed for. Raises ``NoServer``."""
     try:
         return psycopg.connect(SERVER.geturl(), autocommit=True, connect_timeout=5)
     except psycopg.OperationalError as error:
@@ -79,7 +80,7 @@ def _be_alone(server: "psycopg.Connection[Any]") -> None:
         raise NoServer(f"Another run measures in {NAME!r}. Wait for its end, or set BENCH_DATABASE_NAME.")
 
 
-def _settings(server: "psycopg.Connection[Any]") -> dict[str, str]:
+def settings_of(server: "psycopg.Connection[Any]") -> dict[str, str]:
     values = {name: server.execute(f"SHOW {name}").fetchone()[0] for name in SETTINGS}  # type: ignore[index]
     return {"server": server.execute("SHOW server_version").fetchone()[0], **values}  # type: ignore[index]
 
