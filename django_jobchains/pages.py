@@ -84,8 +84,7 @@ class PagedQuerySet(QuerySet[ModelT]):
 
     def _any_of(self, name: str, values: tuple[str, ...]) -> Self:
         found = self.filter(**{f"{name}__in": values})
-        if found._alternatives is None and len(set(values)) > 1:
-            found._alternatives = name, tuple(dict.fromkeys(values))
+        found._alternatives = self._alternatives or (name, tuple(dict.fromkeys(values)))
         return found
 
     def _clone(self) -> Self:

@@ -11,6 +11,7 @@ from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import RowNumber
 
 from django_jobchains.models import Chain, FailedAttempt, Job, JobBlocker
+from django_jobchains.models.jobs import Among
 
 #: Chains of one level, over all jobs that wait.
 MOST_ON_A_LEVEL = 200
@@ -77,7 +78,7 @@ def with_ids(chains: QuerySet[Chain], chain_ids: Collection[UUID]) -> QuerySet[C
     """Those of the chains that have these ids; found by their last jobs, and so as fast however long they are."""
     last = Job.objects.filter(chain_id=OuterRef("pk")).order_by("-chain_index").values("id")[:1]
     roots = Job.objects.filter(pk__in=chain_ids).annotate(last_id=Subquery(last))
-    return chains.filter(current_job__in=roots.values("last_id"))
+    return chains.filter(Among(F("current_job_id"), Subquery(roots.values("last_id"))))
 
 
 def _trees(chain_ids: Collection[UUID], chains: QuerySet[Chain]) -> dict[UUID, ChainTree]:

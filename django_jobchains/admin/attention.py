@@ -12,7 +12,7 @@ from django_jobchains.admin.words import age, ago, number
 from django_jobchains.overview import DatabaseFacts, FailingType, Overview, QueueFacts, TypeFacts, WorkerFacts
 
 #: Sentences of one kind; of more it says how many there are.
-MOST_OF_A_KIND = 5
+MOST_OF_A_KIND = 3
 #: Jobs that wait for longer are late, although workers run them.
 LATE_SECONDS = 300.0
 #: A type is failing now when an attempt of it failed so lately.
@@ -50,7 +50,7 @@ class _Attention:
         yield from _some(found.workers, _stale, _more_stale)
         yield from _some(found.workers, _stuck, _more_stuck)
         yield from _some(found.queues, self.paused, _more_paused)
-        yield from _some(found.queues if self.alive else (), self.late, _more_late)
+        yield from _some(found.queues, self.late, _more_late)
         yield from _some(found.failing, _failing, _more_failing)
         yield from _of_database(found.database)
 
@@ -69,10 +69,10 @@ class _Attention:
     def without_worker(self) -> Iterator[Concern]:
         """Jobs that none of the workers will run."""
         yield from _some(self.overview.types, self.unserved_type, _more_unserved_types)
-        if all(worker.queues is not None for worker in self.alive):
-            served = {name for worker in self.alive for name in worker.queues or ()}
-            left = [queue for queue in self.overview.queues if queue.name not in served]
-            yield from _some(left, self.unserved_queue, _more_unserved_queues)
+        yield from _some(self.overview.queues, self.unserved_queue, _more_unserved_queues)
+
+    def is_served(self, queue: QueueFacts) -> bool:
+        return any(worker.queues is None or queue.name in worker.queues for worker in self.alive)
 
     def unserved_type(self, kind: TypeFacts) -> Concern | None:
         if not kind.due or kind.workers:
@@ -85,7 +85,7 @@ class _Attention:
         return Concern(text % self.of_due(kind), "types")
 
     def unserved_queue(self, queue: QueueFacts) -> Concern | None:
-        if not queue.due:
+        if not queue.due or self.is_served(queue):
             return None
         text = ngettext(
             "No worker serves queue %(name)s: %(count)s job is due, for %(age)s.",
@@ -105,7 +105,7 @@ class _Attention:
         return Concern(text % self.of_due(queue), "queues", is_error=False)
 
     def late(self, queue: QueueFacts) -> Concern | None:
-        if queue.is_paused or (queue.oldest_due_age_seconds or 0.0) < LATE_SECONDS:
+        if queue.is_paused or not self.is_served(queue) or (queue.oldest_due_age_seconds or 0.0) < LATE_SECONDS:
             return None
         text = ngettext(
             "Queue %(name)s is late: %(count)s job is due, for %(age)s.",

@@ -35,4 +35,4 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no par
         return super().get_queryset(request).using(get_settings().DATABASE)
 
     class Media:
-        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "lists", "acting")]}
+        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "lists", "pages", "acting")]}

@@ -111,11 +111,10 @@ def bars(counts: Sequence[int], titles: Sequence[str]) -> tuple[Bar, ...]:
 def _period(id: str, title: str, ended: Sequence[Ended], of_completed: str, of_failed: str, most_text: str) -> Period:
     rows = tuple(_row(one) for one in ended)
     titles = [gettext("%(time)s: %(completed)s completed, %(failed)s failed") % vars(row) for row in rows]
+    completed, failed = [one.completed for one in ended], [one.failed for one in ended]
     charts = (
-        _chart(
-            "completed", gettext("Completed jobs"), of_completed, most_text, [one.completed for one in ended], titles
-        ),
-        _chart("failed", gettext("Failed attempts"), of_failed, most_text, [one.failed for one in ended], titles),
+        _chart("completed", gettext("Completed jobs"), of_completed, most_text, completed, titles),
+        _chart("failed", gettext("Failed attempts"), of_failed, most_text, failed, titles),
     )
     return Period(id, title, charts, tuple(rows[index].time for index in _tick_indexes(len(rows))), rows)
 

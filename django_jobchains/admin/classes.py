@@ -2,13 +2,14 @@
 
 from django_jobchains.admin.acting import ActingOnJobs
 from django_jobchains.admin.dashboard import Dashboards
+from django_jobchains.admin.detail import ChainDetail, JobDetail
 from django_jobchains.admin.enqueueing import Enqueueing
 from django_jobchains.admin.lists import ChainList, JobList
 
 
-class ChainAdmin(Enqueueing, ChainList):
+class ChainAdmin(Enqueueing, ChainDetail, ChainList):
     pass
 
 
-class JobAdmin(ActingOnJobs, Dashboards, JobList):
+class JobAdmin(ActingOnJobs, Dashboards, JobDetail, JobList):
     pass

@@ -18,10 +18,12 @@ from django_jobchains.admin.attention import Concern, concerns
 from django_jobchains.admin.base import ReadOnlyAdmin
 from django_jobchains.admin.payloads import Payloads
 from django_jobchains.admin.queue_changes import QueueChange, QueueChangeForm
+from django_jobchains.admin.reading import READ_SECONDS, TookTooLong, bounded
 from django_jobchains.admin.words import age, number
 from django_jobchains.conf import get_settings
 from django_jobchains.models import QueueState
 from django_jobchains.overview import Overview, overview
+from django_jobchains.store import MOST_FAILED
 from django_jobchains.throughput import Throughput, throughput
 
 #: Between two looks of a page that refreshes itself.
@@ -55,7 +57,16 @@ class Dashboard:
     is_complete: bool
     is_capped: bool
     count_to: str
+    #: Of the failed jobs and attempts those that were looked at, the newest.
+    most_failed: str
     may_change_queues: bool
+
+
+@dataclass(frozen=True)
+class TooSlow:
+    """In place of a dashboard: the database did not find what it shows in so many seconds."""
+
+    seconds: str
 
 
 class Dashboards(ReadOnlyAdmin):
@@ -71,18 +82,25 @@ class Dashboards(ReadOnlyAdmin):
             *super().get_urls(),
         ]
 
-    def dashboard(self, request: HttpRequest) -> Dashboard:
+    def dashboard(self, request: HttpRequest) -> Dashboard | TooSlow:
         using = get_settings().DATABASE
-        may_change = self.may(request, "change_queuestate")
-        return _dashboard(overview(using), throughput(using), Payloads(request), may_change_queues=may_change)
+        try:
+            with bounded(using):
+                found, ended = overview(using), throughput(using)
+        except TookTooLong:
+            return TooSlow(number(int(READ_SECONDS)))
+        return _dashboard(found, ended, Payloads(request), may_change_queues=self.may(request, "change_queuestate"))
 
     def dashboard_view(self, request: HttpRequest) -> HttpResponse:
         """The part of the page that is refreshed."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]  # for the links of the template
+        request.current_app = self.admin_site.name  # for the links of the template
+        dashboard = self.dashboard(request)
+        # With an error a page that refreshes itself keeps what it shows, and tries again later.
+        status = 503 if isinstance(dashboard, TooSlow) else 200
         return TemplateResponse(
-            request, "admin/django_jobchains/dashboard.html", {"dashboard": self.dashboard(request)}
+            request, "admin/django_jobchains/dashboard.html", {"dashboard": dashboard}, status=status
         )
 
     def queue_view(self, request: HttpRequest) -> HttpResponse:
@@ -126,6 +144,7 @@ def _dashboard(found: Overview, ended: Throughput, payloads: Payloads, *, may_ch
         is_complete=found.is_complete,
         is_capped=any(queue.is_capped for queue in found.queues),
         count_to=number(found.count_to),
+        most_failed=number(MOST_FAILED),
         may_change_queues=may_change_queues,
     )
 
@@ -133,16 +152,15 @@ def _dashboard(found: Overview, ended: Throughput, payloads: Payloads, *, may_ch
 def _figures(found: Overview, ended: Throughput, counts: facts.Counts) -> tuple[Figure, ...]:
     alive = [worker for worker in found.workers if not worker.is_stale]
     busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
+    of_slots = {"busy": number(busy), "slots": number(slots)}
     oldest = found.oldest_due_age_seconds
     return (
         Figure(gettext("jobs due"), counts.all_due()),
         Figure(gettext("oldest due for"), "–" if oldest is None else age(oldest)),
         Figure(gettext("workers"), number(len(alive))),
-        Figure(
-            gettext("slots busy"), gettext("%(busy)s of %(slots)s") % {"busy": number(busy), "slots": number(slots)}
-        ),
-        Figure(gettext("completed in the last hour"), number(sum(one.completed for one in ended.minutes))),
-        Figure(gettext("failed in the last hour"), number(sum(one.failed for one in ended.minutes))),
+        Figure(gettext("slots busy"), gettext("%(busy)s of %(slots)s") % of_slots),
+        Figure(gettext("completed in the last hour"), number(ended.last_hour.completed)),
+        Figure(gettext("failed in the last hour"), number(ended.last_hour.failed)),
     )
 
 

@@ -48,10 +48,10 @@ class Delete(Verb):
             return targets
         cascade = with_blockers([target.chain_id for target in targets], get_settings().DATABASE)
         if not cascade.is_whole:
-            raise Refused(_("They waited for too many chains. Use the command jobchains delete --cascade."))
+            raise Refused(_("they waited for too many chains, use the command jobchains delete --cascade"))
         found = find(cascade.chain_ids)
         if len(found) < len(cascade.chain_ids):
-            raise Refused(_("They waited for chains that you may not delete."))
+            raise Refused(_("they waited for chains that you may not delete"))
         return found
 
     def do(self, targets: Sequence[Target], form: Any) -> Collection[UUID]:

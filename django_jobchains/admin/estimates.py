@@ -15,7 +15,7 @@ from django_jobchains.pages import PagedQuerySet
 #: Rows are counted up to here,
 COUNT_TO = 10_000
 #: and for no longer than this.
-COUNT_SECONDS = 0.2
+COUNT_SECONDS = 0.1
 
 
 class Precision(Enum):
@@ -42,12 +42,12 @@ def amount_of(rows: PagedQuerySet[Any], shown: int) -> Amount:
     """Of a list that goes on after the ``shown`` rows."""
     planned = _planned(rows)
     if planned is not None and planned > COUNT_TO:
-        return Amount(_rounded(planned), Precision.ABOUT)
+        return _about(planned)
     try:
         with bounded(rows.db, COUNT_SECONDS):
             counted = rows.order_by()[: COUNT_TO + 1].count()
     except TookTooLong:
-        return Amount(shown, Precision.MORE)
+        return Amount(shown, Precision.MORE) if planned is None or planned <= shown else _about(planned)
     return Amount(COUNT_TO, Precision.MORE) if counted > COUNT_TO else Amount(counted)
 
 
@@ -59,6 +59,6 @@ def _planned(rows: PagedQuerySet[Any]) -> int | None:
     return int(plan["Plan"]["Plan Rows"])
 
 
-def _rounded(estimate: int) -> int:
-    """To two figures: more would pretend to know."""
-    return int(float(f"{estimate:.1e}"))
+def _about(estimate: int) -> Amount:
+    """Rounded to two figures: more would pretend to know."""
+    return Amount(int(float(f"{estimate:.1e}")), Precision.ABOUT)

@@ -246,5 +246,5 @@ def _table(
 ) -> Table[RowT]:
     """Of too many those that matter ``first``; in the order they came, so that nothing moves under a pointer."""
     given = list(enumerate(facts))
-    chosen = sorted(given, key=lambda pair: first(pair[1]))[:MOST_ROWS]  # type: ignore[arg-type,return-value]
+    chosen = sorted(given, key=lambda pair: first(pair[1]))[:MOST_ROWS]
     return Table(tuple(row(fact) for _, fact in sorted(chosen, key=lambda pair: pair[0])), len(given) - len(chosen))

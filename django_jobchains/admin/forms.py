@@ -77,7 +77,9 @@ class _TimeFields(forms.Form):
         required=False,
         widget=forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
     )
-    delay_minutes = forms.IntegerField(label=_("Or in so many minutes"), required=False, max_value=_MOST_MINUTES)
+    delay_minutes = forms.IntegerField(
+        label=_("Or in so many minutes"), required=False, min_value=0, max_value=_MOST_MINUTES
+    )
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -88,9 +90,14 @@ class _TimeFields(forms.Form):
     def clean_run_at(self) -> datetime | None:
         """Without ``USE_TZ`` forms give naive times, in the project's zone."""
         moment: datetime | None = self.cleaned_data["run_at"]
-        if moment is not None and timezone.is_naive(moment):
-            return timezone.make_aware(moment, timezone.get_default_timezone())
-        return moment
+        if moment is None:
+            return None
+        if timezone.is_naive(moment):
+            moment = timezone.make_aware(moment, timezone.get_default_timezone())
+        try:
+            return moment.astimezone(UTC)
+        except OverflowError as error:
+            raise ValidationError(gettext("There is no such time in UTC.")) from error
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or self.cleaned_data
@@ -102,7 +109,7 @@ class _TimeFields(forms.Form):
         """As ``chains`` takes it; empty when neither was given."""
         run_at, minutes = self.cleaned_data["run_at"], self.cleaned_data["delay_minutes"]
         if run_at is not None:
-            return {"run_at": run_at.astimezone(UTC)}
+            return {"run_at": run_at}
         return {} if minutes is None else {"delay": timedelta(minutes=minutes)}
 
 

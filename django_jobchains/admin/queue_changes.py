@@ -35,9 +35,8 @@ class QueueChange:
     def told(self) -> str:
         """For who did it."""
         if self.verb == "pause":
-            return gettext("Queue %(name)s is paused: what runs goes on, and nothing else starts.") % {
-                "name": self.queue
-            }
+            text = gettext("Queue %(name)s is paused: what runs goes on, and nothing else starts.")
+            return text % {"name": self.queue}
         if self.verb == "resume":
             return gettext("Queue %(name)s is open again.") % {"name": self.queue}
         if self.slots is None:

@@ -17,7 +17,7 @@ Rows = PagedQuerySet[Any]
 #: Chains of one key, and jobs whose id begins alike, that are looked at,
 MOST_FOUND = 500
 #: types that begin alike,
-MOST_TYPES = 50
+MOST_TYPES = 20
 #: and digits of an id that are not found in other words by chance.
 LEAST_DIGITS = 8
 _DIGITS = frozenset("0123456789abcdef")

@@ -222,7 +222,7 @@ def reason_of(error: JobchainsError) -> str:
     if isinstance(error, JobTypeMismatch):
         return str(HAS_GONE_ON)
     if isinstance(error, ChainReferenced):
-        return gettext("Other chains wait for them: %(chains)s.") % {
-            "chains": ", ".join(str(job_id) for _chain_id, job_id in error.references)
+        return gettext("jobs of other chains wait for them: %(jobs)s") % {
+            "jobs": ", ".join(str(job_id) for _chain_id, job_id in error.references)
         }
     return str(error)

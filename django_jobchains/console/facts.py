@@ -1,11 +1,14 @@
-"""The tables of an overview, which ``status`` and ``top`` show alike."""
+"""The tables of an overview and the line of what was done, which ``status`` and ``top`` show alike."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from django_jobchains.console.screen import Screen
 from django_jobchains.console.tables import Cell, Column
 from django_jobchains.console.words import age, first_line, number
 from django_jobchains.overview import FailingType, Overview, QueueFacts, TypeFacts, WorkerFacts
+from django_jobchains.throughput import Ended, Throughput
 
 Rows = list[list[Cell | str]]
 
@@ -123,6 +126,19 @@ def failing_rows(failing: Sequence[FailingType]) -> Rows:
         ]
         for kind in failing
     ]
+
+
+def done(lately: Throughput) -> str:
+    """Attempts that ended, as workers told."""
+    return f"Last minute: {_ended(lately.last_minute)} · last hour: {_ended(lately.last_hour)}"
+
+
+def done_json(lately: Throughput) -> dict[str, Any]:
+    return {name: asdict(getattr(lately, name)) for name in ("last_minute", "last_hour", "last_day")}
+
+
+def _ended(part: Ended) -> str:
+    return f"{number(part.completed)} completed, {number(part.failed)} failed"
 
 
 def _oldest(facts: QueueFacts | TypeFacts) -> str:

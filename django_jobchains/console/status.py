@@ -1,4 +1,4 @@
-"""``status``: workers, queues, what is under way, what fails."""
+"""``status``: workers, queues, what is under way, what was done, what fails."""
 
 from dataclasses import asdict
 
@@ -7,6 +7,7 @@ from django_jobchains.console.screen import Screen
 from django_jobchains.console.subcommand import Call, Subcommand
 from django_jobchains.console.words import age, counted
 from django_jobchains.overview import Overview, overview
+from django_jobchains.throughput import Throughput, throughput
 
 #: A transaction that is open for so long keeps dead rows in the indexes, and slows every claim down.
 LONG_TRANSACTION_SECONDS = 300
@@ -17,14 +18,15 @@ class Status(Subcommand):
     help = "shows workers, queues with their backlog, and the types that fail"
 
     def run(self, call: Call) -> None:
-        found = overview(call.using)
+        found, lately = overview(call.using), throughput(call.using)
         if call.screen.is_json:
-            call.screen.json({**asdict(found), "due": found.due, "warnings": warnings(found)})
+            more = {"due": found.due, "throughput": facts.done_json(lately), "warnings": warnings(found)}
+            call.screen.json({**asdict(found), **more})
         else:
-            show(found, call.screen)
+            show(found, lately, call.screen)
 
 
-def show(found: Overview, screen: Screen) -> None:
+def show(found: Overview, lately: Throughput, screen: Screen) -> None:
     sections = (
         ("Workers", facts.WORKERS, facts.worker_rows(found.workers, screen), "No worker runs: manage.py run_jobworker"),
         ("Queues", facts.QUEUES, facts.queue_rows(found, screen), "No job waits or runs."),
@@ -36,6 +38,8 @@ def show(found: Overview, screen: Screen) -> None:
             screen.line() if place else None
             screen.heading(title)
             screen.table(columns, rows, "  ") if rows else screen.line(otherwise, begin="  ")
+    screen.line()
+    screen.line(facts.done(lately))
     for place, warning in enumerate(warnings(found)):
         screen.line() if not place else None
         screen.line(warning, screen.style.WARNING, begin="! ")

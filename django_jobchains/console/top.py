@@ -18,6 +18,7 @@ from django_jobchains.console.subcommand import Call, Subcommand
 from django_jobchains.console.tables import Column, table
 from django_jobchains.console.words import counted, number, said_by_database, span
 from django_jobchains.overview import Overview, overview
+from django_jobchains.throughput import Throughput, throughput
 
 #: Running jobs that are looked at, and that are shown: those that run for longest.
 MOST_RUNNING = 1_000
@@ -37,6 +38,7 @@ RUNNING = (
 @dataclass(frozen=True)
 class Snapshot:
     overview: Overview
+    throughput: Throughput
     #: Jobs, and for how many seconds they run.
     running: list[tuple[Job, float]]
 
@@ -66,7 +68,7 @@ def snapshot(using: str) -> Snapshot:
     jobs = Job.objects.using(using).with_status("running").defer("input", "output").annotate(now=Now())
     rows: Any = jobs.order_by("leased_until")[:MOST_RUNNING]  # the order of their index
     running = [(job, (job.now - job.last_attempt_at).total_seconds()) for job in rows if job.last_attempt_at]
-    return Snapshot(overview(using), sorted(running, key=lambda pair: -pair[1])[:MOST_SHOWN])
+    return Snapshot(overview(using), throughput(using), sorted(running, key=lambda pair: -pair[1])[:MOST_SHOWN])
 
 
 def running_rows(running: list[tuple[Job, float]]) -> facts.Rows:
@@ -79,9 +81,12 @@ def running_rows(running: list[tuple[Job, float]]) -> facts.Rows:
 def _tell(found: Snapshot, call: Call) -> None:
     screen = call.screen
     if screen.is_json:
-        screen.json({"overview": found.overview.as_json(), "running": [_job_json(*pair) for pair in found.running]})
+        running = [_job_json(*pair) for pair in found.running]
+        done = facts.done_json(found.throughput)
+        screen.json({"overview": found.overview.as_json(), "throughput": done, "running": running})
         return
     screen.heading(f"{_title(found.overview)} · {time.strftime('%H:%M:%S')}")
+    screen.line(facts.done(found.throughput))
     for title, columns, rows in _sections(found, screen):
         screen.line()
         screen.line(title)
@@ -162,6 +167,7 @@ def _rendered(found: Snapshot | str, screen: Screen, width: int) -> Any:
     if isinstance(found, str):
         return Panel(Text(found), title="jobchains", border_style="red")
     parts: list[Any] = [Text(f"{_title(found.overview)} · {time.strftime('%H:%M:%S')}", style="bold", no_wrap=True)]
+    parts.append(Text(facts.done(found.throughput), no_wrap=True))
     for title, columns, rows in _sections(found, screen):
         lines = "\n".join(table(columns, rows, width - FRAME, screen.bold))
         text = Text.from_ansi(lines, no_wrap=True, overflow="ellipsis")

@@ -96,7 +96,8 @@ class JobProgress(models.Model):
 
 
 class AttemptCount(models.Model):
-    """How many attempts of a type ended in a minute or an hour, as the workers told: no job is counted for it."""
+    """How many attempts ended in a minute, and how many of a type in an hour, as the workers told: no job is counted
+    for it."""
 
     class Span(models.IntegerChoices):
         """Seconds."""
@@ -107,6 +108,7 @@ class AttemptCount(models.Model):
     pk = models.CompositePrimaryKey("span", "starts_at", "type_name")
     span = models.PositiveIntegerField(_("span"), choices=Span)
     starts_at = models.DateTimeField(_("starts at"))
+    #: "" of a minute: all types.
     type_name = models.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
     #: Jobs that were completed.
     completed = models.PositiveIntegerField(_("completed"))

@@ -9,7 +9,7 @@ from django.utils.module_loading import import_string
 from django_jobchains.conf import get_settings
 from django_jobchains.store.attempt_counts import HOUR, MINUTE, SHOWN, SpanCount, TypeCount, TypeTally
 from django_jobchains.store.base import Store
-from django_jobchains.store.counting import MOST_GROUPS, Activity, FailingGroup, HeldGroup, PendingGroup
+from django_jobchains.store.counting import MOST_FAILED, MOST_GROUPS, Activity, FailingGroup, HeldGroup, PendingGroup
 from django_jobchains.store.presence import Beat, PresentWorker
 from django_jobchains.store.pruning import Ended, Place
 from django_jobchains.store.queue_states import QueueRule
@@ -30,6 +30,7 @@ from django_jobchains.store.tails import Tail
 __all__ = (
     "HOUR",
     "MINUTE",
+    "MOST_FAILED",
     "MOST_GROUPS",
     "SHOWN",
     "Activity",

@@ -56,7 +56,10 @@ class TypeCount(NamedTuple):
 class AttemptCounts(Dialect):
     @retried
     def add_counts(self, tallies: Sequence[TypeTally]) -> None:
-        """Adds to the minutes and the hours, by the database's clock, in which these attempts ended."""
+        """Adds to the minutes and the hours, by the database's clock, in which these attempts ended.
+
+        Of a minute only the sum of all types is kept.
+        """
         sums = ", ".join(f"{name} = {self.attempt_count}.{name} + excluded.{name}" for name in _SUMS)
         longest = f"{self.attempt_count}.longest_seconds"
         # In one order: workers that add to the same rows must not wait for each other.
@@ -64,7 +67,8 @@ class AttemptCounts(Dialect):
             f"INSERT INTO {self.attempt_count} ({_KEY}, {', '.join(_SUMS)}, longest_seconds) "
             f"SELECT {_KEY}, {', '.join(f'sum({name})' for name in _SUMS)}, max(longest_seconds) FROM ("
             f"SELECT spans.span, {self._start_of('spans.span', self._after('clock.now', 'd.age_seconds * -1'))} "
-            f"AS starts_at, d.* FROM {self._rows(_COLUMNS)} CROSS JOIN {self.clock} "
+            f"AS starts_at, CASE spans.span WHEN {HOUR} THEN d.type_name ELSE '' END AS type_name, "
+            f"{', '.join(_SUMS)}, longest_seconds FROM {self._rows(_COLUMNS)} CROSS JOIN {self.clock} "
             f"CROSS JOIN (SELECT {MINUTE} AS span UNION ALL SELECT {HOUR}) AS spans) AS told "
             f"WHERE true GROUP BY {_KEY} ORDER BY {_KEY} ON CONFLICT ({_KEY}) DO UPDATE SET {sums}, longest_seconds = "
             f"CASE WHEN {longest} > excluded.longest_seconds THEN {longest} ELSE excluded.longest_seconds END "

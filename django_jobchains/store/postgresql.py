@@ -195,19 +195,23 @@ class PostgreSQLStore(Store):
 
     @contextmanager
     def reads_within(self, seconds: float) -> Iterator[None]:
-        """Each statement; of a shorter time that somebody set it makes no longer one."""
+        """Each statement; of a shorter time that somebody set it makes no longer one.
+
+        And none is compiled: that takes longer than to read a page, a second for one of many parts.
+        """
         is_nested = self.connection.in_atomic_block
         milliseconds = max(1, int(seconds * 1000))
-        with transaction.atomic(using=self.using):  # a savepoint of the caller's, which is as before after a timeout
-            rows = self._fetch(
-                "SELECT setting, set_config('statement_timeout', "
-                "CASE WHEN setting::bigint BETWEEN 1 AND %s THEN setting ELSE %s END, true) "
-                "FROM pg_settings WHERE name = 'statement_timeout'",
+        with transaction.atomic(using=self.using):  # in a transaction of the caller's a savepoint: a timeout undoes it
+            [(timeout, jit, *_)] = self._fetch(
+                "SELECT setting, current_setting('jit'), set_config('statement_timeout', "
+                "CASE WHEN setting::bigint BETWEEN 1 AND %s THEN setting ELSE %s END, true), "
+                "set_config('jit', 'off', true) FROM pg_settings WHERE name = 'statement_timeout'",
                 [milliseconds, str(milliseconds)],
             )
             yield
             if is_nested:
-                self._fetch("SELECT set_config('statement_timeout', %s, true)", [rows[0][0]])
+                set_back = "SELECT set_config('statement_timeout', %s, true), set_config('jit', %s, true)"
+                self._fetch(set_back, [timeout, jit])
 
     def is_out_of_time(self, error: OperationalError) -> bool:
         return sqlstate(error) == QUERY_CANCELED

@@ -6,14 +6,14 @@ from django import template
 from django.contrib.admin.sites import all_sites
 from django.http import HttpRequest
 
-from django_jobchains.admin.dashboard import Dashboard, Dashboards
+from django_jobchains.admin.dashboard import Dashboard, Dashboards, TooSlow
 from django_jobchains.models import Job
 
 register = template.Library()
 
 
 @register.simple_tag(takes_context=True)
-def jobchains_dashboard(context: dict[str, Any]) -> Dashboard | None:
+def jobchains_dashboard(context: dict[str, Any]) -> Dashboard | TooSlow | None:
     """The dashboard, for a page of the site itself; None for who may not view it, and on a site without it."""
     request: HttpRequest = context["request"]
     page = _dashboards(getattr(request, "current_app", ""))

@@ -23,6 +23,9 @@ SLICE_SECONDS = 5.0
 #: Sums, of a type and a slice, that are kept while they cannot be told; the oldest are given up first.
 MOST_KEPT = 10_000
 
+# Looked up once: each attempt passes here.
+_COMPLETED, _FAILED = Ending.COMPLETED, (Ending.RESCHEDULED, Ending.FAILED)
+
 
 @dataclass(slots=True)
 class _Sums:
@@ -51,13 +54,12 @@ class AttemptTally:
 
     def ended(self, outcome: Outcome) -> None:
         """From any thread: this outcome was written."""
-        ending = outcome.ending
-        if ending is not Ending.COMPLETED and ending is not Ending.RESCHEDULED and ending is not Ending.FAILED:
+        is_completed, seconds = outcome.ending is _COMPLETED, outcome.seconds
+        if not is_completed and outcome.ending not in _FAILED:
             return
-        seconds = outcome.seconds
         with self._lock:
             sums = self._sums_of(outcome.job.type_name)
-            if ending is Ending.COMPLETED:
+            if is_completed:
                 sums.completed += 1
             else:
                 sums.failed += 1

@@ -14,6 +14,7 @@ from tests.commands.conftest import Run
 from tests.commands.facts import worker
 from tests.interventions.chains_at import attempt, failed, mail, pending, running
 from tests.store.jobs import failed_try
+from tests.throughput.telling import put_clock, tally
 
 pytestmark = pytest.mark.django_db
 
@@ -89,6 +90,21 @@ def test_types_that_fail_show_how_often_and_the_last_error(run: Run, store: Stor
     section = out[out.index("Failed in the last day") :]
     assert row_of(section, "shop.ship") == ["shop.ship", "2", "2", "0", "s", "ago", "Error:", "second"]
     assert "more" not in section
+
+
+def test_it_tells_what_was_done_in_the_last_minute_and_hour(run: Run, store: Store, clock: testing.Clock) -> None:
+    assert "Last minute: 0 completed, 0 failed · last hour: 0 completed, 0 failed" in run("status").lines
+    put_clock(store, minute=30, second=30)
+    store.add_counts([tally(completed=1_200, failed=1, crashed=2, age_seconds=60), tally(age_seconds=600)])
+    store.add_counts([tally(age_seconds=7_200)])
+    assert "Last minute: 1,200 completed, 3 failed · last hour: 1,201 completed, 3 failed" in run("status").lines
+    told = run("status", "--format", "json").json["throughput"]
+    assert {name: (part["completed"], part["failed"]) for name, part in told.items()} == {
+        "last_minute": (1_200, 3),
+        "last_hour": (1_201, 3),
+        "last_day": (1_202, 3),
+    }
+    assert told["last_minute"]["starts_at"].endswith(":29:00Z")
 
 
 def test_json_has_all_of_it(run: Run, store: Store) -> None:

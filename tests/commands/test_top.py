@@ -15,6 +15,7 @@ from django_jobchains.store import Store
 from tests.commands.conftest import Run
 from tests.commands.facts import worker
 from tests.interventions.chains_at import failed, running
+from tests.throughput.telling import tally
 
 pytestmark = pytest.mark.django_db
 
@@ -50,6 +51,13 @@ def test_a_snapshot_shows_workers_queues_and_running_jobs(run: Run, store: Store
     assert done.lines[0].startswith("1 worker · 3 of 10 slots busy · 0 jobs due · ")
     for words in ("Workers", "mail:7:abc", "Queues", "default", "Running", str(chain.id), "worker-1", "Boom: no"):
         assert words in done.out
+
+
+def test_a_snapshot_shows_what_was_done(run: Run, store: Store) -> None:
+    store.add_counts([tally(completed=7, failed=2)])
+    assert run("top", "--once").lines[1].endswith("last hour: 7 completed, 2 failed")
+    told = run("top", "--once", "--format", "json").json["throughput"]["last_hour"]
+    assert (told["completed"], told["failed"]) == (7, 2)
 
 
 def test_what_runs_for_longest_comes_first_and_some_of_many(run: Run, store: Store) -> None:

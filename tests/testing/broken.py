@@ -150,6 +150,17 @@ class TestPrunesWhatIsNeeded(Wrong, Keeping):
     store_class = PrunesWhatIsNeeded
 
 
+class CountsAgain(Shipped):  # type: ignore[misc]
+    """Puts what is told in the place of what was told before."""
+
+    def _fetch(self, sql: str, params: Any) -> Any:
+        return super()._fetch(sql.replace(f"{self.attempt_count}.completed + ", ""), params)
+
+
+class TestCountsAgain(Wrong, Keeping):
+    store_class = CountsAgain
+
+
 class OneByOne(Shipped):  # type: ignore[misc]
     def reschedule(self, tries: Any, effects: Any = None) -> Any:
         ended = [super(OneByOne, self).reschedule([one], effects) for one in tries]

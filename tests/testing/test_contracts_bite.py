@@ -27,6 +27,7 @@ RED = {
     "ClaimsUnordered": {"test_a_higher_priority_goes_first_whatever_its_type_and_queue"},
     "RevivesCompleted": {"test_jobs_that_failed_or_were_cancelled_are_retried"},
     "PrunesWhatIsNeeded": {"test_a_chain_that_is_needed_stays"},
+    "CountsAgain": {"test_what_workers_tell_is_added_to_the_minute_and_the_hour"},
     "OneByOne": {"test_many_take_no_more_statements_than_few"},
     "Silent": {"test_a_new_listener_is_told_to_look"},
     "Generous": {"test_all_who_ask_get_the_jobs_between_them", "test_processes_share_a_budget"},

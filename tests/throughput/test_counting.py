@@ -56,7 +56,7 @@ def quick(processors: Processors) -> JobType[Any, Any]:
 
 
 def test_after_its_end_all_that_a_worker_ended_is_told(
-    processors: Processors, make_worker: StartWorker, events: Events
+    processors: Processors, start_worker: StartWorker, events: Events
 ) -> None:
     @processors.register("throughput.plain")
     def plain(job: RunningJob[int]) -> None:
@@ -83,7 +83,9 @@ def test_after_its_end_all_that_a_worker_ended_is_told(
     for kind in (plain, atomic, broken, together, on_loop):
         for number in range(6):
             kind.enqueue(number)
-    make_worker().run_until_idle()
+    worker = start_worker()
+    until(lambda: not Job.objects.exclude(status__in=["completed", "failed"]).exists())
+    worker.stop()
     assert counted() == {
         "throughput.plain": (6, 2),
         "throughput.atomic": (6, 0),

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.models import AttemptCount
 from django_jobchains.store import Store, get_store
 from django_jobchains.throughput import MOST_TYPES, Ended, TypeRuns, athroughput, throughput
 from tests.store.jobs import MAIL, SHIP
+from tests.store.plans import plan_of, rows_read, use_plans
 from tests.throughput.telling import put_clock, tally
 
 pytestmark = pytest.mark.django_db
@@ -73,7 +77,15 @@ def test_what_is_told_later_is_added(store: Store) -> None:
     for longest in (2.0, 5.0, 3.0):
         store.add_counts([tally(completed=1, failed=1, crashed=1, seconds=longest, longest_seconds=longest)])
     assert throughput().types == (TypeRuns(SHIP, 3, 6, 10 / 6, 5.0),)
-    assert AttemptCount.objects.count() == 2, "One of the minute, one of the hour."
+
+
+def test_a_minute_is_one_row_and_an_hour_one_for_each_type(store: Store) -> None:
+    put_clock(store, minute=30, second=30)
+    for _ in range(2):
+        store.add_counts([tally(SHIP), tally(MAIL, age_seconds=5), tally(MAIL, age_seconds=25)])
+    minute, hour = AttemptCount.Span
+    found = set(AttemptCount.objects.values_list("span", "type_name", "completed"))
+    assert found == {(minute, "", 6), (hour, SHIP, 2), (hour, MAIL, 4)}
 
 
 def test_the_slowest_types_come_first_by_their_mean_without_crashes(store: Store) -> None:
@@ -144,3 +156,49 @@ def test_few_of_many_old_rows_go_at_once(store: Store, monkeypatch: pytest.Monke
     store.add_counts([tally(age_seconds=86_400 + 60.0 * minute) for minute in range(4)])
     assert store.prune_counts() == 3
     assert store.prune_counts() == 1
+
+
+# Plans
+
+
+@pytest.fixture
+def _busy_days(store: Store) -> None:
+    """Of eight days, 50 types in every hour."""
+    now = store.time_ago(0).replace(minute=0, second=0, microsecond=0)
+    counts: dict[str, Any] = {"completed": 1, "failed": 1, "seconds": 1.0, "longest_seconds": 1.0}
+    hours = [
+        AttemptCount(span=3_600, starts_at=now - timedelta(hours=back), type_name=f"type-{number}", **counts)
+        for back in range(8 * 24)
+        for number in range(50)
+    ]
+    minutes = [
+        AttemptCount(span=60, starts_at=now - timedelta(minutes=back), type_name="", **counts) for back in range(120)
+    ]
+    AttemptCount.objects.bulk_create(hours + minutes)
+    with connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE {AttemptCount._meta.db_table}")
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("_busy_days")
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+def test_it_reads_the_hours_it_shows_by_the_index_and_no_others(store: Store, mode: str) -> None:
+    use_plans(mode)
+    found = [node for node in plan_of(throughput) if node.get("Relation Name") == AttemptCount._meta.db_table]
+    assert found
+    assert {node["Node Type"] for node in found} <= {"Index Scan", "Bitmap Heap Scan", "Index Only Scan"}
+    assert sum(map(rows_read, found)) <= 60 + 2 * 24 * 50
+
+
+@pytest.mark.usefixtures("_busy_days")
+def test_it_seeks_in_the_index(store: Store) -> None:
+    if connection.vendor != "sqlite":
+        pytest.skip("told by PostgreSQL's own plans")
+    with CaptureQueriesContext(connection) as queries:
+        throughput()
+    with connection.cursor() as cursor:
+        for query in queries.captured_queries[1:]:
+            cursor.execute(f"EXPLAIN QUERY PLAN {query['sql']}")
+            plan = " ".join(row[-1] for row in cursor.fetchall())
+            assert "(span=? AND starts_at>? AND starts_at<?)" in plan
+            assert "SCAN ended" not in plan

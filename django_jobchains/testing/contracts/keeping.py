@@ -2,14 +2,24 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from django_jobchains.models import Job
-from django_jobchains.store import Beat, Ended, HeldGroup, Place, QueueRule, Store
+from django_jobchains.store import (
+    Beat,
+    Ended,
+    HeldGroup,
+    Place,
+    QueueRule,
+    SpanCount,
+    Store,
+    TypeCount,
+    TypeTally,
+)
 from django_jobchains.testing.contracts.jobs import (
     MAIL,
     SHIP,
@@ -150,6 +160,30 @@ class Keeping(StoreTests):
         store.ahead_seconds = 61
         assert store.prune_workers() == ["b"]
         assert names_of(store) == {"c"}
+
+    def test_what_workers_tell_is_added_to_the_minute_and_the_hour(self, store: Store) -> None:
+        now = store.time_ago(0)
+        hour = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=2)
+        minute = hour + timedelta(minutes=30)
+        store.ahead_seconds = (minute + timedelta(seconds=10) - now).total_seconds()
+        store.add_counts([TypeTally(SHIP, 0, 2, 1, 3, 6.0, 4.0), TypeTally(SHIP, 60, 1, 0, 0, 2.0, 2.0)])
+        store.add_counts([TypeTally(SHIP, 0, 1, 0, 0, 7.0, 7.0), TypeTally(MAIL, 0, 0, 0, 1, 0.0, 0.0)])
+        store.add_counts([TypeTally(SHIP, 86_400, 9, 0, 0, 0.0, 0.0)])
+        shown = store.time_ago(0)
+        assert set(store.counts_by_time(shown)) == {
+            SpanCount(60, minute, 3, 5),
+            SpanCount(60, minute - timedelta(minutes=1), 1, 0),
+            SpanCount(3_600, hour, 4, 5),
+        }
+        assert store.counts_by_type(shown, 5) == [TypeCount(SHIP, 4, 4, 3.0, 7.0), TypeCount(MAIL, 0, 1, 0.0, 0.0)]
+        assert store.counts_by_type(shown, 1) == [TypeCount(SHIP, 4, 4, 3.0, 7.0)]
+
+    def test_counts_are_kept_for_hours_and_days(self, store: Store) -> None:
+        store.add_counts([TypeTally(SHIP, 0, 1, 0, 0, 1.0, 1.0)])
+        assert store.prune_counts() == 0
+        for hours, pruned in ((1, 0), (4, 1), (7 * 24, 0), (9 * 24, 1)):
+            store.ahead_seconds = hours * 3_600
+            assert store.prune_counts() == pruned
 
     def test_what_there_is_is_counted(self, store: Store) -> None:
         failed, _ = running(store, 2)

@@ -1,0 +1,142 @@
+"""Where the boxes and lines of a graph of chains stand: in columns, from what is waited for to what waits.
+
+Plain numbers for an SVG that a template writes; no colour and no font, which are the style sheet's.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from django.utils.translation import gettext
+
+from django_jobchains.admin.steps import ChainLink
+from django_jobchains.admin.words import number
+
+WIDTH = 210
+HEIGHT = 44
+GAP_X = 56
+GAP_Y = 12
+MARGIN = 4
+#: Boxes of one column, and letters on a line of one.
+MOST_IN_COLUMN = 8
+MOST_LETTERS = 28
+
+
+@dataclass(frozen=True)
+class Line:
+    """``waiting`` is blocked by ``blocker``, both by their ids."""
+
+    blocker: str
+    waiting: str
+    is_open: bool
+
+
+@dataclass(frozen=True)
+class Box:
+    link: ChainLink
+    x: int
+    y: int
+    title: str
+    is_self: bool
+
+    @property
+    def text_x(self) -> int:
+        return self.x + 10
+
+    @property
+    def title_y(self) -> int:
+        return self.y + 18
+
+    @property
+    def status_y(self) -> int:
+        return self.y + 35
+
+
+@dataclass(frozen=True)
+class Path:
+    d: str
+    is_open: bool
+
+
+@dataclass(frozen=True)
+class More:
+    """Those that have no box, at the end of a column."""
+
+    x: int
+    y: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    width: int
+    height: int
+    boxes: Sequence[Box]
+    paths: Sequence[Path]
+    mores: Sequence[More]
+    box_width: int = WIDTH
+    box_height: int = HEIGHT
+
+
+@dataclass
+class Column:
+    """The chains of a column; ``left_out``: how many more there are, ``is_more``: and others, not counted."""
+
+    links: list[ChainLink]
+    left_out: int = 0
+    is_more: bool = False
+
+    @property
+    def has_more(self) -> bool:
+        return self.is_more or self.left_out > 0
+
+
+def laid_out(columns: Sequence[Column], lines: Iterable[Line], own_id: str) -> Graph:
+    """Columns from left to right, each in the middle of the height; a chain stands where it comes first."""
+    shown = [_bounded(column, own_id) for column in columns]
+    height = max((_height(column) for column in shown), default=0) + 2 * MARGIN
+    boxes: dict[str, Box] = {}
+    mores: list[More] = []
+    for place, column in enumerate(shown):
+        x, y = MARGIN + place * (WIDTH + GAP_X), (height - _height(column)) // 2
+        for link in column.links:
+            boxes.setdefault(link.id, Box(link, x, y, _short(link.type_name), link.id == own_id))
+            y += HEIGHT + GAP_Y
+        if column.has_more:
+            mores.append(More(x, y + HEIGHT // 2, _more(column)))
+    width = 2 * MARGIN + len(shown) * WIDTH + max(0, len(shown) - 1) * GAP_X
+    return Graph(width, height, list(boxes.values()), _paths(lines, boxes), mores)
+
+
+def _bounded(column: Column, own_id: str) -> Column:
+    kept = column.links[:MOST_IN_COLUMN]
+    return Column(kept, column.left_out + len(column.links) - len(kept), column.is_more)
+
+
+def _more(column: Column) -> str:
+    return gettext("and more") if column.is_more else gettext("and %s more") % number(column.left_out)
+
+
+def _height(column: Column) -> int:
+    rows = len(column.links) + column.has_more
+    return rows * HEIGHT + max(0, rows - 1) * GAP_Y
+
+
+def _paths(lines: Iterable[Line], boxes: dict[str, Box]) -> list[Path]:
+    known = dict.fromkeys(lines)
+    return [
+        Path(_curve(boxes[line.blocker], boxes[line.waiting]), line.is_open)
+        for line in known
+        if line.blocker in boxes and line.waiting in boxes
+    ]
+
+
+def _curve(begin: Box, end: Box) -> str:
+    """From the right side of a box to the left side of another."""
+    x1, y1, x2, y2 = begin.x + WIDTH, begin.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
+    bend = max(GAP_X // 2, abs(x2 - x1) // 2)
+    return f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+
+
+def _short(text: str) -> str:
+    """The end of a long name says more than its beginning."""
+    return text if len(text) <= MOST_LETTERS else f"…{text[1 - MOST_LETTERS :]}"

@@ -1,0 +1,273 @@
+"""What a page shows of one step: its facts, its attempts and log lines, its payloads."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.urls import reverse
+from django.utils.translation import gettext, ngettext
+
+from django_jobchains.admin.moments import Moment, Moments
+from django_jobchains.admin.payloads import Payloads, PayloadView
+from django_jobchains.admin.words import number, span
+from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogLine
+from django_jobchains.shown_statuses import ShownStatus, shown_status
+from django_jobchains.statuses import FINAL, Status
+from django_jobchains.trees import Step
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    #: Names it on its page, so that it stays open when the page is refreshed.
+    key: str
+    attempt: int
+    kind: str
+    is_crash: bool
+    error: str
+    traceback: PayloadView
+    worker: str
+    finished: Moment | None
+    took: str
+
+
+@dataclass(frozen=True)
+class LineView:
+    key: str
+    said: Moment | None
+    level: str
+    level_name: str
+    attempt: int
+    text: PayloadView
+    fields: PayloadView
+
+
+@dataclass(frozen=True)
+class ProgressView:
+    percent: int
+    text: str
+    said: Moment | None
+
+
+@dataclass(frozen=True)
+class ChainLink:
+    """A chain that is waited for, or waits."""
+
+    id: str
+    url: str
+    type_name: str
+    status: ShownStatus
+    is_repeated: bool = False
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a step's bar, in thousandths of its length."""
+
+    kind: str
+    start: int
+    length: int
+
+
+@dataclass(frozen=True)
+class StepView:
+    job: Job
+    number: str
+    url: str
+    status: ShownStatus
+    is_current: bool
+    facts: Sequence[str]
+    created: Moment | None
+    due: Moment | None
+    started: Moment | None
+    finished: Moment | None
+    error: str
+    attempts: Sequence[AttemptView]
+    earlier_attempts: str
+    input: PayloadView
+    output: PayloadView
+    progress: ProgressView | None
+    bar: Sequence[Segment]
+    blockers: Sequence[ChainLink]
+    blocker_summary: str
+    more_blockers: str
+
+
+class Showing:
+    """For one request: the user's rights, time zone and language, and one moment taken for now."""
+
+    def __init__(self, payloads: Payloads, moments: Moments, admin_name: str) -> None:
+        self.payloads = payloads
+        self.moments = moments
+        self._admin_name = admin_name
+
+    def step(self, step: Step, count: int, progress: JobProgress | None, spread: "Spread | None" = None) -> StepView:
+        job = step.job
+        status = shown_status(job, self.moments, is_last=job.chain_index == count - 1)
+        left_out = step.blocker_count - len(step.blockers)
+        return StepView(
+            job=job,
+            number=number(job.chain_index + 1),
+            url=self.url("job", job.id),
+            status=status,
+            is_current=job.chain_index == count - 1,
+            facts=self.facts(job),
+            created=self.moments.shown(job.created_at),
+            due=self.moments.shown(job.run_at) if job.status == Status.PENDING else None,
+            started=self.moments.shown(job.last_attempt_at),
+            finished=self.moments.shown(job.finished_at),
+            error=self.payloads.error_line(_said(job, "error")) if not step.attempts else "",
+            attempts=self.attempts(step.attempts),
+            earlier_attempts=_earlier(job, step.attempts),
+            input=self.stored(job, "input"),
+            output=self.stored(job, "output"),
+            progress=self.progress(progress),
+            bar=spread.bar(step) if spread else (),
+            blockers=[self.link(tree.chain, is_repeated=tree.is_repeated) for tree in step.blockers],
+            blocker_summary=_blocker_summary(step),
+            more_blockers=gettext("and %s more") % number(left_out) if left_out > 0 else "",
+        )
+
+    def url(self, model: str, id: Any) -> str:
+        return reverse(f"admin:django_jobchains_{model}_change", args=[id], current_app=self._admin_name)
+
+    def link(self, chain: Chain, *, is_repeated: bool = False) -> ChainLink:
+        status = shown_status(chain.current_job, self.moments)
+        return ChainLink(str(chain.id), self.url("chain", chain.id), chain.type_name, status, is_repeated)
+
+    def stored(self, job: Job, name: str) -> PayloadView:
+        return self.payloads.stored(_said(job, name), getattr(job, f"{name}_size"))
+
+    def facts(self, job: Job) -> list[str]:
+        """How long it took, and who ran it."""
+        facts = list(self._durations(job))
+        if job.status == Status.RUNNING:
+            facts.append(gettext("on worker %s") % job.leased_by)
+        elif job.status == Status.COMPLETED:
+            facts.append(_completed_by(job))
+        if job.max_attempts:
+            facts.append(
+                gettext("attempt %(attempt)s of %(most)s")
+                % {"attempt": number(job.attempt), "most": number(job.max_attempts)}
+            )
+        elif job.attempt > 1:
+            facts.append(ngettext("%s attempt", "%s attempts", job.attempt) % number(job.attempt))
+        if job.crashes:
+            facts.append(ngettext("%s crash", "%s crashes", job.crashes) % number(job.crashes))
+        return facts
+
+    def _durations(self, job: Job) -> Iterable[str]:
+        between = self.moments.between
+        if job.status == Status.RUNNING:
+            yield gettext("running for %s") % span(between(job.last_attempt_at, None) or 0)
+        elif job.status in FINAL:
+            if job.last_attempt_at and job.finished_at and job.attempt:
+                yield gettext("ran %s") % span(between(job.last_attempt_at, job.finished_at) or 0)
+            if job.finished_at:
+                yield gettext("took %s in all") % span(between(job.created_at, job.finished_at) or 0)
+        elif job.status == Status.BLOCKED:
+            yield gettext("blocked for %s") % span(between(job.created_at, None) or 0)
+        elif (waited := self.moments.seconds_since(job.run_at)) > 0:
+            yield gettext("due for %s") % span(waited)
+        else:
+            yield gettext("due in %s") % span(-waited)
+
+    def attempts(self, attempts: Iterable[FailedAttempt]) -> list[AttemptView]:
+        return [
+            AttemptView(
+                key=f"attempt-{attempt.job_id}-{attempt.lease_number}",
+                attempt=attempt.attempt,
+                kind=attempt.get_kind_display(),
+                is_crash=attempt.kind == FailedAttempt.Kind.CRASH,
+                error=self.payloads.error_line(_said(attempt, "error")),
+                traceback=self._traceback(attempt),
+                worker=attempt.worker,
+                finished=self.moments.shown(attempt.finished_at),
+                took=span(self.moments.between(attempt.started_at, attempt.finished_at) or 0),
+            )
+            for attempt in attempts
+        ]
+
+    def _traceback(self, attempt: FailedAttempt) -> PayloadView:
+        text, size = _said(attempt, "traceback"), getattr(attempt, "traceback_size", 0)
+        if text is None and size and self.payloads.is_allowed:
+            return PayloadView(note=gettext("%s characters: they are shown on the page of the job.") % number(size))
+        return self.payloads.text(text)
+
+    def lines(self, lines: Iterable[LogLine]) -> list[LineView]:
+        return [
+            LineView(
+                key=f"line-{line.job_id}-{line.lease_number}-{line.position}",
+                said=self.moments.shown(line.said_at),
+                level=LogLine.Level(line.level).name.lower() if line.level in LogLine.Level.values else "info",
+                level_name=str(line.get_level_display()),
+                attempt=line.attempt,
+                text=self.payloads.text(line.text, 10_000),
+                fields=PayloadView() if line.fields is None else self.payloads.json(line.fields, 10_000),
+            )
+            for line in lines
+        ]
+
+    def progress(self, progress: JobProgress | None) -> ProgressView | None:
+        if progress is None:
+            return None
+        percent = round(100 * min(1.0, max(0.0, progress.fraction)))
+        return ProgressView(percent, self.payloads.line(progress.text), self.moments.shown(progress.said_at))
+
+
+class Spread:
+    """The time that the shown steps took together, over which their bars are laid."""
+
+    def __init__(self, steps: Iterable[Step], moments: Moments) -> None:
+        self._moments = moments
+        jobs = [step.job for step in steps]
+        self._begin: datetime | None = min((job.created_at for job in jobs), default=None)
+        ends = [_end(job) if job.status in FINAL else None for job in jobs]
+        self._seconds = max((moments.between(self._begin, end) or 0 for end in ends), default=0)
+
+    def bar(self, step: Step) -> list[Segment]:
+        """It waited; attempts failed; the last one ran."""
+        job = step.job
+        is_final = job.status in FINAL
+        end = _end(job) if is_final else None
+        segments = [self._segment("waited", job.created_at, end)]
+        segments += [self._segment("failed", tried.started_at, tried.finished_at) for tried in step.attempts]
+        if job.last_attempt_at and job.status in (Status.RUNNING, Status.COMPLETED):
+            segments.append(self._segment(job.status, job.last_attempt_at, end))
+        return segments
+
+    def _segment(self, kind: str, begin: datetime, end: datetime | None) -> Segment:
+        start = self._place(self._moments.between(self._begin, begin) or 0)
+        stop = self._place(self._moments.between(self._begin, end) or 0)
+        return Segment(str(kind), min(start, 994), max(6, stop - start))
+
+    def _place(self, seconds: float) -> int:
+        return round(1000 * min(1.0, max(0.0, seconds / self._seconds))) if self._seconds > 0 else 0
+
+
+def _end(job: Job) -> datetime:
+    return job.finished_at or job.last_attempt_at or job.created_at
+
+
+def _said(row: Job | FailedAttempt, name: str) -> str | None:
+    text: str | None = getattr(row, f"{name}_text")
+    return text
+
+
+def _completed_by(job: Job) -> str:
+    return gettext("by worker %s") % job.completed_by if job.completed_by else gettext("completed without a worker")
+
+
+def _earlier(job: Job, attempts: Sequence[FailedAttempt]) -> str:
+    """Those of which nothing is shown here."""
+    count = attempts[0].attempt - 1 if attempts else 0
+    return ngettext("%s earlier attempt", "%s earlier attempts", count) % number(count) if count > 0 else ""
+
+
+def _blocker_summary(step: Step) -> str:
+    if not step.blocker_count:
+        return ""
+    if step.job.status == Status.BLOCKED:
+        values = {"open": number(step.open_count), "every": number(step.blocker_count)}
+        return gettext("Waits for %(open)s of its %(every)s blockers") % values
+    return ngettext("Waited for %s blocker", "Waited for %s blockers", step.blocker_count) % number(step.blocker_count)

@@ -1,0 +1,140 @@
+"""Each change is in the admin's log, with who made it, and a record of the logger."""
+
+import logging
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.auth.models import User
+from django.db import IntegrityError
+from django.test import Client
+from django.utils import translation
+from django.utils.translation import gettext_lazy as _
+
+from django_jobchains.admin import audit
+from django_jobchains.models import Chain, QueueState
+from django_jobchains.store import Store
+from tests.admin.actions.browsing import FOR_MANY, PERMISSIONS, act, act_many, answers, said, text_of, url
+from tests.interventions.chains_at import everything, failed, mail, scheduled, ship
+
+SAID = {
+    "complete": "Completed.",
+    "retry": "Retried.",
+    "run_now": "Made due now.",
+    "reschedule": "Rescheduled by 90 min.",
+    "cancel": "Cancelled, or asked to stop.",
+    "delete": "Deleted.",
+}
+
+
+def a_chain_for(verb: str, store: Store) -> Chain:
+    return failed(store) if verb == "retry" else scheduled(store).refresh()
+
+
+@pytest.mark.parametrize("verb", PERMISSIONS)
+def test_a_change_leaves_an_entry_and_a_record(
+    superuser: Client,
+    store: Store,
+    verb: str,
+    caplog: pytest.LogCaptureFixture,
+    django_capture_on_commit_callbacks: Any,
+) -> None:
+    chain, user = a_chain_for(verb, store), User.objects.get()
+    with caplog.at_level(logging.INFO, "django_jobchains"), django_capture_on_commit_callbacks(execute=True):
+        act(superuser, verb, chain)
+    [entry] = LogEntry.objects.all()
+    assert (entry.user, entry.object_id, entry.object_repr) == (user, str(chain.pk), str(chain))
+    assert (entry.action_flag, entry.change_message) == (DELETION if verb == "delete" else CHANGE, SAID[verb])
+    assert entry.content_type.model == "chain"  # type: ignore[union-attr]
+    [record] = [record for record in caplog.records if getattr(record, "event", "") == "AdminActed"]
+    assert record.getMessage() == f"Admin acted: user={user.pk}, verb={verb}, chain={chain.pk}"
+    expected = {"user": str(user.pk), "verb": verb, "model": "chain", "ids": [str(chain.pk)]}
+    assert record.__dict__["jobchains"] == expected
+
+
+@pytest.mark.parametrize("verb", FOR_MANY)
+def test_of_several_each_that_was_changed_has_an_entry(superuser: Client, store: Store, verb: str) -> None:
+    rows = [a_chain_for(verb, store) for _ in range(3)]
+    act_many(superuser, verb, rows, **answers(verb, rows[0]))
+    assert set(LogEntry.objects.values_list("object_id", flat=True)) == {str(row.pk) for row in rows}
+
+
+def test_a_cascade_leaves_an_entry_for_each_chain_that_went(superuser: Client, store: Store) -> None:
+    blocker = mail.enqueue()
+    chain = ship.enqueue(blockers=[blocker])
+    act(superuser, "delete", chain, cascade="on")
+    assert set(LogEntry.objects.values_list("object_id", flat=True)) == {str(chain.pk), str(blocker.pk)}
+
+
+def test_the_log_of_jobs_is_of_jobs(superuser: Client, store: Store) -> None:
+    job = scheduled(store).refresh().current_job
+    superuser.post(url("run_now", job, "job"))
+    [entry] = LogEntry.objects.all()
+    assert (entry.content_type.model, entry.object_id) == ("job", str(job.pk))  # type: ignore[union-attr]
+
+
+def test_no_entry_no_change(superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in one transaction."""
+    chain = scheduled(store).refresh()
+    before = everything()
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise IntegrityError
+
+    monkeypatch.setattr(LogEntry.objects, "log_actions", refuse)
+    with pytest.raises(IntegrityError):
+        act(superuser, "cancel", chain)
+    assert everything() == before
+
+
+def test_in_another_database_the_entry_follows_the_commit(
+    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
+    chain = scheduled(store).refresh()
+    monkeypatch.setattr(audit.router, "db_for_write", lambda model: "elsewhere" if model is LogEntry else "default")
+    with django_capture_on_commit_callbacks() as callbacks:
+        act(superuser, "cancel", chain)
+    assert not LogEntry.objects.exists()
+    monkeypatch.undo()
+    for callback in callbacks:
+        callback()
+    assert LogEntry.objects.count() == 1
+
+
+def test_the_history_of_a_chain_and_of_a_job_shows_it(superuser: Client, store: Store) -> None:
+    chain = failed(store)
+    act(superuser, "retry", chain)
+    assert "Retried." in text_of(superuser.get(url("history", chain)))  # type: ignore[arg-type]
+    superuser.post(url("reschedule", chain.current_job, "job"), {"delay_minutes": "90"})
+    assert "Rescheduled by 90 min." in text_of(
+        superuser.get(url("history", chain.current_job, "job"))  # type: ignore[arg-type]
+    )
+
+
+def test_the_log_is_in_the_language_of_the_site(superuser: Client, store: Store) -> None:
+    request: Any = superuser.get("/admin/").wsgi_request
+    with translation.override("de"):
+        audit.log(request, [scheduled(store).refresh()], _("Delete"), verb="delete")
+    assert LogEntry.objects.get().change_message == "Delete"
+
+
+def test_what_is_logged_is_one_line(
+    superuser: Client, caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
+) -> None:
+    request: Any = superuser.get("/admin/").wsgi_request
+    row = QueueState(name="slow\nINFO forged\x1b[31m")
+    with caplog.at_level(logging.INFO, "django_jobchains"), django_capture_on_commit_callbacks(execute=True):
+        audit.log(request, [row], "Paused.", verb="pause")
+    [record] = caplog.records
+    assert record.getMessage().isprintable()
+
+
+def test_nothing_of_payloads_is_logged(
+    superuser: Client, store: Store, caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
+) -> None:
+    chain = scheduled(store).refresh()
+    with caplog.at_level(logging.DEBUG, "django_jobchains"), django_capture_on_commit_callbacks(execute=True):
+        reply = act(superuser, "complete", chain, payload='{"secret": "canary-77"}')
+    assert "canary-77" not in caplog.text
+    assert "canary-77" not in "".join(said(reply))
+    assert "canary-77" not in LogEntry.objects.get().change_message

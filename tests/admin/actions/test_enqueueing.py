@@ -1,0 +1,128 @@
+"""A chain started by hand."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import ADDITION, LogEntry
+from django.contrib.auth.models import User
+from django.test import Client
+
+from django_jobchains import context
+from django_jobchains.models import Chain, Job
+from tests.admin.actions.browsing import said, text_of, url
+
+PAGE = "enqueue"
+
+
+def enqueue(client: Client, type_name: str = "shop.pack", **answers: Any) -> Any:
+    return client.post(f"{url(PAGE)}?type={type_name}", {"payload": '{"number": 1}', **answers})
+
+
+def test_the_types_that_a_chain_can_start_with_are_offered_and_no_other(superuser: Client) -> None:
+    page = superuser.get(url(PAGE))
+    assert [name for name, _ in page.context["type_form"].fields["type"].choices] == [
+        "shop.mail",
+        "shop.pack",
+        "shop.ship",
+    ]
+    enqueue(superuser, "shop.send")
+    enqueue(superuser, "os.system")
+    superuser.post(url(PAGE), {"payload": "1", "type": "shop.ship"})
+    assert not Job.objects.exists()
+
+
+def test_it_starts_with_what_was_filled_in_and_its_page_follows(superuser: Client) -> None:
+    reply = enqueue(
+        superuser,
+        queue="slow",
+        priority="5",
+        run_at="2099-01-01T10:00",
+        deduplication_key="p-1",
+        payload='{"number": 3}',
+    )
+    [job] = Job.objects.all()
+    assert said(reply) == ["The chain was enqueued."]
+    assert reply["Location"] == url("change", Chain.objects.get())
+    assert (job.type_name, job.input, job.queue) == ("shop.pack", {"number": 3, "to": ""}, "slow")
+    assert (job.priority, job.run_at, job.deduplication_key) == (5, datetime(2099, 1, 1, 10, tzinfo=UTC), "p-1")
+
+
+def test_the_shape_of_the_input_is_shown(superuser: Client) -> None:
+    assert "&quot;number&quot;" in text_of(superuser.get(f"{url(PAGE)}?type=shop.pack"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "field"),
+    [
+        ({"payload": ""}, "payload"),
+        ({"payload": "{}"}, "payload"),
+        ({"payload": '{"number": "x"}'}, "payload"),
+        ({"queue": "a\tb"}, "queue"),
+        ({"queue": "q" * 101}, "queue"),
+        ({"priority": "40000"}, "priority"),
+        ({"deduplication_key": "k" * 201}, "deduplication_key"),
+        ({"deduplication_key": "a\x7fb"}, "deduplication_key"),
+        ({"run_at": "2099-01-01T10:00", "delay_minutes": "5"}, "__all__"),
+    ],
+)
+def test_mistakes_are_said_at_the_field_and_start_nothing(
+    superuser: Client, answers: dict[str, str], field: str
+) -> None:
+    reply = enqueue(superuser, **answers)
+    assert reply.status_code == 200
+    assert set(reply.context["form"].errors) == {field}
+    assert not Job.objects.exists()
+
+
+def test_a_key_that_is_there_leads_to_the_chain_that_has_it(superuser: Client) -> None:
+    enqueue(superuser, deduplication_key="p-1")
+    [chain] = Chain.objects.all()
+    reply = enqueue(superuser, deduplication_key="p-1")
+    assert said(reply)[-1] == "Nothing was started: a chain with this key is there already."
+    assert reply["Location"] == url("change", chain)
+    assert Job.objects.count() == 1
+    assert LogEntry.objects.count() == 1, "What was not done is not in the log."
+
+
+def test_the_user_is_the_actor_of_the_chain(superuser: Client) -> None:
+    enqueue(superuser)
+    assert Job.objects.get().context == {"actor": User.objects.get().pk}
+
+
+def test_an_actor_that_the_project_bound_stays(superuser: Client) -> None:
+    with context.bound(actor="staff:7"):
+        enqueue(superuser)
+    assert Job.objects.get().context == {"actor": "staff:7"}
+
+
+def test_it_is_in_the_log_of_the_new_chain(superuser: Client) -> None:
+    enqueue(superuser)
+    [entry] = LogEntry.objects.all()
+    assert (entry.object_id, entry.action_flag) == (str(Chain.objects.get().pk), ADDITION)
+    assert entry.change_message == "Enqueued."
+
+
+def test_it_takes_the_permission(staff: Any) -> None:
+    for permissions in ((), ("run_job", "retry_job", "complete_job", "delete_chain")):
+        client = staff(*permissions)
+        assert client.get(url(PAGE)).status_code == 403
+        assert enqueue(client).status_code == 403
+        assert url(PAGE) not in text_of(client.get(url("changelist")))
+    assert not Job.objects.exists()
+    client = staff("enqueue_job")
+    assert url(PAGE) in text_of(client.get(url("changelist")))
+    assert enqueue(client).status_code == 302
+    assert Job.objects.count() == 1
+
+
+def test_who_may_not_view_chains_comes_back_to_the_form(staff: Any) -> None:
+    assert enqueue(staff("enqueue_job", view=False))["Location"] == url(PAGE)
+
+
+def test_a_get_and_a_post_without_the_token_start_nothing(superuser: Client) -> None:
+    superuser.get(f"{url(PAGE)}?type=shop.ship&payload=1")
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = superuser.cookies
+    assert enqueue(strict).status_code == 403
+    assert not Job.objects.exists()

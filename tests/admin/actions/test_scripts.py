@@ -1,0 +1,67 @@
+"""What a job's author wrote does nothing on the pages that ask, nor in messages."""
+
+import pytest
+from django.test import Client
+
+from django_jobchains.models import Chain, Job
+from django_jobchains.processors import JobType, get_registry
+from django_jobchains.store import Store
+from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, ask_many, text_of, url
+
+VECTORS = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</title><svg onload=alert(1)>",
+    "{{ 7|add:7 }}{% csrf_token %}",
+    "</textarea><script>alert(1)</script>",
+    "javascript:alert(1)",
+    "%(count)s %s {type}",
+]
+
+
+@pytest.fixture(params=VECTORS)
+def vector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    name: str = request.param
+    monkeypatch.setattr(get_registry(), "declared", {name: JobType(name)})
+    return name
+
+
+@pytest.fixture
+def chain(store: Store, vector: str) -> Chain:
+    return JobType(vector).enqueue({vector: vector}, delay=3600).refresh()
+
+
+def harmless(page: str) -> bool:
+    return not any(part in page for part in ("<script>alert", "<img src=x", "<svg onload", "' onmouseover='"))
+
+
+def test_on_the_pages_that_ask(superuser: Client, chain: Chain, vector: str) -> None:
+    for verb in PERMISSIONS:
+        if verb == "retry":
+            Job.objects.update(status="failed")
+        assert harmless(text_of(superuser.get(url(verb, chain), {"type": vector, "next": vector})))
+        Job.objects.update(status="pending")
+    assert harmless(text_of(ask_many(superuser, "cancel", [chain])))
+
+
+def test_in_what_was_typed_wrongly(superuser: Client, chain: Chain, vector: str) -> None:
+    assert harmless(text_of(act(superuser, "complete", chain, payload=vector)))
+    typed = dict.fromkeys(("payload", "queue", "priority", "run_at", "deduplication_key"), vector)
+    assert harmless(text_of(superuser.post(url("enqueue") + "?type=shop.ship", typed)))  # type: ignore[arg-type]
+    assert harmless(text_of(superuser.get(url("enqueue"), {"type": vector})))  # type: ignore[arg-type]
+
+
+def test_in_messages_and_in_the_history(superuser: Client, chain: Chain, vector: str) -> None:
+    for verb in ("run_now", "complete", "cancel"):
+        superuser.post(url(verb, chain), answers(verb, chain) | {"next": url("changelist")})
+        assert harmless(text_of(superuser.get(url("changelist"))))  # type: ignore[arg-type]
+    act_many(superuser, "cancel", [chain])
+    assert harmless(text_of(superuser.get(url("history", chain))))  # type: ignore[arg-type]
+
+
+def test_nothing_is_inline(superuser: Client, chain: Chain) -> None:
+    """A strict Content-Security-Policy would stop it."""
+    for verb in PERMISSIONS:
+        page = text_of(superuser.get(url(verb, chain)))
+        assert not any(part in page for part in (" style=", "<style", " onclick=", " onsubmit=", "<script>"))
