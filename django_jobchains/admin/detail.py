@@ -54,7 +54,7 @@ class _Detail(ReadOnlyAdmin):
         id_ = _uuid(unquote(object_id))
         try:
             with bounded(get_settings().DATABASE):
-                found = self.find(request, id_) if id_ else None
+                found = self.load(request, id_) if id_ else None
                 if found is None:
                     return self.missing(request, id_, object_id)
                 if not self.has_view_permission(request, found):
@@ -64,7 +64,7 @@ class _Detail(ReadOnlyAdmin):
             return self._answer(request, "admin/django_jobchains/took_too_long.html", _TOO_LONG, status=503)
         return self._page(request, found, {**details, **(extra_context or {})})
 
-    def find(self, request: HttpRequest, id_: UUID) -> Model | None:
+    def load(self, request: HttpRequest, id_: UUID) -> Model | None:
         raise NotImplementedError
 
     def details(self, request: HttpRequest, found: Any) -> dict[str, Any]:
@@ -103,16 +103,16 @@ class ChainDetail(_Detail):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Chain | None:
         id_ = _uuid(object_id)
-        return self.find(request, id_) if id_ else None
+        return self.load(request, id_) if id_ else None
 
-    def find(self, request: HttpRequest, id_: UUID) -> Chain | None:
+    def load(self, request: HttpRequest, id_: UUID) -> Chain | None:
         return reads.find_chain(self.get_queryset(request), id_)
 
     def missing(self, request: HttpRequest, id_: UUID | None, object_id: str) -> HttpResponse:
         """The id of a job leads to its chain."""
         jobs = Job.objects.using(get_settings().DATABASE).filter(pk=id_)
         chain_id = jobs.values_list("chain_id", flat=True).first() if id_ else None
-        if chain_id and self.find(request, chain_id):
+        if chain_id and self.load(request, chain_id):
             return HttpResponseRedirect(f"{self.showing(request).url('chain', chain_id)}#step-{id_}")
         return super().missing(request, id_, object_id)
 
@@ -155,7 +155,7 @@ class ChainDetail(_Detail):
 class JobDetail(_Detail):
     """For the class of jobs."""
 
-    def find(self, request: HttpRequest, id_: UUID) -> Job | None:
+    def load(self, request: HttpRequest, id_: UUID) -> Job | None:
         job: Job | None = reads.with_texts(self.get_queryset(request), reads.MOST_OF_JOB).filter(pk=id_).first()
         return job
 
