@@ -11,6 +11,7 @@ OF_DJANGO = {
     # Only their colour tells the links of the breadcrumbs from the text around them.
     "link-in-text-block": ".breadcrumbs a",
 }
+IS_AT = "(node, at) => node.matches(at)"
 
 
 def violations(page: Page) -> dict[str, set[str]]:

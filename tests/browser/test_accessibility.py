@@ -18,7 +18,7 @@ PAGES: dict[str, Address] = {
     "failed chain": lambda ids: chain_page(ids["failed"]),
     "fan-in": lambda ids: chain_page(ids["import"]),
     "job": lambda ids: job_page(ids["part"]),
-    "complete": lambda ids: f"{list_of('chain')}{ids['failed']}/complete/",
+    "complete": lambda ids: f"{list_of('chain')}{ids['approval']}/complete/?type=shop.charge",
     "retry": lambda ids: f"{list_of('chain')}{ids['failed']}/retry/",
     "reschedule": lambda ids: f"{list_of('chain')}{ids['scheduled']}/reschedule/",
     "delete": lambda ids: f"{list_of('chain')}{ids['order']}/delete/",
