@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from benchmarks.project.models import Effect
 from benchmarks.project.settings import NAME, SERVER
 from django_jobchains.ids import new_id
-from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from django_jobchains.models import FailedAttempt, Job, JobBlocker, JobProgress, LogLine
 from django_jobchains.store import FinishedJob, NewJob, get_store
 
 OTHER_TYPES = 50
@@ -148,7 +148,7 @@ def _multiply(type_name: str, count: int) -> None:
 
 
 def empty(using: str = "default") -> None:
-    tables = [model._meta.db_table for model in (JobBlocker, FailedAttempt, Job, Effect)]
+    tables = [model._meta.db_table for model in (JobBlocker, FailedAttempt, LogLine, JobProgress, Job, Effect)]
     with connections[using].cursor() as cursor:
         if connections[using].vendor == "postgresql":
             cursor.execute(f"TRUNCATE {', '.join(tables)}")

@@ -133,7 +133,7 @@ class AsyncAttempt(Attempt):
             self._on_abort()
 
     async def _ahandle(self) -> Any:
-        running = RunningJob(self.job, self.read_input(), self.signal, self.async_phases)
+        running = RunningJob(self.job, self.read_input(), self.signal, self.async_phases, self.notebook)
         self.phases.serve(running)
         self.has_input = True
         with around(self.processor.middleware, "around_handler", running):

@@ -22,6 +22,7 @@ from django_jobchains.exceptions import (
     RescheduleJob,
 )
 from django_jobchains.middleware.hooks import around
+from django_jobchains.notes import Notebook
 from django_jobchains.phases import AttemptPhases
 from django_jobchains.policies import AttemptPolicy
 from django_jobchains.processors import Processor, Registry
@@ -81,12 +82,14 @@ class Attempt:
         policy: AttemptPolicy,
         store: Store,
         registry: Registry,
+        notebook: Notebook,
         signal: AbortSignal | None = None,
     ) -> None:
         self.job = job
         self.processor = processor
         self.policy = policy
         self.store = store
+        self.notebook = notebook
         self.signal = signal or AbortSignal()
         self.phases = AttemptPhases(job, processor, policy.lease, store, registry, self.signal)
         #: Monotonic time at which it is asked to stop.
@@ -121,7 +124,7 @@ class Attempt:
         return outcome
 
     def _handle(self) -> Any:
-        running = RunningJob(self.job, self.read_input(), self.signal, self.phases)
+        running = RunningJob(self.job, self.read_input(), self.signal, self.phases, self.notebook)
         self.phases.serve(running)
         self.has_input = True
         with around(self.processor.middleware, "around_handler", running):

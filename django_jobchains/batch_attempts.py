@@ -15,6 +15,7 @@ from django_jobchains.context import unbind
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
 from django_jobchains.middleware.hooks import around
 from django_jobchains.models import Chain, JobBlocker
+from django_jobchains.notes import Notebook
 from django_jobchains.own_statements import own
 from django_jobchains.phases import AttemptPhases
 from django_jobchains.policies import AttemptPolicy
@@ -64,9 +65,10 @@ class BatchAttempt:
         policy: AttemptPolicy,
         store: Store,
         registry: Registry,
+        notebook: Notebook,
     ) -> None:
         self._parts = [
-            Attempt(job, processor, policy=policy, store=store, registry=registry, signal=signal)
+            Attempt(job, processor, policy=policy, store=store, registry=registry, notebook=notebook, signal=signal)
             for job, signal in claimed
         ]
         self._processor = processor
@@ -117,6 +119,7 @@ class BatchAttempt:
             part.read_input(),
             part.signal,
             part.phases,
+            part.notebook,
             encode_output=self._processor.job_type.encode_output,
             blockers_of=self._blockers_of,
         )

@@ -9,6 +9,7 @@ from uuid import UUID
 from django_jobchains.context import common, decoded
 from django_jobchains.exceptions import FailJob, PhaseError, RescheduleJob
 from django_jobchains.models import Chain
+from django_jobchains.notes import Notebook
 from django_jobchains.running import (
     AbortReason,
     AbortSignal,
@@ -58,11 +59,12 @@ class BatchJob(RunningJob[InputT]):
         input: InputT,
         signal: AbortSignal,
         phases: Phases,
+        notebook: Notebook,
         *,
         encode_output: Callable[[Any], str],
         blockers_of: Callable[[UUID], Sequence[Chain]],
     ) -> None:
-        super().__init__(claimed, input, signal, phases)
+        super().__init__(claimed, input, signal, phases, notebook)
         self._encode_output = encode_output
         self._blockers_of = blockers_of
         #: The encoded output, the continuation, or the error it ends with; None: nothing was said.

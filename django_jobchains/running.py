@@ -16,6 +16,8 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django_jobchains.context import decoded
 from django_jobchains.exceptions import JobAborted
 from django_jobchains.models import Chain
+from django_jobchains.notes import Notebook, Notes
+from django_jobchains.saying import fraction_of, level_of, said_fields, said_text, short_text
 from django_jobchains.store import NewJob
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ AbortReason = Literal[
 PrepareMode = Literal["staged", "atomic"]
 
 logger = getLogger("django_jobchains")
+
+#: Of all jobs: held for moments.
+_making_notes = threading.Lock()
 
 
 class AbortSignal:
@@ -198,7 +203,9 @@ class Phases(Protocol):
 class RunningJob(Generic[InputT]):
     """A job while its handler runs. ``attempt`` counts from 1; times are aware."""
 
-    def __init__(self, claimed: "ClaimedJob", input: InputT, signal: AbortSignal, phases: Phases) -> None:
+    def __init__(
+        self, claimed: "ClaimedJob", input: InputT, signal: AbortSignal, phases: Phases, notebook: Notebook
+    ) -> None:
         self.id: UUID = claimed.id
         self.chain_id: UUID = claimed.chain_id
         self.type_name: str = claimed.type_name
@@ -216,6 +223,9 @@ class RunningJob(Generic[InputT]):
         self.signal = signal
         self._phases = phases
         self._blockers: Sequence[Chain] | None = None
+        self._claimed = claimed
+        self._notebook = notebook
+        self._notes: Notes | None = None
 
     @property
     def blockers(self) -> Sequence[Chain]:
@@ -257,6 +267,30 @@ class RunningJob(Generic[InputT]):
         returns; keep what comes in between short, because the job's row is locked and a thread is taken.
         """
         return self._phases.acomplete(function)
+
+    def log(self, text: str, /, level: str | int = "info", **fields: Any) -> None:
+        """Keeps a line for people: in the admin about a second later, whatever becomes of this attempt.
+
+        From any thread and in any phase, also on the event loop: it asks no database and waits for nobody. ``level`` is
+        "debug", "info", "warning", "error" or "critical", or the number in ``logging``. ``fields`` are written as JSON;
+        what is none, as its ``str``. Long texts are cut, and of many lines the first and the last are kept. Raises
+        ``TypeError`` for what is no text, ``ValueError`` for an unknown level.
+        """
+        self._own_notes().say(level_of(level), said_text(text), said_fields(fields))
+
+    def set_progress(self, fraction: float, text: str = "") -> None:
+        """Says how far this attempt is, from 0 to 1; otherwise like ``log``. What is said last counts.
+
+        Raises ``TypeError`` for what is no number or no text, and ``ValueError`` for a number outside that range.
+        """
+        self._own_notes().set_progress(fraction_of(fraction), short_text(text))
+
+    def _own_notes(self) -> Notes:
+        """Most jobs say nothing, and have none."""
+        with _making_notes:
+            if self._notes is None:
+                self._notes = Notes(self._claimed, self._notebook)
+            return self._notes
 
     def continue_with(
         self,

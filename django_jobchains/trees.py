@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import RowNumber
 
-from django_jobchains.models import Chain, FailedAttempt, Job, JobBlocker
+from django_jobchains.models import Chain, FailedAttempt, Job, JobBlocker, JobProgress, LogLine
 from django_jobchains.models.jobs import Among
 
 #: Chains of one level, over all jobs that wait.
@@ -19,12 +19,14 @@ MOST_ON_A_LEVEL = 200
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is read. ``steps``: of the chain, half of them its first; ``attempts``: the last of each step."""
+    """How much is read. ``steps``: of the chain, half of them its first; ``attempts``, ``lines``: the last of each
+    step."""
 
     steps: int = 20
     blockers: int = 5
     depth: int = 2
     attempts: int = 5
+    lines: int = 5
 
     @property
     def further_steps(self) -> int:
@@ -37,10 +39,18 @@ class Step:
     job: Job
     #: The last of them, the oldest first.
     attempts: list[FailedAttempt] = field(default_factory=list)
+    #: The last that were said, by the last attempt that said something; of the chain that is asked for.
+    lines: list[LogLine] = field(default_factory=list)
     #: Some of the chains it waits for or did, those first that are open.
     blockers: list["ChainTree"] = field(default_factory=list)
     blocker_count: int = 0
     open_count: int = 0
+
+    @property
+    def progress(self) -> JobProgress | None:
+        """Of its last attempt; what an earlier one said is over."""
+        said: JobProgress | None = getattr(self.job, "progress", None)
+        return said if said is not None and said.lease_number == self.job.lease_number else None
 
 
 @dataclass
@@ -69,6 +79,8 @@ def tree_of(chain_id: UUID, extent: Extent, using: str, job_id: UUID | None = No
             break
         add_attempts(steps, FailedAttempt.objects.using(using), extent.attempts)
         count_blockers(steps, using)
+        if not depth:
+            add_lines(steps, extent.lines, using)
         if depth < extent.depth:
             level = add_blockers(steps, extent.blockers, seen, chains)
     return root
@@ -93,7 +105,8 @@ def _add_steps(trees: Collection[ChainTree], most: int, using: str, job_id: UUID
         first, last = (most + 1) // 2, tree.step_count - most // 2
         wanted |= Q(chain_id=tree.chain.id) & (Q(chain_index__lt=first) | Q(chain_index__gte=last))
     steps: dict[UUID, Step] = {}
-    for job in Job.objects.using(using).filter(wanted).order_by("chain_index") if by_chain else ():
+    jobs = Job.objects.using(using).filter(wanted).select_related("progress").order_by("chain_index")
+    for job in jobs if by_chain else ():
         steps[job.id] = Step(job)
         by_chain[job.chain_id].steps.append(steps[job.id])
     return steps
@@ -104,6 +117,25 @@ def add_attempts(steps: dict[UUID, Step], attempts: QuerySet[FailedAttempt], mos
     last = attempts.filter(job_id__in=steps, lease_number__gt=F("job__lease_number") - most)
     for attempt in last.order_by("job_id", "lease_number") if steps else ():
         steps[attempt.job_id].attempts.append(attempt)
+
+
+def add_lines(steps: dict[UUID, Step], most: int, using: str) -> None:
+    """Of each step where its last line is, and then so many up to that: both by the key, however many there are."""
+    last = LogLine.objects.using(using).filter(job_id=OuterRef("pk")).order_by("-lease_number", "-position")
+    ends = (
+        Job.objects.using(using)
+        .filter(pk__in=steps)
+        .annotate(
+            said_by=Subquery(last.values("lease_number")[:1]), last_position=Subquery(last.values("position")[:1])
+        )
+    )
+    wanted = Q()
+    for job_id, said_by, position in ends.values_list("pk", "said_by", "last_position") if most else ():
+        if said_by is not None:
+            wanted |= Q(job_id=job_id, lease_number=said_by, position__gt=position - most)
+    if wanted:
+        for line in LogLine.objects.using(using).filter(wanted).order_by("job_id", "position"):
+            steps[line.job_id].lines.append(line)
 
 
 def add_blockers(steps: dict[UUID, Step], most: int, seen: set[UUID], chains: QuerySet[Chain]) -> dict[UUID, ChainTree]:

@@ -1,6 +1,7 @@
 """``show``: a chain as a tree."""
 
 from argparse import ArgumentParser
+from logging import ERROR
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -9,7 +10,7 @@ from django_jobchains.chains import Job
 from django_jobchains.console import arguments
 from django_jobchains.console.subcommand import Call, Subcommand
 from django_jobchains.console.words import counted, first_line, shortened, span
-from django_jobchains.models import FailedAttempt
+from django_jobchains.models import FailedAttempt, LogLine
 from django_jobchains.shown_statuses import shown_status
 from django_jobchains.trees import ChainTree, Extent, Step, tree_of
 
@@ -31,12 +32,17 @@ class Show(Subcommand):
         parser.add_argument("--blockers", type=arguments.whole, default=5, metavar="N", help="of each step (5)")
         parser.add_argument("--depth", type=arguments.whole, default=2, metavar="N", help="of blockers' blockers (2)")
         parser.add_argument("--attempts", type=arguments.positive, default=5, metavar="N", help="of each step (5)")
-        parser.add_argument("--verbose", action="store_true", help="with tracebacks, and inputs and outputs whole")
+        parser.add_argument("--lines", type=arguments.whole, default=5, metavar="N", help="of the log of each step (5)")
+        parser.add_argument("--verbose", action="store_true", help="with tracebacks, and all values whole")
 
     def run(self, call: Call) -> None:
         job = Job.objects.using(call.using).filter(pk=call["id"]).values_list("chain_id", "chain_index").first()
         extent = Extent(
-            min(call["steps"], 1_000), min(call["blockers"], 1_000), min(call["depth"], 10), min(call["attempts"], 100)
+            min(call["steps"], 1_000),
+            min(call["blockers"], 1_000),
+            min(call["depth"], 10),
+            min(call["attempts"], 100),
+            min(call["lines"], 1_000),
         )
         tree = tree_of(job[0], extent, call.using, call["id"]) if job else None
         if tree is None:
@@ -114,6 +120,8 @@ class _Text:
         elif job.chain_index and not indent and (self._screen.width or WIDE) >= WIDE:
             self._screen.line(f"{job.id} {shortened(job.input)}", begin=inner)
         self._attempts(step, inner)
+        self._progress(step, inner)
+        self._lines(step, inner)
         self._blockers(step, inner)
 
     def _when(self, job: Job) -> list[str]:
@@ -147,6 +155,29 @@ class _Text:
         self._screen.line(first_line(attempt.error), self._screen.style.ERROR, begin=begin)
         if self._is_whole and attempt.traceback:
             self._screen.lines(attempt.traceback, indent + "  ")
+
+    def _progress(self, step: Step, indent: str) -> None:
+        if said := step.progress:
+            self._screen.line(f"{said} ({self._times.ago(said.said_at)})", begin=f"{indent}progress ")
+
+    def _lines(self, step: Step, indent: str) -> None:
+        if step.lines and (before := step.lines[0].position):
+            self._screen.line(f"… {counted(before, 'earlier log line')} (--lines)", begin=indent)
+        expected = step.lines[0].position if step.lines else 0
+        for line in step.lines:
+            if line.position > expected:
+                self._screen.line(f"… {counted(line.position - expected, 'line')} left out", begin=indent)
+            expected = line.position + 1
+            self._log_line(line, indent)
+
+    def _log_line(self, line: LogLine, indent: str) -> None:
+        paint = self._screen.style.ERROR if line.level >= ERROR else None
+        begin = f"{indent}{self._times.shown(line.said_at)} {line.get_level_display()} · "
+        fields = "" if line.fields is None else f" {shortened(line.fields, 1_000_000 if self._is_whole else 100)}"
+        if self._is_whole:
+            self._screen.lines(f"{begin}{line.text}{fields}")
+        else:
+            self._screen.line(f"{first_line(line.text)}{fields}", paint, begin=begin)
 
     def _blockers(self, step: Step, indent: str) -> None:
         if not step.blocker_count:
@@ -215,6 +246,8 @@ class _Json:
             "completed_by": job.completed_by,
             "last_error": job.last_error,
             "failed_attempts": [self._attempt(attempt) for attempt in step.attempts],
+            "progress": self._progress(step),
+            "log_lines": [self._line(line) for line in step.lines],
             "blocker_count": step.blocker_count,
             "open_blocker_count": step.open_count,
             "blockers": [self.chain(tree) for tree in step.blockers],
@@ -229,4 +262,19 @@ class _Json:
             "worker": attempt.worker,
             "started_at": self._times.iso(attempt.started_at),
             "finished_at": self._times.iso(attempt.finished_at),
+        }
+
+    def _progress(self, step: Step) -> dict[str, Any] | None:
+        if said := step.progress:
+            return {"fraction": said.fraction, "text": said.text, "said_at": self._times.iso(said.said_at)}
+        return None
+
+    def _line(self, line: LogLine) -> dict[str, Any]:
+        return {
+            "attempt": line.attempt,
+            "position": line.position,
+            "said_at": self._times.iso(line.said_at),
+            "level": LogLine.Level(line.level).name.lower(),
+            "text": line.text,
+            "fields": line.fields,
         }

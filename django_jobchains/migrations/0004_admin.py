@@ -3,6 +3,15 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+from django_jobchains.storage_parameters import SetStorageParameters
+
+#: As for the other tables of history (0003): most of it stays as it is, and a share of all would be too much to gather.
+OF_HISTORY = {
+    "autovacuum_vacuum_scale_factor": 0.05,
+    "autovacuum_analyze_scale_factor": 0.05,
+    "autovacuum_vacuum_cost_limit": 2000,
+}
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -155,4 +164,7 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
             },
         ),
+        SetStorageParameters("LogLine", OF_HISTORY),
+        # Progress is written again and again, and changes no index: with room on its page it needs no vacuum.
+        SetStorageParameters("JobProgress", {**OF_HISTORY, "fillfactor": 70}),
     ]

@@ -39,7 +39,7 @@ class FailedAttempt(models.Model):
 
 
 class LogLine(models.Model):
-    """What a handler said by ``job.log``."""
+    """What a handler said by ``job.log``. Of each attempt ``notes.MOST_LINES`` are kept at the most."""
 
     class Level(models.IntegerChoices):
         """As in ``logging``."""
@@ -73,7 +73,10 @@ class LogLine(models.Model):
 
 
 class JobProgress(models.Model):
-    """How far a job is, as the handler last said by ``job.set_progress``."""
+    """How far a job is, as the handler last said by ``job.set_progress``.
+
+    It stays when another attempt begins: it is over when its ``lease_number`` is not the job's any more.
+    """
 
     job = models.OneToOneField(
         Job, models.CASCADE, primary_key=True, related_name="progress", db_index=False, verbose_name=_("job")

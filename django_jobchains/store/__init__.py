@@ -24,6 +24,9 @@ from django_jobchains.store.rows import (
     NewJob,
     ReapedJob,
     Renewal,
+    Said,
+    SaidLine,
+    SaidProgress,
 )
 from django_jobchains.store.tails import Tail
 
@@ -52,6 +55,9 @@ __all__ = (
     "QueueRule",
     "ReapedJob",
     "Renewal",
+    "Said",
+    "SaidLine",
+    "SaidProgress",
     "SpanCount",
     "Store",
     "Tail",

@@ -20,6 +20,7 @@ from django_jobchains.store.counting import Counting
 from django_jobchains.store.dialect import IS_CANCELLED, ids_json
 from django_jobchains.store.errors import retried
 from django_jobchains.store.listing import Listing
+from django_jobchains.store.notes import Notes
 from django_jobchains.store.presence import Presence
 from django_jobchains.store.pruning import Pruning
 from django_jobchains.store.queue_states import QueueStates
@@ -43,7 +44,7 @@ FENCE = "job.id = d.job_id AND job.lease_number = d.n AND job.status || '' = 'ru
 _FINISH_COLUMNS = "job_id uuid, n int, output text"
 
 
-class Store(Pruning, QueueStates, Presence, Counting, AttemptCounts, Listing):
+class Store(Pruning, QueueStates, Presence, Counting, AttemptCounts, Listing, Notes):
     def __init__(self, using: str) -> None:
         super().__init__(using)
         self._finish_one_sql: dict[float, str] = {}
@@ -372,9 +373,6 @@ class Store(Pruning, QueueStates, Presence, Counting, AttemptCounts, Listing):
         job_id = self._id(id)
         chain_id = job_id if other_chain_id is None else self._id(other_chain_id)
         return _Written((job_id, lease_number), chain_id, *rest)
-
-    def _by_ids_params(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-        return [[row["job_id"] for row in rows]] if self._by_ids else []
 
 
 class _Written(NamedTuple):

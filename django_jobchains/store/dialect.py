@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,16 @@ from uuid import UUID
 from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_jobchains.models import AttemptCount, FailedAttempt, Job, JobBlocker, QueueState, WorkerPresence
+from django_jobchains.models import (
+    AttemptCount,
+    FailedAttempt,
+    Job,
+    JobBlocker,
+    JobProgress,
+    LogLine,
+    QueueState,
+    WorkerPresence,
+)
 from django_jobchains.own_statements import own
 
 #: SQL of whether a job's attempt was asked to stop, in a RETURNING: there SQLite 3.40 takes NULL for NOT NULL.
@@ -41,6 +50,8 @@ class Dialect(ABC):
         quote = connections[using].ops.quote_name
         self.job = quote(Job._meta.db_table)
         self.failed_attempt = quote(FailedAttempt._meta.db_table)
+        self.log_line = quote(LogLine._meta.db_table)
+        self.progress = quote(JobProgress._meta.db_table)
         self.blocker = quote(JobBlocker._meta.db_table)
         self.worker = quote(WorkerPresence._meta.db_table)
         self.queue = quote(QueueState._meta.db_table)
@@ -108,6 +119,10 @@ class Dialect(ABC):
         """SQL that ends a SELECT: lock these rows, skip those that somebody else has locked."""
 
     @abstractmethod
+    def _kept(self, alias: str) -> str:
+        """SQL that ends a SELECT: nobody deletes these rows; skip those that somebody is about to delete."""
+
+    @abstractmethod
     def _lock_keys(self, keys: Collection[str]) -> None:
         """Lets one transaction at a time go on that names one of these keys, until it ends."""
 
@@ -168,6 +183,15 @@ class Dialect(ABC):
             cursor.execute(sql, params)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
+
+    @own
+    def _execute(self, sql: str, params: Sequence[Any]) -> None:
+        """A statement that returns nothing."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql, params)
+
+    def _by_ids_params(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+        return [[row["job_id"] for row in rows]] if self._by_ids else []
 
     def _last_of(self, chain_id: str, column: str = "id") -> str:
         """SQL of a column of a chain's last job: one index probe, however long the chain is."""

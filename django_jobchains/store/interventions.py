@@ -138,13 +138,15 @@ class Interventions(Creating):
         return set(tails)
 
     def _erase(self, doomed: str) -> None:
-        """Deletes locked chains, in JSON, with everything that is theirs."""
-        jobs = f"SELECT job.id FROM {self.job} AS job WHERE job.chain_id {self._any(self._ids_sql)}"
-        for table, column in ((self.failed_attempt, "job_id"), (self.blocker, "job_id")):
-            self._fetch(f"DELETE FROM {table} WHERE {column} {self._any(jobs)} RETURNING {column}", [doomed])
-        for table, column in ((self.blocker, "blocker_id"), (self.job, "chain_id")):
-            sql = f"DELETE FROM {table} WHERE {column} {self._any(self._ids_sql)} RETURNING {column}"
-            self._fetch(sql, [doomed])
+        """Deletes locked chains, in JSON, with everything that is theirs.
+
+        The jobs first: from then on nobody adds log lines to them. References are looked at when it is committed.
+        """
+        rows = self._fetch(f"DELETE FROM {self.job} WHERE chain_id {self._any(self._ids_sql)} RETURNING id", [doomed])
+        jobs = ids_json(self._id(id_) for (id_,) in rows)
+        for table in (self.failed_attempt, self.log_line, self.progress, self.blocker):
+            self._execute(f"DELETE FROM {table} WHERE job_id {self._any(self._ids_sql)}", [jobs])
+        self._execute(f"DELETE FROM {self.blocker} WHERE blocker_id {self._any(self._ids_sql)}", [doomed])
 
     def _lock_doomed(self, chain_ids: Collection[UUID], *, cascade: bool) -> dict[UUID, Tail]:
         """Locks the chains to delete. A chain may get blockers while it is waited for: then there are more."""

@@ -99,6 +99,9 @@ class PostgreSQLStore(Store):
     def _locked(self, alias: str) -> str:
         return f"FOR NO KEY UPDATE OF {alias} SKIP LOCKED"
 
+    def _kept(self, alias: str) -> str:
+        return f"FOR KEY SHARE OF {alias} SKIP LOCKED"
+
     def _lock_keys(self, keys: Collection[str]) -> None:
         """By their hashes, a bounded number of them: the server's table of locks is small, and everybody's."""
         buckets = sorted({crc32(key.encode()) % KEY_LOCKS for key in keys})

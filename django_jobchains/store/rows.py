@@ -153,6 +153,41 @@ class FailedTry:
     delay_seconds: float | None = None
 
 
+class SaidLine(NamedTuple):
+    """A log line. ``position`` counts from 0 in its attempt; ``said`` is a monotonic time; ``fields`` a JSON text."""
+
+    position: int
+    said: float
+    level: int
+    text: str
+    fields: str | None
+
+
+class SaidProgress(NamedTuple):
+    """``fraction``: 0 to 1; ``said``: a monotonic time."""
+
+    fraction: float
+    text: str
+    said: float
+
+
+@dataclass(slots=True)
+class Said:
+    """What an attempt has said since it was last asked. Texts are cleaned."""
+
+    job_id: UUID
+    lease_number: int
+    attempt: int
+    lines: list[SaidLine]
+    progress: SaidProgress | None = None
+    #: Positions of lines that are kept no longer.
+    outdated: range = range(0)
+
+    @property
+    def key(self) -> AttemptKey:
+        return self.job_id, self.lease_number
+
+
 class ReapedJob(NamedTuple):
     id: UUID
     type_name: str

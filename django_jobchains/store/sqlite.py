@@ -88,6 +88,9 @@ class SQLiteStore(Store):
     def _locked(self, alias: str) -> str:
         return ""
 
+    def _kept(self, alias: str) -> str:
+        return ""
+
     def _lock_keys(self, keys: Collection[str]) -> None:
         self._write_first()
 

@@ -13,6 +13,7 @@ from django_jobchains.attempts import Attempt, Outcome
 from django_jobchains.batch_attempts import BatchAttempt
 from django_jobchains.hygiene import is_broken
 from django_jobchains.leases import HeldLeases
+from django_jobchains.notes import Notebook
 from django_jobchains.policies import resolve
 from django_jobchains.processors import get_registry
 from django_jobchains.running import AbortSignal
@@ -39,9 +40,13 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
         on_written=lambda has_due: None,
         on_ended=lambda outcome: None,
     )
+    notebook = Notebook()
     outcomes: list[Outcome] = []
     while (limit is None or len(outcomes) < limit) and (jobs := _claim(store, limit and limit - len(outcomes))):
-        for outcome in _run(jobs, store):
+        ended = _run(jobs, store, notebook)
+        while said := notebook.take():
+            store.say(said)
+        for outcome in ended:
             completer.put(outcome)
             completer.step()
             outcomes.append(outcome)
@@ -64,8 +69,8 @@ def _claim(store: Store, limit: int | None) -> list[ClaimedJob]:
     return jobs
 
 
-def _run(jobs: list[ClaimedJob], store: Store) -> list[Outcome]:
-    run = _attempt(jobs, store)
+def _run(jobs: list[ClaimedJob], store: Store, notebook: Notebook) -> list[Outcome]:
+    run = _attempt(jobs, store, notebook)
     connection = store.connection
     if not connection.in_atomic_block:
         return run()
@@ -81,10 +86,11 @@ def _run(jobs: list[ClaimedJob], store: Store) -> list[Outcome]:
     return outcomes
 
 
-def _attempt(jobs: list[ClaimedJob], store: Store) -> Callable[[], list[Outcome]]:
+def _attempt(jobs: list[ClaimedJob], store: Store, notebook: Notebook) -> Callable[[], list[Outcome]]:
     registry = get_registry()
     processor = registry.processor(jobs[0].type_name)
-    options: dict[str, Any] = {"policy": resolve(*processor.policies), "store": store, "registry": registry}
+    policy = resolve(*processor.policies)
+    options: dict[str, Any] = {"policy": policy, "store": store, "registry": registry, "notebook": notebook}
     if processor.batch_limit:
         return BatchAttempt([(job, AbortSignal()) for job in jobs], processor, **options).outcomes
     if processor.is_async:

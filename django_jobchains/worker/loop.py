@@ -10,6 +10,7 @@ from django_jobchains.announcing import announce
 from django_jobchains.attempts import not_started
 from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.leases import HeldLeases
+from django_jobchains.notes import Notebook
 from django_jobchains.policies import AttemptPolicy
 from django_jobchains.processors import Registry
 from django_jobchains.store import ClaimedJob, Effects, HeldLease, Store
@@ -36,6 +37,7 @@ class ClaimLoop:
         leases: HeldLeases,
         lanes: Sequence[Lane],
         completer: Completer,
+        notebook: Notebook,
         wake: WakeUp,
         poll_seconds: float,
         max_jobs: int | None = None,
@@ -51,6 +53,7 @@ class ClaimLoop:
         self._lane_of = {name: lane for lane in lanes for name in lane.leases}
         self._places = {id(lane.place): lane.place for lane in lanes}.values()
         self._completer = completer
+        self._notebook = notebook
         self._wake = wake
         self._poll_seconds = poll_seconds
         self._left = max_jobs
@@ -168,7 +171,16 @@ class ClaimLoop:
         type_name = claimed[0][0].type_name
         try:
             processor, policy = self._registry.processor(type_name), self._policies[type_name]
-            return [lane.make(claimed, processor, policy=policy, store=self._store, registry=self._registry)]
+            return [
+                lane.make(
+                    claimed,
+                    processor,
+                    policy=policy,
+                    store=self._store,
+                    registry=self._registry,
+                    notebook=self._notebook,
+                )
+            ]
         except ProcessorNotFound:  # gone since the worker started
             self._give_back([HeldLease(job.id, job.lease_number, 0) for job, _ in claimed])
         except BaseException as error:

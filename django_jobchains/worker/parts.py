@@ -7,6 +7,7 @@ from django_jobchains.attempts import Outcome
 from django_jobchains.batch_attempts import BatchAttempt
 from django_jobchains.conf import get_settings
 from django_jobchains.leases import HeldLeases
+from django_jobchains.notes import Notebook
 from django_jobchains.notifications import Hint, Listener, get_notifier
 from django_jobchains.policies import AttemptPolicy, resolve
 from django_jobchains.processors import Registry
@@ -17,6 +18,7 @@ from django_jobchains.worker.health import Checkup
 from django_jobchains.worker.lanes import AnyAttempt, Lane, Place
 from django_jobchains.worker.loop import ClaimLoop
 from django_jobchains.worker.maintenance import LeaseKeeper, Part, Reaper, Rounds, Sweeper
+from django_jobchains.worker.note_writer import NoteWriter
 from django_jobchains.worker.presence import Heartbeat
 from django_jobchains.worker.pruner import Pruner, rules_of
 from django_jobchains.worker.queues import ServedQueues
@@ -69,6 +71,8 @@ class Parts:
             on_written=self._on_written,
             on_ended=self.tally.ended,
         )
+        self.notebook = Notebook()
+        self.notes = NoteWriter(scope.store, self.notebook, worker=scope.worker)
         self.slots = self._threaded()
         self.async_slots = self._event_loop()
         self.places: list[Place] = [self.slots, self.async_slots] if self.async_slots else [self.slots]
@@ -83,6 +87,7 @@ class Parts:
             "reaper": self.rounds.step,
             "keeper": self.keeper.step,
             "watch": self.watch.step,
+            "notes": self.notes.step,
         }
         self.threads = {
             name: OwnedThread(name, step, worker=scope.worker, give_up=give_up) for name, step in steps.items()
@@ -136,6 +141,7 @@ class Parts:
     def _on_outcome(self, outcome: Outcome) -> None:
         if outcome.seconds:  # it ran
             self.turns.ran(outcome.job.type_name, outcome.seconds)
+        self.notebook.ended(outcome.job.key)
         self.completer.put(outcome)
 
     def _on_reaped(self, jobs: Sequence[ReapedJob]) -> None:
@@ -183,6 +189,7 @@ class Parts:
             leases=self.leases,
             lanes=self._lanes(),
             completer=self.completer,
+            notebook=self.notebook,
             wake=self.wake,
             poll_seconds=self._scope.poll_seconds,
             max_jobs=self._scope.max_jobs,

@@ -61,9 +61,10 @@ class Shutdown:
         return [name for place in self._parts.places for name in place.join(deadline)]
 
     def _finish_writing(self) -> int:
-        """Writes the last outcomes, then hands back the jobs of attempts that did not end."""
-        deadline = time.monotonic() + self._step_seconds
-        while not self._parts.completer.is_through and time.monotonic() < deadline:
+        """Writes the last outcomes and notes, then hands back the jobs of attempts that did not end."""
+        parts, deadline = self._parts, time.monotonic() + self._step_seconds
+        parts.notes.hasten()
+        while not (parts.completer.is_through and parts.notes.is_through) and time.monotonic() < deadline:
             time.sleep(0.005)
         leases = self._parts.leases.held()
         self._hand_back(leases)
@@ -98,6 +99,7 @@ class Shutdown:
         for part in (parts.rounds, parts.keeper, parts.watch):
             part.pause.set()
         parts.completer.wake()
+        parts.notes.hasten()
         if parts.listener is not None:
             parts.listener.close()
         deadline = time.monotonic() + self._step_seconds

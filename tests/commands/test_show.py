@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.store import Store
+from django_jobchains.testing.contracts.jobs import said
 from tests.commands.conftest import Run
 from tests.interventions.chains_at import STATES, attempt, completed, failed, go_on, mail, pending, ship
 from tests.store.jobs import failed_try, finished, next_job
@@ -184,3 +185,34 @@ def test_a_chain_of_ten_thousand_steps_and_a_thousand_blockers_is_a_screenful(ru
     dependent = mail.enqueue(blockers=[*chains.enqueue_many([ship.item() for _ in range(999)]), chain])
     assert len(run("show", chain.id).lines) < 60
     assert len(run("show", dependent.id).lines) < 60
+
+
+def test_progress_and_the_last_log_lines_are_shown(run: Run, store: Store) -> None:
+    chain = ship.enqueue()
+    job = attempt(store, chain)
+    store.say([said(job, *[f"line {n}" for n in range(9)], "two\nlines \x1b[31m", progress=0.4)])
+    lines = [line.strip() for line in run("show", chain.id, "--lines", "2").lines]
+    place = lines.index("… 8 earlier log lines (--lines)")
+    assert lines[place - 1].startswith("progress 40% 40% (")
+    assert lines[place + 1].endswith("info · line 8")
+    assert lines[place + 2].endswith("info · two")
+    assert any(line.strip().startswith("lines") for line in run("show", chain.id, "--verbose").lines)
+    assert "\x1b" not in run("show", chain.id, "--verbose").out
+    assert "line 8" not in run("show", chain.id, "--lines", "0").out
+    step = run("show", chain.id, "--format", "json", "--lines", "1").json["steps"][0]
+    assert (step["progress"]["fraction"], step["progress"]["text"]) == (0.4, "40%")
+    [line] = step["log_lines"]
+    assert (line["attempt"], line["position"], line["level"], line["fields"]) == (1, 9, "info", None)
+
+
+def test_lines_that_were_left_out_are_counted_and_old_progress_is_over(run: Run, store: Store) -> None:
+    chain = ship.enqueue()
+    job = attempt(store, chain)
+    store.say([said(job, "first", progress=0.9), said(job, "last", first=3)])
+    assert "    … 2 lines left out" in run("show", chain.id).lines
+    store.reschedule([failed_try(job)])
+    again = attempt(store, chain)
+    assert "progress" not in run("show", chain.id).out
+    assert run("show", chain.id, "--format", "json").json["steps"][0]["progress"] is None
+    store.say([said(again, "again")])
+    assert [line.split(" · ")[1] for line in run("show", chain.id).lines if "info" in line] == ["again"]

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db import connection, models
 from django.db.migrations.state import ModelState, ProjectState
 
-from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from django_jobchains.models import FailedAttempt, Job, JobBlocker, JobProgress, LogLine
 from django_jobchains.storage_parameters import SetStorageParameters
 
 pytestmark = pytest.mark.django_db
@@ -51,6 +51,8 @@ class TestOnPostgreSQL:
     def test_they_are_set(self) -> None:
         for model in (Job, JobBlocker, FailedAttempt):
             assert parameters(model._meta.db_table) == OF_HISTORY
+        assert parameters(LogLine._meta.db_table) == OF_HISTORY
+        assert parameters(JobProgress._meta.db_table) == OF_HISTORY | {"fillfactor=70"}
 
     @pytest.mark.usefixtures("_forwards_again")
     @pytest.mark.django_db(transaction=True)

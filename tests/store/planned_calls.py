@@ -1,12 +1,13 @@
 """The calls whose plans are looked at, each with what it is about, made before."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from django_jobchains.deduplication import Deduplicate
 from django_jobchains.models import Job, JobBlocker
-from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Store
+from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Said, SaidLine, SaidProgress, Store
 from tests.store.jobs import MAIL, SHIP, claim, create, failed_try, finished, lease, new_job, next_job
 
 #: What writes attempts.
@@ -74,6 +75,13 @@ def last_pending(store: Store, count: int) -> Ids:
     return last_jobs(store, pending(store, count))
 
 
+def say(store: Store, ids: Ids) -> None:
+    rows = Job.objects.filter(pk__in=ids).values_list("id", "lease_number", "attempt")
+    lines = [SaidLine(position, time.monotonic(), 20, "said", None) for position in (0, 1)]
+    spoken = [Said(*row, lines, SaidProgress(0.5, "half", time.monotonic()), range(1, 2)) for row in rows]
+    assert store.say(spoken) == set()
+
+
 def finish(store: Store, ids: Ids) -> None:
     rows = Job.objects.filter(pk__in=ids).values_list("id", "lease_number")
     assert len(store.finish([FinishedJob(*row) for row in rows])) == len(ids)
@@ -130,6 +138,7 @@ CALLS: dict[str, tuple[Prepare, Callable[[Store, Ids], Any]]] = {
     "lock_tails": (pending, lambda store, ids: store.lock_tails(ids)),
     "lock_tails, shared": (pending, lambda store, ids: store.lock_tails(ids, shared=True)),
     "finish": (running, finish),
+    "say": (running, say),
     "finish, awaited": (running_and_awaited, finish),
     "complete, awaited": (awaited_by_many, complete),
     "cancel": (pending, lambda store, ids: store.cancel(ids, Effects())),

@@ -190,13 +190,13 @@ STATEMENTS: dict[str, Counted] = {
     # lock, write
     "retry": Counted(2, lambda store, jobs: store.retry(chains(jobs), Effects()), with_status("failed"), 1),
     "move": Counted(2, lambda store, jobs: store.move(chains(jobs), None, 60, Effects()), with_status("pending"), 1),
-    # lock the last jobs, look whether they still are, look for references, delete from three tables, and links twice
+    # lock the last jobs, look whether they still are, look for references, delete from five tables, and links twice
     "delete": Counted(
-        7, lambda store, jobs: store.delete(chains(jobs), cascade=False, effects=Effects()), more_on_sqlite=1
+        9, lambda store, jobs: store.delete(chains(jobs), cascade=False, effects=Effects()), more_on_sqlite=1
     ),
     # … look for blockers before and after the lock, and for theirs, which there are not
     "delete, cascade": Counted(
-        11, lambda store, jobs: store.delete(chains(jobs), cascade=True, effects=Effects()), having_blockers, 2
+        13, lambda store, jobs: store.delete(chains(jobs), cascade=True, effects=Effects()), having_blockers, 2
     ),
     # look at some
     "sweep": Counted(1, lambda store, jobs: store.sweep(1_000, None, Effects()), awaited, 1),

@@ -37,8 +37,10 @@ READERS = {
 NOT_OF_JOBS = {
     "add_counts", "beat", "leave", "limit_queue", "pause_queues", "prune_counts", "prune_workers", "resume_queues",
 }  # fmt: skip
+#: What is about attempts, and beside their jobs.
+BESIDE_JOBS = {"say"}
 #: Those that move by another's row: the sweeper frees. And those that leave no job to have a status.
-OTHERS = {"sweep", "delete", "prune"} | NOT_OF_JOBS
+OTHERS = {"sweep", "delete", "prune"} | NOT_OF_JOBS | BESIDE_JOBS
 
 
 def allowed(move: str, source: Status | None) -> set[Status]:

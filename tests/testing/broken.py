@@ -24,6 +24,7 @@ from django_jobchains.testing.contracts.hearing import NotifierTests
 from django_jobchains.testing.contracts.intervening import Intervening
 from django_jobchains.testing.contracts.keeping import Keeping
 from django_jobchains.testing.contracts.listening import Listening
+from django_jobchains.testing.contracts.noting import Noting
 from django_jobchains.testing.contracts.publishing import Publishing
 from django_jobchains.testing.contracts.statements import CountingStatements
 from django_jobchains.testing.contracts.storing import StoreTests
@@ -148,6 +149,44 @@ class PrunesWhatIsNeeded(Shipped):  # type: ignore[misc]
 
 class TestPrunesWhatIsNeeded(Wrong, Keeping):
     store_class = PrunesWhatIsNeeded
+
+
+class HearsStaleAttempts(Shipped):  # type: ignore[misc]
+    """Keeps what an attempt says, whoever has the job by now."""
+
+    def _write(self, sql: str, *args: Any) -> Any:
+        return super()._write(sql.replace("AND job.lease_number = d.n", ""), *args)
+
+
+class TestHearsStaleAttempts(Wrong, Noting):
+    store_class = HearsStaleAttempts
+
+
+class DeletesJobsLast(Shipped):  # type: ignore[misc]
+    """Leaves a moment in which somebody adds a line to a job that is about to be deleted."""
+
+    def _erase(self, doomed: str) -> None:
+        jobs = f"SELECT id FROM {self.job} WHERE chain_id {self._any(self._ids_sql)}"
+        self._execute(f"DELETE FROM {self.log_line} WHERE job_id {self._any(jobs)}", [doomed])
+        self._execute(f"DELETE FROM {self.progress} WHERE job_id {self._any(jobs)}", [doomed])
+        self._execute(f"DELETE FROM {self.job} WHERE chain_id {self._any(self._ids_sql)}", [doomed])
+
+
+@pytest.mark.postgresql
+class TestDeletesJobsLast(Wrong, Noting):
+    store_class = DeletesJobsLast
+
+
+class WaitsForJobs(Shipped):  # type: ignore[misc]
+    """Locks the jobs of which something is said, as if to change them."""
+
+    def _kept(self, alias: str) -> str:
+        return str(self._held(alias))
+
+
+@pytest.mark.postgresql
+class TestWaitsForJobs(Wrong, Noting):
+    store_class = WaitsForJobs
 
 
 class CountsAgain(Shipped):  # type: ignore[misc]

@@ -27,6 +27,7 @@ RED = {
     "ClaimsUnordered": {"test_a_higher_priority_goes_first_whatever_its_type_and_queue"},
     "RevivesCompleted": {"test_jobs_that_failed_or_were_cancelled_are_retried"},
     "PrunesWhatIsNeeded": {"test_a_chain_that_is_needed_stays"},
+    "HearsStaleAttempts": {"test_what_an_earlier_attempt_says_is_not_kept"},
     "CountsAgain": {"test_what_workers_tell_is_added_to_the_minute_and_the_hour"},
     "OneByOne": {"test_many_take_no_more_statements_than_few"},
     "Silent": {"test_a_new_listener_is_told_to_look"},
@@ -40,6 +41,8 @@ RED = {
 RED_WITH_LOCKS = {
     "LooksWithoutLock": {"test_the_last_two_blockers_that_end_at_once_free_the_job"},
     "WaitsForLocked": {"test_a_locked_job_is_passed_by_and_hides_no_other"},
+    "DeletesJobsLast": {"test_a_job_about_which_something_is_being_said_is_deleted_after_it"},
+    "WaitsForJobs": {"test_it_is_there_while_the_job_is_locked_to_be_completed"},
     "LooksForKeysWithoutLock": {"test_two_connections_with_one_key_start_one_chain"},
 }
 EXPECTED = RED | (RED_WITH_LOCKS if connection.vendor == "postgresql" else {})

@@ -1,14 +1,25 @@
 """Jobs in the state a test starts from, made by the store itself, and what its tables hold after it."""
 
 import json
+import time
 from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
 from django_jobchains.ids import new_id
-from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from django_jobchains.models import FailedAttempt, Job, JobBlocker, LogLine
 from django_jobchains.policies import Backoff
-from django_jobchains.store import ClaimedJob, FailedTry, FinishedJob, HeldLease, NewJob, Store
+from django_jobchains.store import (
+    ClaimedJob,
+    FailedTry,
+    FinishedJob,
+    HeldLease,
+    NewJob,
+    Said,
+    SaidLine,
+    SaidProgress,
+    Store,
+)
 
 SHIP, MAIL = "contract.ship", "contract.mail"
 WORKER = "worker-1"
@@ -83,6 +94,20 @@ def finished(job: ClaimedJob, output: Any = "done", continuation: NewJob | None 
 
 def failed_try(job: ClaimedJob, **changes: Any) -> FailedTry:
     return FailedTry(job.id, job.lease_number, **{"error": "Boom: no", "traceback": "Traceback …", **changes})
+
+
+def said(job: ClaimedJob, *texts: str, progress: float | None = None, first: int = 0, age_seconds: float = 0) -> Said:
+    """What an attempt said so long ago; its lines are numbered from ``first``."""
+    at = time.monotonic() - age_seconds
+    lines = [SaidLine(first + number, at, 20, text, None) for number, text in enumerate(texts)]
+    half = None if progress is None else SaidProgress(progress, f"{progress:.0%}", at)
+    return Said(*job.key, job.attempt, lines, half)
+
+
+def lines_of(store: Store, job: ClaimedJob | UUID) -> list[str]:
+    job_id = job if isinstance(job, UUID) else job.id
+    rows = LogLine.objects.using(store.using).filter(job_id=job_id).order_by("lease_number", "position")
+    return list(rows.values_list("text", flat=True))
 
 
 def stored(store: Store, job: ClaimedJob | UUID) -> Job:

@@ -18,6 +18,7 @@ from django_jobchains.testing.contracts.jobs import (
     let_leases_end,
     next_job,
     running,
+    said,
 )
 from django_jobchains.testing.contracts.storing import StoreTests
 
@@ -39,6 +40,7 @@ CALLS: dict[str, Call] = {
     "lock_all": lambda store, jobs: store.lock_all([job.id for job in jobs]),
     "cancel": lambda store, jobs: store.cancel([job.chain_id for job in jobs], Effects()),
     "retry": lambda store, jobs: store.retry([job.id for job in jobs], Effects()),
+    "say": lambda store, jobs: store.say([said(job, "a", progress=0.5) for job in jobs]) == set(),
     "delete": lambda store, jobs: store.delete([job.chain_id for job in jobs], cascade=False, effects=Effects()),
 }
 

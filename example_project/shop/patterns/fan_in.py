@@ -58,9 +58,13 @@ def import_prices(job: RunningJob[Import]) -> Continuation:
 @processors.register("shop.import_part", mode="atomic")
 def import_part(job: RunningJob[Part]) -> int:
     """All prices of the part, or, after a line that can't be read, none."""
-    part = job.input
+    part, changed = job.input, 0
     lines = _lines(part.price_list_id)[part.start : part.stop]
-    return sum(_set_price(line, number) for number, line in enumerate(lines, start=part.start + 1))
+    for done, line in enumerate(lines, start=1):
+        changed += _set_price(line, part.start + done)
+        job.set_progress(done / len(lines), f"line {part.start + done}")
+    job.log("Prices are set.", lines=len(lines), changed=changed)
+    return changed
 
 
 @processors.register("shop.sum_up_prices", entry=False, blockers=["shop.import_part"], on_blocker_failure="run")

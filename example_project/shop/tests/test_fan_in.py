@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_jobchains import chains, testing
-from django_jobchains.chains import Chain
+from django_jobchains.chains import Chain, Job
 from shop.models import PriceList, Product
 from shop.patterns.fan_in import Part, import_part, start_import
 
@@ -51,6 +51,17 @@ class FanInTests(TestCase):
         assert (chain.refresh().status, changed) == ("completed", 1)
         assert "line 27: 'coffee;9'" in problem
         assert Product.objects.get(slug="kettle").price == Decimal(64)
+
+    def test_a_part_says_how_far_it_is_also_when_it_fails(self) -> None:
+        self.start(*["kettle;66"] * 25, "whisk;13", "coffee;9")
+        with self.assertLogs("django_jobchains", "ERROR"):
+            testing.run_due_jobs()
+        good, bad = Job.objects.of_type("shop.import_part").order_by("chain_id")
+        assert (good.progress.fraction, good.progress.text) == (1, "line 25")
+        assert [(line.text, line.fields) for line in good.log_lines.all()] == [
+            ("Prices are set.", {"lines": 25, "changed": 1})
+        ]
+        assert (bad.progress.fraction, bad.progress.text, bad.log_lines.count()) == (0.5, "line 26", 0)
 
     def test_the_number_of_parts_costs_no_statements(self) -> None:
         counts = []
