@@ -49,6 +49,17 @@ def test_what_failed_of_a_common_type_is_found_among_nothing_else(
     assert "jobchains_failed" in found.plan
 
 
+@pytest.mark.parametrize("model", [Chain, Job])
+def test_what_failed_of_several_types_is_a_page_of_each(places: Places, model: type[Chain] | type[Job]) -> None:
+    types = [f"shop.type_{number}" for number in range(10, 100, 10)]
+    for rows in (
+        model.objects.of_type(*types).with_status("failed"),
+        model.objects.with_status("failed").of_type(*types),
+    ):
+        found = reading_of(rows.page)
+        assert found.rows == 0, found.plan
+
+
 def test_pending_jobs_are_counted_by_their_index_alone(places: Places) -> None:
     found = reading_of(lambda: get_store().pending_groups(10_000))
     assert "Index Only Scan django_jobchains_job job jobchains_claimable" in found.plan
