@@ -46,14 +46,18 @@ def redacted(value: Any) -> Any:
     while open_values:
         around, place, part = open_values.pop()
         if isinstance(part, dict):
-            around[place] = copy = dict.fromkeys(part)
-            open_values.extend((copy, key, _masked(names, key, member)) for key, member in part.items())
+            around[place] = copy = dict.fromkeys(map(_text_of, part))
+            open_values.extend((copy, _text_of(key), _masked(names, key, member)) for key, member in part.items())
         elif isinstance(part, list | tuple):
             around[place] = items = [None] * len(part)
             open_values.extend((items, number, member) for number, member in enumerate(part))
         else:
-            around[place] = redacted_text(part) if isinstance(part, str) else part
+            around[place] = _text_of(part)
     return result[0]
+
+
+def _text_of(part: Any) -> Any:
+    return redacted_text(part) if isinstance(part, str) else part
 
 
 def redacted_text(text: str) -> str:

@@ -69,7 +69,7 @@ class Cells:
 class ChainCells(Cells):
     """Of a chain with its current job."""
 
-    in_order = ("status", "type_name", "queue", "created", "took", "step", "attempts", "key", "error")
+    in_order = ("status", "type_name", "step", "error", "created", "took", "attempts", "queue", "key")
 
     @admin.display(description=_("status"))
     def status(self, chain: Chain) -> SafeString:
@@ -115,7 +115,7 @@ class ChainCells(Cells):
 
 
 class JobCells(Cells):
-    in_order = ("status", "type_name", "chain", "step", "queue", "created", "run_at", "attempts", "worker", "error")
+    in_order = ("status", "type_name", "error", "created", "run_at", "attempts", "step", "chain", "queue", "worker")
 
     @admin.display(description=_("status"))
     def status(self, job: Job) -> SafeString:

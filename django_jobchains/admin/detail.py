@@ -54,7 +54,7 @@ class _Detail(ReadOnlyAdmin):
         id_ = _uuid(unquote(object_id))
         try:
             with bounded(get_settings().DATABASE):
-                found = self.find(request, id_) if id_ else None
+                found = self.row(request, id_) if id_ else None
                 if found is None:
                     return self.missing(request, id_, object_id)
                 if not self.has_view_permission(request, found):
@@ -64,14 +64,15 @@ class _Detail(ReadOnlyAdmin):
             return self._answer(request, "admin/django_jobchains/took_too_long.html", _TOO_LONG, status=503)
         return self._page(request, found, {**details, **(extra_context or {})})
 
-    def find(self, request: HttpRequest, id_: UUID) -> Model | None:
+    def row(self, request: HttpRequest, id_: UUID) -> Model | None:
         raise NotImplementedError
 
     def details(self, request: HttpRequest, found: Any) -> dict[str, Any]:
         raise NotImplementedError
 
     def missing(self, request: HttpRequest, id_: UUID | None, object_id: str) -> HttpResponse:
-        return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]
+        reply: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]
+        return reply
 
     def _page(self, request: HttpRequest, found: Model, details: Mapping[str, Any]) -> HttpResponse:
         folder = f"admin/django_jobchains/{self.opts.model_name}"
@@ -82,11 +83,11 @@ class _Detail(ReadOnlyAdmin):
             "refresh_url": _query(request, **{FRAGMENT: 1}) if details["is_open"] else "",
             **details,
         }
-        name = context["detail_template"] if FRAGMENT in request.GET else f"{folder}/change_form.html"
-        return self._answer(request, self.change_form_template or name, context)
+        page = self.change_form_template or f"{folder}/change_form.html"
+        return self._answer(request, context["detail_template"] if FRAGMENT in request.GET else page, context)
 
-    def _answer(self, request: HttpRequest, name: str, context: Mapping[str, Any], status: int = 200) -> HttpResponse:
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]  # for the links of the template
+    def _answer(self, request: HttpRequest, name: Any, context: Mapping[str, Any], status: int = 200) -> HttpResponse:
+        request.current_app = self.admin_site.name  # for the links of the template
         frame = {**self.admin_site.each_context(request), "opts": self.opts}
         return TemplateResponse(request, name, {**frame, **context}, status=status)
 
@@ -103,16 +104,16 @@ class ChainDetail(_Detail):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Chain | None:
         id_ = _uuid(object_id)
-        return self.find(request, id_) if id_ else None
+        return self.row(request, id_) if id_ else None
 
-    def find(self, request: HttpRequest, id_: UUID) -> Chain | None:
+    def row(self, request: HttpRequest, id_: UUID) -> Chain | None:
         return reads.find_chain(self.get_queryset(request), id_)
 
     def missing(self, request: HttpRequest, id_: UUID | None, object_id: str) -> HttpResponse:
         """The id of a job leads to its chain."""
-        jobs = Job.objects.using(get_settings().DATABASE).filter(pk=id_)
-        chain_id = jobs.values_list("chain_id", flat=True).first() if id_ else None
-        if chain_id and self.find(request, chain_id):
+        jobs = Job.objects.using(get_settings().DATABASE)
+        chain_id = jobs.filter(pk=id_).values_list("chain_id", flat=True).first() if id_ else None
+        if chain_id and self.row(request, chain_id):
             return HttpResponseRedirect(f"{self.showing(request).url('chain', chain_id)}#step-{id_}")
         return super().missing(request, id_, object_id)
 
@@ -121,10 +122,13 @@ class ChainDetail(_Detail):
         places = _places(count, _whole(request, "from", 1, count))
         steps = reads.steps(found, places, self.get_queryset(request))
         progress = reads.progress(steps)
-        spread = Spread(steps.values(), showing.moments)
-        views = {
-            step.job.chain_index: showing.step(step, count, progress.get(id_), spread) for id_, step in steps.items()
-        }
+        views: dict[int, StepView] = {}
+        for place in places:
+            part = [step for step in steps.values() if step.job.chain_index in place]
+            spread = Spread(part, showing.moments)
+            views |= {
+                step.job.chain_index: showing.step(step, count, progress.get(step.job.id), spread) for step in part
+            }
         current = steps.get(found.current_job_id)
         needed_by = reads.dependents(found.id, _uuid(request.GET.get("dependents")), self.get_queryset(request))
         return {
@@ -155,7 +159,7 @@ class ChainDetail(_Detail):
 class JobDetail(_Detail):
     """For the class of jobs."""
 
-    def find(self, request: HttpRequest, id_: UUID) -> Job | None:
+    def row(self, request: HttpRequest, id_: UUID) -> Job | None:
         job: Job | None = reads.with_texts(self.get_queryset(request), reads.MOST_OF_JOB).filter(pk=id_).first()
         return job
 
@@ -187,7 +191,7 @@ class JobDetail(_Detail):
             "lines": showing.lines(lines.rows),
             "earlier_lines_url": _query(request, log=f"{lines.next[0]}.{lines.next[1]}") if lines.next else "",
             "is_earlier_lines": "log" in request.GET,
-            "more_blockers_url": _query(request, blockers=blockers.next) if blockers.next else "",
+            "more_blockers_url": f"{_query(request, blockers=blockers.next)}#blockers" if blockers.next else "",
             "actions": self.actions_for(request, chain, found) if chain else (),
         }
 
@@ -273,7 +277,7 @@ def _whole(request: HttpRequest, name: str, least: int, most: int = 2**31 - 1) -
 
 
 def _line_place(request: HttpRequest) -> tuple[int, int] | None:
-    lease_number, dot, position = request.GET.get("log", "").partition(".")
+    lease_number, _dot, position = request.GET.get("log", "").partition(".")
     if not all(part.isascii() and part.isdecimal() and len(part) <= 9 for part in (lease_number, position)):
         return None
     return int(lease_number), int(position)

@@ -11,14 +11,14 @@ from django.utils.translation import gettext
 from django_jobchains.admin.steps import ChainLink
 from django_jobchains.admin.words import number
 
-WIDTH = 210
+WIDTH = 190
 HEIGHT = 44
-GAP_X = 56
+GAP_X = 44
 GAP_Y = 12
 MARGIN = 4
 #: Boxes of one column, and letters on a line of one.
 MOST_IN_COLUMN = 8
-MOST_LETTERS = 28
+MOST_LETTERS = 24
 
 
 @dataclass(frozen=True)

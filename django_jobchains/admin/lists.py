@@ -56,7 +56,7 @@ class KeysetChangeList(ChangeList):
         for spec in self.filter_specs:
             narrowed = spec.queryset(request, rows)
             rows = rows if narrowed is None else narrowed  # type: ignore[assignment]
-        self.found: Found = self.model_admin.find(request, rows, self.query)  # type: ignore[attr-defined]
+        self.found: Found = self.model_admin.searched(request, rows, self.query)  # type: ignore[attr-defined]
         self.clear_all_filters_qs = f"?{urlencode(self.get_query_parameters(without=self._filter_names))}"
         ordered: Rows = self.found.rows.order_by(*self.get_ordering(request, rows))
         return ordered
@@ -83,10 +83,6 @@ class KeysetChangeList(ChangeList):
         newest, oldest = queryset.page_orders  # type: ignore[attr-defined]
         asked = super().get_ordering(request, queryset)[:1]
         return list(oldest if asked == [oldest[0]] else newest)
-
-    def get_filters_params(self, params: Any = None) -> dict[str, Any]:
-        given = super().get_filters_params(params)
-        return {name: given[name] for name in self._filter_names if name in given}
 
     def _forget_unknown_parameters(self) -> None:
         """Links and forms of the page carry on what is known; the cursor of this page leads nowhere else."""
@@ -135,7 +131,7 @@ class ListedAdmin(ReadOnlyAdmin):
     list_per_page = 50
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
-    search_fields = ("id",)  # for the search box; what it finds, ``find`` says
+    search_fields = ("id",)  # for the search box; what it finds, ``searched`` says
     search_help_text = _(
         "An id or its beginning (8 digits or more), a deduplication key as a whole, or the beginning of a type."
     )
@@ -170,9 +166,9 @@ class ListedAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        return self.find(request, queryset, search_term).rows, False  # type: ignore[arg-type]
+        return self.searched(request, queryset, search_term).rows, False  # type: ignore[arg-type]
 
-    def find(self, request: HttpRequest, rows: Rows, term: str) -> Found:
+    def searched(self, request: HttpRequest, rows: Rows, term: str) -> Found:
         """What is found in the rows by a term, and how."""
         return find(rows, term, lambda: self.type_names(request))
 

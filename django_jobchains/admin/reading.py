@@ -16,14 +16,14 @@ class TookTooLong(Exception):
 
 
 @contextmanager
-def bounded(using: str, seconds: float = READ_SECONDS) -> Iterator[None]:
+def bounded(using: str, seconds: float | None = None) -> Iterator[None]:
     """Raises ``TookTooLong`` for a read inside that takes longer. What is lazy has to be read inside.
 
     Not one inside another: on SQLite the inner one ends the outer one's watch.
     """
     store = get_store(using)
     try:
-        with store.reads_within(seconds):
+        with store.reads_within(READ_SECONDS if seconds is None else seconds):
             yield
     except OperationalError as error:
         if not store.is_out_of_time(error):

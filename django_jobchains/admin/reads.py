@@ -14,7 +14,7 @@ from django_jobchains.trees import ChainTree, Step, add_attempts, add_blockers, 
 
 #: Steps of a chain: its first and last, half of each; and of a page further in.
 STEPS = 20
-STEPS_ON_PAGE = 50
+STEPS_ON_PAGE = 30
 #: Of each step, on the page of its chain,
 BLOCKERS_OF_STEP = 5
 ATTEMPTS_OF_STEP = 3

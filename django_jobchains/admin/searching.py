@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from django.db.models import F, QuerySet, Subquery
 from django.utils.translation import gettext, ngettext
 
 from django_jobchains.admin.words import number
 from django_jobchains.deduplication import KEY_LENGTH
 from django_jobchains.models import Chain, Job
+from django_jobchains.models.jobs import Among
 from django_jobchains.pages import PagedQuerySet
 
 Rows = PagedQuerySet[Any]
@@ -62,9 +64,8 @@ def _by_key(rows: Rows, term: str) -> Found | None:
     if len(term) > KEY_LENGTH:
         return None
     firsts = Job.objects.using(rows.db).filter(deduplication_key=term, chain_index=0)
-    chain_ids = firsts.order_by("-chain_type_name", "-created_at").values_list("chain_id", flat=True)[: MOST_FOUND + 1]
-    by = gettext("With this deduplication key.")
-    return _of_chains(rows, list(chain_ids), by)
+    chain_ids = firsts.order_by("-chain_type_name", "-created_at").values_list("chain_id", flat=True)
+    return _among(rows, "id" if rows.model is Chain else "chain_id", chain_ids, gettext("With this deduplication key."))
 
 
 def _by_type(rows: Rows, term: str, type_names: Callable[[], Iterable[str]]) -> Found | None:
@@ -85,19 +86,17 @@ def _by_start(rows: Rows, term: str) -> Found | None:
         return None
     between = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
     jobs = Job.objects.using(rows.db).filter(pk__range=between).order_by("pk")
-    column = "chain_id" if rows.model is Chain else "pk"
-    ids = list(jobs.values_list(column, flat=True)[: MOST_FOUND + 1])
-    return _among(rows, "pk", ids, gettext("With an id that begins so."))
+    ids = jobs.values_list("chain_id" if rows.model is Chain else "id", flat=True)
+    return _among(rows, "id", ids, gettext("With an id that begins so."))
 
 
-def _of_chains(rows: Rows, chain_ids: list[UUID], by: str) -> Found | None:
-    return _among(rows, "pk" if rows.model is Chain else "chain_id", chain_ids, by)
-
-
-def _among(rows: Rows, column: str, ids: list[UUID], by: str) -> Found | None:
-    if not ids:
+def _among(rows: Rows, column: str, ids: QuerySet[Any], by: str) -> Found | None:
+    """Those with one of these ids, which are asked for twice: of a list of values PostgreSQL would expect so many rows
+    that it rather walked through all in the order of the page, and hoped to meet them."""
+    count = len(ids[: MOST_FOUND + 1])
+    if not count:
         return None
-    if len(ids) > MOST_FOUND:
+    if count > MOST_FOUND:
         more = gettext("%(by)s There are more than the %(most)s that are looked at.")
         by = more % {"by": by, "most": number(MOST_FOUND)}
-    return Found(rows.filter(**{f"{column}__in": ids[:MOST_FOUND]}), by)
+    return Found(rows.filter(Among(F(column), Subquery(ids[:MOST_FOUND]))), by)

@@ -1,6 +1,7 @@
 """A browser, shops, and pages of somebody in a shop that are watched as long as they are open."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -43,9 +44,8 @@ FAILURE = pytest.StashKey[bool]()
 def browser() -> Iterator[Browser]:
     # Chromium refuses its sandbox to root.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        with playwright.chromium.launch(executable_path=chromium(), args=arguments) as browser:
-            yield browser
+    with sync_playwright() as driver, driver.chromium.launch(executable_path=chromium(), args=arguments) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")
@@ -98,25 +98,26 @@ def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visit]:
             context.set_default_timeout(PATIENCE_SECONDS * 1000)
             if person:
                 context.add_cookies([{"name": shop.cookie, "value": shop.sessions[person], "url": shop.url}])
-            stack.enter_context(watched(context, may_answer, request.node))
+            stack.enter_context(watched(context, shop, may_answer, request.node))
             return context.new_page()
 
         yield opened
 
 
 @contextmanager
-def watched(context: BrowserContext, may_answer: Collection[int], test: pytest.Item) -> Iterator[None]:
+def watched(context: BrowserContext, shop: Shop, may_answer: Collection[int], test: pytest.Item) -> Iterator[None]:
     watch = Watch(context, may_answer)
     yield
     if test.stash.get(FAILURE, False) or watch.problems:
-        keep(context, test.name)
+        keep(context, shop, "".join(letter if letter.isalnum() else "-" for letter in test.name))
     assert not watch.problems, "\n".join(watch.problems)
 
 
-def keep(context: BrowserContext, name: str) -> None:
-    """What a failed test saw: a picture and the HTML of each page."""
+def keep(context: BrowserContext, shop: Shop, name: str) -> None:
+    """What a failed test saw: a picture and the HTML of each page, and what the shop wrote meanwhile."""
     FAILED.mkdir(parents=True, exist_ok=True)
     for number, page in enumerate(context.pages):
-        path = FAILED / f"{''.join(letter if letter.isalnum() else '-' for letter in name)}-{number}"
-        page.screenshot(path=path.with_suffix(".png"), full_page=True)
-        path.with_suffix(".html").write_text(page.content())
+        page.screenshot(path=FAILED / f"{name}-{number}.png", full_page=True)
+        (FAILED / f"{name}-{number}.html").write_text(page.content())
+    for log in shop.folder.glob("*.log"):
+        shutil.copy(log, FAILED / f"{name}-{log.name}")

@@ -32,7 +32,7 @@ class Shop:
             **os.environ,
             "DATABASE_URL": database_url,
             "DEBUG": "0",  # errors look as they do to customers, and keep the Content-Security-Policy
-            "DJANGO_SETTINGS_MODULE": "config.settings",
+            "DJANGO_SETTINGS_MODULE": "tests.browser.settings",
             "PYTHONPATH": f"{ROOT}{os.pathsep}{PROJECT}",
             "PYTHONUNBUFFERED": "1",
         }

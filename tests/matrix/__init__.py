@@ -11,9 +11,10 @@ wheel       the built wheel runs a job in an empty environment
 browser     the example project and its admin, driven in Chromium
 pictures    the same run writes the documentation's screenshots
 
-What has to be fetched comes through pip and npm, into .cache; a browser, if there is none, through apt-get. What cannot be had is reported as NOT RUN, which is a
-failure when ``CI`` is set. Two suites at once keep the machine busy, so a few tests that fail are run once more by
-themselves: those that pass then are UNSTEADY, which the end of the run names. Mend them.
+What has to be fetched comes through pip and npm, into .cache; a browser, if there is none, through apt-get. What cannot
+be had is reported as NOT RUN, which is a failure when ``CI`` is set. Two suites at once keep the machine busy, so a few
+tests that fail are run once more by themselves: those that pass then are UNSTEADY, which the end of the run names. Mend
+them.
 """
 
 from pathlib import Path

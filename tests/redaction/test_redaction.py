@@ -156,10 +156,11 @@ def test_no_text_takes_longer_than_its_length(part: str) -> None:
         text = "token" + " " * 100 + part * (length // len(part))
         best = 1e9
         for _ in range(2):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             redacted_text(text)
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.thread_time() - begin)
         return best
 
+    # By the processor's time, for others use it too.
     # Eight times the text takes about eight times as long; 64 times if it were the square.
     assert seconds(160_000) < 25 * seconds(20_000) + 0.05

@@ -19,4 +19,4 @@ class StocktakingTests(TestCase):
         with patch("shop.stocktaking.SECONDS_A_PRODUCT", 0):
             run_due_jobs()
         chain = Chain.objects.of_type("shop.count_stock").get()
-        self.assertEqual((chain.status, chain.output), ("completed", {"cup": 7}))
+        assert (chain.status, chain.output) == ("completed", {"cup": 7})

@@ -1,0 +1,22 @@
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from django_jobchains.models import Job
+
+Look = Callable[..., str]
+
+
+@pytest.fixture
+def look(superuser: Client) -> Look:
+    """The page of a job's chain, or with ``model="job"`` its own; ``by``: another user's browser."""
+
+    def look(job: Job, model: str = "chain", by: Client | None = None, **parameters: str | int) -> str:
+        id_ = job.chain_id if model == "chain" else job.id
+        reply = (by or superuser).get(reverse(f"admin:django_jobchains_{model}_change", args=[id_]), parameters)
+        assert reply.status_code == 200, reply
+        return str(reply.content.decode())
+
+    return look

@@ -1,0 +1,133 @@
+"""What jobs say stays with those who may see it, and never becomes part of a page."""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+import django_jobchains
+from django_jobchains.models import Job, LogLine
+from tests.admin.pages import rows
+from tests.admin.pages.conftest import Look
+from tests.admin.vectors import VECTORS, problems_of
+
+CANARY = "canary4711"
+
+
+def _all_said(job: Job, texts: Iterator[str]) -> None:
+    """Writes a text into every place that jobs, handlers and their exceptions write to."""
+    fields = {"input": {next(texts): [next(texts)]}, "output": next(texts), "context": {"x": next(texts)}}
+    Job.objects.filter(pk=job.pk).update(**fields, last_error=f"ValueError: {next(texts)}")
+    rows.progress(job, text=next(texts)[:200])
+    LogLine.objects.bulk_create([rows.line(job, text=next(texts), fields={next(texts): next(texts)})])
+    trace = f"Traceback\n  {next(texts)}\nValueError: x"
+    rows.attempt(job, error=f"ValueError: {next(texts)}", traceback=trace).save()
+
+
+def _canaries() -> Iterator[str]:
+    return cycle([CANARY])
+
+
+def _addresses(job: Job) -> list[str]:
+    change = "admin:django_jobchains_{}_change"
+    return [
+        reverse(change.format("chain"), args=[job.chain_id]),
+        reverse(change.format("chain"), args=[job.chain_id]) + "?from=1",
+        reverse(change.format("chain"), args=[job.chain_id]) + "?fragment=1",
+        reverse(change.format("job"), args=[job.id]),
+        reverse("admin:django_jobchains_chain_changelist"),
+        reverse("admin:django_jobchains_job_changelist"),
+        reverse("admin:app_list", args=["django_jobchains"]),
+    ]
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "running"])
+def test_without_the_permission_no_page_says_what_jobs_say(staff: Callable[..., Client], status: str) -> None:
+    job = rows.chain(2, status)[-1]
+    _all_said(job, _canaries())
+    rest = ("complete_job", "retry_job", "cancel_job", "run_job", "enqueue_job", "delete_chain")
+    browser = staff(*rest)
+    for address in _addresses(job):
+        reply = browser.get(address)
+        assert reply.status_code == 200, address
+        assert CANARY not in reply.content.decode(), address
+
+
+def test_with_the_permission_the_pages_say_all_of_it(staff: Callable[..., Client], look: Look) -> None:
+    job = rows.chain(2, "failed")[-1]
+    _all_said(job, _canaries())
+    for model in ("chain", "job"):
+        page = look(job, model, staff("view_payload"))
+        assert page.count(CANARY) >= 10, model
+        assert "Hidden" not in page
+
+
+def test_without_the_permission_the_type_of_an_error_is_told(staff: Callable[..., Client], look: Look) -> None:
+    job = rows.chain(1, "failed")[-1]
+    rows.attempt(job, error=f"shop.errors.Declined: {CANARY}").save()
+    page = look(job, by=staff())
+    assert "shop.errors.Declined" in page
+    assert "Hidden: it takes the permission to view payloads." in page
+
+
+def test_secrets_are_masked_for_everybody(look: Look) -> None:
+    job = rows.chain(1, "failed")[-1]
+    _all_said(job, cycle([f"password={CANARY}"]))
+    Job.objects.filter(pk=job.pk).update(input={"api_key": CANARY, "sku": "visible4711"})
+    for model in ("chain", "job"):
+        page = look(job, model)
+        assert CANARY not in page
+        assert "visible4711" in page
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_nothing_that_is_written_into_a_row_becomes_part_of_a_page(look: Look, vector: str) -> None:
+    names: dict[str, Any] = {
+        "type_name": vector[:200],
+        "queue": vector[:100],
+        "deduplication_key": vector,
+        "leased_by": vector,
+        "completed_by": vector,
+    }
+    job = rows.chain(2, "running", **names)[-1]
+    Job.objects.filter(chain_id=job.chain_id).update(chain_type_name=vector[:200])
+    _all_said(job, cycle([vector]))
+    rows.attempt(job, 2, worker=vector).save()
+    rows.waits(job, rows.chain(1, type_name=vector))
+    rows.waits(rows.chain(1, "blocked", type_name=vector)[-1], [Job.objects.get(pk=job.chain_id)])
+    for model in ("chain", "job"):
+        page = look(job, model)
+        assert problems_of(page) == []
+        if "<" in vector:
+            assert vector not in page
+
+
+def test_the_vectors_are_seen_by_the_check() -> None:
+    """Else the test above proves nothing."""
+    harmless = (
+        "javascript:alert(1)",
+        "{{ request.user.password }}{% debug %}",
+        "&lt;script&gt;alert(1)&lt;/script&gt;",
+    )
+    quoted = ('" onmouseover="alert(1)', "' onmouseover='alert(1)", '" autofocus onfocus=alert(1) x="')
+    for vector in VECTORS:
+        if vector not in harmless:
+            place = f"<p title={vector[0]}{vector}{vector[0]}>" if vector in quoted else f"<p>{vector}</p>"
+            assert problems_of(place), vector
+
+
+def test_a_right_to_left_mark_is_shown_as_what_it_is(look: Look) -> None:
+    job = rows.chain(1)[-1]
+    Job.objects.filter(pk=job.pk).update(input="a\u202eb")
+    assert "\u202e" not in look(job)
+
+
+def test_the_admin_marks_nothing_safe() -> None:
+    folder = Path(django_jobchains.__file__).parent
+    for path in [*folder.glob("admin/*.py"), *folder.glob("templatetags/*.py"), *folder.glob("templates/**/*.html")]:
+        assert not re.search(r"mark_safe|\|\s*safe\b|autoescape off|safeseq", path.read_text()), path
