@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from benchmarks.project.models import Effect
 from benchmarks.project.settings import NAME, SERVER
 from django_jobchains.ids import new_id
-from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from django_jobchains.models import FailedAttempt, Job, JobBlocker, JobProgress, LogLine
 from django_jobchains.store import FinishedJob, NewJob, get_store
 
 OTHER_TYPES = 50
@@ -44,8 +44,8 @@ class NoServer(Exception):
 @contextmanager
 def postgresql(*, allow_unsafe: bool) -> Iterator[dict[str, str]]:
     """A fresh database with the tables; yields the server's settings. Raises ``NoServer``."""
-    with _server() as server:
-        settings = _settings(server)
+    with connected() as server:
+        settings = settings_of(server)
         if not allow_unsafe and "off" in (settings["fsync"], settings["synchronous_commit"]):
             raise NoServer(
                 f"fsync is {settings['fsync']} and synchronous_commit is {settings['synchronous_commit']}: without a "
@@ -62,7 +62,8 @@ def postgresql(*, allow_unsafe: bool) -> Iterator[dict[str, str]]:
             server.execute(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)")
 
 
-def _server() -> "psycopg.Connection[Any]":
+def connected() -> "psycopg.Connection[Any]":
+    """To the server, for what no database is needed for. Raises ``NoServer``."""
     try:
         return psycopg.connect(SERVER.geturl(), autocommit=True, connect_timeout=5)
     except psycopg.OperationalError as error:
@@ -79,7 +80,7 @@ def _be_alone(server: "psycopg.Connection[Any]") -> None:
         raise NoServer(f"Another run measures in {NAME!r}. Wait for its end, or set BENCH_DATABASE_NAME.")
 
 
-def _settings(server: "psycopg.Connection[Any]") -> dict[str, str]:
+def settings_of(server: "psycopg.Connection[Any]") -> dict[str, str]:
     values = {name: server.execute(f"SHOW {name}").fetchone()[0] for name in SETTINGS}  # type: ignore[index]
     return {"server": server.execute("SHOW server_version").fetchone()[0], **values}  # type: ignore[index]
 
@@ -147,7 +148,7 @@ def _multiply(type_name: str, count: int) -> None:
 
 
 def empty(using: str = "default") -> None:
-    tables = [model._meta.db_table for model in (JobBlocker, FailedAttempt, Job, Effect)]
+    tables = [model._meta.db_table for model in (JobBlocker, FailedAttempt, LogLine, JobProgress, Job, Effect)]
     with connections[using].cursor() as cursor:
         if connections[using].vendor == "postgresql":
             cursor.execute(f"TRUNCATE {', '.join(tables)}")

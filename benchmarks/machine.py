@@ -56,6 +56,12 @@ def server_cpu_seconds() -> float | None:
     return sum(map(int, postmaster[OF_CHILDREN])) / os.sysconf("SC_CLK_TCK") if postmaster else None
 
 
+def cpu_seconds(process: int) -> float | None:
+    """Linux: CPU time of a process on this machine."""
+    file = Path(f"/proc/{process}/schedstat")
+    return int(file.read_text().split()[0]) / 1e9 if file.exists() else None
+
+
 def _stat(process: int) -> list[str]:
     """The name of a process and the fields after it, as ``man proc_pid_stat`` counts them from its second."""
     file = Path(f"/proc/{process}/stat")

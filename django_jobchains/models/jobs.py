@@ -122,6 +122,8 @@ class Job(models.Model):
                 -F("priority"),
                 "run_at",
                 "id",
+                # Once more, as itself: PostgreSQL counts by the index alone only if it has each column that is named.
+                "priority",
                 condition=Q(status=Status.PENDING),
                 name="jobchains_claimable",
             ),
@@ -131,6 +133,15 @@ class Job(models.Model):
             models.Index(fields=["type_name", "chain_id", "chain_index"], name="jobchains_type"),
             # Pages of chains of a type; the condition is the view's.
             models.Index(fields=["chain_type_name", "chain_id"], condition=LAST, name="jobchains_chain_type"),
+            # What failed of a type, few among many of both. A job that completes is in neither.
+            models.Index(
+                fields=["type_name", "chain_id", "chain_index"],
+                condition=Q(status=Status.FAILED),
+                name="jobchains_failed_type",
+            ),
+            models.Index(
+                fields=["chain_type_name", "chain_id"], condition=Q(status=Status.FAILED), name="jobchains_failed_chain"
+            ),
             models.Index(
                 fields=["deduplication_key", "chain_type_name"],
                 condition=Q(deduplication_key__isnull=False, status__in=OPEN),

@@ -5,13 +5,14 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.messages import get_messages
-from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 
 from django_jobchains.models import Chain, Job
 
 Row = Chain | Job
+#: The test client adds to a response what its type does not say.
+Reply = Any
 
 #: Each verb, with the permission it takes.
 PERMISSIONS = {
@@ -36,32 +37,30 @@ def answers(verb: str, chain: Chain) -> dict[str, Any]:
     return {"delay_minutes": "90"} if verb == "reschedule" else {}
 
 
-def act(client: Client, verb: str, chain: Chain, **changes: Any) -> HttpResponse:
+def act(client: Client, verb: str, chain: Chain, **changes: Any) -> Reply:
     """Confirms it on the chain's page."""
-    return client.post(url(verb, chain), {**answers(verb, chain), **changes})  # type: ignore[return-value]
+    return client.post(url(verb, chain), {**answers(verb, chain), **changes})
 
 
 def ticked(rows: Iterable[Row | UUID]) -> dict[str, Any]:
     return {"_selected_action": [row if isinstance(row, UUID) else row.pk for row in rows]}
 
 
-def ask_many(client: Client, verb: str, rows: Iterable[Row], model: str = "chain", query: str = "") -> HttpResponse:
+def ask_many(client: Client, verb: str, rows: Iterable[Row], model: str = "chain", query: str = "") -> Reply:
     """Ticks rows of the list, chooses the action and presses Go."""
     answer = {"action": verb, "index": "0", "select_across": "0", **ticked(rows)}
-    return client.post(url("changelist", model=model) + query, answer)  # type: ignore[return-value]
+    return client.post(url("changelist", model=model) + query, answer)
 
 
-def act_many(
-    client: Client, verb: str, rows: Iterable[Row | UUID], model: str = "chain", **answers: Any
-) -> HttpResponse:
+def act_many(client: Client, verb: str, rows: Iterable[Row | UUID], model: str = "chain", **answers: Any) -> Reply:
     """Confirms the page for several."""
-    return client.post(url(f"{verb}_many", model=model), {**ticked(rows), **answers})  # type: ignore[return-value]
+    return client.post(url(f"{verb}_many", model=model), {**ticked(rows), **answers})
 
 
-def said(response: HttpResponse) -> list[str]:
+def said(response: Reply) -> list[str]:
     """The messages that the next page shows."""
-    return [str(message) for message in get_messages(response.wsgi_request)]  # type: ignore[attr-defined]
+    return [str(message) for message in get_messages(response.wsgi_request)]
 
 
-def text_of(response: HttpResponse) -> str:
-    return response.content.decode()
+def text_of(response: Reply) -> str:
+    return str(response.content, "utf-8")

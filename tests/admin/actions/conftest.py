@@ -27,7 +27,7 @@ class Receipt:
 
 
 pack = JobType("shop.pack", input=Parcel, output=Receipt, continues_with=["shop.ship", "shop.send"])
-send = JobType("shop.send", input=Parcel, entry=False)
+send: JobType[Parcel, Any] = JobType("shop.send", input=Parcel, entry=False)
 
 
 @pytest.fixture(autouse=True)

@@ -48,7 +48,7 @@ def test_what_is_no_output_of_the_type_is_said_at_the_field_and_kept(
     before = everything()
     reply = act(superuser, "complete", chain, payload=payload)
     assert reply.status_code == 200
-    form: Any = reply.context["form"]  # type: ignore[attr-defined]
+    form: Any = reply.context["form"]
     [error] = form.errors["payload"]
     assert problem in error
     assert form["payload"].value() == payload
@@ -62,7 +62,7 @@ def test_numbers_that_are_no_json_are_refused_of_a_type_without_annotations_too(
 ) -> None:
     chain = ship.enqueue().refresh()
     reply = act(superuser, "complete", chain, payload=payload)
-    assert "is not JSON" in reply.context["form"].errors["payload"][0]  # type: ignore[attr-defined]
+    assert "is not JSON" in reply.context["form"].errors["payload"][0]
     assert chain.refresh().status == "pending"
 
 

@@ -1,4 +1,4 @@
-"""Each verb × each permission × (one, several, forged): hidden, refused, or done."""
+"""Each verb, with its permission alone and with all others: hidden, refused, or done; one, several, and forged."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,7 @@ import pytest
 from django.test import Client
 
 from django_jobchains.chains import Chain
+from django_jobchains.ids import new_id
 from django_jobchains.store import Store
 from tests.admin.actions.browsing import (
     FOR_MANY,
@@ -21,35 +22,39 @@ from tests.interventions.chains_at import everything, failed, scheduled
 
 Staff = Callable[..., Client]
 
-ALL = sorted({*PERMISSIONS.values(), "enqueue_job", "view_payload"})
+ALL = {*PERMISSIONS.values(), "enqueue_job", "view_payload"}
+
+allowed_or_not = pytest.mark.parametrize("is_allowed", [True, False], ids=["its permission", "all others"])
+
+
+def permissions(verb: str, is_allowed: bool) -> set[str]:
+    return {PERMISSIONS[verb]} if is_allowed else ALL - {PERMISSIONS[verb]}
 
 
 def a_chain_for(verb: str, store: Store) -> Chain:
     return failed(store) if verb == "retry" else scheduled(store).refresh()
 
 
-@pytest.mark.parametrize("permission", ALL)
+@allowed_or_not
 @pytest.mark.parametrize("verb", PERMISSIONS)
 def test_a_verb_is_done_with_its_permission_and_refused_with_any_other(
-    staff: Staff, store: Store, verb: str, permission: str
+    staff: Staff, store: Store, verb: str, is_allowed: bool
 ) -> None:
-    chain, client = a_chain_for(verb, store), staff(permission)
+    chain, client = a_chain_for(verb, store), staff(*permissions(verb, is_allowed))
     before = everything()
-    is_allowed = PERMISSIONS[verb] == permission
     assert client.get(url(verb, chain)).status_code == (200 if is_allowed else 403)
     assert everything() == before, "The page that asks changes nothing."
     assert act(client, verb, chain).status_code == (302 if is_allowed else 403)
     assert (everything() != before) is is_allowed
 
 
-@pytest.mark.parametrize("permission", ALL)
+@allowed_or_not
 @pytest.mark.parametrize("verb", FOR_MANY)
 def test_several_are_done_with_the_permission_and_a_forged_post_is_refused(
-    staff: Staff, store: Store, verb: str, permission: str
+    staff: Staff, store: Store, verb: str, is_allowed: bool
 ) -> None:
-    rows, client = [a_chain_for(verb, store) for _ in range(2)], staff(permission)
+    rows, client = [a_chain_for(verb, store) for _ in range(2)], staff(*permissions(verb, is_allowed))
     before = everything()
-    is_allowed = PERMISSIONS[verb] == permission
     shown = text_of(client.get(url("changelist")))
     assert (f'<option value="{verb}">' in shown) is is_allowed, "The list offers what is allowed, and nothing else."
     assert ask_many(client, verb, rows).status_code == (200 if is_allowed else 403)
@@ -66,6 +71,14 @@ def test_who_may_not_view_chains_may_do_nothing_to_them(staff: Staff, store: Sto
     assert client.get(url(verb, chain)).status_code == 403
     assert act(client, verb, chain).status_code == 403
     assert everything() == before
+
+
+@pytest.mark.parametrize("verb", PERMISSIONS)
+def test_without_the_permission_nothing_is_learnt_about_which_rows_there_are(
+    staff: Staff, store: Store, verb: str
+) -> None:
+    client = staff(*permissions(verb, is_allowed=False))
+    assert client.get(url(verb, Chain(id=new_id()))).status_code == 403
 
 
 @pytest.mark.parametrize("verb", FOR_MANY)

@@ -42,9 +42,11 @@ def test_what_changes_after_the_rows_were_read_is_told(
         reply = superuser.post(url(verb, chain), answer)
     assert reply.status_code == 302
     [message] = said(reply)
-    left = ("Nothing was changed: completed already.", "Nothing was changed: not there any more.")
-    left += (f"1 left as it is: changed meanwhile ({chain.id}).",)
-    assert message in left
+    assert message in (
+        "Nothing was changed: completed already.",
+        "Nothing was changed: not there any more.",
+        f"1 left as it is: changed meanwhile ({chain.id}).",
+    )
     assert not LogEntry.objects.exists(), "What was not done is not in the log."
 
 
@@ -108,7 +110,8 @@ def test_a_page_for_a_chain_that_is_gone_is_not_found(superuser: Client, store: 
 @contextmanager
 def just_before(verb: str, meanwhile: Callable[[], Any]) -> Iterator[None]:
     """Runs something when the verb has been checked and is about to be done."""
-    real, steps = getattr(chains, verb), []
+    real = getattr(chains, verb)
+    steps: list[str] = []
 
     def then(*args: Any, **options: Any) -> Any:
         if not steps:

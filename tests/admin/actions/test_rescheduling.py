@@ -58,7 +58,7 @@ def test_what_is_no_time_is_said_and_changes_nothing(superuser: Client, chain: C
     before = everything()
     reply = act(superuser, "reschedule", chain, **answer)
     assert reply.status_code == 200
-    assert reply.context["form"].errors  # type: ignore[attr-defined]
+    assert reply.context["form"].errors
     assert everything() == before
 
 
@@ -66,4 +66,4 @@ def test_what_is_no_time_is_said_and_changes_nothing(superuser: Client, chain: C
 def test_the_first_day_of_all_has_no_time_in_utc_in_the_east(superuser: Client, chain: Chain) -> None:
     reply = act(superuser, "reschedule", chain, run_at="0001-01-01T00:00", delay_minutes="")
     assert reply.status_code == 200
-    assert reply.context["form"].errors["run_at"]  # type: ignore[attr-defined]
+    assert reply.context["form"].errors["run_at"]

@@ -1,5 +1,7 @@
 """What a job's author wrote does nothing on the pages that ask, nor in messages."""
 
+from typing import Any
+
 import pytest
 from django.test import Client
 
@@ -29,7 +31,8 @@ def vector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.fixture
 def chain(store: Store, vector: str) -> Chain:
-    return JobType(vector).enqueue({vector: vector}, delay=3600).refresh()
+    job_type: JobType[Any, Any] = JobType(vector)
+    return job_type.enqueue({vector: vector}, delay=3600).refresh()
 
 
 def harmless(page: str) -> bool:
@@ -48,16 +51,16 @@ def test_on_the_pages_that_ask(superuser: Client, chain: Chain, vector: str) -> 
 def test_in_what_was_typed_wrongly(superuser: Client, chain: Chain, vector: str) -> None:
     assert harmless(text_of(act(superuser, "complete", chain, payload=vector)))
     typed = dict.fromkeys(("payload", "queue", "priority", "run_at", "deduplication_key"), vector)
-    assert harmless(text_of(superuser.post(url("enqueue") + "?type=shop.ship", typed)))  # type: ignore[arg-type]
-    assert harmless(text_of(superuser.get(url("enqueue"), {"type": vector})))  # type: ignore[arg-type]
+    assert harmless(text_of(superuser.post(url("enqueue") + "?type=shop.ship", typed)))
+    assert harmless(text_of(superuser.get(url("enqueue"), {"type": vector})))
 
 
 def test_in_messages_and_in_the_history(superuser: Client, chain: Chain, vector: str) -> None:
     for verb in ("run_now", "complete", "cancel"):
         superuser.post(url(verb, chain), answers(verb, chain) | {"next": url("changelist")})
-        assert harmless(text_of(superuser.get(url("changelist"))))  # type: ignore[arg-type]
+        assert harmless(text_of(superuser.get(url("changelist"))))
     act_many(superuser, "cancel", [chain])
-    assert harmless(text_of(superuser.get(url("history", chain))))  # type: ignore[arg-type]
+    assert harmless(text_of(superuser.get(url("history", chain))))
 
 
 def test_nothing_is_inline(superuser: Client, chain: Chain) -> None:

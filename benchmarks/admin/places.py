@@ -1,0 +1,78 @@
+"""Rows of a filled database that the visits name: ids, keys, cursors in the middle of the lists."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from benchmarks.admin.sizes import DAYS, HUB, JOIN, LOOP, STUBBORN, TALKATIVE
+from django_jobchains.ids import first_id_at
+from django_jobchains.models import Chain, Job
+
+
+@dataclass(frozen=True)
+class Places:
+    """Chains by what is special about them; ``jobs`` are their last jobs."""
+
+    single: Chain
+    twenty_steps: Chain
+    loop: Chain
+    hub: Chain
+    waiting_join: Chain
+    completed_join: Chain
+    stubborn: Chain
+    talkative: Chain
+    failed: Chain
+    dependent: Chain
+    key: str
+    #: Of the first page's end, and of a page far behind it, in the list of all chains, and of all jobs.
+    chain_cursor: str
+    job_cursor: str
+
+    @classmethod
+    def find(cls) -> "Places":
+        failed = Chain.objects.with_status("failed").select_related("current_job").page(limit=100).items
+        keyed = Job.objects.filter(chain_index=0, deduplication_key__isnull=False).order_by("-chain_id")
+        return cls(
+            single=_with_steps(1),
+            twenty_steps=_with_steps(20),
+            loop=_first(LOOP),
+            hub=_first(HUB),
+            waiting_join=_first(JOIN, "blocked"),
+            completed_join=_first(JOIN, "completed"),
+            stubborn=_first(STUBBORN),
+            talkative=_first(TALKATIVE),
+            failed=failed[0],
+            dependent=Chain.objects.with_status("blocked").order_by("id").page(limit=1).items[0],
+            key=str(keyed.values_list("deduplication_key", flat=True)[0]),
+            chain_cursor=_cursor(Chain, "id"),
+            job_cursor=_cursor(Job, "chain_id"),
+        )
+
+
+def of_failed_jobs(count: int, passed: int = 0) -> Sequence[UUID]:
+    """Last jobs of the newest failed chains behind so many others."""
+    newest = Job.objects.filter(status="failed").order_by("-chain_id", "-chain_index")
+    return list(newest.values_list("id", flat=True)[passed : passed + count])
+
+
+def _first(type_name: str, *statuses: str) -> Chain:
+    chains = Chain.objects.of_type(type_name).select_related("current_job")
+    return (chains.with_status(*statuses) if statuses else chains).page(limit=1).items[0]
+
+
+def _with_steps(count: int) -> Chain:
+    """A completed one among the newest."""
+    completed = Chain.objects.with_status("completed").select_related("current_job").page(limit=1_000)
+    return next(chain for chain in completed if chain.current_job.chain_index == count - 1)
+
+
+def _cursor(model: Any, column: str) -> str:
+    """Far behind the first page: a third of the days ago."""
+    place = first_id_at(timezone.now() - timedelta(days=DAYS / 3))
+    cursor = model.objects.filter(**{f"{column}__lt": place}).page(limit=1).next_cursor
+    assert cursor is not None
+    return str(cursor)

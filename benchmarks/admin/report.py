@@ -1,0 +1,83 @@
+"""What was measured, as lines on the terminal and as a page of the documentation."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from benchmarks.admin.visiting import MOST_MILLISECONDS, Visited
+
+INTRODUCTION = f"""\
+# The admin at ten million jobs
+
+Made by `python -m benchmarks.admin` from the figures of one run: change `benchmarks/admin/`, not this page.
+
+Each page is asked for by Django's test client in one process: middleware, session, permissions and templates are in the
+figures, the network is not. *p50* and *p95* are over {{times}} requests of a row in milliseconds, *first* is the first
+request, which may read from the disk; *statements* counts all that a request asks, the session and the user among them,
+and *in the database* is what they took in the first request. The bound is a p95 below {MOST_MILLISECONDS:.0f} ms."""
+
+REPEATING = """\
+## How to repeat it
+
+    python -m benchmarks.admin fill --jobs {jobs}
+    python -m benchmarks.admin measure --json .cache/admin.json --page docs/explanation/admin-at-scale.md
+    python -m benchmarks.admin drop
+
+`BENCH_DATABASE_URL` names the server. `fill` takes some minutes and 8 GB for ten million jobs; a hundredth of them
+takes seconds and shows that everything works."""
+
+HEADER = ("", "p50 ms", "p95 ms", "first ms", "statements", "in the database ms")
+
+
+def line(visit: Visited) -> str:
+    """On the terminal."""
+    if visit.failure:
+        return f"  {visit.name:<48} FAILED  {visit.failure}"
+    mark = "" if visit.is_fast else "  SLOW"
+    return (
+        f"  {visit.name:<48} p50 {visit.p50:7.1f}  p95 {visit.p95:7.1f}  first {visit.first:8.1f}  "
+        f"{visit.statements:3} statements{mark}"
+    )
+
+
+def page(run: dict[str, Any]) -> str:
+    visits = [Visited(**values) for values in run["visits"]]
+    parts = [INTRODUCTION.format(times=run["how"]["times"]), "## Measured on", _table(("", ""), _facts(run))]
+    parts += ["## What is in the tables", _table(("", "rows"), _rows(run)), "## Pages over the bound", _slow(visits)]
+    for group, members in groupby(visits, key=lambda visit: visit.group):
+        parts += [f"## {group}", _table(HEADER, map(_row, members))]
+    parts.append(REPEATING.format(jobs=run["how"]["jobs"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    server = {f"PostgreSQL: {name}": value for name, value in run["server"].items()}
+    loads = [visit["load"] for visit in run["visits"]]
+    yield from {**run["how"], **run["machine"], **server}.items()
+    yield "load of the machine meanwhile", f"{min(loads):.1f} to {max(loads):.1f}"
+
+
+def _rows(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, count in run["rows"].items():
+        yield name, f"{count:,}"
+
+
+def _slow(visits: Iterable[Visited]) -> str:
+    slow = [visit for visit in visits if not visit.is_fast]
+    return _table(("page", *HEADER), ((visit.group, *_row(visit)) for visit in slow)) if slow else "None."
+
+
+def _row(visit: Visited) -> Sequence[str]:
+    if visit.failure:
+        return visit.name, visit.failure, "", "", "", ""
+    figures = (visit.p50, visit.p95, visit.first)
+    return visit.name, *(f"{figure:,.0f}" for figure in figures), str(visit.statements), f"{visit.in_database:,.0f}"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(_cell(value) for value in line)} |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|")

@@ -1,0 +1,110 @@
+"""Pages visited by Django's test client: how long each takes, and how many statements it asks.
+
+Everything runs in this process but the database: a request passes the middleware, the session and the templates.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from statistics import quantiles
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import connection
+from django.http import HttpResponseBase
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from benchmarks.admin.filling import USER
+from benchmarks.admin.places import Places
+from benchmarks.machine import load
+
+#: What the issue of the admin promises, p95 of every page.
+MOST_MILLISECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Visit:
+    """``request`` asks for the page once; of an action each call acts on others. ``status``: of the response."""
+
+    group: str
+    name: str
+    request: Callable[[Client, Places], HttpResponseBase]
+    status: int = 200
+
+
+@dataclass
+class Visited:
+    """``first``: the first request, which also tells the statements. ``failure``: why there are no figures."""
+
+    group: str
+    name: str
+    statements: int = 0
+    in_database: float = 0.0
+    first: float = 0.0
+    milliseconds: list[float] = field(default_factory=list)
+    load: float = 0.0
+    failure: str = ""
+
+    @property
+    def p50(self) -> float:
+        return self._quantile(50)
+
+    @property
+    def p95(self) -> float:
+        return self._quantile(95)
+
+    @property
+    def is_fast(self) -> bool:
+        return not self.failure and self.p95 < MOST_MILLISECONDS
+
+    def _quantile(self, percent: int) -> float:
+        if len(self.milliseconds) < 2:
+            return max(self.milliseconds, default=self.first)
+        return quantiles(self.milliseconds, n=100, method="inclusive")[percent - 1]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def operator() -> Client:
+    """The browser of the superuser that ``fill`` made."""
+    client = Client()
+    client.force_login(User.objects.get(username=USER))
+    return client
+
+
+def visited(visits: Iterable[Visit], client: Client, places: Places, times: int) -> Iterator[Visited]:
+    """Each visit in turn. One that breaks costs its own row, not those behind it, and the row says so."""
+    for visit in visits:
+        result = Visited(visit.group, visit.name)
+        try:
+            _measure(visit, client, places, times, result)
+        except Exception as error:
+            result.failure = f"{type(error).__name__}: {error}"
+        result.load = load()
+        yield result
+
+
+def _measure(visit: Visit, client: Client, places: Places, times: int, result: Visited) -> None:
+    with CaptureQueriesContext(connection) as statements:
+        result.first = _milliseconds(visit, client, places)
+    result.statements = len(statements)
+    result.in_database = sum(float(statement["time"]) for statement in statements) * 1_000
+    for _ in range(times):
+        result.milliseconds.append(_milliseconds(visit, client, places))
+
+
+def _milliseconds(visit: Visit, client: Client, places: Places) -> float:
+    begun = time.perf_counter()
+    response = visit.request(client, places)
+    taken = (time.perf_counter() - begun) * 1_000
+    if response.status_code != visit.status:
+        raise UnexpectedResponse(visit.status, response)
+    return taken
+
+
+class UnexpectedResponse(Exception):
+    def __init__(self, wanted: int, response: HttpResponseBase) -> None:
+        where = f" to {response['Location']}" if response.has_header("Location") else ""
+        super().__init__(f"{response.status_code}{where} instead of {wanted}")

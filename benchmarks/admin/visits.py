@@ -1,0 +1,118 @@
+"""Every page, with each filter, combination, form of search and a page far behind the first."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpResponseBase
+from django.test import Client
+from django.urls import reverse
+
+from benchmarks.admin.places import Places
+from benchmarks.admin.sizes import COMMON, HUB, LOOP
+from benchmarks.admin.visiting import Visit
+from django_jobchains.models import Chain
+from django_jobchains.statuses import Status
+
+APP = "django_jobchains"
+#: A type that never fails, one that often does, one of later steps, one that does not exist.
+RELIABLE, FAILING, LATER, ABSENT = "shop.type_10", "mail.type_01", "shop.step_5", "shop.absent"
+
+Query = Callable[[Places], dict[str, object]]
+
+
+def all_visits() -> Iterator[Visit]:
+    for name in ("chain", "job"):
+        yield from _lists(name)
+    for title, chain in CHAINS.items():
+        yield _page("Page of a chain", title, _change_url("chain", chain))
+    for title, chain in JOBS.items():
+        yield _page("Page of a job", title, _change_url("job", chain))
+    yield _page("Dashboard", "the page", lambda places: reverse("admin:app_list", args=[APP]))
+
+
+def _lists(name: str) -> Iterator[Visit]:
+    group = f"List of {name}s"
+    for title, query in QUERIES.items():
+        yield _page(group, title, _list_url(name, query, is_deep=False))
+    for title, query in PAGED.items():
+        yield _page(group, f"{title}, far behind the first page", _list_url(name, query, is_deep=True))
+
+
+def _fixed(**query: object) -> Query:
+    return lambda places: query
+
+
+PAGED: dict[str, Query] = {
+    "all": _fixed(),
+    **{f"{status}": _fixed(status=status) for status in (*map(str, Status.values), "open")},
+    "the most common type": _fixed(type=COMMON),
+    "a type of later steps": _fixed(type=LATER),
+    "a type of one long chain": _fixed(type=LOOP),
+    "a type that is not there": _fixed(type=ABSENT),
+    "the most common type, failed (4 of them)": _fixed(type=COMMON, status="failed"),
+    "the most common type, running": _fixed(type=COMMON, status="running"),
+    "the most common type, blocked": _fixed(type=COMMON, status="blocked"),
+    "the most common type, cancelled": _fixed(type=COMMON, status="cancelled"),
+    "the most common type, completed": _fixed(type=COMMON, status="completed"),
+    "the most common type, open": _fixed(type=COMMON, status="open"),
+    "a type that never fails, failed": _fixed(type=RELIABLE, status="failed"),
+    "a type that often fails, failed": _fixed(type=FAILING, status="failed"),
+    "a type of later steps, failed": _fixed(type=LATER, status="failed"),
+    "a type of one long chain, failed": _fixed(type=LOOP, status="failed"),
+    "a type of one chain, completed": _fixed(type=HUB, status="completed"),
+    "15 types that begin so": _fixed(q="shop."),
+    "15 types that begin so, failed": _fixed(q="shop.", status="failed"),
+    "types that begin so, the first 50": _fixed(q="s"),
+    "blocked by a chain with thousands of dependents": lambda places: {"blocked_by": places.hub.pk},
+    "blocked by it, failed": lambda places: {"blocked_by": places.hub.pk, "status": "failed"},
+}
+QUERIES: dict[str, Query] = {
+    **PAGED,
+    "id of a chain": lambda places: {"q": places.failed.pk},
+    "id of a job": lambda places: {"q": places.twenty_steps.current_job_id},
+    "id that is not there": _fixed(q="01234567-89ab-7def-8123-456789abcdef"),
+    "beginning of an id": lambda places: {"q": str(places.failed.pk)[:18]},
+    "deduplication key": lambda places: {"q": places.key},
+    "deduplication key that is not there": _fixed(q="order:none"),
+    "what is not there": _fixed(q="no such thing"),
+}
+
+CHAINS: dict[str, Callable[[Places], Chain]] = {
+    "one step": lambda places: places.single,
+    "20 steps": lambda places: places.twenty_steps,
+    "thousands of steps": lambda places: places.loop,
+    "thousands of dependents": lambda places: places.hub,
+    "one of these dependents": lambda places: places.dependent,
+    "hundreds of blockers, waiting": lambda places: places.waiting_join,
+    "hundreds of blockers, completed": lambda places: places.completed_join,
+    "failed": lambda places: places.failed,
+    "thousands of failed attempts": lambda places: places.stubborn,
+    "thousands of log lines": lambda places: places.talkative,
+}
+#: Their last jobs.
+JOBS = {f"last of a chain of {title}" if "step" in title else title: chain for title, chain in CHAINS.items()}
+
+
+def _change_url(name: str, chain: Callable[[Places], Chain]) -> Callable[[Places], str]:
+    def url(places: Places) -> str:
+        found = chain(places)
+        return reverse(f"admin:{APP}_{name}_change", args=[found.pk if name == "chain" else found.current_job_id])
+
+    return url
+
+
+def _list_url(name: str, query: Query, *, is_deep: bool) -> Callable[[Places], str]:
+    def url(places: Places) -> str:
+        cursor = {"after": places.chain_cursor if name == "chain" else places.job_cursor} if is_deep else {}
+        return f"{reverse(f'admin:{APP}_{name}_changelist')}?{urlencode({**query(places), **cursor})}"
+
+    return url
+
+
+def _page(group: str, title: str, url: Callable[[Places], str]) -> Visit:
+    def request(client: Client, places: Places) -> HttpResponseBase:
+        response: Any = client.get(url(places))
+        return response  # type: ignore[no-any-return]
+
+    return Visit(group, title, request)

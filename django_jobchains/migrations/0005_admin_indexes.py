@@ -1,0 +1,41 @@
+from django.db import migrations, models
+from django.db.models.expressions import CombinedExpression
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("django_jobchains", "0004_admin"),
+    ]
+
+    operations = [
+        migrations.RemoveIndex(model_name="job", name="jobchains_claimable"),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                models.F("queue"),
+                models.F("type_name"),
+                CombinedExpression(models.F("priority"), "*", models.Value(-1)),
+                models.F("run_at"),
+                models.F("id"),
+                models.F("priority"),
+                condition=models.Q(("status", "pending")),
+                name="jobchains_claimable",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("status", "failed")),
+                fields=["type_name", "chain_id", "chain_index"],
+                name="jobchains_failed_type",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("status", "failed")),
+                fields=["chain_type_name", "chain_id"],
+                name="jobchains_failed_chain",
+            ),
+        ),
+    ]

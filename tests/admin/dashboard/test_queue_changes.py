@@ -1,0 +1,173 @@
+"""Pause, resume and limit queues on the dashboard."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
+from django.test import Client
+from django.urls import reverse
+
+from django_jobchains import queues
+from django_jobchains.models import QueueState
+from django_jobchains.store import Store
+from tests.admin.dashboard.looking import Element, Page, change, index, look
+from tests.store.jobs import create
+
+pytestmark = pytest.mark.django_db
+
+Staff = Callable[..., Client]
+URL = "admin:django_jobchains_change_queue"
+ODD_NAMES = (
+    "a/b//c?d=e&f#g",
+    'it\'s "quoted"',
+    "<b>bold</b>",
+    "größe → 東京",
+    " blanks ",
+    "100 %",
+    "../../etc",
+    "x" * 100,
+)
+
+
+def said() -> dict[str, tuple[bool, int | None]]:
+    return {state.name: (state.paused_at is not None, state.slot_limit) for state in QueueState.objects.all()}
+
+
+def messages_of(reply: object) -> list[str]:
+    return Page(reply.content.decode()).messages()  # type: ignore[attr-defined]
+
+
+def form_of(page: Page, queue: str, verb: str) -> Element:
+    """The form of a queue's row that has a button for the verb."""
+    [form] = [
+        form
+        for form in page.section("queues").all("form")
+        if form.all("input", name="queue")[0].attributes.get("value") == queue
+        and form.all("button", name="verb", value=verb)
+    ]
+    return form
+
+
+def press(client: Client, form: Element, verb: str, **typed: str) -> list[str]:
+    fields = {field.attributes["name"]: field.attributes.get("value", "") for field in form.all("input")}
+    reply = client.post(form.attributes["action"], {**fields, **typed, "verb": verb}, follow=True)
+    assert reply.redirect_chain == [(index(), 302)]
+    return messages_of(reply)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_queue_is_paused_and_resumed_by_its_buttons(operator: Client, store: Store, name: str) -> None:
+    create(store, 1, queue=name)
+    [told] = press(operator, form_of(look(operator), name, "pause"), "pause")
+    assert said() == {name: (True, None)}
+    assert "is paused: what runs goes on, and nothing else starts." in told
+    [told] = press(operator, form_of(look(operator), name, "resume"), "resume")
+    assert said() == {name: (False, None)}
+    assert "is open again." in told
+
+
+def test_a_limit_is_set_and_removed_and_a_pause_stays(operator: Client) -> None:
+    queues.pause("mail")
+    assert press(operator, form_of(look(operator), "mail", "limit"), "limit", slots="3") == [
+        "Queue mail is limited to 3 slots of each worker."
+    ]
+    assert said() == {"mail": (True, 3)}
+    form = form_of(look(operator), "mail", "limit")
+    assert form.all("input", name="slots")[0].attributes["value"] == "3"
+    assert press(operator, form, "limit", slots="") == ["Queue mail has no limit."]
+    assert said() == {"mail": (True, None)}
+
+
+def test_a_queue_that_is_not_shown_is_paused_by_its_name(operator: Client) -> None:
+    form = look(operator).section("queues").all("form")[-1]
+    press(operator, form, "pause", queue="not yet used")
+    assert said() == {"not yet used": (True, None)}
+
+
+@pytest.mark.parametrize(
+    ("queue", "verb", "slots"),
+    [
+        ("mail", "limit", "0"),
+        ("mail", "limit", "-1"),
+        ("mail", "limit", "many"),
+        ("mail", "limit", "1.5"),
+        ("mail", "limit", str(2**31)),
+        ("mail", "delete", ""),
+        ("mail", "", ""),
+        ("", "pause", ""),
+        ("x" * 101, "pause", ""),
+        ("line\nbreak", "pause", ""),
+        ("nul\0", "pause", ""),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_changes_nothing(
+    operator: Client, queue: str, verb: str, slots: str
+) -> None:
+    [told] = messages_of(change(operator, verb, queue, slots=slots))
+    assert told.startswith("Nothing was changed.")
+    assert said() == {}
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize("permissions", [(), ("retry_job", "view_payload"), ("view_queuestate",)])
+@pytest.mark.parametrize("verb", ["pause", "resume", "limit"])
+def test_who_may_not_change_queues_changes_nothing(staff: Staff, permissions: tuple[str, ...], verb: str) -> None:
+    queues.set_limit("mail", 5)
+    assert change(staff(*permissions), verb, "mail", slots="1").status_code == 403
+    assert said() == {"mail": (False, 5)}
+    assert not LogEntry.objects.exists()
+
+
+def test_who_may_not_see_the_dashboard_changes_nothing(staff: Staff, client: Client) -> None:
+    assert change(staff("change_queuestate", view=False), "pause", "mail").status_code == 403
+    reply = client.post(reverse(URL), {"verb": "pause", "queue": "mail"})
+    assert "/login/" in reply["Location"]
+    assert said() == {}
+
+
+def test_to_look_changes_nothing(operator: Client) -> None:
+    for verb in ("pause", "resume", "limit"):
+        assert operator.get(reverse(URL), {"verb": verb, "queue": "mail", "slots": "1"}).status_code == 405
+    assert said() == {}
+
+
+def test_a_form_of_another_site_changes_nothing(operator: Client) -> None:
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = operator.cookies
+    assert change(strict, "pause", "mail").status_code == 403
+    assert said() == {}
+    token = look(strict).root.all("input", name="csrfmiddlewaretoken")[0].attributes["value"]
+    assert change(strict, "pause", "mail", csrfmiddlewaretoken=token).status_code == 200
+    assert said() == {"mail": (True, None)}
+
+
+@pytest.mark.parametrize(
+    ("verb", "slots", "message", "verb_logged"),
+    [
+        ("pause", "", "Paused.", "pause queue"),
+        ("resume", "", "Resumed.", "resume queue"),
+        ("limit", "1", "Limited to 1 slot of each worker.", "limit queue"),
+        ("limit", "4", "Limited to 4 slots of each worker.", "limit queue"),
+        ("limit", "", "Limit removed.", "limit queue"),
+    ],
+)
+def test_each_change_is_written_down(
+    operator: Client,
+    caplog: pytest.LogCaptureFixture,
+    django_capture_on_commit_callbacks: Callable[..., object],
+    verb: str,
+    slots: str,
+    message: str,
+    verb_logged: str,
+) -> None:
+    caplog.set_level(logging.INFO, "django_jobchains")
+    with django_capture_on_commit_callbacks(execute=True):  # type: ignore[attr-defined]
+        change(operator, verb, "mail", slots=slots)
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.object_repr, entry.change_message) == ("mail", "mail", message)
+    assert entry.user == User.objects.get()
+    assert entry.content_type == ContentType.objects.get_for_model(QueueState)
+    assert any(verb_logged in record.getMessage() and "mail" in record.getMessage() for record in caplog.records)

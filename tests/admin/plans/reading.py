@@ -1,0 +1,49 @@
+"""What the statements of a page read, as PostgreSQL tells it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django_jobchains.models import (
+    AttemptCount,
+    FailedAttempt,
+    Job,
+    JobBlocker,
+    JobProgress,
+    LogLine,
+    QueueState,
+    WorkerPresence,
+)
+from tests.store.plans import Plan, plan_of, rows_read, use_plans
+
+#: Tables that grow with the jobs.
+LARGE = tuple(model._meta.db_table for model in (Job, JobBlocker, FailedAttempt, LogLine, JobProgress, AttemptCount))
+TABLES = (*LARGE, *(model._meta.db_table for model in (QueueState, WorkerPresence)))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """``scans``: what reads a large table whole. ``rows``, ``sorted_rows``: the most that one node of a plan reads from
+    a table, and sorts."""
+
+    scans: list[str]
+    rows: float
+    sorted_rows: float
+    plan: str
+
+
+def reading_of(call: Callable[[], object]) -> Reading:
+    use_plans("auto")
+    # An estimate asks for a plan and runs nothing.
+    found = [node for node in plan_of(call) if "Actual Rows" in node]
+    sorts = [rows_read(child) for node in found if "Sort" in node["Node Type"] for child in node["Plans"]]
+    return Reading(
+        [_text(node) for node in found if node["Node Type"] == "Seq Scan" and node["Relation Name"] in LARGE],
+        max((rows_read(node) for node in found if node.get("Relation Name") in LARGE), default=0),
+        max(sorts, default=0),
+        "\n".join(map(_text, found)),
+    )
+
+
+def _text(node: Plan) -> str:
+    names = ("Node Type", "Relation Name", "Alias", "Index Name", "Index Cond", "Filter", "Sort Key")
+    return f"{' '.join(str(node[name]) for name in names if name in node)} ({rows_read(node):.0f} rows)"
