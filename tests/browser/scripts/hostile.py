@@ -21,7 +21,7 @@ from django_jobchains.models import (
     QueueState,
     WorkerPresence,
 )
-from tests.browser.vectors import VECTORS
+from tests.admin.vectors import VECTORS
 
 NOW = timezone.now()
 
