@@ -30,7 +30,7 @@ HARM = """
     return harm;
 }
 """
-#: For each vector the ids of a chain that failed, of one that runs, and of the failed job.
+#: For each vector the ids of chains that failed, run and are completed, and of the failed job.
 Written = dict[str, str]
 
 
@@ -72,7 +72,7 @@ def test_the_look_for_harm_sees(hostile: Shop, browser: Browser, markup: str) ->
         assert page.evaluate(HARM) != []
 
 
-@pytest.mark.parametrize("which", ["failed", "running"])
+@pytest.mark.parametrize("which", ["failed", "running", "completed"])
 def test_the_page_of_a_chain_that(page: Page, rows: list[Written], which: str) -> None:
     for vector, of_vector in zip(VECTORS, rows, strict=True):
         assert_harmless(page, chain_page(of_vector[which]), vector)
