@@ -130,7 +130,7 @@ class Acting(ReadOnlyAdmin):
             return HttpResponseNotAllowed(["POST"])
         self._require(request, verb)
         ids = _ids(request)
-        if len(ids) > verb.most_at_once:
+        if not 1 <= len(ids) <= verb.most_at_once:
             raise BadRequest
         targets = self.targets(request, ids)
         if "ask" in request.POST:
@@ -142,7 +142,7 @@ class Acting(ReadOnlyAdmin):
         """An action of the list: the page that asks; None, and so the list again, with a message."""
         self._require(request, verb)
         ids = _ids(request)
-        targets = self.targets(request, ids) if len(ids) <= verb.most_at_once else []
+        targets = self.targets(request, ids) if 1 <= len(ids) <= verb.most_at_once else []
         if not targets or request.POST.get("select_across", "0") != "0":
             text = gettext("Tick 1 to %(most)s rows. Nothing was changed.") % {"most": localize(verb.most_at_once)}
             messages.error(request, text)

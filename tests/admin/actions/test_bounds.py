@@ -1,7 +1,5 @@
 """How many rows at once, and what of them a page and its messages name."""
 
-from typing import Any
-
 import pytest
 from django.db import connection
 from django.test import Client
@@ -12,7 +10,7 @@ from django_jobchains.admin import acting
 from django_jobchains.ids import new_id
 from django_jobchains.models import Chain
 from django_jobchains.store import Store
-from tests.admin.actions.browsing import act_many, answers, ask_many, said, text_of, url
+from tests.admin.actions.browsing import PERMISSIONS, act_many, answers, ask_many, said, text_of, url
 from tests.interventions.chains_at import everything, ship
 from tests.store.jobs import claim, failed_try
 
@@ -32,9 +30,7 @@ def test_two_take_as_many_statements_as_two_hundred(superuser: Client, store: St
     counts = []
     for number in (2, 200):
         rows = rows_for(verb, store, number)
-        with CaptureQueriesContext(
-            connection,
-        ) as asking:
+        with CaptureQueriesContext(connection) as asking:
             assert ask_many(superuser, verb, rows, model).status_code == 200
         with CaptureQueriesContext(connection) as acting_:
             reply = act_many(superuser, verb, rows, model, **answers(verb, *rows))
