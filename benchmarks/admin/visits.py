@@ -76,7 +76,7 @@ PAGED: dict[str, Query] = {
     "a type of one chain, completed": _fixed(type=HUB, status="completed"),
     "15 types that begin so": _fixed(q="shop."),
     "15 types that begin so, failed": _fixed(q="shop.", status="failed"),
-    "types that begin so, the first 50": _fixed(q="s"),
+    "more types that begin so than are looked at": _fixed(q="s"),
     "blocked by a chain with thousands of dependents": lambda places: {"blocked_by": places.hub.pk},
     "blocked by it, failed": lambda places: {"blocked_by": places.hub.pk, "status": "failed"},
 }

@@ -139,22 +139,23 @@ class CompleteForm(ActionForm):
     #: With what the chain goes on; None: not at all.
     target: JobType[Any, Any] | None = None
 
+    @property
+    def target_name(self) -> str:
+        """For the template, which would call the type itself; "" without one."""
+        return self.target.name if self.target else ""
+
     def __init__(self, *args: Any, shown: Sequence[UUID], codec: Codec, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.initial.update(job=shown, type=self._type_name)
+        self.initial.update(job=shown, type=self.target_name)
         self.fields["payload"] = PayloadField(codec, InvalidOutput, label=_("Output, as JSON"))
         self.shape = shape_of(codec)
 
     def clean_type(self) -> str:
         """What was meant as an input must never end a chain: the type may be gone since the page was shown."""
         name: str = self.cleaned_data["type"]
-        if name != self._type_name:
+        if name != self.target_name:
             raise ValidationError(gettext("The chain cannot go on with this type. Choose again how it ends."))
         return name
-
-    @property
-    def _type_name(self) -> str:
-        return self.target.name if self.target else ""
 
 
 class ContinueForm(CompleteForm):

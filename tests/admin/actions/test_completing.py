@@ -89,6 +89,8 @@ def test_the_chain_continues_with_a_type_it_may_continue_with(superuser: Client,
     page = url("complete", chain) + "?type=shop.send"
     asked = text_of(superuser.get(page))
     assert "Input of the next step" in asked
+    assert "the chain goes on with shop.send." in asked
+    assert 'value="Complete and continue with shop.send"' in asked
     assert '<input type="hidden" name="type" value="shop.send"' in asked
     reply = act(superuser, "complete", chain, type="shop.send", payload='{"number": 8, "to": "Bob"}')
     assert said(reply) == ["1 job completed."]

@@ -55,6 +55,8 @@ def test_they_go_on_with_the_same_type_and_input(superuser: Client, rows: list[C
     asked = choose(superuser, rows, "shop.send")
     page = text_of(asked)
     assert "Input of the next step" in page
+    assert "3 jobs are completed, and their chains go on with shop.send" in page
+    assert 'value="Complete and continue with shop.send"' in page
     assert '<input type="hidden" name="type" value="shop.send"' in page
     assert [statuses(row) for row in rows] == [["pending"]] * 3, "To choose changes nothing."
     reply = complete(superuser, rows, type="shop.send", payload=PARCEL)
