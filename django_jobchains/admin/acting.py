@@ -26,6 +26,7 @@ from django.utils.translation import gettext
 from django_jobchains.admin.base import ReadOnlyAdmin
 from django_jobchains.admin.completion import Complete
 from django_jobchains.admin.deletion import Delete
+from django_jobchains.admin.forms import ActionForm
 from django_jobchains.admin.outcomes import Outcome, carry_out, tell
 from django_jobchains.admin.verbs import NOT_ALLOWED, NOT_THERE, Cancel, Find, Reschedule, Retry, RunNow, Target, Verb
 from django_jobchains.chains import Chain, Job
@@ -34,9 +35,7 @@ from django_jobchains.models.jobs import Among
 from django_jobchains.shown_statuses import ShownStatus, shown_status
 from django_jobchains.times import Times
 
-#: Rows of one call.
-MOST_AT_ONCE = 500
-#: Of them, those that the page which asks names.
+#: Of the rows of one call, those that the page which asks names.
 MOST_SHOWN = 50
 
 
@@ -89,6 +88,9 @@ class Acting(ReadOnlyAdmin):
             _ids(request)
         return super().changelist_view(request, extra_context)
 
+    def has_complete_job_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "complete_job")
+
     def has_retry_job_permission(self, request: HttpRequest) -> bool:
         return self.may(request, "retry_job")
 
@@ -108,8 +110,7 @@ class Acting(ReadOnlyAdmin):
         for verb in self.verbs:
             one, many = partial(self.one_view, verb=verb), partial(self.many_view, verb=verb)
             pages.append(self._path(f"<uuid:object_id>/{verb.name}/", one, verb.name))
-            if verb.is_for_many:
-                pages.append(self._path(f"{verb.name}/", many, f"{verb.name}_many"))
+            pages.append(self._path(f"{verb.name}/", many, f"{verb.name}_many"))
         return [*pages, *super().get_urls()]
 
     def one_view(self, request: HttpRequest, object_id: UUID, verb: Verb) -> HttpResponse:
@@ -120,46 +121,59 @@ class Acting(ReadOnlyAdmin):
             raise Http404(gettext("There is no such row."))
         self._require(request, verb, targets[0].row)
         if request.method != "POST":
-            return self._ask(request, verb, targets, verb.make_form(request, targets, None))
+            return self._ask(request, verb, targets)
         return self._act(request, verb, targets)
 
     def many_view(self, request: HttpRequest, verb: Verb) -> HttpResponse:
-        """Does it to the rows whose ids come along."""
+        """Does it to the rows whose ids come along; with ``ask``, asks again, after something else was chosen."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         self._require(request, verb)
         ids = _ids(request)
-        if len(ids) > MOST_AT_ONCE:
+        if not 1 <= len(ids) <= verb.most_at_once:
             raise BadRequest
-        return self._act(request, verb, self.targets(request, ids), ids)
+        targets = self.targets(request, ids)
+        if "ask" in request.POST:
+            asked = self._ask_together(request, verb, targets, ids, self._next(request))
+            return asked or HttpResponseRedirect(self._next(request) or self.url("changelist"))
+        return self._act(request, verb, targets, ids)
 
     def ask_for_ticked(self, request: HttpRequest, verb: Verb) -> HttpResponse | None:
         """An action of the list: the page that asks; None, and so the list again, with a message."""
         self._require(request, verb)
         ids = _ids(request)
-        targets = self.targets(request, ids) if len(ids) <= MOST_AT_ONCE else []
+        targets = self.targets(request, ids) if 1 <= len(ids) <= verb.most_at_once else []
         if not targets or request.POST.get("select_across", "0") != "0":
-            text = gettext("Tick 1 to %(most)s rows. Nothing was changed.") % {"most": localize(MOST_AT_ONCE)}
+            text = gettext("Tick 1 to %(most)s rows. Nothing was changed.") % {"most": localize(verb.most_at_once)}
             messages.error(request, text)
             return None
-        form = verb.make_form(request, targets, None)
-        return self._ask(request, verb, targets, form, ids, next_=request.get_full_path())
+        return self._ask_together(request, verb, targets, ids, request.get_full_path())
 
     # How they do it
+
+    def _ask_together(
+        self, request: HttpRequest, verb: Verb, targets: Sequence[Target], ids: Sequence[UUID], next_: str
+    ) -> HttpResponse | None:
+        possible = [target for target in targets if not self._refusal(request, verb, target)]
+        if problem := verb.refusal_together(possible):
+            tell(request, verb, Outcome(problem=problem))
+            return None
+        return self._ask(request, verb, targets, ids=ids, next_=next_)
 
     def _ask(
         self,
         request: HttpRequest,
         verb: Verb,
         targets: Sequence[Target],
-        form: Any,
+        form: Any = None,
         ids: Sequence[UUID] = (),
         next_: str | None = None,
     ) -> TemplateResponse:
-        """``ids``: those of several rows; they go to the page for many."""
+        """``form``: as it was answered. ``ids``: those of several rows; they go to the page for many."""
         next_ = self._next(request) if next_ is None else next_
         rows = [self._row(request, verb, target) for target in targets]
         possible = [row.target for row in rows if not row.refusal]
+        form = form or (verb.make_form(request, possible, None) if possible else ActionForm())
         context = {
             **self.admin_site.each_context(request),
             "title": verb.label,
@@ -187,7 +201,7 @@ class Acting(ReadOnlyAdmin):
 
     def _refusal(self, request: HttpRequest, verb: Verb, target: Target) -> Any:
         """Why this user cannot do it to this row; "" when nothing is in the way."""
-        return verb.refusal(target.job) if self.may(request, verb.permission, target.row) else NOT_ALLOWED
+        return verb.refusal_of(request, target) if self.may(request, verb.permission, target.row) else NOT_ALLOWED
 
     def _act(
         self, request: HttpRequest, verb: Verb, targets: Sequence[Target], ids: Sequence[UUID] = ()
@@ -198,7 +212,9 @@ class Acting(ReadOnlyAdmin):
             reason = self._refusal(request, verb, target)
             outcome.refuse(reason, [target.row.pk] if reason else ())
             possible += [] if reason else [target]
-        if possible:
+        if problem := verb.refusal_together(possible):
+            outcome.problem = problem
+        elif possible:
             form = verb.make_form(request, possible, request.POST)
             if not form.is_valid():
                 return self._ask(request, verb, targets, form, ids)
@@ -267,7 +283,7 @@ class ActingOnChains(Acting):
     """What is done to a chain is done to the job it is at."""
 
     verbs = VERBS_OF_CHAINS
-    actions = [_action(verb) for verb in VERBS_OF_CHAINS if verb.is_for_many]
+    actions = [_action(verb) for verb in VERBS_OF_CHAINS]
 
     def targets_among(self, rows: QuerySet[Any], ids: Collection[UUID]) -> list[Target]:
         """By their last jobs, and so as fast however long the chains are."""
@@ -283,7 +299,7 @@ class ActingOnChains(Acting):
 
 class ActingOnJobs(Acting):
     verbs = VERBS_OF_JOBS
-    actions = [_action(verb) for verb in VERBS_OF_JOBS if verb.is_for_many]
+    actions = [_action(verb) for verb in VERBS_OF_JOBS]
 
     def targets_among(self, rows: QuerySet[Any], ids: Collection[UUID]) -> list[Target]:
         return [Target(job, job) for job in rows.filter(pk__in=ids).order_by().defer(*_UNREAD)]

@@ -1,16 +1,18 @@
-"""Completing a job by hand: its output, or the next job of its chain."""
+"""Completing jobs by hand: their output, or the next job of their chains."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest
+from django.utils.formats import localize
 from django.utils.text import format_lazy
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import chains
-from django_jobchains.admin.forms import ActionForm, CompleteForm, ContinueForm, TypeForm
+from django_jobchains.admin.forms import ActionForm, CompleteForm, ContinueForm, NextTypeForm
+from django_jobchains.admin.outcomes import some_of
 from django_jobchains.admin.payloads import Payloads
 from django_jobchains.admin.verbs import HAS_GONE_ON, Find, Refused, Target, Verb
 from django_jobchains.exceptions import JobTypeNotFound
@@ -21,7 +23,7 @@ from django_jobchains.statuses import OPEN
 
 
 class Complete(Verb):
-    """Of one job: each output is a decision of its own. The form brings the output, or the next job and its input."""
+    """One job, or several of a type with the same output, or the same next job and input. Each by itself."""
 
     name = "complete"
     label = _("Complete")
@@ -29,35 +31,49 @@ class Complete(Verb):
     statuses = OPEN
     meaning = _("The job ends with what you write here. A worker that runs it is told, and its result does not count.")
     template = "complete"
-    is_for_many = False
+    #: Each takes some statements.
+    most_at_once = 100
+    is_one_by_one = True
+
+    def refusal_of(self, request: HttpRequest, target: Target) -> Any:
+        """Also of a chain that has gone on since the page showed its job."""
+        shown = request.POST.getlist("job")
+        has_gone_on = bool(shown) and str(target.job.id) not in shown
+        return super().refusal_of(request, target) or (HAS_GONE_ON if has_gone_on else "")
+
+    def refusal_together(self, targets: Sequence[Target]) -> Any:
+        types = sorted({target.job.type_name for target in targets})
+        if len(types) < 2:
+            return ""
+        return gettext("the jobs are of different types (%(types)s), choose those of one") % {"types": some_of(types)}
 
     def make_form(self, request: HttpRequest, targets: Sequence[Target], data: Any) -> ActionForm:
-        [target] = targets
-        own = _declared(target.job.type_name)
+        own, shown = _declared(targets[0].job.type_name), [target.job.id for target in targets]
         if chosen := self._type_form(request, own).chosen:
-            return ContinueForm(data, shown=target.job.id, target=get_registry().job_type(chosen))
-        return CompleteForm(data, shown=target.job.id, codec=own.output_codec if own else Codec())
+            return ContinueForm(data, shown=shown, target=get_registry().job_type(chosen))
+        return CompleteForm(data, shown=shown, codec=own.output_codec if own else Codec())
 
     def preview(self, request: HttpRequest, targets: Sequence[Target], find: Find) -> dict[str, Any]:
-        [target] = targets
-        own = _declared(target.job.type_name)
+        job = targets[0].job
+        own = _declared(job.type_name)
         return {
-            "job": target.job,
+            "job": job,
             "is_declared": own is not None,
             "type_form": self._type_form(request, own),
-            "input": Payloads(request).json(target.job.input),
+            "input": Payloads(request).json(job.input) if len(targets) == 1 else None,
         }
 
-    def _type_form(self, request: HttpRequest, own: JobType[Any, Any] | None) -> TypeForm:
+    def _type_form(self, request: HttpRequest, own: JobType[Any, Any] | None) -> NextTypeForm:
+        """An answer has the type with it: in the address of a list it is a filter."""
         known = get_registry().job_types()
         allowed = known if own is None or own.continues_with is None else known.keys() & own.continues_with
-        return TypeForm(request.GET, allowed)
+        return NextTypeForm(request.POST if request.method == "POST" else request.GET, allowed)
 
     def do(self, targets: Sequence[Target], form: Any) -> Collection[UUID]:
         [target] = targets
         payload = form.cleaned_data["payload"]
         with chains.complete(target.chain_id) as current:
-            if current.job.id != form.cleaned_data["job"]:
+            if current.job.id != target.job.id:
                 raise Refused(HAS_GONE_ON)
             if form.target is None:
                 current.finish(payload)
@@ -66,7 +82,7 @@ class Complete(Verb):
         return {target.row.pk}
 
     def done(self, count: int) -> str:
-        return gettext("The job is completed.")
+        return ngettext("%(count)s job completed.", "%(count)s jobs completed.", count) % {"count": localize(count)}
 
     def entry(self, form: Any) -> Any:
         if form.target is None:

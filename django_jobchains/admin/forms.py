@@ -1,7 +1,7 @@
 """What people fill in: outputs and inputs as JSON, times, and which chain to start."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -130,9 +130,12 @@ class DeleteForm(ActionForm):
 
 
 class CompleteForm(ActionForm):
-    """The output of one job, which must still be the one its chain is at."""
+    """The output of one job, or of several of a type."""
 
-    job = forms.UUIDField(widget=forms.HiddenInput)
+    #: The jobs that the page showed: a chain that has gone on to another is left alone.
+    job = forms.Field(widget=forms.MultipleHiddenInput)
+    #: Of the next job; empty: the chain ends.
+    type = forms.CharField(widget=forms.HiddenInput, required=False, strip=False)
     #: With what the chain goes on; None: not at all.
     target: JobType[Any, Any] | None = None
 
@@ -141,19 +144,26 @@ class CompleteForm(ActionForm):
         """For the template, which would call the type itself; "" without one."""
         return self.target.name if self.target else ""
 
-    def __init__(self, *args: Any, shown: UUID, codec: Codec, **options: Any) -> None:
+    def __init__(self, *args: Any, shown: Sequence[UUID], codec: Codec, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.initial["job"] = shown
+        self.initial.update(job=shown, type=self.target_name)
         self.fields["payload"] = PayloadField(codec, InvalidOutput, label=_("Output, as JSON"))
         self.shape = shape_of(codec)
+
+    def clean_type(self) -> str:
+        """What was meant as an input must never end a chain: the type may be gone since the page was shown."""
+        name: str = self.cleaned_data["type"]
+        if name != self.target_name:
+            raise ValidationError(gettext("The chain cannot go on with this type. Choose again how it ends."))
+        return name
 
 
 class ContinueForm(CompleteForm):
     """The input of the next job instead."""
 
     def __init__(self, *args: Any, target: JobType[Any, Any], **options: Any) -> None:
-        super().__init__(*args, codec=target.input_codec, **options)
         self.target = target
+        super().__init__(*args, codec=target.input_codec, **options)
         label = _("Input of the next step, as JSON")
         self.fields["payload"] = PayloadField(target.input_codec, InvalidInput, label=label)
 
@@ -170,6 +180,16 @@ class TypeForm(forms.Form):
     @property
     def chosen(self) -> str:
         return str(self.cleaned_data["type"]) if self.is_valid() else ""
+
+
+class NextTypeForm(TypeForm):
+    """With which type a chain goes on, or none."""
+
+    def __init__(self, data: Any, names: Iterable[str]) -> None:
+        super().__init__(data, names)
+        self.fields["type"].required = False
+        nothing = ("", _("nothing: the chain ends"))
+        self.fields["type"].choices = [nothing, *self.fields["type"].choices]  # type: ignore[attr-defined]
 
 
 class EnqueueForm(_TimeFields, ActionForm):

@@ -1,6 +1,6 @@
 """Doing a verb to what was chosen, and telling what was done and what was not, and why."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Any
@@ -44,7 +44,7 @@ def carry_out(
     try:
         targets = verb.gather(targets, form, find)
         with transaction.atomic(using=get_settings().DATABASE):
-            ids = verb.do(targets, form)
+            ids = (_do_each if verb.is_one_by_one else _do_all)(verb, targets, form, outcome)
             done = [target for target in targets if target.row.pk in ids]
             audit.log(request, [target.row for target in done], verb.entry(form), verb=verb.name, flag=verb.flag)
     except JobchainsError as error:
@@ -56,7 +56,25 @@ def carry_out(
         outcome.problem = gettext("the database could not do it now, try again")
     else:
         outcome.done = done
-        outcome.refuse(CHANGED_MEANWHILE, (target.row.pk for target in targets if target.row.pk not in ids))
+
+
+def _do_all(verb: Verb, targets: Sequence[Target], form: Any, outcome: Outcome) -> Collection[UUID]:
+    ids = verb.do(targets, form)
+    outcome.refuse(CHANGED_MEANWHILE, (target.row.pk for target in targets if target.row.pk not in ids))
+    return ids
+
+
+def _do_each(verb: Verb, targets: Sequence[Target], form: Any, outcome: Outcome) -> Collection[UUID]:
+    """In the order in which the store locks jobs, so that two such calls do not wait for each other."""
+    done: set[UUID] = set()
+    for target in sorted(targets, key=lambda target: target.job.id):
+        try:
+            done.update(verb.do([target], form))
+        except JobchainsError as error:
+            outcome.refuse(reason_of(error), [target.row.pk])
+        except Refused as error:
+            outcome.refuse(error, [target.row.pk])
+    return done
 
 
 def tell(request: HttpRequest, verb: Verb, outcome: Outcome) -> None:
@@ -70,10 +88,13 @@ def tell(request: HttpRequest, verb: Verb, outcome: Outcome) -> None:
 
 
 def _left(reason: str, ids: Sequence[UUID]) -> str:
-    names = ", ".join(map(str, ids[:MOST_NAMED])) + (", …" if len(ids) > MOST_NAMED else "")
     text = ngettext(
         "%(count)s left as it is: %(reason)s (%(names)s).",
         "%(count)s left as they are: %(reason)s (%(names)s).",
         len(ids),
     )
-    return text % {"count": localize(len(ids)), "reason": reason, "names": names}
+    return text % {"count": localize(len(ids)), "reason": reason, "names": some_of(ids)}
+
+
+def some_of(names: Sequence[object]) -> str:
+    return ", ".join(map(str, names[:MOST_NAMED])) + (", …" if len(names) > MOST_NAMED else "")

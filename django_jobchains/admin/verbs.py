@@ -81,8 +81,10 @@ class Verb:
     meaning: ClassVar[Any] = ""
     form: ClassVar[type[ActionForm]] = ActionForm
     template: ClassVar[str] = "confirm"
-    #: Also for several that were ticked in a list.
-    is_for_many: ClassVar[bool] = True
+    #: Rows of one call.
+    most_at_once: ClassVar[int] = 500
+    #: ``do`` is called for each target by itself, and a refusal is of that one only.
+    is_one_by_one: ClassVar[bool] = False
     is_dangerous: ClassVar[bool] = False
     #: Of the entry in the admin's log.
     flag: ClassVar[int] = CHANGE
@@ -90,6 +92,14 @@ class Verb:
     def refusal(self, job: Job) -> Any:
         """Why it cannot be done to this job; "" when it can."""
         return "" if job.status in self.statuses else _BECAUSE[Status(job.status)]
+
+    def refusal_of(self, request: HttpRequest, target: Target) -> Any:
+        """The same, also with regard to what the answer says of it."""
+        return self.refusal(target.job)
+
+    def refusal_together(self, targets: Sequence[Target]) -> Any:
+        """Why it cannot be done to all of these in one call; "" when it can."""
+        return ""
 
     def is_offered(self, job: Job, times: Times) -> bool:
         """Whether there is a button for it."""

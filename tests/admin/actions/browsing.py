@@ -23,17 +23,17 @@ PERMISSIONS = {
     "cancel": "cancel_job",
     "delete": "delete_chain",
 }
-FOR_MANY = tuple(verb for verb in PERMISSIONS if verb != "complete")
 
 
 def url(name: str, row: Row | None = None, model: str = "chain") -> str:
     return reverse(f"admin:django_jobchains_{model}_{name}", args=[row.pk] if row is not None else [])
 
 
-def answers(verb: str, chain: Chain) -> dict[str, Any]:
-    """What the page of a verb asks for."""
+def answers(verb: str, *shown: Row) -> dict[str, Any]:
+    """What the page of a verb for these rows asks for."""
     if verb == "complete":
-        return {"job": chain.current_job_id, "payload": '{"done": true}'}
+        jobs = [row.current_job_id if isinstance(row, Chain) else row.pk for row in shown]
+        return {"job": jobs, "payload": '{"done": true}'}
     return {"delay_minutes": "90"} if verb == "reschedule" else {}
 
 

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from django_jobchains.admin import audit
 from django_jobchains.models import Chain, QueueState
 from django_jobchains.store import Store
-from tests.admin.actions.browsing import FOR_MANY, PERMISSIONS, act, act_many, answers, said, text_of, url
+from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, said, text_of, url
 from tests.interventions.chains_at import everything, failed, mail, scheduled, ship
 
 SAID = {
@@ -53,10 +53,10 @@ def test_a_change_leaves_an_entry_and_a_record(
     assert record.__dict__["jobchains"] == expected
 
 
-@pytest.mark.parametrize("verb", FOR_MANY)
+@pytest.mark.parametrize("verb", PERMISSIONS)
 def test_of_several_each_that_was_changed_has_an_entry(superuser: Client, store: Store, verb: str) -> None:
     rows = [a_chain_for(verb, store) for _ in range(3)]
-    act_many(superuser, verb, rows, **answers(verb, rows[0]))
+    act_many(superuser, verb, rows, **answers(verb, *rows))
     assert set(LogEntry.objects.values_list("object_id", flat=True)) == {str(row.pk) for row in rows}
 
 

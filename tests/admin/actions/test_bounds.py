@@ -1,7 +1,5 @@
 """How many rows at once, and what of them a page and its messages name."""
 
-from typing import Any
-
 import pytest
 from django.db import connection
 from django.test import Client
@@ -12,7 +10,7 @@ from django_jobchains.admin import acting
 from django_jobchains.ids import new_id
 from django_jobchains.models import Chain
 from django_jobchains.store import Store
-from tests.admin.actions.browsing import FOR_MANY, act_many, answers, ask_many, said, text_of, url
+from tests.admin.actions.browsing import PERMISSIONS, act_many, answers, ask_many, said, text_of, url
 from tests.interventions.chains_at import everything, ship
 from tests.store.jobs import claim, failed_try
 
@@ -25,19 +23,17 @@ def rows_for(verb: str, store: Store, count: int) -> list[Chain]:
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
-@pytest.mark.parametrize("verb", FOR_MANY)
+@pytest.mark.parametrize("verb", [verb for verb in PERMISSIONS if verb != "complete"])
 def test_two_take_as_many_statements_as_two_hundred(superuser: Client, store: Store, verb: str, model: str) -> None:
     if (verb, model) == ("delete", "job"):
         return
     counts = []
     for number in (2, 200):
         rows = rows_for(verb, store, number)
-        with CaptureQueriesContext(
-            connection,
-        ) as asking:
+        with CaptureQueriesContext(connection) as asking:
             assert ask_many(superuser, verb, rows, model).status_code == 200
         with CaptureQueriesContext(connection) as acting_:
-            reply = act_many(superuser, verb, rows, model, **answers(verb, rows[0]))
+            reply = act_many(superuser, verb, rows, model, **answers(verb, *rows))
         assert len(said(reply)) == 1
         counts.append((len(asking), len(acting_)))
     (few_asking, few_acting), (many_asking, many_acting) = counts
@@ -46,25 +42,38 @@ def test_two_take_as_many_statements_as_two_hundred(superuser: Client, store: St
     assert many_acting <= few_acting + 2
 
 
-@pytest.mark.parametrize("verb", FOR_MANY)
+@pytest.mark.parametrize("model", ["chain", "job"])
+def test_each_completion_takes_the_same_statements_and_the_page_those_of_one(
+    superuser: Client, store: Store, model: str
+) -> None:
+    asking, acting_ = [], []
+    for number in (1, 2, 40):
+        rows = [chain.refresh() for chain in rows_for("complete", store, number)]
+        chosen = [row.current_job for row in rows] if model == "job" else rows
+        with CaptureQueriesContext(connection) as queries:
+            assert ask_many(superuser, "complete", chosen, model).status_code == 200
+        asking.append(len(queries))
+        with CaptureQueriesContext(connection) as queries:
+            reply = act_many(superuser, "complete", chosen, model, **answers("complete", *chosen))
+        assert said(reply) == [f"{number} job{'s' if number > 1 else ''} completed."]
+        acting_.append(len(queries))
+    assert asking[2] <= asking[1]
+    of_one = acting_[1] - acting_[0]
+    assert acting_[2] <= acting_[1] + 38 * of_one
+    assert of_one <= 20
+
+
+@pytest.mark.parametrize("verb", PERMISSIONS)
 def test_more_rows_than_allowed_are_refused(
     superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    monkeypatch.setattr(acting, "MOST_AT_ONCE", 2)
+    [kind] = [type(each) for each in acting.VERBS_OF_CHAINS if each.name == verb]
+    monkeypatch.setattr(kind, "most_at_once", 2)
     rows = rows_for(verb, store, 3)
     before = everything()
     reply = ask_many(superuser, verb, rows)
     assert (reply.status_code, said(reply)) == (302, ["Tick 1 to 2 rows. Nothing was changed."])
-    assert act_many(superuser, verb, rows, **answers(verb, rows[0])).status_code == 400
-    assert everything() == before
-
-
-def test_select_across_is_no_way_around_the_limit(superuser: Client, store: Store) -> None:
-    rows = rows_for("cancel", store, 2)
-    before = everything()
-    answer = {"action": "cancel", "index": "0", "select_across": "1", "_selected_action": rows[0].pk}
-    reply: Any = superuser.post(url("changelist"), answer)
-    assert said(reply) == ["Tick 1 to 500 rows. Nothing was changed."]
+    assert act_many(superuser, verb, rows, **answers(verb, *rows)).status_code == 400
     assert everything() == before
 
 
@@ -84,10 +93,3 @@ def test_a_message_names_some_of_those_that_are_left(superuser: Client, store: S
     [message] = said(act_many(superuser, "cancel", gone))
     assert message.startswith("8 left as they are: not there any more (")
     assert sum(str(id_) in message for id_ in gone) == 5
-
-
-@pytest.mark.parametrize("ids", [["x"], ["../1"], ["' OR 1=1"], ["0" * 33]])
-def test_ids_that_are_none_are_a_bad_request(superuser: Client, store: Store, ids: list[str]) -> None:
-    answer = {"action": "cancel", "index": "0", "_selected_action": ids}
-    assert superuser.post(url("changelist"), answer).status_code == 400
-    assert superuser.post(url("cancel_many"), {"_selected_action": ids}).status_code == 400

@@ -21,7 +21,7 @@ def chain(store: Store) -> Chain:
 
 def test_the_output_is_rebuilt_by_the_type_and_the_chain_is_completed(superuser: Client, chain: Chain) -> None:
     reply = act(superuser, "complete", chain, payload='{"reference": "r-1"}')
-    assert said(reply) == ["The job is completed."]
+    assert said(reply) == ["1 job completed."]
     assert reply["Location"] == url("change", chain)
     assert (chain.refresh().status, chain.output) == ("completed", {"reference": "r-1"})
 
@@ -91,27 +91,26 @@ def test_the_chain_continues_with_a_type_it_may_continue_with(superuser: Client,
     assert "Input of the next step" in asked
     assert "the chain goes on with shop.send." in asked
     assert 'value="Complete and continue with shop.send"' in asked
-    answer = {"job": chain.current_job_id, "payload": '{"number": 8, "to": "Bob"}'}
-    reply = superuser.post(page, answer)
-    assert said(reply) == ["The job is completed."]
+    assert '<input type="hidden" name="type" value="shop.send"' in asked
+    reply = act(superuser, "complete", chain, type="shop.send", payload='{"number": 8, "to": "Bob"}')
+    assert said(reply) == ["1 job completed."]
     assert statuses(chain.refresh()) == ["completed", "pending"]
     assert (chain.current_job.type_name, chain.current_job.input) == ("shop.send", {"number": 8, "to": "Bob"})
 
 
 def test_the_input_of_the_next_job_is_checked_by_its_own_type(superuser: Client, chain: Chain) -> None:
-    answer = {"job": chain.current_job_id, "payload": '{"reference": "r-1"}'}
-    reply = superuser.post(url("complete", chain) + "?type=shop.send", answer)
+    reply = act(superuser, "complete", chain, type="shop.send", payload='{"reference": "r-1"}')
     assert "Not a Parcel" in reply.context["form"].errors["payload"][0]
     assert statuses(chain) == ["pending"]
 
 
 def test_other_types_are_neither_offered_nor_taken(superuser: Client, chain: Chain) -> None:
     page = superuser.get(url("complete", chain) + "?type=shop.mail")
-    assert {name for name, _ in page.context["type_form"].fields["type"].choices} == {"shop.ship", "shop.send"}
-    superuser.post(
-        url("complete", chain) + "?type=shop.mail", {"job": chain.current_job_id, "payload": '{"reference": "r"}'}
-    )
-    assert not Job.objects.filter(type_name="shop.mail").exists()
+    assert {name for name, _ in page.context["type_form"].fields["type"].choices} == {"", "shop.ship", "shop.send"}
+    before = everything()
+    reply = act(superuser, "complete", chain, type="shop.mail", payload='{"reference": "r"}')
+    assert reply.context["form"].errors["type"] == ["The chain cannot go on with this type. Choose again how it ends."]
+    assert everything() == before, "What was meant as an input is no output."
 
 
 def test_a_job_of_a_type_that_no_app_declares_takes_any_json_and_says_so(

@@ -9,7 +9,6 @@ from django_jobchains.chains import Chain
 from django_jobchains.ids import new_id
 from django_jobchains.store import Store
 from tests.admin.actions.browsing import (
-    FOR_MANY,
     PERMISSIONS,
     act,
     act_many,
@@ -49,7 +48,7 @@ def test_a_verb_is_done_with_its_permission_and_refused_with_any_other(
 
 
 @allowed_or_not
-@pytest.mark.parametrize("verb", FOR_MANY)
+@pytest.mark.parametrize("verb", PERMISSIONS)
 def test_several_are_done_with_the_permission_and_a_forged_post_is_refused(
     staff: Staff, store: Store, verb: str, is_allowed: bool
 ) -> None:
@@ -59,7 +58,7 @@ def test_several_are_done_with_the_permission_and_a_forged_post_is_refused(
     assert (f'<option value="{verb}">' in shown) is is_allowed, "The list offers what is allowed, and nothing else."
     assert ask_many(client, verb, rows).status_code == (200 if is_allowed else 403)
     assert everything() == before, "The page that asks changes nothing."
-    reply = act_many(client, verb, rows, **answers(verb, rows[0]))
+    reply = act_many(client, verb, rows, **answers(verb, *rows))
     assert reply.status_code == (302 if is_allowed else 403)
     assert (everything() != before) is is_allowed
 
@@ -81,7 +80,7 @@ def test_without_the_permission_nothing_is_learnt_about_which_rows_there_are(
     assert client.get(url(verb, Chain(id=new_id()))).status_code == 403
 
 
-@pytest.mark.parametrize("verb", FOR_MANY)
+@pytest.mark.parametrize("verb", PERMISSIONS)
 def test_the_page_for_several_answers_no_get(superuser: Client, store: Store, verb: str) -> None:
     before = everything()
     assert superuser.get(url(f"{verb}_many")).status_code == 405
@@ -95,7 +94,7 @@ def test_a_post_without_the_csrf_token_changes_nothing(superuser: Client, store:
     strict.cookies = superuser.cookies
     before = everything()
     assert act(strict, verb, chain).status_code == 403
-    if verb in FOR_MANY:
+    if verb in PERMISSIONS:
         assert ask_many(strict, verb, [chain]).status_code == 403
         assert act_many(strict, verb, [chain], **answers(verb, chain)).status_code == 403
     assert everything() == before

@@ -14,7 +14,7 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain
 from django_jobchains.ids import new_id
 from django_jobchains.store import Store
-from tests.admin.actions.browsing import FOR_MANY, PERMISSIONS, act, act_many, answers, said, url
+from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, said, url
 from tests.interventions.chains_at import attempt, everything, failed, go_on, scheduled, ship
 from tests.store.jobs import finished
 
@@ -45,6 +45,8 @@ def test_what_changes_after_the_rows_were_read_is_told(
     assert message in (
         "Nothing was changed: completed already.",
         "Nothing was changed: not there any more.",
+        f"1 left as it is: completed already ({chain.id}).",
+        f"1 left as it is: not there any more ({chain.id}).",
         f"1 left as it is: changed meanwhile ({chain.id}).",
     )
     assert not LogEntry.objects.exists(), "What was not done is not in the log."
@@ -65,7 +67,7 @@ def test_what_is_all_or_nothing_is_nothing_after_a_race(superuser: Client, store
         chains.delete(rows[1])
 
     with just_before(verb, meanwhile):
-        reply = act_many(superuser, verb, rows, **answers(verb, rows[0]))
+        reply = act_many(superuser, verb, rows, **answers(verb, *rows))
     assert said(reply) == ["Nothing was changed: not there any more."]
     assert {chain.id for chain in Chain.objects.filter(pk__in=[rows[0].id, rows[2].id])} == {rows[0].id, rows[2].id}
     assert rows[0].refresh().current_job.run_at == rows[0].current_job.run_at
@@ -77,7 +79,7 @@ def test_a_chain_that_has_gone_on_is_not_completed_at_another_step(superuser: Cl
     go_on(chain, delay=3600)
     before = everything()
     reply = superuser.post(url("complete", chain), answer)
-    assert said(reply) == ["Nothing was changed: the chain has gone on to another job."]
+    assert said(reply) == [f"1 left as it is: the chain has gone on to another job ({chain.id})."]
     assert everything() == before
 
 
@@ -91,7 +93,7 @@ def test_a_database_error_is_told_and_logged(superuser: Client, store: Store, ca
     assert "deadlock detected" in caplog.text
 
 
-@pytest.mark.parametrize("verb", FOR_MANY)
+@pytest.mark.parametrize("verb", PERMISSIONS)
 def test_rows_that_are_gone_are_told_and_the_others_done(superuser: Client, store: Store, verb: str) -> None:
     chain, gone = failed(store) if verb == "retry" else scheduled(store).refresh(), new_id()
     before = everything()

@@ -14,7 +14,7 @@ from django_jobchains.admin import ChainAdmin, JobAdmin
 from django_jobchains.admin.base import ReadOnlyAdmin
 from django_jobchains.models import Chain, Job
 from django_jobchains.store import Store
-from tests.admin.actions.browsing import FOR_MANY, PERMISSIONS, act, act_many, answers, ask_many, said, url
+from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, ask_many, said, url
 from tests.admin.actions.conftest import Parcel, pack
 from tests.interventions.chains_at import everything, failed, mail, scheduled, ship
 
@@ -65,7 +65,7 @@ def test_a_row_that_is_not_shown_is_as_if_it_were_not_there(superuser: Client, s
     before = everything()
     assert superuser.get(url(verb, chain)).status_code == 404
     assert act(superuser, verb, chain).status_code == 404
-    if verb in FOR_MANY:
+    if verb in PERMISSIONS:
         assert ask_many(superuser, verb, [chain]).status_code == 302
         reply = act_many(superuser, verb, [chain], **answers(verb, chain))
         assert said(reply)[-1] == f"1 left as it is: not there any more ({chain.id})."
@@ -78,13 +78,13 @@ def test_a_row_that_the_user_may_not_touch_is_refused(superuser: Client, store: 
     before = everything()
     assert superuser.get(url(verb, chain)).status_code == 403
     assert act(superuser, verb, chain).status_code == 403
-    if verb in FOR_MANY:
+    if verb in PERMISSIONS:
         reply = act_many(superuser, verb, [chain], **answers(verb, chain))
         assert said(reply) == [f"1 left as it is: not allowed ({chain.id})."]
     assert everything() == before
 
 
-@pytest.mark.parametrize("verb", [verb for verb in FOR_MANY if verb != "delete"])
+@pytest.mark.parametrize("verb", [verb for verb in PERMISSIONS if verb != "delete"])
 def test_jobs_are_as_their_chains(superuser: Client, store: Store, verb: str) -> None:
     chain = hidden_for(verb, store)
     before = everything()
