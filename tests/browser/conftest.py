@@ -62,7 +62,7 @@ def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 @pytest.fixture(scope="session")
 def shop(open_shop: Callable[[str], Shop]) -> Shop:
-    """The shop in which people do things: a worker is there while a test asks for it."""
+    """The shop in which people do things: a worker is there while tests ask for it."""
     return open_shop("flows")
 
 
@@ -79,7 +79,7 @@ def ids(busy: Shop) -> dict[str, str]:
     return known
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def worker(shop: Shop) -> Iterator[None]:
     with shop.worker():
         yield
