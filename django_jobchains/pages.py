@@ -15,8 +15,12 @@ from django.db import connections
 from django.db.models import Model, Q, QuerySet
 
 from django_jobchains.exceptions import InvalidCursor
+from django_jobchains.statuses import Status
 
 MOST_ON_A_PAGE = 1_000
+
+#: What makes way for other alternatives: beside it an index serves each type.
+_FAILED = ("status", (Status.FAILED,))
 
 Orders = tuple[tuple[str, ...], ...]
 ModelT = TypeVar("ModelT", bound=Model)
@@ -84,7 +88,8 @@ class PagedQuerySet(QuerySet[ModelT]):
 
     def _any_of(self, name: str, values: tuple[str, ...]) -> Self:
         found = self.filter(**{f"{name}__in": values})
-        found._alternatives = self._alternatives or (name, tuple(dict.fromkeys(values)))
+        if self._alternatives in (None, _FAILED):
+            found._alternatives = name, tuple(dict.fromkeys(values))
         return found
 
     def _clone(self) -> Self:

@@ -6,11 +6,15 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from benchmarks.admin.sizes import DAYS, HUB, JOIN, LOOP, STUBBORN, TALKATIVE
 from django_jobchains.ids import first_id_at
 from django_jobchains.models import Chain, Job
+
+#: Rows that the actions of one measurement may take.
+FOR_ACTIONS = 10_000
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,10 @@ class Places:
     talkative: Chain
     failed: Chain
     dependent: Chain
+    #: For actions, each of which takes some of them: the newest failed and pending jobs, and old completed chains.
+    failed_jobs: Sequence[UUID]
+    pending_jobs: Sequence[UUID]
+    completed_chains: Sequence[UUID]
     key: str
     #: Of the first page's end, and of a page far behind it, in the list of all chains, and of all jobs.
     chain_cursor: str
@@ -47,16 +55,17 @@ class Places:
             talkative=_first(TALKATIVE),
             failed=failed[0],
             dependent=Chain.objects.with_status("blocked").order_by("id").page(limit=1).items[0],
+            failed_jobs=_ids(Job.objects.filter(status="failed").order_by("-chain_id", "-chain_index")),
+            pending_jobs=_ids(Job.objects.filter(status="pending").order_by("-chain_id", "-chain_index")),
+            completed_chains=_ids(Chain.objects.filter(status="completed").order_by("id")),
             key=str(keyed.values_list("deduplication_key", flat=True)[0]),
             chain_cursor=_cursor(Chain, "id"),
             job_cursor=_cursor(Job, "chain_id"),
         )
 
 
-def of_failed_jobs(count: int, passed: int = 0) -> Sequence[UUID]:
-    """Last jobs of the newest failed chains behind so many others."""
-    newest = Job.objects.filter(status="failed").order_by("-chain_id", "-chain_index")
-    return list(newest.values_list("id", flat=True)[passed : passed + count])
+def _ids(rows: QuerySet[Any]) -> Sequence[UUID]:
+    return list(rows.values_list("pk", flat=True)[:FOR_ACTIONS])
 
 
 def _first(type_name: str, *statuses: str) -> Chain:

@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 
 from benchmarks.admin.filling import USER
 from benchmarks.admin.places import Places
-from benchmarks.machine import load
+from benchmarks.machine import cpu_seconds, load
 
 #: What the issue of the admin promises, p95 of every page.
 MOST_MILLISECONDS = 300.0
@@ -35,36 +35,42 @@ class Visit:
 
 @dataclass
 class Visited:
-    """``first``: the first request, which also tells the statements. ``failure``: why there are no figures."""
+    """``first``: the first request, which also tells the statements. ``cpu``: milliseconds of CPU time of each request,
+    Python's and the database's together; none where that is not known. ``failure``: why there are no figures."""
 
     group: str
     name: str
     statements: int = 0
-    in_database: float = 0.0
     first: float = 0.0
     milliseconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
     load: float = 0.0
     failure: str = ""
 
     @property
     def p50(self) -> float:
-        return self._quantile(50)
+        return _quantile(self.milliseconds, 50)
 
     @property
     def p95(self) -> float:
-        return self._quantile(95)
+        return _quantile(self.milliseconds, 95)
+
+    @property
+    def cpu_p95(self) -> float:
+        return _quantile(self.cpu, 95)
 
     @property
     def is_fast(self) -> bool:
         return not self.failure and self.p95 < MOST_MILLISECONDS
 
-    def _quantile(self, percent: int) -> float:
-        if len(self.milliseconds) < 2:
-            return max(self.milliseconds, default=self.first)
-        return quantiles(self.milliseconds, n=100, method="inclusive")[percent - 1]
-
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _quantile(values: list[float], percent: int) -> float:
+    if len(values) < 2:
+        return max(values, default=0.0)
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def operator() -> Client:
@@ -90,9 +96,24 @@ def _measure(visit: Visit, client: Client, places: Places, times: int, result: V
     with CaptureQueriesContext(connection) as statements:
         result.first = _milliseconds(visit, client, places)
     result.statements = len(statements)
-    result.in_database = sum(float(statement["time"]) for statement in statements) * 1_000
+    database = _database_process()
     for _ in range(times):
+        before = _cpu_seconds(database)
         result.milliseconds.append(_milliseconds(visit, client, places))
+        if before is not None:
+            result.cpu.append(((_cpu_seconds(database) or 0.0) - before) * 1_000)
+
+
+def _database_process() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (process,) = cursor.fetchone()
+    return int(process)
+
+
+def _cpu_seconds(database: int) -> float | None:
+    of_database = cpu_seconds(database)
+    return None if of_database is None else of_database + time.process_time()
 
 
 def _milliseconds(visit: Visit, client: Client, places: Places) -> float:

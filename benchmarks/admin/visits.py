@@ -1,9 +1,13 @@
 """Every page, with each filter, combination, form of search and a page far behind the first."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.http import HttpResponseBase
 from django.test import Client
 from django.urls import reverse
@@ -18,6 +22,11 @@ APP = "django_jobchains"
 #: A type that never fails, one that often does, one of later steps, one that does not exist.
 RELIABLE, FAILING, LATER, ABSENT = "shop.type_10", "mail.type_01", "shop.step_5", "shop.absent"
 
+#: The column by which a list is turned round.
+AGE_COLUMN = {"chain": 4, "job": 6}
+#: Rows of an action of several: as many as a list shows on two pages.
+MANY = 100
+
 Query = Callable[[Places], dict[str, object]]
 
 
@@ -29,12 +38,16 @@ def all_visits() -> Iterator[Visit]:
     for title, chain in JOBS.items():
         yield _page("Page of a job", title, _change_url("job", chain))
     yield _page("Dashboard", "the page", lambda places: reverse("admin:app_list", args=[APP]))
+    yield _page("Dashboard", "what refreshes itself", lambda places: reverse(f"admin:{APP}_dashboard"))
+    yield from _questions()
+    yield from _actions()
 
 
 def _lists(name: str) -> Iterator[Visit]:
     group = f"List of {name}s"
     for title, query in QUERIES.items():
         yield _page(group, title, _list_url(name, query, is_deep=False))
+    yield _page(group, "all, the oldest first", _list_url(name, _fixed(o=AGE_COLUMN[name]), is_deep=False))
     for title, query in PAGED.items():
         yield _page(group, f"{title}, far behind the first page", _list_url(name, query, is_deep=True))
 
@@ -63,7 +76,7 @@ PAGED: dict[str, Query] = {
     "a type of one chain, completed": _fixed(type=HUB, status="completed"),
     "15 types that begin so": _fixed(q="shop."),
     "15 types that begin so, failed": _fixed(q="shop.", status="failed"),
-    "types that begin so, the first 50": _fixed(q="s"),
+    "more types that begin so than are looked at": _fixed(q="s"),
     "blocked by a chain with thousands of dependents": lambda places: {"blocked_by": places.hub.pk},
     "blocked by it, failed": lambda places: {"blocked_by": places.hub.pk, "status": "failed"},
 }
@@ -90,14 +103,67 @@ CHAINS: dict[str, Callable[[Places], Chain]] = {
     "thousands of failed attempts": lambda places: places.stubborn,
     "thousands of log lines": lambda places: places.talkative,
 }
+FAILED, PENDING, COMPLETED = attrgetter("failed_jobs"), attrgetter("pending_jobs"), attrgetter("completed_chains")
 #: Their last jobs.
 JOBS = {f"last of a chain of {title}" if "step" in title else title: chain for title, chain in CHAINS.items()}
 
 
-def _change_url(name: str, chain: Callable[[Places], Chain]) -> Callable[[Places], str]:
+class Taken:
+    """Rows for an action: ``count`` of some, and at each call the next ones. ``since``: the share of them before."""
+
+    def __init__(self, rows: Callable[[Places], Sequence[UUID]], count: int, since: float = 0.0) -> None:
+        self._rows, self._count, self._since, self._calls = rows, count, since, 0
+
+    def __call__(self, places: Places) -> list[UUID]:
+        rows = self._rows(places)
+        begin = int(len(rows) * self._since) + self._calls * self._count
+        self._calls += 1
+        return list(rows[begin : begin + self._count])
+
+
+def _questions() -> Iterator[Visit]:
+    """Pages that ask before anything is done."""
+    group = "Pages that ask"
+    asked = {"retry": "failed", "cancel": "thousands of steps", "complete": "thousands of dependents"}
+    for verb, title in asked.items():
+        yield _page(group, f"{verb} a chain: {title}", _change_url("chain", CHAINS[title], verb))
+    for title in ("one step", "thousands of steps", "thousands of dependents", "hundreds of blockers, waiting"):
+        yield _page(group, f"delete a chain: {title}", _change_url("chain", CHAINS[title], "delete"))
+    yield _page(group, "enqueue a chain", lambda places: reverse(f"admin:{APP}_chain_enqueue"))
+    for verb, name, rows in (("retry", "job", FAILED), ("cancel", "job", PENDING), ("delete", "chain", COMPLETED)):
+        answer = {"action": verb, "index": "0", "select_across": "0"}
+        yield _form(group, f"{verb} {MANY} {name}s", f"{name}_changelist", Taken(rows, MANY), 200, answer)
+
+
+def _actions() -> Iterator[Visit]:
+    """Each with its redirect, which is not followed."""
+    group = "Actions"
+    for verb, name, rows, since in (
+        ("retry", "job", FAILED, 0.0),
+        ("cancel", "job", PENDING, 0.0),
+        ("run_now", "job", PENDING, 0.25),
+        ("delete", "chain", COMPLETED, 0.0),
+    ):
+        yield _form(group, f"{verb} one {name}", f"{name}_{verb}_many", Taken(rows, 1, since + 0.6), 302)
+        yield _form(group, f"{verb} {MANY} {name}s", f"{name}_{verb}_many", Taken(rows, MANY, since), 302)
+
+
+def _form(
+    group: str, title: str, url: str, rows: Taken, status: int, answer: Mapping[str, str] = MappingProxyType({})
+) -> Visit:
+    """What ticked rows send."""
+
+    def request(client: Client, places: Places) -> HttpResponseBase:
+        response: Any = client.post(reverse(f"admin:{APP}_{url}"), {**answer, ACTION_CHECKBOX_NAME: rows(places)})
+        return response  # type: ignore[no-any-return]
+
+    return Visit(group, title, request, status)
+
+
+def _change_url(name: str, chain: Callable[[Places], Chain], page: str = "change") -> Callable[[Places], str]:
     def url(places: Places) -> str:
         found = chain(places)
-        return reverse(f"admin:{APP}_{name}_change", args=[found.pk if name == "chain" else found.current_job_id])
+        return reverse(f"admin:{APP}_{name}_{page}", args=[found.pk if name == "chain" else found.current_job_id])
 
     return url
 

@@ -170,7 +170,7 @@ class JobDetail(_Detail):
         attempts = reads.last_attempts(found.id, _whole(request, "attempts", 1))
         lines = reads.last_lines(found.id, reads.LINES, _line_place(request))
         blockers = reads.blockers(found.id, _whole(request, "blockers", 0), self.visible_chains(request))
-        step = Step(found, list(attempts.rows), list(blockers.rows))
+        step = Step(found, attempts=list(attempts.rows), blockers=list(blockers.rows))
         count_blockers({found.id: step}, get_settings().DATABASE)
         view = showing.step(step, count, reads.progress([found.id]).get(found.id))
         return {

@@ -84,10 +84,6 @@ class KeysetChangeList(ChangeList):
         asked = super().get_ordering(request, queryset)[:1]
         return list(oldest if asked == [oldest[0]] else newest)
 
-    def get_filters_params(self, params: Any = None) -> dict[str, Any]:
-        given = super().get_filters_params(params)
-        return {name: given[name] for name in self._filter_names if name in given}
-
     def _forget_unknown_parameters(self) -> None:
         """Links and forms of the page carry on what is known; the cursor of this page leads nowhere else."""
         known = (*self._filter_names, SEARCH_VAR, ORDER_VAR, IS_POPUP_VAR, TO_FIELD_VAR)

@@ -34,6 +34,8 @@ class AttemptView:
 @dataclass(frozen=True)
 class LineView:
     key: str
+    #: How many lines before it were left out.
+    left_out: str
     said: Moment | None
     level: str
     level_name: str
@@ -121,7 +123,7 @@ class Showing:
             earlier_attempts=_earlier(job, step.attempts),
             input=self.stored(job, "input"),
             output=self.stored(job, "output"),
-            progress=self.progress(progress),
+            progress=self.progress(progress, job),
             bar=spread.bar(step) if spread else (),
             blockers=[self.link(tree.chain, is_repeated=tree.is_repeated) for tree in step.blockers],
             blocker_summary=_blocker_summary(step),
@@ -196,21 +198,28 @@ class Showing:
         return self.payloads.text(text)
 
     def lines(self, lines: Iterable[LogLine]) -> list[LineView]:
-        return [
-            LineView(
-                key=f"line-{line.job_id}-{line.lease_number}-{line.position}",
-                said=self.moments.shown(line.said_at),
-                level=LogLine.Level(line.level).name.lower() if line.level in LogLine.Level.values else "info",
-                level_name=str(line.get_level_display()),
-                attempt=line.attempt,
-                text=self.payloads.text(line.text, 10_000),
-                fields=PayloadView() if line.fields is None else self.payloads.json(line.fields, 10_000),
-            )
-            for line in lines
-        ]
+        views: list[LineView] = []
+        before: LogLine | None = None
+        for line in lines:
+            views.append(self._line(line, _left_out_between(before, line)))
+            before = line
+        return views
 
-    def progress(self, progress: JobProgress | None) -> ProgressView | None:
-        if progress is None:
+    def _line(self, line: LogLine, left_out: int) -> LineView:
+        return LineView(
+            key=f"line-{line.job_id}-{line.lease_number}-{line.position}",
+            left_out=ngettext("%s line left out", "%s lines left out", left_out) % number(left_out) if left_out else "",
+            said=self.moments.shown(line.said_at),
+            level=LogLine.Level(line.level).name.lower() if line.level in LogLine.Level.values else "info",
+            level_name=str(line.get_level_display()),
+            attempt=line.attempt,
+            text=self.payloads.text(line.text, 10_000),
+            fields=PayloadView() if line.fields is None else self.payloads.json(line.fields, 10_000),
+        )
+
+    def progress(self, progress: JobProgress | None, job: Job) -> ProgressView | None:
+        """Of its last attempt; what an earlier one said is over."""
+        if progress is None or progress.lease_number != job.lease_number:
             return None
         percent = round(100 * min(1.0, max(0.0, progress.fraction)))
         return ProgressView(percent, self.payloads.line(progress.text), self.moments.shown(progress.said_at))
@@ -244,6 +253,13 @@ class Spread:
 
     def _place(self, seconds: float) -> int:
         return round(1000 * min(1.0, max(0.0, seconds / self._seconds))) if self._seconds > 0 else 0
+
+
+def _left_out_between(before: LogLine | None, line: LogLine) -> int:
+    """Within an attempt positions follow one another, but where lines were left out."""
+    if before is None or before.lease_number != line.lease_number:
+        return 0
+    return line.position - before.position - 1
 
 
 def _end(job: Job) -> datetime:

@@ -1,8 +1,11 @@
 """Events as records of the logger ``django_jobchains``."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from logging import DEBUG, ERROR, INFO, WARNING, getLogger
+from typing import Any
 
+from django_jobchains.redaction import redacted_text
 from django_jobchains.telemetry.events import (
     AttemptEnded,
     AttemptStuck,
@@ -26,7 +29,8 @@ _LEVELS = {"completed": DEBUG, "cancelled": INFO, "handed_back": INFO, "failed":
 def log(event: Event) -> None:
     level = _level(event)
     if logger.isEnabledFor(level):
-        logger.log(level, _text(event), extra={"event": type(event).__name__, "jobchains": asdict(event)})
+        facts = {name: _redacted(value) for name, value in asdict(event).items()}
+        logger.log(level, _text(event, facts), extra={"event": type(event).__name__, "jobchains": facts})
 
 
 def _level(event: Event) -> int:
@@ -41,10 +45,15 @@ def _level(event: Event) -> int:
     return WARNING if isinstance(event, JobReaped | LeaseLost) else INFO
 
 
-def _text(event: Event) -> str:
-    facts = {name: value for name, value in asdict(event).items() if value not in ("", None)}
+def _redacted(value: Any) -> Any:
+    """Errors and stacks quote what jobs were given."""
+    return redacted_text(value) if isinstance(value, str) else value
+
+
+def _text(event: Event, facts: Mapping[str, Any]) -> str:
     words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__)
-    return f"{words.strip()}: " + ", ".join(f"{name}={_one_line(value)}" for name, value in facts.items())
+    said = {name: value for name, value in facts.items() if value not in ("", None)}
+    return f"{words.strip()}: " + ", ".join(f"{name}={_one_line(value)}" for name, value in said.items())
 
 
 def _one_line(value: object) -> str:

@@ -44,10 +44,7 @@ FAILURE = pytest.StashKey[bool]()
 def browser() -> Iterator[Browser]:
     # Chromium refuses its sandbox to root.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with (
-        sync_playwright() as playwright,
-        playwright.chromium.launch(executable_path=chromium(), args=arguments) as browser,
-    ):
+    with sync_playwright() as driver, driver.chromium.launch(executable_path=chromium(), args=arguments) as browser:
         yield browser
 
 

@@ -31,7 +31,7 @@ def test_an_expensive_order_is_approved(shop: Shop, visit: Visit, scripts: bool)
     page.get_by_role("button", name="Complete and continue with shop.charge").click()
     expect(page.locator(".errorlist")).to_contain_text("This is no JSON")
     form.fill(json.dumps({"order_id": order.number}))
-    admin.confirm("Complete and continue with shop.charge", "1 job completed.")
+    admin.confirm("Complete and continue with shop.charge", "The job is completed.")
     customer.comes_to(order, "Points credited")
 
 

@@ -11,7 +11,7 @@ from tests.browser.conftest import Visit
 from tests.browser.shop import Shop
 from tests.browser.vectors import VECTORS
 
-#: What would be there if a text had become markup. Our scripts have a source, and no element has a handler of its own.
+#: What would be there if a text had become markup. Scripts of ours have a source, and no element a handler of its own.
 HARM = """
 () => {
     const harm = window.harmed ? ["a script ran"] : [];

@@ -13,6 +13,7 @@ from tests.browser.test_accessibility import PAGES, PHONE
 
 FOLDER = Path(os.environ.get("JOBCHAINS_PICTURES", ".cache/browser"))
 DESKTOP = {"width": 1200, "height": 900}
+TALL = {"width": 1200, "height": 1400}
 MOST_BYTES = 150_000
 
 
@@ -27,8 +28,8 @@ class Picture:
 
 
 PICTURES = (
-    Picture("dashboard", "dashboard", {"viewport": DESKTOP}),
-    Picture("dashboard-dark", "dashboard", {"viewport": DESKTOP, "color_scheme": "dark"}),
+    Picture("dashboard", "dashboard", {"viewport": TALL}),
+    Picture("dashboard-dark", "dashboard", {"viewport": TALL, "color_scheme": "dark"}),
     Picture("dashboard-phone", "dashboard", {"viewport": PHONE}),
     Picture("list", "chains", {"viewport": DESKTOP}),
     Picture("chain", "failed chain", {"viewport": DESKTOP}),
@@ -42,6 +43,7 @@ PICTURES = (
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
 def test_pictures(busy: Shop, ids: dict[str, str], visit: Visit, picture: Picture) -> None:
     page = visit(busy, "root", **picture.options)
+    page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
     page.goto(PAGES[picture.page](ids))
     shown = page.locator(picture.part).first if picture.part else page
     FOLDER.mkdir(parents=True, exist_ok=True)

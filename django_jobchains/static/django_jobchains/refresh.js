@@ -129,15 +129,15 @@
       this.element = element;
       this.scroll = [window.scrollX, window.scrollY];
       this.focus = element.contains(document.activeElement) ? keyOf(document.activeElement) : null;
-      this.open = new Set(keyed(element).filter((part) => part.open).map(keyOf));
+      this.open = new Map(keyed(element).filter(isFolding).map((part) => [keyOf(part), part.open]));
       this.left = new Map(keyed(element).filter((part) => part.scrollLeft).map((part) => [keyOf(part), part.scrollLeft]));
     }
 
     restore() {
       for (const part of keyed(this.element)) {
         const key = keyOf(part);
-        if (part.tagName === "DETAILS") {
-          part.open = this.open.has(key);
+        if (isFolding(part) && this.open.has(key)) {
+          part.open = this.open.get(key);
         }
         if (this.left.has(key)) {
           part.scrollLeft = this.left.get(key);
@@ -148,6 +148,10 @@
       }
       window.scrollTo(...this.scroll);
     }
+  }
+
+  function isFolding(part) {
+    return part.tagName === "DETAILS";
   }
 
   function keyed(element) {

@@ -51,6 +51,22 @@ def test_all_log_lines_are_reached_the_last_ones_first(look: Look) -> None:
     assert seen == list(range(270))
 
 
+def test_lines_that_were_left_out_are_counted(look: Look) -> None:
+    job = rows.chain(1, "running")[0]
+    said = [rows.line(job, 0), rows.line(job, 1), rows.line(job, 500), rows.line(job, 0, lease_number=2)]
+    type(said[0]).objects.bulk_create(said)
+    assert re.findall(r"(\d+) lines? left out", look(job, "job")) == ["498"]
+
+
+def test_progress_of_an_earlier_attempt_is_over(look: Look) -> None:
+    job = rows.chain(1, "running")[0]
+    rows.progress(job)
+    assert "page 4 of 10" in look(job, "job")
+    Job.objects.filter(pk=job.pk).update(lease_number=2)
+    assert "page 4 of 10" not in look(job, "job")
+    assert "page 4 of 10" not in look(job)
+
+
 @pytest.mark.parametrize("wrong", ["x", "1", ".", "-1.2", "9" * 30 + ".1", "1.\x00", "1.2.3"])
 def test_a_place_that_there_is_not_is_as_if_it_were_not_asked_for(look: Look, wrong: str) -> None:
     job = rows.chain(1, "running")[0]

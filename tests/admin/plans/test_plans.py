@@ -6,16 +6,19 @@ The pages are those that ``benchmarks.admin`` measures at ten million jobs.
 import pytest
 from django.test import Client
 
+from benchmarks.admin.jobs import RARE_FAILURES
 from benchmarks.admin.places import Places
+from benchmarks.admin.sizes import COMMON
 from benchmarks.admin.visiting import Visit
-from benchmarks.admin.visits import all_visits
-from django_jobchains.models import Job
+from benchmarks.admin.visits import RELIABLE, all_visits
+from django_jobchains.models import Chain, Job
+from django_jobchains.store import get_store
 from tests.admin.plans.conftest import JOBS
 from tests.admin.plans.reading import reading_of
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db]
 
-#: Of a table, by one node of a plan.
+#: Of a table, by one node of a plan. Lists count up to 10,000 rows.
 MOST_ROWS = 12_000
 MOST_SORTED = 2_500
 VISITS = list(all_visits())
@@ -33,3 +36,31 @@ def test_a_page_reads_little_more_than_it_shows(visit: Visit, browser: Client, p
     assert not reading.scans, reading.plan
     assert reading.rows < MOST_ROWS, reading.plan
     assert reading.sorted_rows < MOST_SORTED, reading.plan
+
+
+@pytest.mark.parametrize("model", [Chain, Job])
+@pytest.mark.parametrize("type_name", [COMMON, RELIABLE])
+def test_what_failed_of_a_common_type_is_found_among_nothing_else(
+    places: Places, model: type[Chain] | type[Job], type_name: str
+) -> None:
+    failed = model.objects.of_type(type_name).with_status("failed")
+    found = reading_of(lambda: list(failed.page()))
+    assert found.rows <= RARE_FAILURES, found.plan
+    assert "jobchains_failed" in found.plan
+
+
+@pytest.mark.parametrize("model", [Chain, Job])
+def test_what_failed_of_several_types_is_a_page_of_each(places: Places, model: type[Chain] | type[Job]) -> None:
+    types = [f"shop.type_{number}" for number in range(10, 100, 10)]
+    for rows in (
+        model.objects.of_type(*types).with_status("failed"),
+        model.objects.with_status("failed").of_type(*types),
+    ):
+        found = reading_of(rows.page)
+        assert found.rows == 0, found.plan
+
+
+def test_pending_jobs_are_counted_by_their_index_alone(places: Places) -> None:
+    found = reading_of(lambda: get_store().pending_groups(10_000))
+    assert "Index Only Scan django_jobchains_job job jobchains_claimable" in found.plan
+    assert "Index Scan django_jobchains_job" not in found.plan

@@ -81,8 +81,9 @@ def order(minutes: float) -> list[Job]:
 
 def failed(minutes: float) -> Job:
     key = {"deduplication_key": f"order {next(numbers)}", "context": {"actor": "ada", "tenant": "tin-kettle"}}
-    end = {"status": "failed", "attempt": 3, "lease_number": 3, "finished_at": ago(minutes), "last_error": ERROR}
-    return job("shop.charge", minutes + 1, **key, **end, last_attempt_at=ago(minutes))
+    end = {"status": "failed", "attempt": 3, "lease_number": 3, "last_error": ERROR}
+    times = {"last_attempt_at": ago(minutes - 27 / 60), "finished_at": ago(minutes - 28.2 / 60)}
+    return job("shop.charge", minutes, **key, **end, **times)
 
 
 def attempts_of(of: Job) -> Iterator[FailedAttempt]:
@@ -141,15 +142,34 @@ def workers() -> Iterator[WorkerPresence]:
         yield WorkerPresence(**name, **worker, **times)
 
 
+def an_approval(minutes: float) -> list[Job]:
+    return [job("shop.approval", minutes)]
+
+
+def a_letter(minutes: float) -> list[Job]:
+    return [job("shop.send_letter", minutes, queue="letters")]
+
+
+def a_failure(minutes: float) -> list[Job]:
+    return [failed(minutes)]
+
+
+def in_their_order() -> list[list[Job]]:
+    """Chains as they came, the oldest first: ids are in the order of time."""
+    plan = [(minutes, order) for minutes in range(1, 60)]
+    plan += [(minutes + 0.4, a_letter) for minutes in range(3, 40, 3)]
+    plan += [(minutes + 0.6, a_failure) for minutes in (2, 4, 5, 11, 17)]
+    plan += [(0.5, an_approval), (8.5, an_approval)]
+    return [make(minutes) for minutes, make in sorted(plan, key=lambda step: -step[0])]
+
+
 with transaction.atomic():
-    orders = [order(minutes) for minutes in range(2, 60)]
-    charges = [failed(minutes) for minutes in range(1, 6)]
+    scheduled = job("shop.report_sales", 70, run_at=NOW + timedelta(hours=6), queue="reports")
+    chains = in_their_order()
     imported, part = an_import()
-    waiting = [job("shop.send_letter", minutes, queue="letters") for minutes in range(3, 40)]
-    later = [job("shop.report_sales", 5, run_at=NOW + timedelta(hours=6), queue="reports")]
-    all_jobs = [step for chain in orders for step in chain] + charges + imported + waiting + later
-    Job.objects.bulk_create(all_jobs)
-    FailedAttempt.objects.bulk_create(attempt for charge in charges for attempt in attempts_of(charge))
+    Job.objects.bulk_create([scheduled, *(step for chain in chains for step in chain), *imported])
+    failures = [chain[0] for chain in chains if chain[0].status == "failed"]
+    FailedAttempt.objects.bulk_create(attempt for of in failures for attempt in attempts_of(of))
     for note in notes_of(part):
         note.save(force_insert=True)
     for position, blocker in enumerate(imported[1:-1]):
@@ -158,5 +178,6 @@ with transaction.atomic():
     AttemptCount.objects.bulk_create(attempt_counts())
     WorkerPresence.objects.bulk_create(workers())
     queues.pause("letters")
-shown = {"failed": charges[0], "import": imported[0], "part": part, "order": orders[0][0], "scheduled": later[0]}
+shown = {"failed": failures[-1], "import": imported[0], "part": part, "order": chains[0][0], "scheduled": scheduled}
+shown["approval"] = next(chain[0] for chain in chains if chain[0].type_name == "shop.approval")
 answer({name: str(job.id) for name, job in shown.items()})

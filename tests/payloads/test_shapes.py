@@ -1,0 +1,28 @@
+"""What a codec takes, said to people."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import PlainValidator
+
+from django_jobchains.payloads import Codec
+
+
+@dataclass(frozen=True)
+class Order:
+    number: int
+
+
+def test_a_type_has_a_json_schema() -> None:
+    schema = Codec(Order).json_schema()
+    assert schema is not None
+    assert schema["properties"]["number"]["type"] == "integer"
+
+
+def test_any_json_has_none() -> None:
+    assert Codec().json_schema() is None
+
+
+def test_nor_has_what_only_python_can_check() -> None:
+    assert Codec(Annotated[Any, PlainValidator(str)]).json_schema() in (None, {})
+    assert Codec(Annotated[type, "a class"]).json_schema() is None
