@@ -208,7 +208,7 @@ class Showing:
     def _line(self, line: LogLine, left_out: int) -> LineView:
         return LineView(
             key=f"line-{line.job_id}-{line.lease_number}-{line.position}",
-            left_out=ngettext("%s line left out", "%s lines left out", left_out) % number(left_out) if left_out else "",
+            left_out=_left_out(left_out),
             said=self.moments.shown(line.said_at),
             level=LogLine.Level(line.level).name.lower() if line.level in LogLine.Level.values else "info",
             level_name=str(line.get_level_display()),
@@ -253,6 +253,11 @@ class Spread:
 
     def _place(self, seconds: float) -> int:
         return round(1000 * min(1.0, max(0.0, seconds / self._seconds))) if self._seconds > 0 else 0
+
+
+def _left_out(count: int) -> str:
+    text = ngettext("%(count)s line left out", "%(count)s lines left out", count)
+    return _counted(text, count) if count else ""
 
 
 def _left_out_between(before: LogLine | None, line: LogLine) -> int:
