@@ -5,6 +5,7 @@ import gettext
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from django.utils.translation.template import templatize
@@ -47,6 +48,7 @@ def placeholders(text: str) -> set[str]:
 # The sources
 
 
+@cache
 def asked_for() -> dict[Message, str]:
     """Every message, and a file that has it."""
     found: dict[Message, str] = {}
