@@ -32,6 +32,10 @@ class Message:
     plural: str = ""
     context: str = ""
 
+    @property
+    def forms(self) -> tuple[str, ...]:
+        return (self.text, self.plural) if self.plural else (self.text,)
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -60,6 +64,8 @@ def asked_for() -> dict[Message, str]:
 
 
 def of_code(source: str) -> list[Message]:
+    if "django.utils.translation" not in source:
+        return []
     tree = ast.parse(source)
     names = _aliases(tree)
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
