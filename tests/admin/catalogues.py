@@ -77,6 +77,16 @@ def of_template(source: str) -> list[Message]:
     return [_message(name, call) for name, call in _calls(templatize(source))]
 
 
+def words_outside(template: str) -> list[str]:
+    """What a template says itself, in its text and in the attributes that are read."""
+    classes = r"{%\s*block (?:coltype|bodyclass)\s*%}.*?{%\s*endblock\s*%}"
+    blocks = r"{%\s*(comment|blocktranslate)\b.*?{%\s*end\1\s*%}|{#.*?#}|{%.*?%}|{{.*?}}|&\w+;"
+    html = re.sub(blocks, " ", re.sub(classes, " ", template), flags=re.DOTALL)
+    read = re.findall(r"\b(?:title|aria-label|alt|placeholder|submit[\"'][^>]* value)=[\"']([^\"']*)", html)
+    texts = [*re.split(r"<[^>]*>", html), *read]
+    return [word for text in texts for word in re.findall(r"[^\W\d_]+", text)]
+
+
 def _aliases(tree: ast.Module) -> dict[str, str]:
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     ours = (alias for node in imports if node.module == "django.utils.translation" for alias in node.names)

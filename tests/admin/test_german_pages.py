@@ -253,7 +253,7 @@ def test_what_is_told_of_what_was_done_and_what_was_not(superuser: Client, store
     superuser.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
     told = [text for chain in every_state(store) for text in said(act(superuser, verb, chain))]
     if verb in FOR_MANY:
-        made = [*every_state(store), new_id()]
+        made: list[Any] = [*every_state(store), new_id()]
         told += said(act_many(superuser, verb, made, delay_minutes="1", cascade="on"))
     assert len(told) > len(STATES) - 1
     assert english_among(told) == set()

@@ -6,6 +6,7 @@ import pytest
 
 from tests.admin.catalogues import (
     LOCALE,
+    PACKAGE,
     Entry,
     Message,
     asked_for,
@@ -14,6 +15,7 @@ from tests.admin.catalogues import (
     of_code,
     of_template,
     placeholders,
+    words_outside,
 )
 
 LANGUAGES = sorted(path.name for path in LOCALE.iterdir())
@@ -72,6 +74,19 @@ def test_the_compiled_catalogue_is_the_readable_one(language: str) -> None:
             expected[(key, index) if entry.message.plural else key] = text
     found = dict(compiled(language)._catalog)  # type: ignore[attr-defined]  # there is no other way to all of it
     assert {key: text for key, text in found.items() if key != ""} == expected
+
+
+def test_templates_have_no_words_of_their_own() -> None:
+    found = {path.name: words_outside(path.read_text()) for path in (PACKAGE / "templates").rglob("*.html")}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
+def test_words_of_a_template_are_found() -> None:
+    source = (
+        '<p class="a" title="{% translate "b" %}">{# c #}{{ d }} e '
+        '<b>{% blocktranslate %}f{% endblocktranslate %}</b> &rsaquo;</p><i title="g">'
+    )
+    assert words_outside(source) == ["e", "g"]
 
 
 def test_the_texts_of_code_are_found() -> None:
