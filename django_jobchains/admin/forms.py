@@ -136,6 +136,11 @@ class CompleteForm(ActionForm):
     #: With what the chain goes on; None: not at all.
     target: JobType[Any, Any] | None = None
 
+    @property
+    def target_name(self) -> str:
+        """For the template, which would call the type itself; "" without one."""
+        return self.target.name if self.target else ""
+
     def __init__(self, *args: Any, shown: UUID, codec: Codec, **options: Any) -> None:
         super().__init__(*args, **options)
         self.initial["job"] = shown

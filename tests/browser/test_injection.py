@@ -4,35 +4,34 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.admin import ADMIN, chain_page, job_page, list_of
+from tests.admin.vectors import VECTORS
+from tests.browser.admin import ADMIN, Admin, chain_page, job_page, list_of
 from tests.browser.conftest import Visit
 from tests.browser.shop import Shop
-from tests.browser.vectors import VECTORS
 
-#: What would be there if a text had become markup. Scripts of ours have a source, and no element a handler of its own.
+#: What would be there if a text had become markup: our scripts have a source, no element has a handler or a style, and
+#: nothing leads out of the site. A script of a text that ran would open a dialog, which ``Watch`` sees.
 HARM = """
 () => {
-    const harm = window.harmed ? ["a script ran"] : [];
+    const harm = [];
     for (const node of document.querySelectorAll("*")) {
         const say = why => harm.push(`${why}: ${node.outerHTML.slice(0, 200)}`);
-        if (node.dataset && "hit" in node.dataset) say("injected");
-        if (["BASE", "EMBED", "IFRAME", "OBJECT", "STYLE"].includes(node.tagName)) say("unexpected");
-        if (node.tagName === "META" && node.httpEquiv) say("unexpected");
+        if (["b", "base", "embed", "iframe", "math", "object", "style"].includes(node.localName)) say("tag");
+        if (node.tagName === "META" && node.httpEquiv) say("meta");
         if (node.tagName === "SCRIPT" && !node.src && node.type !== "application/json") say("inline");
         for (const {name, value} of node.attributes) {
             if (name.startsWith("on") || name === "style") say(name);
             const leads = ["href", "src", "action", "formaction", "xlink:href", "poster", "data"].includes(name);
-            if (leads && !["http:", "https:"].includes(new URL(value, document.baseURI).protocol)) say(name);
+            if (leads && new URL(value, document.baseURI).origin !== location.origin) say(name);
         }
     }
     return harm;
 }
 """
+#: For each vector the ids of chains that failed, run and are completed, and of the failed job.
 Written = dict[str, str]
-#: What the vectors call.
-DEFENCELESS = "window.__hit = () => { window.harmed = true; }"
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +41,13 @@ def hostile(open_shop: Callable[[str], Shop]) -> Shop:
 
 @pytest.fixture(scope="module")
 def rows(hostile: Shop) -> list[Written]:
-    """For each vector the ids of a chain that failed, of one that runs, and of the failed job."""
     written: list[Written] = hostile.script("hostile")
     return written
 
 
 @pytest.fixture
 def page(hostile: Shop, visit: Visit) -> Page:
-    page = visit(hostile, "root")
-    page.add_init_script(DEFENCELESS)
-    return page
+    return visit(hostile, "root")
 
 
 def assert_harmless(page: Page, address: str, shows: str = "") -> None:
@@ -59,7 +55,13 @@ def assert_harmless(page: Page, address: str, shows: str = "") -> None:
     assert page.evaluate(HARM) == [], f"{address} shows {shows}"
 
 
-SEEN = ("<b data-hit>", "<img onerror=x>", "<b style=''>", "<a href='javascript:1'>x</a>", "<iframe></iframe>")
+SEEN = (
+    "<b>x</b>",
+    "<img onerror=x>",
+    "<p style=''>",
+    "<a href='javascript:1'>x</a>",
+    "<form action=//x.example></form>",
+)
 
 
 @pytest.mark.parametrize("markup", SEEN)
@@ -70,7 +72,7 @@ def test_the_look_for_harm_sees(hostile: Shop, browser: Browser, markup: str) ->
         assert page.evaluate(HARM) != []
 
 
-@pytest.mark.parametrize("which", ["failed", "running"])
+@pytest.mark.parametrize("which", ["failed", "running", "completed"])
 def test_the_page_of_a_chain_that(page: Page, rows: list[Written], which: str) -> None:
     for vector, of_vector in zip(VECTORS, rows, strict=True):
         assert_harmless(page, chain_page(of_vector[which]), vector)
@@ -79,6 +81,20 @@ def test_the_page_of_a_chain_that(page: Page, rows: list[Written], which: str) -
 def test_the_page_of_a_job(page: Page, rows: list[Written]) -> None:
     for vector, of_vector in zip(VECTORS, rows, strict=True):
         assert_harmless(page, job_page(of_vector["job"]), vector)
+
+
+def test_the_page_that_asks_before_a_job_is_completed(page: Page, rows: list[Written]) -> None:
+    for vector, of_vector in zip(VECTORS, rows, strict=True):
+        assert_harmless(page, f"{list_of('chain')}{of_vector['running']}/complete/", vector)
+
+
+def test_the_page_that_asks_before_all_of_them_are_retried(page: Page, rows: list[Written]) -> None:
+    admin = Admin(page)
+    page.goto(f"{list_of('chain')}?status=failed")
+    admin.tick_all("Retry")
+    for of_vector in rows:
+        expect(page.locator("#content")).to_contain_text(of_vector["failed"])
+    assert page.evaluate(HARM) == []
 
 
 @pytest.mark.usefixtures("rows")

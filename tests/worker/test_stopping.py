@@ -110,7 +110,9 @@ def test_an_attempt_used_before_still_counts_after_a_hand_back(
     until(has_started)
     worker.stop(timeout=0)
     job.refresh_from_db()
-    assert (job.status, job.attempt, job.lease_number) == ("pending", 3, 4)
+    assert (job.status, job.attempt) == ("pending", 3)
+    # Maybe once more: a claim that was under way takes it again, and hands it back.
+    assert job.lease_number in (4, 5)
 
 
 def test_a_handler_that_does_not_hear_is_handed_back_in_time(

@@ -64,6 +64,14 @@ class Noting(StoreTests):
         assert lines_of(store, fresh) == ["before", "fresh"]
         assert progress_of(store, fresh) == (fresh.lease_number, 0.1, "10%")
 
+    def test_progress_of_a_newer_attempt_is_not_replaced(self, store: Store) -> None:
+        """As by a statement that began before the newer attempt did."""
+        job = running_job(store)
+        store.say([said(job, progress=0.1)])
+        JobProgress.objects.using(store.using).update(lease_number=job.lease_number + 1)
+        store.say([said(job, progress=0.9)])
+        assert progress_of(store, job) == (job.lease_number + 1, 0.1, "10%")
+
     def test_an_attempt_that_has_ended_may_say_its_last(self, store: Store) -> None:
         done, failed = running(store, 2)
         store.finish([finished(done)])

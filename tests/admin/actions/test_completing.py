@@ -87,7 +87,10 @@ def test_the_input_is_shown_to_who_may_view_payloads_only(staff: Any, chain: Cha
 
 def test_the_chain_continues_with_a_type_it_may_continue_with(superuser: Client, chain: Chain) -> None:
     page = url("complete", chain) + "?type=shop.send"
-    assert "Input of the next step" in text_of(superuser.get(page))
+    asked = text_of(superuser.get(page))
+    assert "Input of the next step" in asked
+    assert "the chain goes on with shop.send." in asked
+    assert 'value="Complete and continue with shop.send"' in asked
     answer = {"job": chain.current_job_id, "payload": '{"number": 8, "to": "Bob"}'}
     reply = superuser.post(page, answer)
     assert said(reply) == ["The job is completed."]

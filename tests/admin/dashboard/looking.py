@@ -57,6 +57,11 @@ class Page(HTMLParser):
         if tag not in VOID:
             self._open.append(element)
 
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
     def handle_endtag(self, tag: str) -> None:
         assert self._open[-1].tag == tag, f"</{tag}> ends <{self._open[-1].tag}>"
         self._open.pop()

@@ -21,7 +21,7 @@ from django_jobchains.models import (
     QueueState,
     WorkerPresence,
 )
-from tests.browser.vectors import VECTORS
+from tests.admin.vectors import VECTORS
 
 NOW = timezone.now()
 
@@ -69,12 +69,15 @@ def lines(vector: str) -> str:
     return f"{vector}: {vector}\n{vector}"
 
 
-def notes_of(vector: str, of: Job) -> Iterator[Any]:
-    """What attempts of a job left behind."""
-    said = {"job": of, "lease_number": 1, "attempt": 1}
+def attempt_of(vector: str, of: Job) -> FailedAttempt:
     times = {"started_at": NOW - timedelta(seconds=9), "finished_at": NOW}
-    text = lines(vector)
-    yield FailedAttempt(**said, **times, kind="error", error=text, traceback=f"{text}\n{text}", worker=vector)
+    texts = {"kind": "error", "error": lines(vector), "traceback": lines(vector), "worker": vector}
+    return FailedAttempt(job=of, attempt=1, lease_number=1, **times, **texts)
+
+
+def notes_of(vector: str, of: Job) -> Iterator[Any]:
+    """What an attempt said."""
+    said = {"job": of, "lease_number": 1, "attempt": 1}
     yield LogLine(**said, position=0, said_at=NOW, level=30, text=vector, fields={vector: vector})
     yield JobProgress(**said, fraction=0.4, text=vector, said_at=NOW)
 
@@ -100,13 +103,14 @@ def hour(moment: datetime) -> datetime:
 
 def write(vector: str) -> dict[str, UUID]:
     chain = failed_chain_of(vector)
-    running, *others = others_of(vector)
-    Job.objects.bulk_create([*chain, running, *others])
-    for row in (*notes_of(vector, chain[-1]), *notes_of(vector, running), *surroundings_of(vector)):
+    running, completed, *others = others_of(vector)
+    Job.objects.bulk_create([*chain, running, completed, *others])
+    attempts = [attempt_of(vector, chain[-1])]  # without one of the running job, whose last error is shown instead
+    for row in (*attempts, *notes_of(vector, chain[-1]), *notes_of(vector, running), *surroundings_of(vector)):
         row.save(force_insert=True)
     for blocked, blocker in ((chain[-1], running), (others[-1], chain[0])):
         JobBlocker.objects.create(job=blocked, position=0, blocker=blocker, is_open=True)
-    return {"failed": chain[0].id, "running": running.id, "job": chain[-1].id}
+    return {"failed": chain[0].id, "running": running.id, "completed": completed.id, "job": chain[-1].id}
 
 
 with transaction.atomic():

@@ -106,19 +106,19 @@ def notes_of(of: Job) -> Iterator[Any]:
         yield LogLine(**said, position=position, said_at=NOW, level=level, text=text, fields={"list": 12})
 
 
-def an_import() -> tuple[list[Job], Job]:
-    """A price list: one part of it runs, one failed, and the summary waits for all; and the one that runs."""
-    first = job("shop.import_prices", 12, queue="imports", input={"price_list_id": 12}, **ended(12, 0.8))
+def an_import(minutes: float) -> list[Job]:
+    """A price list, in parts, of which the last one runs and the one before it failed; the summary waits for all."""
+    first = job("shop.import_prices", minutes, queue="imports", input={"price_list_id": 12}, **ended(minutes, 0.8))
     parts = [
-        job("shop.import_part", 12, queue="imports", input={"start": at}, output=25, **ended(11, 2 + at / 50))
-        for at in (0, 25, 50, 75)
+        job("shop.import_part", minutes, queue="imports", input={"start": at}, output=25, **ended(minutes, 2 + at / 50))
+        for at in (0, 25, 50)
     ]
-    error = {"last_error": "line 141: 'sencha;cheap'", "finished_at": ago(10), "attempt": 1, "lease_number": 1}
-    parts.append(job("shop.import_part", 12, queue="imports", input={"start": 125}, status="failed", **error))
-    parts.append(running("shop.import_part", 11, queue="imports", input={"start": 100}))
+    error = {"last_error": "line 91: 'sencha;cheap'", "finished_at": ago(minutes - 1), "attempt": 1, "lease_number": 1}
+    parts.append(job("shop.import_part", minutes, queue="imports", input={"start": 75}, status="failed", **error))
+    parts.append(running("shop.import_part", minutes, queue="imports", input={"start": 100}))
     step = {"chain_id": first.id, "chain_index": 1, "chain_type_name": first.type_name, "queue": "imports"}
     waits = {"status": "blocked", "on_blocker_failure": "run", "input": first.input}
-    return [first, *parts, job("shop.sum_up_prices", 11, **step, **waits)], parts[-1]
+    return [first, *parts, job("shop.sum_up_prices", minutes, **step, **waits)]
 
 
 def attempt_counts() -> Iterator[AttemptCount]:
@@ -159,15 +159,16 @@ def in_their_order() -> list[list[Job]]:
     plan = [(minutes, order) for minutes in range(1, 60)]
     plan += [(minutes + 0.4, a_letter) for minutes in range(3, 40, 3)]
     plan += [(minutes + 0.6, a_failure) for minutes in (2, 4, 5, 11, 17)]
-    plan += [(0.5, an_approval), (8.5, an_approval)]
+    plan += [(0.5, an_approval), (8.5, an_approval), (12.5, an_import)]
     return [make(minutes) for minutes, make in sorted(plan, key=lambda step: -step[0])]
 
 
 with transaction.atomic():
     scheduled = job("shop.report_sales", 70, run_at=NOW + timedelta(hours=6), queue="reports")
     chains = in_their_order()
-    imported, part = an_import()
-    Job.objects.bulk_create([scheduled, *(step for chain in chains for step in chain), *imported])
+    imported = next(chain for chain in chains if chain[0].type_name == "shop.import_prices")
+    part = imported[-2]
+    Job.objects.bulk_create([scheduled, *(step for chain in chains for step in chain)])
     failures = [chain[0] for chain in chains if chain[0].status == "failed"]
     FailedAttempt.objects.bulk_create(attempt for of in failures for attempt in attempts_of(of))
     for note in notes_of(part):
