@@ -18,7 +18,7 @@ from django_jobchains.ids import new_id
 from django_jobchains.models import Job
 from django_jobchains.processors import get_registry
 from django_jobchains.store import Beat, Store, get_store
-from tests.admin.actions.browsing import FOR_MANY, PERMISSIONS, act, act_many, ask_many, said, url
+from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, ask_many, said, url
 from tests.admin.actions.conftest import pack, send
 from tests.admin.catalogues import entries, placeholders
 from tests.admin.dashboard.conftest import fail
@@ -242,19 +242,17 @@ def test_the_pages_that_ask(superuser: Client, store: Store, verb: str) -> None:
     """Of several rows it tells of each what happens, or why it is left as it is."""
     assert is_german(superuser, url(verb, scheduled(store)))
     assert is_german(superuser, url(verb, failed(store)))
-    if verb in FOR_MANY:
-        made = every_state(store)
-        assert is_german(superuser, lambda client: ask_many(client, verb, made))
-        assert is_german(superuser, lambda client: ask_many(client, verb, []))
+    made = every_state(store)
+    assert is_german(superuser, lambda client: ask_many(client, verb, made))
+    assert is_german(superuser, lambda client: ask_many(client, verb, []))
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_is_told_of_what_was_done_and_what_was_not(superuser: Client, store: Store, verb: str) -> None:
     superuser.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
     told = [text for chain in every_state(store) for text in said(act(superuser, verb, chain))]
-    if verb in FOR_MANY:
-        made: list[Any] = [*every_state(store), new_id()]
-        told += said(act_many(superuser, verb, made, delay_minutes="1", cascade="on"))
+    made: list[Any] = [*every_state(store), new_id()]
+    told += said(act_many(superuser, verb, made, delay_minutes="1", cascade="on", payload="5"))
     assert len(told) > len(STATES) - 1
     assert english_among(told) == set()
 
@@ -265,7 +263,15 @@ def test_forms_that_are_filled_in_wrongly(superuser: Client, store: Store) -> No
         assert is_german(superuser, lambda client, payload=payload: act(client, "complete", chain, payload=payload))  # type: ignore[misc]
     for answer in ({"delay_minutes": ""}, {"delay_minutes": "1", "run_at": "2030-01-01T10:00"}):
         assert is_german(superuser, lambda client, answer=answer: client.post(url("reschedule", chain), answer))  # type: ignore[misc]
-    assert is_german(superuser, f"{url('complete', chain)}?type=shop.mail")
+    for type_name in ("shop.mail", "shop.unknown"):
+        assert is_german(superuser, f"{url('complete', chain)}?type={type_name}")
+
+
+def test_completing_several(superuser: Client, store: Store) -> None:
+    made = [scheduled(store).refresh() for _ in range(2)]
+    assert is_german(superuser, lambda client: ask_many(client, "complete", made))
+    assert is_german(superuser, lambda client: ask_many(client, "complete", [*made, mail.enqueue()]))
+    assert said(act_many(superuser, "complete", made, **answers("complete", *made))) == ["2 Jobs abgeschlossen."]
 
 
 def test_enqueueing(superuser: Client) -> None:
