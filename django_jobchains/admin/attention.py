@@ -172,34 +172,44 @@ def _some(
 
 def _more_unserved_types(count: int) -> str:
     text = ngettext(
-        "No worker serves %s more type with due jobs.", "No worker serves %s more types with due jobs.", count
+        "No worker serves %(count)s more type with due jobs.",
+        "No worker serves %(count)s more types with due jobs.",
+        count,
     )
-    return text % number(count)
+    return text % {"count": number(count)}
 
 
 def _more_unserved_queues(count: int) -> str:
     text = ngettext(
-        "No worker serves %s more queue with due jobs.", "No worker serves %s more queues with due jobs.", count
+        "No worker serves %(count)s more queue with due jobs.",
+        "No worker serves %(count)s more queues with due jobs.",
+        count,
     )
-    return text % number(count)
+    return text % {"count": number(count)}
 
 
 def _more_stale(count: int) -> str:
-    return ngettext("%s more worker was not heard of.", "%s more workers were not heard of.", count) % number(count)
+    return ngettext("%(count)s more worker was not heard of.", "%(count)s more workers were not heard of.", count) % {
+        "count": number(count)
+    }
 
 
 def _more_stuck(count: int) -> str:
-    return ngettext("%s more worker has stuck slots.", "%s more workers have stuck slots.", count) % number(count)
+    return ngettext("%(count)s more worker has stuck slots.", "%(count)s more workers have stuck slots.", count) % {
+        "count": number(count)
+    }
 
 
 def _more_paused(count: int) -> str:
-    text = ngettext("%s more paused queue has due jobs.", "%s more paused queues have due jobs.", count)
-    return text % number(count)
+    text = ngettext("%(count)s more paused queue has due jobs.", "%(count)s more paused queues have due jobs.", count)
+    return text % {"count": number(count)}
 
 
 def _more_late(count: int) -> str:
-    return ngettext("%s more queue is late.", "%s more queues are late.", count) % number(count)
+    return ngettext("%(count)s more queue is late.", "%(count)s more queues are late.", count) % {
+        "count": number(count)
+    }
 
 
 def _more_failing(count: int) -> str:
-    return ngettext("%s more type fails.", "%s more types fail.", count) % number(count)
+    return ngettext("%(count)s more type fails.", "%(count)s more types fail.", count) % {"count": number(count)}

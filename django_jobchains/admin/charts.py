@@ -3,13 +3,13 @@
 Only the bars are SVG, stretched to the width there is: the words stand around them, as large on a phone as on a screen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.utils import timezone
 from django.utils.formats import time_format
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 
 from django_jobchains.admin.words import number
 from django_jobchains.throughput import Ended
@@ -72,28 +72,40 @@ class Period:
 
 
 def last_hour(minutes: Sequence[Ended]) -> Period:
-    counts = ([one.completed for one in minutes], [one.failed for one in minutes])
-    completed, failed = (_figures(count) for count in counts)
     return _period(
         "hour",
         gettext("The last hour"),
         minutes,
-        gettext("Completed in the last hour: %(total)s jobs, at most %(most)s in a minute.") % completed,
-        gettext("Failed in the last hour: %(total)s attempts, at most %(most)s in a minute.") % failed,
-        gettext("at most %s a minute"),
+        lambda total: ngettext(
+            "Completed in the last hour: %(total)s job, at most %(most)s in a minute.",
+            "Completed in the last hour: %(total)s jobs, at most %(most)s in a minute.",
+            total,
+        ),
+        lambda total: ngettext(
+            "Failed in the last hour: %(total)s attempt, at most %(most)s in a minute.",
+            "Failed in the last hour: %(total)s attempts, at most %(most)s in a minute.",
+            total,
+        ),
+        gettext("at most %(most)s a minute"),
     )
 
 
 def last_day(hours: Sequence[Ended]) -> Period:
-    counts = ([one.completed for one in hours], [one.failed for one in hours])
-    completed, failed = (_figures(count) for count in counts)
     return _period(
         "day",
         gettext("The last day"),
         hours,
-        gettext("Completed in the last day: %(total)s jobs, at most %(most)s in an hour.") % completed,
-        gettext("Failed in the last day: %(total)s attempts, at most %(most)s in an hour.") % failed,
-        gettext("at most %s an hour"),
+        lambda total: ngettext(
+            "Completed in the last day: %(total)s job, at most %(most)s in an hour.",
+            "Completed in the last day: %(total)s jobs, at most %(most)s in an hour.",
+            total,
+        ),
+        lambda total: ngettext(
+            "Failed in the last day: %(total)s attempt, at most %(most)s in an hour.",
+            "Failed in the last day: %(total)s attempts, at most %(most)s in an hour.",
+            total,
+        ),
+        gettext("at most %(most)s an hour"),
     )
 
 
@@ -108,7 +120,13 @@ def bars(counts: Sequence[int], titles: Sequence[str]) -> tuple[Bar, ...]:
     )
 
 
-def _period(id: str, title: str, ended: Sequence[Ended], of_completed: str, of_failed: str, most_text: str) -> Period:
+#: A sentence for so many.
+Sentence = Callable[[int], str]
+
+
+def _period(
+    id: str, title: str, ended: Sequence[Ended], of_completed: Sentence, of_failed: Sentence, most_text: str
+) -> Period:
     rows = tuple(_row(one) for one in ended)
     titles = [gettext("%(time)s: %(completed)s completed, %(failed)s failed") % vars(row) for row in rows]
     completed, failed = [one.completed for one in ended], [one.failed for one in ended]
@@ -119,21 +137,20 @@ def _period(id: str, title: str, ended: Sequence[Ended], of_completed: str, of_f
     return Period(id, title, charts, tuple(rows[index].time for index in _tick_indexes(len(rows))), rows)
 
 
-def _chart(kind: str, name: str, sentence: str, most_text: str, counts: Sequence[int], titles: Sequence[str]) -> Chart:
-    figures = _figures(counts)
+def _chart(
+    kind: str, name: str, sentence: Sentence, most_text: str, counts: Sequence[int], titles: Sequence[str]
+) -> Chart:
+    total = sum(counts)
+    figures = {"total": number(total), "most": number(max(counts, default=0))}
     return Chart(
         kind,
         name,
-        sentence,
+        sentence(total) % figures,
         figures["total"],
-        most_text % figures["most"],
+        most_text % figures,
         bars(counts, titles),
         width=PLACE * max(1, len(counts)),
     )
-
-
-def _figures(counts: Sequence[int]) -> dict[str, str]:
-    return {"total": number(sum(counts)), "most": number(max(counts, default=0))}
 
 
 def _row(ended: Ended) -> Row:

@@ -132,7 +132,7 @@ class ChainDetail(_Detail):
         current = steps.get(found.current_job_id)
         needed_by = reads.dependents(found.id, _uuid(request.GET.get("dependents")), self.get_queryset(request))
         return {
-            "title": gettext("Chain %s") % found.type_name,
+            "title": gettext("Chain %(type)s") % {"type": found.type_name},
             "subtitle": str(found.id),
             "chain": found,
             "job": found.current_job,
@@ -174,7 +174,7 @@ class JobDetail(_Detail):
         count_blockers({found.id: step}, get_settings().DATABASE)
         view = showing.step(step, count, reads.progress([found.id]).get(found.id))
         return {
-            "title": gettext("Job %s") % found.type_name,
+            "title": gettext("Job %(type)s") % {"type": found.type_name},
             "subtitle": str(found.id),
             "job": found,
             "chain": chain,
@@ -227,9 +227,10 @@ def _gap(begin: int, end: int, request: HttpRequest, *, is_last: bool = False) -
     """Leads to the steps that follow those above, or before the first ones shown to the ones right before them."""
     if begin >= end:
         return []
-    text = ngettext("%s step is not shown here", "%s steps are not shown here", end - begin) % number(end - begin)
+    count = end - begin
+    text = ngettext("%(count)s step is not shown here", "%(count)s steps are not shown here", count)
     first = begin + 1 if begin or is_last else max(1, end + 1 - reads.STEPS_ON_PAGE)
-    return [Gap(text, _query(request, **{"from": first}))]
+    return [Gap(text % {"count": number(count)}, _query(request, **{"from": first}))]
 
 
 def _graph(chain: Chain, steps: Iterable[Step], dependents: reads.Part, showing: Showing) -> Graph | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.models import ADDITION
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -68,7 +68,8 @@ class Enqueueing(ActingOnChains):
                 if not chain.deduplicated:
                     audit.log(request, [chain], _("Enqueued."), verb="enqueue", flag=ADDITION)
         except JobchainsError as error:
-            form.add_error(None, str(error))
+            problem = gettext("Nothing was enqueued: %(problem)s")
+            form.add_error(None, ValidationError(problem, params={"problem": error}))
             return None
         if chain.deduplicated:
             messages.warning(request, gettext("Nothing was started: a chain with this key is there already."))

@@ -47,7 +47,7 @@ class PayloadField(forms.CharField):
             payload = self._codec.decode(text, self._error)
             self._codec.encode(payload, self._error)
         except InvalidPayload as error:
-            raise ValidationError(str(error)) from error
+            raise ValidationError(gettext("Not accepted: %(problem)s"), params={"problem": error}) from error
         return payload
 
 

@@ -113,7 +113,9 @@ def _bounded(column: Column, own_id: str) -> Column:
 
 
 def _more(column: Column) -> str:
-    return gettext("and more") if column.is_more else gettext("and %s more") % number(column.left_out)
+    if column.is_more:
+        return gettext("and more")
+    return gettext("and %(count)s more") % {"count": number(column.left_out)}
 
 
 def _height(column: Column) -> int:

@@ -63,11 +63,12 @@ class Payloads:
         if not self.is_allowed:
             return _hidden()
         if text is None:
-            return PayloadView(note=gettext("%s characters: too many to show here.") % number(size))
+            return PayloadView(note=gettext("%(count)s characters: too many to show here.") % {"count": number(size)})
         try:
             return self.json(decode(text), most)
         except InvalidPayload as error:
-            return PayloadView(note=_showable(redacted_text(str(error))))
+            problem = _showable(redacted_text(str(error)))
+            return PayloadView(note=gettext("It cannot be shown: %(problem)s") % {"problem": problem})
 
     def text(self, text: str | None, most: int = MOST_SHOWN) -> PayloadView:
         """Lines: a traceback, or what a handler logged."""
@@ -124,7 +125,8 @@ def _cut(parts: Iterable[str], most: int) -> PayloadView:
 
 
 def _left_out(count: int) -> str:
-    return ngettext("%s character left out.", "%s characters left out.", count) % number(count) if count > 0 else ""
+    text = ngettext("%(count)s character left out.", "%(count)s characters left out.", count)
+    return text % {"count": number(count)} if count > 0 else ""
 
 
 def _written(value: Any) -> Iterator[str]:

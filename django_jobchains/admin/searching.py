@@ -1,6 +1,6 @@
 """What the search box finds: each way by an index, the first that finds something is taken, and the page says which."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -72,12 +72,17 @@ def _by_type(rows: Rows, term: str, type_names: Callable[[], Iterable[str]]) -> 
     names = sorted(name for name in type_names() if name.casefold().startswith(term.casefold()))
     if not names:
         return None
-    by = ngettext("Of the type %(types)s.", "Of %(count)s types that begin so.", len(names))
+    of_types: Rows = rows.of_type(*names[:MOST_TYPES])  # type: ignore[attr-defined]  # both have it
+    return Found(of_types, _of_types(names))
+
+
+def _of_types(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return gettext("Of the type %(type)s.") % {"type": names[0]}
+    by = ngettext("Of %(count)s type that begins so.", "Of %(count)s types that begin so.", len(names))
     if len(names) > MOST_TYPES:
         by = gettext("Of the first %(most)s of %(count)s types that begin so. Search for more of the name.")
-    words = {"types": names[0], "count": number(len(names)), "most": number(MOST_TYPES)}
-    of_types: Rows = rows.of_type(*names[:MOST_TYPES])  # type: ignore[attr-defined]  # both have it
-    return Found(of_types, by % words)
+    return by % {"count": number(len(names)), "most": number(MOST_TYPES)}
 
 
 def _by_start(rows: Rows, term: str) -> Found | None:

@@ -127,7 +127,7 @@ class Showing:
             bar=spread.bar(step) if spread else (),
             blockers=[self.link(tree.chain, is_repeated=tree.is_repeated) for tree in step.blockers],
             blocker_summary=_blocker_summary(step),
-            more_blockers=gettext("and %s more") % number(left_out) if left_out > 0 else "",
+            more_blockers=gettext("and %(count)s more") % {"count": number(left_out)} if left_out > 0 else "",
         )
 
     def url(self, model: str, id: Any) -> str:
@@ -144,7 +144,7 @@ class Showing:
         """How long it took, and who ran it."""
         facts = list(self._durations(job))
         if job.status == Status.RUNNING:
-            facts.append(gettext("on worker %s") % job.leased_by)
+            facts.append(gettext("on worker %(worker)s") % {"worker": job.leased_by})
         elif job.status == Status.COMPLETED:
             facts.append(_completed_by(job))
         if job.max_attempts:
@@ -153,26 +153,26 @@ class Showing:
                 % {"attempt": number(job.attempt), "most": number(job.max_attempts)}
             )
         elif job.attempt > 1:
-            facts.append(ngettext("%s attempt", "%s attempts", job.attempt) % number(job.attempt))
+            facts.append(_counted(ngettext("%(count)s attempt", "%(count)s attempts", job.attempt), job.attempt))
         if job.crashes:
-            facts.append(ngettext("%s crash", "%s crashes", job.crashes) % number(job.crashes))
+            facts.append(_counted(ngettext("%(count)s crash", "%(count)s crashes", job.crashes), job.crashes))
         return facts
 
     def _durations(self, job: Job) -> Iterable[str]:
         between = self.moments.between
         if job.status == Status.RUNNING:
-            yield gettext("running for %s") % span(between(job.last_attempt_at, None) or 0)
+            yield _timed(gettext("running for %(time)s"), between(job.last_attempt_at, None) or 0)
         elif job.status in FINAL:
             if job.last_attempt_at and job.finished_at and job.attempt:
-                yield gettext("ran %s") % span(between(job.last_attempt_at, job.finished_at) or 0)
+                yield _timed(gettext("ran %(time)s"), between(job.last_attempt_at, job.finished_at) or 0)
             if job.finished_at:
-                yield gettext("took %s in all") % span(between(job.created_at, job.finished_at) or 0)
+                yield _timed(gettext("took %(time)s in all"), between(job.created_at, job.finished_at) or 0)
         elif job.status == Status.BLOCKED:
-            yield gettext("blocked for %s") % span(between(job.created_at, None) or 0)
+            yield _timed(gettext("blocked for %(time)s"), between(job.created_at, None) or 0)
         elif (waited := self.moments.seconds_since(job.run_at)) > 0:
-            yield gettext("due for %s") % span(waited)
+            yield _timed(gettext("due for %(time)s"), waited)
         else:
-            yield gettext("due in %s") % span(-waited)
+            yield _timed(gettext("due in %(time)s"), -waited)
 
     def attempts(self, attempts: Iterable[FailedAttempt]) -> list[AttemptView]:
         return [
@@ -193,7 +193,8 @@ class Showing:
     def _traceback(self, attempt: FailedAttempt) -> PayloadView:
         text, size = _said(attempt, "traceback"), getattr(attempt, "traceback_size", 0)
         if text is None and size and self.payloads.is_allowed:
-            return PayloadView(note=gettext("%s characters: they are shown on the page of the job.") % number(size))
+            note = gettext("%(count)s characters: they are shown on the page of the job.")
+            return PayloadView(note=_counted(note, size))
         return self.payloads.text(text)
 
     def lines(self, lines: Iterable[LogLine]) -> list[LineView]:
@@ -207,7 +208,7 @@ class Showing:
     def _line(self, line: LogLine, left_out: int) -> LineView:
         return LineView(
             key=f"line-{line.job_id}-{line.lease_number}-{line.position}",
-            left_out=ngettext("%s line left out", "%s lines left out", left_out) % number(left_out) if left_out else "",
+            left_out=_left_out(left_out),
             said=self.moments.shown(line.said_at),
             level=LogLine.Level(line.level).name.lower() if line.level in LogLine.Level.values else "info",
             level_name=str(line.get_level_display()),
@@ -254,6 +255,11 @@ class Spread:
         return round(1000 * min(1.0, max(0.0, seconds / self._seconds))) if self._seconds > 0 else 0
 
 
+def _left_out(count: int) -> str:
+    text = ngettext("%(count)s line left out", "%(count)s lines left out", count)
+    return _counted(text, count) if count else ""
+
+
 def _left_out_between(before: LogLine | None, line: LogLine) -> int:
     """Within an attempt positions follow one another, but where lines were left out."""
     if before is None or before.lease_number != line.lease_number:
@@ -271,13 +277,24 @@ def _said(row: Job | FailedAttempt, name: str) -> str | None:
 
 
 def _completed_by(job: Job) -> str:
-    return gettext("by worker %s") % job.completed_by if job.completed_by else gettext("completed without a worker")
+    if not job.completed_by:
+        return gettext("completed without a worker")
+    return gettext("by worker %(worker)s") % {"worker": job.completed_by}
+
+
+def _counted(text: str, count: int) -> str:
+    return text % {"count": number(count)}
+
+
+def _timed(text: str, seconds: float) -> str:
+    return text % {"time": span(seconds)}
 
 
 def _earlier(job: Job, attempts: Sequence[FailedAttempt]) -> str:
     """Those of which nothing is shown here."""
     count = attempts[0].attempt - 1 if attempts else 0
-    return ngettext("%s earlier attempt", "%s earlier attempts", count) % number(count) if count > 0 else ""
+    text = ngettext("%(count)s earlier attempt", "%(count)s earlier attempts", count)
+    return _counted(text, count) if count > 0 else ""
 
 
 def _blocker_summary(step: Step) -> str:
@@ -286,4 +303,5 @@ def _blocker_summary(step: Step) -> str:
     if step.job.status == Status.BLOCKED:
         values = {"open": number(step.open_count), "every": number(step.blocker_count)}
         return gettext("Waits for %(open)s of its %(every)s blockers") % values
-    return ngettext("Waited for %s blocker", "Waited for %s blockers", step.blocker_count) % number(step.blocker_count)
+    text = ngettext("Waited for %(count)s blocker", "Waited for %(count)s blockers", step.blocker_count)
+    return _counted(text, step.blocker_count)

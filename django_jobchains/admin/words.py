@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from django.utils.formats import number_format
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -12,14 +12,14 @@ def span(seconds: float) -> str:
     """How long something took: ``850 ms``, ``4.2 s``, ``3 min 5 s``, ``2 d 4 h``."""
     seconds = max(0.0, seconds)
     if seconds < 0.9995:
-        return gettext("%s ms") % number_format(round(seconds * 1000))
+        return gettext("%(count)s ms") % {"count": number_format(round(seconds * 1000))}
     if seconds < 9.95:
         return _unit(number_format(seconds, 1), "s")
     whole = round(seconds)
     for (size, unit), (smaller, smaller_unit) in pairwise(_UNITS):
         if whole >= size:
             rest = whole % size // smaller
-            return _unit(str(whole // size), unit) + (f" {_unit(str(rest), smaller_unit)}" if rest else "")
+            return _together(_unit(str(whole // size), unit), _unit(str(rest), smaller_unit) if rest else "")
     return _unit(str(whole), "s")
 
 
@@ -33,7 +33,9 @@ def age(seconds: float) -> str:
 
 def ago(seconds: float) -> str:
     """``3 min ago``; of a time to come ``in 3 min``."""
-    return gettext("in %s") % age(-seconds) if seconds < -1 else gettext("%s ago") % age(seconds)
+    if seconds < -1:
+        return gettext("in %(time)s") % {"time": age(-seconds)}
+    return gettext("%(time)s ago") % {"time": age(seconds)}
 
 
 def number(count: int) -> str:
@@ -41,10 +43,18 @@ def number(count: int) -> str:
     return str(number_format(count, use_l10n=True, force_grouping=True))
 
 
-def steps(count: int) -> str:
-    return ngettext("%s step", "%s steps", count) % number(count)
-
-
 def _unit(amount: str, unit: str) -> str:
-    texts = {"d": gettext("%s d"), "h": gettext("%s h"), "min": gettext("%s min"), "s": gettext("%s s")}
-    return texts[unit] % amount
+    texts = {
+        "d": gettext("%(count)s d"),
+        "h": gettext("%(count)s h"),
+        "min": gettext("%(count)s min"),
+        "s": gettext("%(count)s s"),
+    }
+    return texts[unit] % {"count": amount}
+
+
+def _together(larger: str, smaller: str) -> str:
+    if not smaller:
+        return larger
+    # Translators: days and hours, hours and minutes, or minutes and seconds: "3 min 5 s".
+    return gettext("%(larger)s %(smaller)s") % {"larger": larger, "smaller": smaller}

@@ -172,7 +172,7 @@ class _Text:
 
     def _log_line(self, line: LogLine, indent: str) -> None:
         paint = self._screen.style.ERROR if line.level >= ERROR else None
-        begin = f"{indent}{self._times.shown(line.said_at)} {line.get_level_display()} · "
+        begin = f"{indent}{self._times.shown(line.said_at)} {_level(line)} · "
         fields = "" if line.fields is None else f" {shortened(line.fields, 1_000_000 if self._is_whole else 100)}"
         if self._is_whole:
             self._screen.lines(f"{begin}{line.text}{fields}")
@@ -274,7 +274,12 @@ class _Json:
             "attempt": line.attempt,
             "position": line.position,
             "said_at": self._times.iso(line.said_at),
-            "level": LogLine.Level(line.level).name.lower(),
+            "level": _level(line),
             "text": line.text,
             "fields": line.fields,
         }
+
+
+def _level(line: LogLine) -> str:
+    """In English, as all that the terminal says: what the model would show is translated."""
+    return LogLine.Level(line.level).name.lower()

@@ -78,6 +78,7 @@ def check_contents(wheel: Path) -> None:
     if strangers := [name for name in names if not name.startswith(("django_jobchains/", "django_jobchains-"))]:
         raise Failed(f"The wheel has files of others: {strangers}")
     expect(names, "django_jobchains/py.typed", "django_jobchains/migrations/0001_initial.py")
+    expect(names, *(f"django_jobchains/locale/de/LC_MESSAGES/django.{kind}" for kind in ("po", "mo")))
 
 
 def check_sdist(sdist: Path) -> None:

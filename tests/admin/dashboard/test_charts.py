@@ -55,7 +55,7 @@ def test_it_is_said_in_a_sentence_in_numbers_and_of_each_bar() -> None:
     period = last_hour(ended((1200, 1), (300, 0)))
     completed, failed = period.charts
     assert completed.sentence == "Completed in the last hour: 1,500 jobs, at most 1,200 in a minute."
-    assert failed.sentence == "Failed in the last hour: 1 attempts, at most 1 in a minute."
+    assert failed.sentence == "Failed in the last hour: 1 attempt, at most 1 in a minute."
     assert (completed.total, completed.most) == ("1,500", "at most 1,200 a minute")
     assert [(row.time, row.completed, row.failed) for row in period.rows] == [
         ("noon", "1,200", "1"),

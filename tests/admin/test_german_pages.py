@@ -1,0 +1,318 @@
+"""Who asks for German sees German: on every page no text of ours is left in English."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import translation
+
+from django_jobchains import queues
+from django_jobchains.admin import detail, lists
+from django_jobchains.admin.reading import TookTooLong
+from django_jobchains.chains import Chain
+from django_jobchains.ids import new_id
+from django_jobchains.models import Job
+from django_jobchains.processors import get_registry
+from django_jobchains.store import Beat, Store, get_store
+from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, ask_many, said, url
+from tests.admin.actions.conftest import pack, send
+from tests.admin.catalogues import entries, placeholders
+from tests.admin.dashboard.conftest import fail
+from tests.admin.dashboard.looking import Element, Page, index
+from tests.admin.pages import rows
+from tests.commands.conftest import Run, run  # noqa: F401 - a fixture
+from tests.interventions.chains_at import STATES, failed, mail, scheduled, ship
+from tests.store.jobs import create
+
+pytestmark = pytest.mark.django_db
+
+VERBS = tuple(PERMISSIONS)
+READ_ALOUD = ("aria-label", "title", "data-label", "data-text-failed", "data-text-ended", "data-text-waiting")
+
+Staff = Callable[..., Client]
+#: A page's address, or the answer to a form.
+Asked = Callable[[Client], Any]
+
+
+@pytest.fixture(autouse=True)
+def _language() -> Iterator[None]:
+    """What a request activates stays active."""
+    with translation.override("en"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_registry(), "declared", {part.name: part for part in (ship, mail, pack, send)})
+
+
+@pytest.fixture
+def store(db: None) -> Store:
+    return get_store()
+
+
+def read(client: Client, asked: str | Asked, language: str = "de") -> Page:
+    """The page, and behind a form the one that comes next."""
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = language
+    reply = client.get(asked) if isinstance(asked, str) else asked(client)
+    while reply.status_code == 302:
+        reply = client.get(reply["Location"])
+    return Page(reply.content.decode())
+
+
+def is_german(client: Client, asked: str | Asked) -> bool:
+    """Nothing of it is English. That the same page in English is recognised shows that it is looked at rightly."""
+    assert english_in(read(client, asked)) == set()
+    return True
+
+
+def english_in(page: Page) -> set[str]:
+    return english_among(_texts(page.root))
+
+
+def english_among(texts: Iterable[str]) -> set[str]:
+    whole, with_values = _english()
+    return {text for text in texts if text in whole or with_values.fullmatch(text)}
+
+
+@cache
+def _english() -> tuple[set[str], re.Pattern[str]]:
+    """Our texts that are others in German: those without values, and one pattern for the rest."""
+    pairs = {(form, entry.translations) for entry in entries("de") for form in entry.message.forms}
+    texts = {" ".join(form.replace("%%", "%").split()) for form, german in pairs if form not in german}
+    with_values = {text for text in texts if placeholders(text)}
+    return texts - with_values, re.compile("|".join(map(_with_any_values, sorted(with_values))))
+
+
+def _with_any_values(text: str) -> str:
+    """Short ones, but for what an exception says: data may have an "of" or an "in" in it."""
+    parts = re.split(r"%\((\w+)\)s|\{(\w+)\}", text)
+    names = [name or other for name, other in zip(parts[1::3], parts[2::3], strict=True)]
+    values = [".+" if name in ("problem", "reason", "names") else ".{1,60}" for name in names]
+    return "".join(re.escape(part) + value for part, value in zip(parts[::3], [*values, ""], strict=True))
+
+
+def _texts(element: Element) -> Iterator[str]:
+    if element.tag in ("script", "style"):
+        return
+    yield from (element.attributes[name] for name in READ_ALOUD if name in element.attributes)
+    if element.attributes.get("type") == "submit":
+        yield element.attributes.get("value", "")
+    yield element.text
+    for child in element.children:
+        if isinstance(child, Element):
+            yield from _texts(child)
+        else:
+            yield " ".join(child.split())
+
+
+def headings(page: Page, tag: str = "h2") -> list[str]:
+    return [heading.text for heading in page.root.all(tag)]
+
+
+def every_state(store: Store) -> list[Chain]:
+    """What waits already is not claimed before it."""
+    made = []
+    for make in STATES.values():
+        Job.objects.filter(status="pending").update(priority=0)
+        made.append(make(store).refresh())
+    return made
+
+
+def full_dashboard(store: Store) -> None:
+    likely = {"host": "web-1", "pid": 7, "version": "1.0", "slots": 10, "queues": None, "type_names": ("shop.mail",)}
+    for name, states in {
+        "a": {"busy": 3, "stuck": 1, "is_stopping": False},
+        "b": {"busy": 0, "stuck": 0, "is_stopping": True},
+        "c": {"busy": 0, "stuck": 0, "is_stopping": False},
+    }.items():
+        store.beat(Beat(worker=name, up_seconds=120.0, heartbeat_seconds=10.0, **likely, **states))  # type: ignore[arg-type]
+    create(store, 3, "shop.lost")
+    create(store)
+    fail(store)
+    queues.pause("default")
+    queues.set_limit("slow", 2)
+
+
+def test_the_dashboard(superuser: Client, store: Store) -> None:
+    assert is_german(superuser, index())
+    full_dashboard(store)
+    assert is_german(superuser, index())
+    page = read(superuser, index())
+    assert [heading.text for heading in page.root.all(id="jobchains-dashboard")[0].all("h2")] == [
+        "Was Aufmerksamkeit braucht",
+        "Durchsatz und Fehlschläge",
+        "Fehlschlagende Typen",
+        "Warteschlangen",
+        "Worker",
+        "Langsamste Typen",
+        "Typen mit Jobs",
+        "Datenbank",
+    ]
+    assert any("Kein Worker bedient Typ shop.lost: 3 Jobs sind fällig" in text for text in page.concerns()), (
+        page.concerns()
+    )
+    assert "shop.declined" in page.rows("failing")[0]
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "limit", "forget"])
+@pytest.mark.parametrize("slots", ["", "1", "2", "0"])
+def test_what_is_told_of_a_queue(superuser: Client, verb: str, slots: str) -> None:
+    address = reverse("admin:django_jobchains_change_queue")
+    assert is_german(superuser, lambda client: client.post(address, {"verb": verb, "queue": "mail", "slots": slots}))
+
+
+@pytest.mark.parametrize("model", ["chain", "job"])
+def test_the_lists(superuser: Client, store: Store, model: str) -> None:
+    list_ = url("changelist", model=model)
+    assert is_german(superuser, list_)
+    made = [make(store) for make in STATES.values()]
+    page = read(superuser, list_)
+    assert headings(page, "h1") == ["Ketten" if model == "chain" else "Jobs"]
+    assert "insgesamt" in page.root.all("nav", class_="paginator")[0].text
+    labels = [badge.text for badge in page.root.all("span", class_="jobchains-status")]
+    assert {"blockiert", "geplant", "wartend", "läuft", "abgeschlossen", "fehlgeschlagen", "abgebrochen"} <= {*labels}
+    for query in (
+        "",
+        f"?q={made[0].id}",
+        f"?q={str(made[0].id)[:13]}",
+        "?q=shop",
+        "?q=shop.ship",
+        "?q=nothing",
+        "?after=x",
+    ):
+        assert is_german(superuser, list_ + query), query
+
+
+def test_a_list_that_took_too_long(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_up(*_: Any) -> None:
+        raise TookTooLong
+
+    monkeypatch.setattr(lists, "bounded", give_up)
+    monkeypatch.setattr(detail, "bounded", give_up)
+    page = read(superuser, url("changelist"))
+    assert headings(page, "h1") == ["Dauerte zu lange"]
+    assert english_in(page) == set()
+    assert is_german(superuser, url("change", rows.chain()[0]))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_pages_of_a_chain_and_of_a_job(superuser: Client, store: Store, state: str) -> None:
+    chain = STATES[state](store).refresh()
+    assert is_german(superuser, url("change", chain.current_job, "job"))
+    page = read(superuser, url("change", chain))
+    assert english_in(page) == set()
+    assert headings(page)[-1] == "Schritte"
+
+
+def test_what_is_hidden(staff: Staff, store: Store) -> None:
+    chain = failed(store)
+    page = read(staff(), url("change", chain))
+    assert english_in(page) == set()
+    assert "Verborgen: Dazu ist die Berechtigung nötig, Nutzdaten anzusehen." in set(_texts(page.root))
+
+
+def test_the_pages_of_a_long_chain_with_all_that_a_page_may_show(superuser: Client) -> None:
+    job = rows.chain(41, "blocked", deduplication_key="7", max_attempts=20, crashes=2, on_blocker_failure="wait")[-1]
+    rows.attempts(job, 14)
+    rows.lines(job, 130)
+    rows.progress(job)
+    rows.waits(job, *(rows.chain(1, "running") for _ in range(9)))
+    for waiting in [rows.chain(2, "blocked")[-1] for _ in range(22)]:
+        rows.link(waiting, [Job.objects.get(pk=job.chain_id)])
+    chain, own = (reverse(f"admin:django_jobchains_{name}_change", args=[id_]) for name, id_ in _ids(job))
+    for address in (chain, f"{chain}?from=12", own, f"{own}?attempts=5&log=1.50"):
+        assert is_german(superuser, address)
+    texts = set(_texts(read(superuser, chain).root))
+    assert {
+        "Schritte",
+        "aktueller Schritt",
+        "Log",
+        "21 Schritte werden hier nicht angezeigt",
+        "Wartet auf 9 von 9 Blockern",
+    } <= texts
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_pages_that_ask(superuser: Client, store: Store, verb: str) -> None:
+    """Of several rows it tells of each what happens, or why it is left as it is."""
+    assert is_german(superuser, url(verb, scheduled(store)))
+    assert is_german(superuser, url(verb, failed(store)))
+    made = every_state(store)
+    assert is_german(superuser, lambda client: ask_many(client, verb, made))
+    assert is_german(superuser, lambda client: ask_many(client, verb, []))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_told_of_what_was_done_and_what_was_not(superuser: Client, store: Store, verb: str) -> None:
+    superuser.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
+    told = [text for chain in every_state(store) for text in said(act(superuser, verb, chain))]
+    made: list[Any] = [*every_state(store), new_id()]
+    told += said(act_many(superuser, verb, made, delay_minutes="1", cascade="on", payload="5"))
+    assert len(told) > len(STATES) - 1
+    assert english_among(told) == set()
+
+
+def test_forms_that_are_filled_in_wrongly(superuser: Client, store: Store) -> None:
+    chain = scheduled(store).refresh()
+    for payload in ("", "{", "1" * 5000):
+        assert is_german(superuser, lambda client, payload=payload: act(client, "complete", chain, payload=payload))  # type: ignore[misc]
+    for answer in ({"delay_minutes": ""}, {"delay_minutes": "1", "run_at": "2030-01-01T10:00"}):
+        assert is_german(superuser, lambda client, answer=answer: client.post(url("reschedule", chain), answer))  # type: ignore[misc]
+    for type_name in ("shop.mail", "shop.unknown"):
+        assert is_german(superuser, f"{url('complete', chain)}?type={type_name}")
+
+
+def test_completing_several(superuser: Client, store: Store) -> None:
+    made = [scheduled(store).refresh() for _ in range(2)]
+    assert is_german(superuser, lambda client: ask_many(client, "complete", made))
+    assert is_german(superuser, lambda client: ask_many(client, "complete", [*made, mail.enqueue()]))
+    assert said(act_many(superuser, "complete", made, **answers("complete", *made))) == ["2 Jobs abgeschlossen."]
+
+
+def test_enqueueing(superuser: Client) -> None:
+    page = read(superuser, url("enqueue"))
+    assert headings(page, "h1") == ["Kette einreihen"]
+    assert is_german(superuser, url("enqueue"))
+    form = f"{url('enqueue')}?type=shop.pack"
+    assert is_german(superuser, form)
+    once = {"payload": '{"number": 5}', "deduplication_key": "5"}
+    for answer in (once, once, {"payload": "[]"}, {"payload": "{}", "queue": "\x01", "deduplication_key": "\x01"}):
+        assert is_german(superuser, lambda client, answer=answer: client.post(form, answer))  # type: ignore[misc]
+    refused = read(superuser, lambda client: client.post(form, {"payload": "[]"}))
+    assert any(text.startswith("Nicht angenommen: ") for text in _texts(refused.root))
+
+
+@pytest.mark.parametrize("page", ["changelist", "enqueue"])
+def test_english_is_recognised(superuser: Client, page: str) -> None:
+    """Else the tests above would see nothing."""
+    assert len(english_in(read(superuser, url(page), "en"))) > 4
+
+
+def test_english_is_recognised_on_each_kind_of_page(superuser: Client, store: Store) -> None:
+    full_dashboard(store)
+    chain = failed(store)
+    found = english_in(read(superuser, index(), "en"))
+    assert {"Queues", "paused", "Pause", "2 slots of each worker", "every queue"} <= found
+    assert any(text.startswith("No worker serves type shop.lost: 3 jobs are due") for text in found)
+    assert any(text.startswith("created") for text in english_in(read(superuser, url("change", chain), "en")))
+    found = english_in(read(superuser, url("retry", chain), "en"))
+    assert {"What you chose", "No, go back", "Retry"} <= found
+
+
+def test_the_terminal_stays_english(run: Run) -> None:  # noqa: F811 - the fixture
+    job = rows.chain(1, "failed")[0]
+    rows.lines(job, 2)
+    with translation.override("de"):
+        lines = run("show", job.chain_id).lines
+    assert any(line.endswith("info · said 1") for line in lines)
+    assert any("failed · " in line for line in lines)
+
+
+def _ids(job: Job) -> Iterator[tuple[str, Any]]:
+    yield "chain", job.chain_id
+    yield "job", job.id
