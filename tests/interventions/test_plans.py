@@ -45,7 +45,7 @@ def _history(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Itera
             cursor.execute(f"ANALYZE {', '.join(TABLES)}")
         yield
         with connection.cursor() as cursor:
-            cursor.execute(f"TRUNCATE {', '.join(TABLES)}")
+            cursor.execute(f"TRUNCATE {Job._meta.db_table} CASCADE")
 
 
 @pytest.fixture(params=["auto", "force_generic_plan"], autouse=True)

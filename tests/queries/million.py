@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.db import connection
 
-from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from django_jobchains.models import Job, JobBlocker
 
 JOBS = 1_000_000
 STEPS_OF_LONG_CHAIN = 10_000
@@ -87,7 +87,7 @@ def load() -> None:
 
 def clear() -> None:
     clearing = {
-        "postgresql": [f"TRUNCATE {_JOB}, {_LINK}, {FailedAttempt._meta.db_table}"],
+        "postgresql": [f"TRUNCATE {_JOB} CASCADE"],
         # Without looking for references a table is emptied at once.
         "sqlite": ["PRAGMA foreign_keys = OFF", f"DELETE FROM {_LINK}", f"DELETE FROM {_JOB}", "VACUUM",
                    "PRAGMA wal_checkpoint(TRUNCATE)", "PRAGMA foreign_keys = ON"],
