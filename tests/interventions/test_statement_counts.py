@@ -64,9 +64,9 @@ CALLS: dict[str, tuple[int, Callable[[Store, int], list[Chain]], Callable[[list[
     "retry": (5, failed, chains.retry),
     "run_now": (4, pending, chains.run_now),
     "reschedule": (4, pending, partial(chains.reschedule, delay=60)),
-    "delete pending": (9, pending, chains.delete),
-    "delete blocked": (9, blocked, chains.delete),
-    "delete with blockers": (14, dependents, partial(chains.delete, cascade=True)),
+    "delete pending": (10, pending, chains.delete),
+    "delete blocked": (10, blocked, chains.delete),
+    "delete with blockers": (15, dependents, partial(chains.delete, cascade=True)),
 }
 
 
