@@ -14,6 +14,9 @@ LEGS := lint types slow newest oldest example wheel browser
 ALONE := postgresql sqlite pictures
 MATRIX = $(VENV)/bin/python -m tests.matrix
 
+# Tests start hundreds of processes: what they import is compiled once.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := test
 .PHONY: test $(LEGS) $(ALONE) demo bench bench-peers format clean
 

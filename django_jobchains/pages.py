@@ -66,7 +66,7 @@ class PagedQuerySet(QuerySet[ModelT]):
         rest = self if after is None else self.filter(_beyond(order, _decoded(after, order)))
         pages = [part.order_by(*order)[:limit].values("pk") for part in rest._parts()]
         if len(pages) > 1:
-            first, *others = [self.all().filter(pk__in=page).values("pk") for page in pages]
+            first, *others = pages
             rest = rest.filter(pk__in=first.union(*others, all=True))
         return rest.order_by(*order)[:limit]
 

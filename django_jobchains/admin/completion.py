@@ -12,9 +12,9 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import chains
 from django_jobchains.admin.forms import ActionForm, CompleteForm, ContinueForm, NextTypeForm
-from django_jobchains.admin.outcomes import some_of
 from django_jobchains.admin.payloads import Payloads
 from django_jobchains.admin.verbs import HAS_GONE_ON, Find, Refused, Target, Verb
+from django_jobchains.admin.words import some_of
 from django_jobchains.exceptions import JobTypeNotFound
 from django_jobchains.job_types import JobType
 from django_jobchains.payloads import Codec

@@ -34,12 +34,15 @@ class Delete(Verb):
     def preview(self, request: HttpRequest, targets: Sequence[Target], find: Find) -> dict[str, Any]:
         using, chosen = get_settings().DATABASE, [target.chain_id for target in targets]
         cascade = with_blockers(chosen, using)
+        waiting = needed_by(chosen, using)
+        seen = {target.chain_id for target in find({job.chain_id for job in waiting})} if waiting else set()
         return {
             "jobs": jobs_of(chosen, using),
             "more_chains": len(cascade.chain_ids) - len(chosen),
             "jobs_of_all": jobs_of(cascade.chain_ids, using) if cascade.is_whole else None,
             "is_whole": cascade.is_whole,
-            "needed_by": needed_by(chosen, using),
+            "needed_by": [job for job in waiting if job.chain_id in seen],
+            "is_needed_by_others": any(job.chain_id not in seen for job in waiting),
         }
 
     def gather(self, targets: Sequence[Target], form: Any, find: Find) -> Sequence[Target]:

@@ -15,7 +15,7 @@ from django_jobchains.pages import PagedQuerySet
 #: Rows are counted up to here,
 COUNT_TO = 10_000
 #: and for no longer than this.
-COUNT_SECONDS = 0.1
+COUNT_SECONDS = 0.05
 
 
 class Precision(Enum):

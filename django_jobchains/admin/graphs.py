@@ -1,4 +1,4 @@
-"""Where the boxes and lines of a graph of chains stand: in columns, from what is waited for to what waits.
+"""A chain among those it waits for and those that wait for it: boxes in columns, from what is waited for to what waits.
 
 Plain numbers for an SVG that a template writes; no colour and no font, which are the style sheet's.
 """
@@ -8,8 +8,12 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext
 
-from django_jobchains.admin.steps import ChainLink
+from django_jobchains.admin.reads import Dependent, Part
+from django_jobchains.admin.steps import ChainLink, Showing
 from django_jobchains.admin.words import number
+from django_jobchains.models import Chain
+from django_jobchains.statuses import Status
+from django_jobchains.trees import ChainTree, Step
 
 WIDTH = 190
 HEIGHT = 44
@@ -88,6 +92,39 @@ class Column:
     @property
     def has_more(self) -> bool:
         return self.is_more or self.left_out > 0
+
+
+def graph_of(chain: Chain, steps: Iterable[Step], dependents: Part, showing: Showing) -> Graph | None:
+    """Of what was read; None when nothing is waited for, and nothing waits."""
+    columns, lines = _before(chain, list(steps), showing)
+    rows: Sequence[Dependent] = dependents.rows
+    if not columns and not rows:
+        return None
+    columns.append(Column([showing.link(chain)]))
+    if rows:
+        after = {row.chain.id: showing.link(row.chain) for row in rows}
+        columns.append(Column([*after.values()], is_more=bool(dependents.next)))
+        lines += [Line(str(chain.id), str(row.chain.id), row.job.status == Status.BLOCKED) for row in rows]
+    return laid_out(columns, lines, str(chain.id))
+
+
+def _before(chain: Chain, steps: Sequence[Step], showing: Showing) -> tuple[list[Column], list[Line]]:
+    """What a chain waits for, a column for each level of it."""
+    columns: list[Column] = []
+    lines: list[Line] = []
+    level = [(chain, tree) for step in steps for tree in step.blockers]
+    left_out = sum(step.blocker_count - len(step.blockers) for step in steps)
+    while level:
+        shown = [showing.link(tree.chain) for _waiting, tree in level if not tree.is_repeated]
+        columns.insert(0, Column(shown, left_out))
+        lines += [Line(str(tree.chain.id), str(waiting.id), _is_open(waiting, tree)) for waiting, tree in level]
+        left_out = 0
+        level = [(tree.chain, next_) for _waiting, tree in level for step in tree.steps for next_ in step.blockers]
+    return columns, lines
+
+
+def _is_open(waiting: Chain, tree: ChainTree) -> bool:
+    return waiting.status == Status.BLOCKED and tree.chain.status != Status.COMPLETED
 
 
 def laid_out(columns: Sequence[Column], lines: Iterable[Line], own_id: str) -> Graph:

@@ -14,12 +14,12 @@ from django.utils.translation import gettext, ngettext
 
 from django_jobchains.admin import audit
 from django_jobchains.admin.verbs import CHANGED_MEANWHILE, Find, Refused, Target, Verb, reason_of
+from django_jobchains.admin.words import some_of
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import JobchainsError
 
 logger = getLogger("django_jobchains")
 
-MOST_NAMED = 5
 MOST_REASONS = 10
 
 
@@ -94,7 +94,3 @@ def _left(reason: str, ids: Sequence[UUID]) -> str:
         len(ids),
     )
     return text % {"count": localize(len(ids)), "reason": reason, "names": some_of(ids)}
-
-
-def some_of(names: Sequence[object]) -> str:
-    return ", ".join(map(str, names[:MOST_NAMED])) + (", …" if len(names) > MOST_NAMED else "")

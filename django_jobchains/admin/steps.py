@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 
+from django_jobchains.admin.bars import Segment, Spread
 from django_jobchains.admin.moments import Moment, Moments
 from django_jobchains.admin.payloads import Payloads, PayloadView
 from django_jobchains.admin.words import number, span
@@ -63,15 +63,6 @@ class ChainLink:
 
 
 @dataclass(frozen=True)
-class Segment:
-    """A part of a step's bar, in thousandths of its length."""
-
-    kind: str
-    start: int
-    length: int
-
-
-@dataclass(frozen=True)
 class StepView:
     job: Job
     number: str
@@ -103,7 +94,7 @@ class Showing:
         self.moments = moments
         self._admin_name = admin_name
 
-    def step(self, step: Step, count: int, progress: JobProgress | None, spread: "Spread | None" = None) -> StepView:
+    def step(self, step: Step, count: int, progress: JobProgress | None, spread: Spread | None = None) -> StepView:
         job = step.job
         status = shown_status(job, self.moments, is_last=job.chain_index == count - 1)
         left_out = step.blocker_count - len(step.blockers)
@@ -225,36 +216,6 @@ class Showing:
         return ProgressView(percent, self.payloads.line(progress.text), self.moments.shown(progress.said_at))
 
 
-class Spread:
-    """The time that the shown steps took together, over which their bars are laid."""
-
-    def __init__(self, steps: Iterable[Step], moments: Moments) -> None:
-        self._moments = moments
-        jobs = [step.job for step in steps]
-        self._begin: datetime | None = min((job.created_at for job in jobs), default=None)
-        ends = [_end(job) if job.status in FINAL else None for job in jobs]
-        self._seconds = max((moments.between(self._begin, end) or 0 for end in ends), default=0)
-
-    def bar(self, step: Step) -> list[Segment]:
-        """It waited; attempts failed; the last one ran."""
-        job = step.job
-        is_final = job.status in FINAL
-        end = _end(job) if is_final else None
-        segments = [self._segment("waited", job.created_at, end)]
-        segments += [self._segment("failed", tried.started_at, tried.finished_at) for tried in step.attempts]
-        if job.last_attempt_at and job.status in (Status.RUNNING, Status.COMPLETED):
-            segments.append(self._segment(job.status, job.last_attempt_at, end))
-        return segments
-
-    def _segment(self, kind: str, begin: datetime, end: datetime | None) -> Segment:
-        start = self._place(self._moments.between(self._begin, begin) or 0)
-        stop = self._place(self._moments.between(self._begin, end) or 0)
-        return Segment(str(kind), min(start, 994), max(6, stop - start))
-
-    def _place(self, seconds: float) -> int:
-        return round(1000 * min(1.0, max(0.0, seconds / self._seconds))) if self._seconds > 0 else 0
-
-
 def _left_out(count: int) -> str:
     text = ngettext("%(count)s line left out", "%(count)s lines left out", count)
     return _counted(text, count) if count else ""
@@ -265,10 +226,6 @@ def _left_out_between(before: LogLine | None, line: LogLine) -> int:
     if before is None or before.lease_number != line.lease_number:
         return 0
     return line.position - before.position - 1
-
-
-def _end(job: Job) -> datetime:
-    return job.finished_at or job.last_attempt_at or job.created_at
 
 
 def _said(row: Job | FailedAttempt, name: str) -> str | None:

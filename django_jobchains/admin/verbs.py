@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import chains
 from django_jobchains.admin.forms import ActionForm, RescheduleForm
+from django_jobchains.admin.words import some_of
 from django_jobchains.chains import Chain, Job
 from django_jobchains.exceptions import (
     ChainNotFound,
@@ -232,7 +233,7 @@ def reason_of(error: JobchainsError) -> str:
     if isinstance(error, JobTypeMismatch):
         return str(HAS_GONE_ON)
     if isinstance(error, ChainReferenced):
-        return gettext("jobs of other chains wait for them: %(jobs)s") % {
-            "jobs": ", ".join(str(job_id) for _chain_id, job_id in error.references)
-        }
+        # Not by which: they may be of chains that this user does not see.
+        needed = list(dict.fromkeys(chain_id for chain_id, _job_id in error.references))
+        return gettext("jobs of other chains wait for %(chains)s") % {"chains": some_of(needed)}
     return str(error)

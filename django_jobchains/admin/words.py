@@ -1,10 +1,13 @@
 """Times and numbers as people read them, in their language."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 
+#: Names in a sentence.
+MOST_NAMED = 5
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -41,6 +44,11 @@ def ago(seconds: float) -> str:
 def number(count: int) -> str:
     """With separators between the thousands."""
     return str(number_format(count, use_l10n=True, force_grouping=True))
+
+
+def some_of(names: Sequence[object]) -> str:
+    """The first few."""
+    return ", ".join(map(str, names[:MOST_NAMED])) + (", …" if len(names) > MOST_NAMED else "")
 
 
 def _unit(amount: str, unit: str) -> str:

@@ -134,25 +134,29 @@ class Blocking(Tails):
         rows = self._fetch(
             f"UPDATE {self.job} AS job SET status = 'pending', run_at = {self._latest('job.run_at', 'clock.now')} "
             f"FROM {self.clock} WHERE job.id {self._any(self._ids_sql)} AND job.status || '' = 'blocked' "
-            f"AND NOT {self._has_open_link} RETURNING id, type_name, run_at <= (SELECT now FROM {self.clock})",
+            f"AND NOT {self._has_open_link()} RETURNING id, type_name, run_at <= (SELECT now FROM {self.clock})",
             [ids_json(job_ids)],
         )
         effects.add_due(type_name for _, type_name, is_due in rows if is_due)
         effects.add_scheduled(type_name for _, type_name, is_due in rows if not is_due)
         return [self._id(id_) for id_, _, _ in rows]
 
-    @property
-    def _has_open_link(self) -> str:
-        return f"EXISTS (SELECT 1 FROM {self.blocker} AS link WHERE link.job_id = job.id AND link.is_open)"
+    def _has_open_link(self, condition: str = "true") -> str:
+        """SQL of whether a job has an open link of which this is true, looked at for each job by itself.
+
+        Not EXISTS, which PostgreSQL may turn into a join: with statistics of when the tables were nearly empty, one of
+        all the jobs with all open links.
+        """
+        link = f"SELECT 1 FROM {self.blocker} AS link WHERE link.job_id = job.id AND link.is_open AND {condition}"
+        return f"(COALESCE(({link} LIMIT 1), 0) = 1)"
 
     def _fail_waiting(self, job_ids: Collection[UUID]) -> set[UUID]:
         """Fails those of these locked jobs that do not outlive a blocker; returns their chains."""
+        has_failed = f"{self._last_of('link.blocker_id', 'status')} IN ('failed', 'cancelled')"
         rows = self._fetch(
             f"UPDATE {self.job} AS job SET status = 'failed', finished_at = clock.now, last_error = '{BLOCKER_FAILED}' "
             f"FROM {self.clock} WHERE job.id {self._any(self._ids_sql)} AND job.status || '' = 'blocked' "
-            f"AND job.on_blocker_failure = 'fail' AND EXISTS (SELECT 1 FROM {self.blocker} AS link "
-            f"WHERE link.job_id = job.id AND link.is_open "
-            f"AND {self._last_of('link.blocker_id', 'status')} IN ('failed', 'cancelled')) RETURNING chain_id",
+            f"AND job.on_blocker_failure = 'fail' AND {self._has_open_link(has_failed)} RETURNING chain_id",
             [ids_json(job_ids)],
         )
         return {self._id(chain_id) for (chain_id,) in rows}
@@ -176,13 +180,8 @@ class Blocking(Tails):
 
     def _blocked_after(self, after: UUID | None, limit: int) -> list[tuple[UUID, UUID, Any]]:
         """The next blocked jobs, of which a chain has one: chain, job, and whether it waits for nothing."""
-        # Not EXISTS, which PostgreSQL may turn into a hash of all open links.
-        waits = (
-            f"SELECT 1 FROM {self.blocker} AS link "
-            f"WHERE link.job_id = job.id AND link.is_open AND NOT {self._lets_run} LIMIT 1"
-        )
         rows = self._fetch(
-            f"SELECT job.chain_id, job.id, COALESCE(({waits}), 0) = 0 "
+            f"SELECT job.chain_id, job.id, NOT {self._has_open_link(f'NOT {self._lets_run}')} "
             f"FROM {self.job} AS job WHERE job.status = 'blocked' AND job.chain_id > {self._uuid} "
             "ORDER BY job.chain_id LIMIT %s",
             [(after or UUID(int=0)).hex, limit],

@@ -87,7 +87,7 @@ class Interventions(Creating):
             self._lock_known(job_ids)
             rows = self._fetch(
                 f"UPDATE {self.job} AS job SET "
-                f"status = CASE WHEN {self._has_open_link} THEN 'blocked' ELSE 'pending' END, "
+                f"status = CASE WHEN {self._has_open_link()} THEN 'blocked' ELSE 'pending' END, "
                 "run_at = clock.now, finished_at = NULL, cancel_requested_at = NULL, crashes = 0 "
                 f"FROM {self.clock} WHERE job.id {self._any(self._ids_sql)} AND job.status IN ('failed', 'cancelled') "
                 "RETURNING id, type_name",

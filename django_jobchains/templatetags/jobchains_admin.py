@@ -17,7 +17,7 @@ def jobchains_dashboard(context: dict[str, Any]) -> Dashboard | TooSlow | None:
     """The dashboard, for a page of the site itself; None for who may not view it, and on a site without it."""
     request: HttpRequest = context["request"]
     page = _dashboards(getattr(request, "current_app", ""))
-    return page.dashboard(request) if page and page.has_view_permission(request) else None
+    return page.dashboard(request) if page and page.has_dashboard_permission(request) else None
 
 
 def _dashboards(site_name: str) -> Dashboards | None:

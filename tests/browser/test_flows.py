@@ -96,6 +96,26 @@ def test_several_are_retried_at_once_after_a_look_at_what_will_happen(shop: Shop
     admin.confirm("Retry", "2 jobs retried.")
 
 
+def test_several_are_completed_at_once_with_the_same_output(shop: Shop, visit: Visit) -> None:
+    page = visit(shop, "root")
+    customer, admin = Ordering(page), Admin(page)
+    orders = [customer.place("Stoneware cup", 14) for _ in range(2)]
+    page.goto(f"{list_of('chain')}?status=pending&type=shop.approval")
+    expect(page.locator("#result_list tbody tr")).to_have_count(2)
+    admin.tick_all("Complete")
+    for order in orders:
+        expect(page.locator("#content")).to_contain_text(order.chain_id)
+    output = page.get_by_label("Output, as JSON")
+    output.fill("{")
+    page.get_by_role("button", name="Complete", exact=True).click()
+    expect(page.locator(".errorlist")).to_contain_text("This is no JSON")
+    output.fill("null")
+    admin.confirm("Complete", "2 jobs completed.")
+    for order in orders:
+        admin.find(order.chain_id)
+        expect(page.locator(STATUS).first).to_have_text("completed")
+
+
 def test_a_chain_is_enqueued_and_deleted(shop: Shop, visit: Visit) -> None:
     page = visit(shop, "root")
     admin = Admin(page)

@@ -83,9 +83,10 @@ def test_the_page_of_a_job(page: Page, rows: list[Written]) -> None:
         assert_harmless(page, job_page(of_vector["job"]), vector)
 
 
-def test_the_page_that_asks_before_a_job_is_completed(page: Page, rows: list[Written]) -> None:
+@pytest.mark.parametrize(("which", "verb"), [("running", "complete"), ("failed", "retry"), ("completed", "delete")])
+def test_the_page_that_asks_before(page: Page, rows: list[Written], which: str, verb: str) -> None:
     for vector, of_vector in zip(VECTORS, rows, strict=True):
-        assert_harmless(page, f"{list_of('chain')}{of_vector['running']}/complete/", vector)
+        assert_harmless(page, f"{list_of('chain')}{of_vector[which]}/{verb}/", vector)
 
 
 def test_the_page_that_asks_before_all_of_them_are_retried(page: Page, rows: list[Written]) -> None:
@@ -106,3 +107,14 @@ def test_lists_and_the_dashboard_show_all_of_them(page: Page) -> None:
 def test_what_is_searched_for_is_shown_as_text(page: Page) -> None:
     for vector in VECTORS[::4]:
         assert_harmless(page, f"{list_of('chain')}?q={quote(vector)}", vector)
+
+
+def test_what_is_typed_into_forms_is_shown_as_text(page: Page) -> None:
+    for vector in VECTORS:
+        page.goto(f"{list_of('chain')}enqueue/?type=shop.count_stock")
+        page.get_by_label("Input, as JSON").fill(vector)
+        page.get_by_label("Deduplication key").fill(vector)
+        page.get_by_label("Queue").fill(vector[:100])
+        page.get_by_role("button", name="Enqueue").click()
+        expect(page.locator(".errorlist").first).to_be_visible()
+        assert page.evaluate(HARM) == [], vector

@@ -15,7 +15,7 @@ from tests.matrix import Failed, Unavailable, Unsteady
 from tests.matrix.commands import end_all, output
 from tests.matrix.legs import LEGS, ORDER
 
-#: Tests wait more than they compute: two of the suites at once keep two cores busy.
+#: Tests wait about as much as they compute: with three of the suites at once some no longer come in time.
 AT_ONCE = 2
 
 

@@ -21,12 +21,16 @@ QUICK = ("-m", "not slow")
 #: and with every version of a database what it may do differently: statements and their plans.
 OF_DATABASES = tuple(
     f"tests/{name}"
-    for name in ("blockers", "deduplication", "interventions", "overview", "pruning", "queries", "store")
+    for name in ("deduplication", "interventions/test_plans.py", "overview", "pruning", "queries", "store")
 )
 #: What asks no database is tested beside SQLite.
-OF_NONE = tuple(f"--ignore=tests/{name}" for name in ("configuration", "packaging", "processors", "testing", "typing"))
-#: What takes long with a server that wakes takes as long whatever the database is.
+OF_NONE = tuple(
+    f"--ignore=tests/{name}" for name in ("benchmarks", "configuration", "packaging", "processors", "testing", "typing")
+)
+#: What a server that wakes does, and how long that takes, is the same whatever the database is.
 OF_SERVERS = tuple(f"--ignore=tests/notifications/{name}" for name in ("nats", "redis"))
+#: The newest of their drivers.
+OF_DRIVERS = ("tests/notifications/nats/test_nats_contract.py", "tests/notifications/redis/test_redis.py")
 
 
 def lint() -> None:
@@ -75,13 +79,13 @@ def newest_example() -> None:
 
 
 def newest_on_sqlite() -> None:
-    suite(environments.newest(), *QUICK, *OF_DATABASES, env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
+    suite(environments.newest(), *QUICK, *OF_DATABASES, *OF_DRIVERS, env={"JOBCHAINS_TEST_DATABASE": "sqlite"})
 
 
 def newest_on_postgresql() -> None:
     python = environments.newest()
     with server(18) as database:
-        suite(python, *QUICK, *OF_NONE, env={"JOBCHAINS_TEST_DATABASE": database})
+        suite(python, *QUICK, *OF_NONE, *OF_SERVERS, env={"JOBCHAINS_TEST_DATABASE": database})
 
 
 def oldest_on_sqlite() -> None:

@@ -1,35 +1,10 @@
 """Waits for what other threads and processes do: a condition with a deadline, never a sleep for luck."""
 
-import time
-from collections.abc import Callable
-from typing import TypeVar
-
 from django_jobchains.models import Chain
+from django_jobchains.testing.contracts.waiting import stays, until
 
-Value = TypeVar("Value")
-
-LOOK_SECONDS = 0.01
-
-
-def until(condition: Callable[[], Value], seconds: float = 15.0, what: object = "the condition") -> Value:
-    """The condition's value as soon as it is true. ``what``: said when it is not in time, called if it can be."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"Not true within {seconds} s: {what() if callable(what) else what}")
-        time.sleep(LOOK_SECONDS)
-    return value
+__all__ = ("stays", "until", "until_completed")
 
 
-def stays(condition: Callable[[], object], seconds: float) -> bool:
-    """Whether the condition holds at every look for so long: for what must *not* happen."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not condition():
-            return False
-        time.sleep(LOOK_SECONDS)
-    return True
-
-
-def until_completed(chain: Chain, seconds: float = 15.0, what: object = "") -> None:
+def until_completed(chain: Chain, seconds: float | None = None, what: object = "") -> None:
     until(lambda: chain.refresh().status == "completed", seconds, what or (lambda: vars(chain.current_job)))

@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import translation
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.admin import audit
+from django_jobchains.admin import audit, history
 from django_jobchains.models import Chain, QueueState
 from django_jobchains.store import Store
 from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, said, text_of, url
@@ -109,6 +109,35 @@ def test_the_history_of_a_chain_and_of_a_job_shows_it(superuser: Client, store: 
     assert "Retried." in text_of(superuser.get(url("history", chain)))
     superuser.post(url("reschedule", chain.current_job, "job"), {"delay_minutes": "90"})
     assert "Rescheduled by 90 min." in text_of(superuser.get(url("history", chain.current_job, "job")))
+
+
+def test_the_history_of_a_chain_shows_what_was_done_to_its_jobs(superuser: Client, store: Store) -> None:
+    chain, other = failed(store), failed(store)
+    superuser.post(url("retry", chain.current_job, "job"))
+    superuser.post(url("run_now", scheduled(store).refresh().current_job, "job"))
+    assert "Retried." in text_of(superuser.get(url("history", chain)))
+    assert "Retried." not in text_of(superuser.get(url("history", other)))
+    assert "Made due now." not in text_of(superuser.get(url("history", chain)))
+
+
+def test_the_history_is_shown_page_by_page(superuser: Client, store: Store, admin_request: Any) -> None:
+    chain = failed(store)
+    for number in range(history.ENTRIES_ON_PAGE + 1):
+        audit.log(admin_request, [(chain, chain.current_job)[number % 2]], f"entry {number}.", verb="test")
+    first, second = (
+        text_of(superuser.get(url("history", chain))),
+        text_of(superuser.get(url("history", chain) + "?p=2")),
+    )
+    assert "entry 0." in first
+    assert "entry 100." not in first
+    assert "entry 100." in second
+
+
+def test_the_history_is_for_those_who_may_view(client: Client, store: Store, superuser: Client) -> None:
+    chain = failed(store)
+    client.force_login(User.objects.create_user("clerk", is_staff=True))
+    assert client.get(url("history", chain)).status_code == 403
+    assert superuser.get("/admin/django_jobchains/chain/nothing/history/").status_code == 302
 
 
 @pytest.mark.parametrize(("of_site", "of_reader", "text"), [("en", "de", "Delete"), ("de", "en", "Löschen")])

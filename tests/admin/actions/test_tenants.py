@@ -14,7 +14,7 @@ from django_jobchains.admin import ChainAdmin, JobAdmin
 from django_jobchains.admin.base import ReadOnlyAdmin
 from django_jobchains.models import Chain, Job
 from django_jobchains.store import Store
-from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, ask_many, said, url
+from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, ask_many, said, text_of, url
 from tests.admin.actions.conftest import Parcel, pack
 from tests.interventions.chains_at import everything, failed, mail, scheduled, ship
 
@@ -108,3 +108,23 @@ def test_a_key_of_another_tenant_leads_to_no_page_of_theirs(superuser: Client) -
     answer = {"payload": "1", "deduplication_key": "k"}
     for _ in range(2):
         assert superuser.post(address, answer)["Location"] == reverse("admin:django_jobchains_chain_enqueue")
+
+
+def test_what_waits_unseen_keeps_a_chain_and_is_not_named(superuser: Client, store: Store) -> None:
+    chain = pack.enqueue(Parcel(1))
+    hidden = mail.enqueue(blockers=[chain])
+    page = text_of(superuser.get(url("delete", chain)))
+    assert "chains that you may not delete wait for them" in page
+    [message] = said(act(superuser, "delete", chain))
+    assert message == f"Nothing was changed: jobs of other chains wait for {chain.id}."
+    for text in (page, message):
+        assert str(hidden.id) not in text
+        assert HIDDEN not in text
+
+
+def test_what_waits_and_may_be_deleted_too_is_named(superuser: Client, store: Store) -> None:
+    chain = pack.enqueue(Parcel(1))
+    waiting = pack.enqueue(Parcel(2), blockers=[chain])
+    page = text_of(superuser.get(url("delete", chain)))
+    assert str(waiting.id) in page
+    assert "chains that you may not delete" not in page

@@ -9,7 +9,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import queues
-from django_jobchains.admin import dashboard
+from django_jobchains.admin import JobAdmin, dashboard
 from django_jobchains.admin.reading import TookTooLong
 from django_jobchains.store import Store
 from tests.admin.dashboard.conftest import Beating, fail
@@ -31,6 +31,16 @@ def test_who_may_not_view_jobs_sees_no_dashboard(staff: Staff) -> None:
     client = staff("view_chain", "change_queuestate", view=False)
     assert look(client).root.all(id="jobchains-dashboard") == []
     assert client.get(fragment()).status_code == 403
+
+
+def test_a_subclass_says_who_sees_it(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JobAdmin, "has_dashboard_permission", lambda self, request: False)
+    assert look(operator).root.all(id="jobchains-dashboard") == []
+    assert operator.get(fragment()).status_code == 403
+    assert (
+        operator.post("/admin/django_jobchains/job/dashboard/queue/", {"queue": "q", "verb": "pause"}).status_code
+        == 403
+    )
 
 
 def test_who_may_view_jobs_sees_it_beside_the_lists(staff: Staff) -> None:
