@@ -37,7 +37,9 @@ def enqueue(kind: Any, blocker: Chain) -> None:
 
 
 def assert_reads_each_once(call: Callable[[], Any]) -> None:
-    wrong = [node for node in plan_of(call) if rows_read(node) > MOST_FOR_EACH * DEPENDENTS]
+    """Of a bitmap the heap scan above it tells: the index scan counts what earlier tests left and no vacuum took."""
+    told = [node for node in plan_of(call) if node["Node Type"] != "Bitmap Index Scan"]
+    wrong = [node for node in told if rows_read(node) > MOST_FOR_EACH * DEPENDENTS]
     assert not wrong, [(node["Node Type"], node.get("Index Name"), rows_read(node)) for node in wrong]
 
 
