@@ -22,7 +22,7 @@ from django_jobchains.policies import AttemptPolicy
 from django_jobchains.processors import Processor, Registry
 from django_jobchains.running import AbortSignal, Continuation
 from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Store
-from django_jobchains.store.base import lost_reason
+from django_jobchains.store.leases import lost_reason
 
 logger = getLogger("django_jobchains")
 

@@ -16,7 +16,7 @@ from django_jobchains.policies import Lease
 from django_jobchains.processors import Processor, Registry
 from django_jobchains.running import AbortSignal, Continuation, ContinuationOptions, PrepareMode
 from django_jobchains.store import ClaimedJob, HeldLease, Store
-from django_jobchains.store.base import lost_reason
+from django_jobchains.store.leases import lost_reason
 
 
 class AttemptPhases:

@@ -5,50 +5,25 @@ open. Rows travel as one JSON parameter (``_rows``). Every write of an attempt a
 attempt's changes no row. Compared times are the database's.
 """
 
-import json
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
-from itertools import starmap
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any
 from uuid import UUID
 
-from django_jobchains.policies import Backoff
-from django_jobchains.statuses import FINAL
 from django_jobchains.store.attempt_counts import AttemptCounts
 from django_jobchains.store.counting import Counting
-from django_jobchains.store.dialect import IS_CANCELLED, ids_json
-from django_jobchains.store.errors import retried
+from django_jobchains.store.dialect import ids_json
+from django_jobchains.store.ending import Ending
+from django_jobchains.store.leases import Leases
 from django_jobchains.store.listing import Listing
 from django_jobchains.store.notes import Notes
 from django_jobchains.store.presence import Presence
 from django_jobchains.store.pruning import Pruning
 from django_jobchains.store.queue_states import QueueStates
-from django_jobchains.store.rows import (
-    AttemptKey,
-    ClaimedJob,
-    Effects,
-    FailedTry,
-    FinishedJob,
-    HeldLease,
-    NewJob,
-    ReapedJob,
-    Renewal,
-)
-
-#: The attempt ``d`` still has its job. The status is not compared bare: PostgreSQL would find the rows by the partial
-#: index of running jobs, and read all of its dead entries, instead of by their ids.
-FENCE = "job.id = d.job_id AND job.lease_number = d.n AND job.status || '' = 'running'"
+from django_jobchains.store.rows import ClaimedJob
 
 
-_FINISH_COLUMNS = "job_id uuid, n int, output text"
-
-
-class Store(Pruning, QueueStates, Presence, Counting, AttemptCounts, Listing, Notes):
-    def __init__(self, using: str) -> None:
-        super().__init__(using)
-        self._finish_one_sql: dict[float, str] = {}
-
+class Store(Pruning, Ending, Leases, QueueStates, Presence, Counting, AttemptCounts, Listing, Notes):
     @abstractmethod
     def _claim(
         self,
@@ -87,8 +62,6 @@ class Store(Pruning, QueueStates, Presence, Counting, AttemptCounts, Listing, No
         rows = self._fetch(f"SELECT status, lease_number FROM {self.job} WHERE id = {self._uuid}", [job_id.hex])
         return (rows[0][0], rows[0][1]) if rows else None
 
-    # Claiming
-
     def claim(
         self,
         worker: str,
@@ -120,287 +93,3 @@ class Store(Pruning, QueueStates, Presence, Counting, AttemptCounts, Listing, No
         run_at, created_at = self._time(row[7]), self._time(row[13])
         values = (self._id(row[0]), self._id(row[1]), *row[2:7], run_at, *row[8:13], created_at, *row[14:])
         return ClaimedJob._make(values)
-
-    # Holding
-
-    def renew(self, leases: Sequence[HeldLease]) -> Renewal:
-        """Prolongs leases; says which are lost, and which attempts were asked to stop.
-
-        A row that somebody has locked is not lost.
-        """
-        rows = [{"job_id": lease.id.hex, "n": lease.lease_number, "s": lease.seconds} for lease in leases]
-        columns = "job_id uuid, n int, s float"
-        locked = (
-            f"SELECT job.id FROM {self.job} AS job JOIN {self._rows('job_id uuid, n int')} ON {FENCE} "
-            f"WHERE true {self._by_ids} {self._locked('job')}"
-        )
-        renewed = self._fetch(
-            f"UPDATE {self.job} AS job SET leased_until = {self._after('clock.now', 'd.s')} "
-            f"FROM {self._rows(columns)} CROSS JOIN {self.clock} WHERE {FENCE} AND job.id {self._any(locked)} "
-            f"RETURNING id, lease_number, {IS_CANCELLED}",
-            [json.dumps(rows), json.dumps(rows), *self._by_ids_params(rows)],
-        )
-        missing = {lease.key: lease for lease in leases}
-        for id_, number, _ in renewed:
-            missing.pop((self._id(id_), number), None)
-        cancelled = {(self._id(id_), number) for id_, number, is_cancelled in renewed if is_cancelled}
-        found = self.check(list(missing.values()))
-        return Renewal(found.lost, found.cancelled | cancelled, missing.keys() - found.lost.keys())
-
-    def check(self, leases: Sequence[HeldLease]) -> Renewal:
-        """As ``renew``, without prolonging."""
-        if not leases:
-            return Renewal({}, set())
-        sql = (
-            "SELECT id, status, lease_number, cancel_requested_at IS NOT NULL "
-            f"FROM {self.job} WHERE id {self._any(self._ids_sql)}"
-        )
-        rows = self._fetch(sql, [ids_json(lease.id for lease in leases)])
-        found = {self._id(id_): (status, number) for id_, status, number, _ in rows}
-        reasons = {lease.key: lost_reason(found.get(lease.id), lease.lease_number) for lease in leases}
-        cancelled = {(self._id(id_), number) for id_, _, number, is_cancelled in rows if is_cancelled}
-        held = {key for key, reason in reasons.items() if reason is None}
-        return Renewal({key: reason for key, reason in reasons.items() if reason}, cancelled & held)
-
-    @retried
-    def hand_back(self, leases: Sequence[HeldLease], effects: Effects | None = None) -> set[AttemptKey]:
-        """Gives unfinished jobs back, due as before and without having used an attempt; returns those still held."""
-        rows = [{"job_id": lease.id.hex, "n": lease.lease_number} for lease in leases]
-        with self.transaction():
-            written = self._update(
-                f"{self._unless_cancelled('pending')}, attempt = attempt - 1, leased_by = NULL, leased_until = NULL",
-                "job_id uuid, n int",
-                rows,
-            )
-            self._settle_ended(written, effects or Effects())
-        return {row.key for row in written}
-
-    # Ending an attempt
-
-    @retried
-    def finish(
-        self, jobs: Sequence[FinishedJob], effects: Effects | None = None, *, is_locked: bool = False
-    ) -> set[AttemptKey]:
-        """Completes attempts, with the continuations of those that still held their lease, which it returns.
-
-        Whoever waited for the chains that end by it is freed. ``is_locked``: the caller's transaction has locked the
-        jobs already, so nobody can start to wait for them while this statement runs.
-        """
-        effects = effects or Effects()
-        continuations = {job.key: job.continuation for job in jobs if job.continuation}
-        with nullcontext() if is_locked else self.transaction():
-            if not is_locked:
-                self._lock_with_blockers(list(continuations.values()))
-            written = self._finish(jobs, is_locked=is_locked)
-            going_on = [row for row in written if row.key in continuations]
-            for row in going_on:
-                continuations[row.key].is_cancelled = row.is_cancelled
-            self.create([continuations[row.key] for row in going_on], effects)
-            ended = [row for row in written if row.key not in continuations or row.is_cancelled]
-            effects.finished_chains.update(row.chain_id for row in ended)
-            self._settle([row.chain_id for row in ended if row.may_be_awaited], effects)
-        return {row.key for row in written}
-
-    def _lock_with_blockers(self, continuations: Sequence[NewJob]) -> None:
-        """All in the order of their ids: locked after their own chains, the blockers would be locked in any."""
-        waiting = [job for job in continuations if job.blockers]
-        if waiting:
-            self.lock_tails({chain_id for job in waiting for chain_id in (job.chain_id, *job.blockers)})
-
-    def _finish(self, jobs: Sequence[FinishedJob], *, is_locked: bool) -> "list[_Written]":
-        if is_locked and len(jobs) == 1:
-            return self._finish_one(jobs[0])
-        return self._update(
-            self._finish_assignments,
-            _FINISH_COLUMNS,
-            [{"job_id": job.job_id.hex, "n": job.lease_number, "output": _output(job)} for job in jobs],
-            may_be_awaited=self._is_awaited if is_locked else "true",
-        )
-
-    def _finish_one(self, job: FinishedJob) -> "list[_Written]":
-        """The same of one that is locked. Its SQL is kept: to put it together takes as long as to send it."""
-        sql = self._finish_one_sql.get(self.ahead_seconds)
-        if sql is None:
-            sql = self._update_sql(self._finish_assignments, self._row(_FINISH_COLUMNS), "", self._is_awaited)
-            self._finish_one_sql[self.ahead_seconds] = sql
-        rows = self._fetch(sql, [job.job_id.hex, job.lease_number, _output(job)])
-        return list(starmap(self._written, rows))
-
-    @property
-    def _finish_assignments(self) -> str:
-        return (
-            f"status = 'completed', output = d.output{self.json_cast}, finished_at = clock.now, "
-            "completed_by = leased_by, leased_by = NULL, leased_until = NULL, last_error = NULL"
-        )
-
-    @property
-    def _is_awaited(self) -> str:
-        """SQL of whether anybody waits for the chain of a job."""
-        return f"EXISTS (SELECT 1 FROM {self.blocker} AS link WHERE link.blocker_id = chain_id AND link.is_open)"
-
-    def reschedule(self, tries: Sequence[FailedTry], effects: Effects | None = None) -> dict[AttemptKey, str]:
-        """Records failed attempts and makes their jobs pending again; the statuses of those that held their lease."""
-        return self._end_failed(tries, f"{self._unless_cancelled('pending')}, run_at = {self._planned}", effects)
-
-    def fail(self, tries: Sequence[FailedTry], effects: Effects | None = None) -> dict[AttemptKey, str]:
-        """Records failed attempts and gives their jobs up; the statuses of those that still held their lease."""
-        return self._end_failed(tries, self._unless_cancelled("failed"), effects)
-
-    def _unless_cancelled(self, status: str) -> str:
-        """SQL that sets the status, or cancels the job of an attempt that was asked to stop."""
-        otherwise = "clock.now" if status in FINAL else "NULL"
-        return (
-            f"status = CASE WHEN job.cancel_requested_at IS NULL THEN '{status}' ELSE 'cancelled' END, "
-            f"finished_at = CASE WHEN job.cancel_requested_at IS NULL THEN {otherwise} ELSE clock.now END"
-        )
-
-    @retried
-    def _end_failed(
-        self, tries: Sequence[FailedTry], assignments: str, effects: Effects | None
-    ) -> dict[AttemptKey, str]:
-        columns = "job_id uuid, n int, error text, traceback text, run_at timestamptz, delay_seconds float"
-        rows = [
-            {
-                "job_id": failed.job_id.hex,
-                "n": failed.lease_number,
-                "error": failed.error,
-                "traceback": failed.traceback,
-                "run_at": failed.run_at and self._time_text(failed.run_at),
-                "delay_seconds": failed.delay_seconds or 0,
-            }
-            for failed in tries
-        ]
-        with self.transaction():
-            self._fetch(
-                f"{self._record_failures('error', 'd.error', 'd.traceback')} FROM {self.job} AS job "
-                f"JOIN {self._rows(columns)} ON {FENCE} CROSS JOIN {self.clock} "
-                f"WHERE true {self._by_ids} {self._held('job')} RETURNING job_id",
-                [json.dumps(rows), *self._by_ids_params(rows)],
-            )
-            unleased = "leased_by = NULL, leased_until = NULL, last_error = d.error"
-            written = self._update(f"{assignments}, {unleased}", columns, rows)
-            self._settle_ended(written, effects or Effects())
-        return {row.key: row.status for row in written}
-
-    def _settle_ended(self, written: "Sequence[_Written]", effects: Effects) -> None:
-        ended = [row.chain_id for row in written if row.status in ("failed", "cancelled")]
-        self._settle(ended, effects)
-        effects.add_scheduled(row.type_name for row in written if row.status == "pending")
-
-    def _record_failures(self, kind: str, error: str, traceback: str) -> str:
-        return (
-            f"INSERT INTO {self.failed_attempt} "
-            "(job_id, attempt, lease_number, kind, error, traceback, worker, started_at, finished_at) "
-            f"SELECT job.id, job.attempt, job.lease_number, '{kind}', {error}, {traceback}, "
-            "COALESCE(job.leased_by, '?'), COALESCE(job.last_attempt_at, clock.now), clock.now"
-        )
-
-    @retried
-    def reap(
-        self,
-        limit: int,
-        backoff: Backoff,
-        max_crashes: int,
-        held: Collection[UUID] = (),
-        effects: Effects | None = None,
-    ) -> list[ReapedJob]:
-        """Takes back jobs whose lease ran out, oldest first: pending after a backoff, failed after ``max_crashes``.
-
-        ``held`` are the caller's own, which it ends itself. A row that a live attempt has locked is left alone.
-        """
-        lost = "'The lease ran out: worker ' || COALESCE(job.leased_by, '?') || ' died, hung or lost the database.'"
-        expired = (
-            f"SELECT id FROM {self.job} WHERE status = 'running' AND leased_until < {self.now} "
-            f"AND NOT id {self._any(self._ids_sql)} ORDER BY leased_until, id LIMIT %s {self._locked(self.job)}"
-        )
-        with self.transaction():
-            crashed = self._fetch(
-                f"{self._record_failures('crash', lost, chr(39) * 2)} FROM {self.job} AS job CROSS JOIN {self.clock} "
-                f"WHERE job.id {self._any(expired)} {self._held('job')} RETURNING job_id, lease_number",
-                [ids_json(held), limit],
-            )
-            written = self._reap([(self._id(id_), number) for id_, number in crashed], backoff, max_crashes, lost)
-            self._settle_ended(written, effects or Effects())
-        return [ReapedJob(row.key[0], row.type_name, row.status, row.crashes) for row in written]
-
-    def _reap(self, crashed: list[tuple[UUID, int]], backoff: Backoff, max_crashes: int, lost: str) -> "list[_Written]":
-        waits = [{"c": crashes, "wait": backoff.seconds(crashes + 1)} for crashes in range(max_crashes)]
-        waits_sql = f"COALESCE((SELECT w.wait FROM {self._rows('c int, wait float', 'w')} WHERE w.c = job.crashes), 0)"
-        gone, stopped = "job.crashes + 1 >= %s", "job.cancel_requested_at IS NOT NULL"
-        return self._update(
-            f"crashes = job.crashes + 1, leased_by = NULL, leased_until = NULL, last_error = {lost}, "
-            f"status = CASE WHEN {stopped} THEN 'cancelled' WHEN {gone} THEN 'failed' ELSE 'pending' END, "
-            f"finished_at = CASE WHEN {stopped} OR {gone} THEN clock.now END, "
-            f"run_at = {self._after('clock.now', waits_sql)}",
-            "job_id uuid, n int",
-            [{"job_id": id_.hex, "n": number} for id_, number in crashed],
-            [max_crashes, max_crashes, json.dumps(waits)],
-        )
-
-    def _update(
-        self,
-        assignments: str,
-        columns: str,
-        rows: list[dict[str, Any]],
-        before: Sequence[Any] = (),
-        *,
-        may_be_awaited: str = "true",
-    ) -> "list[_Written]":
-        """One fenced UPDATE of running jobs from rows with ``job_id`` and lease number ``n``; returns what changed.
-
-        ``before``: the parameters of the assignments. ``may_be_awaited``: SQL.
-        """
-        if not rows:
-            return []
-        if len(rows) == 1:  # written out, it is planned as the one row it is
-            source, condition = self._row(columns), ""
-            params = [rows[0][column.split()[0]] for column in columns.split(", ")]
-        else:
-            source, condition = self._rows(columns), self._by_ids
-            rows = sorted(rows, key=lambda row: str(row["job_id"]))
-            params = [json.dumps(rows), *self._by_ids_params(rows)]
-        sql = self._update_sql(assignments, source, condition, may_be_awaited)
-        return list(starmap(self._written, self._fetch(sql, [*before, *params])))
-
-    def _update_sql(self, assignments: str, source: str, condition: str, may_be_awaited: str) -> str:
-        return (
-            f"UPDATE {self.job} AS job SET {assignments} FROM {source} CROSS JOIN {self.clock} "
-            f"WHERE {FENCE} {condition} RETURNING id, lease_number, NULLIF(chain_id, id), type_name, status, crashes, "
-            f"{IS_CANCELLED}, {may_be_awaited}"
-        )
-
-    def _written(self, id: Any, lease_number: int, other_chain_id: Any, *rest: Any) -> "_Written":
-        job_id = self._id(id)
-        chain_id = job_id if other_chain_id is None else self._id(other_chain_id)
-        return _Written((job_id, lease_number), chain_id, *rest)
-
-
-class _Written(NamedTuple):
-    """A job whose attempt was ended, as it is now."""
-
-    key: AttemptKey
-    chain_id: UUID
-    type_name: str
-    status: str
-    crashes: int
-    #: It was asked to stop.
-    is_cancelled: bool
-    #: False when it is sure that nobody waited for its chain when the statement began.
-    may_be_awaited: bool
-
-
-def _output(job: FinishedJob) -> str | None:
-    """Only a job that has gone on has no output, not even JSON's null: so the last of a chain is known."""
-    return None if job.continuation else job.output or "null"
-
-
-def lost_reason(found: tuple[str, int] | None, lease_number: int) -> str | None:
-    """The abort reason of an attempt whose job has this status and lease number now; None while it holds its lease."""
-    if found is None:
-        return "not_found"
-    status, number = found
-    if number == lease_number and status == "running":
-        return None
-    if status in ("completed", "cancelled"):
-        return "already_completed" if status == "completed" else "cancelled"
-    return "taken_by_another_worker"

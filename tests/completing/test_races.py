@@ -9,7 +9,7 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, JobAlreadyCompleted, JobNotCompletable, JobTypeMismatch
 from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Store, get_store
-from django_jobchains.store.base import lost_reason
+from django_jobchains.store.leases import lost_reason
 from tests.completing.work import approval, pending, rows, running, typed
 from tests.store.connections import Actor, committing, holding, waiting
 from tests.store.jobs import claim, expire, failed_try, finished, lease, next_job

@@ -10,7 +10,7 @@ from django_jobchains.chains import Chain, ChainNotFound, ChainReferenced, JobNo
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Store
-from django_jobchains.store.base import lost_reason
+from django_jobchains.store.leases import lost_reason
 from tests.interventions.chains_at import attempt, each, failed, go_on, mail, pending, scheduled, ship, statuses
 from tests.store.connections import Actor, committing, holding, stopped_before, waiting
 from tests.store.jobs import claim, expire, failed_try, finished, lease, next_job

@@ -11,7 +11,7 @@ import pytest
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Store
-from django_jobchains.store.base import lost_reason
+from django_jobchains.store.leases import lost_reason
 from tests.store.connections import committing, holding, stopped_before, waiting
 from tests.store.jobs import (
     Tables,
