@@ -32,7 +32,7 @@ def settings_of(examples: int) -> settings:
 
 @shrinking
 def test_the_store_does_what_the_model_does() -> None:
-    run_state_machine_as_test(Chains, settings=settings_of(40))
+    run_state_machine_as_test(Chains, settings=settings_of(10))
 
 
 @pytest.mark.slow

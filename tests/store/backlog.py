@@ -1,8 +1,11 @@
 """Many rows, written past the store: what else lies in the tables when a statement is planned."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import connection
+from pytest_django import DjangoDbBlocker
 
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 
@@ -18,6 +21,21 @@ def empty(cursor: Any) -> None:
     for table in reversed(TABLES):
         cursor.execute(f"TRUNCATE {table} CASCADE" if connection.vendor == "postgresql" else f"DELETE FROM {table}")
     analyze(cursor)
+
+
+@contextmanager
+def kept(blocker: DjangoDbBlocker, fill: Callable[[Any], None]) -> Iterator[None]:
+    """Committed, for all tests of a module; nothing without PostgreSQL."""
+    with blocker.unblock():
+        if connection.vendor != "postgresql":
+            yield
+            return
+        with connection.cursor() as cursor:
+            fill(cursor)
+            analyze(cursor)
+        yield
+        with connection.cursor() as cursor:  # no ANALYZE: plans for empty tables would stay
+            cursor.execute(f"TRUNCATE {Job._meta.db_table} CASCADE")
 
 
 def add(

@@ -5,6 +5,7 @@ they are planned once for all (a prepared statement's generic plan).
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from django.db import connection, transaction
@@ -13,7 +14,7 @@ from pytest_django import DjangoDbBlocker
 from django_jobchains.models import Job
 from django_jobchains.policies import Backoff
 from django_jobchains.store import Store, get_store
-from tests.store.backlog import add, add_failed_attempts, add_links, analyze
+from tests.store.backlog import add, add_failed_attempts, add_links, analyze, kept
 from tests.store.jobs import MAIL, SHIP, claim, create, expire, running
 from tests.store.planned_calls import CALLS, ENDS
 from tests.store.plans import ROWS_FOR_GROUPS, assert_reads_little, indexes_of, plan_of, rows_read, use_plans
@@ -23,28 +24,24 @@ pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 
 @pytest.fixture(scope="module")
 def _backlog(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    with kept(django_db_blocker, _fill):
+        yield
+
+
+def _fill(cursor: Any) -> None:
     """50,000 completed jobs, 20,000 pending of types not served, 5,000 of high priority for tomorrow, some running.
 
     And 10,000 that are blocked, by two of the others each; every job has a deduplication key, and some failed before.
     """
-    with django_db_blocker.unblock():
-        if connection.vendor != "postgresql":
-            yield
-            return
-        with connection.cursor() as cursor:
-            add(cursor, 50_000, SHIP, "completed", 0, "-1 hour")
-            add(cursor, 20_000, "shop.unserved", "pending", 5, "-1 hour")
-            add(cursor, 5_000, SHIP, "pending", 100, "1 day")
-            add(cursor, 2_000, SHIP, "running", 0, "-1 hour")
-            add(cursor, 10_000, "shop.blocked", "blocked", 0, "-1 hour")
-            analyze(cursor)  # or the links may be made by a plan for an empty table, in minutes
-            add_links(cursor, "shop.blocked", "shop.unserved", is_open=True)
-            add_links(cursor, "shop.blocked", SHIP, is_open=False)
-            add_failed_attempts(cursor)
-            analyze(cursor)
-        yield
-        with connection.cursor() as cursor:
-            cursor.execute(f"TRUNCATE {Job._meta.db_table} CASCADE")
+    add(cursor, 50_000, SHIP, "completed", 0, "-1 hour")
+    add(cursor, 20_000, "shop.unserved", "pending", 5, "-1 hour")
+    add(cursor, 5_000, SHIP, "pending", 100, "1 day")
+    add(cursor, 2_000, SHIP, "running", 0, "-1 hour")
+    add(cursor, 10_000, "shop.blocked", "blocked", 0, "-1 hour")
+    analyze(cursor)  # or the links may be made by a plan for an empty table, in minutes
+    add_links(cursor, "shop.blocked", "shop.unserved", is_open=True)
+    add_links(cursor, "shop.blocked", SHIP, is_open=False)
+    add_failed_attempts(cursor)
 
 
 @pytest.fixture(params=["auto", "force_generic_plan"])

@@ -1,10 +1,13 @@
 """Tables of some thousand rows, which PostgreSQL would rather read than look up many ids in."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
-from django.db import connection
+from pytest_django import DjangoDbBlocker
 
 from django_jobchains.store import Store, get_store
-from tests.store.backlog import add, add_failed_attempts, add_links, analyze
+from tests.store.backlog import add, add_failed_attempts, add_links, kept
 from tests.store.jobs import SHIP, running
 from tests.store.planned_calls import CALLS, ENDS
 from tests.store.plans import assert_reads_little, plan_of, use_plans
@@ -12,16 +15,23 @@ from tests.store.plans import assert_reads_little, plan_of, use_plans
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 
 
+@pytest.fixture(scope="module")
+def _backlog(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    with kept(django_db_blocker, _fill):
+        yield
+
+
+def _fill(cursor: Any) -> None:
+    add(cursor, 3_000, SHIP, "completed", 0, "-1 hour")
+    add(cursor, 1_000, "shop.unserved", "pending", 0, "-1 hour")
+    add(cursor, 1_000, "shop.blocked", "blocked", 0, "-1 hour")
+    add_links(cursor, "shop.blocked", "shop.unserved", is_open=True)
+    add_links(cursor, "shop.blocked", SHIP, is_open=False)
+    add_failed_attempts(cursor)
+
+
 @pytest.fixture(params=["auto", "force_generic_plan"])
-def store(request: pytest.FixtureRequest) -> Store:
-    with connection.cursor() as cursor:
-        add(cursor, 3_000, SHIP, "completed", 0, "-1 hour")
-        add(cursor, 1_000, "shop.unserved", "pending", 0, "-1 hour")
-        add(cursor, 1_000, "shop.blocked", "blocked", 0, "-1 hour")
-        add_links(cursor, "shop.blocked", "shop.unserved", is_open=True)
-        add_links(cursor, "shop.blocked", SHIP, is_open=False)
-        add_failed_attempts(cursor)
-        analyze(cursor)
+def store(_backlog: None, request: pytest.FixtureRequest) -> Store:
     use_plans(str(request.param))
     return get_store()
 
