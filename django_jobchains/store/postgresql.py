@@ -1,8 +1,8 @@
-"""PostgreSQL: SKIP LOCKED, RETURNING, and a claim whose cost does not depend on what else lies in the table."""
+"""PostgreSQL: its SQL, locks and clock, and how a statement gets there with the least work."""
 
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -15,10 +15,10 @@ from django.db import IntegrityError, NotSupportedError, OperationalError, trans
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.own_statements import indifferent, own
-from django_jobchains.store.base import Store
 from django_jobchains.store.counting import Activity
 from django_jobchains.store.direct import Direct, is_possible
 from django_jobchains.store.errors import sqlstate
+from django_jobchains.store.skip_scan import SkipScan
 
 #: A prepared statement's plan is used no longer than this,
 PLAN_SECONDS = 30
@@ -31,20 +31,9 @@ QUERY_CANCELED = "57014"
 #: The advisory locks of deduplication keys: their class, and how many there are.
 KEY_LOCK = 0x6A6F6273
 KEY_LOCKS = 1024
-#: Below every priority turned round.
-BEFORE_ALL_RANKS = -32_769
-
-#: Of the group a skip scan has reached.
-_TYPE_PLACE = "width_bucket(reached.type_name::text, served.types)"
-_QUEUE_PLACE = "width_bucket(reached.queue::text, served.queues)"
-_IS_TYPE_SERVED = f"COALESCE(served.types[{_TYPE_PLACE}] = reached.type_name, false)"
-_IS_QUEUE_SERVED = (
-    "CASE WHEN served.is_every_queue THEN NOT served.excluded ? reached.queue "
-    f"ELSE COALESCE(served.queues[{_QUEUE_PLACE}] = reached.queue, false) END"
-)
 
 
-class PostgreSQLStore(Store):
+class PostgreSQLStore(SkipScan):
     # A subquery with a volatile function is evaluated once and not merged into the statement around it.
     _clock = "clock_timestamp()"
     # clock_timestamp() is volatile and would turn an index condition into a filter; now() lags by the transaction.
@@ -237,121 +226,6 @@ class PostgreSQLStore(Store):
     def _direct(self, raw: "psycopg.Connection[Any]") -> Direct:
         return self._directs.get(raw) or self._directs.setdefault(raw, Direct(raw))
 
-    def _claim(
-        self,
-        worker: str,
-        limit: int,
-        leases: Mapping[str, float],
-        queues: Collection[str] | None,
-        excluded: Collection[str],
-    ) -> list[tuple[Any, ...]]:
-        # What lies before the first job of a group is dead. It is walked over once, to find that job, and not again:
-        # while somebody holds a snapshot, these are the entries of all jobs claimed since.
-        sql = f"""
-            WITH RECURSIVE {self._heads_sql},
-            due AS MATERIALIZED (
-                SELECT picked.id
-                FROM (SELECT * FROM heads WHERE run_at <= {self.now} ORDER BY rank, run_at, id) AS served
-                CROSS JOIN LATERAL (
-                    SELECT id FROM {self.job}
-                    WHERE status = 'pending' AND queue = served.queue AND type_name = served.type_name
-                    AND priority * -1 = served.rank AND run_at BETWEEN served.run_at AND {self.now}
-                    ORDER BY run_at, id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
-                ) AS picked
-                LIMIT %s
-            )
-            UPDATE {self.job} AS job
-            SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
-                leased_until = clock.now + (%s::jsonb ->> type_name)::float * interval '1 second',
-                last_attempt_at = clock.now
-            FROM {self.clock} WHERE job.id {self._any("SELECT id FROM due")}
-            RETURNING {self._claimed_columns}
-        """
-        return self._fetch(sql, [*_served(leases, queues, excluded), limit, limit, worker, json.dumps(dict(leases))])
-
-    def next_due(
-        self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
-    ) -> float | None:
-        now = self._after(self._clock, str(self.ahead_seconds))
-        sql = f"WITH RECURSIVE {self._heads_sql} SELECT extract(epoch FROM min(run_at) - {now}) FROM heads"
-        ((seconds,),) = self._fetch(sql, _served(leases, queues, excluded))
-        return None if seconds is None else float(seconds)
-
-    @property
-    def _heads_sql(self) -> str:
-        """The first job of each (queue, type, priority) that is pending and served, found by a skip scan.
-
-        Each step is one index probe. From a group that is served it goes on to the next one; from one that is not, to
-        the next type or queue that is, whatever lies between. So a claim makes no more probes than there are groups,
-        and for each queue no more than two for each served type, with one for each of its priorities: others' backlogs
-        do not count. The served names are sorted by the database, as its index is: ``width_bucket`` looks a name up,
-        and what follows it.
-        """
-        group = "queue, type_name, priority * -1"
-        return f"""
-            served AS MATERIALIZED (
-                SELECT ARRAY(SELECT name FROM jsonb_object_keys(%s::jsonb) AS name ORDER BY name) AS types,
-                (SELECT array_agg(name ORDER BY name) FROM jsonb_array_elements_text(%s::jsonb) AS name) AS queues,
-                %s::boolean AS is_every_queue, %s::jsonb AS excluded
-            ),
-            reached AS (
-                (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
-                 WHERE status = 'pending' ORDER BY {group}, run_at, id LIMIT 1)
-                UNION ALL
-                SELECT following.* FROM reached CROSS JOIN served CROSS JOIN LATERAL ({self._next_key}) AS key
-                CROSS JOIN LATERAL (
-                    SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
-                    WHERE status = 'pending' AND ({group}) > (key.queue, key.type_name, key.rank)
-                    ORDER BY {group}, run_at, id LIMIT 1
-                ) AS following
-            ),
-            heads AS MATERIALIZED (
-                SELECT reached.* FROM reached CROSS JOIN served WHERE {_IS_TYPE_SERVED} AND {_IS_QUEUE_SERVED}
-            )"""
-
-    @property
-    def _next_key(self) -> str:
-        """What the next group lies behind: this one, or the start of the next that may be served."""
-        next_queue = (
-            f"CASE WHEN served.is_every_queue THEN (SELECT queue FROM {self.job} WHERE status = 'pending' "
-            "AND queue > reached.queue ORDER BY queue, type_name, priority * -1, run_at, id LIMIT 1) "
-            f"ELSE served.queues[{_QUEUE_PLACE} + 1] END"
-        )
-        return f"""
-            SELECT CASE WHEN goes_on THEN reached.queue ELSE {next_queue} END AS queue,
-            CASE WHEN is_served THEN reached.type_name WHEN goes_on THEN next_type ELSE served.types[1] END
-            AS type_name,
-            CASE WHEN is_served THEN reached.rank ELSE {BEFORE_ALL_RANKS} END AS rank
-            FROM (
-                SELECT is_open AND is_type AS is_served, is_open AND (is_type OR next_type IS NOT NULL) AS goes_on,
-                next_type
-                FROM (
-                    SELECT {_IS_QUEUE_SERVED} AS is_open, {_IS_TYPE_SERVED} AS is_type,
-                    served.types[{_TYPE_PLACE} + 1] AS next_type
-                ) AS known
-            ) AS step"""
-
-    @property
-    def _groups_sql(self) -> str:
-        """The first job of each (queue, type, priority) that is pending, found by a skip scan.
-
-        One index probe for each group that is present, however many jobs it holds. ``rank`` is the priority turned
-        round, so that every column of the row comparison ascends, as the index does; it is written as Django writes the
-        index's expression, or the index would not be used.
-        """
-        group = "queue, type_name, priority * -1"
-        return f"""
-            groups AS (
-                (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
-                 WHERE status = 'pending' ORDER BY {group}, run_at, id LIMIT 1)
-                UNION ALL
-                SELECT following.* FROM groups CROSS JOIN LATERAL (
-                    SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
-                    WHERE status = 'pending' AND ({group}) > (groups.queue, groups.type_name, groups.rank)
-                    ORDER BY {group}, run_at, id LIMIT 1
-                ) AS following
-            )"""
-
 
 def _is_watched(connection: BaseDatabaseWrapper) -> bool:
     """Whether statements go through Django's cursor, not prepared: behind a transaction pooler (Django's
@@ -359,8 +233,3 @@ def _is_watched(connection: BaseDatabaseWrapper) -> bool:
     or wraps Django's statements, who wants to see these too."""
     is_pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
     return is_pooled or connection.queries_logged or not indifferent.issuperset(connection.execute_wrappers)
-
-
-def _served(leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]) -> list[Any]:
-    listed = [] if queues is None else set(queues).difference(excluded)
-    return [json.dumps(dict(leases)), json.dumps(list(listed)), queues is None, json.dumps(list(excluded))]
