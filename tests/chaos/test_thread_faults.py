@@ -153,8 +153,10 @@ def declare(registry: Registry, faults: list[Faults]) -> Work:
 
     @processors.register("chaos.last")
     def last(job: RunningJob[None]) -> None:
-        while not (job.signal.aborted or job.signal.wait(0.05) or are_all_thrown(faults)):
+        while not are_all_thrown(faults):
             get_notifier("default").publish([ownership_lost(job.id)])
+            job.signal.wait(0.05)
+            job.signal.raise_if_aborted()  # its lease may have run out meanwhile: it is tried again
 
     return Work(write, step, attempt, last)
 
