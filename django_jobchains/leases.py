@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from django_jobchains.running import AbortReason, AbortSignal
-from django_jobchains.store import AttemptKey, ClaimedJob, HeldLease, Renewal, Store
+from django_jobchains.store import AttemptKey, ClaimedJob, EndedAttempt, HeldLease, Renewal, Store
 
 #: An attempt is aborted when so much of its lease is left and no renewal succeeded.
 MARGIN_SHARE = 0.1
@@ -56,7 +56,7 @@ class HeldLeases:
             self._holdings[job.key] = _Holding(lease, signal, since + seconds, job.queue)
         return signal
 
-    def let_go(self, jobs: Iterable[ClaimedJob | HeldLease]) -> set[AttemptKey]:
+    def let_go(self, jobs: Iterable[ClaimedJob | HeldLease | EndedAttempt]) -> set[AttemptKey]:
         """Forgets leases whose outcome is written; returns those that were held until now."""
         with self._lock:
             keys = [job.key for job in jobs]
@@ -90,9 +90,7 @@ class HeldLeases:
             return {}
         renewal = self._store.renew(due)
         for holding in self._still_held(due):
-            # Locked by the attempt itself, it is safe; by somebody else, its lease may run out meanwhile.
-            if holding.lease.key not in renewal.skipped or holding.signal.is_row_locked:
-                holding.until = now + holding.lease.seconds
+            holding.until = now + holding.lease.seconds
         return self._tell(due, renewal)
 
     def check(self) -> dict[AttemptKey, str]:

@@ -1,6 +1,13 @@
 """What is stored. Rows are written by ``store`` alone; the models are for asking, the admin and migrations."""
 
-from django_jobchains.models.attempts import PROGRESS_TEXT_LENGTH, AttemptCount, FailedAttempt, JobProgress, LogLine
+from django_jobchains.models.attempts import (
+    PROGRESS_TEXT_LENGTH,
+    AttemptCount,
+    DeferredWrite,
+    FailedAttempt,
+    JobProgress,
+    LogLine,
+)
 from django_jobchains.models.chains import Chain, ChainQuerySet
 from django_jobchains.models.jobs import LAST, QUEUE_LENGTH, TYPE_NAME_LENGTH, Job, JobBlocker, JobQuerySet
 from django_jobchains.models.workers import QueueState, WorkerPresence
@@ -13,6 +20,7 @@ __all__ = (
     "AttemptCount",
     "Chain",
     "ChainQuerySet",
+    "DeferredWrite",
     "FailedAttempt",
     "Job",
     "JobBlocker",

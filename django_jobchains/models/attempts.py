@@ -98,6 +98,34 @@ class JobProgress(models.Model):
         return f"{self.fraction:.0%} {self.text}".rstrip()
 
 
+class DeferredWrite(models.Model):
+    """A write to a job whose row someone else had locked. It takes effect, or is applied, without waiting for that row.
+
+    It has no foreign key in the database: checking one would wait for the lock that it is there to avoid.
+    """
+
+    class Kind(models.TextChoices):
+        #: The lease of an attempt lasts until ``leased_until``.
+        LEASE = "lease"
+        #: An attempt has ended as ``outcome`` says. Workers apply it when the row is free.
+        OUTCOME = "outcome"
+        #: The chain is to be cancelled; ``job`` is its first job. Workers apply it when the row is free.
+        CANCEL = "cancel"
+
+    pk = models.CompositePrimaryKey("job_id", "kind")
+    job = models.ForeignKey(Job, models.CASCADE, related_name="+", db_index=False, db_constraint=False)
+    kind = models.CharField(max_length=10, choices=Kind)
+    lease_number = models.PositiveIntegerField(default=0)
+    leased_until = models.DateTimeField(null=True)
+    outcome = models.JSONField(null=True)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} of job {self.job_id}"
+
+
 class AttemptCount(models.Model):
     """How many attempts ended in a minute, and how many of a type in an hour, as the workers told: no job is counted
     for it."""

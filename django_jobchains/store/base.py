@@ -12,9 +12,8 @@ from uuid import UUID
 
 from django_jobchains.store.attempt_counts import AttemptCounts
 from django_jobchains.store.counting import Counting
+from django_jobchains.store.deferred_outcomes import DeferredOutcomes
 from django_jobchains.store.dialect import ids_json
-from django_jobchains.store.ending import Ending
-from django_jobchains.store.leases import Leases
 from django_jobchains.store.listing import Listing
 from django_jobchains.store.notes import Notes
 from django_jobchains.store.presence import Presence
@@ -23,7 +22,7 @@ from django_jobchains.store.queue_states import QueueStates
 from django_jobchains.store.rows import ClaimedJob
 
 
-class Store(Pruning, Ending, Leases, QueueStates, Presence, Counting, AttemptCounts, Listing, Notes):
+class Store(DeferredOutcomes, Pruning, QueueStates, Presence, Counting, AttemptCounts, Listing, Notes):
     @abstractmethod
     def _claim(
         self,

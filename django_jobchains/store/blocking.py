@@ -21,6 +21,10 @@ from django_jobchains.store.tails import Tail, Tails
 BLOCKER_FAILED = "A blocker failed or was cancelled."
 
 
+#: Waiting jobs that one statement changes at the most.
+SETTLE_LIMIT = 1_000
+
+
 class Blocking(Tails):
     def _lock_blockers(self, jobs: Sequence[NewJob]) -> None:
         """Locks the chains that new jobs wait for, and checks them; they stay as they are until the end."""
@@ -87,37 +91,47 @@ class Blocking(Tails):
             [json.dumps(rows)],
         )
         job_ids = [job.id for job in jobs]
-        self._close_links("link.job_id", job_ids)
+        self._close_links(ids_json(job_ids))
         self._free(job_ids, effects)
         if any(job.on_blocker_failure == "fail" for job in jobs):
             self._settle(self._fail_waiting(job_ids), effects)
 
     def _settle(self, chain_ids: Collection[UUID], effects: Effects) -> None:
-        """These chains ended: frees or fails the jobs that waited for them, and so on with the chains that fail by it.
+        """Frees or fails the jobs that waited for these chains, which ended, and settles the chains that fail by it.
 
-        One more round for each level of failing chains, of a constant number of statements each.
+        Each level of failing chains takes a constant number of statements for every ``SETTLE_LIMIT`` jobs, so that no
+        statement meets a time limit, however many jobs wait for one chain.
         """
         ended = set(chain_ids)
         while ended:
             effects.finished_chains |= ended
-            waiting = self._lock_waiting(ended)
-            if not waiting:
-                return
-            self._close_links("link.blocker_id", ended)
-            self._free(waiting, effects)
-            ended = self._fail_waiting(waiting) if "fail" in waiting.values() else set()
+            waiting = self._waiting_for(ended)
+            steps = [waiting[start : start + SETTLE_LIMIT] for start in range(0, len(waiting), SETTLE_LIMIT)]
+            ended = set().union(*[self._settle_jobs(step, ended, effects) for step in steps])
 
-    def _lock_waiting(self, chain_ids: Collection[UUID]) -> dict[UUID, str | None]:
-        """Locks the jobs with an open link to these chains, in the order of their ids; their on_blocker_failure."""
-        waiting = f"SELECT job_id FROM {self.blocker} WHERE is_open AND blocker_id {self._any(self._ids_sql)}"
-        return self._lock_rows("on_blocker_failure", self._any(waiting), [ids_json(chain_ids)], self._held("job"))
+    def _waiting_for(self, chain_ids: Collection[UUID]) -> list[UUID]:
+        """The jobs with an open link to these chains, in the order of their ids."""
+        rows = self._fetch(
+            f"SELECT DISTINCT job_id FROM {self.blocker} WHERE is_open AND blocker_id {self._any(self._ids_sql)} "
+            "ORDER BY job_id",
+            [ids_json(chain_ids)],
+        )
+        return [self._id(job_id) for (job_id,) in rows]
 
-    def _close_links(self, column: str, ids: Collection[UUID]) -> None:
-        """Closes the open links of these jobs or chains whose chain has ended so that the job may run."""
+    def _settle_jobs(self, job_ids: Collection[UUID], ended: Collection[UUID], effects: Effects) -> set[UUID]:
+        """Frees or fails these jobs, which it locks first; returns the chains that failed by it."""
+        ids = ids_json(job_ids)
+        policies = self._lock_rows("on_blocker_failure", self._any(self._ids_sql), [ids], self._held("job"))
+        self._close_links(ids, f"AND link.blocker_id {self._any(self._ids_sql)}", ids_json(ended))
+        self._free(job_ids, effects)
+        return self._fail_waiting(job_ids) if "fail" in policies.values() else set()
+
+    def _close_links(self, job_ids: str, condition: str = "", *parameters: str) -> None:
+        """Closes the open links of these jobs, in JSON, whose chain has ended so that the job may run."""
         self._fetch(
             f"UPDATE {self.blocker} AS link SET is_open = false WHERE link.is_open AND {self._lets_run} "
-            f"AND {column} {self._any(self._ids_sql)} RETURNING position",
-            [ids_json(ids)],
+            f"AND link.job_id {self._any(self._ids_sql)} {condition} RETURNING position",
+            [job_ids, *parameters],
         )
 
     @property
@@ -174,7 +188,7 @@ class Blocking(Tails):
             freed: list[UUID] = []
             if stuck:
                 self._lock_jobs(stuck)
-                self._close_links("link.job_id", stuck)
+                self._close_links(ids_json(stuck))
                 freed = self._free(stuck, effects)
         return freed, looked_at[-1][0] if len(looked_at) == limit else None
 

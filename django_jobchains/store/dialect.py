@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.models import (
     AttemptCount,
+    DeferredWrite,
     FailedAttempt,
     Job,
     JobBlocker,
@@ -22,9 +23,6 @@ from django_jobchains.models import (
     WorkerPresence,
 )
 from django_jobchains.own_statements import own
-
-#: SQL of whether a job's attempt was asked to stop, in a RETURNING: there SQLite 3.40 takes NULL for NOT NULL.
-IS_CANCELLED = "COALESCE(cancel_requested_at = cancel_requested_at, false)"
 
 
 class Dialect(ABC):
@@ -44,6 +42,8 @@ class Dialect(ABC):
     _isolation = "''"
     #: SQL that leads an UPDATE from many rows to the primary key, with the list of ids as its parameter.
     _by_ids = ""
+    #: The same, which passes over rows that someone else has locked. Its locks are taken in the order of the ids.
+    _by_unlocked_ids = ""
 
     def __init__(self, using: str) -> None:
         self.using = using
@@ -52,10 +52,24 @@ class Dialect(ABC):
         self.failed_attempt = quote(FailedAttempt._meta.db_table)
         self.log_line = quote(LogLine._meta.db_table)
         self.progress = quote(JobProgress._meta.db_table)
+        self.deferred_write = quote(DeferredWrite._meta.db_table)
         self.blocker = quote(JobBlocker._meta.db_table)
         self.worker = quote(WorkerPresence._meta.db_table)
         self.queue = quote(QueueState._meta.db_table)
         self.attempt_count = quote(AttemptCount._meta.db_table)
+
+    @property
+    def _is_cancelled(self) -> str:
+        """SQL of whether the attempt of a row of jobs was asked to stop.
+
+        In a RETURNING, SQLite 3.40 takes NULL for NOT NULL: so the column is compared with itself.
+        """
+        return f"(COALESCE(cancel_requested_at = cancel_requested_at, false) OR {self._is_to_be_cancelled('chain_id')})"
+
+    def _is_to_be_cancelled(self, chain_id: str) -> str:
+        """SQL of whether ``chains.cancel`` found the chain's job locked: see ``deferred_writes``."""
+        condition = f"later.job_id = {chain_id} AND later.kind = 'cancel'"
+        return f"EXISTS (SELECT 1 FROM {self.deferred_write} AS later WHERE {condition})"
 
     @property
     def now(self) -> str:
@@ -84,6 +98,10 @@ class Dialect(ABC):
     @abstractmethod
     def _row(self, columns: str) -> str:
         """The same of a single row, with a parameter for each column."""
+
+    @abstractmethod
+    def _json_text(self, column: str) -> str:
+        """SQL of a JSON column as text."""
 
     @abstractmethod
     def _after(self, time: str, seconds: str) -> str:
@@ -176,6 +194,11 @@ class Dialect(ABC):
         else:
             with transaction.atomic(using=self.using):
                 yield
+
+    @contextmanager
+    def waits_at_most(self, seconds: float) -> Iterator[None]:
+        """Within it, this thread's own transactions of the store wait for a lock no longer; see ``is_lock_timeout``."""
+        yield
 
     @own
     def _fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:

@@ -4,21 +4,27 @@ import json
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from itertools import starmap
+from logging import getLogger
 from typing import Any, NamedTuple
 from uuid import UUID
+
+from django.db import OperationalError
 
 from django_jobchains.policies import Backoff
 from django_jobchains.statuses import FINAL
 from django_jobchains.store.creating import Creating
-from django_jobchains.store.dialect import IS_CANCELLED, ids_json
-from django_jobchains.store.errors import retried
-from django_jobchains.store.leases import FENCE
+from django_jobchains.store.deferred_writes import FENCE, DeferredWrites
+from django_jobchains.store.dialect import ids_json
+from django_jobchains.store.errors import blames_statement, retried
 from django_jobchains.store.rows import AttemptKey, Effects, FailedTry, FinishedJob, HeldLease, NewJob, ReapedJob
+from django_jobchains.texts import describe
+
+logger = getLogger("django_jobchains")
 
 _FINISH_COLUMNS = "job_id uuid, n int, output text"
 
 
-class Ending(Creating):
+class Ending(Creating, DeferredWrites):
     def __init__(self, using: str) -> None:
         super().__init__(using)
         self._finish_one_sql: dict[float, str] = {}
@@ -29,8 +35,9 @@ class Ending(Creating):
     ) -> set[AttemptKey]:
         """Completes attempts, with the continuations of those that still held their lease, which it returns.
 
-        Whoever waited for the chains that end by it is freed. ``is_locked``: the caller's transaction has locked the
-        jobs already, so nobody can start to wait for them while this statement runs.
+        Jobs that waited for the chains that end by it are freed. ``is_locked``: the caller's transaction has locked the
+        jobs already, so nobody can start to wait for them while this statement runs. Otherwise a job that someone else
+        has locked is skipped: ``check`` tells it from one whose lease is lost.
         """
         effects = effects or Effects()
         continuations = {job.key: job.continuation for job in jobs if job.continuation}
@@ -60,7 +67,7 @@ class Ending(Creating):
             self._finish_assignments,
             _FINISH_COLUMNS,
             [{"job_id": job.job_id.hex, "n": job.lease_number, "output": _output(job)} for job in jobs],
-            may_be_awaited=self._is_awaited if is_locked else "true",
+            is_locked=is_locked,
         )
 
     def _finish_one(self, job: FinishedJob) -> "list[_Written]":
@@ -85,19 +92,26 @@ class Ending(Creating):
         return f"EXISTS (SELECT 1 FROM {self.blocker} AS link WHERE link.blocker_id = chain_id AND link.is_open)"
 
     def reschedule(self, tries: Sequence[FailedTry], effects: Effects | None = None) -> dict[AttemptKey, str]:
-        """Records failed attempts and makes their jobs pending again; the statuses of those that held their lease."""
+        """Records failed attempts and makes their jobs pending again; the statuses of those that held their lease.
+
+        A job that someone else has locked is skipped.
+        """
         return self._end_failed(tries, f"{self._unless_cancelled('pending')}, run_at = {self._planned}", effects)
 
     def fail(self, tries: Sequence[FailedTry], effects: Effects | None = None) -> dict[AttemptKey, str]:
-        """Records failed attempts and gives their jobs up; the statuses of those that still held their lease."""
+        """Records failed attempts and gives their jobs up; the statuses of those that still held their lease.
+
+        A job that someone else has locked is skipped.
+        """
         return self._end_failed(tries, self._unless_cancelled("failed"), effects)
 
     def _unless_cancelled(self, status: str) -> str:
         """SQL that sets the status, or cancels the job of an attempt that was asked to stop."""
         otherwise = "clock.now" if status in FINAL else "NULL"
+        is_cancelled = f"job.cancel_requested_at IS NOT NULL OR {self._is_to_be_cancelled('job.chain_id')}"
         return (
-            f"status = CASE WHEN job.cancel_requested_at IS NULL THEN '{status}' ELSE 'cancelled' END, "
-            f"finished_at = CASE WHEN job.cancel_requested_at IS NULL THEN {otherwise} ELSE clock.now END"
+            f"status = CASE WHEN {is_cancelled} THEN 'cancelled' ELSE '{status}' END, "
+            f"finished_at = CASE WHEN {is_cancelled} THEN clock.now ELSE {otherwise} END"
         )
 
     @retried
@@ -117,20 +131,25 @@ class Ending(Creating):
             for failed in tries
         ]
         with self.transaction():
-            self._fetch(
+            recorded = self._fetch(
                 f"{self._record_failures('error', 'd.error', 'd.traceback')} FROM {self.job} AS job "
                 f"JOIN {self._rows(columns)} ON {FENCE} CROSS JOIN {self.clock} "
-                f"WHERE true {self._by_ids} {self._held('job')} RETURNING job_id",
+                f"WHERE true {self._by_unlocked_ids} RETURNING job_id",
                 [json.dumps(rows), *self._by_ids_params(rows)],
             )
+            locked = {self._id(job_id).hex for (job_id,) in recorded}
             unleased = "leased_by = NULL, leased_until = NULL, last_error = d.error"
-            written = self._update(f"{assignments}, {unleased}", columns, rows)
+            rows = [row for row in rows if row["job_id"] in locked]
+            written = self._update(f"{assignments}, {unleased}", columns, rows, is_locked=True)
             self._settle_ended(written, effects or Effects())
         return {row.key: row.status for row in written}
 
     @retried
     def hand_back(self, leases: Sequence[HeldLease], effects: Effects | None = None) -> set[AttemptKey]:
-        """Gives unfinished jobs back, due as before and without having used an attempt; returns those still held."""
+        """Gives unfinished jobs back, due as before and without having used an attempt; returns those still held.
+
+        A job that someone else has locked is skipped.
+        """
         rows = [{"job_id": lease.id.hex, "n": lease.lease_number} for lease in leases]
         with self.transaction():
             written = self._update(
@@ -154,7 +173,6 @@ class Ending(Creating):
             "COALESCE(job.leased_by, '?'), COALESCE(job.last_attempt_at, clock.now), clock.now"
         )
 
-    @retried
     def reap(
         self,
         limit: int,
@@ -165,27 +183,71 @@ class Ending(Creating):
     ) -> list[ReapedJob]:
         """Takes back jobs whose lease ran out, oldest first: pending after a backoff, failed after ``max_crashes``.
 
-        ``held`` are the caller's own, which it ends itself. A row that a live attempt has locked is left alone.
+        ``held`` are the caller's own, which it ends itself. A job that someone has locked is left alone, and so is one
+        whose lease or outcome was deferred.
         """
-        lost = "'The lease ran out: worker ' || COALESCE(job.leased_by, '?') || ' died, hung or lost the database.'"
-        expired = (
-            f"SELECT id FROM {self.job} WHERE status = 'running' AND leased_until < {self.now} "
-            f"AND NOT id {self._any(self._ids_sql)} ORDER BY leased_until, id LIMIT %s {self._locked(self.job)}"
+        effects = effects or Effects()
+        try:
+            return self._reap(limit, backoff, max_crashes, held, effects)
+        except OperationalError as error:
+            if self.connection.in_atomic_block or self._is_conflict(error) or not blames_statement(error):
+                raise
+        # A lock, or a time limit: it must not keep the others from being taken back.
+        expired = self._expired(limit, held)
+        return [job for job_id in expired for job in self._reap_one(job_id, backoff, max_crashes, effects)]
+
+    def _reap_one(self, job_id: UUID, backoff: Backoff, max_crashes: int, effects: Effects) -> list[ReapedJob]:
+        try:
+            return self._reap(1, backoff, max_crashes, (), effects, only=job_id)
+        except OperationalError as error:
+            if not blames_statement(error):
+                raise
+            logger.warning("Job %s cannot be taken back yet: %s", job_id, describe(error))
+            return []
+
+    @retried
+    def _expired(self, limit: int, held: Collection[UUID]) -> list[UUID]:
+        rows = self._fetch(self._expired_sql(""), [ids_json(held), limit])
+        return [self._id(id_) for (id_,) in rows]
+
+    def _expired_sql(self, lock: str, condition: str = "") -> str:
+        return (
+            f"SELECT job.id FROM {self.job} AS job WHERE job.status = 'running' AND job.leased_until < {self.now} "
+            f"AND NOT {self._is_kept} AND NOT job.id {self._any(self._ids_sql)} {condition} "
+            f"ORDER BY job.leased_until, job.id LIMIT %s {lock}"
         )
+
+    @retried
+    def _reap(
+        self,
+        limit: int,
+        backoff: Backoff,
+        max_crashes: int,
+        held: Collection[UUID],
+        effects: Effects,
+        *,
+        only: UUID | None = None,
+    ) -> list[ReapedJob]:
+        lost = "'The lease ran out: worker ' || COALESCE(job.leased_by, '?') || ' died, hung or lost the database.'"
+        condition, ids = ("", []) if only is None else (f"AND job.id = {self._uuid}", [only.hex])
         with self.transaction():
             crashed = self._fetch(
                 f"{self._record_failures('crash', lost, chr(39) * 2)} FROM {self.job} AS job CROSS JOIN {self.clock} "
-                f"WHERE job.id {self._any(expired)} {self._held('job')} RETURNING job_id, lease_number",
-                [ids_json(held), limit],
+                f"WHERE job.id {self._any(self._expired_sql(self._locked('job'), condition))} "
+                "RETURNING job_id, lease_number",
+                [ids_json(held), *ids, limit],
             )
-            written = self._reap([(self._id(id_), number) for id_, number in crashed], backoff, max_crashes, lost)
-            self._settle_ended(written, effects or Effects())
+            written = self._take_back([(self._id(id_), number) for id_, number in crashed], backoff, max_crashes, lost)
+            self._settle_ended(written, effects)
         return [ReapedJob(row.key[0], row.type_name, row.status, row.crashes) for row in written]
 
-    def _reap(self, crashed: list[tuple[UUID, int]], backoff: Backoff, max_crashes: int, lost: str) -> "list[_Written]":
+    def _take_back(
+        self, crashed: list[tuple[UUID, int]], backoff: Backoff, max_crashes: int, lost: str
+    ) -> "list[_Written]":
         waits = [{"c": crashes, "wait": backoff.seconds(crashes + 1)} for crashes in range(max_crashes)]
         waits_sql = f"COALESCE((SELECT w.wait FROM {self._rows('c int, wait float', 'w')} WHERE w.c = job.crashes), 0)"
-        gone, stopped = "job.crashes + 1 >= %s", "job.cancel_requested_at IS NOT NULL"
+        gone = "job.crashes + 1 >= %s"
+        stopped = f"(job.cancel_requested_at IS NOT NULL OR {self._is_to_be_cancelled('job.chain_id')})"
         return self._update(
             f"crashes = job.crashes + 1, leased_by = NULL, leased_until = NULL, last_error = {lost}, "
             f"status = CASE WHEN {stopped} THEN 'cancelled' WHEN {gone} THEN 'failed' ELSE 'pending' END, "
@@ -194,6 +256,7 @@ class Ending(Creating):
             "job_id uuid, n int",
             [{"job_id": id_.hex, "n": number} for id_, number in crashed],
             [max_crashes, max_crashes, json.dumps(waits)],
+            is_locked=True,
         )
 
     def _update(
@@ -203,29 +266,30 @@ class Ending(Creating):
         rows: list[dict[str, Any]],
         before: Sequence[Any] = (),
         *,
-        may_be_awaited: str = "true",
+        is_locked: bool = False,
     ) -> "list[_Written]":
         """One fenced UPDATE of running jobs from rows with ``job_id`` and lease number ``n``; returns what changed.
 
-        ``before``: the parameters of the assignments. ``may_be_awaited``: SQL.
+        ``before``: the parameters of the assignments. Rows that someone else has locked are skipped, unless the
+        transaction has locked all of them itself (``is_locked``).
         """
         if not rows:
             return []
+        condition = self._by_ids if is_locked else self._by_unlocked_ids
         if len(rows) == 1:  # written out, it is planned as the one row it is
-            source, condition = self._row(columns), ""
+            source, condition = self._row(columns), "" if is_locked else condition
             params = [rows[0][column.split()[0]] for column in columns.split(", ")]
         else:
-            source, condition = self._rows(columns), self._by_ids
-            rows = sorted(rows, key=lambda row: str(row["job_id"]))
-            params = [json.dumps(rows), *self._by_ids_params(rows)]
-        sql = self._update_sql(assignments, source, condition, may_be_awaited)
+            source, params = self._rows(columns), [json.dumps(rows)]
+        params += self._by_ids_params(rows) if condition else []
+        sql = self._update_sql(assignments, source, condition, self._is_awaited if is_locked else "true")
         return list(starmap(self._written, self._fetch(sql, [*before, *params])))
 
     def _update_sql(self, assignments: str, source: str, condition: str, may_be_awaited: str) -> str:
         return (
             f"UPDATE {self.job} AS job SET {assignments} FROM {source} CROSS JOIN {self.clock} "
             f"WHERE {FENCE} {condition} RETURNING id, lease_number, NULLIF(chain_id, id), type_name, status, crashes, "
-            f"{IS_CANCELLED}, {may_be_awaited}"
+            f"{self._is_cancelled}, {may_be_awaited}"
         )
 
     def _written(self, id: Any, lease_number: int, other_chain_id: Any, *rest: Any) -> "_Written":

@@ -8,6 +8,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import OperationalError
 
+#: serialization_failure, deadlock_detected
+CONFLICTS = ("40001", "40P01")
+#: A lock was not available within ``lock_timeout``.
+LOCK_NOT_AVAILABLE = "55P03"
+#: Among others by ``statement_timeout``.
+QUERY_CANCELED = "57014"
+#: transaction_rollback, program_limit_exceeded
+STATEMENT_CLASSES = ("40", "54")
 TRIES = 8
 #: Before the second try, at most; twice as much before each of the next, so that a pile of conflicts falls apart.
 FIRST_WAIT_SECONDS = 0.02
@@ -32,6 +40,25 @@ def retried(method: Callable[Concatenate[Self, Params], Result]) -> Callable[Con
         raise AssertionError("unreachable")
 
     return run
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Whether a statement waited for a lock for as long as it was allowed to."""
+    return sqlstate(error) == LOCK_NOT_AVAILABLE
+
+
+def blames_statement(error: BaseException) -> bool:
+    """Whether a database error is about the statement, or what it met: a time limit, a conflict, a limit of its size.
+
+    The database itself is there, and other statements may succeed.
+    """
+    state = sqlstate(error) or ""
+    return state in (QUERY_CANCELED, LOCK_NOT_AVAILABLE) or state[:2] in STATEMENT_CLASSES
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a statement met another transaction, and may succeed when that has ended."""
+    return (sqlstate(error) or "") in (*CONFLICTS, LOCK_NOT_AVAILABLE)
 
 
 def sqlstate(error: BaseException) -> str | None:

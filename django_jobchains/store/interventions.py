@@ -18,7 +18,8 @@ from django_jobchains.exceptions import (
     JobNotRunnable,
 )
 from django_jobchains.store.creating import Creating
-from django_jobchains.store.dialect import IS_CANCELLED, ids_json
+from django_jobchains.store.deferred_writes import DeferredWrites
+from django_jobchains.store.dialect import ids_json
 from django_jobchains.store.errors import retried
 from django_jobchains.store.rows import Effects, NewJob
 from django_jobchains.store.tails import Tail
@@ -27,7 +28,7 @@ from django_jobchains.store.tails import Tail
 MOST_NAMED = 5
 
 
-class Interventions(Creating):
+class Interventions(Creating, DeferredWrites):
     def complete(self, tail: Tail, output: str | None, continuation: NewJob | None, effects: Effects) -> None:
         """Completes a chain's last job, which the caller has locked. Raises ``JobAlreadyCompleted`` and
         ``JobNotCompletable``."""
@@ -51,7 +52,7 @@ class Interventions(Creating):
             f"UPDATE {self.job} AS job SET status = 'completed', output = %s{self.json_cast}, finished_at = clock.now, "
             "completed_by = NULL, leased_by = NULL, leased_until = NULL, last_error = NULL "
             f"FROM {self.clock} WHERE job.id = {self._uuid} AND job.status || '' IN ('blocked', 'pending', 'running') "
-            f"RETURNING {IS_CANCELLED}",
+            f"RETURNING {self._is_cancelled}",
             [output, job_id.hex],
         )
         return bool(rows[0][0]) if rows else None
@@ -60,21 +61,35 @@ class Interventions(Creating):
     def cancel(self, chain_ids: Collection[UUID], effects: Effects) -> set[UUID]:
         """Cancels chains that did not start their last job, and asks the others to stop; returns those of both.
 
-        Raises ``ChainNotFound``, and has changed nothing then. A chain that has ended is left as it is.
+        Raises ``ChainNotFound``, and has changed nothing then. A chain that has ended is left as it is. A job that runs
+        and is locked, by its own handler or someone else, is not waited for: it is asked to stop all the same.
         """
         with self.transaction():
-            tails = self.lock_tails(chain_ids)
+            self._write_first()
+            tails = self.tails(chain_ids)
             _refuse_missing(chain_ids, tails)
-            changed = self._fetch(
-                f"UPDATE {self.job} AS job SET cancel_requested_at = COALESCE(job.cancel_requested_at, clock.now), "
-                "finished_at = CASE job.status WHEN 'running' THEN NULL ELSE clock.now END, "
-                "status = CASE job.status WHEN 'running' THEN 'running' ELSE 'cancelled' END "
-                f"FROM {self.clock} WHERE job.id {self._any(self._ids_sql)} "
-                "AND job.status || '' IN ('blocked', 'pending', 'running') RETURNING id, chain_id, status",
-                [ids_json(tail.job_id for tail in tails.values())],
-            )
-            effects.stopped_jobs.update(self._id(id_) for id_, _, status in changed if status == "running")
-            self._settle([self._id(chain_id) for _, chain_id, status in changed if status == "cancelled"], effects)
+            running = {tail.job_id: tail.chain_id for tail in tails.values() if tail.status == "running"}
+            # Locked last, and without waiting: the others are locked in the order of their ids.
+            waiting = self.lock_tails(tails.keys() - running.values()) if len(running) < len(tails) else {}
+            free = self._lock_running(running) if running else set()
+            later = {chain_id for job_id, chain_id in running.items() if job_id not in free}
+            if later:
+                self._defer_cancelling(later)
+                effects.stopped_jobs.update(running.keys() - free)
+            return later | self._cancel_jobs(free.union(tail.job_id for tail in waiting.values()), effects)
+
+    def _cancel_jobs(self, job_ids: Collection[UUID], effects: Effects) -> set[UUID]:
+        """Cancels the last jobs of chains, which are locked, or asks them to stop; returns their chains."""
+        changed = self._fetch(
+            f"UPDATE {self.job} AS job SET cancel_requested_at = COALESCE(job.cancel_requested_at, clock.now), "
+            "finished_at = CASE job.status WHEN 'running' THEN NULL ELSE clock.now END, "
+            "status = CASE job.status WHEN 'running' THEN 'running' ELSE 'cancelled' END "
+            f"FROM {self.clock} WHERE job.id {self._any(self._ids_sql)} "
+            "AND job.status || '' IN ('blocked', 'pending', 'running') RETURNING id, chain_id, status",
+            [ids_json(job_ids)],
+        )
+        effects.stopped_jobs.update(self._id(id_) for id_, _, status in changed if status == "running")
+        self._settle([self._id(chain_id) for _, chain_id, status in changed if status == "cancelled"], effects)
         return {self._id(chain_id) for _, chain_id, _ in changed}
 
     @retried
@@ -144,7 +159,7 @@ class Interventions(Creating):
         """
         rows = self._fetch(f"DELETE FROM {self.job} WHERE chain_id {self._any(self._ids_sql)} RETURNING id", [doomed])
         jobs = ids_json(self._id(id_) for (id_,) in rows)
-        for table in (self.failed_attempt, self.log_line, self.progress, self.blocker):
+        for table in (self.failed_attempt, self.log_line, self.progress, self.deferred_write, self.blocker):
             self._execute(f"DELETE FROM {table} WHERE job_id {self._any(self._ids_sql)}", [jobs])
         self._execute(f"DELETE FROM {self.blocker} WHERE blocker_id {self._any(self._ids_sql)}", [doomed])
 

@@ -3,46 +3,40 @@
 import json
 from collections.abc import Sequence
 
-from django_jobchains.store.dialect import IS_CANCELLED, Dialect, ids_json
+from django_jobchains.store.deferred_writes import FENCE, DeferredWrites
+from django_jobchains.store.dialect import ids_json
 from django_jobchains.store.rows import HeldLease, Renewal
 
-#: The attempt ``d`` still has its job. The status is not compared bare: PostgreSQL would find the rows by the partial
-#: index of running jobs, and read all of its dead entries, instead of by their ids.
-FENCE = "job.id = d.job_id AND job.lease_number = d.n AND job.status || '' = 'running'"
 
-
-class Leases(Dialect):
+class Leases(DeferredWrites):
     def renew(self, leases: Sequence[HeldLease]) -> Renewal:
-        """Prolongs leases; says which are lost, and which attempts were asked to stop.
+        """Prolongs leases; returns which are lost, and which attempts were asked to stop.
 
-        A row that somebody has locked is not lost.
+        A lease whose job someone else has locked is prolonged without writing to that job.
         """
         rows = [{"job_id": lease.id.hex, "n": lease.lease_number, "s": lease.seconds} for lease in leases]
         columns = "job_id uuid, n int, s float"
-        locked = (
-            f"SELECT job.id FROM {self.job} AS job JOIN {self._rows('job_id uuid, n int')} ON {FENCE} "
-            f"WHERE true {self._by_ids} {self._locked('job')}"
-        )
         renewed = self._fetch(
             f"UPDATE {self.job} AS job SET leased_until = {self._after('clock.now', 'd.s')} "
-            f"FROM {self._rows(columns)} CROSS JOIN {self.clock} WHERE {FENCE} AND job.id {self._any(locked)} "
-            f"RETURNING id, lease_number, {IS_CANCELLED}",
-            [json.dumps(rows), json.dumps(rows), *self._by_ids_params(rows)],
+            f"FROM {self._rows(columns)} CROSS JOIN {self.clock} WHERE {FENCE} {self._by_unlocked_ids} "
+            f"RETURNING id, lease_number, {self._is_cancelled}",
+            [json.dumps(rows), *self._by_ids_params(rows)],
         )
         missing = {lease.key: lease for lease in leases}
         for id_, number, _ in renewed:
             missing.pop((self._id(id_), number), None)
         cancelled = {(self._id(id_), number) for id_, number, is_cancelled in renewed if is_cancelled}
         found = self.check(list(missing.values()))
-        return Renewal(found.lost, found.cancelled | cancelled, missing.keys() - found.lost.keys())
+        if locked := [lease for key, lease in missing.items() if key not in found.lost]:
+            self._defer_renewals(locked)
+        return Renewal(found.lost, found.cancelled | cancelled)
 
     def check(self, leases: Sequence[HeldLease]) -> Renewal:
         """As ``renew``, without prolonging."""
         if not leases:
             return Renewal({}, set())
         sql = (
-            "SELECT id, status, lease_number, cancel_requested_at IS NOT NULL "
-            f"FROM {self.job} WHERE id {self._any(self._ids_sql)}"
+            f"SELECT id, status, lease_number, {self._is_cancelled} FROM {self.job} WHERE id {self._any(self._ids_sql)}"
         )
         rows = self._fetch(sql, [ids_json(lease.id for lease in leases)])
         found = {self._id(id_): (status, number) for id_, status, number, _ in rows}

@@ -1,6 +1,7 @@
 """PostgreSQL: its SQL, locks and clock, and how a statement gets there with the least work."""
 
 import json
+import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,20 +15,18 @@ import psycopg
 from django.db import IntegrityError, NotSupportedError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from django_jobchains import libpq
 from django_jobchains.own_statements import indifferent, own
 from django_jobchains.store.counting import Activity
 from django_jobchains.store.direct import Direct, is_possible
-from django_jobchains.store.errors import sqlstate
+from django_jobchains.store.errors import CONFLICTS, QUERY_CANCELED, sqlstate
 from django_jobchains.store.skip_scan import SkipScan
 
 #: A prepared statement's plan is used no longer than this,
 PLAN_SECONDS = 30
 #: and not again after it took so long once.
 SLOW_SECONDS = 0.1
-#: serialization_failure, deadlock_detected
-CONFLICTS = ("40001", "40P01")
 UNIQUE_VIOLATION = "23505"
-QUERY_CANCELED = "57014"
 #: The advisory locks of deduplication keys: their class, and how many there are.
 KEY_LOCK = 0x6A6F6273
 KEY_LOCKS = 1024
@@ -55,6 +54,12 @@ class PostgreSQLStore(SkipScan):
     def __init__(self, using: str) -> None:
         super().__init__(using)
         self._directs: WeakKeyDictionary[psycopg.Connection[Any], Direct] = WeakKeyDictionary()
+        self._patience = _Patience()
+        # FOR NO KEY UPDATE in a subquery that is evaluated first: the rows are locked in the order of their ids.
+        self._by_unlocked_ids = (
+            f"AND job.id = ANY(ARRAY(SELECT free.id FROM {self.job} AS free WHERE free.id = ANY(%s::uuid[]) "
+            f"ORDER BY free.id {self._locked('free')}))"
+        )
 
     def prepare_for_workers(self) -> None:
         """Nothing: PostgreSQL is made for it."""
@@ -65,6 +70,9 @@ class PostgreSQLStore(SkipScan):
     def _row(self, columns: str) -> str:
         values = (column.split() for column in columns.split(", "))
         return f"(SELECT {', '.join(f'%s::{type_} AS {name}' for name, type_ in values)}) AS d"
+
+    def _json_text(self, column: str) -> str:
+        return f"{column}::text"
 
     def _after(self, time: str, seconds: str) -> str:
         return f"({time} + {seconds} * interval '1 second')"
@@ -175,6 +183,32 @@ class PostgreSQLStore(SkipScan):
         """
         return f"{sql} -- {now // PLAN_SECONDS:.0f}.{self._slow_statements}"
 
+    @contextmanager
+    def waits_at_most(self, seconds: float) -> Iterator[None]:
+        before, self._patience.milliseconds = self._patience.milliseconds, max(1, int(seconds * 1000))
+        try:
+            yield
+        finally:
+            self._patience.milliseconds = before
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """The limit on waiting for locks goes to the server with BEGIN."""
+        milliseconds = self._patience.milliseconds
+        if not milliseconds or self.connection.in_atomic_block:
+            with super().transaction():
+                yield
+            return
+        with transaction.atomic(using=self.using):
+            raw: psycopg.Connection[Any] = self.connection.connection
+            limit = f"SET LOCAL lock_timeout = {milliseconds}"
+            if not _is_watched(self.connection) and is_possible(raw):
+                with self._watching(self.connection):
+                    libpq.execute(raw, f"BEGIN; {limit}")
+            else:
+                self._execute(limit, [])
+            yield
+
     def activity(self) -> Activity:
         """Of other users' sessions a plain user sees no transactions."""
         rows = self._fetch(
@@ -225,6 +259,12 @@ class PostgreSQLStore(SkipScan):
 
     def _direct(self, raw: "psycopg.Connection[Any]") -> Direct:
         return self._directs.get(raw) or self._directs.setdefault(raw, Direct(raw))
+
+
+class _Patience(threading.local):
+    """How long this thread's transactions wait for a lock; 0 is as long as the server lets them."""
+
+    milliseconds = 0
 
 
 def _is_watched(connection: BaseDatabaseWrapper) -> bool:

@@ -1,10 +1,10 @@
 """The rows that go into and come out of the store. Values are JSON texts; times are aware."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from django_jobchains.deduplication import Deduplicate
@@ -152,6 +152,22 @@ class FailedTry:
     run_at: datetime | None = None
     delay_seconds: float | None = None
 
+    @property
+    def key(self) -> AttemptKey:
+        return self.job_id, self.lease_number
+
+
+@dataclass(slots=True)
+class EndedAttempt:
+    """An attempt that has ended, and how: what ``finish``, ``reschedule``, ``fail`` or ``hand_back`` takes."""
+
+    ending: Literal["completed", "rescheduled", "failed", "handed_back"]
+    row: FinishedJob | FailedTry | HeldLease
+
+    @property
+    def key(self) -> AttemptKey:
+        return self.row.key
+
 
 class SaidLine(NamedTuple):
     """A log line. ``position`` counts from 0 in its attempt; ``said`` is a monotonic time; ``fields`` a JSON text."""
@@ -196,9 +212,7 @@ class ReapedJob(NamedTuple):
 
 
 class Renewal(NamedTuple):
-    """``lost``: the attempts that have no lease any more, with the abort reason. ``cancelled``: those to stop.
-    ``skipped``: those whose row somebody has locked; their leases were not prolonged."""
+    """``lost``: the attempts that have no lease any more, with the abort reason. ``cancelled``: those to stop."""
 
     lost: dict[AttemptKey, str]
     cancelled: set[AttemptKey]
-    skipped: Collection[AttemptKey] = frozenset()

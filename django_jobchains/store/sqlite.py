@@ -66,6 +66,9 @@ class SQLiteStore(Store):
     def _row(self, columns: str) -> str:
         return f"(SELECT {', '.join(f'%s AS {column.split()[0]}' for column in columns.split(', '))}) AS d"
 
+    def _json_text(self, column: str) -> str:
+        return column
+
     def _after(self, time: str, seconds: str) -> str:
         # A fifth of a millisecond more, or SQLite before 3.42 reads one time in a hundred a millisecond too early.
         return f"strftime({_FORMAT}, substr({time}, 1, 23) || '2', ({seconds}) || ' seconds')"

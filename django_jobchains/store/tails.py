@@ -1,6 +1,6 @@
 """The last jobs of chains. Whoever lets a chain go on, or end, has its last job locked: so chains are locked."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -56,6 +56,15 @@ class Tails(Dialect):
         """Locks jobs in the order of their ids; their statuses."""
         self._write_first()
         return self._lock_rows("status", self._any(self._ids_sql), [ids_json(job_ids)], self._held("job"))
+
+    def _lock_running(self, job_ids: Iterable[UUID]) -> set[UUID]:
+        """Locks those of these jobs that run and that no one else has locked."""
+        rows = self._fetch(
+            f"SELECT job.id FROM {self.job} AS job WHERE job.id {self._any(self._ids_sql)} "
+            f"AND job.status || '' = 'running' ORDER BY job.id {self._locked('job')}",
+            [ids_json(job_ids)],
+        )
+        return {self._id(id_) for (id_,) in rows}
 
     def _lock_rows(self, column: str, condition: str, parameters: Sequence[Any], lock: str) -> dict[UUID, Any]:
         """Locks the jobs whose id meets the condition, in the order of their ids; a column of each.

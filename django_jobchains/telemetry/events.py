@@ -82,6 +82,19 @@ class LeaseLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class OutcomeDelayed(Event):
+    """The outcome of an attempt could not be written for ``seconds`` and is tried again.
+
+    Someone else has locked the job, or a job that waits for its chain; ``error`` is "" or says what happened instead.
+    """
+
+    job_id: UUID
+    type_name: str
+    seconds: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptStuck(Event):
     """A handler was asked to stop and does not: its slot is lost to it. ``stack`` says where it is."""
 

@@ -13,6 +13,7 @@ from django_jobchains.telemetry.events import (
     Event,
     JobReaped,
     LeaseLost,
+    OutcomeDelayed,
     ProcessEnded,
     ProcessNotReplaced,
     ProcessNotStarted,
@@ -42,7 +43,7 @@ def _level(event: Event) -> int:
         return ERROR
     if isinstance(event, ProcessEnded):
         return WARNING if event.code else INFO
-    return WARNING if isinstance(event, JobReaped | LeaseLost) else INFO
+    return WARNING if isinstance(event, JobReaped | LeaseLost | OutcomeDelayed) else INFO
 
 
 def _redacted(value: Any) -> Any:

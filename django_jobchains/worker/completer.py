@@ -8,19 +8,26 @@ import queue
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from logging import getLogger
 
 from django_jobchains.announcing import announce
 from django_jobchains.attempts import Ending, Outcome
 from django_jobchains.leases import HeldLeases
-from django_jobchains.store import AttemptKey, Effects, FailedTry, HeldLease, Store
+from django_jobchains.store import AttemptKey, Effects, EndedAttempt, FailedTry, HeldLease, Store
+from django_jobchains.store.errors import blames_statement, is_conflict
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptEnded, LeaseLost
 from django_jobchains.texts import describe, traceback_of
+from django_jobchains.worker.delayed_outcomes import DelayedOutcomes
 from django_jobchains.worker.threads import is_database_away, waiting
 
 MOST_IN_A_BATCH = 200
 #: How long the first result of a batch waits for others, and only while jobs wait for a slot.
 GATHER_SECONDS = 0.004
+#: How long a write waits for a lock on a job that waits for one of its chains, or is the blocker of a continuation.
+LOCK_SECONDS = 0.02
+
+logger = getLogger("django_jobchains")
 
 
 class Completer:
@@ -46,6 +53,9 @@ class Completer:
         self._batch: list[Outcome] = []
         #: Of the batch at hand: a retry after an error must not take its own writes for somebody else's.
         self._written: set[AttemptKey] = set()
+        #: Attempts whose outcomes may be committed although the transaction raised.
+        self._uncertain: set[AttemptKey] = set()
+        self._delayed = DelayedOutcomes(worker)
         self._effects = Effects()
         #: Effects of attempts that committed themselves: put, and of these taken.
         self._unannounced = self._taken = 0
@@ -65,7 +75,11 @@ class Completer:
     @property
     def is_behind(self) -> bool:
         """Whether outcomes come in faster than they are written: then no more jobs are claimed."""
-        return self._unwritten > 2 * MOST_IN_A_BATCH
+        return self._unwritten - len(self._delayed) > 2 * MOST_IN_A_BATCH
+
+    def delayed(self) -> list[EndedAttempt]:
+        """From any thread: the outcomes that locks delay now."""
+        return [_ended(outcome) for outcome in self._delayed.all()]
 
     def put(self, outcome: Outcome) -> None:
         """Takes an outcome to write; one that is written already is through at once."""
@@ -90,11 +104,13 @@ class Completer:
         self._store.connection.ensure_connection()  # in time: the slots might take the last one
         if not self._batch:
             self._gather()
-        if self._batch:
-            self._was_behind = False
-            self._write(list(self._batch))
+        with self._store.waits_at_most(LOCK_SECONDS):
+            if self._batch:
+                self._was_behind = False
+                self._write(list(self._batch))
+                self._on_written(self._was_behind or bool(self._effects.due_types))
+            self._delayed.try_again(self._write_one)
             self._written.clear()
-            self._on_written(self._was_behind or bool(self._effects.due_types))
         self._announce()
 
     def _announce(self) -> None:
@@ -107,9 +123,9 @@ class Completer:
     def _gather(self) -> None:
         """One outcome, and those that come soon after it. It is not woken by each of them."""
         self._is_enough.clear()
-        with waiting():
-            self._take(self._queue.get())
-        if self._is_busy():
+        with waiting(), suppress(queue.Empty):
+            self._take(self._queue.get(timeout=self._delayed.seconds_to_next()))
+        if self._batch and self._is_busy():
             self._is_enough.wait(GATHER_SECONDS)
         with suppress(queue.Empty):
             while len(self._batch) < MOST_IN_A_BATCH:
@@ -126,21 +142,61 @@ class Completer:
         try:
             self._write_all(batch)
         except Exception as error:
-            if is_database_away(error):
-                raise
+            self._raise_if_away(error, batch)
             for outcome in batch:  # one of them cannot be written: the others must not suffer for it
                 self._write_one(outcome)
+
+    def _raise_if_away(self, error: Exception, outcomes: Sequence[Outcome]) -> None:
+        """They are tried again when the database answers; it may have committed them nevertheless."""
+        if is_database_away(error) and not blames_statement(error):
+            self._uncertain |= {outcome.job.key for outcome in outcomes}
+            raise error
 
     def _write_one(self, outcome: Outcome) -> None:
         try:
             self._write_all([outcome])
         except Exception as error:
-            if is_database_away(error) or outcome.job.key in self._written:
+            self._raise_if_away(error, [outcome])
+            if outcome.job.key in self._written:
                 raise
+            if is_conflict(error):
+                self._delay(outcome, describe(error))
+                return
             outcome.ending, outcome.finished, outcome.error = Ending.FAILED, None, describe(error)
             job = outcome.job
             outcome.failed = FailedTry(job.id, job.lease_number, outcome.error, traceback_of(error))
+            self._write_failure(outcome)
+
+    def _write_failure(self, outcome: Outcome) -> None:
+        """The failure of an attempt whose outcome cannot be written; whatever is wrong, it holds up no others."""
+        try:
             self._write_all([outcome])
+        except Exception as error:
+            self._raise_if_away(error, [outcome])
+            logger.exception("The failure of job %s cannot be written yet.", outcome.job.id)
+            self._delay(outcome, describe(error))
+
+    # Outcomes that locks delay
+
+    def _delay(self, outcome: Outcome, error: str = "") -> None:
+        self._delayed.add(outcome, error)
+        self._batch = [other for other in self._batch if other is not outcome]
+
+    def _locked(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Those that were not written, and are still to be: someone else has locked their jobs."""
+        missing = [outcome for outcome in outcomes if outcome.job.key not in self._written and _has_row(outcome)]
+        if not missing:
+            return []
+        lost = self._store.check([_lease(outcome) for outcome in missing]).lost
+        self._written |= {outcome.job.key for outcome in missing if self._was_committed(outcome)}
+        return [outcome for outcome in missing if outcome.job.key not in lost]
+
+    def _was_committed(self, outcome: Outcome) -> bool:
+        """Whether the row says that a transaction whose commit was not answered has written this outcome."""
+        if outcome.job.key not in self._uncertain:
+            return False
+        found = self._store.look(outcome.job.id)
+        return found is not None and found[0] in _STATUSES[outcome.ending] and found[1] == outcome.job.lease_number
 
     def _write_all(self, batch: Sequence[Outcome]) -> None:
         open_ = [outcome for outcome in batch if outcome.job.key not in self._written]
@@ -157,8 +213,13 @@ class Completer:
         for outcome in open_:
             if outcome.job.key in cancelled:
                 outcome.ending = Ending.CANCELLED
-        self._settle(batch, self._written)
-        self._forget(batch)
+        locked = self._locked(open_)
+        for outcome in locked:
+            self._delay(outcome)
+        keys = {outcome.job.key for outcome in locked}
+        through = [outcome for outcome in batch if outcome.job.key not in keys]
+        self._settle(through, self._written)
+        self._forget(through)
 
     def _settle(self, batch: Sequence[Outcome], written: Collection[AttemptKey]) -> None:
         """These are through, whatever happens to the rest of their batch."""
@@ -170,6 +231,9 @@ class Completer:
         """Once, and last: what fails before it is tried again with the batch."""
         settled = {id(outcome) for outcome in batch}
         self._batch = [outcome for outcome in self._batch if id(outcome) not in settled]
+        keys = {outcome.job.key for outcome in batch}
+        self._uncertain -= keys
+        self._delayed.forget(keys)
         with self._lock:
             self._was_behind |= self.is_behind  # the claim loop may wait for it
             self._unwritten -= len(batch)
@@ -196,6 +260,24 @@ class Completer:
                 continuation.type_name if continuation else None,
             )
         )
+
+
+#: The statuses of a job after its attempt has ended so, and before anyone else touches it.
+_STATUSES: dict[Ending, tuple[str, ...]] = {
+    Ending.COMPLETED: ("completed",),
+    Ending.RESCHEDULED: ("pending", "cancelled"),
+    Ending.FAILED: ("failed", "cancelled"),
+    Ending.HANDED_BACK: ("pending", "cancelled"),
+}
+
+
+def _has_row(outcome: Outcome) -> bool:
+    return outcome.ending in _STATUSES
+
+
+def _ended(outcome: Outcome) -> EndedAttempt:
+    row = outcome.finished or outcome.failed or _lease(outcome)
+    return EndedAttempt(outcome.ending.value, row)  # type: ignore[arg-type]
 
 
 def _lease(outcome: Outcome) -> HeldLease:

@@ -14,7 +14,7 @@ from django_jobchains.notes import Notebook
 from django_jobchains.policies import AttemptPolicy
 from django_jobchains.processors import Registry
 from django_jobchains.store import ClaimedJob, Effects, HeldLease, Store
-from django_jobchains.worker.completer import Completer
+from django_jobchains.worker.completer import LOCK_SECONDS, Completer
 from django_jobchains.worker.lanes import AnyAttempt, Claimed, Lane
 from django_jobchains.worker.queues import ServedQueues, Share
 from django_jobchains.worker.slots import PATIENCE_SECONDS
@@ -195,15 +195,18 @@ class ClaimLoop:
             self._give_back(leases_of(waiting))
 
     def _give_back(self, leases: list[HeldLease]) -> None:
-        """Nobody else holds them any more: what fails is tried again at the next step."""
+        """What fails, or is locked by someone else, is tried again at the next step."""
         self._unwanted += leases
         effects = Effects()
-        self._store.hand_back(self._unwanted, effects)
+        with self._store.waits_at_most(LOCK_SECONDS):
+            written = self._store.hand_back(self._unwanted, effects)
         announce(self._store.using, effects)
-        self._leases.let_go(self._unwanted)
+        lost = self._store.check([lease for lease in self._unwanted if lease.key not in written]).lost
+        gone = [lease for lease in self._unwanted if lease.key in written or lease.key in lost]
+        self._leases.let_go(gone)
         if self._left is not None:
-            self._left += len(self._unwanted)
-        self._unwanted = []
+            self._left += len(gone)
+        self._unwanted = [lease for lease in self._unwanted if lease not in gone]
 
     def _wait_for_room(self) -> None:
         if (self._retires or self._left == 0) and self._is_quiet():

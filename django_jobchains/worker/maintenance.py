@@ -13,6 +13,7 @@ from django_jobchains.policies import Backoff
 from django_jobchains.store import AttemptKey, Effects, ReapedJob, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import BlockedJobsSwept, JobReaped, LeaseLost
+from django_jobchains.worker.completer import LOCK_SECONDS
 from django_jobchains.worker.presence import Heartbeat
 from django_jobchains.worker.pruner import Pruner
 from django_jobchains.worker.tally import AttemptTally
@@ -27,7 +28,10 @@ CHECK_AGAIN_SECONDS = 0.1
 
 
 class Reaper:
-    """Takes back jobs whose lease ran out, whoever held it, but for those this worker holds and ends itself."""
+    """Takes back jobs whose lease ran out, except those that this worker holds and ends itself.
+
+    It also applies what workers deferred because of a lock.
+    """
 
     def __init__(
         self,
@@ -52,7 +56,9 @@ class Reaper:
         """Whether there may be more."""
         held = [lease.id for lease in self._leases.held()]
         effects = Effects()
-        reaped = self._store.reap(REAP_LIMIT, self._backoff, self._max_crashes, held, effects)
+        with self._store.waits_at_most(LOCK_SECONDS):
+            self._store.apply_deferred(REAP_LIMIT, effects)
+            reaped = self._store.reap(REAP_LIMIT, self._backoff, self._max_crashes, held, effects)
         announce(self._store.using, effects)
         for job in reaped:
             report(JobReaped(self._worker, job.id, job.type_name, job.status, job.crashes))
@@ -73,7 +79,8 @@ class Sweeper:
     def step(self) -> bool:
         """Whether there are more to look at."""
         effects = Effects()
-        freed, self._after = self._store.sweep(SWEEP_LIMIT, self._after, effects)
+        with self._store.waits_at_most(LOCK_SECONDS):
+            freed, self._after = self._store.sweep(SWEEP_LIMIT, self._after, effects)
         announce(self._store.using, effects)
         report(BlockedJobsSwept(self._worker, len(freed), tuple(freed)))
         return self._after is not None

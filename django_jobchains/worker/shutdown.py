@@ -2,12 +2,16 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from logging import getLogger
+
+from django.db import OperationalError
 
 from django_jobchains.announcing import announce
 from django_jobchains.hygiene import close_all
-from django_jobchains.store import Effects, HeldLease, Store
+from django_jobchains.store import AttemptKey, Effects, EndedAttempt, HeldLease, Store
+from django_jobchains.store.errors import blames_statement
+from django_jobchains.worker.completer import LOCK_SECONDS
 from django_jobchains.worker.loop import leases_of
 from django_jobchains.worker.parts import Parts
 
@@ -66,31 +70,56 @@ class Shutdown:
         parts.notes.hasten()
         while not (parts.completer.is_through and parts.notes.is_through) and time.monotonic() < deadline:
             time.sleep(0.005)
-        leases = self._parts.leases.held()
-        self._hand_back(leases)
+        delayed = parts.completer.delayed()
+        ended = {attempt.key for attempt in delayed}
+        leases = [lease for lease in parts.leases.held() if lease.key not in ended]
+        self._hand_back(leases, delayed)
         return len(leases)
 
-    def _hand_back(self, leases: list[HeldLease]) -> None:
-        """On a thread of its own: a database that does not answer must not hold up the end."""
-        if not leases:
+    def _hand_back(self, leases: list[HeldLease], delayed: Sequence[EndedAttempt] = ()) -> None:
+        """On a thread of its own: a database that does not answer must not hold up the end.
+
+        ``delayed``: attempts that have ended, and whose outcomes wait for a lock.
+        """
+        if not leases and not delayed:
             return
-        self._parts.leases.let_go(leases)
-        thread = threading.Thread(target=self._write_back, args=(leases,), name="jobchains-hand-back", daemon=True)
+        self._parts.leases.let_go([*leases, *delayed])
+        arguments = (leases, delayed)
+        thread = threading.Thread(target=self._write_back, args=arguments, name="jobchains-hand-back", daemon=True)
         thread.start()
         thread.join(self._step_seconds)
         if thread.is_alive():
             self._step_seconds = UNANSWERED_SECONDS
             logger.warning("The database does not answer: jobs are taken back when their leases run out.")
 
-    def _write_back(self, leases: list[HeldLease]) -> None:
+    def _write_back(self, leases: list[HeldLease], delayed: Sequence[EndedAttempt]) -> None:
         try:
-            effects = Effects()
-            self._store.hand_back(leases, effects)
-            announce(self._store.using, effects)
+            locked = self._hand_back_unlocked(leases)
+            if delayed or locked:
+                self._store.defer([*delayed, *(EndedAttempt("handed_back", lease) for lease in locked)])
+                text = (
+                    "%d outcomes are stored, and %d jobs handed back, as soon as the locks on these jobs are released."
+                )
+                logger.warning(text, len(delayed), len(locked))
         except Exception:
             logger.exception("Jobs could not be handed back; they are taken back when their leases run out.")
         finally:
             close_all()
+
+    def _hand_back_unlocked(self, leases: list[HeldLease]) -> list[HeldLease]:
+        """Returns those that a lock, such as that of a handler inside ``complete()``, keeps from being handed back."""
+        effects = Effects()
+        written: set[AttemptKey] = set()
+        try:
+            with self._store.waits_at_most(LOCK_SECONDS):
+                written = self._store.hand_back(leases, effects)
+        except OperationalError as error:
+            if not blames_statement(error):
+                raise
+        announce(self._store.using, effects)
+        missing = [lease for lease in leases if lease.key not in written]
+        lost = self._store.check(missing).lost
+        return [lease for lease in missing if lease.key not in lost]
 
     def _close(self) -> None:
         parts = self._parts

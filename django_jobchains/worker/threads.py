@@ -123,7 +123,10 @@ def waiting() -> Iterator[None]:
 
 
 def is_database_away(error: BaseException) -> bool:
-    """Whether the database, not the statement, is what failed: restarts, cut connections, time limits, full disks."""
+    """Whether the same may succeed later: after restarts, cut connections, full disks, but also after time limits.
+
+    ``store.errors.blames_statement`` tells the latter apart, where a batch can be split.
+    """
     if getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # "no such table" and the like
         return False
     return isinstance(error, OperationalError | InterfaceError | InternalError)

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from django_jobchains.leases import HeldLeases
+from django_jobchains.policies import Backoff
 from django_jobchains.store import Store
 from tests.blockers.kinds import STEP, WAITS, started
 from tests.store.connections import committing, holding
@@ -14,8 +15,8 @@ from tests.store.jobs import alter, database_now, stored
 pytestmark = [committing, pytest.mark.postgresql]
 
 
-def test_a_blockers_lease_is_renewed_or_its_attempt_stops(store: Store) -> None:
-    """The open transaction locks the job: when it ends, no attempt may go on whose lease has run out meanwhile."""
+def test_a_blockers_attempt_goes_on_and_is_not_taken_back(store: Store) -> None:
+    """The open transaction locks the job for longer than its lease lasts."""
     blocker = STEP.enqueue()
     [job] = started(store, blocker)
     alter([job], leased_until=database_now() + timedelta(seconds=1))
@@ -24,6 +25,11 @@ def test_a_blockers_lease_is_renewed_or_its_attempt_stops(store: Store) -> None:
     enqueueing = holding(lambda store: WAITS.enqueue(blockers=[blocker]))
     leases.renew_due()
     leases.abort_overdue()
+    store.ahead_seconds = 30
+    assert store.reap(10, Backoff(), 10) == []
     enqueueing.result()
-    is_renewed = stored(job).leased_until > database_now() + timedelta(seconds=30)
-    assert is_renewed or signal.aborted
+    assert store.reap(10, Backoff(), 10) == []
+    assert not signal.aborted
+    store.ahead_seconds = 61
+    assert [reaped.id for reaped in store.reap(10, Backoff(), 10)] == [job.id]
+    assert stored(job).status == "pending"

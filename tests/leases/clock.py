@@ -33,13 +33,10 @@ class Watched:
         self.before: Callable[[], Any] = lambda: None
         self.after: Callable[[], Any] = lambda: None
         self.renewed: list[AttemptKey] = []
-        #: Attempts whose rows seem to be locked.
-        self.skipped: set[AttemptKey] = set()
 
     def renew(self, held: Any) -> Renewal:
         self.before()
-        renewal = self._store.renew([lease for lease in held if lease.key not in self.skipped])
-        renewal = renewal._replace(skipped={*renewal.skipped, *self.skipped})
+        renewal = self._store.renew(held)
         self.renewed += [lease.key for lease in held]
         self.after()
         return renewal

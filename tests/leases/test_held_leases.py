@@ -8,8 +8,9 @@ from django.db import OperationalError
 from pytest_django import DjangoAssertNumQueries
 
 from django_jobchains.leases import HeldLeases
-from django_jobchains.store import ClaimedJob, Store
+from django_jobchains.store import Store
 from tests.leases.clock import ABORT_AT, LEASE_SECONDS, RENEW_AT, Clock, Watched, hold
+from tests.store.connections import committing, holding
 from tests.store.jobs import database_now, running, running_job, stored
 
 pytestmark = pytest.mark.django_db
@@ -225,42 +226,15 @@ def test_leases_are_taken_up_and_let_go_while_a_renewal_runs(
     assert [lease.key for lease in held.held()] == [second.key]
 
 
-class TestALockedRow:
-    """Whose row somebody has locked cannot be renewed, and was not lost."""
-
-    @pytest.fixture
-    def job(self, store: Store, watched: Watched) -> ClaimedJob:
-        job = running_job(store)
-        watched.skipped = {job.key}
-        return job
-
-    def test_a_lease_that_somebody_else_keeps_from_being_renewed_is_given_up_in_time(
-        self, held: HeldLeases, clock: Clock, job: ClaimedJob
-    ) -> None:
-        signal = hold(held, job, clock)
-        clock.forward(RENEW_AT)
-        assert held.renew_due() == {}
-        clock.forward(ABORT_AT - RENEW_AT)
-        assert held.abort_overdue() == [job.id]
-        assert signal.reason == "error"
-
-    def test_it_is_tried_again_at_once(self, held: HeldLeases, watched: Watched, clock: Clock, job: ClaimedJob) -> None:
-        signal = hold(held, job, clock)
-        clock.forward(RENEW_AT)
-        held.renew_due()
-        watched.skipped = set()
-        held.renew_due()
-        clock.forward(ABORT_AT - RENEW_AT)
-        assert held.abort_overdue() == []
-        assert not signal.aborted
-
-    def test_the_attempt_that_has_locked_it_itself_goes_on(
-        self, held: HeldLeases, clock: Clock, job: ClaimedJob
-    ) -> None:
-        signal = hold(held, job, clock)
-        signal.is_row_locked = True
-        clock.forward(RENEW_AT)
-        held.renew_due()
-        clock.forward(ABORT_AT - RENEW_AT)
-        assert held.abort_overdue() == []
-        assert not signal.aborted
+@committing
+@pytest.mark.postgresql
+def test_an_attempt_whose_job_someone_else_has_locked_goes_on(store: Store, held: HeldLeases, clock: Clock) -> None:
+    job = running_job(store)
+    signal = hold(held, job, clock)
+    locking = holding(lambda store: store.lock(job.id))
+    clock.forward(RENEW_AT)
+    assert held.renew_due() == {}
+    clock.forward(ABORT_AT - RENEW_AT)
+    assert held.abort_overdue() == []
+    assert not signal.aborted
+    locking.result()

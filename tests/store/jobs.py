@@ -90,9 +90,9 @@ def lease(job: ClaimedJob, seconds: float = LEASE_SECONDS) -> HeldLease:
     return HeldLease(job.id, job.lease_number, seconds)
 
 
-def lost(reasons: dict[AttemptKey, str], *skipped: AttemptKey) -> Renewal:
-    """What a renewal says that found no attempt asked to stop, and these locked."""
-    return Renewal(reasons, set(), frozenset(skipped))
+def lost(reasons: dict[AttemptKey, str]) -> Renewal:
+    """What a renewal returns that found no attempt asked to stop."""
+    return Renewal(reasons, set())
 
 
 def finished(job: ClaimedJob, output: str | None = '"done"', continuation: NewJob | None = None) -> FinishedJob:

@@ -158,7 +158,7 @@ def test_a_row_that_a_transaction_has_locked_is_not_lost_and_not_waited_for(stor
     expire(completing, other)
     before = row(completing)
     attempt = holding(lambda store: store.lock(completing.id))
-    assert store.renew([lease(completing), lease(other)]) == lost({}, completing.key)
+    assert store.renew([lease(completing), lease(other)]) == lost({})
     assert row(completing) == before
     assert stored(other).leased_until > database_now()
     attempt.result()
@@ -169,7 +169,7 @@ def test_a_row_that_a_transaction_has_locked_is_not_lost_and_not_waited_for(stor
 def test_a_row_that_is_just_being_completed_is_not_lost_before_that_is_committed(store: Store) -> None:
     job = running_job(store)
     attempt = holding(lambda store: store.finish([finished(job)]))
-    assert store.renew([lease(job)]) == lost({}, job.key)
+    assert store.renew([lease(job)]) == lost({})
     attempt.result()
     assert store.renew([lease(job)]) == lost({job.key: "already_completed"})
 
@@ -189,7 +189,7 @@ def test_attempts_asked_to_stop_are_told_and_keep_their_leases(store: Store, nam
     stopped, other = running(store, 2)
     store.cancel([stopped.chain_id], Effects())
     renewal = getattr(store, name)([lease(stopped), lease(other)])
-    assert renewal == Renewal({}, {stopped.key}, frozenset())
+    assert renewal == Renewal({}, {stopped.key})
     assert stored(stopped).status == "running"
     assert store.finish([finished(stopped)]) == {stopped.key}
 
@@ -200,7 +200,7 @@ def test_a_stale_attempt_of_a_job_that_was_asked_to_stop_is_lost_and_not_told_to
     fresh = taken_over(store, stale)
     store.cancel([fresh.chain_id], Effects())
     renewal = getattr(store, name)([lease(stale), lease(fresh)])
-    assert renewal == Renewal({stale.key: "taken_by_another_worker"}, {fresh.key}, frozenset())
+    assert renewal == Renewal({stale.key: "taken_by_another_worker"}, {fresh.key})
 
 
 @both
@@ -229,5 +229,5 @@ def test_an_attempt_that_has_locked_its_row_is_told_to_stop_too(store: Store) ->
     job = running_job(store)
     store.cancel([job.chain_id], Effects())
     attempt = holding(lambda store: store.lock(job.id))
-    assert store.renew([lease(job)]) == Renewal({}, {job.key}, {job.key})
+    assert store.renew([lease(job)]) == Renewal({}, {job.key})
     attempt.result()

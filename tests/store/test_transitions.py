@@ -31,16 +31,17 @@ READERS = {
     "activity", "chain_type_names", "check", "counts_by_time", "counts_by_type", "failing_groups", "find_ended",
     "held_groups", "is_out_of_time", "lock", "lock_all", "lock_tails", "look", "next_due", "pending_groups",
     "prepare_for_workers", "present_workers", "queue_rules", "reads_within", "tails", "time_ago", "transaction",
-    "type_names",
+    "type_names", "waits_at_most",
 }  # fmt: skip
 #: What is about workers and queues, and counts.
 NOT_OF_JOBS = {
     "add_counts", "beat", "leave", "limit_queue", "pause_queues", "prune_counts", "prune_workers", "resume_queues",
 }  # fmt: skip
 #: What is about attempts, and beside their jobs.
-BESIDE_JOBS = {"say"}
-#: Those that move by another's row: the sweeper frees. And those that leave no job to have a status.
-OTHERS = {"sweep", "delete", "prune"} | NOT_OF_JOBS | BESIDE_JOBS
+BESIDE_JOBS = {"defer", "say"}
+#: Those that move by another's row: the sweeper frees, and what was deferred ends attempts or cancels. And those that
+#: leave no job to have a status.
+OTHERS = {"apply_deferred", "sweep", "delete", "prune"} | NOT_OF_JOBS | BESIDE_JOBS
 
 
 def allowed(move: str, source: Status | None) -> set[Status]:

@@ -1,0 +1,44 @@
+import django.db.models.deletion
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("django_jobchains", "0005_admin_indexes"),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name="DeferredWrite",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "job_id", "kind", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("lease", "Lease"), ("outcome", "Outcome"), ("cancel", "Cancel")], max_length=10
+                    ),
+                ),
+                ("lease_number", models.PositiveIntegerField(default=0)),
+                ("leased_until", models.DateTimeField(null=True)),
+                ("outcome", models.JSONField(null=True)),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="django_jobchains.job",
+                    ),
+                ),
+            ],
+            options={
+                "default_permissions": (),
+            },
+        ),
+    ]
