@@ -1,0 +1,374 @@
+"""Someone else's transaction has locked a job that runs, or one that waits for it: this delays that job alone."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_jobchains import chains
+from django_jobchains.models import Chain, DeferredWrite, FailedAttempt, Job
+from django_jobchains.policies import Lease
+from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.store.postgresql import PostgreSQLStore
+from django_jobchains.telemetry.events import AttemptEnded, JobReaped, LeaseLost, OutcomeDelayed
+from tests.shop.models import Effect
+from tests.store.connections import Actor, holding
+from tests.worker.fixtures import Events, StartWorker
+from tests.worker.test_commits import lose_the_answer
+from tests.worker.waiting import until, until_completed
+
+pytestmark = pytest.mark.postgresql
+
+LEASE = Lease(1)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def gated(processors: Processors, gate: threading.Event) -> JobType[Any, Any]:
+    """Notes that it runs, and waits for the gate; it stops when it is asked to."""
+
+    @processors.register("worker.gated", lease=LEASE)
+    def gated(job: RunningJob[Any]) -> str:
+        Effect.objects.create(job_id=job.id, label="started")
+        while not gate.wait(0.05):
+            job.signal.raise_if_aborted()
+        return "done"
+
+    return gated
+
+
+@pytest.fixture
+def quick(processors: Processors) -> JobType[Any, Any]:
+    @processors.register("worker.quick")
+    def quick(job: RunningJob[Any]) -> None:
+        Effect.objects.create(job_id=job.id, label="quick")
+
+    return quick
+
+
+def has_started(chain: Chain) -> bool:
+    return Effect.objects.filter(job_id=chain.id, label="started").exists()
+
+
+def lock(chain: Chain) -> Actor:
+    """A transaction of someone else's, which holds the row of the chain's job until ``result()``."""
+    return holding(lambda store: store.lock(chain.id))
+
+
+def until_its_lease_would_have_ended(chain: Chain) -> None:
+    """The time in the job's own row, which nobody can prolong, is long past."""
+    sql = "SELECT leased_until < clock_timestamp() - interval '1.5 seconds' FROM django_jobchains_job WHERE id = %s"
+
+    def is_past() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, [chain.id])
+            return bool(cursor.fetchone()[0])
+
+    until(is_past)
+
+
+def assert_ran_once(chain: Chain, events: Events) -> None:
+    job = chain.refresh().current_job
+    assert (job.status, job.attempt, job.crashes, job.lease_number) == ("completed", 1, 0, 1)
+    assert Effect.objects.filter(job_id=chain.id, label="started").count() == 1
+    assert not FailedAttempt.objects.exists()
+    assert not events.of(LeaseLost)
+    assert not events.of(JobReaped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("returns", ["while it is locked", "after the lock is released"])
+def test_the_others_go_on_and_the_locked_attempt_is_neither_aborted_nor_taken_back(
+    gated: JobType[Any, Any],
+    quick: JobType[Any, Any],
+    gate: threading.Event,
+    start_worker: StartWorker,
+    settings: Any,
+    events: Events,
+    returns: str,
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
+    workers = [start_worker(poll_seconds=0.2), start_worker(poll_seconds=0.2)]
+    chain = gated.enqueue()
+    until(lambda: has_started(chain))
+    other = lock(chain)
+    if returns == "while it is locked":
+        gate.set()
+    others = chains.enqueue_many([quick.item() for _ in range(600)])
+    until(lambda: Job.objects.filter(status="completed").count() == len(others))
+    until_its_lease_would_have_ended(chain)
+    assert [(worker.health().is_live, worker.health().is_ready) for worker in workers] == [(True, True)] * 2
+    assert chain.refresh().status == "running"
+    other.result()
+    gate.set()
+    until_completed(chain)
+    assert_ran_once(chain, events)
+
+
+def test_a_delay_is_reported_once_and_names_the_job(
+    gated: JobType[Any, Any], gate: threading.Event, start_worker: StartWorker, events: Events
+) -> None:
+    start_worker(poll_seconds=0.2)
+    chain = gated.enqueue()
+    until(lambda: has_started(chain))
+    other = lock(chain)
+    gate.set()
+    until(lambda: events.of(OutcomeDelayed))
+    other.result()
+    until_completed(chain)
+    [delayed] = events.of(OutcomeDelayed)
+    assert (delayed.job_id, delayed.type_name) == (chain.id, "worker.gated")
+
+
+def test_a_worker_that_stops_meanwhile_leaves_the_result_to_be_applied(
+    gated: JobType[Any, Any],
+    quick: JobType[Any, Any],
+    gate: threading.Event,
+    start_worker: StartWorker,
+    settings: Any,
+    events: Events,
+) -> None:
+    """The handlers that have returned do not run again, and no crash is counted."""
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
+    worker = start_worker(poll_seconds=0.2)
+    chain = gated.enqueue()
+    until(lambda: has_started(chain))
+    other = lock(chain)
+    gate.set()
+    until(lambda: worker.running == 0)
+    others = chains.enqueue_many([quick.item() for _ in range(50)])
+    until(lambda: Effect.objects.filter(label="quick").count() > 10)
+    worker.stop()
+    returned = set(Effect.objects.filter(label="quick").values_list("job_id", flat=True))
+    assert set(Job.objects.filter(status="completed").values_list("id", flat=True)) == returned
+    assert not Job.objects.filter(status="running").exclude(id=chain.id).exists()
+    start_worker(poll_seconds=0.2)
+    until(lambda: Job.objects.filter(status="completed").count() == len(others))
+    until_its_lease_would_have_ended(chain)
+    assert chain.refresh().status == "running"
+    other.result()
+    until_completed(chain)
+    assert chain.refresh().output == "done"
+    assert_ran_once(chain, events)
+    assert Effect.objects.filter(label="quick").count() == len(others)
+    assert not DeferredWrite.objects.filter(kind="outcome").exists()
+
+
+def test_a_handler_inside_complete_does_not_keep_others_from_being_handed_back(
+    processors: Processors,
+    start_worker: StartWorker,
+    gate: threading.Event,
+    settings: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its own job goes back when its transaction has ended, and costs no attempt either."""
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
+
+    @processors.register("worker.inside")
+    def inside(job: RunningJob[bool]) -> str:
+        if job.attempt == 1 and job.input and not gate.is_set():
+            with job.complete():
+                gate.wait(30)
+                raise ValueError("It is rolled back.")
+        gate.wait(30)
+        return "done"
+
+    worker = start_worker(slots=5, poll_seconds=0.2)
+    locked = inside.enqueue(True)
+    others = chains.enqueue_many([inside.item(False) for _ in range(4)])
+    until(lambda: worker.running == 5)
+    until(lambda: len(holders_of_row_locks()) == 1)
+    worker.stop(timeout=0)
+    assert {chain.refresh().status for chain in others} == {"pending"}
+    assert locked.refresh().status == "running"
+    assert "0 outcomes are stored, and 1 jobs handed back" in caplog.text
+    gate.set()
+    start_worker(poll_seconds=0.2)
+    for chain in [locked, *others]:
+        until_completed(chain)
+    assert [(job.attempt, job.crashes) for job in Job.objects.all()] == [(1, 0)] * 5
+    assert not FailedAttempt.objects.exists()
+
+
+def holders_of_row_locks() -> list[int]:
+    """The sessions that are idle in a transaction and have written, or locked rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+            "AND state = 'idle in transaction' AND backend_xid IS NOT NULL"
+        )
+        return [pid for (pid,) in cursor.fetchall()]
+
+
+def test_a_locked_dependent_delays_only_the_chain_that_it_waits_for(
+    gated: JobType[Any, Any],
+    quick: JobType[Any, Any],
+    gate: threading.Event,
+    start_worker: StartWorker,
+    events: Events,
+) -> None:
+    start_worker(poll_seconds=0.2)
+    chain = gated.enqueue()
+    dependent = quick.enqueue(blockers=[chain])
+    until(lambda: has_started(chain))
+    other = lock(dependent)
+    gate.set()
+    others = chains.enqueue_many([quick.item() for _ in range(100)])
+    until(lambda: Job.objects.filter(status="completed").count() == len(others))
+    assert chain.refresh().status == "running"
+    other.result()
+    until_completed(dependent)
+    assert_ran_once(chain, events)
+
+
+def test_a_locked_blocker_delays_only_the_job_that_goes_on_and_waits_for_it(
+    processors: Processors, quick: JobType[Any, Any], gate: threading.Event, start_worker: StartWorker
+) -> None:
+    @processors.register("worker.going_on", continues_with=["worker.quick"])
+    def going_on(job: RunningJob[Any]) -> Any:
+        return job.continue_with("worker.quick", blockers=[blocker])
+
+    blocker = quick.enqueue(delay=600)
+    other = lock(blocker)
+    chain = going_on.enqueue()
+    others = chains.enqueue_many([quick.item() for _ in range(100)])
+    start_worker(poll_seconds=0.2)
+    until(lambda: Job.objects.filter(status="completed").count() == len(others))
+    assert chain.refresh().status == "running"
+    other.result()
+    until(lambda: chain.refresh().status == "blocked")
+    assert not FailedAttempt.objects.exists()
+
+
+@pytest.mark.parametrize("sqlstate", ["57014", "54000"])
+def test_a_job_that_meets_a_limit_of_the_database_fails_its_attempt_alone(
+    processors: Processors, quick: JobType[Any, Any], start_worker: StartWorker, sqlstate: str
+) -> None:
+    """A time limit, or one of a statement's size: the database is not away, and the batch is split."""
+
+    @processors.register("worker.guilty", max_attempts=1)
+    def guilty(job: RunningJob[Any]) -> None:
+        pass
+
+    with raising_when_completed("worker.guilty", sqlstate):
+        chain = guilty.enqueue()
+        others = chains.enqueue_many([quick.item() for _ in range(100)])
+        start_worker(poll_seconds=0.2)
+        until(lambda: Job.objects.filter(status="completed").count() == len(others))
+        until(lambda: chain.refresh().status == "failed")
+    assert [failed.job_id for failed in FailedAttempt.objects.all()] == [chain.id]
+    assert "by the trigger" in FailedAttempt.objects.get().error
+
+
+def test_a_conflict_that_stays_delays_one_job_and_fails_no_attempt(
+    processors: Processors, quick: JobType[Any, Any], start_worker: StartWorker
+) -> None:
+    @processors.register("worker.unlucky")
+    def unlucky(job: RunningJob[Any]) -> None:
+        pass
+
+    with raising_when_completed("worker.unlucky", "55P03"):
+        chain = unlucky.enqueue()
+        others = chains.enqueue_many([quick.item() for _ in range(100)])
+        start_worker(poll_seconds=0.2)
+        until(lambda: Job.objects.filter(status="completed").count() == len(others))
+        assert chain.refresh().status == "running"
+    until_completed(chain)
+    assert not FailedAttempt.objects.exists()
+
+
+class raising_when_completed:  # noqa: N801 - a context manager
+    """A trigger that raises when a job of this type is completed."""
+
+    def __init__(self, type_name: str, sqlstate: str) -> None:
+        self._type_name, self._sqlstate = type_name, sqlstate
+
+    def __enter__(self) -> None:
+        self._execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            f"RAISE EXCEPTION 'by the trigger' USING ERRCODE = '{self._sqlstate}'; END $$",
+            "CREATE TRIGGER refuse BEFORE UPDATE ON django_jobchains_job FOR EACH ROW "
+            f"WHEN (NEW.status = 'completed' AND NEW.type_name = '{self._type_name}') EXECUTE FUNCTION refuse()",
+        )
+
+    def __exit__(self, *error: object) -> None:
+        self._execute("DROP TRIGGER refuse ON django_jobchains_job", "DROP FUNCTION refuse")
+
+    @staticmethod
+    def _execute(*statements: str) -> None:
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("ending", ["completed", "failed"])
+def test_an_outcome_whose_commit_is_not_answered_is_written_once_and_not_taken_for_lost(
+    processors: Processors,
+    start_worker: StartWorker,
+    events: Events,
+    monkeypatch: pytest.MonkeyPatch,
+    is_committed: bool,
+    ending: str,
+) -> None:
+    @processors.register("worker.unanswered", max_attempts=1)
+    def unanswered(job: RunningJob[Any]) -> None:
+        Effect.objects.create(job_id=job.id, label="started")
+        if ending == "failed":
+            raise ValueError("No.")
+
+    name = "finish" if ending == "completed" else "fail"
+    write: Callable[..., Any] = getattr(PostgreSQLStore, name)
+    cuts = iter([True])
+
+    def cut(store: PostgreSQLStore, *args: Any, **options: Any) -> Any:
+        if next(cuts, False):
+            lose_the_answer(is_committed=is_committed)
+        return write(store, *args, **options)
+
+    monkeypatch.setattr(PostgreSQLStore, name, cut)
+    start_worker(poll_seconds=0.2)
+    chain = unanswered.enqueue()
+    until(lambda: events.of(AttemptEnded))
+    assert [(event.job_id, event.ending) for event in events.of(AttemptEnded)] == [(chain.id, ending)]
+    assert not events.of(LeaseLost)
+    assert (chain.refresh().status, chain.current_job.attempt) == (ending, 1)
+    assert Effect.objects.count() == 1
+    assert FailedAttempt.objects.count() == (ending == "failed")
+
+
+@pytest.mark.parametrize("mode", ["atomic", "in complete()"])
+def test_cancelling_a_handler_inside_its_transaction_returns_at_once_and_the_handler_is_told(
+    processors: Processors, start_worker: StartWorker, mode: str
+) -> None:
+    reasons = []
+
+    @processors.register("worker.long", mode="atomic" if mode == "atomic" else "staged")
+    def long(job: RunningJob[Any]) -> None:
+        if mode == "atomic":
+            wait(job)
+        else:
+            with job.complete():
+                wait(job)
+
+    def wait(job: RunningJob[Any]) -> None:
+        job.signal.wait(30)
+        reasons.append(job.signal.reason)
+        job.signal.raise_if_aborted()
+
+    worker = start_worker(poll_seconds=0.2)
+    chain = long.enqueue()
+    until(lambda: worker.running == 1 and len(holders_of_row_locks()) == 1)
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '1s'")
+    assert chains.cancel([chain.id]) == {chain.id}
+    until(lambda: chain.refresh().status == "cancelled")
+    assert reasons == ["cancelled"]
