@@ -11,7 +11,7 @@ from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Store
 from django_jobchains.store.leases import lost_reason
-from tests.interventions.chains_at import attempt, each, failed, go_on, mail, pending, scheduled, ship, statuses
+from tests.interventions.chains_at import attempt, each, failed, go_on, mail, ship, statuses
 from tests.store.connections import Actor, committing, holding, stopped_before, waiting
 from tests.store.jobs import claim, expire, failed_try, finished, lease, next_job
 
@@ -310,17 +310,6 @@ class TestAVerbTwice:
         with pytest.raises(JobNotRunnable, match="running"):
             moving.result()
         assert Job.objects.get().run_at == job.run_at
-
-    @pytest.mark.parametrize("verb", [chains.cancel, chains.retry, chains.run_now, chains.delete])
-    def test_batches_in_opposite_orders_do_not_deadlock(self, store: Store, verb: Any) -> None:
-        make = {chains.retry: failed, chains.run_now: scheduled}.get(verb, pending)
-        ids = [make(store).id for _ in range(5)]
-        first = holding(lambda store: verb(ids))
-        second = waiting(lambda store: verb(ids[::-1]))
-        first.go_on(roll_back=True)
-        first.result()
-        second.result()
-        assert_no_conflict(first, second)
 
 
 def test_a_cascade_beside_a_chain_that_gets_another_blocker_takes_that_too() -> None:

@@ -23,7 +23,6 @@ from tests.store.jobs import (
     lost,
     next_job,
     row,
-    running,
     running_job,
     stored,
     tables,
@@ -57,13 +56,6 @@ LONG_ENDS = ("continue", "complete", "reschedule", "fail", "reap")
 FAILURES = {"reschedule": "error", "fail": "error", "reap": "crash"}
 
 STATUSES = {"reschedule": "pending", "fail": "failed", "hand_back": "pending", "reap": "pending"}
-
-BATCH_ENDS: dict[str, Callable[[Store, list[ClaimedJob]], Any]] = {
-    "finish": lambda store, jobs: store.finish([finished(job) for job in jobs]),
-    "reschedule": lambda store, jobs: store.reschedule([failed_try(job) for job in jobs]),
-    "hand_back": lambda store, jobs: store.hand_back([lease(job) for job in jobs]),
-    "reap": lambda store, jobs: store.reap(len(jobs), Backoff(), 10),
-}
 
 pairs = pytest.mark.parametrize(("first", "second"), [(first, second) for first in ENDS for second in ENDS])
 
@@ -216,16 +208,3 @@ def test_an_end_of_the_old_attempt_beside_the_next_claim_changes_nothing(store: 
         assert not stale.result()
         assert (stored(job).status, stored(job).leased_by) == ("running", "worker-2")
         store.hand_back([lease(fresh)])
-
-
-@pytest.mark.parametrize("first", BATCH_ENDS)
-@pytest.mark.parametrize("second", BATCH_ENDS)
-def test_batches_in_opposite_order_do_not_deadlock(store: Store, first: str, second: str) -> None:
-    jobs = running(store, 5)
-    expire(*jobs)
-    undone = holding(lambda store: BATCH_ENDS[first](store, jobs))
-    other = waiting(lambda store: BATCH_ENDS[second](store, jobs[::-1]))
-    undone.go_on(roll_back=True)
-    assert len(undone.result()) == len(jobs)
-    other.result()
-    assert undone.conflicts == other.conflicts == []
