@@ -4,8 +4,13 @@ systemd signals each process of a unit, a terminal signals each process of the f
 (``uv run``, ``tini``, a shell script) forwards a signal that the worker has already received itself.
 """
 
+import json
+import re
+import shlex
 import signal
 from collections.abc import Callable
+from configparser import ConfigParser
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,15 +21,40 @@ from django_jobchains.models import Job
 from tests.chaos.app import jobs
 from tests.shop.models import Effect
 from tests.worker.processes import StartProcess, WorkerProcess
-from tests.worker.test_supervisor import is_running
+from tests.worker.test_supervisor import free_port, is_running
 from tests.worker.waiting import until, until_completed
 
 # About processes, not the database: once is enough.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(connection.vendor != "sqlite", reason="run on SQLite")]
 
 #: Longer than handlers get after a second signal, and much shorter than the shutdown timeout.
-HANDLER_SECONDS = 4.0
+HANDLER_SECONDS = 3.0
 PATIENT = ("--slots", "1", "--shutdown-timeout", "60")
+
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "workers.md").read_text()
+
+
+def block(language: str) -> str:
+    """The example of the guide in this language."""
+    found = re.search(rf"```{language}\n(# .*?)```", GUIDE, re.DOTALL)
+    assert found
+    return found[1]
+
+
+def guide_unit() -> dict[str, str]:
+    """The unit's section of the service."""
+    parser = ConfigParser(interpolation=None)
+    parser.read_string(block("ini"))
+    return dict(parser["Service"])
+
+
+def guide_arguments() -> list[str]:
+    return shlex.split(guide_unit()["execstart"].partition("run_jobworker")[2])
+
+
+def shutdown_timeout(arguments: list[str]) -> int:
+    return int(arguments[arguments.index("--shutdown-timeout") + 1])
 
 
 def members(process: WorkerProcess) -> list[psutil.Process]:
@@ -114,3 +144,31 @@ def test_what_a_service_manager_kills_is_run_again(start_process: StartProcess) 
     for chain in held:
         until_completed(chain, 40)
     assert set(Job.objects.values_list("attempt", "crashes")) == {(2, 1)}
+
+
+def test_the_guides_unit_and_container_give_the_worker_more_time_than_it_takes() -> None:
+    arguments, compose = guide_arguments(), block("yaml")
+    assert int(guide_unit()["timeoutstopsec"]) >= shutdown_timeout(arguments) + 5
+    command, grace = re.search(r"command: (.*)", compose), re.search(r"stop_grace_period: (\d+)s", compose)
+    assert command
+    assert grace
+    assert json.loads(command[1])[3:] == arguments
+    assert int(grace[1]) >= shutdown_timeout(arguments) + 5
+
+
+@pytest.mark.parametrize("kill_mode", [guide_unit()["killmode"], "control-group"])
+def test_the_guides_unit_stops_before_its_time_is_over(start_process: StartProcess, kill_mode: str) -> None:
+    """With a shorter shutdown timeout, and with a handler that does not end."""
+    unit, arguments = guide_unit(), guide_arguments()
+    stuck = jobs.stuck.enqueue(60.0)
+    process = start_process(*arguments, "--shutdown-timeout", "1", "--health-port", str(free_port()))
+    until_started(process, 1)
+    processes = members(process)
+    signal_each(processes if kill_mode == "control-group" else processes[-1:], signal.SIGTERM)
+    until(
+        has_ended(process, processes),
+        1 + int(unit["timeoutstopsec"]) - shutdown_timeout(arguments),
+        lambda: process.output,
+    )
+    assert process.wait() == 0
+    assert (stuck.refresh().status, stuck.current_job.attempt, stuck.current_job.crashes) == ("pending", 0, 0)
