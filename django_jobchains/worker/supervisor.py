@@ -276,7 +276,7 @@ class Supervisor:
         self.failed |= not all(child.has_ended_well for child in children)
 
     def _await_copies(self) -> None:
-        """A worker logs "Stopping" when it is told to: by then, another signal to this process is a second one."""
+        """Wait until another signal is a second one. The workers are told to stop, and log "Stopping", after that."""
         while self.stop_request.expects_copies and any(child.code is None for child in self._children()):
             self._listen()
 

@@ -208,7 +208,7 @@ class Worker:
         self.failed = True
 
     def _await_copies(self) -> None:
-        """Claim no more, and stop once another signal counts: who reads "Stopping" can send a second one."""
+        """Wait, without claiming, until another signal is a second one. "Stopping" is logged after that."""
         while self.running and self.stop_request.expects_copies and not self.stop_request.has_supervisor:
             self.retire()
             self._stopped.wait(COPIES_LOOK_SECONDS)
