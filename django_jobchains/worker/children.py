@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from django_jobchains.worker.health import Health
-from django_jobchains.worker.tether import RETIRE, VARIABLE
+from django_jobchains.worker.tether import HURRY, RETIRE, VARIABLE
 
 #: More than a report ever has: a child that sends so much without an end of line is not listened to any more.
 MOST_BYTES = 1024 * 1024
@@ -19,8 +19,8 @@ MOST_BYTES = 1024 * 1024
 class Child:
     """Starts as the same command line as this process, in a fresh interpreter: a fork would copy threads and locks.
 
-    It has a session of its own: Ctrl-C in a terminal reaches the supervisor alone, which passes it on, once. Raises
-    ``OSError`` when it cannot be started.
+    It has its own session, so that Ctrl-C in a terminal reaches the supervisor alone, and its own process group, so
+    that ``kill_overdue`` also kills what its handlers started. Raises ``OSError`` when it cannot be started.
     """
 
     def __init__(self, number: int) -> None:
@@ -101,14 +101,25 @@ class Child:
 
     def retire(self) -> None:
         """Lets it end when what it runs has ended, however long that takes."""
-        with suppress(OSError):
-            self.line.send(RETIRE)
+        self._send(RETIRE)
 
     def terminate(self, seconds: float) -> None:
-        """SIGTERM; once more: it does not wait for its handlers. ``kill_overdue`` kills it after so many seconds."""
+        """SIGTERM, however often it had one: it lets its handlers end. ``kill_overdue`` kills it after the seconds."""
+        self._kill_after(seconds)
+        self._process.terminate()
+
+    def hurry(self, seconds: float) -> None:
+        """After ``terminate``: it does not wait for its handlers any more."""
+        self._kill_after(seconds)
+        self._send(HURRY)
+
+    def _send(self, word: bytes) -> None:
+        with suppress(OSError):  # it has ended
+            self.line.send(word)
+
+    def _kill_after(self, seconds: float) -> None:
         kill_at = time.monotonic() + seconds
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
-        self._process.terminate()
 
     def kill_overdue(self) -> None:
         if self.code is None and self._kill_at is not None and time.monotonic() >= self._kill_at:

@@ -1,15 +1,15 @@
 """``--health-port``: liveness and readiness over HTTP, for process managers and containers."""
 
 import json
+import selectors
 import socket
-import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from logging import getLogger
-from socketserver import TCPServer
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -19,80 +19,166 @@ from django_jobchains.worker.threads import OwnedThread
 
 logger = getLogger("django_jobchains")
 
-#: So many requests are answered at once; a probe comes every few seconds.
-THREADS = 3
-#: From the connection to the answer, however slowly a client writes and reads.
+#: Clients served at once. One more takes the place of the one that was accepted first, which is a slow one: an answer
+#: takes a millisecond.
+MAX_CONNECTIONS = 100
+#: From the connection to the end of the answer, however slowly a client writes and reads.
 REQUEST_SECONDS = 2.0
-MOST_BYTES = 8 * 1024
-#: Between looks at whether to close.
+MAX_HEAD_BYTES = 8 * 1024
+#: Between checks whether to close.
 LOOK_SECONDS = 0.5
+#: After a connection that could not be accepted, because the process has too many open files.
+ACCEPT_WAIT_SECONDS = 0.1
 
 
 class HealthPort:
-    """Answers ``/live``, ``/ready`` and ``/`` from threads of its own, until it is closed.
+    """Answers ``/live``, ``/ready`` and ``/`` from its own thread, until it is closed.
 
     Raises ``ImproperlyConfigured`` when the port cannot be had.
     """
 
     def __init__(self, host: str, port: int, health: Callable[[], Health], *, worker: str) -> None:
         try:
-            self._server = _Server(host, port, health)
+            listener = _listening_socket(host, port)
         except OSError as error:
             reason = error.strerror or error
             raise ImproperlyConfigured(f"The health port {port} on {host} cannot be used: {reason}.") from error
-        self._threads = [
-            OwnedThread(f"health-{number}", self._server.handle_request, worker=worker, give_up=_keep_working)
-            for number in range(1, THREADS + 1)
-        ]
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
+        self.port = int(listener.getsockname()[1])
+        self._server = _Server(listener, health)
+        self._thread = OwnedThread("health", self._server.step, worker=worker, give_up=_keep_working)
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
 
     def close(self) -> None:
-        for thread in self._threads:
-            thread.stop()
-        deadline = time.monotonic() + LOOK_SECONDS + REQUEST_SECONDS
-        for thread in self._threads:
-            thread.join(deadline)
-        self._server.server_close()
+        self._thread.stop()
+        if self._thread.is_started:
+            self._thread.join(time.monotonic() + 2 * LOOK_SECONDS)
+        self._server.close()
 
 
 def _keep_working() -> None:
-    """A worker without a health port works; its probes fail, which is the right thing to say."""
+    """A worker without a health port works; its probes fail, which is the right answer."""
 
 
-class _Server(TCPServer):
-    allow_reuse_address = True
-    request_queue_size = 16
-    timeout = LOOK_SECONDS
-
-    def __init__(self, host: str, port: int, health: Callable[[], Health]) -> None:
-        self.health = health
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Probe)
-        self.socket.setblocking(False)  # several threads wait for one connection: one gets it, the others go on
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error of ours, and must not fill the log."""
-        logger.debug("A health request was not answered: %s", sys.exception())
+def _listening_socket(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(socket.SOMAXCONN)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
-class _Probe(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = REQUEST_SECONDS
+class _Server:
+    """One selector over all connections: no client waits for another one, and an idle port sleeps."""
 
-    def setup(self) -> None:
-        super().setup()
-        self.rfile.close()
-        self.rfile = BytesIO(_head(self.connection))
+    def __init__(self, listener: socket.socket, health: Callable[[], Health]) -> None:
+        self._listener = listener
+        self._health = health
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        #: The oldest first, which is also the one whose time is over first.
+        self._connections: dict[socket.socket, _Connection] = {}
+
+    def step(self) -> None:
+        """Wait for one event, or until a connection's time is over, and serve all that are ready."""
+        for key, _ in self._selector.select(self._wait_seconds()):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif connection := self._connections.get(key.data):  # unless it gave way to a new one
+                self._serve(connection)
+        now = time.monotonic()
+        for connection in [each for each in self._connections.values() if each.deadline <= now]:
+            self._drop(connection)
+
+    def close(self) -> None:
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        self._selector.close()
+        self._listener.close()
+
+    def _wait_seconds(self) -> float:
+        oldest = next(iter(self._connections.values()), None)
+        return LOOK_SECONDS if oldest is None else min(max(oldest.deadline - time.monotonic(), 0), LOOK_SECONDS)
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):  # it has gone already
+            return
+        except OSError as error:
+            logger.debug("A health request was not accepted: %s", error)
+            time.sleep(ACCEPT_WAIT_SECONDS)  # the listener stays ready to read: the loop would spin
+            return
+        if len(self._connections) >= MAX_CONNECTIONS:
+            self._drop(next(iter(self._connections.values())))
+        client.setblocking(False)
+        self._connections[client] = _Connection(client)
+        self._selector.register(client, selectors.EVENT_READ, data=client)
+
+    def _serve(self, connection: "_Connection") -> None:
+        try:
+            if connection.answer is None and connection.has_read_head():
+                connection.answer = _Request(connection.head, self._health).answer
+                self._selector.modify(connection.socket, selectors.EVENT_WRITE, data=connection.socket)
+            if connection.answer is not None and connection.has_written_answer():
+                self._drop(connection)
+        except BlockingIOError:
+            return
+        except OSError as error:  # the client went away, which must not fill the log
+            logger.debug("A health request was not answered: %s", error)
+            self._drop(connection)
+        except Exception:
+            logger.exception("A health request could not be answered.")
+            self._drop(connection)
+
+    def _drop(self, connection: "_Connection") -> None:
+        del self._connections[connection.socket]
+        self._selector.unregister(connection.socket)
+        with suppress(OSError):
+            connection.socket.shutdown(socket.SHUT_WR)
+        connection.socket.close()
+
+
+class _Connection:
+    """A client's request as far as it has arrived, and the rest of the answer to it."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self.socket = client
+        self.deadline = time.monotonic() + REQUEST_SECONDS
+        self.head = b""
+        self.answer: bytes | None = None
+
+    def has_read_head(self) -> bool:
+        """Whether the request is there up to its empty line, or as much as there will be of it."""
+        part = self.socket.recv(MAX_HEAD_BYTES)
+        self.head += part
+        is_whole = b"\r\n\r\n" in self.head or b"\n\n" in self.head
+        return is_whole or not part or len(self.head) >= MAX_HEAD_BYTES
+
+    def has_written_answer(self) -> bool:
+        answer = self.answer or b""
+        self.answer = answer[self.socket.send(answer) :] if answer else b""
+        return not self.answer
+
+
+class _Request(BaseHTTPRequestHandler):
+    """Python's parser and writer of HTTP, on bytes in memory instead of a socket that it would wait for."""
+
+    def __init__(self, head: bytes, health: Callable[[], Health]) -> None:
+        self.rfile = BytesIO(head)
+        self.wfile = written = BytesIO()
+        self._health = health
+        self.handle_one_request()
+        self.answer = written.getvalue()
 
     def do_GET(self) -> None:
-        answer = _answer(self.path.partition("?")[0], self.server.health)
+        answer = _answer(self.path.partition("?")[0], self._health)
         if answer is None:
             self.send_error(HTTPStatus.NOT_FOUND, explain="There are /live, /ready and /.")
         else:
@@ -129,16 +215,3 @@ def _answer(path: str, look: Callable[[], Health]) -> tuple[bool, dict[str, Any]
         return health.is_live and health.is_ready, health.as_json()
     is_well = health.is_live if path == "/live" else health.is_ready
     return is_well, {path[1:]: is_well, "problems": list(health.problems)}
-
-
-def _head(connection: socket.socket) -> bytes:
-    """A request up to its empty line, as far as it came in time."""
-    deadline = time.monotonic() + REQUEST_SECONDS
-    received = b""
-    while not (b"\r\n\r\n" in received or b"\n\n" in received) and len(received) < MOST_BYTES:
-        connection.settimeout(max(deadline - time.monotonic(), 0.001))
-        if not (part := connection.recv(1024)):
-            break
-        received += part
-    connection.settimeout(REQUEST_SECONDS)
-    return received

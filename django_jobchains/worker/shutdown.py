@@ -59,7 +59,12 @@ class Shutdown:
                 return
         self._parts.leases.abort_all("worker_stopping")
         if names := self._join_places(time.monotonic() + LAST_WORDS_SECONDS):
-            logger.warning("Still running after the shutdown timeout: %s. Raise SHUTDOWN_SECONDS.", ", ".join(names))
+            logger.warning(self._still_running(), ", ".join(names))
+
+    def _still_running(self) -> str:
+        if self._is_hurried():
+            return "Still running after a second signal to stop: %s. Their jobs are handed back."
+        return "Still running after the shutdown timeout: %s. Raise SHUTDOWN_SECONDS."
 
     def _join_places(self, deadline: float) -> list[str]:
         return [name for place in self._parts.places for name in place.join(deadline)]

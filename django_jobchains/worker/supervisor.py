@@ -22,6 +22,7 @@ from django_jobchains.worker.children import Child
 from django_jobchains.worker.health import Health, health_of_processes
 from django_jobchains.worker.restarts import MOST_FAILED_STARTS, Restarts, failed_to_start
 from django_jobchains.worker.sources import Sources
+from django_jobchains.worker.stop_request import StopRequest
 from django_jobchains.worker.tether import LAST_SECONDS
 
 #: Between looks at signals, and at what ended.
@@ -70,7 +71,7 @@ class Supervisor:
         #: By the rolling restart at hand.
         self._to_replace: list[Child] = []
         self._restarts = Restarts()
-        self._stops = 0
+        self.stop_request = StopRequest()
         self._is_hung_up = False
         self._looked_at = time.monotonic()
         self._reload_at = 0.0
@@ -87,17 +88,17 @@ class Supervisor:
 
     def request_stop(self) -> None:
         """From any thread: as the first SIGTERM does."""
-        self._stops += 1
+        self.stop_request.make()
 
     def health(self) -> Health:
         """From any thread."""
-        is_stopping = bool(self._stops) or self.failed
+        is_stopping = self.stop_request.is_made or self.failed
         is_stuck = time.monotonic() - self._looked_at > SILENT_SECONDS
         processes = {**dict.fromkeys(self._due_at.copy()), **self._working.copy()}
         return health_of_processes(self.id, processes, is_stopping=is_stopping, is_stuck=is_stuck)
 
     def _is_over(self) -> bool:
-        return bool(self._stops) or self.failed or not (self._working or self._due_at or self._leaving)
+        return self.stop_request.is_made or self.failed or not (self._working or self._due_at or self._leaving)
 
     def _step(self) -> None:
         self._listen()
@@ -255,16 +256,17 @@ class Supervisor:
     # Stopping
 
     def _stop(self) -> None:
-        """Ends every process: by SIGTERM, by a second one when there was a second signal, at last by SIGKILL."""
+        """Ends every process: by SIGTERM, at once when there was a second signal, at last by SIGKILL."""
+        self._await_copies()
         children = self._children()
         for child in children:
             child.terminate(self._grace_seconds)
         has_hurried = False
         while running := [child for child in children if child.code is None]:
-            if self._stops > 1 and not has_hurried:
+            if self.stop_request.is_urgent and not has_hurried:
                 has_hurried = True
                 for child in running:
-                    child.terminate(LAST_SECONDS)
+                    child.hurry(LAST_SECONDS)
             for child in running:
                 child.kill_overdue()
             self._listen()
@@ -273,9 +275,15 @@ class Supervisor:
             self._report_end(child, child.code or 0, None)
         self.failed |= not all(child.has_ended_well for child in children)
 
+    def _await_copies(self) -> None:
+        """Wait until another signal is a second one. The workers are told to stop, and log "Stopping", after that."""
+        while self.stop_request.expects_copies and any(child.code is None for child in self._children()):
+            self._listen()
+
     @contextmanager
     def _handled_signals(self) -> Iterator[None]:
-        handlers = {signal.SIGTERM: self._on_stop, signal.SIGINT: self._on_stop, signal.SIGHUP: self._on_hang_up}
+        stop = self.stop_request.on_signal
+        handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: self._on_hang_up}
         if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
             del handlers[signal.SIGHUP]
         self._had_terminal = _has_terminal()
@@ -286,17 +294,14 @@ class Supervisor:
             for number, handler_before in before.items():
                 signal.signal(number, handler_before)
 
-    def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        self._stops += 1  # nothing else: a handler may run in the middle of anything
-
     def _on_hang_up(self, number: int, frame: FrameType | None) -> None:
-        self._is_hung_up = True
+        self._is_hung_up = True  # nothing else: a handler may run in the middle of anything
 
     def _hung_up(self) -> None:
         """SIGHUP: a rolling restart. Sent because the terminal was closed, it is the end, as for any command."""
         self._is_hung_up = False
         if self._had_terminal and not _has_terminal():
-            self._stops += 1
+            self.stop_request.make()
         else:
             self._to_replace = list(self._working.values())
 

@@ -1,7 +1,8 @@
 """The line from a worker to its supervisor: both ends break when a process dies, however it dies.
 
-From the worker come its health and its wish to be replaced, from the supervisor the word that it may retire. Each is a
-line of JSON.
+The worker sends its health and its wish to be replaced, as lines of JSON. The supervisor sends one word a line: the
+worker may retire, or is not to wait for running handlers. A signal could not carry the second: the worker may receive
+any number of them for one stop.
 """
 
 import json
@@ -24,6 +25,7 @@ logger = getLogger("django_jobchains")
 #: Tells a process that it has a supervisor: the descriptor of the line and the worker's number.
 VARIABLE = "JOBCHAINS_SUPERVISED"
 RETIRE = b"retire\n"
+HURRY = b"hurry\n"
 REPORT_SECONDS = 1.0
 #: What a worker may take to end beyond its shutdown timeout.
 LAST_SECONDS = 3.0
@@ -52,6 +54,7 @@ class Tether:
         """From now on the supervisor hears of the worker. ``wish``: why it should be replaced, "" if it should not."""
         self._worker = worker
         self._wish = wish
+        worker.stop_request.has_supervisor = True
         self._thread = OwnedThread("tether", self._step, worker=worker.id, give_up=worker.request_stop)
         self._thread.start()
 
@@ -70,8 +73,10 @@ class Tether:
             heard = b""
         if not heard:
             self._orphaned()
-        elif heard.endswith(RETIRE):
+        if RETIRE in heard:
             self._worker.retire()
+        if HURRY in heard:
+            self._worker.stop_request.make_urgent()
 
     def _report(self) -> None:
         """A supervisor that stands still does not read: it gets the rest of a line later, and no new one before."""

@@ -9,7 +9,6 @@ from collections.abc import Collection, Container, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from types import FrameType
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -27,10 +26,13 @@ from django_jobchains.worker.health import Health
 from django_jobchains.worker.memory import resident_bytes
 from django_jobchains.worker.parts import Parts, Scope
 from django_jobchains.worker.shutdown import Shutdown
+from django_jobchains.worker.stop_request import StopRequest
 
 NAME_LENGTH = 100
 #: Between looks of the waiting main thread at signals and at what ended.
 LOOK_SECONDS = 0.1
+#: Between looks whether copies of a signal may still arrive.
+COPIES_LOOK_SECONDS = 0.02
 
 
 class Worker:
@@ -86,7 +88,7 @@ class Worker:
         self.policies = _policies(registry, types, Policy(backoff, lease, max_attempts, timeout))
         _check_middleware(registry, self.policies, required_middleware)
         self.store = get_store(_known_alias(using or settings.DATABASE))
-        self._signals = 0
+        self.stop_request = StopRequest()
         self._stopped = threading.Event()
         self.parts = Parts(
             Scope(
@@ -110,12 +112,14 @@ class Worker:
         """Runs until a signal, or until burst or max_jobs are through; returns the exit code (1: a part gave up).
 
         On the main thread, SIGTERM and SIGINT stop it: the first lets running handlers end, the second does not wait.
+        Signals that arrive at the same time are one signal.
         """
         with self._handled_signals():
             self.start()
             while not self._is_over():
                 self._stopped.wait(LOOK_SECONDS)
                 self._retire_if_too_large()
+            self._await_copies()
             self.stop()
         return int(self.failed)
 
@@ -148,14 +152,14 @@ class Worker:
         self.parts.checkup.leaves("stopping")
         report(WorkerStopping(self.id, self.running))
         self.parts.say_that_it_stops()
-        abandoned = Shutdown(self.parts, self.store, is_hurried=lambda: self._signals > 1).run(timeout)
+        abandoned = Shutdown(self.parts, self.store, is_hurried=lambda: self.stop_request.is_urgent).run(timeout)
         report(WorkerStopped(self.id, abandoned))
         self._stopped.set()
         return abandoned
 
     def request_stop(self) -> None:
         """From any thread: ``run`` stops the worker, as the first SIGTERM does."""
-        self._signals += 1
+        self.stop_request.make()
 
     def retire(self) -> None:
         """From any thread: claims no more; ``run`` ends when what runs has ended, however long that takes."""
@@ -196,27 +200,31 @@ class Worker:
     # Signals and ends
 
     def _is_over(self) -> bool:
-        if self._signals or self.failed or self.parts.loop.spent.is_set():
+        if self.stop_request.is_made or self.failed or self.parts.loop.spent.is_set():
             return True
         return self.burst and self.parts.loop.idle.is_set()
 
     def _give_up(self) -> None:
         self.failed = True
 
+    def _await_copies(self) -> None:
+        """Wait, without claiming, until another signal is a second one. "Stopping" is logged after that."""
+        while self.running and self.stop_request.expects_copies and not self.stop_request.has_supervisor:
+            self.retire()
+            self._stopped.wait(COPIES_LOOK_SECONDS)
+
     @contextmanager
     def _handled_signals(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        handler = self.stop_request.on_signal
+        before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1  # nothing else: a handler may run in the middle of anything
+            for number, handler_before in before.items():
+                signal.signal(number, handler_before)
 
 
 def _policies(registry: Registry, types: Collection[str] | None, own: Policy) -> dict[str, AttemptPolicy]:

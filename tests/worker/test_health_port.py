@@ -1,11 +1,12 @@
 """``--health-port`` answers probes, whatever else comes in."""
 
+import errno
 import http.client
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_jobchains.worker import health_port
 from django_jobchains.worker.health import Health
 from django_jobchains.worker.health_port import HealthPort
+from django_jobchains.worker.threads import MOST_FAILURES
 
 WELL = Health("mail:7:a", True, True, (), 10, 3)
 UNREADY = Health("mail:7:a", True, False, ("the database was not reached yet",), 10, 3)
@@ -86,7 +88,7 @@ def test_a_look_that_fails_is_a_503(port: Port, caplog: pytest.LogCaptureFixture
     "request_", [b"", b"\r\n\r\n", b"\x16\x03\x01\x02\x00\x01" * 50, b"GET /live HTTP/9.9\r\n\r\n", b"x" * 100_000]
 )
 def test_garbage_does_no_harm(port: Port, request_: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2 * health_port.THREADS):
+    for _ in range(12):
         with port.open() as connection:
             try:
                 connection.sendall(request_)
@@ -97,31 +99,67 @@ def test_garbage_does_no_harm(port: Port, request_: bytes, capfd: pytest.Capture
     assert capfd.readouterr().err == ""
 
 
-def test_slow_clients_hold_up_a_probe_for_seconds_at_most(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sends nothing, and others a byte from time to time; there are more of them than threads."""
-    monkeypatch.setattr(health_port, "REQUEST_SECONDS", 0.5)
-    slow = [port.open() for _ in range(2 * health_port.THREADS)]
-    over = threading.Event()
-
-    def drip() -> None:
-        while not over.wait(0.1):
-            for connection in slow[1:]:
-                try:
-                    connection.sendall(b"G")
-                except OSError:
-                    return
-
-    dripping = threading.Thread(target=drip)
-    dripping.start()
+@pytest.mark.parametrize("clients", [12, health_port.MAX_CONNECTIONS + 12])
+def test_slow_clients_do_not_delay_a_probe(port: Port, monkeypatch: pytest.MonkeyPatch, clients: int) -> None:
+    """They have a minute, and a probe is answered before the first of them has used it up."""
+    monkeypatch.setattr(health_port, "REQUEST_SECONDS", 60)
+    slow = [port.open() for _ in range(clients)]
     try:
-        since = time.monotonic()
+        for connection in slow[::2]:
+            connection.sendall(b"GET /li")
         assert port.ask("/live")[0] == 200
-        assert time.monotonic() - since < 8
     finally:
-        over.set()
-        dripping.join()
         for connection in slow:
             connection.close()
+
+
+def test_a_client_that_does_not_read_delays_no_probe(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_port, "REQUEST_SECONDS", 60)
+    port.current = replace(DEAD, problems=("jobchains-claims has ended" * 1_000_000,))
+    with port.open() as connection:
+        connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert connection.recv(20).startswith(b"HTTP/1.0 503")
+        port.current = WELL
+        assert port.ask("/live")[0] == 200
+        with connection.makefile("rb") as answer:  # it may still read the rest
+            assert len(answer.read()) > 20_000_000
+
+
+def test_a_slow_client_is_cut_off(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_port, "REQUEST_SECONDS", 0.2)
+    with port.open() as connection:
+        connection.sendall(b"GET /li")
+        assert connection.recv(1) == b""
+
+
+def test_a_request_may_arrive_in_pieces(port: Port) -> None:
+    with port.open() as connection:
+        for part in (b"GET /live HT", b"TP/1.0\r\nHost: a\r", b"\n\r", b"\n"):
+            connection.sendall(part)
+        assert connection.recv(20).startswith(b"HTTP/1.0 200")
+
+
+def test_a_port_that_could_not_accept_answers_again(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More often than its thread may fail."""
+    monkeypatch.setattr(health_port, "ACCEPT_WAIT_SECONDS", 0.01)
+    accept, failures = socket.socket.accept, iter(range(MOST_FAILURES + 2))
+
+    def fails(listener: socket.socket) -> Any:
+        if next(failures, None) is not None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", fails)
+    assert port.ask("/live")[0] == 200
+    assert next(failures, None) is None
+
+
+def test_an_error_of_ours_costs_one_answer(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(health_port, "_answer", None)
+        with pytest.raises(http.client.RemoteDisconnected):
+            port.ask("/live")
+    assert port.ask("/live")[0] == 200
 
 
 def test_a_port_in_use_is_a_clear_error(port: Port) -> None:
@@ -131,9 +169,10 @@ def test_a_port_in_use_is_a_clear_error(port: Port) -> None:
 
 def test_closing_frees_the_port_and_the_threads() -> None:
     port = Port()
-    names = [thread.name for thread in threading.enumerate()]
-    assert {f"jobchains-health-{number}" for number in range(1, health_port.THREADS + 1)} <= set(names)
+    assert "jobchains-health" in {thread.name for thread in threading.enumerate()}
+    slow = port.open()
     port.close()
+    slow.close()
     assert not any(thread.name.startswith("jobchains-health") for thread in threading.enumerate())
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -83,6 +83,7 @@ def test_a_stuck_handler_keeps_no_process(start_process: StartProcess, signals: 
     assert facts() == before
     assert not FailedAttempt.objects.exists()
     assert "1 handed back unfinished" in process.output
+    assert f"Still running after {'the shutdown timeout' if signals == 1 else 'a second signal'}" in process.output
 
 
 def test_a_handler_that_heeds_its_signal_ends_with_the_shutdown_timeout(start_process: StartProcess) -> None:

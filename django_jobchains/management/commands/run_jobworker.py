@@ -21,6 +21,7 @@ from django_jobchains.worker.console import Console
 from django_jobchains.worker.health import Health
 from django_jobchains.worker.health_port import HealthPort
 from django_jobchains.worker.memory import readable, resident_bytes
+from django_jobchains.worker.stop_request import StopRequest
 from django_jobchains.worker.supervisor import Supervisor
 from django_jobchains.worker.tether import Tether
 
@@ -68,7 +69,7 @@ class Command(BaseCommand):
         if self._owns_process:  # what it has now it has for good: no need to walk through it again and again
             gc.collect()
             gc.freeze()
-        self._heed_signals(worker.request_stop)
+        self._heed_signals(worker.stop_request)
         with self._shown(worker.id, options["verbosity"]):
             code = worker.run()
         self._exit(code, is_stuck=worker.is_stuck)
@@ -82,7 +83,7 @@ class Command(BaseCommand):
             burst=options["burst"],
             reload=options["reload"],
         )
-        self._heed_signals(supervisor.request_stop)
+        self._heed_signals(supervisor.stop_request)
         with self._probed(options, supervisor.id, supervisor.health), self._shown(supervisor.id, options["verbosity"]):
             code = supervisor.run()
         self._exit(code)
@@ -92,12 +93,12 @@ class Command(BaseCommand):
         """Whether it is the command of a command line, and no call of a program."""
         return bool(getattr(self, "_called_from_command_line", False))
 
-    def _heed_signals(self, stop: Callable[[], None]) -> None:
-        """What runs has handlers of its own while it runs. A signal that comes before must not be lost, and one that
-        comes after must not kill a process that ends well."""
+    def _heed_signals(self, stop_request: StopRequest) -> None:
+        """The worker or supervisor handles signals itself while it runs. A signal that arrives before must not be lost,
+        and one that arrives after must not kill a process that ends well."""
         if self._owns_process:
             for number in _STOPPING:
-                signal.signal(number, lambda number, frame: stop())
+                signal.signal(number, stop_request.on_signal)
 
     def _checked(self, options: dict[str, Any]) -> Worker:
         """The worker that each process will make: what is wrong with it is said once, before any starts."""

@@ -2,7 +2,7 @@
 
 import threading
 from itertools import count
-from time import monotonic
+from time import monotonic, process_time, sleep
 from uuid import uuid4
 
 import pytest
@@ -19,6 +19,10 @@ arriving = pytest.mark.usefixtures("_hints_arrive")
 BACK_SECONDS = 60.0
 #: Whoever publishes waits no longer, whatever the server does. An enqueue waits for it: far too long, but no hang.
 HANGING_SECONDS = 10.0
+#: For how long the CPU time of an idle listener is measured.
+IDLE_SECONDS = 2.0
+#: Cores that the process of an idle listener uses at most. A loop that does not wait uses a whole one.
+IDLE_CORES = 0.1
 
 
 class Listening(NotifierTests):
@@ -121,6 +125,15 @@ class Listening(NotifierTests):
         until(lambda: all(listener.is_alive for listener in self.listeners))
         self.notifier().publish([SHIP])
         until(lambda: all(one.of_a_type() == [SHIP] for one in heard), what=lambda: [one.hints for one in heard])
+
+    @pytest.mark.usefixtures("_calls_back")
+    def test_an_idle_listener_uses_about_no_cpu(self) -> None:
+        heard = Heard()
+        self.listen(self.notifier(), heard)
+        until(lambda: set(heard.hints) == set(LOOK), what=lambda: heard.hints)
+        started, used_before = monotonic(), process_time()
+        sleep(IDLE_SECONDS)
+        assert process_time() - used_before < IDLE_CORES * (monotonic() - started)
 
     def test_a_closed_listener_hears_no_more(self) -> None:
         heard = Heard()

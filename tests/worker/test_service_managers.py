@@ -1,0 +1,174 @@
+"""One stop is one stop, however many processes receive it and however many copies of the signal arrive.
+
+systemd signals each process of a unit, a terminal signals each process of the foreground group, and a wrapper
+(``uv run``, ``tini``, a shell script) forwards a signal that the worker has already received itself.
+"""
+
+import json
+import re
+import shlex
+import signal
+from collections.abc import Callable
+from configparser import ConfigParser
+from pathlib import Path
+
+import psutil
+import pytest
+from django.db import connection
+
+from django_jobchains import chains
+from django_jobchains.models import Job
+from tests.chaos.app import jobs
+from tests.shop.models import Effect
+from tests.worker.processes import StartProcess, WorkerProcess
+from tests.worker.test_supervisor import free_port, is_running
+from tests.worker.waiting import until, until_completed
+
+# About processes, not the database: once is enough.
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(connection.vendor != "sqlite", reason="run on SQLite")]
+
+#: Longer than handlers get after a second signal, and much shorter than the shutdown timeout.
+HANDLER_SECONDS = 3.0
+PATIENT = ("--slots", "1", "--shutdown-timeout", "60")
+
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "workers.md").read_text()
+
+
+def block(language: str) -> str:
+    """The example of the guide in this language."""
+    found = re.search(rf"```{language}\n(# .*?)```", GUIDE, re.DOTALL)
+    assert found
+    return found[1]
+
+
+def guide_unit() -> dict[str, str]:
+    """The unit's section of the service."""
+    parser = ConfigParser(interpolation=None)
+    parser.read_string(block("ini"))
+    return dict(parser["Service"])
+
+
+def guide_arguments() -> list[str]:
+    return shlex.split(guide_unit()["execstart"].partition("run_jobworker")[2])
+
+
+def shutdown_timeout(arguments: list[str]) -> int:
+    return int(arguments[arguments.index("--shutdown-timeout") + 1])
+
+
+def members(process: WorkerProcess) -> list[psutil.Process]:
+    """The control group of a unit with this main process."""
+    main = psutil.Process(process.pid)
+    return [*main.children(recursive=True), main]
+
+
+def signal_each(unit: list[psutil.Process], number: int) -> None:
+    """What systemd does with ``KillMode=control-group``: the signal, and SIGCONT for what was stopped."""
+    for member in unit:
+        member.send_signal(number)
+        member.resume()
+
+
+def has_ended(process: WorkerProcess, unit: list[psutil.Process]) -> Callable[[], bool]:
+    return lambda: not process.is_alive and not any(is_running(member) for member in unit)
+
+
+def until_started(process: WorkerProcess, count: int) -> None:
+    until(lambda: Effect.objects.filter(label="started").count() >= count, 40, lambda: process.output)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_every_process_at_once_lets_handlers_end(start_process: StartProcess, number: int) -> None:
+    made = chains.enqueue_many([jobs.stuck.item(HANDLER_SECONDS) for _ in range(2)])
+    process = start_process("--processes", "2", *PATIENT)
+    until_started(process, 2)
+    unit = members(process)
+    assert len(unit) == 3
+    signal_each(unit, number)
+    until(has_ended(process, unit), 40, lambda: process.output)
+    assert process.wait() == 0
+    assert {chain.refresh().status for chain in made} == {"completed"}
+    assert "Still running" not in process.output
+
+
+@pytest.mark.parametrize("mode", [(), ("--processes", "1"), ("--reload",)])
+def test_a_signal_that_arrives_twice_at_once_lets_handlers_end(
+    start_process: StartProcess, mode: tuple[str, ...]
+) -> None:
+    chain = jobs.stuck.enqueue(HANDLER_SECONDS)
+    process = start_process(*mode, *PATIENT)
+    until_started(process, 1)
+    process.freeze()  # so that both are there when it looks
+    process.signal(signal.SIGTERM)
+    process.signal(signal.SIGINT)
+    process.signal(signal.SIGCONT)
+    assert process.wait() == 0
+    assert chain.refresh().status == "completed"
+
+
+def test_a_worker_that_leaves_is_not_hurried_by_a_stop(start_process: StartProcess) -> None:
+    """It was told to end when it was replaced; that was not the first signal of this stop."""
+    chain = jobs.stuck.enqueue(HANDLER_SECONDS)
+    process = start_process("--processes", "1", *PATIENT)
+    until_started(process, 1)
+    process.signal(signal.SIGHUP)
+    until(lambda: "Stopping" in process.output, 40, lambda: process.output)
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert chain.refresh().status == "completed"
+
+
+def test_a_stop_during_the_start_leaves_nothing(start_process: StartProcess) -> None:
+    process = start_process("--processes", "2", *PATIENT)
+    until(lambda: process.output.count(" started: ") == 2, 40, lambda: process.output)
+    unit = members(process)
+    signal_each(unit, signal.SIGTERM)
+    until(has_ended(process, unit), 40, lambda: process.output)
+    assert process.wait() == 0
+    assert "Traceback" not in process.output
+
+
+def test_what_a_service_manager_kills_is_run_again(start_process: StartProcess) -> None:
+    """Its timeout is shorter than that of the worker, and SIGKILL reaches the processes in any order."""
+    held = chains.enqueue_many([jobs.hold.item() for _ in range(2)])
+    process = start_process("--processes", "2", *PATIENT)
+    until(lambda: Effect.objects.filter(label__startswith="started by").count() >= 2, 40, lambda: process.output)
+    unit = members(process)
+    signal_each(unit, signal.SIGTERM)
+    until(lambda: process.output.count("Stopping: 1 running") == 2, 40, lambda: process.output)
+    for member in unit:
+        member.kill()
+    until(has_ended(process, unit), 40, lambda: process.output)
+    start_process()
+    for chain in held:
+        until_completed(chain, 40)
+    assert set(Job.objects.values_list("attempt", "crashes")) == {(2, 1)}
+
+
+def test_the_guides_unit_and_container_give_the_worker_more_time_than_it_takes() -> None:
+    arguments, compose = guide_arguments(), block("yaml")
+    assert int(guide_unit()["timeoutstopsec"]) >= shutdown_timeout(arguments) + 5
+    command, grace = re.search(r"command: (.*)", compose), re.search(r"stop_grace_period: (\d+)s", compose)
+    assert command
+    assert grace
+    assert json.loads(command[1])[3:] == arguments
+    assert int(grace[1]) >= shutdown_timeout(arguments) + 5
+
+
+@pytest.mark.parametrize("kill_mode", [guide_unit()["killmode"], "control-group"])
+def test_the_guides_unit_stops_before_its_time_is_over(start_process: StartProcess, kill_mode: str) -> None:
+    """With a shorter shutdown timeout, and with a handler that does not end."""
+    unit, arguments = guide_unit(), guide_arguments()
+    stuck = jobs.stuck.enqueue(60.0)
+    process = start_process(*arguments, "--shutdown-timeout", "1", "--health-port", str(free_port()))
+    until_started(process, 1)
+    processes = members(process)
+    signal_each(processes if kill_mode == "control-group" else processes[-1:], signal.SIGTERM)
+    until(
+        has_ended(process, processes),
+        1 + int(unit["timeoutstopsec"]) - shutdown_timeout(arguments),
+        lambda: process.output,
+    )
+    assert process.wait() == 0
+    assert (stuck.refresh().status, stuck.current_job.attempt, stuck.current_job.crashes) == ("pending", 0, 0)
