@@ -9,6 +9,7 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
+from django_jobchains.chain_view import bypasses_row_security, supports_invoker
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware.required import required_kinds
@@ -98,6 +99,25 @@ def check_database(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
             "'database is locked' when another process wrote in between.",
             hint="Set OPTIONS = {'transaction_mode': 'IMMEDIATE', 'timeout': 20} for it.",
             id="jobchains.W001",
+        )
+    ]
+
+
+@register(Tags.database)
+def check_chain_view(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """On PostgreSQL 14, or after an upgrade of the server without ``migrate``."""
+    if check_settings():
+        return []
+    alias = get_settings().DATABASE
+    if alias not in (databases or ()) or not bypasses_row_security(connections[alias]):
+        return []
+    upgrade = "" if supports_invoker(connections[alias]) else "Upgrade the server to PostgreSQL 15 or newer. "
+    return [
+        checks.Warning(
+            f"Row-level security restricts the table django_jobchains_job in the database {alias!r}, but the view "
+            "django_jobchains_chain shows all of its chains to every role that may read the view.",
+            hint=f"{upgrade}Run manage.py migrate. Until then, only roles that may see all jobs should have rights to the view.",
+            id="jobchains.W005",
         )
     ]
 
