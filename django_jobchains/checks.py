@@ -116,7 +116,7 @@ def check_chain_view(databases: Any = None, **kwargs: Any) -> list[CheckMessage]
         checks.Warning(
             f"Row-level security restricts the table django_jobchains_job in the database {alias!r}, but the view "
             "django_jobchains_chain shows all of its chains to every role that may read the view.",
-            hint=f"{upgrade}Run manage.py migrate. Until then, only roles that may see all jobs should have rights to the view.",
+            hint=f"{upgrade}Run manage.py migrate. Until then, grant the view only to roles that may see all jobs.",
             id="jobchains.W005",
         )
     ]
