@@ -22,15 +22,19 @@ _NAME_KEYS = frozenset({"name", "key", "header", "field"})
 _VALUE_KEYS = frozenset({"value", "values"})
 _TO_NAME = rf"(?:{_QUOTE})?(?:{'|'.join(sorted(_NAME_KEYS))})(?:{_QUOTE})?\s{{0,8}}[:=]\s{{0,8}}"
 _TO_SECOND = rf"values?(?:{_QUOTE})?\s{{0,8}}[:=]"
+#: What may stand between the two in a text: ``"in": "header",``.
+_MEMBERS = r"[^{}()\[\]]{0,200}?"
 #: From a sensitive word to its value: the rest of the name, a quote, and ``=``, ``:`` or the comma of a pair.
 #: Everything is bounded, so that no text takes longer than its length.
 _TO_VALUE = (
     rf"[\w.-]{{0,64}}+(?:{_QUOTE})?\]?\s{{0,8}}"
-    rf"""(?P<sign>=>|[:=]{{1,2}}|%3[ad]|(?<=["']),(?:\s{{0,8}}(?:{_QUOTE})?{_TO_SECOND})?)\s{{0,8}}"""
+    rf"""(?P<sign>=>|[:=]{{1,2}}|%3[ad]|(?<=["']),(?:\s{{0,8}}{_TO_SECOND}|{_MEMBERS}{_QUOTE}{_TO_SECOND})?)\s{{0,8}}"""
 )
 #: What stands before the sensitive word in ``["X-Api-Key", "..."]``.
 _BEFORE_PAIR = re.compile(rf"(?P<bracket>[\[(]\s{{0,8}})?[brfu]{{0,2}}{_QUOTE}[\w.-]{{0,64}}+\Z", re.IGNORECASE)
 _MAX_BEFORE_PAIR = 80
+#: What follows in ``"name": "Authorization", "in": ...`` is no second of a pair.
+_KEY = re.compile(rf"{_QUOTE}[\w.-]{{1,64}}+{_QUOTE}\s{{0,8}}:")
 _MAX_NAME_LENGTH = 100
 _ESCAPED = re.compile(r"""(?P<quote>\\{1,4}["'])(?:(?!(?P=quote)).)*+""", re.DOTALL)
 _QUOTED = re.compile(
@@ -218,7 +222,7 @@ def _is_one_of(keys: frozenset[str], key: Any) -> bool:
 def _is_pair(text: str, begin: int, start: int) -> bool:
     """Whether the text between quotes around ``begin`` is a name, and the second of a pair is at ``start``."""
     before = _BEFORE_PAIR.search(text, max(0, begin - _MAX_BEFORE_PAIR), begin)
-    if before is None or text[start : start + 1] in _CLOSING_BRACKETS:
+    if before is None or text[start : start + 1] in _CLOSING_BRACKETS or _KEY.match(text, start):
         return False
     return bool(before["bracket"] or _OPENING_QUOTE.match(text, start))
 
