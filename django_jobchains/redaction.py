@@ -22,8 +22,9 @@ _NAME_KEYS = frozenset({"name", "key", "header", "field"})
 _VALUE_KEYS = frozenset({"value", "values"})
 _TO_NAME = rf"(?:{_QUOTE})?(?:{'|'.join(sorted(_NAME_KEYS))})(?:{_QUOTE})?\s{{0,8}}[:=]\s{{0,8}}"
 _TO_SECOND = rf"values?(?:{_QUOTE})?\s{{0,8}}[:=]"
+_KEY_PATTERN = rf"\s{{0,8}}{_QUOTE}[\w.-]{{1,64}}+{_QUOTE}\s{{0,8}}:"
 #: What may stand between the two in a text: ``"in": "header",``.
-_MEMBERS = r"[^{}()\[\]]{0,200}?"
+_MEMBERS = rf"(?={_KEY_PATTERN})[^{{}}()\[\]]{{0,200}}?"
 #: From a sensitive word to its value: the rest of the name, a quote, and ``=``, ``:`` or the comma of a pair.
 #: Everything is bounded, so that no text takes longer than its length.
 _TO_VALUE = (
@@ -34,7 +35,7 @@ _TO_VALUE = (
 _BEFORE_PAIR = re.compile(rf"(?P<bracket>[\[(]\s{{0,8}})?[brfu]{{0,2}}{_QUOTE}[\w.-]{{0,64}}+\Z", re.IGNORECASE)
 _MAX_BEFORE_PAIR = 80
 #: What follows in ``"name": "Authorization", "in": ...`` is no second of a pair.
-_KEY = re.compile(rf"{_QUOTE}[\w.-]{{1,64}}+{_QUOTE}\s{{0,8}}:")
+_KEY = re.compile(_KEY_PATTERN)
 _MAX_NAME_LENGTH = 100
 _ESCAPED = re.compile(r"""(?P<quote>\\{1,4}["'])(?:(?!(?P=quote)).)*+""", re.DOTALL)
 _QUOTED = re.compile(

@@ -50,6 +50,7 @@ TEXTS = [
     "[['Accept', 'x'], ['X-Api-Key', 'hunter2']]",
     '{"name": "Authorization", "value": "Bearer hunter2"}',
     '{"name": "X-Api-Key", "in": "header", "is": 1, "value": "hunter2"}',
+    '"token", "hunter2"\n"a": 1, "value": 5',
     "{'key': 'db_password', 'value': ['a', 'hunter2']}",
     '{\\"name\\": \\"Cookie\\", \\"value\\": \\"hunter2\\"}',
     "Header(name='Authorization', value='Bearer hunter2')",
