@@ -108,18 +108,22 @@ def check_chain_view(databases: Any = None, **kwargs: Any) -> list[CheckMessage]
     """On PostgreSQL 14, or after an upgrade of the server without ``migrate``."""
     if check_settings():
         return []
-    alias = get_settings().DATABASE
-    if alias not in (databases or ()) or not bypasses_row_security(connections[alias]):
-        return []
-    upgrade = "" if supports_invoker(connections[alias]) else "Upgrade the server to PostgreSQL 15 or newer. "
+    aliases = [get_settings().DATABASE]
     return [
-        checks.Warning(
-            f"Row-level security restricts the table django_jobchains_job in the database {alias!r}, but the view "
-            "django_jobchains_chain shows all of its chains to every role that may read the view.",
-            hint=f"{upgrade}Run manage.py migrate. Until then, grant the view only to roles that may see all jobs.",
-            id="jobchains.W005",
-        )
+        _bypassed_row_security(alias)
+        for alias in aliases
+        if alias in (databases or ()) and bypasses_row_security(connections[alias])
     ]
+
+
+def _bypassed_row_security(alias: str) -> CheckMessage:
+    upgrade = "" if supports_invoker(connections[alias]) else "Upgrade the server to PostgreSQL 15 or newer. "
+    return checks.Warning(
+        f"Row-level security restricts the table django_jobchains_job in the database {alias!r}, but the view "
+        "django_jobchains_chain shows all of its chains to every role that may read the view.",
+        hint=f"{upgrade}Run manage.py migrate. Until then, grant the view only to roles that may see all jobs.",
+        id="jobchains.W005",
+    )
 
 
 @register("jobchains", deploy=True)
