@@ -9,6 +9,7 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
+from django_jobchains.chain_view import bypasses_row_security, supports_invoker
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware.required import required_kinds
@@ -100,6 +101,29 @@ def check_database(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
             id="jobchains.W001",
         )
     ]
+
+
+@register(Tags.database)
+def check_chain_view(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """On PostgreSQL 14, or after an upgrade of the server without ``migrate``."""
+    if check_settings():
+        return []
+    aliases = [get_settings().DATABASE]
+    return [
+        _bypassed_row_security(alias)
+        for alias in aliases
+        if alias in (databases or ()) and bypasses_row_security(connections[alias])
+    ]
+
+
+def _bypassed_row_security(alias: str) -> CheckMessage:
+    upgrade = "" if supports_invoker(connections[alias]) else "Upgrade the server to PostgreSQL 15 or newer. "
+    return checks.Warning(
+        f"Row-level security restricts the table django_jobchains_job in the database {alias!r}, but the view "
+        "django_jobchains_chain shows all of its chains to every role that may read the view.",
+        hint=f"{upgrade}Run manage.py migrate. Until then, grant the view only to roles that may see all jobs.",
+        id="jobchains.W005",
+    )
 
 
 @register("jobchains", deploy=True)

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable
 from decimal import Decimal
-from math import isfinite
+from math import isfinite, log10
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
@@ -21,6 +21,8 @@ _JSON_TYPES = _SCALARS | {dict, list, object}
 _PLAIN = frozenset({int, bool, NoneType})
 #: From here on ``repr`` of a float has an exponent, which jsonb gives back as an integer: 1e+23 would change its value.
 _FIRST_FLOAT_WITH_EXPONENT = 1e16
+#: Below this one it has a negative exponent.
+_LAST_FLOAT_WITH_EXPONENT = 1e-4
 #: Whatever the setting said when it was written, a stored value is not read when it is nested deeper.
 DEEPEST_READ = 900
 _STRING_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+?\d+')
@@ -70,10 +72,10 @@ class _Check:
         self.error = error
         self.depth_limit = depth_limit
         self.has_large_float = False
+        self._bytes_left = get_settings().MAX_PAYLOAD_BYTES
 
     def run(self, value: Any) -> bool:
         open_values: list[tuple[Any, _Path | None]] = [(value, None)]
-        left = get_settings().MAX_PAYLOAD_BYTES // 2
         while open_values:
             part, path = open_values.pop()
             members: Iterable[tuple[str | int, Any]]
@@ -86,11 +88,22 @@ class _Check:
                 self._scalar(part, path)
                 continue
             depth = self._depth(path)
-            left -= len(part)  # each takes two bytes: a list that holds itself thousandfold is not walked to its end
-            if left < 0:
-                self._refuse("too many values (JOBCHAINS['MAX_PAYLOAD_BYTES'])", None)
-            open_values.extend([(item, (path, key, depth)) for key, item in members if type(item) not in _PLAIN])
+            self._count(2 * len(part))  # so that a list that holds itself thousandfold is not walked to its end
+            for key, item in members:
+                if type(item) is float:
+                    self._float(item, (path, key, depth))
+                elif type(item) not in _PLAIN:
+                    open_values.append((item, (path, key, depth)))
         return self.has_large_float
+
+    def _count(self, bytes_: int) -> None:
+        """Counts what the value takes at least, before it is written."""
+        self._bytes_left -= bytes_
+        if self._bytes_left < 0:
+            limit = get_settings().MAX_PAYLOAD_BYTES
+            self._refuse(
+                f"too many values, or too large ones, for {limit:,} bytes (JOBCHAINS['MAX_PAYLOAD_BYTES'])", None
+            )
 
     def _keys(self, part: dict[Any, Any], path: "_Path | None") -> None:
         for key in part:
@@ -102,12 +115,19 @@ class _Check:
         if isinstance(part, str):
             self._text(part, path)
         elif isinstance(part, float):
-            if not isfinite(part):
-                self._refuse(f"{part!r} is not JSON", path)
-            if abs(part) >= _FIRST_FLOAT_WITH_EXPONENT:
-                self.has_large_float = True
+            self._float(part, path)
         elif not (part is None or isinstance(part, int)):
             self._refuse(f"{type(part).__name__} is not JSON: {self.error.remedy}", path)
+
+    def _float(self, part: float, path: "_Path | None") -> None:
+        if not isfinite(part):
+            self._refuse(f"{part!r} is not JSON", path)
+        size = abs(part)
+        if size >= _FIRST_FLOAT_WITH_EXPONENT:
+            self.has_large_float = True
+            self._count(int(log10(size)))
+        elif 0 < size < _LAST_FLOAT_WITH_EXPONENT:  # PostgreSQL gives it back with all its zeros
+            self._count(-int(log10(size)))
 
     def _text(self, part: str, path: "_Path | None") -> None:
         if "\0" in part:

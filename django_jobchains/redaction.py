@@ -5,7 +5,7 @@ not a wall: a secret that no such name stands before is not recognised. Store ke
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,12 +15,28 @@ MASK = "********"
 
 #: Between the parts of a name: ``api_key``, ``api-key``, ``apiKey``.
 _BETWEEN = r"[\s_.-]?"
-#: From a sensitive word to its value: the rest of the name, a quote (escaped, in a text within a text), and ``=``,
-#: ``:`` or the comma of a pair. Everything is bounded, so that no text takes longer than its length.
+#: A quote, which is escaped in a text within a text.
+_QUOTE = r"""\\{0,4}["']"""
+#: The keys of a pair that is an object: ``{"name": "Authorization", "value": "Bearer x"}``.
+_NAME_KEYS = frozenset({"name", "key", "header", "field"})
+_VALUE_KEYS = frozenset({"value", "values"})
+_TO_NAME = rf"(?:{_QUOTE})?(?:{'|'.join(sorted(_NAME_KEYS))})(?:{_QUOTE})?\s{{0,8}}[:=]\s{{0,8}}"
+_TO_SECOND = rf"values?(?:{_QUOTE})?\s{{0,8}}[:=]"
+_KEY_PATTERN = rf"\s{{0,8}}{_QUOTE}[\w.-]{{1,64}}+{_QUOTE}\s{{0,8}}:"
+#: What may stand between the two in a text: ``"in": "header",``.
+_MEMBERS = rf"(?={_KEY_PATTERN})[^{{}}()\[\]]{{0,200}}?"
+#: From a sensitive word to its value: the rest of the name, a quote, and ``=``, ``:`` or the comma of a pair.
+#: Everything is bounded, so that no text takes longer than its length.
 _TO_VALUE = (
-    r"""[\w.-]{0,64}+(?:\\{0,4}["'])?\]?\s{0,8}"""
-    r"""(?P<sign>=>|[:=]{1,2}|%3[ad]|(?<=["']),(?=\s{0,8}b?\\{0,4}["']))\s{0,8}"""
+    rf"[\w.-]{{0,64}}+(?:{_QUOTE})?\]?\s{{0,8}}"
+    rf"""(?P<sign>=>|[:=]{{1,2}}|%3[ad]|(?<=["']),(?:\s{{0,8}}{_TO_SECOND}|{_MEMBERS}{_QUOTE}{_TO_SECOND})?)\s{{0,8}}"""
 )
+#: What stands before the sensitive word in ``["X-Api-Key", "..."]``.
+_BEFORE_PAIR = re.compile(rf"(?P<bracket>[\[(]\s{{0,8}})?[brfu]{{0,2}}{_QUOTE}[\w.-]{{0,64}}+\Z", re.IGNORECASE)
+_MAX_BEFORE_PAIR = 80
+#: What follows in ``"name": "Authorization", "in": ...`` is no second of a pair.
+_KEY = re.compile(_KEY_PATTERN)
+_MAX_NAME_LENGTH = 100
 _ESCAPED = re.compile(r"""(?P<quote>\\{1,4}["'])(?:(?!(?P=quote)).)*+""", re.DOTALL)
 _QUOTED = re.compile(
     r"""[brfu]{0,2}(?:"[^"\\]*+(?:\\.[^"\\]*+)*+|'[^'\\]*+(?:\\.[^'\\]*+)*+)""", re.DOTALL | re.IGNORECASE
@@ -28,17 +44,32 @@ _QUOTED = re.compile(
 _PART_OF_BRACKETS = re.compile(rf"""{_QUOTED.pattern}["']?|[^"'\[\](){{}}]++""", re.DOTALL | re.IGNORECASE)
 _SCHEME = re.compile(r"(?:basic|bearer|digest|negotiate|token)\s{1,8}", re.IGNORECASE)
 _WORD = re.compile(r"""[^\s,;&\[({"']++""")
+#: Separators inside a value, as in ``password=aa,bb``. In ``password=aa,user=bb`` they end it.
+_WITHIN_WORD = re.compile(r"""[,;&]++(?![\s"')\]}]|\Z|[\w.-]{1,64}+\s{0,8}(?:=(?![=\s,;&]|\Z)|%3d))""", re.IGNORECASE)
 _CLOSING_QUOTE = re.compile(r"""["']""")
-_OPENING_QUOTE = re.compile(r"""[brfu]{0,2}\\{0,4}["']""", re.IGNORECASE)
+_CLOSING_BRACKETS = ")]}"
+_OPENING_QUOTE = re.compile(rf"[brfu]{{0,2}}{_QUOTE}", re.IGNORECASE)
 _LINE = re.compile(r"[^\n]*+")
-#: A password within an address.
-_IN_ADDRESS = re.compile(r"(://[^\s/@:?#]{0,256}+:)[^\s/@]{1,512}+(?=@)")
+#: An address, with anything that touches it. A comma ends it if another address follows.
+_ADDRESS = re.compile(r"""(?:[^\s"'<>,;]++|[,;](?![a-z][a-z\d+.-]{0,20}://))++""", re.IGNORECASE)
+#: ``http://localhost:8000/@scope`` has a port and no password, as browsers read it.
+_WEB_PORT = r"(?:(?<=http)|(?<=https)|(?<=ws)|(?<=wss))://[^/@:?#]*+:\d{1,5}[/?#]"
+_TO_PASSWORD = re.compile(rf"(?!{_WEB_PORT})://(?!\[)[^/@:?#]*+:", re.IGNORECASE)
+_PORT = re.compile(r"\d{1,5}(?:[/?#].*|\W*)", re.DOTALL)
+#: A password with quotes in it, which no ``_ADDRESS`` has.
+_QUOTED_PASSWORD = re.compile(r"""(://[^\s/@:?#]{0,256}+:)(?!\d{1,5}["'])[^\s/@]{1,512}+(?=@)""")
+_BEGIN_PEM, _END_PEM = "-----BEGIN ", "-----END "
+_BEGIN_KEY = re.compile(r"-----BEGIN [A-Z\d ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_LAST_LINE_OF_PEM = re.compile(r"-----END [A-Z\d ]{0,60}(?:-----)?")
+#: The lines of a key whose end is missing, because the text was cut.
+_LINES_OF_KEY = re.compile(r"(?:[\w+/=:,\s-]|\\[rn])*+")
 
 
 def redacted(value: Any) -> Any:
     """A JSON value with the values of sensitive keys masked at any depth, and its texts as ``redacted_text``.
 
-    True, false and null are no secrets. Nothing recurses: it may be nested as deeply as it likes.
+    The second of a pair is masked too: ``["Authorization", x]`` and ``{"name": "Authorization", "value": x}``. True,
+    false and null are no secrets. Nothing recurses: it may be nested as deeply as it likes.
     """
     names = _sensitive_names()
     result: list[Any] = [None]
@@ -47,10 +78,14 @@ def redacted(value: Any) -> Any:
         around, place, part = open_values.pop()
         if isinstance(part, dict):
             around[place] = copy = dict.fromkeys(map(_text_of, part))
-            open_values.extend((copy, _text_of(key), _masked(names, key, member)) for key, member in part.items())
+            secret = names.secret_keys(part) if names else ()
+            for key, member in part.items():
+                open_values.append((copy, _text_of(key), _masked(member) if key in secret else member))
         elif isinstance(part, list | tuple):
             around[place] = items = [None] * len(part)
-            open_values.extend((items, number, member) for number, member in enumerate(part))
+            is_pair = len(part) == 2 and names is not None and names.is_name(part[0])
+            for number, member in enumerate(part):
+                open_values.append((items, number, _masked(member) if is_pair and number == 1 else member))
         else:
             around[place] = _text_of(part)
     return result[0]
@@ -60,23 +95,61 @@ def _text_of(part: Any) -> Any:
     return redacted_text(part) if isinstance(part, str) else part
 
 
-def redacted_text(text: str) -> str:
-    """A text with the values masked in ``name=value``, ``name: value``, ``"name": "value"`` and ``//user:value@host``.
+def _masked(member: Any) -> Any:
+    return member if member is None or isinstance(member, bool) else MASK
 
-    After a colon without a quote it is the rest of the line. In time that is linear in the text's length.
+
+def redacted_text(text: str) -> str:
+    """A text with its secrets masked: values after sensitive names, passwords in URLs, and private keys.
+
+    A value is recognised in ``name=value``, ``name: value``, ``"name": "value"``, and in pairs such as
+    ``["name", "value"]`` and ``{"name": "name", "value": "value"}``. After a colon without a quote, the rest of the
+    line is masked. Redact a text before you cut it: a value whose name was cut off is not recognised.
+
+    The time it takes is linear in the length of the text.
     """
     text = str.__str__(text)  # a subclass may claim to be safe HTML
-    if "://" in text:
-        text = _IN_ADDRESS.sub(rf"\1{MASK}", text)
+    text = _without_keys(_without_passwords(text))
     names = _sensitive_names()
-    if names is None or not names.may_be_in(text):
+    return names.masked(text) if names is not None and names.may_be_in(text) else text
+
+
+def may_hold_secrets(text: str) -> bool:
+    """Whether ``redacted_text`` has to look closely. If not, it would return the text unchanged."""
+    names = _sensitive_names()
+    return "://" in text or _BEGIN_PEM in text or (names is not None and names.may_be_in(text))
+
+
+def _without_passwords(text: str) -> str:
+    if "://" not in text:
         return text
-    parts, end = [], 0
-    while found := names.before_value.search(text, end):
-        start, begin = found.end(), end
-        end = _end_of_value(text, start, found["sign"])
-        parts += [text[begin:start], _mask_of(text[start:end])]
-    return "".join([*parts, text[end:]])
+    return _QUOTED_PASSWORD.sub(rf"\1{MASK}", _ADDRESS.sub(_without_password, text))
+
+
+def _without_password(address: re.Match[str]) -> str:
+    text = address.group()
+    at = text.rfind("@")  # the last one, as the password may contain others
+    if at > 0 and (found := _TO_PASSWORD.search(text, 0, at)):
+        return f"{text[: found.end()]}{MASK}{text[at:]}"
+    is_at_end = address.end() == len(address.string)  # where the rest of it may have been cut off
+    if is_at_end and (found := _TO_PASSWORD.search(text, at + 1)) and not _PORT.fullmatch(text, found.end()):
+        return f"{text[: found.end()]}{MASK}"
+    return text
+
+
+def _without_keys(text: str) -> str:
+    """Without private keys in PEM form."""
+    if _BEGIN_PEM not in text:
+        return text
+    last_end = text.rfind(_END_PEM)
+    parts, copied, place = [], 0, 0
+    while found := _BEGIN_KEY.search(text, place):
+        start, place = found.span()
+        place = _end_of_pem(text, place) if place <= last_end else _LINES_OF_KEY.match(text, place).end()  # type: ignore[union-attr]
+        if place > found.end():
+            parts += [text[copied:start], MASK]
+            copied = place
+    return "".join([*parts, text[copied:]])
 
 
 class _Names:
@@ -84,14 +157,47 @@ class _Names:
 
     def __init__(self, words: Sequence[str]) -> None:
         any_word = "|".join(sorted(map(_pattern, words)))
-        self.any_word = re.compile(any_word, re.IGNORECASE)
-        self.before_value = re.compile(f"(?:{any_word}){_TO_VALUE}", re.IGNORECASE)
+        self._any_word = re.compile(any_word, re.IGNORECASE)
+        self._name = re.compile(rf"[\w.-]*(?:{any_word})[\w.-]*", re.IGNORECASE)
+        self._before_value = re.compile(f"(?:{any_word}){_TO_VALUE}", re.IGNORECASE)
+        self._value_before_name = re.compile(
+            rf"(?P<before>{_TO_SECOND}\s{{0,8}})(?P<value>{_QUOTED.pattern})"
+            rf"(?={_QUOTE},\s{{0,8}}{_TO_NAME}{_QUOTE}[\w.-]{{0,64}}(?:{any_word}))",
+            re.DOTALL | re.IGNORECASE,
+        )
         self._beginnings = {_parts(word)[0].casefold() for word in words}
 
     def may_be_in(self, text: str) -> bool:
         """Asked first, for it is quick, and most texts have none."""
         text = text.casefold()
         return any(beginning in text for beginning in self._beginnings)
+
+    def is_name(self, value: Any) -> bool:
+        """Whether it is a sensitive name, rather than a sentence with one in it."""
+        return isinstance(value, str) and len(value) <= _MAX_NAME_LENGTH and bool(self._name.fullmatch(value))
+
+    def secret_keys(self, part: Mapping[Any, Any]) -> set[Any]:
+        """The keys of an object whose values are secret."""
+        secret = {key for key in part if self._any_word.search(str(key))}
+        if any(_is_one_of(_NAME_KEYS, key) and self._is_label(member) for key, member in part.items()):
+            secret.update(key for key in part if _is_one_of(_VALUE_KEYS, key))
+        return secret
+
+    def _is_label(self, value: Any) -> bool:
+        return isinstance(value, str) and len(value) <= _MAX_NAME_LENGTH and bool(self._any_word.search(value))
+
+    def masked(self, text: str) -> str:
+        text = self._value_before_name.sub(lambda found: found["before"] + _mask_of(found["value"]), text)
+        parts, copied, place = [], 0, 0
+        while found := self._before_value.search(text, place):
+            start = place = found.end()
+            if found["sign"] == "," and not _is_pair(text, found.start(), start):
+                continue
+            place = _end_of_value(text, start, found["sign"])
+            if place < len(text) or text[start:] not in ("'", '"'):  # else it ends with "password=" in quotes
+                parts += [text[copied:start], _mask_of(text[start:place])]
+                copied = place
+        return "".join([*parts, text[copied:]])
 
 
 def _sensitive_names() -> _Names | None:
@@ -110,10 +216,16 @@ def _parts(word: str) -> list[str]:
     return [part for part in re.split(r"[\s_.-]+", word) if part]
 
 
-def _masked(names: _Names | None, key: Any, member: Any) -> Any:
-    if names is None or member is None or isinstance(member, bool) or not names.any_word.search(str(key)):
-        return member
-    return MASK
+def _is_one_of(keys: frozenset[str], key: Any) -> bool:
+    return isinstance(key, str) and len(key) <= 6 and key.lower() in keys
+
+
+def _is_pair(text: str, begin: int, start: int) -> bool:
+    """Whether the text between quotes around ``begin`` is a name, and the second of a pair is at ``start``."""
+    before = _BEFORE_PAIR.search(text, max(0, begin - _MAX_BEFORE_PAIR), begin)
+    if before is None or text[start : start + 1] in _CLOSING_BRACKETS or _KEY.match(text, start):
+        return False
+    return bool(before["bracket"] or _OPENING_QUOTE.match(text, start))
 
 
 def _end_of_value(text: str, start: int, sign: str) -> int:
@@ -122,16 +234,29 @@ def _end_of_value(text: str, start: int, sign: str) -> int:
     for pattern in (_ESCAPED, _QUOTED):
         if found := pattern.match(text, start):
             return found.end()
-    if sign.startswith(":") and (line := _LINE.match(text, start)):
+    if text.startswith(_BEGIN_PEM, start):
+        return _end_of_pem(text, start)
+    if ":" in sign and (line := _LINE.match(text, start)):
         return line.end()
-    return _end_of_word(text, start)
+    end = _end_of_word(text, start)
+    while sign == "," and end > start and text[end - 1] in _CLOSING_BRACKETS:
+        end -= 1
+    return end
+
+
+def _end_of_pem(text: str, start: int) -> int:
+    """After its last line; the end of the text when that is missing."""
+    last_line = text.find(_END_PEM, start)
+    found = _LAST_LINE_OF_PEM.match(text, last_line) if last_line >= 0 else None
+    return found.end() if found else len(text)
 
 
 def _end_of_word(text: str, start: int) -> int:
     """Of a word with what is in its quotes and brackets: ``Secret("two words")``."""
     scheme = _SCHEME.match(text, start)
     place = scheme.end() if scheme else start
-    while found := _WORD.match(text, place) or _QUOTED.match(text, place) or _CLOSING_QUOTE.match(text, place):
+    patterns = (_WORD, _QUOTED, _CLOSING_QUOTE, _WITHIN_WORD)
+    while found := next((found for pattern in patterns if (found := pattern.match(text, place))), None):
         place = found.end()
         if place < len(text) and text[place] in "[({":
             place = _end_of_brackets(text, place)

@@ -3,17 +3,39 @@
 import re
 import traceback
 
+from django_jobchains.redaction import may_hold_secrets, redacted_text
+
 MOST_BYTES = 64 * 1024
 #: NUL, and halves of surrogate pairs: neither PostgreSQL nor UTF-8 can hold them.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
+#: To redact this many characters takes about two seconds, and no other thread may run meanwhile.
+_MAX_REDACTED = 16 * 1024 * 1024
+
+
 def clean(text: str, most: int = MOST_BYTES) -> str:
-    """The text with what cannot be stored replaced, and cut in the middle to ``most`` characters of at most 4 bytes."""
-    text = _UNSTORABLE.sub("\ufffd", _cut(text, most))
+    """The text with what cannot be stored replaced, and cut in the middle to ``most`` bytes.
+
+    A text that has to be cut is redacted first: what is left of a secret would not be recognised later.
+    """
+    if len(text) <= most:
+        cleaned = _UNSTORABLE.sub("\ufffd", text)
+        if len(cleaned.encode()) <= most:
+            return cleaned
+    text = _UNSTORABLE.sub("\ufffd", _cut(_redacted_to_cut(text), most))
     while len(text.encode()) > most:
         text = _cut(text, len(text) * 3 // 4)
     return text
+
+
+def _redacted_to_cut(text: str) -> str:
+    """Of a very long text with secrets only the beginning: a part from its end might begin inside a secret."""
+    if not may_hold_secrets(text):
+        return text
+    left_out = len(text) - _MAX_REDACTED
+    redacted = redacted_text(text[:_MAX_REDACTED])
+    return f"{redacted}\n… {left_out} characters left out …" if left_out > 0 else redacted
 
 
 def _cut(text: str, most: int) -> str:
@@ -40,6 +62,11 @@ def traceback_of(error: BaseException) -> str:
         return f"<the traceback could not be written: {type(problem).__name__}>"
 
 
+def log_text(error: BaseException) -> str:
+    """``Type: message`` on one line, with its secrets masked, for a log record."""
+    return printable(redacted_text(describe(error)))
+
+
 def printable(text: str) -> str:
-    """Without control characters: what jobs and errors say must not drive a terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    """The text with a space for each control character, which could drive a terminal or forge a line of a log."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)

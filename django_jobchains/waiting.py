@@ -24,6 +24,7 @@ from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
 from django_jobchains.notifications.merging import LOOK_AGAIN_SECONDS
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store import get_store
+from django_jobchains.texts import log_text
 
 logger = getLogger("django_jobchains")
 
@@ -255,7 +256,7 @@ class Watch:
         try:
             endings = _look(chain_ids, self._using)
         except Exception as error:
-            logger.warning("Chains that are waited for could not be looked at, trying again: %s", error)
+            logger.warning("Chains that are waited for could not be looked at, trying again: %s", log_text(error))
             self._disconnect()
             with self._changed:
                 self._look_at, self._rest_until = 0.0, time.monotonic() + RETRY_SECONDS
@@ -278,7 +279,9 @@ class Watch:
             try:
                 waiter.tell(ending)
             except Exception as error:  # its event loop is closed
-                logger.warning("Somebody who waited for chain %s could not be told: %s", waiter.chain_id, error)
+                logger.warning(
+                    "Somebody who waited for chain %s could not be told: %s", waiter.chain_id, log_text(error)
+                )
 
     @property
     def _is_connected(self) -> bool:

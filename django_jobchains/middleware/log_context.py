@@ -9,6 +9,7 @@ from typing import Any
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.running import RunningJob
+from django_jobchains.texts import printable
 
 OWN_FIELDS = ("job_id", "chain_id", "job_type", "attempt")
 _RESERVED = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", *OWN_FIELDS})
@@ -22,8 +23,9 @@ class LogContext(Middleware):
     """Puts ``job_id``, ``chain_id``, ``job_type`` and ``attempt`` on every log record that is made while the handler
     runs, by whatever logger, on its thread or in its task.
 
-    ``names``: keys of the job's context whose values become fields too. Records from elsewhere have the same fields,
-    empty. An ``extra`` of one's own with such a name counts more. For a ``Batch`` only what its jobs share is set.
+    ``names``: keys of the job's context whose values become fields too. Control characters in a text are replaced by
+    spaces, so that it cannot forge a line of the log. Records from elsewhere have the same fields, empty. An ``extra``
+    of one's own with such a name counts more. For a ``Batch`` only what its jobs share is set.
     """
 
     def __init__(self, *names: str) -> None:
@@ -45,8 +47,13 @@ class LogContext(Middleware):
             "chain_id": str(getattr(job, "chain_id", "")),
             "job_type": job.type_name,
             "attempt": getattr(job, "attempt", ""),
-            **{name: job.context.get(name, "") for name in self.names},
+            **{name: _on_one_line(job.context.get(name, "")) for name in self.names},
         }
+
+
+def _on_one_line(value: Any) -> Any:
+    """A value other than a text is formatted by ``repr``, which escapes control characters."""
+    return printable(value) if isinstance(value, str) else value
 
 
 def _checked_name(name: object) -> str:

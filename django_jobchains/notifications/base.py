@@ -7,7 +7,7 @@ from logging import getLogger
 from django_jobchains.notifications.hints import KINDS, Hint, HintKind
 from django_jobchains.notifications.merging import Merger
 from django_jobchains.notifications.subscribing import Listener, Subscribers
-from django_jobchains.texts import describe
+from django_jobchains.texts import log_text
 
 logger = getLogger("django_jobchains")
 
@@ -91,7 +91,7 @@ class Notifier:
         if self._failures == 1 or now >= self._warn_at:
             self._warn_at = now + WARN_SECONDS
             text = "Wake-ups were not sent (%d times in a row); workers find the jobs at their next poll: %s"
-            logger.warning(text, self._failures, describe(error))
+            logger.warning(text, self._failures, log_text(error))
 
 
 class NullNotifier(Notifier):

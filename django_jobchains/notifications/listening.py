@@ -5,7 +5,7 @@ import threading
 from logging import getLogger
 
 from django_jobchains.notifications.subscribing import Listener, Subscribers
-from django_jobchains.texts import describe
+from django_jobchains.texts import log_text
 
 logger = getLogger("django_jobchains")
 
@@ -69,7 +69,7 @@ class ListeningThread(Listener):
     def _report(self, error: BaseException) -> None:
         if not self.closing.is_set():
             self._failures += 1
-            text = describe(error)
+            text = log_text(error)
             logger.warning("Listening for wake-ups failed (%d in a row), polling meanwhile: %s", self._failures, text)
 
     def _pause(self) -> float:

@@ -19,7 +19,7 @@ from nats.js.errors import (
 from nats.js.kv import KeyValue
 
 from django_jobchains.notifications.hints import Hint
-from django_jobchains.texts import describe
+from django_jobchains.texts import log_text
 
 logger = getLogger("django_jobchains")
 
@@ -95,10 +95,10 @@ class WakeBudgets:
     def _say_that_there_are_none(self, error: Exception) -> None:
         if self._wanted:
             text = "NATS: no wake budgets, though they are asked for: JetStream cannot be used here, %s"
-            logger.warning(text, describe(error))
+            logger.warning(text, log_text(error))
         elif not self._has_said:
             self._has_said = True
-            logger.info("NATS: no wake budgets, each idle worker looks for each job: no JetStream, %s", describe(error))
+            logger.info("NATS: no wake budgets, each idle worker looks for each job: no JetStream, %s", log_text(error))
 
 
 class OpenedBucket:

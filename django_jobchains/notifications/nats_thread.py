@@ -18,7 +18,7 @@ from nats.errors import NoServersError, SlowConsumerError
 from django_jobchains.notifications.base import WARN_SECONDS
 from django_jobchains.notifications.hints import Hint
 from django_jobchains.notifications.listening import FIRST_RETRY_SECONDS
-from django_jobchains.texts import describe
+from django_jobchains.texts import log_text
 
 if TYPE_CHECKING:
     from django_jobchains.notifications.nats_connection import NatsConnection
@@ -104,7 +104,7 @@ class NatsThread:
             return future.result(TAKE_SECONDS)
         except Exception as error:
             future.cancel()
-            logger.debug("NATS: a wake budget is not known: %s", describe(error))
+            logger.debug("NATS: a wake budget is not known: %s", log_text(error))
             return None
 
     def stop(self) -> None:
@@ -211,7 +211,7 @@ class NatsThread:
             async with asyncio.timeout(STOP_SECONDS / 2):
                 await client.close()
         except Exception as error:  # it was broken already, or never was one
-            logger.debug("NATS: a connection did not close well: %s", describe(error))
+            logger.debug("NATS: a connection did not close well: %s", log_text(error))
         finally:
             self._loop.abort_connections()
 
@@ -227,7 +227,7 @@ class NatsThread:
         if "permissions violation for subscription" in text and "_inbox" not in text:
             self._denied = error
         elif "permissions violation" in text:
-            self._warn("NATS does not let this user do what wake-ups need: %s", describe(error))
+            self._warn("NATS does not let this user do what wake-ups need: %s", log_text(error))
         elif self._error is None or not isinstance(error, OSError):  # what the server says tells more
             self._error = error
 
@@ -240,7 +240,7 @@ class NatsThread:
             error = self._error  # the reason
         self._failures += 1
         text = "NATS cannot be used (%d failures in a row), workers poll meanwhile: %s"
-        self._warn(text, self._failures, describe(error))
+        self._warn(text, self._failures, log_text(error))
 
     def _warn(self, text: str, *arguments: object) -> None:
         """Once in a while."""

@@ -16,6 +16,7 @@ from django_jobchains.notifications.base import Notifier, logger
 from django_jobchains.notifications.hints import EVERY, Hint, HintKind, decode, encode
 from django_jobchains.notifications.listening import ListeningThread
 from django_jobchains.notifications.subscribing import Listener, Subscribers
+from django_jobchains.texts import log_text
 
 #: Each kind has its own: a worker hears of no chain that ended, whoever waits for one of no job that is due.
 CHANNELS: dict[HintKind, str] = {
@@ -120,7 +121,8 @@ class PostgresListener(ListeningThread):
         try:
             self._say([(CHANNELS[kind], proof) for kind in self.kinds])
         except Exception as error:  # no connection is left, perhaps: no reason not to listen
-            logger.info("Whether wake-ups arrive is seen at the next connection, now it could not be: %s", error)
+            text = "Whether wake-ups arrive is seen at the next connection, now it could not be: %s"
+            logger.info(text, log_text(error))
             return
         until = time.monotonic() + PROOF_SECONDS
         while not self._notifier.is_proven and not self.closing.is_set():

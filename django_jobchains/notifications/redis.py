@@ -30,7 +30,7 @@ from django_jobchains.notifications.cache_entry import NAME_ANOTHER, CacheEntry
 from django_jobchains.notifications.hints import EVERY, KINDS, Hint, HintKind, decode, encode
 from django_jobchains.notifications.listening import ListeningThread
 from django_jobchains.notifications.subscribing import Listener, Subscribers
-from django_jobchains.texts import describe
+from django_jobchains.texts import log_text
 
 #: More subjects than this in one transaction are sent as one "look for yourself".
 MOST_HINTS = 50
@@ -111,7 +111,7 @@ class RedisNotifier(Notifier):
         now = time.monotonic()
         if now >= self._say_at:
             self._say_at = now + WARN_SECONDS
-            logger.warning("Redis does not share wake-ups out, so every idle worker looks: %s", describe(error))
+            logger.warning("Redis does not share wake-ups out, so every idle worker looks: %s", log_text(error))
 
 
 class RedisListener(ListeningThread):

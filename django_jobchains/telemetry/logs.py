@@ -1,9 +1,9 @@
 """Events as records of the logger ``django_jobchains``."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from logging import DEBUG, ERROR, INFO, WARNING, getLogger
-from typing import Any
+from typing import Any, TypeVar
 
 from django_jobchains.redaction import redacted_text
 from django_jobchains.telemetry.events import (
@@ -20,9 +20,14 @@ from django_jobchains.telemetry.events import (
     SupervisorGaveUp,
     ThreadFailed,
 )
+from django_jobchains.texts import printable
+
+EventType = TypeVar("EventType", bound=Event)
 
 logger = getLogger("django_jobchains")
 
+#: The beginning of each value, which follows its name in the message of a record.
+_MAX_VALUE_LENGTH = 500
 #: Of attempts, by their endings; the others are warnings.
 _LEVELS = {"completed": DEBUG, "cancelled": INFO, "handed_back": INFO, "failed": ERROR}
 
@@ -30,7 +35,7 @@ _LEVELS = {"completed": DEBUG, "cancelled": INFO, "handed_back": INFO, "failed":
 def log(event: Event) -> None:
     level = _level(event)
     if logger.isEnabledFor(level):
-        facts = {name: _redacted(value) for name, value in asdict(event).items()}
+        facts = asdict(without_secrets(event))
         logger.log(level, _text(event, facts), extra={"event": type(event).__name__, "jobchains": facts})
 
 
@@ -46,9 +51,10 @@ def _level(event: Event) -> int:
     return WARNING if isinstance(event, JobReaped | LeaseLost | OutcomeDelayed) else INFO
 
 
-def _redacted(value: Any) -> Any:
-    """Errors and stacks quote what jobs were given."""
-    return redacted_text(value) if isinstance(value, str) else value
+def without_secrets(event: EventType) -> EventType:
+    """The event with its texts redacted, because errors and stacks quote what jobs were given."""
+    values = {field.name: getattr(event, field.name) for field in fields(event)}
+    return replace(event, **{name: redacted_text(value) for name, value in values.items() if isinstance(value, str)})
 
 
 def _text(event: Event, facts: Mapping[str, Any]) -> str:
@@ -59,4 +65,4 @@ def _text(event: Event, facts: Mapping[str, Any]) -> str:
 
 def _one_line(value: object) -> str:
     """Control characters in type names or errors must not forge log lines."""
-    return "".join(letter if letter.isprintable() else " " for letter in str(value))[:500]
+    return printable(str(value)[:_MAX_VALUE_LENGTH])

@@ -23,6 +23,7 @@ from django_jobchains.telemetry.events import (
     WorkerStopped,
     WorkerStopping,
 )
+from django_jobchains.telemetry.logs import without_secrets
 from django_jobchains.texts import printable
 
 SUMMARY_SECONDS = 10.0
@@ -49,7 +50,7 @@ class Console:
         with self._lock:
             if isinstance(event, AttemptEnded):
                 self._attempt(event)
-            elif line := self._line(event):
+            elif line := self._line(without_secrets(event)):
                 self._say(*line)
 
     def _attempt(self, event: AttemptEnded) -> None:
@@ -57,7 +58,7 @@ class Console:
         self._since_summary += 1
         needed = 2 if event.ending in ("completed", "handed_back") else 1
         if self._verbosity >= needed:
-            self._say(_attempt_line(event), self._paint(event.ending), needed)
+            self._say(_attempt_line(without_secrets(event)), self._paint(event.ending), needed)
         if time.monotonic() - self._summary_at >= SUMMARY_SECONDS:
             self._summary()
 

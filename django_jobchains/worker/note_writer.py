@@ -7,7 +7,7 @@ from logging import getLogger
 from django_jobchains.hygiene import close_all, tidy
 from django_jobchains.notes import Notebook
 from django_jobchains.store import AttemptKey, Said, Store
-from django_jobchains.texts import describe
+from django_jobchains.texts import log_text
 from django_jobchains.worker.threads import is_database_away, waiting
 
 logger = getLogger("django_jobchains")
@@ -95,7 +95,7 @@ class NoteWriter:
     def _failed(self, error: Exception) -> None:
         """Told once: a table that is missing stays so."""
         if not self._is_failing:
-            logger.warning("What jobs say to worker %s cannot be stored; they go on: %s", self._worker, describe(error))
+            logger.warning("What jobs say to worker %s cannot be stored; they go on: %s", self._worker, log_text(error))
         self._is_failing = True
         tidy()
 

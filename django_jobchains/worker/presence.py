@@ -10,7 +10,7 @@ from logging import getLogger
 from django_jobchains import __version__
 from django_jobchains.hygiene import close_all, tidy
 from django_jobchains.store import Beat, PresentWorker, Store
-from django_jobchains.texts import describe
+from django_jobchains.texts import log_text
 
 logger = getLogger("django_jobchains")
 
@@ -98,7 +98,7 @@ class Heartbeat:
     def _failed(self, error: Exception) -> None:
         """Told once: a table that is missing stays so, and a database that is away is reported by others."""
         if not self.is_failing:
-            logger.warning("The heartbeat of worker %s failed; its work goes on: %s", self._worker, describe(error))
+            logger.warning("The heartbeat of worker %s failed; its work goes on: %s", self._worker, log_text(error))
         self.is_failing = True
         tidy()
 
@@ -107,6 +107,6 @@ class Heartbeat:
             self._on_leave()
             self._store.leave(self._worker)
         except Exception as error:
-            logger.warning("The row of worker %s is left to the others: %s", self._worker, describe(error))
+            logger.warning("The row of worker %s is left to the others: %s", self._worker, log_text(error))
         finally:
             close_all()

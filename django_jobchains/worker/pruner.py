@@ -20,7 +20,7 @@ from django_jobchains.statuses import FINAL
 from django_jobchains.store import Ended, Place, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import ChainsPruned
-from django_jobchains.texts import describe
+from django_jobchains.texts import log_text
 
 logger = getLogger("django_jobchains")
 
@@ -170,7 +170,7 @@ class Pruner:
                 half = len(ids) // 2
                 self._batches.extendleft([(ended, ids[half:]), (ended, ids[:half])])
             else:
-                logger.warning("Job %s and its chain cannot be pruned: %s", ids[0], describe(error))
+                logger.warning("Job %s and its chain cannot be pruned: %s", ids[0], log_text(error))
 
     def _end(self) -> None:
         if self._is_full:
@@ -187,7 +187,7 @@ class Pruner:
     def _failed(self, error: Exception) -> None:
         """Told once: a database that is away is reported by others."""
         if not self.is_failing:
-            logger.warning("Pruning by worker %s failed; its work goes on: %s", self._worker, describe(error))
+            logger.warning("Pruning by worker %s failed; its work goes on: %s", self._worker, log_text(error))
         self.is_failing = True
         tidy()
 

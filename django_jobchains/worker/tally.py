@@ -13,7 +13,7 @@ from logging import getLogger
 from django_jobchains.attempts import Ending, Outcome
 from django_jobchains.hygiene import tidy
 from django_jobchains.store import ReapedJob, Store, TypeTally
-from django_jobchains.texts import describe
+from django_jobchains.texts import log_text
 
 logger = getLogger("django_jobchains")
 
@@ -113,7 +113,7 @@ class AttemptTally:
         """Told once: a table that is missing stays so, and a database that is away is reported by others."""
         if not self.is_failing:
             text = "Worker %s could not tell how many attempts ended; its work goes on: %s"
-            logger.warning(text, self._worker, describe(error))
+            logger.warning(text, self._worker, log_text(error))
         self.is_failing = True
         tidy()
 

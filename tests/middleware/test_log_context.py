@@ -133,6 +133,23 @@ def test_what_is_bound_can_be_a_field(work: Work, kept: Kept) -> None:
     assert [(r.tenant, r.request_id) for r in kept.records] == [("acme", ""), ("", "")]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("value", ["acme\r\nERROR forged\u2028\x1b[31m", ["acme\nERROR forged"]])
+def test_a_value_cannot_forge_a_line_of_the_log(work: Work, kept: Kept, value: Any) -> None:
+    processors = slice_with(LogContext("tenant"))
+
+    @processors.register("talks")
+    def talks(job: RunningJob[Any]) -> None:
+        logger.info("in the handler")
+
+    with context.bound(tenant=value):
+        talks.enqueue()
+    work(processors)
+    (record,) = kept.records
+    line = logging.Formatter("%(tenant)s %(message)s").format(record)
+    assert line.isprintable()
+    assert "acme" in line
+
+
 def test_it_follows_async_code(work: Work, kept: Kept) -> None:
     processors = slice_with(LogContext())
 

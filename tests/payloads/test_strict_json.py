@@ -1,5 +1,6 @@
 """What goes in comes out equal, or it is refused with the path of what cannot be stored."""
 
+import tracemalloc
 from collections import OrderedDict
 from datetime import date, datetime
 from decimal import Decimal
@@ -8,8 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.core.exceptions import ValidationError
 
+from django_jobchains.admin.forms import PayloadField
 from django_jobchains.exceptions import InvalidInput, InvalidPayload, JobchainsError
+from django_jobchains.payloads import Codec
 from django_jobchains.processors import JobType
 
 anything: JobType[Any, Any] = JobType("anything")
@@ -134,6 +138,31 @@ def test_values_are_counted_before_they_are_written(settings: Any, as_dict: bool
     anything.item(fits)
     many: Any = {str(number): 1 for number in range(21)} if as_dict else [1] * 21
     assert "too many values" in str(error_of(many))
+
+
+@pytest.mark.parametrize("number", [1e308, -1e308, 1e-308])
+def test_the_digits_of_numbers_are_counted_before_they_are_written(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, number: float
+) -> None:
+    """They are stored without an exponent: five characters become three hundred."""
+    settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 10_000}
+    anything.item([number] * 31)
+    monkeypatch.setattr("django_jobchains.payloads._write", None)
+    assert "too many values, or too large ones, for 10,000 bytes" in str(error_of([number] * 33))
+    assert "too many values, or too large ones" in str(error_of({str(key): number for key in range(33)}))
+
+
+@pytest.mark.parametrize("annotation", [Any, list[float]])
+def test_a_form_full_of_large_numbers_is_refused_in_little_memory(annotation: Any) -> None:
+    field = PayloadField(Codec(annotation), InvalidInput)
+    text = f"[{'1e308,' * 150_000}1]"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValidationError, match="too large ones"):
+            field.clean(text)
+        assert tracemalloc.get_traced_memory()[1] < 20 * len(text)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "你", "\U0001f642"])

@@ -1,6 +1,8 @@
 """The view behind ``Chain``: made by the migration, or after ``migrate`` where tables are made without migrations."""
 
+from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.apps import apps
@@ -11,7 +13,9 @@ from django.db.migrations.state import ProjectState
 from django.db.models.signals import post_migrate
 
 from django_jobchains import chain_view
+from django_jobchains.checks import check_chain_view
 from django_jobchains.models import Chain
+from django_jobchains.processors import JobType
 from tests.queries.shapes import completed_in_three_steps
 
 pytestmark = pytest.mark.django_db
@@ -146,3 +150,70 @@ def test_chains_cannot_be_written_by_a_queryset() -> None:
         Chain.objects.bulk_update([Chain(id=id_, status="failed")], ["status"])
     chain = Chain.objects.get(pk=id_)
     assert (chain.status, chain.jobs.count()) == ("completed", 3)
+
+
+@pytest.fixture
+def restricted_role(db: None) -> Iterator[str]:
+    """A role that may read the jobs' table and the view; row-level security shows it chains of the type ``shown``."""
+    role = f"jobchains_reader_{uuid4().hex}"
+    run(f"CREATE ROLE {role}")
+    run(f"GRANT SELECT ON django_jobchains_job, {chain_view.NAME} TO {role}")
+    run("ALTER TABLE django_jobchains_job ENABLE ROW LEVEL SECURITY")
+    run(f"CREATE POLICY only_shown ON django_jobchains_job TO {role} USING (chain_type_name = 'shown')")
+    yield role
+    run("RESET ROLE")
+
+
+def warnings() -> list[str | None]:
+    return [message.id for message in check_chain_view(databases=["default"])]
+
+
+def chains_seen_by(role: str) -> list[str]:
+    with transaction.atomic():
+        run(f"SET LOCAL ROLE {role}")
+        seen = sorted(Chain.objects.values_list("type_name", flat=True))
+        run("RESET ROLE")
+    return seen
+
+
+@pytest.mark.postgresql
+def test_row_level_security_of_the_table_holds_for_the_view(restricted_role: str) -> None:
+    """On PostgreSQL 14 no view can do so, and the check warns."""
+    for name in ("shown", "hidden"):
+        JobType[Any, Any](name).enqueue()
+    if connection.pg_version >= 150_000:
+        assert (chains_seen_by(restricted_role), warnings()) == (["shown"], [])
+    else:
+        assert (chains_seen_by(restricted_role), warnings()) == (["hidden", "shown"], ["jobchains.W005"])
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("restricted_role")
+def test_a_view_from_before_an_upgrade_of_the_server_is_noticed_and_secured_after_migrate() -> None:
+    run(chain_view.DROP)
+    run(chain_view.CREATE)
+    assert warnings() == ["jobchains.W005"]
+    chain_view.create_if_missing(using="default")
+    assert warnings() == ([] if connection.pg_version >= 150_000 else ["jobchains.W005"])
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("version", [140_000, 150_000])
+@pytest.mark.usefixtures("restricted_role")
+def test_the_warning_tells_what_to_do(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    run(chain_view.DROP)
+    run(chain_view.CREATE)
+    monkeypatch.setattr(connection, "pg_version", version)
+    (message,) = check_chain_view(databases=["default"])
+    assert "django_jobchains_chain shows all of its chains" in message.msg
+    assert ("PostgreSQL 15" in str(message.hint)) == (version < 150_000)
+    assert "Run manage.py migrate." in str(message.hint)
+
+
+@pytest.mark.postgresql
+def test_without_row_level_security_nothing_is_warned_of() -> None:
+    run(chain_view.DROP)
+    run(chain_view.CREATE)
+    assert warnings() == []
+    run(chain_view.DROP)
+    assert warnings() == []

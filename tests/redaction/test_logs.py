@@ -1,17 +1,90 @@
-"""What a worker says of its attempts in the log."""
+"""What a worker reports about its attempts in the log and on its terminal."""
 
+from dataclasses import fields
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.core.management.color import no_style
 
-from django_jobchains.telemetry import report
-from django_jobchains.telemetry.events import AttemptEnded
+from django_jobchains.telemetry import Event, events, report
+from django_jobchains.telemetry.events import AttemptEnded, LeaseLost, ThreadFailed
+from django_jobchains.texts import log_text
+from django_jobchains.worker.console import Console
+
+SECRET = "c4n4ry"
+
+
+def ended(error: str) -> AttemptEnded:
+    return AttemptEnded("worker", uuid4(), uuid4(), "shop.charge", 1, "failed", 0.1, error, None)
+
+
+def shown(event: Event) -> str:
+    """What the terminal shows of it."""
+    written: list[str] = []
+    Console(written.append, no_style(), verbosity=2, worker="worker")(event)
+    return "\n".join(written)
+
+
+def with_texts(kind: type[Event], text: str) -> Event:
+    """An event of this kind whose texts all are this one, except for the id of the worker."""
+    values: dict[str, Any] = {field.name: _value(str(field.type), text) for field in fields(kind)}
+    return kind(**{**values, "worker": "worker"})
+
+
+def _value(annotation: str, text: str) -> Any:
+    if annotation.startswith("tuple"):
+        return ()
+    texts = {"<class 'str'>": text, "str | None": text, "<class 'uuid.UUID'>": uuid4(), "<class 'bool'>": False}
+    return texts.get(annotation, 1)
+
+
+KINDS = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
 
 
 def test_secrets_in_errors_are_masked_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    error = "ConnectionError: no answer, token=c4n4ry"
-    report(AttemptEnded("worker", uuid4(), uuid4(), "shop.charge", 1, "failed", 0.1, error, None))
+    report(ended(f"ConnectionError: no answer, token={SECRET}"))
     (record,) = caplog.records
     assert "no answer" in record.getMessage()
-    assert "c4n4ry" not in record.getMessage()
-    assert "c4n4ry" not in str(vars(record)["jobchains"])
+    assert SECRET not in record.getMessage()
+    assert SECRET not in str(vars(record)["jobchains"])
+
+
+def test_secrets_are_masked_on_the_terminal_as_in_the_log() -> None:
+    assert shown(ThreadFailed("worker", "jobchains-claims", f"no answer, token={SECRET}", 1, False)).endswith(
+        "no answer, token=********"
+    )
+    assert "no answer" in shown(ended(f"ConnectionError: no answer, token={SECRET}"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_event_shows_a_secret_on_the_terminal(kind: type[Event]) -> None:
+    if kind is not Event:
+        assert SECRET not in shown(with_texts(kind, f"no answer, token='{SECRET}'"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        f"could not connect to redis://jobs:{'x' * 300}{SECRET}@localhost",  # the line ends inside the password
+        f"login(token='a\n{SECRET}')",
+        f"ValueError: private_key='{'x' * 150}{SECRET * 50}'",
+    ],
+)
+def test_an_error_is_redacted_before_it_is_cut_to_a_line(error: str) -> None:
+    assert SECRET not in shown(ended(error))
+    assert "*" in shown(ended(error))
+
+
+@pytest.mark.parametrize("forged", ["a\nERROR forged", "a\r\x1b[2Jb", "a\u2028b", "a\x85b", "a\u202eb"])
+def test_control_characters_forge_no_line_of_the_log(forged: str, caplog: pytest.LogCaptureFixture) -> None:
+    report(ended(forged))
+    report(LeaseLost("worker", uuid4(), forged))
+    assert len(caplog.records) == 2
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+
+
+def test_an_error_in_a_log_message_is_one_line_without_secrets() -> None:
+    assert log_text(OSError(f"no answer\nfrom redis://:{SECRET}@localhost")) == (
+        "OSError: no answer from redis://:********@localhost"
+    )

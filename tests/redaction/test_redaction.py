@@ -38,9 +38,54 @@ TEXTS = [
     "card-number: 4111 hunter2",
     "token = (\n 'hunter2'\n)",
     "pa\u017f\u017fword=hunter2",
+    "password=aa,hunter2",
+    "password=aa;hunter2",
+    "password=aa&hunter2, user=x",
+    "login(password=aa,hunter2,user=bb)",
+    "token='cut off, hunter2",
+    '{"token": "cut off hunter2',
+    "token=[it's a, hunter2]",
+    '["Authorization", SecretStr("hunter2")]',
+    "('Authorization', Bearer hunter2)",
+    "[['Accept', 'x'], ['X-Api-Key', 'hunter2']]",
+    '{"name": "Authorization", "value": "Bearer hunter2"}',
+    '{"name": "X-Api-Key", "in": "header", "is": 1, "value": "hunter2"}',
+    '"token", "hunter2"\n"a": 1, "value": 5',
+    "{'key': 'db_password', 'value': ['a', 'hunter2']}",
+    '{\\"name\\": \\"Cookie\\", \\"value\\": \\"hunter2\\"}',
+    "Header(name='Authorization', value='Bearer hunter2')",
+    '{"value": "Bearer hunter2", "name": "Authorization"}',
+    "postgresql://jobs:hun/hunter2@127.0.0.1/jobs",
+    "postgresql://jobs:hun@hunter2@127.0.0.1/jobs",
+    "postgresql://jobs:12/hunter2@127.0.0.1/jobs",
+    "postgresql://jobs:a:b?c#hunter2@127.0.0.1/jobs",
+    "https://jobs:it's-hunter2@example.com/",
+    f"redis://:{'x' * 5_000}hunter2@127.0.0.1",
+    f"redis://{'u' * 5_000}:hunter2@127.0.0.1",
+    "nats://a:hunter2@one:4222,nats://b:hunter2@two:4222",
+    "postgresql://jobs:hunter2",
+    "private_key=-----BEGIN RSA PRIVATE KEY-----\nA: 4,B\n\nhunter2\nhunter2\n-----END RSA PRIVATE KEY-----\n",
+    "private_key: |\n  -----BEGIN PRIVATE KEY-----\n  hunter2\n  -----END PRIVATE KEY-----\n",
+    "key=-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n-----END OPENSSH PRIVATE KEY-----",
+    "private_key=-----BEGIN EC PRIVATE KEY-----\nabc\nhunter2",
+    "'private_key': '-----BEGIN PRIVATE KEY-----\\nhunter2\\n-----END PRIVATE KEY-----\\n'",
+    "credential=-----BEGIN SECRET-----\nhunter2\n-----END SECRET-----",
 ]
 HARMLESS = [
     "ValueError: the order 17 is closed",
+    "ValidationError(['Invalid token', 'code'])",
+    "https://registry.example.com:4873/@scope/package",
+    "http://localhost:8000/?mail=a@example.com and http://localhost:8000/users/@bob",
+    "http://localhost:8000",
+    "redis does not answer at redis://localhost:6379/0.",
+    "http://[::1]:8000/@b",
+    "ssh://git@example.com:22/x@y",
+    '{"broker":"redis://localhost:6379/0","to":"a@example.com"}',
+    "expected '-----BEGIN PRIVATE KEY-----' at the start of the file",
+    "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+    "missing 'password='",
+    '{"name": "order", "value": 5}',
+    '{"name": "password", "in": "header"}',
     "Invalid token",
     "the password is wrong",
     "https://example.com/a:b@c",
@@ -69,6 +114,16 @@ def test_what_stands_around_a_secret_stays() -> None:
     assert redacted_text("charge(17, token='hunter2') failed") == f"charge(17, token='{MASK}') failed"
     assert redacted_text("a=1&token=hunter2&b=2") == f"a=1&token={MASK}&b=2"
     assert redacted_text("secret: hunter2\nValueError: x") == f"secret: {MASK}\nValueError: x"
+    assert redacted_text("login(password=aa,user=bb)") == f"login(password={MASK},user=bb)"
+    assert redacted_text("password=aa, then") == f"password={MASK}, then"
+    assert redacted_text("ftp://a:hunter2@b/c, ftp://d:hunter2@e") == f"ftp://a:{MASK}@b/c, ftp://d:{MASK}@e"
+    assert redacted_text("nats://a:x@b:4222,nats://c:y@d") == f"nats://a:{MASK}@b:4222,nats://c:{MASK}@d"
+    assert redacted_text('["Authorization", "Bearer hunter2"], 5') == f'["Authorization", "{MASK}"], 5'
+    assert redacted_text("('cvv', 123) x") == f"('cvv', {MASK}) x"
+    pair = '{"name": "Authorization", "value": "Bearer hunter2", "a": 1}'
+    assert redacted_text(pair) == pair.replace("Bearer hunter2", MASK)
+    key = "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"
+    assert redacted_text(f"read {key}\nValueError: x") == f"read {MASK}\nValueError: x"
 
 
 def test_values_of_sensitive_keys_are_masked_at_any_depth() -> None:
@@ -77,6 +132,37 @@ def test_values_of_sensitive_keys_are_masked_at_any_depth() -> None:
         "a": [{"userPassword": MASK, "b": {"Token": MASK}, "cvv": MASK}],
         "text": f"secret={MASK}",
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (["Authorization", SECRET], ["Authorization", MASK]),
+        ([["Accept", "x"], ("X-Api-Key", [SECRET])], [["Accept", "x"], ["X-Api-Key", MASK]]),
+        ({"name": "Authorization", "value": SECRET}, {"name": "Authorization", "value": MASK}),
+        ({"Value": [SECRET], "Key": "db password"}, {"Value": MASK, "Key": "db password"}),
+        ({"header": "cookie", "values": SECRET, "a": 1}, {"header": "cookie", "values": MASK, "a": 1}),
+    ],
+)
+def test_the_value_of_a_pair_with_a_sensitive_name_is_masked(value: Any, expected: Any) -> None:
+    assert redacted(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["Invalid token", "code"],
+        ["token", "amount", "name"],
+        ["token"],
+        ["has_password", True],
+        [["a", "token"], 5],
+        {"name": "order", "value": 5},
+        {"name": ["token"], "value": 5},
+        {"password_is_set": True, "name": "secret"},
+    ],
+)
+def test_what_is_no_pair_stays(value: Any) -> None:
+    assert redacted(value) == value
 
 
 def test_true_false_and_null_are_no_secrets() -> None:
@@ -139,13 +225,43 @@ HOSTILE = [
     'token=\\"',
     "token=[",
     "token=[\"'",
+    'token=["\\"',
+    'token=["' + '\\"' * 50,
+    'token=a"',
+    ' token=a\\"',
+    " token=a\\'\\\"",
+    "token=a,",
+    "token=a,b",
+    "token=,b=",
     "token ",
     "token\\",
     "token',",
+    "['token',",
+    "['token', 5",
+    "'token', 'value': ",
+    "'token', 'value' : [",
+    "'token', 'a': 'value', ",
+    "'value': 'token',",
+    "'value': '\\'",
+    "'value':\"'",
+    "'value': 'a', 'name': 'a",
     "token:\n",
     "://",
     "://a:",
     "://a:b",
+    "://a:b@",
+    "://a:8000/@",
+    "@://a:",
+    "://a:'",
+    "://a:'@",
+    "https",
+    "a,",
+    ",a://",
+    "-----BEGIN PRIVATE KEY-----",
+    "-----BEGIN PRIVATE KEY-----a",
+    "-----BEGIN ",
+    "token=-----BEGIN A-----",
+    "-----BEGIN PRIVATE KEY----- -----END",
     "token=bearer ",
 ]
 

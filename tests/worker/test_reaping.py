@@ -11,7 +11,8 @@ from django.utils import timezone
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import JobType, Lease, Processors, RunningJob
-from django_jobchains.telemetry.events import JobReaped
+from django_jobchains.store import Renewal
+from django_jobchains.telemetry.events import JobReaped, ThreadFailed
 from tests.worker.fixtures import Events, StartWorker
 from tests.worker.waiting import stays, until, until_completed
 
@@ -110,7 +111,7 @@ def test_more_orphans_than_fit_one_transaction_are_taken_back_at_once(
 
 
 def test_a_worker_does_not_take_back_its_own_jobs(
-    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+    processors: Processors, start_worker: StartWorker, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends them itself: a new attempt beside the old one, in one worker, helps nobody."""
 
@@ -120,10 +121,11 @@ def test_a_worker_does_not_take_back_its_own_jobs(
         until(lambda: Job.objects.filter(pk=job.id, leased_until__lt=timezone.now() - timedelta(seconds=0.5)).exists())
 
     worker = start_worker()
-    monkeypatch.setattr(worker.store, "renew", lambda leases: {})
+    monkeypatch.setattr(worker.store, "renew", lambda leases: Renewal(lost={}, cancelled=set()))  # renews nothing
     chain = long.enqueue()
     until_completed(chain)
     assert (chain.current_job.attempt, chain.current_job.crashes) == (1, 0)
+    assert events.of(ThreadFailed) == []  # the part of the worker that renews works
 
 
 @pytest.mark.postgresql
