@@ -17,7 +17,7 @@ from django_jobchains.store.deferred_writes import FENCE, DeferredWrites
 from django_jobchains.store.dialect import ids_json
 from django_jobchains.store.errors import blames_statement, retried
 from django_jobchains.store.rows import AttemptKey, Effects, FailedTry, FinishedJob, HeldLease, NewJob, ReapedJob
-from django_jobchains.texts import describe
+from django_jobchains.texts import log_text
 
 logger = getLogger("django_jobchains")
 
@@ -202,7 +202,7 @@ class Ending(Creating, DeferredWrites):
         except OperationalError as error:
             if not blames_statement(error):
                 raise
-            logger.warning("Job %s cannot be taken back yet: %s", job_id, describe(error))
+            logger.warning("Job %s cannot be taken back yet: %s", job_id, log_text(error))
             return []
 
     @retried

@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("django_jobchains", "0005_admin_indexes"),
+        ("django_jobchains", "0006_chain_view_security_invoker"),
     ]
 
     operations = [
