@@ -14,18 +14,16 @@ from django_jobchains.announcing import announce
 from django_jobchains.attempts import Ending, Outcome
 from django_jobchains.leases import HeldLeases
 from django_jobchains.store import AttemptKey, Effects, EndedAttempt, FailedTry, HeldLease, Store
-from django_jobchains.store.errors import blames_statement, is_conflict
+from django_jobchains.store.errors import is_conflict
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptEnded, LeaseLost
 from django_jobchains.texts import describe, traceback_of
 from django_jobchains.worker.delayed_outcomes import DelayedOutcomes
-from django_jobchains.worker.threads import is_database_away, waiting
+from django_jobchains.worker.threads import LOCK_SECONDS, is_database_away, waiting
 
 MOST_IN_A_BATCH = 200
 #: How long the first result of a batch waits for others, and only while jobs wait for a slot.
 GATHER_SECONDS = 0.004
-#: How long a write waits for a lock on a job that waits for one of its chains, or is the blocker of a continuation.
-LOCK_SECONDS = 0.02
 
 logger = getLogger("django_jobchains")
 
@@ -148,7 +146,7 @@ class Completer:
 
     def _raise_if_away(self, error: Exception, outcomes: Sequence[Outcome]) -> None:
         """They are tried again when the database answers; it may have committed them nevertheless."""
-        if is_database_away(error) and not blames_statement(error):
+        if is_database_away(error):
             self._uncertain |= {outcome.job.key for outcome in outcomes}
             raise error
 

@@ -14,10 +14,11 @@ from django_jobchains.notes import Notebook
 from django_jobchains.policies import AttemptPolicy
 from django_jobchains.processors import Registry
 from django_jobchains.store import ClaimedJob, Effects, HeldLease, Store
-from django_jobchains.worker.completer import LOCK_SECONDS, Completer
+from django_jobchains.worker.completer import Completer
 from django_jobchains.worker.lanes import AnyAttempt, Claimed, Lane
 from django_jobchains.worker.queues import ServedQueues, Share
 from django_jobchains.worker.slots import PATIENCE_SECONDS
+from django_jobchains.worker.threads import LOCK_SECONDS
 from django_jobchains.worker.wakeups import WakeUp
 
 SHORTEST_WAIT_SECONDS = 0.001

@@ -13,11 +13,10 @@ from django_jobchains.policies import Backoff
 from django_jobchains.store import AttemptKey, Effects, ReapedJob, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import BlockedJobsSwept, JobReaped, LeaseLost
-from django_jobchains.worker.completer import LOCK_SECONDS
 from django_jobchains.worker.presence import Heartbeat
 from django_jobchains.worker.pruner import Pruner
 from django_jobchains.worker.tally import AttemptTally
-from django_jobchains.worker.threads import waiting
+from django_jobchains.worker.threads import LOCK_SECONDS, waiting
 
 #: Jobs taken back in one transaction,
 REAP_LIMIT = 100

@@ -21,6 +21,7 @@ from django_jobchains.store import Ended, Place, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import ChainsPruned
 from django_jobchains.texts import log_text
+from django_jobchains.worker.threads import LOCK_SECONDS
 
 logger = getLogger("django_jobchains")
 
@@ -163,7 +164,8 @@ class Pruner:
 
     def _delete(self, ended: Ended, ids: list[UUID]) -> None:
         try:
-            self._deleted += len(self._store.prune(ids, ended).deleted)
+            with self._store.waits_at_most(LOCK_SECONDS):
+                self._deleted += len(self._store.prune(ids, ended).deleted)
         except IntegrityError as error:
             # Something outside refers to one of them: the others go.
             if len(ids) > 1:

@@ -11,9 +11,9 @@ from django_jobchains.announcing import announce
 from django_jobchains.hygiene import close_all
 from django_jobchains.store import AttemptKey, Effects, EndedAttempt, HeldLease, Store
 from django_jobchains.store.errors import blames_statement
-from django_jobchains.worker.completer import LOCK_SECONDS
 from django_jobchains.worker.loop import leases_of
 from django_jobchains.worker.parts import Parts
+from django_jobchains.worker.threads import LOCK_SECONDS
 
 logger = getLogger("django_jobchains")
 

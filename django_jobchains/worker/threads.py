@@ -10,10 +10,13 @@ from contextlib import contextmanager, nullcontext
 from django.db import InterfaceError, InternalError, OperationalError
 
 from django_jobchains.hygiene import close_all, tidy
+from django_jobchains.store.errors import blames_statement
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import ThreadFailed
 from django_jobchains.texts import describe
 
+#: How long a worker's own transactions wait for someone else's lock: see docs/decisions/0031-deferred-writes.md.
+LOCK_SECONDS = 0.02
 FIRST_WAIT_SECONDS = 0.1
 LAST_WAIT_SECONDS = 10.0
 #: So many failures in a row that are not the database's end the worker: a process manager starts a clean one.
@@ -23,7 +26,8 @@ MOST_FAILURES = 10
 class OwnedThread:
     """Calls ``step`` again and again until it is stopped. A step that raises is tried again after a growing wait.
 
-    A database that is away is waited for, for ever. Any other error ends the worker after ``MOST_FAILURES`` in a row.
+    A database that is away, or that a statement takes too long for, is waited for without a limit. Any other error ends
+    the worker after ``MOST_FAILURES`` in a row.
     """
 
     def __init__(self, name: str, step: Callable[[], object], *, worker: str, give_up: Callable[[], None]) -> None:
@@ -91,7 +95,7 @@ class OwnedThread:
     def _failed(self, error: BaseException) -> None:
         self._failures += 1
         self.is_failing = True
-        fatal = self._failures >= MOST_FAILURES and not is_database_away(error)
+        fatal = self._failures >= MOST_FAILURES and not (is_database_away(error) or blames_statement(error))
         report(ThreadFailed(self._worker, self.name, describe(error), self._failures, fatal))
         tidy()
         if fatal:
@@ -123,10 +127,9 @@ def waiting() -> Iterator[None]:
 
 
 def is_database_away(error: BaseException) -> bool:
-    """Whether the same may succeed later: after restarts, cut connections, full disks, but also after time limits.
-
-    ``store.errors.blames_statement`` tells the latter apart, where a batch can be split.
-    """
+    """Whether the database, not the statement, is what failed: restarts, cut connections, full disks."""
+    if blames_statement(error):
+        return False
     if getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # "no such table" and the like
         return False
     return isinstance(error, OperationalError | InterfaceError | InternalError)
