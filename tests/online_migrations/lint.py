@@ -37,7 +37,9 @@ def problems(sql: str) -> Iterator[str]:
         is_short = _matches("|".join(_SHORT), statement) or _is_of(new, _NEW_CONSTRAINT, statement)
         if is_short and not is_limited:
             yield f"waits for a lock without a lock_timeout: {statement}"
-        if not (is_short or _matches("|".join((*_FREE, _LOCK_TIMEOUT)), statement) or _is_of(new, _NEW_INDEX, statement)):
+        if not (
+            is_short or _matches("|".join((*_FREE, _LOCK_TIMEOUT)), statement) or _is_of(new, _NEW_INDEX, statement)
+        ):
             yield f"rewrites or locks a table, or is not known: {statement}"
 
 

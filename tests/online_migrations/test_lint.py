@@ -64,7 +64,7 @@ def test_sql_that_does_not_suit_them_is_found(statement: str) -> None:
         'ALTER TABLE "job" ADD COLUMN "a" varchar(20) DEFAULT \'none\' NOT NULL',
         'ALTER TABLE "job" ALTER COLUMN "a" DROP DEFAULT',
         'ALTER TABLE "job" SET (fillfactor = 70)',
-        'CREATE TABLE "new" ("id" uuid NOT NULL);ALTER TABLE "new" ADD CONSTRAINT "c" FOREIGN KEY ("id") REFERENCES "job" ("id")',
+        'CREATE TABLE "new" ();ALTER TABLE "new" ADD CONSTRAINT "x" FOREIGN KEY ("id") REFERENCES "job" ("id")',
         'ALTER VIEW "chain" SET (security_invoker = true)',
     ],
 )
@@ -72,4 +72,3 @@ def test_what_locks_a_table_for_a_moment_has_to_give_up_soon(statement: str) -> 
     assert list(problems(f"BEGIN;\nSET LOCAL lock_timeout = '2s';\n{statement};\nCOMMIT;")) == []
     (problem,) = problems(f"BEGIN;\n{statement};\nCOMMIT;")
     assert "without a lock_timeout" in problem
-
