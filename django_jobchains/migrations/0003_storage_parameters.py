@@ -1,4 +1,3 @@
-
 from django_jobchains.online_migrations import OnlineMigration
 from django_jobchains.storage_parameters import SetStorageParameters
 
