@@ -49,9 +49,10 @@ class JobTablesQuerySet(QuerySet[ModelT]):
 
     @property
     def db(self) -> str:
-        instance = self._hints.get("instance")
-        related: str | None = instance._state.db if instance else None
-        return self._db or related or get_settings().DATABASE
+        own: Any = self
+        instance = own._hints.get("instance")
+        alias: str = own._db or (instance and instance._state.db) or get_settings().DATABASE
+        return alias
 
 
 class PagedQuerySet(JobTablesQuerySet[ModelT]):

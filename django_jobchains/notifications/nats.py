@@ -38,8 +38,8 @@ class NatsNotifier(Notifier):
     share a server have one each; the default is ``"django_jobchains"``, and ``"django_jobchains.<alias>"`` for another
     database than ``JOBCHAINS["DATABASE"]``. ``budgets``: whether JetStream shares jobs out among those who hear of
     them: None, if the server has it; True, the same with a warning if it has not; False, never. Credentials have
-    nats-py's names: ``user``, ``password``, ``token``, ``user_credentials``, ``nkeys_seed``, ``nkeys_seed_str``, ``tls``,
-    ``tls_hostname``, ``tls_handshake_first``.
+    nats-py's names: ``user``, ``password``, ``token``, ``user_credentials``, ``nkeys_seed``, ``nkeys_seed_str``,
+    ``tls``, ``tls_hostname``, ``tls_handshake_first``.
 
     Raises ``ImproperlyConfigured`` for options it cannot use.
     """
