@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.db import connection, connections
 from django.db.utils import ConnectionHandler
 
-from django_jobchains import waiting
+from django_jobchains import notifications, store, waiting
 from tests.settings import DATABASE_NAME, sqlite
 from tests.worker.fixtures import events, make_worker, processors, registry, start_worker
 
@@ -34,9 +34,7 @@ def _other_database(request: Any, django_db_setup: None, django_db_blocker: Any)
             call_command("migrate", database=OTHER, run_syncdb=True, verbosity=0)
             yield
         finally:
-            connections[OTHER].close()
-            del connections[OTHER]
-            del connections.settings[OTHER]
+            _forget()
             if is_server:
                 _execute(f'DROP DATABASE IF EXISTS "{NAME}" WITH (FORCE)')
             for suffix in ("", "-wal", "-shm"):
@@ -57,3 +55,12 @@ def _execute(sql: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(sql)
     connection.close()
+
+
+def _forget() -> None:
+    """The next database of this alias is of another vendor."""
+    connections[OTHER].close()
+    del connections[OTHER]
+    del connections.settings[OTHER]
+    store._store.cache_clear()
+    notifications._notifiers.pop(OTHER, None)
