@@ -2,7 +2,7 @@
 
 ``OnlineMigration`` gives up soon when it cannot lock a table, and ``AddIndexOnline`` and ``ReplaceIndexOnline`` build
 indexes without blocking writes. On other databases they are ordinary migrations and operations.
-See ``docs/decisions/0030-online-migrations.md``.
+See ``docs/decisions/0030-migrations-and-databases.md``.
 """
 
 from collections.abc import Iterator
