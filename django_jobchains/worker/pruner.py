@@ -75,8 +75,9 @@ class Pruner:
 
     What stayed then, and ended or became free later, is found by a full round, over everything: the rarer, the longer
     it takes. So kept history costs nothing in most rounds. Ids hold the time of the host that made them; they only say
-    where to look. What is deleted is decided by the time of the chain's end, which is the database's. Of types that this project does not know nothing is deleted:
-    another knows how long they are kept. Workers do not wait for each other: what one deletes the others skip.
+    where to look. What is deleted is decided by the time of the chain's end, which is the database's. Of types that
+    this project does not know nothing is deleted: another knows how long they are kept. Workers do not wait for each
+    other: what one deletes the others skip.
     """
 
     def __init__(
