@@ -6,6 +6,7 @@ import pytest
 from django.core.management import call_command
 from django.db.migrations.loader import MigrationLoader
 
+from django_jobchains.online_migrations import OnlineMigration
 from tests.online_migrations.lint import problems
 
 NAMES = sorted(name for app, name in MigrationLoader(None).graph.nodes if app == "django_jobchains")
@@ -15,6 +16,13 @@ def sql_of(name: str) -> str:
     output = StringIO()
     call_command("sqlmigrate", "django_jobchains", name, stdout=output, no_color=True)
     return output.getvalue()
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_every_migration_but_the_first_gives_up_soon_on_a_locked_table(name: str) -> None:
+    """Also those whose operations cannot be shown as SQL."""
+    migration = MigrationLoader(None).graph.nodes["django_jobchains", name]
+    assert isinstance(migration, OnlineMigration)
 
 
 @pytest.mark.postgresql

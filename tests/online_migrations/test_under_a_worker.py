@@ -17,9 +17,10 @@ from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogL
 from django_jobchains.overview import overview
 from django_jobchains.processors import Processors
 from django_jobchains.running import RunningJob
+from django_jobchains.telemetry.events import ThreadFailed
 from tests.online_migrations.test_lint import NAMES
 from tests.shop.models import Effect
-from tests.worker.fixtures import StartWorker, events, make_worker, processors, registry, start_worker
+from tests.worker.fixtures import Events, StartWorker, events, make_worker, processors, registry, start_worker
 from tests.worker.waiting import until
 
 __all__ = ("events", "make_worker", "processors", "registry", "start_worker")
@@ -172,13 +173,14 @@ def test_an_older_worker_goes_on_while_the_database_is_migrated_from_the_first_s
 @pytest.mark.postgresql
 @pytest.mark.parametrize("state", NAMES[1:])
 def test_a_worker_goes_on_while_the_database_is_migrated_from(
-    state: str, migrate: Any, start_worker: StartWorker, enqueue: Callable[[], UUID]
+    state: str, migrate: Any, start_worker: StartWorker, enqueue: Callable[[], UUID], events: Events
 ) -> None:
     migrate(state)
     start_worker(slots=4, poll_seconds=1)
     with flowing(enqueue) as started:
         migrate()
     check(started)
+    assert events.of(ThreadFailed) == []
 
 
 @contextmanager
