@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from django_jobchains.chain_view import bypasses_row_security, supports_invoker
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import Settings, get_settings
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware.required import required_kinds
 from django_jobchains.network import missing_options
@@ -22,27 +22,31 @@ from django_jobchains.store import get_store
 @register("jobchains")
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
     try:
-        alias = get_settings().DATABASE
+        settings = get_settings()
     except ImproperlyConfigured as error:
         return [Error(str(error), hint="Correct settings.JOBCHAINS.", id="jobchains.E001")]
+    return [error for alias in settings.aliases for error in _unusable_database(alias, settings)]
+
+
+def _unusable_database(alias: str, settings: Settings) -> Iterator[CheckMessage]:
     if alias not in connections.settings:
         known = ", ".join(connections.settings)
-        problem = f"JOBCHAINS['DATABASE'] is {alias!r}, which is not in DATABASES."
-        return [Error(problem, hint=f"Known: {known}.", id="jobchains.E002")]
+        said = f"is {alias!r}" if alias == settings.DATABASE else f"names {alias!r}"
+        key = "DATABASE" if alias == settings.DATABASE else "DATABASES"
+        problem = f"JOBCHAINS[{key!r}] {said}, which is not in DATABASES."
+        yield Error(problem, hint=f"Known: {known}.", id="jobchains.E002")
+        return
     try:
         get_notifier(alias)
     except ImproperlyConfigured as error:
-        return [Error(str(error), hint="Correct settings.JOBCHAINS['NOTIFIER'].", id="jobchains.E005")]
-    return _unusable_store(alias)
-
-
-def _unusable_store(alias: str) -> list[CheckMessage]:
+        yield Error(str(error), hint=f"Correct settings.{settings.name_of(alias, 'NOTIFIER')}.", id="jobchains.E005")
+        return
     try:
         get_store(alias)
     except ImproperlyConfigured as error:
-        hint = "JOBCHAINS['STORE'] names a subclass of django_jobchains.store.Store that is made for this database."
-        return [Error(str(error), hint=hint, id="jobchains.E008")]
-    return []
+        name = settings.name_of(alias, "STORE")
+        hint = f"{name} names a subclass of django_jobchains.store.Store that is made for this database."
+        yield Error(str(error), hint=hint, id="jobchains.E008")
 
 
 @register("jobchains")
@@ -88,11 +92,6 @@ def _unknown(claim: str, id: str) -> Error:
 def check_database(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
     if check_settings():
         return []
-    alias = get_settings().DATABASE
-    if alias not in (databases or ()) or connections[alias].vendor != "sqlite":
-        return []
-    if connections[alias].settings_dict["OPTIONS"].get("transaction_mode") == "IMMEDIATE":
-        return []
     return [
         checks.Warning(
             f"Transactions on the SQLite database {alias!r} begin as readers: enqueueing after a read fails with "
@@ -100,7 +99,14 @@ def check_database(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
             hint="Set OPTIONS = {'transaction_mode': 'IMMEDIATE', 'timeout': 20} for it.",
             id="jobchains.W001",
         )
+        for alias in get_settings().aliases
+        if alias in (databases or ()) and _begins_as_reader(alias)
     ]
+
+
+def _begins_as_reader(alias: str) -> bool:
+    connection = connections[alias]
+    return connection.vendor == "sqlite" and connection.settings_dict["OPTIONS"].get("transaction_mode") != "IMMEDIATE"
 
 
 @register(Tags.database)
@@ -108,10 +114,9 @@ def check_chain_view(databases: Any = None, **kwargs: Any) -> list[CheckMessage]
     """On PostgreSQL 14, or after an upgrade of the server without ``migrate``."""
     if check_settings():
         return []
-    aliases = [get_settings().DATABASE]
     return [
         _bypassed_row_security(alias)
-        for alias in aliases
+        for alias in get_settings().aliases
         if alias in (databases or ()) and bypasses_row_security(connections[alias])
     ]
 
@@ -131,10 +136,6 @@ def check_network(**kwargs: Any) -> list[CheckMessage]:
     """Of the settings alone. A worker process completes them for itself; a web process enqueues and waits."""
     if check_settings():
         return []
-    alias = get_settings().DATABASE
-    missing = missing_options(alias)
-    if not missing:
-        return []
     return [
         checks.Warning(
             f"Connections to the PostgreSQL database {alias!r} do not notice a network that is gone: a request that "
@@ -142,6 +143,8 @@ def check_network(**kwargs: Any) -> list[CheckMessage]:
             hint=f"Add to its OPTIONS: {missing}.",
             id="jobchains.W002",
         )
+        for alias in get_settings().aliases
+        if (missing := missing_options(alias))
     ]
 
 
@@ -150,13 +153,12 @@ def check_notifier(**kwargs: Any) -> list[CheckMessage]:
     """Of the settings alone. Hints carry no data and are verified, but whoever may forge them can keep workers busy."""
     if django_settings.DEBUG or check_settings():
         return []
-    problem = get_notifier(get_settings().DATABASE).unprotected()
-    if not problem:
-        return []
     return [
         checks.Warning(
             f"Anybody on the network can forge wake-ups and keep workers busy: {problem}.",
             hint="Give the server a password or another credential, or silence this on a network of its own.",
             id="jobchains.W004",
         )
+        for alias in get_settings().aliases
+        if (problem := get_notifier(alias).unprotected())
     ]

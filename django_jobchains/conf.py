@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -42,6 +42,8 @@ class Settings:
     STORE: str | None = None
     #: ``{"BACKEND": dotted path, "OPTIONS": {...}}``; empty: the notifier made for the database's vendor.
     NOTIFIER: Mapping[str, Any] = field(default_factory=dict)
+    #: ``STORE`` and ``NOTIFIER`` of other databases with job tables, by alias: ``{"archive": {"NOTIFIER": {...}}}``.
+    DATABASES: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Attempts that run at once in one worker.
     SLOTS: int = 10
     #: Attempts of ``async def`` handlers that run at once on a worker's event loop.
@@ -117,8 +119,25 @@ class Settings:
         if not isinstance(keeps_keyed, bool):
             raise ImproperlyConfigured(f"JOBCHAINS['RETENTION_KEEPS_KEYED'] is True or False, not {keeps_keyed!r}.")
         _check_names(self.SENSITIVE_FIELDS)
+        _check_databases(self.DATABASES, self.DATABASE)
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The databases with job tables that the settings name."""
+        return (self.DATABASE, *self.DATABASES)
+
+    def of(self, alias: str, key: Literal["STORE", "NOTIFIER"]) -> Any:
+        """Return the STORE or NOTIFIER of a database; one that the settings do not name has the defaults."""
+        if alias == self.DATABASE:
+            return getattr(self, key)
+        return self.DATABASES.get(alias, {}).get(key, _DEFAULTS[key])
+
+    def name_of(self, alias: str, key: str) -> str:
+        """Return how error messages name that setting."""
+        return f"JOBCHAINS[{key!r}]" if alias == self.DATABASE else f"JOBCHAINS['DATABASES'][{alias!r}][{key!r}]"
 
 
+_DEFAULTS: Mapping[str, Any] = {"STORE": None, "NOTIFIER": {}}
 _POSITIVE = (
     "SLOTS",
     "ASYNC_SLOTS",
@@ -157,6 +176,22 @@ def _check_names(value: Any) -> None:
         raise ImproperlyConfigured(
             f"JOBCHAINS['SENSITIVE_FIELDS'] is a list of names, each with a letter or digit, not {value!r}."
         )
+
+
+def _check_databases(value: Any, main: str) -> None:
+    if not (isinstance(value, Mapping) and all(isinstance(part, Mapping) for part in value.values())):
+        raise ImproperlyConfigured(
+            f"JOBCHAINS['DATABASES'] must be a dict of dicts, {{alias: {{'NOTIFIER': {{…}}}}}}, not {value!r}."
+        )
+    if main in value:
+        raise ImproperlyConfigured(
+            f"JOBCHAINS['DATABASES'] has an entry for {main!r}, which is JOBCHAINS['DATABASE']. "
+            "Set JOBCHAINS['STORE'] and JOBCHAINS['NOTIFIER'] for it instead."
+        )
+    for alias, part in value.items():
+        if unknown := ", ".join(sorted(map(str, part.keys() - _DEFAULTS.keys()))):
+            known = ", ".join(sorted(_DEFAULTS))
+            raise ImproperlyConfigured(f"Unknown keys in JOBCHAINS['DATABASES'][{alias!r}]: {unknown}. Known: {known}.")
 
 
 @lru_cache(maxsize=1)

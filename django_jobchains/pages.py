@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db import connections
 from django.db.models import Model, Q, QuerySet
 
+from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.statuses import Status
 
@@ -40,7 +41,21 @@ class Page(Generic[ModelT]):
         return len(self.items)
 
 
-class PagedQuerySet(QuerySet[ModelT]):
+class JobTablesQuerySet(QuerySet[ModelT]):
+    """A QuerySet on the database that ``JOBCHAINS["DATABASE"]`` names, unless ``using()`` says otherwise.
+
+    Routers are not asked, as for every other access to the job tables.
+    """
+
+    @property
+    def db(self) -> str:
+        own: Any = self
+        instance = own._hints.get("instance")
+        alias: str = own._db or (instance and instance._state.db) or get_settings().DATABASE
+        return alias
+
+
+class PagedQuerySet(JobTablesQuerySet[ModelT]):
     """A QuerySet with keyset pages. ``page_orders``: the orders it can have, each by the columns of one index."""
 
     page_orders: Orders

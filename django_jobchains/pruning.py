@@ -18,7 +18,8 @@ MOST_IN_A_BATCH = 10_000
 MOST_KEPT = 100_000
 #: Nothing is older, and no database fails to count so far back.
 LONGEST = timedelta(days=365 * 1000)
-#: What a clock that ids were made by may be ahead of the database's.
+#: What the clock of a host that makes ids may be ahead of the database's: chains made by one that is further ahead go
+#: later. When a chain ended is the database's time, as what it is compared with.
 SKEW = timedelta(days=1)
 
 #: Told after each batch: the chains deleted so far, and the share of the way that is behind it, 0 to 1.

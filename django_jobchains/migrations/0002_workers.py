@@ -2,8 +2,10 @@
 
 from django.db import migrations, models
 
+from django_jobchains.online_migrations import OnlineMigration
 
-class Migration(migrations.Migration):
+
+class Migration(OnlineMigration):
     dependencies = [
         ("django_jobchains", "0001_initial"),
     ]

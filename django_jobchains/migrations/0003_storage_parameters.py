@@ -1,5 +1,4 @@
-from django.db import migrations
-
+from django_jobchains.online_migrations import OnlineMigration
 from django_jobchains.storage_parameters import SetStorageParameters
 
 #: These tables keep history, and only what is new in them changes. A share of the whole table, as the server has it
@@ -12,7 +11,7 @@ OF_HISTORY = {
 }
 
 
-class Migration(migrations.Migration):
+class Migration(OnlineMigration):
     dependencies = [
         ("django_jobchains", "0002_workers"),
     ]

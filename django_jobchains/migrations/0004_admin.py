@@ -3,6 +3,7 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+from django_jobchains.online_migrations import OnlineMigration
 from django_jobchains.storage_parameters import SetStorageParameters
 
 #: As for the other tables of history (0003): most of it stays as it is, and a share of all would be too much to gather.
@@ -13,7 +14,7 @@ OF_HISTORY = {
 }
 
 
-class Migration(migrations.Migration):
+class Migration(OnlineMigration):
     dependencies = [
         ("django_jobchains", "0003_storage_parameters"),
     ]

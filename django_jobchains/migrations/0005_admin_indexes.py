@@ -1,15 +1,18 @@
-from django.db import migrations, models
+from django.db import models
 from django.db.models.expressions import CombinedExpression
 
+from django_jobchains.online_migrations import AddIndexOnline, OnlineMigration, ReplaceIndexOnline
 
-class Migration(migrations.Migration):
+
+class Migration(OnlineMigration):
+    #: PostgreSQL builds indexes concurrently outside of transactions only.
+    atomic = False
     dependencies = [
         ("django_jobchains", "0004_admin"),
     ]
 
     operations = [
-        migrations.RemoveIndex(model_name="job", name="jobchains_claimable"),
-        migrations.AddIndex(
+        ReplaceIndexOnline(
             model_name="job",
             index=models.Index(
                 models.F("queue"),
@@ -22,7 +25,7 @@ class Migration(migrations.Migration):
                 name="jobchains_claimable",
             ),
         ),
-        migrations.AddIndex(
+        AddIndexOnline(
             model_name="job",
             index=models.Index(
                 condition=models.Q(("status", "failed")),
@@ -30,7 +33,7 @@ class Migration(migrations.Migration):
                 name="jobchains_failed_type",
             ),
         ),
-        migrations.AddIndex(
+        AddIndexOnline(
             model_name="job",
             index=models.Index(
                 condition=models.Q(("status", "failed")),

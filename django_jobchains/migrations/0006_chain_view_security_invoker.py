@@ -1,9 +1,10 @@
 from django.db import migrations
 
 from django_jobchains import chain_view
+from django_jobchains.online_migrations import OnlineMigration
 
 
-class Migration(migrations.Migration):
+class Migration(OnlineMigration):
     dependencies = [
         ("django_jobchains", "0005_admin_indexes"),
     ]

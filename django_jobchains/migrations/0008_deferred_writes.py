@@ -1,8 +1,10 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+from django_jobchains.online_migrations import OnlineMigration
 
-class Migration(migrations.Migration):
+
+class Migration(OnlineMigration):
     dependencies = [
         ("django_jobchains", "0006_chain_view_security_invoker"),
     ]

@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.models.jobs import TYPE_NAME_LENGTH, Job
+from django_jobchains.pages import JobTablesQuerySet
 
 PROGRESS_TEXT_LENGTH = 200
 
@@ -27,6 +28,8 @@ class FailedAttempt(models.Model):
     worker = models.CharField(_("worker"), max_length=200)
     started_at = models.DateTimeField(_("started at"))
     finished_at = models.DateTimeField(_("finished at"))
+
+    objects = JobTablesQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("failed attempt")
@@ -63,6 +66,8 @@ class LogLine(models.Model):
     #: The keyword arguments; NULL without any.
     fields = models.JSONField(_("fields"), null=True)
 
+    objects = JobTablesQuerySet.as_manager()
+
     class Meta:
         verbose_name = _("log line")
         verbose_name_plural = _("log lines")
@@ -88,6 +93,8 @@ class JobProgress(models.Model):
     fraction = models.FloatField(_("fraction"))
     text = models.CharField(_("text"), max_length=PROGRESS_TEXT_LENGTH)
     said_at = models.DateTimeField(_("said at"))
+
+    objects = JobTablesQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("progress")
@@ -151,6 +158,8 @@ class AttemptCount(models.Model):
     seconds = models.FloatField(_("seconds"))
     #: and the longest of them.
     longest_seconds = models.FloatField(_("longest"))
+
+    objects = JobTablesQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("attempt count")

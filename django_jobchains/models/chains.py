@@ -10,6 +10,7 @@ from django.db.models.base import ModelState
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.chain_view import NAME
+from django_jobchains.conf import get_settings
 from django_jobchains.deduplication import KEY_LENGTH
 from django_jobchains.exceptions import ChainNotFound
 from django_jobchains.models.jobs import TYPE_NAME_LENGTH, Among, Job, JobBlocker, JobQuerySet, id_of, known
@@ -111,7 +112,7 @@ class Chain(models.Model):
     @property
     def using(self) -> str:
         """The alias of the database it was read from."""
-        return self._state.db or "default"
+        return self._state.db or get_settings().DATABASE
 
     @property
     def jobs(self) -> JobQuerySet:

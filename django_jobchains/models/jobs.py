@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.deduplication import KEY_LENGTH
 from django_jobchains.ids import new_id
-from django_jobchains.pages import Orders, PagedQuerySet
+from django_jobchains.pages import JobTablesQuerySet, Orders, PagedQuerySet
 from django_jobchains.statuses import OPEN, Status
 
 TYPE_NAME_LENGTH = 200
@@ -171,6 +171,8 @@ class JobBlocker(models.Model):
     )
     #: Until the chain has ended so that the job may run.
     is_open = models.BooleanField(_("open"))
+
+    objects = JobTablesQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("blocker")

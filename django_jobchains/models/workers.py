@@ -4,6 +4,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.models.jobs import QUEUE_LENGTH
+from django_jobchains.pages import JobTablesQuerySet
 
 
 class WorkerPresence(models.Model):
@@ -27,6 +28,8 @@ class WorkerPresence(models.Model):
     #: Between two of its heartbeats: after some that did not come it is taken for dead.
     heartbeat_seconds = models.FloatField(_("seconds between heartbeats"))
 
+    objects = JobTablesQuerySet.as_manager()
+
     class Meta:
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
@@ -43,6 +46,8 @@ class QueueState(models.Model):
     paused_at = models.DateTimeField(_("paused at"), null=True)
     #: Attempts of this queue that run at once in one worker; NULL: as many as it has slots.
     slot_limit = models.PositiveIntegerField(_("slot limit"), null=True)
+
+    objects = JobTablesQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("queue")

@@ -67,7 +67,7 @@ _lock = threading.Lock()
 
 
 def get_notifier(using: str) -> Notifier:
-    """The notifier of a database alias, as ``JOBCHAINS["NOTIFIER"]`` says, or the one made for its vendor."""
+    """Return the notifier of a database alias: the one that ``JOBCHAINS`` names for it, or that of its vendor."""
     notifier = _notifiers.get(using)
     if notifier is None:
         with _lock:
@@ -76,18 +76,20 @@ def get_notifier(using: str) -> Notifier:
 
 
 def _made(using: str) -> Notifier:
-    given: dict[str, Any] = dict(get_settings().NOTIFIER)
+    settings = get_settings()
+    given: dict[str, Any] = dict(settings.of(using, "NOTIFIER"))
+    name = settings.name_of(using, "NOTIFIER")
     path = given.pop("BACKEND", None) or _BY_VENDOR.get(connections[using].vendor)
     options = given.pop("OPTIONS", {})
     if given:
         unknown = ", ".join(given)
-        raise ImproperlyConfigured(f"Unknown keys in JOBCHAINS['NOTIFIER']: {unknown}. Known: BACKEND, OPTIONS.")
+        raise ImproperlyConfigured(f"Unknown keys in {name}: {unknown}. Known: BACKEND, OPTIONS.")
     if path is None:
         return NullNotifier(using)
     try:
         notifier: Notifier = import_string(path)(using, **options)
     except (ImportError, TypeError) as error:
-        raise ImproperlyConfigured(f"JOBCHAINS['NOTIFIER']: {path} cannot be used: {error}") from error
+        raise ImproperlyConfigured(f"{name}: {path} cannot be used: {error}") from error
     return notifier
 
 

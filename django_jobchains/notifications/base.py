@@ -1,9 +1,11 @@
 """The contract of a notifier: publish hints, listen for them, share jobs out among those who hear, close."""
 
+import re
 import time
 from collections.abc import Callable, Collection
 from logging import getLogger
 
+from django_jobchains.conf import get_settings
 from django_jobchains.notifications.hints import KINDS, Hint, HintKind
 from django_jobchains.notifications.merging import Merger
 from django_jobchains.notifications.subscribing import Listener, Subscribers
@@ -13,6 +15,13 @@ logger = getLogger("django_jobchains")
 
 #: While sending fails, it is said once in this time.
 WARN_SECONDS = 10.0
+
+
+def default_prefix(using: str) -> str:
+    """Return the prefix of channels on a server that knows nothing of databases: each alias has its own."""
+    if using == get_settings().DATABASE:
+        return "django_jobchains"
+    return f"django_jobchains.{re.sub('[^A-Za-z0-9_-]', '_', using)}"
 
 
 class Notifier:

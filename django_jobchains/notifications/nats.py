@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_jobchains.notifications.base import Notifier
+from django_jobchains.notifications.base import Notifier, default_prefix
 from django_jobchains.notifications.hints import Hint
 from django_jobchains.notifications.subscribing import Listener, Subscribers
 
@@ -35,10 +35,11 @@ class NatsNotifier(Notifier):
     """Sends and listens on one connection per process, which a thread of its own keeps: no caller waits for it.
 
     ``servers``: a URL, ``nats://`` or ``tls://``, or several of one cluster. ``prefix``: of the subjects; projects that
-    share a server have one each. ``budgets``: whether JetStream shares jobs out among those who hear of them: None, if
-    the server has it; True, the same with a warning if it has not; False, never. Credentials have nats-py's names:
-    ``user``, ``password``, ``token``, ``user_credentials``, ``nkeys_seed``, ``nkeys_seed_str``, ``tls``,
-    ``tls_hostname``, ``tls_handshake_first``.
+    share a server have one each; the default is ``"django_jobchains"``, and ``"django_jobchains.<alias>"`` for another
+    database than ``JOBCHAINS["DATABASE"]``. ``budgets``: whether JetStream shares jobs out among those who hear of
+    them: None, if the server has it; True, the same with a warning if it has not; False, never. Credentials have
+    nats-py's names: ``user``, ``password``, ``token``, ``user_credentials``, ``nkeys_seed``, ``nkeys_seed_str``,
+    ``tls``, ``tls_hostname``, ``tls_handshake_first``.
 
     Raises ``ImproperlyConfigured`` for options it cannot use.
     """
@@ -47,11 +48,12 @@ class NatsNotifier(Notifier):
         self,
         using: str,
         servers: str | Sequence[str] = f"nats://127.0.0.1:{DEFAULT_PORT}",
-        prefix: str = "django_jobchains",
+        prefix: str | None = None,
         budgets: bool | None = None,
         **credentials: Any,
     ) -> None:
         super().__init__(using)
+        prefix = default_prefix(using) if prefix is None else prefix
         if not _PREFIX.fullmatch(prefix):
             raise ImproperlyConfigured(f"prefix: letters, digits, '_', '-', and '.' between them, not {prefix!r}.")
         _check(credentials)

@@ -1,5 +1,6 @@
 """LISTEN/NOTIFY. A NOTIFY never travels in the user's transaction: its commit would take a database-wide lock."""
 
+import re
 import time
 from collections.abc import Collection
 from typing import Any
@@ -24,6 +25,7 @@ CHANNELS: dict[HintKind, str] = {
     "chain_finished": "django_jobchains_finished",
     "ownership_lost": "django_jobchains_lost",
 }
+_PREFIX = "django_jobchains"
 #: More subjects than this in one transaction are sent as one "look for yourself".
 MOST_HINTS = 50
 #: A listener that heard nothing for so long asks the server whether it still listens.
@@ -35,7 +37,6 @@ PROOF_SECONDS = 5.0
 #: Before a listener that is deaf tries again: a pooler will not go away by itself.
 DEAF_SECONDS = 60.0
 
-_KINDS = {channel: kind for kind, channel in CHANNELS.items()}
 _DEAF = (
     "what is notified does not arrive at database {!r}, though LISTEN works. Is there a transaction pooler in between? "
     "Name an alias that reaches the same database without it, JOBCHAINS['NOTIFIER'] = {{'OPTIONS': {{'listen_using': "
@@ -51,11 +52,17 @@ class PostgresNotifier(Notifier):
     """Sends on the connection that just committed; listens on one connection per worker process.
 
     ``listen_using``: the alias to listen with, when the job tables are reached through a transaction pooler. It is the
-    same database without the pooler.
+    same database without the pooler. ``prefix``: of the channels; projects whose job tables are in one database, in
+    different schemas, have one each.
     """
 
-    def __init__(self, using: str, listen_using: str | None = None) -> None:
+    def __init__(self, using: str, listen_using: str | None = None, prefix: str = _PREFIX) -> None:
         super().__init__(using)
+        if not re.fullmatch("[a-z_][a-z0-9_]{0,39}", prefix, re.ASCII):
+            raise ImproperlyConfigured(
+                f"prefix: {prefix!r} must have 1 to 40 characters: lower-case letters, digits and '_', no digit first."
+            )
+        self.channels = {kind: f"{prefix}{channel.removeprefix(_PREFIX)}" for kind, channel in CHANNELS.items()}
         self.listen_using = listen_using or using
         if self.listen_using not in connections.settings:
             known = ", ".join(connections.settings)
@@ -66,7 +73,7 @@ class PostgresNotifier(Notifier):
     def send(self, hints: Collection[Hint]) -> None:
         if len(hints) > MOST_HINTS:
             hints = {Hint(hint.kind, EVERY) for hint in hints}
-        self.notify([(CHANNELS[hint.kind], encode(hint)) for hint in hints])
+        self.notify([(self.channels[hint.kind], encode(hint)) for hint in hints])
 
     def notify(self, texts: Collection[tuple[str, str]]) -> None:
         """Sends texts, each on a channel, in one round trip: every enqueue waits for it, so without a cursor."""
@@ -87,6 +94,7 @@ class PostgresListener(ListeningThread):
 
     def __init__(self, notifier: PostgresNotifier, subscribers: Subscribers) -> None:
         self._notifier = notifier
+        self._kinds = {channel: kind for kind, channel in notifier.channels.items()}
         super().__init__(f"jobchains-listener-{notifier.using}", subscribers)
 
     def watch(self) -> None:
@@ -103,14 +111,14 @@ class PostgresListener(ListeningThread):
                     self._pass_on(notification)
                 self.subscribers.look(self._subscribe(connection))
                 if time.monotonic() - heard_at >= PROBE_SECONDS:
-                    _probe(connection, self.kinds)
+                    _probe(connection, {self._notifier.channels[kind] for kind in self.kinds})
                     heard_at = time.monotonic()
 
     def _subscribe(self, connection: "psycopg.Connection[Any]") -> frozenset[HintKind]:
         """Listens to what is wanted now; returns what is new of it."""
         wanted, known = self.subscribers.kinds, self.kinds
         for kind in sorted(wanted ^ known):
-            connection.execute(f"{'LISTEN' if kind in wanted else 'UNLISTEN'} {CHANNELS[kind]}")
+            connection.execute(f"{'LISTEN' if kind in wanted else 'UNLISTEN'} {self._notifier.channels[kind]}")
         self.kinds = wanted
         return wanted - known
 
@@ -119,7 +127,7 @@ class PostgresListener(ListeningThread):
         else arrives may be dropped: after it everybody looks."""
         proof = str(uuid4())
         try:
-            self._say([(CHANNELS[kind], proof) for kind in self.kinds])
+            self._say([(self._notifier.channels[kind], proof) for kind in self.kinds])
         except Exception as error:  # no connection is left, perhaps: no reason not to listen
             text = "Whether wake-ups arrive is seen at the next connection, now it could not be: %s"
             logger.info(text, log_text(error))
@@ -143,13 +151,13 @@ class PostgresListener(ListeningThread):
 
     def _pass_on(self, notification: psycopg.Notify) -> None:
         """Anybody with a database login may write to a channel: what is no hint of ours is dropped."""
-        if hint := decode(_KINDS[notification.channel], notification.payload):
+        if hint := decode(self._kinds[notification.channel], notification.payload):
             self.subscribers(hint)
 
 
-def _probe(connection: "psycopg.Connection[Any]", kinds: Collection[HintKind]) -> None:
+def _probe(connection: "psycopg.Connection[Any]", channels: set[str]) -> None:
     rows = connection.execute("SELECT pg_listening_channels()").fetchall()
-    if {CHANNELS[kind] for kind in kinds} - {channel for (channel,) in rows}:
+    if channels - {channel for (channel,) in rows}:
         raise psycopg.OperationalError("the session no longer listens (is there a transaction pooler in between?)")
 
 

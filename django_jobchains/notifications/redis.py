@@ -24,7 +24,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as NoAnswer
 from redis.retry import Retry
 
-from django_jobchains.notifications.base import WARN_SECONDS, Notifier, logger
+from django_jobchains.notifications.base import WARN_SECONDS, Notifier, default_prefix, logger
 from django_jobchains.notifications.breaker import Breaker
 from django_jobchains.notifications.cache_entry import NAME_ANOTHER, CacheEntry
 from django_jobchains.notifications.hints import EVERY, KINDS, Hint, HintKind, decode, encode
@@ -61,13 +61,16 @@ class RedisNotifier(Notifier):
 
     ``cache``: the name of the entry. Address, password, TLS, Sentinel and Cluster are what it says; connections and
     timeouts are this notifier's own. ``prefix``: of its channels and keys; give projects that share a Redis one each.
+    The default is ``"django_jobchains"``, and ``"django_jobchains.<alias>"`` for another database than
+    ``JOBCHAINS["DATABASE"]``.
     ``timeout_seconds``: how long an enqueue may wait for Redis to connect, and for each of its answers.
     """
 
     def __init__(
-        self, using: str, cache: str = "default", prefix: str = "django_jobchains", timeout_seconds: float = 0.2
+        self, using: str, cache: str = "default", prefix: str | None = None, timeout_seconds: float = 0.2
     ) -> None:
         super().__init__(using)
+        prefix = default_prefix(using) if prefix is None else prefix
         self.entry = CacheEntry(cache)
         _check(self.entry)
         self.channels: dict[HintKind, str] = {kind: f"{prefix}.{kind}" for kind in KINDS}

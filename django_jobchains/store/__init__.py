@@ -72,10 +72,11 @@ __all__ = (
 def get_store(using: str | None = None) -> Store:
     """The store of a database alias; None is ``JOBCHAINS["DATABASE"]``.
 
-    It is made for the vendor, or the class that ``JOBCHAINS["STORE"]`` names. Raises ``ImproperlyConfigured``.
+    It is made for the vendor, or the class that ``JOBCHAINS`` names for the alias. Raises ``ImproperlyConfigured``.
     """
     settings = get_settings()
-    return _store(using or settings.DATABASE, settings.STORE)
+    alias = using or settings.DATABASE
+    return _store(alias, settings.of(alias, "STORE"))
 
 
 @lru_cache(maxsize=32)
@@ -87,9 +88,9 @@ def _given(path: str, using: str) -> Store:
     try:
         store = import_string(path)(using)
     except (ImportError, AttributeError, TypeError) as error:
-        raise ImproperlyConfigured(f"JOBCHAINS['STORE']: {path} cannot be used: {error}") from error
+        raise ImproperlyConfigured(f"{_setting(using)}: {path} cannot be used: {error}") from error
     if not isinstance(store, Store):
-        raise ImproperlyConfigured(f"JOBCHAINS['STORE']: {path} is no subclass of django_jobchains.store.Store.")
+        raise ImproperlyConfigured(f"{_setting(using)}: {path} is not a subclass of django_jobchains.store.Store.")
     return store
 
 
@@ -107,5 +108,9 @@ def _of_vendor(using: str) -> Store:
         return SQLiteStore(using)
     raise ImproperlyConfigured(
         f"django_jobchains keeps jobs in PostgreSQL or SQLite; {using!r} is {vendor}. "
-        "Another database needs a store of its own, JOBCHAINS['STORE']."
+        f"Another database needs a store of its own, {_setting(using)}."
     )
+
+
+def _setting(using: str) -> str:
+    return get_settings().name_of(using, "STORE")

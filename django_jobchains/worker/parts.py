@@ -224,7 +224,9 @@ class Parts:
 
     def _turns(self) -> Turns:
         scope = self._scope
-        database = str(scope.store.connection.settings_dict["NAME"])
+        settings = scope.store.connection.settings_dict
+        # By the whole address: databases of the same name on two servers are two.
+        database = [str(settings[key]) for key in ("ENGINE", "HOST", "PORT", "NAME")]
         return Turns(
             self.notifier,
             group=group_of(database, scope.queues, scope.policies),

@@ -53,8 +53,12 @@ class Rule:
         return Ended((self.status,), now - self.kept, self.types, self.keyed)
 
     def last(self, now: datetime) -> UUID:
-        """Where a walk ends: ids are time-ordered, and those behind are young."""
+        """Return where most rounds end: ids are time-ordered, and those behind it are young, or of a fast clock."""
         return first_id_at(now - self.kept - min(self.kept * LATE, LATEST))
+
+    def last_of_all(self, now: datetime) -> UUID:
+        """Return where a full round ends: behind it are no ids of hosts whose clocks are less than ``SKEW`` ahead."""
+        return first_id_at(now - self.kept + SKEW)
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,10 @@ class Pruner:
     """A part of the rounds. A round looks at what has become old since the last one, a step at a time.
 
     What stayed then, and ended or became free later, is found by a full round, over everything: the rarer, the longer
-    it takes. So kept history costs nothing in most rounds. Of types that this project does not know nothing is deleted:
-    another knows how long they are kept. Workers do not wait for each other: what one deletes the others skip.
+    it takes. So kept history costs nothing in most rounds. Ids hold the time of the host that made them; they only say
+    where to look. What is deleted is decided by the time of the chain's end, which is the database's. Of types that
+    this project does not know nothing is deleted: another knows how long they are kept. Workers do not wait for each
+    other: what one deletes the others skip.
     """
 
     def __init__(
@@ -141,11 +147,12 @@ class Pruner:
         self._place = Place(self._walks[0].first) if self._walks else self._place
 
     def _ways(self, rule: Rule, now: datetime) -> Iterator[_Walk]:
-        ended, last = rule.ended(now), rule.last(now)
+        ended = rule.ended(now)
         if not self._is_full:
+            last = rule.last(now)
             yield _Walk(rule, ended, self._reached.get(rule, last), last)
             return
-        yield _Walk(rule, ended, _BEGINNING, last)
+        yield _Walk(rule, ended, _BEGINNING, rule.last_of_all(now))
         # Ids that were given lie anywhere: most of them before that, or here, where no others are.
         yield _Walk(rule, ended, first_id_at(now + SKEW), _END)
 

@@ -141,9 +141,9 @@ def order_of(worker: str, present: Sequence[PresentWorker]) -> Order | None:
     return Order(peers.index(mine), tuple(max(beat.slots - beat.busy, 1) for beat in peers))
 
 
-def group_of(database: str, queues: Collection[str] | None, type_names: Collection[str]) -> str:
+def group_of(database: Sequence[str], queues: Collection[str] | None, type_names: Collection[str]) -> str:
     """A short name of what a worker works for."""
-    said = json.dumps([database, None if queues is None else sorted(queues), sorted(type_names)])
+    said = json.dumps([*database, None if queues is None else sorted(queues), sorted(type_names)])
     return hashlib.sha256(said.encode()).hexdigest()[:12]
 
 

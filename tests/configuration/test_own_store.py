@@ -67,7 +67,7 @@ def test_the_next_setting_is_followed(settings: Any) -> None:
         ("nonsense", "doesn't look like a module path"),
         (f"{__name__}.Nothing", "Nothing"),
         (f"{__name__}.Shipped.create", "No module named"),
-        ("django_jobchains.notifications.Notifier", "no subclass of django_jobchains.store.Store"),
+        ("django_jobchains.notifications.Notifier", "not a subclass of django_jobchains.store.Store"),
         (f"{__name__}.connection", "not callable"),
         (f"{__name__}.Unfinished", "abstract"),
         (5, "cannot be used"),

@@ -14,6 +14,7 @@ from django_jobchains.worker import Worker
 
 DEFAULTS = {
     "DATABASE": "default",
+    "DATABASES": {},
     "NOTIFIER": {},
     "SLOTS": 10,
     "QUEUE": "default",

@@ -174,7 +174,7 @@ def test_a_session_that_no_longer_listens_is_replaced(session: Any, monkeypatch:
         until_looked(heard, 1)
         assert stays(lambda: len(opened) == 1, 0.5)
         channels = {kind: f"another_{kind}" for kind in KINDS}
-        monkeypatch.setattr("django_jobchains.notifications.postgres.CHANNELS", channels)
+        monkeypatch.setattr(notifier, "channels", channels)
         until_looked(heard, 2)
         assert len(opened) == 2
     finally:

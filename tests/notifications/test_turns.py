@@ -214,12 +214,12 @@ def test_as_many_are_in_front_as_have_the_free_slots() -> None:
 
 
 def test_a_group_is_what_a_worker_works_for() -> None:
-    same = group_of("db", ["b", "a"], ["x", "y"])
-    assert same == group_of("db", ["a", "b"], ["y", "x"])
+    same = group_of(["db"], ["b", "a"], ["x", "y"])
+    assert same == group_of(["db"], ["a", "b"], ["y", "x"])
     others = [
-        ("db2", ["a", "b"], ["x", "y"]),
-        ("db", None, ["x", "y"]),
-        ("db", ["a"], ["x", "y"]),
-        ("db", ["a", "b"], ["x"]),
+        (["db2"], ["a", "b"], ["x", "y"]),
+        (["db"], None, ["x", "y"]),
+        (["db"], ["a"], ["x", "y"]),
+        (["db"], ["a", "b"], ["x"]),
     ]
     assert len({same, *(group_of(*other) for other in others)}) == 5

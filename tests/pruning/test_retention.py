@@ -1,5 +1,6 @@
 """Workers delete what is kept no longer: by status and type, beside each other, without walking what stays."""
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from django_jobchains import chains, testing
 from django_jobchains.chains import Chain
 from django_jobchains.deduplication import Deduplicate
 from django_jobchains.exceptions import RegistryError
+from django_jobchains.ids import milliseconds_of
 from django_jobchains.models import Job
 from django_jobchains.policies import Retention
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
@@ -167,7 +169,8 @@ class TestHowItGoesOn:
         for _ in range(3):
             clock.advance(DAY)
             round_of(pruner)
-        assert [first for first, _ in looked[2:]] == [last for _, last in (looked[0], *looked[2:-1])]
+        assert 0 < looked[2][0].int < looked[0][1].int  # what hosts with fast clocks make is looked at again
+        assert [first for first, _ in looked[3:]] == [last for _, last in looked[2:-1]]
         assert looked[-1][1].int < 2**127
         hours.seconds += 20 / module.SHARE_OF_FULL_ROUNDS
         round_of(pruner)
@@ -189,6 +192,26 @@ class TestHowItGoesOn:
         assert left() == {chain.id}
         hours.seconds += 60
         round_of(pruner)
+        assert not left()
+
+    @pytest.mark.parametrize("host_is_ahead", [timedelta(hours=12), timedelta(hours=-12), timedelta(days=-365)])
+    def test_the_clocks_of_hosts_do_not_decide_what_goes(
+        self, store: Store, clock: testing.Clock, monkeypatch: pytest.MonkeyPatch, host_is_ahead: timedelta
+    ) -> None:
+        """They are in the ids. What is deleted is decided by when the chain ended, by the database's clock."""
+        seconds = host_is_ahead.total_seconds()
+        with monkeypatch.context() as patch:
+            patch.setattr("django_jobchains.ids._last", 0)
+            patch.setattr("time.time_ns", lambda: int((time.time() + seconds) * 1e9))
+            chain = completed(store)
+        assert abs(milliseconds_of(chain.id) / 1000 - time.time() - seconds) < 60
+        clock.advance(DAY - timedelta(minutes=1))
+        round_of(make(store))
+        assert chains.prune(DAY) == 0
+        assert left() == {chain.id}
+        clock.advance(timedelta(minutes=1))
+        assert chains.prune(DAY, dry_run=True) == 1
+        round_of(make(store))
         assert not left()
 
     def test_of_many_workers_each_makes_full_rounds_as_much_rarer(

@@ -54,6 +54,23 @@ def make() -> Iterator[Make]:
         notifier.close()
 
 
+def test_hints_of_two_databases_have_subjects_of_their_own(nats_server: NatsServer) -> None:
+    """The alias is all that the notifier is told of a database."""
+    default, other = (NatsNotifier(alias, servers=nats_server.url) for alias in ("default", "other"))
+    heard = Heard()
+    listener = other.listen(heard)
+    try:
+        until(lambda: set(LOOK) <= set(heard.hints))
+        default.publish([SHIP])
+        default.close()  # it has been sent
+        other.publish([MAIL])
+        until(lambda: MAIL in heard.hints)
+        assert SHIP not in heard.hints
+    finally:
+        listener.close()
+        other.close()
+
+
 @pytest.fixture
 def listen() -> Iterator[Listen]:
     listeners: list[Listener] = []

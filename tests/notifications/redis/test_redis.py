@@ -42,6 +42,23 @@ def notifiers() -> Iterator[tuple[RedisNotifier, RedisNotifier]]:
 Pair = tuple[RedisNotifier, RedisNotifier]
 
 
+def test_hints_of_two_databases_have_channels_of_their_own() -> None:
+    """The alias is all that the notifier is told of a database."""
+    default, other = RedisNotifier("default", timeout_seconds=2), RedisNotifier("other", timeout_seconds=2)
+    heard = Heard()
+    listener = other.listen(heard)
+    try:
+        until(lambda: set(LOOK) <= set(heard.hints))
+        default.publish([job_scheduled("of.default")])
+        other.publish([job_scheduled("of.other")])
+        until(lambda: job_scheduled("of.other") in heard.hints)
+        assert job_scheduled("of.default") not in heard.hints
+    finally:
+        listener.close()
+        default.close()
+        other.close()
+
+
 def test_those_who_hear_a_hint_together_take_its_count(notifiers: Pair) -> None:
     first, second = notifiers
     assert [first.take(SHIP, 3, "a"), second.take(SHIP, 3, "a"), first.take(SHIP, 3, "a")] == [3, 2, 0]

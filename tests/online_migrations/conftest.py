@@ -1,0 +1,25 @@
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+Migrate = Callable[..., None]
+
+
+@pytest.fixture
+def migrate(transactional_db: None) -> Iterator[Migrate]:
+    """``migrate`` of this app; it is fully migrated again after the test."""
+    run = partial(call_command, "migrate", "django_jobchains", verbosity=0)
+    yield run
+    run()
+
+
+@pytest.fixture
+def other(transactional_db: None) -> Iterator[BaseDatabaseWrapper]:
+    """Somebody else's connection."""
+    copy = connection.copy()
+    yield copy
+    copy.close()

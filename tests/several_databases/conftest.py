@@ -1,0 +1,66 @@
+"""A second database with job tables, beside the one of the tests: on its server, and on SQLite."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, connections
+from django.db.utils import ConnectionHandler
+
+from django_jobchains import notifications, store, waiting
+from tests.settings import DATABASE_NAME, sqlite
+from tests.worker.fixtures import events, make_worker, processors, registry, start_worker
+
+__all__ = ("events", "make_worker", "processors", "registry", "start_worker")
+
+OTHER = "other"
+NAME = f"{DATABASE_NAME}_other"
+FILE = f"{sqlite()['NAME']}-other"
+
+
+@pytest.fixture(scope="package", params=["same", "sqlite"])
+def _other_database(request: Any, django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    is_server = connection.vendor == "postgresql" and request.param == "same"
+    if connection.vendor == "sqlite" and request.param == "sqlite":
+        pytest.skip("the same as the other one")
+    settings = {**connections.settings["default"], "NAME": NAME} if is_server else {**sqlite(), "NAME": FILE}
+    connections.settings[OTHER] = ConnectionHandler({"default": settings}).settings["default"]
+    with django_db_blocker.unblock():
+        try:
+            if is_server:
+                _execute(f'CREATE DATABASE "{NAME}"')
+            call_command("migrate", database=OTHER, run_syncdb=True, verbosity=0)
+            yield
+        finally:
+            _forget()
+            if is_server:
+                _execute(f'DROP DATABASE IF EXISTS "{NAME}" WITH (FORCE)')
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{FILE}{suffix}").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def other(_other_database: None, transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The alias of the other database, whose tables are empty."""
+    if connection.vendor == "postgresql":  # a listener is closed between two ticks
+        monkeypatch.setattr("django_jobchains.notifications.postgres.TICK_SECONDS", 0.05)
+    yield OTHER
+    for alias in ("default", OTHER):
+        waiting.get_watch(alias).close(10)
+
+
+def _execute(sql: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+    connection.close()
+
+
+def _forget() -> None:
+    """The next database of this alias is of another vendor."""
+    connections[OTHER].close()
+    del connections[OTHER]
+    del connections.settings[OTHER]
+    store._store.cache_clear()
+    notifications._notifiers.pop(OTHER, None)

@@ -1,0 +1,56 @@
+"""The admin shows the database that the settings name."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from django_jobchains import queues
+from django_jobchains.models import Chain, Job
+from django_jobchains.processors import JobType, get_registry
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+@pytest.fixture
+def chain_id(other: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> UUID:
+    """A chain that is on the other database alone, with another one as its blocker."""
+    ship: JobType[Any, Any] = JobType("shop.ship")
+    monkeypatch.setitem(get_registry().declared, "shop.ship", ship)
+    settings.JOBCHAINS = {"DATABASE": other}
+    first = ship.enqueue()
+    queues.pause("mail")
+    return ship.enqueue(blockers=[first]).id
+
+
+@pytest.fixture
+def superuser(transactional_db: None) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+def test_every_page_is_about_it(superuser: Client, chain_id: UUID) -> None:
+    for page, args in (
+        ("admin:django_jobchains_chain_changelist", ()),
+        ("admin:django_jobchains_job_changelist", ()),
+        ("admin:django_jobchains_chain_change", (chain_id,)),
+        ("admin:django_jobchains_job_change", (chain_id,)),
+    ):
+        reply = superuser.get(reverse(page, args=args))
+        assert reply.status_code == 200
+        assert str(chain_id) in reply.text
+    assert "mail" in superuser.get(reverse("admin:app_list", args=["django_jobchains"])).text
+
+
+def test_what_is_done_is_done_there(superuser: Client, chain_id: UUID, other: str) -> None:
+    data = {"action": "cancel", "_selected_action": [str(chain_id)]}
+    superuser.post(reverse("admin:django_jobchains_chain_changelist"), data, follow=True)
+    superuser.post(reverse("admin:django_jobchains_chain_cancel", args=[chain_id]), {"confirmed": "yes"}, follow=True)
+    assert Chain.objects.using(other).get(pk=chain_id).status == "cancelled"
+    assert LogEntry.objects.exists()
+    assert not Job.objects.using("default").exists()

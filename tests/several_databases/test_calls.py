@@ -1,0 +1,131 @@
+"""Every call with ``using=`` works on that database alone, also when the other one has rows with the same ids."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.apps import apps
+from django.core.management import call_command
+
+from django_jobchains import chains, queues, testing
+from django_jobchains.ids import new_id
+from django_jobchains.overview import overview
+from django_jobchains.processors import FailJob, Processors, RunningJob, get_registry
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+READY, FAILS, LATER = "shop.ready", "shop.fails", "shop.later"
+
+
+@pytest.fixture
+def ids(other: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, UUID]:
+    """A chain that is ready, one that failed and one that is scheduled, with the same ids on both databases."""
+    part = Processors()
+    monkeypatch.setattr(get_registry(), "slices", [*get_registry().slices, part])
+
+    @part.register(READY)
+    def ready(job: RunningJob[Any]) -> str:
+        job.log("ran")
+        return "done"
+
+    @part.register(FAILS)
+    def fails(job: RunningJob[Any]) -> None:
+        raise FailJob("no")
+
+    @part.register(LATER)
+    def later(job: RunningJob[Any]) -> None:
+        pass
+
+    ids = {name: new_id() for name in (FAILS, READY, LATER)}
+    for using in ("default", other):
+        fails.enqueue(id=ids[FAILS], using=using)
+        testing.run_due_jobs(using=using)
+        ready.enqueue(id=ids[READY], using=using)
+        later.enqueue(id=ids[LATER], using=using, delay=3600)
+    return ids
+
+
+def rows(using: str) -> dict[str, list[Any]]:
+    models = apps.get_app_config("django_jobchains").get_models()
+    return {model.__name__: list(model._base_manager.using(using).order_by("pk").values()) for model in models}
+
+
+Ids = dict[str, UUID]
+CHANGES: dict[str, Callable[[Ids, str], Any]] = {
+    "enqueue": lambda ids, using: chains.enqueue(READY, using=using),
+    "enqueue_many": lambda ids, using: chains.enqueue_many([get_registry().job_type(READY).item()], using=using),
+    "cancel": lambda ids, using: chains.cancel(ids[READY], using=using),
+    "retry": lambda ids, using: chains.retry(ids[FAILS], using=using),
+    "run_now": lambda ids, using: chains.run_now(ids[LATER], using=using),
+    "reschedule": lambda ids, using: chains.reschedule(ids[LATER], delay=60, using=using),
+    "delete": lambda ids, using: chains.delete(ids[READY], using=using),
+    "prune": lambda ids, using: chains.prune(timedelta(0), ["failed"], using=using),
+    "run_due_jobs": lambda ids, using: testing.run_due_jobs(using=using),
+    "pause": lambda ids, using: queues.pause("default", using=using),
+    "set_limit": lambda ids, using: queues.set_limit("default", 3, using=using),
+    "jobchains retry": lambda ids, using: command("retry", str(ids[FAILS]), database=using),
+    "jobchains run-now": lambda ids, using: command("run-now", str(ids[LATER]), database=using),
+    "jobchains cancel": lambda ids, using: command("cancel", str(ids[READY]), database=using),
+    "jobchains complete": lambda ids, using: command("complete", str(ids[READY]), "--output", '"out"', database=using),
+    "jobchains delete": lambda ids, using: command("delete", str(ids[READY]), database=using),
+    "jobchains prune": lambda ids, using: command("prune", "--older-than=0s", "--status=failed", database=using),
+    "jobchains pause": lambda ids, using: command("pause", "default", database=using),
+    "jobchains limit": lambda ids, using: command("limit", "default", "3", database=using),
+}
+
+
+def command(*arguments: str, database: str) -> str:
+    output = StringIO()
+    call_command("jobchains", *arguments, f"--database={database}", stdout=output, no_color=True)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("is_main", [True, False], ids=["main", "other"])
+def test_a_change_is_made_on_its_database_alone(ids: Ids, other: str, settings: Any, name: str, is_main: bool) -> None:
+    """Also when the alias is the one that the settings name."""
+    changed, same = other, "default"
+    settings.JOBCHAINS = {"DATABASE": other if is_main else "default"}
+    before = rows(changed), rows(same)
+    CHANGES[name](ids, changed)
+    assert rows(changed) != before[0]
+    assert rows(same) == before[1]
+
+
+READS: dict[str, Callable[[Ids, str], Any]] = {
+    "get": lambda ids, using: chains.get(ids[READY], using=using).output,
+    "wait": lambda ids, using: chains.wait(ids[READY], 1, using=using),
+    "result": lambda ids, using: chains.get(ids[READY], using=using).result(1),
+    "assert_enqueued": lambda ids, using: [job.status for job in testing.assert_enqueued(READY, using=using)],
+    "overview": lambda ids, using: [(part.name, part.due) for part in overview(using).types],
+    "overview queues": lambda ids, using: [(part.name, part.is_paused) for part in overview(using).queues],
+    "states": lambda ids, using: [state.name for state in queues.states(using=using)],
+    "jobchains list": lambda ids, using: command("list", "--format=json", database=using),
+    "jobchains show": lambda ids, using: command("show", str(ids[READY]), "--format=json", database=using),
+    "jobchains status": lambda ids, using: command("queues", "--format=json", database=using),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_question_is_about_its_database_alone(ids: Ids, other: str, name: str) -> None:
+    """Of the one that has gone on, not of the other; an error is an answer too."""
+    CHANGES["jobchains complete"](ids, other)
+    queues.pause("mail", using=other)
+    assert answer(name, ids, "default") != answer(name, ids, other)
+
+
+def answer(name: str, ids: Ids, using: str) -> Any:
+    try:
+        return READS[name](ids, using)
+    except chains.ChainTimeout as error:
+        return str(error)
+
+
+def test_clocks_are_moved_one_by_one(ids: Ids, other: str) -> None:
+    with testing.clock(using=other) as clock:
+        clock.advance(timedelta(hours=2))
+        assert [outcome.job.type_name for outcome in testing.run_due_jobs(using=other)] == [READY, LATER]
+        assert [outcome.job.type_name for outcome in testing.run_due_jobs()] == [READY]
