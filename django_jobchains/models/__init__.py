@@ -3,6 +3,7 @@
 from django_jobchains.models.attempts import PROGRESS_TEXT_LENGTH, AttemptCount, FailedAttempt, JobProgress, LogLine
 from django_jobchains.models.chains import Chain, ChainQuerySet
 from django_jobchains.models.jobs import LAST, QUEUE_LENGTH, TYPE_NAME_LENGTH, Job, JobBlocker, JobQuerySet
+from django_jobchains.models.key_locks import KeyLock
 from django_jobchains.models.workers import QueueState, WorkerPresence
 
 __all__ = (
@@ -18,6 +19,7 @@ __all__ = (
     "JobBlocker",
     "JobProgress",
     "JobQuerySet",
+    "KeyLock",
     "LogLine",
     "QueueState",
     "WorkerPresence",
