@@ -2,16 +2,23 @@
 
 import random
 from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.db.models import F
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, Deduplicate
 from django_jobchains.models import Job, KeyLock
+from django_jobchains.processors import Processors, Registry
 from django_jobchains.store import Store
+from django_jobchains.worker import Worker
+from tests.attempts.work import WITHOUT_WAKE_UPS
 from tests.deduplication.chains_at import ship, start
 from tests.store.connections import Actor, committing, holding, is_conflict, stopped_before, waiting
+from tests.worker.waiting import until
 
 pytestmark = [committing, pytest.mark.postgresql]
 
@@ -103,6 +110,22 @@ def test_two_batches_lock_their_keys_in_one_order() -> None:
     middle.go_on()
     assert {chain.id for chain in first.result()} == {chain.id for chain in second.result()}
     assert first.conflicts == second.conflicts == []
+
+
+def test_a_worker_deletes_rows_of_keys_that_are_out_of_use(store: Store, settings: Any) -> None:
+    settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05}
+    batch("abc")
+    Job.objects.all().delete()
+    KeyLock.objects.update(used_at=F("used_at") - timedelta(days=2))
+    processors, registry = Processors(), Registry()
+    processors.register("anything")(lambda job: None)
+    registry.add(processors)
+    worker = Worker(slots=1, registry=registry)
+    worker.start()
+    try:
+        until(lambda: not KeyLock.objects.exists())
+    finally:
+        worker.stop(10)
 
 
 def test_rows_of_keys_are_deleted_a_day_after_their_use_unless_they_are_locked(store: Store) -> None:
