@@ -39,7 +39,7 @@ class Deduplicate:
             )
         if not _is_storable(self.tenant):
             raise ValueError(
-                f"tenant={self.tenant!r}: a string of printable characters without {TENANT_SEPARATOR}, or \"\" for none."
+                f'tenant={self.tenant!r}: a string of printable characters without {TENANT_SEPARATOR}, or "" for none.'
             )
         if len(self.stored_key) > KEY_LENGTH:
             raise ValueError(

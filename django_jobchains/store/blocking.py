@@ -110,7 +110,7 @@ class Blocking(Tails):
     def _lock_waiting(self, chain_ids: Collection[UUID]) -> dict[UUID, str | None]:
         """Locks the jobs with an open link to these chains, in the order of their ids; their on_blocker_failure."""
         waiting = f"SELECT job_id FROM {self.blocker} WHERE is_open AND blocker_id {self._any(self._ids_sql)}"
-        return self._lock_rows("on_blocker_failure", self._any(waiting), [ids_json(chain_ids)], self._held("job"))
+        return self._lock_rows("on_blocker_failure", self._any(waiting), [ids_json(chain_ids)])
 
     def _close_links(self, column: str, ids: Collection[UUID]) -> None:
         """Closes the open links of these jobs or chains whose chain has ended so that the job may run."""

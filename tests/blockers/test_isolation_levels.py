@@ -148,3 +148,16 @@ def test_a_keyed_job_with_blockers_waits_for_them(store: Store, level: str) -> N
     assert slow.result()
     assert statuses(quick.result()) == ["pending"]
     assert_sound(store)
+
+
+@pytest.mark.parametrize("between", [READ_COMMITTED, SERIALIZABLE])
+@pytest.mark.parametrize("statement", [2, 3])
+def test_the_level_of_one_threads_transaction_is_not_taken_for_that_of_another(between: str, statement: int) -> None:
+    """Threads share the store. At REPEATABLE READ a lock that is shared first would let two enqueues deadlock."""
+    blocker, other = STEP.enqueue(), STEP.enqueue()
+    slow = stopped_before(statement, lambda store: WAITS.enqueue(blockers=[blocker]), REPEATABLE_READ)
+    waiting(lambda store: WAITS.enqueue(blockers=[other]), between).result()
+    quick = waiting(lambda store: WAITS.enqueue(blockers=[blocker]), REPEATABLE_READ)
+    slow.go_on()
+    assert statuses(quick.result(), slow.result()) == ["blocked", "blocked"]
+    assert not [error for error in (*slow.conflicts, *quick.conflicts) if "deadlock" in error]
