@@ -157,7 +157,7 @@ class PostgreSQLStore(SkipScan):
         connection.ensure_connection()
         raw: psycopg.Connection[Any] = connection.connection
         direct = self._direct(raw)
-        if direct.is_alone and connection.atomic_blocks[:1] == [direct.transaction]:
+        if direct.is_alone and direct.has_begun(raw, connection.atomic_blocks):
             with self._watching(connection) as started:
                 return direct.fetch(raw, self._with_plan_age(sql, started), params)
         direct.is_alone = False
