@@ -3,12 +3,16 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
+from hashlib import blake2b
 from typing import Literal
 from uuid import UUID
 
 from django_jobchains.schedules import MOST_SECONDS
 
+#: Of a key as it is stored, with its tenant.
 KEY_LENGTH = 200
+#: Stored between a tenant and a key: "acme␟order-7". Neither may contain it, so no two pairs are stored alike.
+TENANT_SEPARATOR = "\N{SYMBOL FOR UNIT SEPARATOR}"
 
 Scope = Literal["incomplete", "any"]
 
@@ -25,11 +29,23 @@ class Deduplicate:
     scope: Scope = "incomplete"
     window: timedelta | None = None
     exclude_chain_ids: Collection[UUID] = field(default=())
+    tenant: str = ""
 
     def __post_init__(self) -> None:
-        key: object = self.key
-        if not isinstance(key, str) or not key.isprintable() or not 0 < len(key) <= KEY_LENGTH:
-            raise ValueError(f"{self.key!r} is no deduplication key: 1 to {KEY_LENGTH} printable characters.")
+        if not _is_storable(self.key) or not 0 < len(self.key) <= KEY_LENGTH:
+            raise ValueError(
+                f"{self.key!r} is not a deduplication key. A key has 1 to {KEY_LENGTH} printable characters, "
+                f"and no {TENANT_SEPARATOR}."
+            )
+        if not _is_storable(self.tenant):
+            raise ValueError(
+                f'tenant={self.tenant!r}: a string of printable characters without {TENANT_SEPARATOR}, or "" for none.'
+            )
+        if len(self.stored_key) > KEY_LENGTH:
+            raise ValueError(
+                f"tenant={self.tenant!r} and key {self.key!r} are too long: together they have at most "
+                f"{KEY_LENGTH - len(TENANT_SEPARATOR)} characters."
+            )
         if self.scope not in ("incomplete", "any"):
             raise ValueError(f"scope={self.scope!r}: 'incomplete' or 'any'.")
         window: object = self.window
@@ -37,3 +53,23 @@ class Deduplicate:
             raise ValueError(f"window={window!r}: a timedelta above 0 and below a thousand years, or None for any age.")
         if not all(isinstance(id_, UUID) for id_ in self.exclude_chain_ids):
             raise TypeError("exclude_chain_ids holds uuid.UUID values.")
+
+    @property
+    def stored_key(self) -> str:
+        """The key as jobs store it: the tenant comes first, if there is one."""
+        return f"{self.tenant}{TENANT_SEPARATOR}{self.key}" if self.tenant else self.key
+
+
+def _is_storable(text: object) -> bool:
+    return isinstance(text, str) and text.isprintable() and TENANT_SEPARATOR not in text
+
+
+def lock_id(chain_type_name: str, stored_key: str) -> int:
+    """Return the number that stands for a chain type and key in the database's locks: a signed 64-bit hash of both.
+
+    Two keys with one number would only wait for each other. Among a million keys, that has a chance of one in 37
+    million.
+    """
+    # Neither of the two can contain a NUL.
+    digest = blake2b(f"{chain_type_name}\0{stored_key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -159,7 +159,7 @@ class JobType(Generic[InputT, OutputT]):
         if deduplicate is not None:
             if not isinstance(deduplicate, Deduplicate):
                 raise TypeError(f"deduplicate=Deduplicate(key, …), not {type(deduplicate).__name__}.")
-            job.deduplicate, job.deduplication_key = deduplicate, deduplicate.key
+            job.deduplicate, job.deduplication_key = deduplicate, deduplicate.stored_key
         return Item(job, has_given_id=id is not None)
 
     def new_job(

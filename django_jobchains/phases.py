@@ -1,5 +1,6 @@
 """The transactions of one attempt: ``prepare``, ``complete``, and what the handler may do in which order."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn, Unpack
@@ -55,6 +56,7 @@ class AttemptPhases:
 
     def begin(self) -> None:
         """On the thread that runs the handler."""
+        self._thread = threading.get_ident()
         self._connections = ThreadConnections()
 
     def end(self) -> None:
@@ -69,6 +71,7 @@ class AttemptPhases:
 
     @contextmanager
     def prepare(self, mode: PrepareMode) -> Iterator[None]:
+        self._check_thread()
         if mode not in ("staged", "atomic"):
             raise PhaseError(f"prepare(mode={mode!r}): 'staged' or 'atomic'.")
         if self._prepared or self._completing:
@@ -85,6 +88,7 @@ class AttemptPhases:
 
     @contextmanager
     def complete(self) -> Iterator[None]:
+        self._check_thread()
         if self._completing:
             raise PhaseError("complete() can be used once.")
         self._completing = True
@@ -156,6 +160,18 @@ class AttemptPhases:
     def renew(self) -> None:
         """Nobody else could while the row was locked."""
         self.store.renew([self.lease])
+
+    def _check_thread(self) -> None:
+        """Raises on any other thread than the handler's, whose connection has no part in the attempt's transaction.
+
+        The attempt fails even if the handler swallows the error. Only its own thread may roll it back.
+        """
+        if threading.get_ident() != self._thread:
+            self.error = PhaseError(
+                "job.prepare() and job.complete() were used on another thread than the handler's. Each thread has its "
+                "own database connection: use them in the handler itself, and let other threads return values to it."
+            )
+            raise self.error
 
     def _check_inside(self) -> None:
         """Raises when the handler left an atomic block of its own open inside ours, or broke the transaction."""

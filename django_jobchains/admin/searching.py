@@ -9,7 +9,7 @@ from django.db.models import F, QuerySet, Subquery
 from django.utils.translation import gettext, ngettext
 
 from django_jobchains.admin.words import number
-from django_jobchains.deduplication import KEY_LENGTH
+from django_jobchains.deduplication import KEY_LENGTH, TENANT_SEPARATOR
 from django_jobchains.models import Chain, Job
 from django_jobchains.models.jobs import Among
 from django_jobchains.pages import PagedQuerySet
@@ -61,9 +61,15 @@ def _by_id(rows: Rows, term: str) -> Found | None:
 
 
 def _by_key(rows: Rows, term: str) -> Found | None:
+    """A key with a tenant is found as it is shown, and as tenant/key, which can be typed."""
     if len(term) > KEY_LENGTH:
         return None
-    firsts = Job.objects.using(rows.db).filter(deduplication_key=term, chain_index=0)
+    found = _with_key(rows, term)
+    return found or (_with_key(rows, term.replace("/", TENANT_SEPARATOR, 1)) if "/" in term else None)
+
+
+def _with_key(rows: Rows, key: str) -> Found | None:
+    firsts = Job.objects.using(rows.db).filter(deduplication_key=key, chain_index=0)
     chain_ids = firsts.order_by("-chain_type_name", "-created_at").values_list("chain_id", flat=True)
     return _among(rows, "id" if rows.model is Chain else "chain_id", chain_ids, gettext("With this deduplication key."))
 

@@ -6,7 +6,7 @@ from django_jobchains.online_migrations import OnlineMigration
 
 class Migration(OnlineMigration):
     dependencies = [
-        ("django_jobchains", "0006_chain_view_security_invoker"),
+        ("django_jobchains", "0007_key_locks"),
     ]
 
     operations = [

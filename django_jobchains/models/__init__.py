@@ -10,6 +10,7 @@ from django_jobchains.models.attempts import (
 )
 from django_jobchains.models.chains import Chain, ChainQuerySet
 from django_jobchains.models.jobs import LAST, QUEUE_LENGTH, TYPE_NAME_LENGTH, Job, JobBlocker, JobQuerySet
+from django_jobchains.models.key_locks import KeyLock
 from django_jobchains.models.workers import QueueState, WorkerPresence
 
 __all__ = (
@@ -26,6 +27,7 @@ __all__ = (
     "JobBlocker",
     "JobProgress",
     "JobQuerySet",
+    "KeyLock",
     "LogLine",
     "QueueState",
     "WorkerPresence",

@@ -121,7 +121,7 @@ class Blocking(Tails):
     def _settle_jobs(self, job_ids: Collection[UUID], ended: Collection[UUID], effects: Effects) -> set[UUID]:
         """Frees or fails these jobs, which it locks first; returns the chains that failed by it."""
         ids = ids_json(job_ids)
-        policies = self._lock_rows("on_blocker_failure", self._any(self._ids_sql), [ids], self._held("job"))
+        policies = self._lock_rows("on_blocker_failure", self._any(self._ids_sql), [ids])
         self._close_links(ids, f"AND link.blocker_id {self._any(self._ids_sql)}", ids_json(ended))
         self._free(job_ids, effects)
         return self._fail_waiting(job_ids) if "fail" in policies.values() else set()

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from django.db import IntegrityError
 
+from django_jobchains.deduplication import lock_id
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.store.blocking import Blocking
 from django_jobchains.store.errors import retried
@@ -110,25 +111,26 @@ class Creating(Blocking):
     # Deduplication
 
     def _existing(self, jobs: Sequence[NewJob]) -> dict[int, CreatedJob]:
-        """The jobs not to create, by their place, each with the first job of the chain that stands for it.
+        """Return the jobs not to create, by their place, each with the first job of the chain that stands for it.
 
         Transactions that name the same key and type go one after the other, from here to their ends. Among equal keys
         in one batch the first wins.
         """
-        keyed = [job for job in jobs if job.deduplicate]
-        if not keyed:
+        lock_ids = {_name(job): lock_id(*_name(job)) for job in jobs if job.deduplicate}
+        if not lock_ids:
             return {}
-        self._lock_keys({f"{job.type_name} {job.deduplication_key}" for job in keyed})
-        found = self._find_keys(keyed)
+        unmarked = self._lock_keys(list(dict.fromkeys(lock_ids.values())))
+        found = self._find_keys([job for job in jobs if job.deduplicate])
         existing: dict[int, CreatedJob] = {}
-        first: dict[tuple[str, str | None], CreatedJob] = {}
+        first: dict[tuple[str, str], CreatedJob] = {}
         for number, job in enumerate(jobs):
             if job.deduplicate:
-                name = (job.type_name, job.deduplication_key)
-                if stands_for_it := found.get(job.id) or first.get(name):
+                if stands_for_it := found.get(job.id) or first.get(_name(job)):
                     existing[number] = stands_for_it
                 else:
-                    first[name] = CreatedJob(job.id, None)
+                    first[_name(job)] = CreatedJob(job.id, None)
+        if reused := {lock_ids[name] for name in first}.difference(unmarked):
+            self._mark_keys(reused)
         return existing
 
     def _find_keys(self, jobs: Sequence[NewJob]) -> dict[UUID, CreatedJob]:
@@ -151,7 +153,7 @@ class Creating(Blocking):
         return {
             "job_id": job.id.hex,
             "type_name": job.type_name,
-            "key": job.deduplicate.key,
+            "key": job.deduplication_key,
             "scope": job.deduplicate.scope,
             "seconds": window and window.total_seconds(),
             "excluded": json.dumps([self._id_text(id_) for id_ in job.deduplicate.exclude_chain_ids]),
@@ -177,6 +179,11 @@ class Creating(Blocking):
             f"AND NOT ({self._is_listed('job.chain_id', 'd.excluded')}) "
             f"AND (d.seconds IS NULL OR {created_at} >= {since}) ORDER BY job.created_at DESC LIMIT 1)"
         )
+
+
+def _name(job: NewJob) -> tuple[str, str]:
+    """What is unique about a job with a deduplication key: its type, and the key with its tenant."""
+    return job.type_name, job.deduplication_key or ""
 
 
 def _again(row: CreatedJob, created: dict[UUID, CreatedJob]) -> CreatedJob:

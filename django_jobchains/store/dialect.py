@@ -18,6 +18,7 @@ from django_jobchains.models import (
     Job,
     JobBlocker,
     JobProgress,
+    KeyLock,
     LogLine,
     QueueState,
     WorkerPresence,
@@ -57,6 +58,7 @@ class Dialect(ABC):
         self.worker = quote(WorkerPresence._meta.db_table)
         self.queue = quote(QueueState._meta.db_table)
         self.attempt_count = quote(AttemptCount._meta.db_table)
+        self.key_lock = quote(KeyLock._meta.db_table)
 
     @property
     def _is_cancelled(self) -> str:
@@ -141,8 +143,18 @@ class Dialect(ABC):
         """SQL that ends a SELECT: nobody deletes these rows; skip those that somebody is about to delete."""
 
     @abstractmethod
-    def _lock_keys(self, keys: Collection[str]) -> None:
-        """Lets one transaction at a time go on that names one of these keys, until it ends."""
+    def _lock_keys(self, lock_ids: Sequence[int]) -> Collection[int]:
+        """Locks deduplication keys until the transaction ends. ``lock_ids`` are numbers of ``lock_id``, each once.
+
+        Keys are locked in one order, whatever the order given. Returns those that ``_mark_keys`` is not needed for.
+        """
+
+    def _mark_keys(self, lock_ids: Collection[int]) -> None:  # noqa: B027 - most have nothing to do
+        """Makes transactions fail that lock one of these locked keys later with an older snapshot than ours."""
+
+    def forget_keys(self, limit: int) -> int:
+        """Deletes what is stored about keys that were not used lately, at most so many; returns how many."""
+        return 0
 
     def _read_committed(self) -> None:  # noqa: B027 - most have nothing to do
         """Lets a transaction of our own that has just begun see what others commit meanwhile."""

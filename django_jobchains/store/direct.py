@@ -38,6 +38,14 @@ class Direct:
         self.transaction = transaction
         return rows
 
+    def has_begun(self, raw: "psycopg.Connection[Any]", atomic_blocks: Sequence[object]) -> bool:
+        """Return whether the transaction that ``begin`` began is open.
+
+        Django's atomic object alone does not tell: a decorator uses one object for many transactions.
+        """
+        is_same = atomic_blocks[:1] == [self.transaction]
+        return is_same and raw.pgconn.transaction_status != pq.TransactionStatus.IDLE
+
     def fetch(self, raw: "psycopg.Connection[Any]", sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         """A statement of that transaction, prepared once."""
         name = self._names.get(sql) or self._prepare(raw, sql)

@@ -9,17 +9,16 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
-from zlib import crc32
 
 import psycopg
-from django.db import IntegrityError, NotSupportedError, OperationalError, transaction
+from django.db import IntegrityError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains import libpq
 from django_jobchains.own_statements import indifferent, own
 from django_jobchains.store.counting import Activity
 from django_jobchains.store.direct import Direct, is_possible
-from django_jobchains.store.errors import CONFLICTS, QUERY_CANCELED, sqlstate
+from django_jobchains.store.errors import CONFLICTS, QUERY_CANCELED, retried, sqlstate
 from django_jobchains.store.skip_scan import SkipScan
 
 #: A prepared statement's plan is used no longer than this,
@@ -27,9 +26,8 @@ PLAN_SECONDS = 30
 #: and not again after it took so long once.
 SLOW_SECONDS = 0.1
 UNIQUE_VIOLATION = "23505"
-#: The advisory locks of deduplication keys: their class, and how many there are.
-KEY_LOCK = 0x6A6F6273
-KEY_LOCKS = 1024
+#: How long the row of an unused key is kept. A transaction with an older snapshot could not tell that it was used.
+KEY_SECONDS = 86_400
 
 
 class PostgreSQLStore(SkipScan):
@@ -99,26 +97,41 @@ class PostgreSQLStore(SkipScan):
     def _kept(self, alias: str) -> str:
         return f"FOR KEY SHARE OF {alias} SKIP LOCKED"
 
-    def _lock_keys(self, keys: Collection[str]) -> None:
-        """By their hashes, a bounded number of them: the server's table of locks is small, and everybody's."""
-        buckets = sorted({crc32(key.encode()) % KEY_LOCKS for key in keys})
+    # Deduplication keys are locked by rows: docs/decisions/0027-key-rows.md.
+
+    def _lock_keys(self, lock_ids: Sequence[int]) -> Collection[int]:
+        """Returns the keys whose rows are new: they conflict with older snapshots by themselves.
+
+        A row that exists is locked and not changed, because the condition of its update is false.
+        """
         rows = self._fetch(
-            f"SELECT pg_advisory_xact_lock(%s, bucket::int), {self._isolation} "
-            "FROM json_array_elements_text(%s::json) AS bucket",
-            [KEY_LOCK, json.dumps(buckets)],
+            f"INSERT INTO {self.key_lock} (id, used_at) SELECT key::bigint, clock.now "
+            f"FROM json_array_elements_text(%s::json) AS key CROSS JOIN {self.clock} ORDER BY 1 "
+            "ON CONFLICT (id) DO UPDATE SET used_at = EXCLUDED.used_at WHERE false RETURNING id",
+            [json.dumps(lock_ids)],
         )
-        if rows[0][1] == "repeatable read":
-            raise NotSupportedError(
-                "At REPEATABLE READ a transaction does not see a chain with the same key that was committed since it "
-                "began. Enqueue with deduplicate= at READ COMMITTED or SERIALIZABLE, or else outside a transaction and "
-                "without blockers."
-            )
+        return {lock_id for (lock_id,) in rows}
+
+    def _mark_keys(self, lock_ids: Collection[int]) -> None:
+        ids = self._any("SELECT key::bigint FROM json_array_elements_text(%s::json) AS key")
+        self._fetch(
+            f"UPDATE {self.key_lock} SET used_at = clock.now FROM {self.clock} WHERE id {ids} RETURNING id",
+            [json.dumps(list(lock_ids))],
+        )
+
+    @retried
+    def forget_keys(self, limit: int) -> int:
+        unused = (
+            f"SELECT key.id FROM {self.key_lock} AS key WHERE key.used_at < {self._after(self.now, str(-KEY_SECONDS))} "
+            f"ORDER BY key.used_at LIMIT %s {self._locked('key')}"
+        )
+        return len(self._fetch(f"DELETE FROM {self.key_lock} WHERE id {self._any(unused)} RETURNING id", [limit]))
 
     @own
     def _read_committed(self) -> None:
         with self.connection.cursor() as cursor:
             cursor.execute("SHOW transaction_isolation")
-            if cursor.fetchone() == ("repeatable read",):
+            if cursor.fetchone() != ("read committed",):
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
     def _any(self, select: str) -> str:
@@ -152,7 +165,7 @@ class PostgreSQLStore(SkipScan):
         connection.ensure_connection()
         raw: psycopg.Connection[Any] = connection.connection
         direct = self._direct(raw)
-        if direct.is_alone and connection.atomic_blocks[:1] == [direct.transaction]:
+        if direct.is_alone and direct.has_begun(raw, connection.atomic_blocks):
             with self._watching(connection) as started:
                 return direct.fetch(raw, self._with_plan_age(sql, started), params)
         direct.is_alone = False

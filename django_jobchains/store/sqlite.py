@@ -7,7 +7,7 @@ writes later fails at once when another process wrote in between, whatever the b
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -94,8 +94,9 @@ class SQLiteStore(Store):
     def _kept(self, alias: str) -> str:
         return ""
 
-    def _lock_keys(self, keys: Collection[str]) -> None:
+    def _lock_keys(self, lock_ids: Sequence[int]) -> Collection[int]:
         self._write_first()
+        return lock_ids
 
     def _write_first(self) -> None:
         self._fetch(f"UPDATE {self.job} SET id = id WHERE false", [])

@@ -24,9 +24,6 @@ class Tail(NamedTuple):
 
 
 class Tails(Dialect):
-    #: The isolation level as it was last seen.
-    _level = ""
-
     def lock_tails(self, chain_ids: Collection[UUID], *, shared: bool = False) -> dict[UUID, Tail]:
         """Locks the last job of each chain, in the order of their ids; chains that do not exist are missing.
 
@@ -36,10 +33,9 @@ class Tails(Dialect):
         self._write_first()
         parameters = [ids_json(chain_ids)]
         last = self._any(f"SELECT {self._last_of('d.job_id')} FROM {self._rows('job_id uuid')}")
-        lock = self._shared("job") if shared else self._held("job")
         locked: set[UUID] = set()
         while True:
-            locked |= self._lock_rows("status", last, parameters, lock).keys()
+            locked |= self._lock_rows("status", last, parameters, shared=shared).keys()
             tails = self.tails(chain_ids)
             if all(tail.job_id in locked for tail in tails.values()):
                 return tails
@@ -55,7 +51,7 @@ class Tails(Dialect):
     def _lock_jobs(self, job_ids: Collection[UUID]) -> dict[UUID, str]:
         """Locks jobs in the order of their ids; their statuses."""
         self._write_first()
-        return self._lock_rows("status", self._any(self._ids_sql), [ids_json(job_ids)], self._held("job"))
+        return self._lock_rows("status", self._any(self._ids_sql), [ids_json(job_ids)])
 
     def _lock_running(self, job_ids: Iterable[UUID]) -> set[UUID]:
         """Locks those of these jobs that run and that no one else has locked."""
@@ -66,22 +62,32 @@ class Tails(Dialect):
         )
         return {self._id(id_) for (id_,) in rows}
 
-    def _lock_rows(self, column: str, condition: str, parameters: Sequence[Any], lock: str) -> dict[UUID, Any]:
+    def _lock_rows(
+        self, column: str, condition: str, parameters: Sequence[Any], *, shared: bool = False
+    ) -> dict[UUID, Any]:
         """Locks the jobs whose id meets the condition, in the order of their ids; a column of each.
 
         At REPEATABLE READ whoever waited for a lock goes on as if nothing had happened, unless the row was written. So
-        it is written there; and a lock that is shared first would make two of them wait for each other.
+        it is written there, and not locked shared first, which would make two transactions wait for each other.
         """
-        if self._level == "repeatable read":
-            lock = self._held("job")
-        rows = self._fetch(
+        rows = []
+        if shared:  # selects no rows at REPEATABLE READ
+            condition_below = f"{condition} AND {self._isolation} <> 'repeatable read'"
+            rows = self._select_locked(column, condition_below, parameters, self._shared("job"))
+        if not rows:
+            rows = self._select_locked(column, condition, parameters, self._held("job"))
+        ids = [self._id(id_) for id_, _, _ in rows]
+        if rows and rows[0][2] == "repeatable read":
+            touch = f"UPDATE {self.job} SET crashes = crashes WHERE id {self._any(self._ids_sql)} RETURNING id"
+            self._fetch(touch, [ids_json(ids)])
+        return {id_: value for id_, (_, value, _) in zip(ids, rows, strict=True)}
+
+    def _select_locked(
+        self, column: str, condition: str, parameters: Sequence[Any], lock: str
+    ) -> list[tuple[Any, ...]]:
+        """Rows of the id, a column, and the isolation level of the transaction."""
+        return self._fetch(
             f"SELECT job.id, job.{column}, {self._isolation} FROM {self.job} AS job WHERE job.id {condition} "
             f"ORDER BY job.id {lock}",
             parameters,
         )
-        ids = [self._id(id_) for id_, _, _ in rows]
-        self._level = rows[0][2] if rows else self._level
-        if rows and self._level == "repeatable read":
-            touch = f"UPDATE {self.job} SET crashes = crashes WHERE id {self._any(self._ids_sql)} RETURNING id"
-            self._fetch(touch, [ids_json(ids)])
-        return {id_: value for id_, (_, value, _) in zip(ids, rows, strict=True)}

@@ -22,6 +22,8 @@ from django_jobchains.worker.threads import LOCK_SECONDS, waiting
 REAP_LIMIT = 100
 #: and blocked jobs looked at in one.
 SWEEP_LIMIT = 1_000
+#: Rows of unused deduplication keys that are deleted in one statement.
+FORGET_LIMIT = 10_000
 #: Between two looks at the leases that hints ask for.
 CHECK_AGAIN_SECONDS = 0.1
 
@@ -67,7 +69,10 @@ class Reaper:
 
 
 class Sweeper:
-    """Looks for blocked jobs that wait for nothing, a part of them at a time. There must not be any: it says so."""
+    """Looks for blocked jobs that wait for nothing, a part of them at a time. There must not be any: it says so.
+
+    It also deletes what the store keeps about deduplication keys that are no longer in use.
+    """
 
     def __init__(self, store: Store, *, worker: str, seconds: float) -> None:
         self._store = store
@@ -82,7 +87,8 @@ class Sweeper:
             freed, self._after = self._store.sweep(SWEEP_LIMIT, self._after, effects)
         announce(self._store.using, effects)
         report(BlockedJobsSwept(self._worker, len(freed), tuple(freed)))
-        return self._after is not None
+        forgotten = self._store.forget_keys(FORGET_LIMIT)
+        return self._after is not None or forgotten == FORGET_LIMIT
 
 
 Part = Heartbeat | AttemptTally | Reaper | Sweeper | Pruner

@@ -1,6 +1,8 @@
 """prepare() and complete() at most once and in this order, one continuation, and it is returned."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, RunningJob
 from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
+from tests.worker.waiting import until
 
 pytestmark = committed
 
@@ -71,6 +74,35 @@ def prepare_in_a_transaction_of_its_own(job: RunningJob[Any]) -> None:
             Effect.objects.create(job_id=job.id, label="prepared")
 
 
+def on_another_thread(function: Callable[[], None]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result()
+
+
+def complete_on_another_thread(job: RunningJob[Any]) -> None:
+    def complete() -> None:
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label="completed")
+
+    on_another_thread(complete)
+
+
+def complete_on_another_thread_than_prepare(job: RunningJob[Any]) -> None:
+    with job.prepare(mode="atomic"):
+        Effect.objects.create(job_id=job.id, label="prepared")
+    with suppress(PhaseError):
+        complete_on_another_thread(job)
+
+
+def prepare_on_another_thread(job: RunningJob[Any]) -> None:
+    def prepare() -> None:
+        with job.prepare():
+            Effect.objects.create(job_id=job.id, label="prepared")
+
+    with suppress(PhaseError):
+        on_another_thread(prepare)
+
+
 def continue_twice(job: RunningJob[Any]) -> Any:
     job.continue_with(after, 1)
     return job.continue_with(after, 2)
@@ -97,6 +129,9 @@ def continue_in_complete_without_returning_it(job: RunningJob[Any]) -> None:
         (prepare_in_another_mode, "'staged' or 'atomic'"),
         (complete_in_a_transaction_of_its_own, "Close your own transaction"),
         (prepare_in_a_transaction_of_its_own, "Close your own transaction"),
+        (complete_on_another_thread, "another thread than the handler's"),
+        (complete_on_another_thread_than_prepare, "another thread than the handler's"),
+        (prepare_on_another_thread, "another thread than the handler's"),
         (continue_twice, "continue_with() can be used once"),
         (continue_without_returning_it, "must be returned"),
         (continue_in_complete_without_returning_it, "must be returned"),
@@ -150,12 +185,18 @@ def test_a_job_that_outlives_its_handler_cannot_complete_again(processors: Proce
 
     @processors.register("kept")
     def keep(job: RunningJob[Any]) -> None:
+        if kept:
+            until(lambda: Job.objects.get(pk=kept[0].id).status == "completed")
+            with pytest.raises(LeaseLost), kept[0].complete():
+                Effect.objects.create(job_id=kept[0].id, label="too late")
         kept.append(job)
 
     keep.enqueue()
-    work()
-    with pytest.raises(LeaseLost), kept[0].complete():
+    keep.enqueue()
+    work(slots=1)
+    with pytest.raises(PhaseError), kept[0].complete():
         Effect.objects.create(job_id=kept[0].id, label="too late")
+    assert len(kept) == 2
     assert not Effect.objects.exists()
 
 

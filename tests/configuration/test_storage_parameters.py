@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db import connection, models
 from django.db.migrations.state import ModelState, ProjectState
 
-from django_jobchains.models import FailedAttempt, Job, JobBlocker, JobProgress, LogLine
+from django_jobchains.models import FailedAttempt, Job, JobBlocker, JobProgress, KeyLock, LogLine
 from django_jobchains.storage_parameters import SetStorageParameters
 
 pytestmark = pytest.mark.django_db
@@ -53,6 +53,11 @@ class TestOnPostgreSQL:
             assert parameters(model._meta.db_table) == OF_HISTORY
         assert parameters(LogLine._meta.db_table) == OF_HISTORY
         assert parameters(JobProgress._meta.db_table) == OF_HISTORY | {"fillfactor=70"}
+
+    def test_the_table_of_keys_is_not_in_the_write_ahead_log(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT relpersistence FROM pg_class WHERE oid = %s::regclass", [KeyLock._meta.db_table])
+            assert cursor.fetchone() == ("u",)
 
     @pytest.mark.usefixtures("_forwards_again")
     @pytest.mark.django_db(transaction=True)

@@ -1,67 +1,121 @@
-"""One key, one chain, also for projects that run PostgreSQL above READ COMMITTED, where a snapshot may be old.
+"""One key, one chain, whatever the isolation levels of those who name it at the same time.
 
-The caller's transaction may fail with a conflict; then it has changed nothing.
+A call outside a transaction gets the chain. A transaction of the caller's gets it too, or fails with a conflict, has
+changed nothing then and can be repeated.
 """
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
-from django.db import NotSupportedError, OperationalError, connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from django_jobchains.chains import Chain
 from django_jobchains.models import Job
 from django_jobchains.store import Store
 from tests.attempts.work import elsewhere
-from tests.deduplication.chains_at import start
-from tests.store.connections import committing, holding, waiting
+from tests.blockers.actors import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE, StepActor, waiting
+from tests.deduplication.chains_at import ENDED, KEY, bring, start
+from tests.store.connections import committing, is_conflict
 
 pytestmark = [committing, pytest.mark.postgresql, pytest.mark.slow]
 
+LEVELS = [READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE]
+own_level = pytest.mark.parametrize("level", LEVELS)
+other_level = pytest.mark.parametrize("other", LEVELS)
 scopes = pytest.mark.parametrize("scope", ["incomplete", "any"])
+#: A key that has had a chain before has a row already, which is locked and marked in place of an insert.
+before = pytest.mark.parametrize("was_used", [False, True], ids=["a new key", "a key that was used"])
+
+
+@pytest.fixture(autouse=True)
+def _connection_ends() -> object:
+    yield
+    connection.close()
 
 
 def use(level: str) -> None:
-    """For this connection."""
+    """For the transactions of this connection."""
     with connection.cursor() as cursor:
         cursor.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
 
 
-def start_at(level: str, input: str, scope: str) -> Chain:
+def start_at(level: str, input: str) -> Chain:
     use(level)
-    return start(input, scope=scope)
+    return start(input)
 
 
-@scopes
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-def test_an_enqueue_that_waited_for_the_key_gets_the_chain(level: str, scope: str) -> None:
-    def first_call(store: Store) -> Chain:
-        if level == "SERIALIZABLE":  # conflicts are seen between transactions that are all so
-            with connection.cursor() as cursor:
-                cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
-        return start("first", scope=scope)
+def end_one(store: Store) -> None:
+    bring(store, start("ended"), ENDED["completed"])
 
-    first = holding(first_call)
-    second = waiting(lambda store: start_at(level, "second", scope))
+
+def open_inputs() -> list[object]:
+    return list(Job.objects.incomplete().filter(deduplication_key=KEY).values_list("input", flat=True))
+
+
+@own_level
+@other_level
+@before
+@pytest.mark.parametrize("is_own", [True, False], ids=["on its own", "in the caller's transaction"])
+def test_who_waited_for_the_key_gets_the_chain_or_a_conflict(
+    store: Store, level: str, other: str, was_used: bool, is_own: bool
+) -> None:
+    if was_used:
+        end_one(store)
+
+    def call(store: Store) -> Chain:
+        if is_own:
+            return start("second")
+        with transaction.atomic():
+            return start("second")
+
+    first = StepActor(lambda store: start("first"), level=other, holds=True)
+    first.start().until_stopped()
+    second = waiting(call, level)
     first.go_on()
-    assert second.result().id == first.result().id
-    assert Job.objects.get().input == "first"
+    chain = first.result()
+    if is_own or level == READ_COMMITTED:
+        assert second.result().id == chain.id
+    else:
+        with pytest.raises(OperationalError) as raised:
+            second.result()
+        assert is_conflict(raised.value)
+    assert open_inputs() == ["first"]
+    assert start("again").id == chain.id
 
 
-@scopes
-@pytest.mark.parametrize("level", ["READ COMMITTED", "SERIALIZABLE"])
-def test_a_transaction_that_began_before_the_chain_gets_it_or_fails(level: str, scope: str) -> None:
+@own_level
+@other_level
+@before
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_transaction_that_began_before_the_chain_gets_it_or_fails(
+    store: Store, level: str, other: str, was_used: bool, in_transaction: bool
+) -> None:
+    """Its snapshot has no such chain, and so it could create another."""
+    if was_used:
+        end_one(store)
+
+    def start_other() -> None:
+        use(other)
+        with transaction.atomic() if in_transaction else nullcontext():
+            start("first")
+
     use(level)
     with suppress(OperationalError), transaction.atomic():
-        assert not Job.objects.exists()  # takes the snapshot
-        elsewhere(start_at, level, "first", scope)
-        start("second", scope=scope)
-    connection.close()
-    assert Job.objects.get().input == "first"
+        assert Job.objects.count() == was_used  # takes the snapshot
+        elsewhere(start_other)
+        assert start("second").deduplicated
+        assert level == READ_COMMITTED
+    assert open_inputs() == ["first"]
+    assert start("again").deduplicated
 
 
-def test_at_repeatable_read_a_key_is_refused_in_the_callers_transaction() -> None:
-    use("REPEATABLE READ")
-    with pytest.raises(NotSupportedError, match="REPEATABLE READ"), transaction.atomic():
-        start()
-    connection.close()
-    assert not Job.objects.exists()
+@own_level
+@scopes
+def test_a_transaction_that_began_before_somebody_only_found_the_chain_goes_on(level: str, scope: str) -> None:
+    """Nothing was created since, so there is no conflict."""
+    first = start("first")
+    use(level)
+    with transaction.atomic():
+        assert Job.objects.count() == 1  # takes the snapshot
+        elsewhere(start, "second")
+        assert start("third", scope=scope).id == first.id

@@ -117,7 +117,7 @@ def until_waiting(thread: threading.Thread) -> None:
 
 def waits_for_a_key() -> bool:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype IN ('transactionid', 'tuple') AND NOT granted")
         return bool(cursor.fetchone()[0])
 
 

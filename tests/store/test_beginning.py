@@ -42,6 +42,19 @@ def test_what_is_rolled_back_was_begun(store: Store) -> None:
     assert stored(job).status == "running"
 
 
+def test_an_atomic_object_that_is_used_twice_opens_two_transactions(store: Store) -> None:
+    """As a decorator is: the transaction of its first use is over in the second."""
+    job = running_job(store)
+    connection.close()
+    atomic = transaction.atomic()
+    with atomic:
+        store.lock(job.id)
+    with pytest.raises(ZeroDivisionError), atomic:
+        assert store.finish([finished(job)]) == {job.key}
+        raise ZeroDivisionError
+    assert stored(job).status == "running"
+
+
 def test_savepoints_and_hooks_are_djangos(store: Store) -> None:
     job, other = running(store, 2)
     heard: list[str] = []

@@ -29,7 +29,7 @@ KEY = Deduplicate("order-1")
 
 
 def keyed(deduplicate: Deduplicate = KEY, type_name: str = SHIP, **changes: Any) -> NewJob:
-    return new_job(type_name, deduplicate=deduplicate, deduplication_key=deduplicate.key, **changes)
+    return new_job(type_name, deduplicate=deduplicate, deduplication_key=deduplicate.stored_key, **changes)
 
 
 def create_one(store: Store, job: NewJob) -> CreatedJob:

@@ -79,6 +79,23 @@ def test_a_key_finds_its_chains_whole(staff: Staff, name: str) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("term", ["acme␟order-7", "acme/order-7"])
+def test_a_key_of_a_tenant_is_found_as_it_is_shown_and_as_it_can_be_typed(staff: Staff, name: str, term: str) -> None:
+    rows(1, deduplication_key="order-7"), rows(1, deduplication_key="globex␟order-7")
+    [wanted] = rows(1, deduplication_key="acme␟order-7")
+    page = look(staff(), name, {"q": term})
+    assert page.ids == [str(wanted)]
+    assert "acme␟order-7" in page.text or name == JOBS
+
+
+@BOTH
+def test_a_key_with_a_slash_is_taken_as_it_is_first(staff: Staff, name: str) -> None:
+    rows(1, deduplication_key="acme␟order-7")
+    [wanted] = rows(1, deduplication_key="acme/order-7")
+    assert look(staff(), name, {"q": "acme/order-7"}).ids == [str(wanted)]
+
+
+@BOTH
 def test_the_beginning_of_a_type_finds_all_that_begin_so(staff: Staff, name: str) -> None:
     wanted = [
         rows(1, type_name=each, chain_type_name=each)[0] for each in ("mail.send", "mail.sort", "mail.sort", "mailer")
