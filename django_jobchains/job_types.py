@@ -28,7 +28,7 @@ from django_jobchains.exceptions import (
     ProcessorNotFound,
     RegistryError,
 )
-from django_jobchains.ids import new_id
+from django_jobchains.ids import chain_ids_of, new_id
 from django_jobchains.models import QUEUE_LENGTH, TYPE_NAME_LENGTH, Chain
 from django_jobchains.payloads import Codec
 from django_jobchains.running import Continuation, ContinuationOptions, RunningJob
@@ -188,7 +188,7 @@ class JobType(Generic[InputT, OutputT]):
             priority=checked_priority(self._priority() if priority is None else priority),
             run_at=run_at,
             delay_seconds=delay_seconds,
-            blockers=_chain_ids(blockers) if blockers else (),
+            blockers=chain_ids_of(blockers, "blockers") if blockers else (),
             accepted_blockers=self.blockers,
             on_blocker_failure=self.on_blocker_failure,
             context=captured(),
@@ -287,16 +287,12 @@ def _names(types: "Iterable[str | JobType[Any, Any]] | None") -> frozenset[str] 
     return None if types is None else frozenset(map(name_of, types))
 
 
-def _chain_ids(blockers: Sequence[Chain | UUID]) -> tuple[UUID, ...]:
-    ids = tuple(blocker.id if isinstance(blocker, Chain) else blocker for blocker in blockers)
-    for id_ in ids:
-        if not isinstance(id_, UUID):
-            raise TypeError(f"blockers holds chains or their ids, not {type(id_).__name__}.")
-    return ids
-
-
 def name_of(job_type: "str | JobType[Any, Any]") -> str:
-    return job_type if isinstance(job_type, str) else job_type.name
+    """Return the name of a job type, or the name itself. Raises ``TypeError`` for anything else."""
+    given: object = job_type.name if isinstance(job_type, JobType) else job_type
+    if isinstance(given, str):
+        return given
+    raise TypeError(f"A job type is given as a JobType or by its name, not as {type(given).__name__}: {given!r:.100}.")
 
 
 def checked_queue(name: object) -> str:

@@ -12,7 +12,8 @@ from django.utils.translation import gettext_lazy as _
 from django_jobchains.chain_view import NAME
 from django_jobchains.deduplication import KEY_LENGTH
 from django_jobchains.exceptions import ChainNotFound
-from django_jobchains.models.jobs import TYPE_NAME_LENGTH, Among, Job, JobBlocker, JobQuerySet, id_of, known
+from django_jobchains.ids import ChainPart, ChainRef, chain_id_of
+from django_jobchains.models.jobs import TYPE_NAME_LENGTH, Among, Job, JobBlocker, JobQuerySet, known
 from django_jobchains.pages import Orders, PagedQuerySet
 from django_jobchains.statuses import OPEN, Status
 
@@ -30,9 +31,9 @@ class ChainQuerySet(PagedQuerySet["Chain"]):
         """Chains that may still run: their last job is blocked, pending or running."""
         return self._any_of("status", OPEN)
 
-    def blocked_by(self, chain: "Chain | UUID") -> "ChainQuerySet":
+    def blocked_by(self, chain: ChainRef) -> "ChainQuerySet":
         """Chains with a job that has this chain as a blocker, also when it no longer waits for it."""
-        links = JobBlocker.objects.filter(blocker=id_of(chain))
+        links = JobBlocker.objects.filter(blocker=chain_id_of(chain))
         return self.filter(Among(F("id"), models.Subquery(links.values("job__chain_id"))))
 
     def update(self, **values: Any) -> NoReturn:
@@ -44,7 +45,7 @@ class ChainQuerySet(PagedQuerySet["Chain"]):
     update.alters_data = delete.alters_data = True  # type: ignore[attr-defined]
 
 
-class Chain(models.Model):
+class Chain(ChainPart, models.Model):
     """A job and its continuations, seen as one: the input of its first job, the status and output of its last.
 
     A snapshot: what enqueueing does not know is read when it is first asked for, and ``refresh()`` reads it again.
@@ -107,6 +108,11 @@ class Chain(models.Model):
         """Found by its last job, and so as fast however many there are; and with it, as it is at the same moment."""
         last = Job.objects.filter(chain_id=chain_id).order_by("-chain_index").values("id")[:1]
         return chains.filter(current_job__in=last).select_related("current_job")
+
+    @property
+    def chain_id(self) -> UUID:  # type: ignore[override]
+        """The same as ``id``, so that chains and jobs can be given alike."""
+        return self.id
 
     @property
     def using(self) -> str:
