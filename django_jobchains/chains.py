@@ -19,6 +19,7 @@ from django_jobchains.deduplication import Deduplicate
 from django_jobchains.exceptions import (
     ChainCancelled,
     ChainFailed,
+    ChainNotCommitted,
     ChainNotFound,
     ChainReferenced,
     ChainTimeout,
@@ -46,6 +47,7 @@ __all__ = (
     "Chain",
     "ChainCancelled",
     "ChainFailed",
+    "ChainNotCommitted",
     "ChainNotFound",
     "ChainReferenced",
     "ChainTimeout",

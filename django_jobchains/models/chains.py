@@ -1,6 +1,7 @@
 """Chains: a view of the jobs."""
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -129,13 +130,13 @@ class Chain(ChainPart, models.Model):
         self.refresh_from_db()
         return self
 
-    def result(self, timeout: float | None) -> Any:
+    def result(self, timeout: timedelta | float | None) -> Any:
         """Waits until it has ended, and returns its output; see ``chains.wait``."""
         from django_jobchains.waiting import wait
 
         return wait(self.id, timeout, using=self.using)
 
-    async def aresult(self, timeout: float | None) -> Any:  # noqa: ASYNC109
+    async def aresult(self, timeout: timedelta | float | None) -> Any:  # noqa: ASYNC109
         """``result`` for async code; see ``chains.await_chain``."""
         from django_jobchains.waiting import await_chain
 
