@@ -2,6 +2,7 @@
 
 JobchainsError
 ├── RegistryError                a job type or processor is declared wrongly
+│   ├── InvalidDeclaration       an argument of a job type or its processor is wrong
 │   ├── DuplicateJobType
 │   ├── JobTypeNotFound
 │   └── ProcessorNotFound
@@ -46,6 +47,14 @@ class JobchainsError(Exception):
 
 class RegistryError(JobchainsError):
     """A job type or a processor is declared wrongly."""
+
+
+class InvalidDeclaration(RegistryError):
+    """An argument of ``JobType`` or ``register`` is wrong; ``type_name`` is the name of the type."""
+
+    def __init__(self, type_name: str, problem: object) -> None:
+        self.type_name = type_name
+        super().__init__(f"Job type {type_name!r}: {problem}")
 
 
 class DuplicateJobType(RegistryError):

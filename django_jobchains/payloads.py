@@ -153,6 +153,8 @@ class Codec:
     """
 
     def __init__(self, annotation: Any = Any) -> None:
+        if isinstance(annotation, str):
+            raise RegistryError(f"{annotation!r:.50} as input or output is a string: pass the type itself.")
         self.annotation = annotation
         self._adapter: Any = None if annotation in (Any, object) else _type_adapter(annotation)
 

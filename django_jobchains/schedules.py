@@ -16,7 +16,7 @@ def seconds_of(duration: timedelta | float, argument: str) -> float:
         return given.total_seconds()
     if not isinstance(given, str | bytes | bool):  # which float() would take
         with suppress(TypeError, ValueError):
-            return float(given)
+            return given if isinstance(given, int | float) else float(given)
     raise TypeError(
         f"{argument}={given!r:.50} is not a length of time: pass seconds, or a timedelta, as in timedelta(minutes=5)."
     )

@@ -18,7 +18,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.ids import new_id
 from django_jobchains.middleware import Middleware
 from django_jobchains.middleware.required import required_kinds
-from django_jobchains.policies import AttemptPolicy, Backoff, Lease, Policy, resolve
+from django_jobchains.policies import AttemptPolicy, Backoff, Lease, Policy, lease_of, resolve
 from django_jobchains.processors import Registry, get_registry
 from django_jobchains.store import get_store
 from django_jobchains.telemetry import report
@@ -54,7 +54,7 @@ class Worker:
         name: str | None = None,
         registry: Registry | None = None,
         backoff: Backoff | None = None,
-        lease: Lease | None = None,
+        lease: Lease | timedelta | float | None = None,
         max_attempts: int | None = None,
         timeout: timedelta | float | None = None,
         poll_seconds: float | None = None,
@@ -83,7 +83,7 @@ class Worker:
         self._retires = False
         self.failed = False
         registry = registry or get_registry()
-        self.policies = _policies(registry, types, Policy(backoff, lease, max_attempts, timeout))
+        self.policies = _policies(registry, types, _own_policy(backoff, lease, max_attempts, timeout))
         _check_middleware(registry, self.policies, required_middleware)
         self.store = get_store(_known_alias(using or settings.DATABASE))
         self._signals = 0
@@ -217,6 +217,18 @@ class Worker:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1  # nothing else: a handler may run in the middle of anything
+
+
+def _own_policy(
+    backoff: Backoff | None,
+    lease: Lease | timedelta | float | None,
+    max_attempts: int | None,
+    timeout: timedelta | float | None,
+) -> Policy:
+    try:
+        return Policy(backoff, lease_of(lease), max_attempts, timeout)
+    except (TypeError, ValueError) as error:
+        raise ImproperlyConfigured(f"Worker(): {error}") from error
 
 
 def _policies(registry: Registry, types: Collection[str] | None, own: Policy) -> dict[str, AttemptPolicy]:
