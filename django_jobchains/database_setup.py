@@ -4,13 +4,8 @@ import sqlite3
 from collections.abc import Iterator
 
 from django.apps import apps
-from django.db import DatabaseError, OperationalError, connections
+from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-
-#: PostgreSQL's SQLSTATEs for a missing table and a missing column.
-_UNDEFINED = ("42P01", "42703")
-#: SQLite has one code for them and for every other error in a statement.
-_SQLITE_MESSAGES = ("no such table", "no such column", "has no column named")
 
 
 def is_in_memory(using: str) -> bool:
@@ -40,29 +35,36 @@ def setup_problem(using: str) -> str:
     if problem := thread_problem(using):
         return problem
     missing = sorted(set(_tables()) - _existing(connections[using]))
-    return f"{_problem(using)} Missing: {', '.join(missing)}." if missing else ""
+    return f"Tables are missing: {', '.join(missing)}. {_remedy(using)}" if missing else ""
 
 
-def problem_of(error: BaseException, using: str) -> str:
-    """What is wrong with the database, and what to do about it, when an error is about its tables; "" otherwise."""
-    return _problem(using) if is_about_tables(error) else ""
+def remedy_for(error: BaseException, using: str) -> str:
+    """What to do about an error of a statement on tables that do not fit; "" for any other error."""
+    return _remedy(using) if is_table_missing(error) or is_column_missing(error) else ""
 
 
-def is_about_tables(error: BaseException) -> bool:
-    """Whether a statement failed because a table or a column does not exist: trying it again is pointless."""
+def is_table_missing(error: BaseException) -> bool:
+    return _is_undefined(error, "42P01", "no such table")
+
+
+def is_column_missing(error: BaseException) -> bool:
+    return _is_undefined(error, "42703", "no such column") or _is_undefined(error, "", "has no column named")
+
+
+def _is_undefined(error: BaseException, sqlstate: str, words: str) -> bool:
+    """PostgreSQL has a SQLSTATE for it. SQLite has one code for all errors in a statement, and a message."""
     cause = error.__cause__
-    if getattr(cause, "sqlstate", None) in _UNDEFINED:
-        return isinstance(error, DatabaseError)
-    is_sqlite = isinstance(error, OperationalError) and isinstance(cause, sqlite3.Error)
-    return is_sqlite and any(words in str(cause) for words in _SQLITE_MESSAGES)
+    if isinstance(cause, sqlite3.Error):
+        return words in str(cause)
+    return isinstance(error, DatabaseError) and getattr(cause, "sqlstate", None) == sqlstate
 
 
-def _problem(using: str) -> str:
+def _remedy(using: str) -> str:
     if is_in_memory(using):
-        return f"The SQLite database {using!r} is in memory, and its tables are not there. Use a file."
+        return f"The SQLite database {using!r} is in memory, where other processes do not see it. Use a file."
     return (
-        f"The database {using!r} has not the tables of this version of django_jobchains: run "
-        f"'manage.py migrate --database {using}'."
+        f"The database {using!r} does not have the tables of this version of django_jobchains. Run 'manage.py migrate "
+        f"--database {using}'."
     )
 
 

@@ -12,9 +12,11 @@ from fnmatch import fnmatchcase
 from types import FrameType
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from django.db import Error, connections
 
 from django_jobchains.conf import get_settings
+from django_jobchains.database_setup import setup_problem, thread_problem
+from django_jobchains.hygiene import tidy
 from django_jobchains.ids import new_id
 from django_jobchains.middleware import Middleware
 from django_jobchains.middleware.required import required_kinds
@@ -85,7 +87,7 @@ class Worker:
         registry = registry or get_registry()
         self.policies = _policies(registry, types, _own_policy(backoff, lease, max_attempts, timeout))
         _check_middleware(registry, self.policies, required_middleware)
-        self.store = get_store(_known_alias(using or settings.DATABASE))
+        self.store = get_store(_usable_alias(using or settings.DATABASE))
         self._signals = 0
         self._stopped = threading.Event()
         self.parts = Parts(
@@ -120,7 +122,11 @@ class Worker:
         return int(self.failed)
 
     def run_until_idle(self, timeout: float = 60) -> None:
-        """Runs what is due, and what becomes due at once by it; raises ``TimeoutError``."""
+        """Runs what is due, and what becomes due at once by it.
+
+        Raises ``TimeoutError``, ``ImproperlyConfigured`` when tables are missing, and ``RuntimeError`` when a part of
+        the worker failed too often.
+        """
         self.burst = True
         self.start()
         deadline = time.monotonic() + timeout
@@ -128,8 +134,22 @@ class Worker:
             self.parts.loop.idle.wait(0.01)
         is_over = self._is_over()
         self.stop()
+        if self.failed:
+            self.check_database()
+            raise RuntimeError("The worker gave up. The log of 'django_jobchains' has the error.")
         if not is_over:
             raise TimeoutError(f"There was still work after {timeout} seconds.")
+
+    def check_database(self) -> None:
+        """Raises ``ImproperlyConfigured`` when tables are missing. A database that is away is no error: it is waited
+        for, and its tables are missed by the first statement."""
+        try:
+            problem = setup_problem(self.store.using)
+        except Error:
+            tidy()
+            return
+        if problem:
+            raise ImproperlyConfigured(problem)
 
     def start(self) -> None:
         """Starts the threads and returns."""
@@ -250,10 +270,12 @@ def _check_middleware(registry: Registry, types: Container[str], required: Colle
         raise ImproperlyConfigured(f"Required middleware is missing: {lacks}. Add it: Processors(middleware=[…]).")
 
 
-def _known_alias(alias: str) -> str:
+def _usable_alias(alias: str) -> str:
     if alias not in connections.settings:
         known = ", ".join(connections.settings)
         raise ImproperlyConfigured(f"There is no database {alias!r} in DATABASES. Known: {known}.")
+    if problem := thread_problem(alias):
+        raise ImproperlyConfigured(f"A worker cannot use this database. {problem}")
     return alias
 
 
