@@ -46,7 +46,7 @@ def test_waiting_for_a_chain_that_nobody_else_sees_ends_at_once_and_says_what_to
         ask(chain.id, timeout)
     assert isinstance(caught.value, ChainTimeout), "code that heeds the timeout must go on doing so"
     assert caught.value.chain_id == chain.id
-    assert looks.ids == [[chain.id], [chain.id]]
+    assert looks.ids[:2] == [[chain.id], [chain.id]], "it did not ask on another connection"
 
 
 @each_function
