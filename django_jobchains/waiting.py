@@ -61,8 +61,8 @@ def wait(chain_id: UUID | Chain | Job, timeout: timedelta | float | None, *, usi
     """Waits until a chain has ended and returns its output, as the JSON value that is stored.
 
     ``timeout``: a timedelta or seconds; None waits for ever. Raises ``ChainTimeout`` (the chain goes on),
-    ``ChainFailed``, ``ChainCancelled`` and ``ChainNotFound``; at once ``ChainNotCommitted`` inside the transaction that
-    enqueued it, where no worker sees it yet.
+    ``ChainFailed``, ``ChainCancelled``, ``ChainNotFound``, and ``InvalidOutput`` when the stored output cannot be read.
+    Inside the transaction that enqueued the chain it raises ``ChainNotCommitted`` at once: no worker sees it yet.
     """
     chain_id, seconds = chain_id_of(chain_id), _timeout_seconds(timeout)
     using = using or get_settings().DATABASE

@@ -60,6 +60,12 @@ def test_many_are_enqueued_from_a_generator(in_transaction: bool) -> None:
     assert [job.input for job in Job.objects.order_by("created_at", "id")] == [0, 1, 2]
 
 
+@committed
+def test_the_async_twin_takes_a_generator_too() -> None:
+    created = async_to_sync(chains.aenqueue_many)(anything.item(number) for number in range(3))
+    assert [chain.input for chain in created] == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     "items",
     [
