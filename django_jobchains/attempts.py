@@ -6,11 +6,14 @@ whoever ran it: a completed job in a batch with others, a failed one in a transa
 
 import math
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from logging import getLogger
-from typing import Any
+from typing import Any, TypeVar
 
 from django_jobchains.context import unbind
 from django_jobchains.exceptions import (
@@ -24,14 +27,16 @@ from django_jobchains.exceptions import (
 from django_jobchains.middleware.hooks import around
 from django_jobchains.notes import Notebook
 from django_jobchains.phases import AttemptPhases
-from django_jobchains.policies import AttemptPolicy
+from django_jobchains.policies import AttemptPolicy, Backoff, is_number
 from django_jobchains.processors import Processor, Registry
 from django_jobchains.running import AbortSignal, Continuation, RunningJob
-from django_jobchains.schedules import when
+from django_jobchains.schedules import MOST_SECONDS, when
 from django_jobchains.store import ClaimedJob, Effects, FailedTry, FinishedJob, Store
 from django_jobchains.texts import describe, traceback_of
 
 logger = getLogger("django_jobchains")
+
+T = TypeVar("T")
 
 
 class Ending(StrEnum):
@@ -68,9 +73,40 @@ class Outcome:
 def not_started(job: ClaimedJob, policy: AttemptPolicy, error: BaseException) -> Outcome:
     """The outcome of a claimed job for which no attempt could be made."""
     text = describe(error)
-    failed = FailedTry(job.id, job.lease_number, text, traceback_of(error))
-    failed.delay_seconds = policy.backoff.seconds(job.attempt)
+    delay_seconds = backoff_seconds(policy, job.attempt, error)
+    failed = FailedTry(job.id, job.lease_number, text, traceback_of(error), None, delay_seconds)
     return Outcome(job, Ending.RESCHEDULED, failed=failed, error=text)
+
+
+def backoff_seconds(policy: AttemptPolicy, attempt: int, error: BaseException) -> float:
+    """The wait after a failed attempt. Whatever is wrong with the backoff, the error that ended the attempt is kept."""
+    return _by_policy("backoff", partial(_checked_backoff, policy, attempt), partial(Backoff().seconds, attempt), error)
+
+
+def _checked_backoff(policy: AttemptPolicy, attempt: int) -> float:
+    seconds: object = policy.backoff.seconds(attempt)
+    if not (is_number(seconds) and 0 <= seconds <= MOST_SECONDS):
+        raise ValueError(f"{seconds!r:.50} is not a number of seconds")
+    return seconds
+
+
+def _by_policy(name: str, ask: Callable[[], T], default: Callable[[], T], error: BaseException) -> T:
+    """What a policy says about an attempt that ended by this error; the default when the policy itself fails.
+
+    Nothing is raised here: the original error would be lost, and the job would wait for the end of its lease.
+    """
+    try:
+        return ask()
+    except BaseException as problem:
+        reason = f"The type's {name} failed, and the default was used instead: {describe(problem)}"
+        _note(error, reason)
+        logger.warning("After a failed attempt: %s", reason)
+        return default()
+
+
+def _note(error: BaseException, text: str) -> None:
+    with suppress(BaseException):  # an error may refuse notes
+        error.add_note(text)
 
 
 class Attempt:
@@ -206,7 +242,7 @@ class Attempt:
         return self.signal.is_disowned
 
     def _failed_try(self, error: BaseException) -> Outcome:
-        is_last = self._is_last(error)
+        is_last = _by_policy("max_attempts", partial(self._is_last, error), lambda: False, error)
         run_at, delay_seconds = (None, None) if is_last else self._next_try(error)
         text = describe(error)
         failed = FailedTry(self.job.id, self.job.lease_number, text, traceback_of(error), run_at, delay_seconds)
@@ -221,16 +257,12 @@ class Attempt:
         return not isinstance(error, RescheduleJob) and not self._is_retried(error)
 
     def _is_retried(self, error: BaseException) -> bool:
-        try:
-            return self.processor.retry.allows(error)
-        except BaseException as problem:
-            error.add_note(f"retry_if itself failed, so the job is tried again: {describe(problem)}")
-            return True
+        return _by_policy("retry_if", partial(self.processor.retry.allows, error), lambda: True, error)
 
     def _next_try(self, error: BaseException) -> tuple[Any, float | None]:
         if isinstance(error, RescheduleJob):
             try:
                 return when(error.run_at, error.delay)
-            except Exception as problem:
-                error.add_note(f"The backoff is used instead: {describe(problem)}")
-        return None, self.policy.backoff.seconds(self.job.attempt)
+            except BaseException as problem:
+                _note(error, f"The backoff is used instead: {describe(problem)}")
+        return None, backoff_seconds(self.policy, self.job.attempt, error)

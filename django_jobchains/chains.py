@@ -5,7 +5,7 @@ and has an ``a``-prefixed async twin. Ids may be given one or many: a ``UUID``, 
 job stands for its chain where chains are asked for, a chain for its current job where jobs are.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from django_jobchains.deduplication import Deduplicate
 from django_jobchains.exceptions import (
     ChainCancelled,
     ChainFailed,
+    ChainNotCommitted,
     ChainNotFound,
     ChainReferenced,
     ChainTimeout,
@@ -33,6 +34,7 @@ from django_jobchains.exceptions import (
     JobTypeNotFound,
     NotAnEntryType,
 )
+from django_jobchains.ids import as_list, chain_id_of, chain_ids_of, checked_id
 from django_jobchains.job_types import Item, JobType, create_chains
 from django_jobchains.models import Chain, Job
 from django_jobchains.processors import get_registry
@@ -45,6 +47,7 @@ __all__ = (
     "Chain",
     "ChainCancelled",
     "ChainFailed",
+    "ChainNotCommitted",
     "ChainNotFound",
     "ChainReferenced",
     "ChainTimeout",
@@ -94,14 +97,30 @@ def enqueue(job_type: str | JobType[Any, Any], input: Any = None, **options: Any
     return get_registry().job_type(job_type).enqueue(input, **options)
 
 
-def enqueue_many(items: Sequence[Item], *, using: str | None = None) -> list[Chain]:
-    """Starts the chains that ``job_type.item(…)`` describes, in order: all of them or, after an error, none."""
-    return create_chains(items, using)
+def enqueue_many(items: Iterable[Item], *, using: str | None = None) -> list[Chain]:
+    """Starts the chains that ``job_type.item(…)`` describes, in order: all of them or, after an error, none.
+
+    ``items`` may be any iterable, also a generator. Raises ``TypeError`` for anything that is not an ``Item``; then
+    nothing was created.
+    """
+    return create_chains(_checked_items(items), using)
 
 
-def get(chain_id: UUID, *, using: str | None = None) -> Chain:
+def _checked_items(given: Iterable[Item]) -> list[Item]:
+    """Reads all items before anything is written: a generator is used up by the first look at it, and may raise."""
+    remedy = "chains.enqueue_many() takes a list of items, as in [job_type.item(input) for input in inputs]"
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{remedy}, not {type(given).__name__}.")
+    items = list(given)
+    for number, item in enumerate(items):
+        if not isinstance(item, Item):
+            raise TypeError(f"{remedy}: number {number} of them is {type(item).__name__}. Nothing was created.")
+    return items
+
+
+def get(chain_id: UUID | Chain | Job, *, using: str | None = None) -> Chain:
     """Reads a chain; raises ``ChainNotFound``."""
-    return Chain.load(chain_id, using or get_settings().DATABASE)
+    return Chain.load(chain_id_of(chain_id), using or get_settings().DATABASE)
 
 
 def cancel(chain_ids: Ids, *, using: str | None = None) -> set[UUID]:
@@ -112,7 +131,7 @@ def cancel(chain_ids: Ids, *, using: str | None = None) -> set[UUID]:
     on. Chains that have ended are left as they are. Raises ``ChainNotFound``, and has cancelled none of them then.
     """
     store, effects = get_store(using), Effects()
-    cancelled = store.cancel(_chain_ids(chain_ids), effects)
+    cancelled = store.cancel(dict.fromkeys(chain_ids_of(chain_ids)), effects)
     announce(store.using, effects)
     return cancelled
 
@@ -124,7 +143,7 @@ def retry(job_ids: Ids, *, using: str | None = None) -> set[UUID]:
     ``JobNotFound``, and has moved none then.
     """
     store, effects = get_store(using), Effects()
-    retried = store.retry(_job_ids(job_ids, store), effects)
+    retried = store.retry(dict.fromkeys(_job_ids(job_ids, store)), effects)
     announce(store.using, effects)
     return retried
 
@@ -149,7 +168,7 @@ def reschedule(
 
 def _move(job_ids: Ids, run_at: datetime | None, using: str | None, delay_seconds: float | None = None) -> None:
     store, effects = get_store(using), Effects()
-    store.move(_job_ids(job_ids, store), run_at, delay_seconds or 0, effects)
+    store.move(dict.fromkeys(_job_ids(job_ids, store)), run_at, delay_seconds or 0, effects)
     announce(store.using, effects)
 
 
@@ -161,34 +180,21 @@ def delete(chain_ids: Ids, cascade: bool = False, *, using: str | None = None) -
     was deleted. The attempts of running jobs are told (``not_found``).
     """
     store, effects = get_store(using), Effects()
-    deleted = store.delete(_chain_ids(chain_ids), cascade=cascade, effects=effects)
+    deleted = store.delete(dict.fromkeys(chain_ids_of(chain_ids)), cascade=cascade, effects=effects)
     announce(store.using, effects)
     return deleted
 
 
-def _chain_ids(given: Ids) -> Collection[UUID]:
-    return dict.fromkeys(part.chain_id if isinstance(part, Job) else _id(part) for part in _parts(given))
-
-
-def _job_ids(given: Ids, store: Store) -> Collection[UUID]:
-    parts = _parts(given)
-    chain_ids = {part.id for part in parts if isinstance(part, Chain)}
+def _job_ids(given: Ids, store: Store) -> list[UUID]:
+    """The ids of jobs; a chain stands for its current job."""
+    parts = as_list(given)
+    ids = [checked_id(part.id if isinstance(part, Chain | Job) else part, "job_ids") for part in parts]
+    chain_ids = [part.id for part in parts if isinstance(part, Chain)]
     tails = store.tails(chain_ids) if chain_ids else {}
-    for part in parts:
-        if isinstance(part, Chain) and part.id not in tails:
-            raise ChainNotFound(part.id)
-    return dict.fromkeys(tails[part.id].job_id if isinstance(part, Chain) else _id(part) for part in parts)
-
-
-def _parts(given: Ids) -> list[UUID | Chain | Job]:
-    return list(given) if isinstance(given, Iterable) else [given]
-
-
-def _id(part: UUID | Chain | Job) -> UUID:
-    id_: object = part.id if isinstance(part, Chain | Job) else part
-    if not isinstance(id_, UUID):
-        raise TypeError(f"Ids are uuid.UUID values, chains or jobs, not {type(id_).__name__}.")
-    return id_
+    for chain_id in chain_ids:
+        if chain_id not in tails:
+            raise ChainNotFound(chain_id)
+    return [tails[part.id].job_id if isinstance(part, Chain) else id_ for part, id_ in zip(parts, ids, strict=True)]
 
 
 aenqueue = sync_to_async(enqueue)

@@ -10,8 +10,9 @@ from django.db import transaction
 
 from django_jobchains.announcing import announce
 from django_jobchains.exceptions import ChainNotFound, InvalidOutput, JobTypeMismatch, JobTypeNotFound
+from django_jobchains.ids import chain_id_of
 from django_jobchains.job_types import JobType, name_of, new_continuation
-from django_jobchains.models import Job
+from django_jobchains.models import Chain, Job
 from django_jobchains.payloads import encode
 from django_jobchains.processors import get_registry
 from django_jobchains.running import ContinuationOptions
@@ -22,7 +23,7 @@ ResultT = TypeVar("ResultT")
 
 @contextmanager
 def complete(
-    chain_id: UUID, job_type: str | JobType[Any, Any] | None = None, *, using: str | None = None
+    chain_id: UUID | Chain | Job, job_type: str | JobType[Any, Any] | None = None, *, using: str | None = None
 ) -> Iterator["CurrentJob"]:
     """Opens a transaction that locks the chain's current job; the block may complete it, and the jobs after it.
 
@@ -31,18 +32,19 @@ def complete(
     job is not of ``job_type``.
     """
     store, effects = get_store(using), Effects()
+    chain_id, expected = chain_id_of(chain_id), None if job_type is None else name_of(job_type)
     with transaction.atomic(using=store.using):
         tail = store.lock_tails([chain_id]).get(chain_id)
         if tail is None:
             raise ChainNotFound(chain_id)
-        if job_type is not None and tail.type_name != name_of(job_type):
-            raise JobTypeMismatch(tail.job_id, name_of(job_type), tail.type_name)
+        if expected is not None and tail.type_name != expected:
+            raise JobTypeMismatch(tail.job_id, expected, tail.type_name)
         yield CurrentJob(chain_id, store, effects)
         announce(store.using, effects)
 
 
 async def acomplete(
-    chain_id: UUID,
+    chain_id: UUID | Chain | Job,
     function: "Callable[[CurrentJob], ResultT]",
     job_type: str | JobType[Any, Any] | None = None,
     *,

@@ -1,12 +1,13 @@
 """One chain for one key: what counts as the same, and for how long."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
 from typing import Literal
 from uuid import UUID
 
+from django_jobchains.ids import chain_ids_of
 from django_jobchains.schedules import MOST_SECONDS
 
 #: Of a key as it is stored, with its tenant.
@@ -28,7 +29,7 @@ class Deduplicate:
     key: str
     scope: Scope = "incomplete"
     window: timedelta | None = None
-    exclude_chain_ids: Collection[UUID] = field(default=())
+    exclude_chain_ids: Collection[UUID] = ()
     tenant: str = ""
 
     def __post_init__(self) -> None:
@@ -51,8 +52,9 @@ class Deduplicate:
         window: object = self.window
         if window is not None and not (isinstance(window, timedelta) and 0 < window.total_seconds() <= MOST_SECONDS):
             raise ValueError(f"window={window!r}: a timedelta above 0 and below a thousand years, or None for any age.")
-        if not all(isinstance(id_, UUID) for id_ in self.exclude_chain_ids):
-            raise TypeError("exclude_chain_ids holds uuid.UUID values.")
+        # A generator is used up by the first look at it.
+        excluded = chain_ids_of(self.exclude_chain_ids, "exclude_chain_ids")
+        object.__setattr__(self, "exclude_chain_ids", excluded)
 
     @property
     def stored_key(self) -> str:

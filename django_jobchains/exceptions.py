@@ -2,6 +2,7 @@
 
 JobchainsError
 ├── RegistryError                a job type or processor is declared wrongly
+│   ├── InvalidDeclaration       an argument of a job type or its processor is wrong
 │   ├── DuplicateJobType
 │   ├── JobTypeNotFound
 │   └── ProcessorNotFound
@@ -21,6 +22,7 @@ JobchainsError
 ├── JobTypeMismatch
 ├── ChainReferenced              a job outside the set waits for a chain that is to be deleted
 ├── ChainTimeout                 a chain did not end in time
+│   └── ChainNotCommitted        it cannot end while the caller waits inside the transaction that enqueued it
 ├── ChainFailed                  the result of a chain that failed
 ├── ChainCancelled
 ├── InvalidCursor
@@ -45,6 +47,14 @@ class JobchainsError(Exception):
 
 class RegistryError(JobchainsError):
     """A job type or a processor is declared wrongly."""
+
+
+class InvalidDeclaration(RegistryError):
+    """An argument of ``JobType`` or ``register`` is wrong; ``type_name`` is the name of the type."""
+
+    def __init__(self, type_name: str, problem: object) -> None:
+        self.type_name = type_name
+        super().__init__(f"Job type {type_name!r}: {problem}")
 
 
 class DuplicateJobType(RegistryError):
@@ -169,9 +179,35 @@ class ChainReferenced(JobchainsError):
 
 
 class ChainTimeout(JobchainsError, TimeoutError):
-    def __init__(self, chain_id: UUID, seconds: float) -> None:
+    """``status`` is the chain's when it was last read; None when it could not be read."""
+
+    def __init__(self, chain_id: UUID, seconds: float, status: str | None = None) -> None:
         self.chain_id = chain_id
-        super().__init__(f"Chain {chain_id} did not end within {seconds:g} seconds. It goes on; wait again.")
+        self.status = status
+        reason = {
+            None: "the database did not answer",
+            "pending": "it is pending, and no worker has started its next job yet. Check that a worker is running "
+            "(manage.py run_jobworker); in a test without one, call django_jobchains.testing.run_due_jobs() first",
+            "blocked": "it is blocked by other chains that have not completed",
+        }.get(status, f"it is {status}")
+        super().__init__(
+            f"Chain {chain_id} did not end within {seconds:g} seconds: {reason}. Waiting changed nothing: you can wait "
+            "again."
+        )
+
+
+class ChainNotCommitted(ChainTimeout):
+    """Raised at once instead of waiting: no worker sees a chain before the transaction that enqueued it commits."""
+
+    def __init__(self, chain_id: UUID) -> None:
+        self.chain_id = chain_id
+        self.status = None
+        JobchainsError.__init__(
+            self,
+            f"Chain {chain_id} is not committed: it was enqueued in the transaction that is still open here, so no "
+            "worker can run it. Wait after the 'with transaction.atomic():' block. In a TestCase, which never commits, "
+            "call django_jobchains.testing.run_due_jobs() first.",
+        )
 
 
 class ChainFailed(JobchainsError):

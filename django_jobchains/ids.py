@@ -1,13 +1,56 @@
-"""Time-ordered UUIDs (version 7): new rows land at the end of every index instead of all over it."""
+"""Ids: how new ones are made, and which id is meant by what a caller gives.
+
+New ids are time-ordered UUIDs (version 7), so new rows land at the end of every index instead of all over it.
+"""
 
 import os
 import threading
 import time
+from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 _lock = threading.Lock()
 _last = 0
+
+
+class ChainPart:
+    """A row that stands for its chain wherever the id of a chain is expected: a ``Chain`` or a ``Job``."""
+
+    chain_id: UUID
+
+
+#: What every public call accepts where it expects the id of one chain, and where it expects several.
+ChainRef = UUID | ChainPart
+ChainRefs = ChainRef | Iterable[ChainRef]
+
+
+def chain_id_of(given: ChainRef, argument: str = "chain_id") -> UUID:
+    """Return the id of the chain that a UUID, a ``Chain`` or a ``Job`` stands for.
+
+    Raises ``TypeError``, which names the argument, for anything else. Every public call that takes an id passes it
+    through here before it is used, so that a wrong one is an error of that call alone.
+    """
+    return checked_id(given.chain_id if isinstance(given, ChainPart) else given, argument)
+
+
+def chain_ids_of(given: ChainRefs, argument: str = "chain_ids") -> tuple[UUID, ...]:
+    """Return the ids of the chains that one or several values stand for, in their order. Raises ``TypeError``."""
+    return tuple(chain_id_of(part, argument) for part in as_list(given))
+
+
+def as_list(given: Any) -> list[Any]:
+    """Return the members of an iterable, or the value itself as the only member. A string is one value."""
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
+
+
+def checked_id(given: object, argument: str) -> UUID:
+    """Return ``given`` if it is a ``UUID``; raises ``TypeError``, which names the argument, otherwise."""
+    if isinstance(given, UUID):
+        return given
+    remedy = f" For a string, pass uuid.UUID({given[:50]!r})." if isinstance(given, str) else ""
+    raise TypeError(f"{argument} expects a uuid.UUID, a Chain or a Job, not {type(given).__name__}.{remedy}")
 
 
 def new_id() -> UUID:

@@ -2,8 +2,8 @@
 
 import inspect
 import json
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,15 +22,18 @@ from django_jobchains.context import captured, merged
 from django_jobchains.deduplication import Deduplicate
 from django_jobchains.exceptions import (
     ContinuationNotAllowed,
+    DuplicateJobType,
+    InvalidDeclaration,
     InvalidInput,
     InvalidOutput,
     NotAnEntryType,
     ProcessorNotFound,
     RegistryError,
 )
-from django_jobchains.ids import new_id
+from django_jobchains.ids import chain_ids_of, new_id
 from django_jobchains.models import QUEUE_LENGTH, TYPE_NAME_LENGTH, Chain
 from django_jobchains.payloads import Codec
+from django_jobchains.policies import check_max_attempts
 from django_jobchains.running import Continuation, ContinuationOptions, RunningJob
 from django_jobchains.schedules import when
 from django_jobchains.store import ClaimedJob, CreatedJob, Effects, NewJob, Tail, get_store
@@ -71,17 +74,16 @@ class JobType(Generic[InputT, OutputT]):
         blockers: "Iterable[str | JobType[Any, Any]] | None" = None,
         on_blocker_failure: OnBlockerFailure = "wait",
     ) -> None:
-        if on_blocker_failure not in get_args(OnBlockerFailure):
-            raise RegistryError(f"on_blocker_failure={on_blocker_failure!r}: 'wait', 'fail' or 'run'.")
-        if not name or len(name) > TYPE_NAME_LENGTH or not name.isprintable():
-            raise RegistryError(f"{name!r} is no name for a job type: 1 to {TYPE_NAME_LENGTH} printable characters.")
-        self.name = name
-        self.entry = entry
-        self.continues_with = _names(continues_with)
-        self.blockers = _names(blockers)
-        self.on_blocker_failure = on_blocker_failure
-        self.input_codec = Codec(input)
-        self.output_codec = Codec(output)
+        self.name = checked_name(name)
+        with declaring(name):
+            check_choice("on_blocker_failure", on_blocker_failure, get_args(OnBlockerFailure))
+            check_choice("entry", entry, (True, False))
+            self.entry = entry
+            self.continues_with = _names("continues_with", continues_with)
+            self.blockers = _names("blockers", blockers)
+            self.on_blocker_failure = on_blocker_failure
+            self.input_codec = Codec(input)
+            self.output_codec = Codec(output)
         self.processor: Processor | None = None
 
     def __repr__(self) -> str:
@@ -148,8 +150,7 @@ class JobType(Generic[InputT, OutputT]):
         """Describes a chain without creating it, for ``chains.enqueue_many``. The arguments of ``enqueue``."""
         if not self.entry:
             raise NotAnEntryType(self.name)
-        if max_attempts is not None and max_attempts < 1:
-            raise ValueError("max_attempts is 1 or more; leave it out for the processor's.")
+        check_max_attempts(max_attempts)
         job = self.new_job(
             input, id or new_id(), run_at=run_at, delay=delay, blockers=blockers, priority=priority, queue=queue
         )
@@ -188,7 +189,7 @@ class JobType(Generic[InputT, OutputT]):
             priority=checked_priority(self._priority() if priority is None else priority),
             run_at=run_at,
             delay_seconds=delay_seconds,
-            blockers=_chain_ids(blockers) if blockers else (),
+            blockers=chain_ids_of(blockers, "blockers") if blockers else (),
             accepted_blockers=self.blockers,
             on_blocker_failure=self.on_blocker_failure,
             context=captured(),
@@ -281,22 +282,51 @@ def new_continuation(
     return new
 
 
-def _names(types: "Iterable[str | JobType[Any, Any]] | None") -> frozenset[str] | None:
+@contextmanager
+def declaring(name: "str | JobType[Any, Any]") -> Iterator[None]:
+    """Names the job type in the errors of its declaration: they are met far from it, when an app is loaded."""
+    try:
+        yield
+    except (InvalidDeclaration, DuplicateJobType):
+        raise
+    except (RegistryError, TypeError, ValueError) as error:
+        raise InvalidDeclaration(name_of(name), error) from error
+
+
+def checked_name(name: object) -> str:
+    """Return the name of a new job type; raises ``RegistryError`` for anything else."""
+    if callable(name):
+        raise RegistryError("register() takes the name of the job type first: @processors.register('app.name').")
+    if not isinstance(name, str) or not 0 < len(name) <= TYPE_NAME_LENGTH or not name.isprintable():
+        raise RegistryError(
+            f"{name!r} is not a name for a job type: pass 1 to {TYPE_NAME_LENGTH} printable characters."
+        )
+    return name
+
+
+def check_choice(argument: str, given: object, choices: Sequence[object]) -> None:
+    """Raises ``ValueError`` for what is not one of the choices: 1 and ``True`` are not the same one."""
+    if not any(given is choice or (isinstance(given, str) and given == choice) for choice in choices):
+        raise ValueError(f"{argument}={given!r:.50} is not one of {', '.join(map(repr, choices))}.")
+
+
+def _names(argument: str, types: "Iterable[str | JobType[Any, Any]] | None") -> frozenset[str] | None:
     if isinstance(types, str | JobType):
         types = [types]
-    return None if types is None else frozenset(map(name_of, types))
-
-
-def _chain_ids(blockers: Sequence[Chain | UUID]) -> tuple[UUID, ...]:
-    ids = tuple(blocker.id if isinstance(blocker, Chain) else blocker for blocker in blockers)
-    for id_ in ids:
-        if not isinstance(id_, UUID):
-            raise TypeError(f"blockers holds chains or their ids, not {type(id_).__name__}.")
-    return ids
+    if types is None:
+        return None
+    try:
+        return frozenset(map(name_of, types))
+    except TypeError as error:
+        raise TypeError(f"{argument}={types!r:.100}: pass a list of job types or their names. {error}") from error
 
 
 def name_of(job_type: "str | JobType[Any, Any]") -> str:
-    return job_type if isinstance(job_type, str) else job_type.name
+    """Return the name of a job type, or the name itself. Raises ``TypeError`` for anything else."""
+    given: object = job_type.name if isinstance(job_type, JobType) else job_type
+    if isinstance(given, str):
+        return given
+    raise TypeError(f"A job type is given as a JobType or by its name, not as {type(given).__name__}: {given!r:.100}.")
 
 
 def checked_queue(name: object) -> str:
@@ -306,7 +336,7 @@ def checked_queue(name: object) -> str:
 
 
 def checked_priority(priority: object) -> int:
-    if not isinstance(priority, int) or not -32_768 <= priority <= 32_767:
+    if not isinstance(priority, int) or isinstance(priority, bool) or not -32_768 <= priority <= 32_767:
         raise ValueError(f"priority={priority!r}: a whole number from -32768 to 32767; higher runs first.")
     return priority
 

@@ -173,6 +173,8 @@ class Codec:
     """
 
     def __init__(self, annotation: Any = Any) -> None:
+        if isinstance(annotation, str):
+            raise RegistryError(f"{annotation!r:.50} as input or output is a string: pass the type itself.")
         self.annotation = annotation
         self._adapter: Any = None if annotation in (Any, object) else _type_adapter(annotation)
 
@@ -186,8 +188,20 @@ class Codec:
         except InvalidPayload:
             raise
         except Exception as problem:  # pydantic's own errors, and whatever a user's validator raises
-            raise error(f"Not a {_name(self.annotation)}: {problem}") from problem
+            raise error(f"Not a {_name(self.annotation)}: {self._reason(value, problem)}") from problem
         return text
+
+    def _reason(self, value: Any, problem: Exception) -> str:
+        """What to pass instead of a value of another type, or which part of the value is wrong."""
+        if not _is_instance(value, self.annotation):
+            given = "None" if value is None else type(value).__name__
+            return f"pass {_written_call(self.annotation)}, not {given}."
+        try:
+            self._adapter.validate_python(self._adapter.dump_python(value, mode="json", warnings=False))
+        except Exception as found:
+            parts: list[Any] = getattr(found, "errors", list)()
+            return "; ".join(f"{_location(part['loc'])}{part['msg']}" for part in parts) or str(problem)
+        return str(problem)
 
     def _check_read_back(self, value: Any, plain: Any, error: type[InvalidPayload]) -> None:
         """A datetime in a field of Any, say, would come back as a string."""
@@ -237,6 +251,25 @@ def _is_json_type(annotation: Any) -> bool:
         return True
     origin = get_origin(annotation)
     return (origin in _JSON_TYPES or origin in (Union, UnionType)) and all(map(_is_json_type, get_args(annotation)))
+
+
+def _is_instance(value: Any, annotation: Any) -> bool:
+    try:
+        return isinstance(value, annotation)
+    except TypeError:  # a TypedDict or a list[int], say, cannot be asked
+        return True
+
+
+def _written_call(annotation: Any) -> str:
+    """``Charge(order_id=…)``, or the name alone of what has no fields."""
+    fields = getattr(annotation, "__dataclass_fields__", None) or getattr(annotation, "model_fields", None) or ()
+    return _name(annotation) + (f"({', '.join(f'{field}=…' for field in fields)})" if fields else "")
+
+
+def _location(steps: Iterable[object]) -> str:
+    """``lines.0.price: `` of an error of pydantic; "" of the value itself."""
+    where = ".".join(map(str, steps))
+    return f"{where}: " if where else ""
 
 
 def _name(annotation: Any) -> str:

@@ -2,11 +2,24 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from inspect import signature
+from typing import TypeGuard
+
+from asgiref.sync import iscoroutinefunction
 
 from django_jobchains.conf import get_settings, is_set
+from django_jobchains.schedules import MOST_SECONDS, seconds_of
+
+#: The largest number that the column of a job holds.
+MOST_ATTEMPTS = 2**31 - 1
+
+
+def is_number(given: object) -> TypeGuard[float]:
+    return isinstance(given, int | float) and not isinstance(given, bool)
 
 
 @dataclass(frozen=True)
@@ -23,7 +36,13 @@ class Backoff:
 
     def __post_init__(self) -> None:
         seconds = (self.initial_seconds, self.maximum_seconds)
-        if not (all(0 <= value < math.inf for value in seconds) and self.multiplier >= 1 and 0 <= self.jitter <= 1):
+        is_right = (
+            all(map(is_number, (*seconds, self.multiplier, self.jitter)))
+            and all(0 <= value <= MOST_SECONDS for value in seconds)
+            and self.multiplier >= 1
+            and 0 <= self.jitter <= 1
+        )
+        if not is_right:
             raise ValueError(f"{self}: seconds from 0, multiplier from 1, jitter from 0 to 1.")
 
     def seconds(self, attempt: int, share: float | None = None) -> float:
@@ -42,8 +61,15 @@ class Lease:
     seconds: float = 60
 
     def __post_init__(self) -> None:
-        if not 0 < self.seconds < math.inf:
-            raise ValueError("A lease lasts more than 0 seconds.")
+        if not (is_number(self.seconds) and 0 < self.seconds <= MOST_SECONDS):
+            raise ValueError(
+                f"A lease lasts more than 0 seconds, and less than a thousand years, not {self.seconds!r}."
+            )
+
+
+def lease_of(given: Lease | timedelta | float | None) -> Lease | None:
+    """Return a ``Lease``, also for a length of time; raises ``TypeError`` or ``ValueError`` for anything else."""
+    return given if given is None or isinstance(given, Lease) else Lease(seconds_of(given, "lease"))
 
 
 #: How long something is kept: a timedelta, or seconds; None: for ever.
@@ -68,7 +94,7 @@ class Retention:
     def __post_init__(self) -> None:
         for status in ("completed", "cancelled", "failed"):
             seconds: object = self.seconds(status)
-            if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
+            if seconds is not None and not (is_number(seconds) and 0 < seconds < math.inf):
                 raise ValueError(f"{self}: {status} is more than 0 seconds, or None for ever.")
 
     def seconds(self, status: str) -> float | None:
@@ -89,16 +115,32 @@ class Policy:
     retention: Retention | None = None
 
     def __post_init__(self) -> None:
-        if self.timeout is not None and not (self.timeout_seconds or 0) > 0:
-            raise ValueError("A timeout is more than 0 seconds; leave it out for none.")
-        if self.max_attempts is not None and self.max_attempts < 1:
-            raise ValueError("max_attempts is 1 or more; leave it out for no limit.")
+        _check_kind("backoff", self.backoff, Backoff, "Backoff(initial_seconds=…, multiplier=…, maximum_seconds=…)")
+        _check_kind("lease", self.lease, Lease, "Lease(seconds=…), or the seconds")
+        _check_kind("retention", self.retention, Retention, "Retention(completed=…, cancelled=…, failed=…)")
+        if self.timeout is not None and not seconds_of(self.timeout, "timeout") > 0:
+            raise ValueError(f"timeout={self.timeout!r}: a timeout is more than 0 seconds; leave it out for none.")
+        if self.max_attempts != math.inf:
+            check_max_attempts(self.max_attempts)
 
     @property
     def timeout_seconds(self) -> float | None:
-        timeout = self.timeout
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        return None if seconds is None else max(seconds, 0)
+        return None if self.timeout is None else seconds_of(self.timeout, "timeout")
+
+
+def _check_kind(argument: str, given: object, kind: type, remedy: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise TypeError(f"{argument}={given!r:.100} is not a {kind.__name__}: pass {remedy}.")
+
+
+def check_max_attempts(given: object) -> None:
+    """Raises ``TypeError`` or ``ValueError`` for what is neither None nor a whole number from 1."""
+    if given is None:
+        return
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f"max_attempts={given!r:.50} is not a whole number.")
+    if not 1 <= given <= MOST_ATTEMPTS:
+        raise ValueError(f"max_attempts={given}: it is 1 or more, at most {MOST_ATTEMPTS}; leave it out for no limit.")
 
 
 @dataclass(frozen=True)
@@ -153,12 +195,45 @@ def source(name: str, *policies: tuple[str, Policy]) -> str:
     return own or ("settings" if is_set(name) else "library")
 
 
+#: The kinds of errors after which a job is not tried again: one class, or several in any collection.
+FailOn = Iterable[type[BaseException]] | type[BaseException] | None
+
+
+def fail_on_of(given: FailOn) -> tuple[type[BaseException], ...]:
+    """Return the classes as a tuple; raises ``TypeError`` for what is not an exception class."""
+    kinds = () if given is None else tuple(given) if isinstance(given, Iterable) else (given,)
+    for kind in kinds:
+        if not _is_exception_class(kind):
+            raise TypeError(f"fail_on={given!r:.100}: pass exception classes, as in fail_on=[KeyError, OSError].")
+    return kinds
+
+
+def _is_exception_class(given: object) -> bool:
+    return isinstance(given, type) and issubclass(given, BaseException)
+
+
 @dataclass(frozen=True)
 class RetryRule:
     """Which errors are worth another attempt: none of ``fail_on``, and those ``retry_if`` says yes to."""
 
     fail_on: tuple[type[BaseException], ...] = ()
     retry_if: Callable[[BaseException], bool] | None = None
+
+    def __post_init__(self) -> None:
+        given: object = self.retry_if
+        if given is None:
+            return
+        # A class of errors and a coroutine are true: every error would be retried.
+        if not callable(given) or _is_exception_class(given) or iscoroutinefunction(given):
+            raise TypeError(
+                f"retry_if={given!r:.100}: pass a plain function that takes the error and returns whether to try "
+                "again, as in retry_if=lambda error: isinstance(error, TimeoutError)."
+            )
+        with suppress(ValueError):  # some callables have no signature
+            try:
+                signature(given).bind(None)
+            except TypeError:
+                raise TypeError(f"retry_if={given!r:.100} must take one argument, the error.") from None
 
     def allows(self, error: BaseException) -> bool:
         if isinstance(error, self.fail_on):

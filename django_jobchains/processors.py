@@ -8,9 +8,22 @@ import inspect
 from collections.abc import Callable, Container, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack, cast, get_origin, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from asgiref.sync import iscoroutinefunction
 from django.apps import AppConfig, apps
@@ -32,14 +45,27 @@ from django_jobchains.job_types import (
     Item,
     JobType,
     OnBlockerFailure,
+    check_choice,
+    checked_name,
     checked_priority,
     checked_queue,
+    declaring,
     first_annotation,
+    name_of,
     plain_function,
 )
 from django_jobchains.middleware.hooks import Middleware, checked_middleware
 from django_jobchains.middleware.required import described, lacking
-from django_jobchains.policies import Backoff, Lease, Policy, Retention, RetryRule
+from django_jobchains.policies import (
+    Backoff,
+    FailOn,
+    Lease,
+    Policy,
+    Retention,
+    RetryRule,
+    fail_on_of,
+    lease_of,
+)
 from django_jobchains.running import AbortSignal, Continuation, RunningJob
 
 if TYPE_CHECKING:
@@ -101,13 +127,13 @@ class RegisterOptions(TypedDict, total=False):
     on_blocker_failure: OnBlockerFailure
     mode: HandlerMode
     backoff: Backoff | None
-    lease: Lease | None
+    lease: Lease | timedelta | float | None
     max_attempts: int | None
     timeout: timedelta | float | None
     retention: Retention | None
     batch_limit: int | None
     retry_if: Callable[[BaseException], bool] | None
-    fail_on: tuple[type[BaseException], ...] | type[BaseException]
+    fail_on: FailOn
     queue: str | None
     priority: int | None
 
@@ -136,15 +162,18 @@ class Processors:
         self,
         *,
         backoff: Backoff | None = None,
-        lease: Lease | None = None,
+        lease: Lease | timedelta | float | None = None,
         max_attempts: int | None = None,
         timeout: timedelta | float | None = None,
         retention: Retention | None = None,
         queue: str | None = None,
         middleware: Iterable[Middleware] = (),
     ) -> None:
-        self.policy = Policy(backoff, lease, max_attempts, timeout, retention)
-        self.queue = queue if queue is None else checked_queue(queue)
+        try:
+            self.policy = Policy(backoff, lease_of(lease), max_attempts, timeout, retention)
+            self.queue = queue if queue is None else checked_queue(queue)
+        except (TypeError, ValueError) as error:
+            raise RegistryError(f"Processors(): {error}") from error
         #: The first is outermost.
         self.middleware = checked_middleware(middleware)
         self.by_name: dict[str, Processor] = {}
@@ -181,13 +210,13 @@ class Processors:
         on_blocker_failure: OnBlockerFailure = "wait",
         mode: HandlerMode = "staged",
         backoff: Backoff | None = None,
-        lease: Lease | None = None,
+        lease: Lease | timedelta | float | None = None,
         max_attempts: int | None = None,
         timeout: timedelta | float | None = None,
         retention: Retention | None = None,
         batch_limit: int | None = None,
         retry_if: Callable[[BaseException], bool] | None = None,
-        fail_on: tuple[type[BaseException], ...] | type[BaseException] = (),
+        fail_on: FailOn = (),
         queue: str | None = None,
         priority: int | None = None,
     ) -> Any:
@@ -197,46 +226,45 @@ class Processors:
         declared ``JobType``. ``mode="atomic"`` runs the whole handler in the completion transaction. After
         ``timeout``, a timedelta or seconds, ``job.signal`` says ``timed_out``. ``retention``: how long chains that
         start with this type are kept. With ``batch_limit`` the function takes a ``Batch`` of up to so many jobs.
-        ``fail_on`` and ``retry_if`` say which errors end the job at once. Raises ``DuplicateJobType`` and
-        ``RegistryError``.
+        ``fail_on`` (one exception class or several) and ``retry_if`` say which errors end the job at once. Every
+        argument is checked here: raises ``InvalidDeclaration``, which names the type, and ``DuplicateJobType``.
         """
-        if mode not in ("staged", "atomic"):
-            raise RegistryError(f"mode={mode!r}: 'staged' or 'atomic'.")
-        if batch_limit is not None and batch_limit < 1:
-            raise RegistryError(f"batch_limit={batch_limit!r}: 1 or more; leave it out for one job at a time.")
-
-        def decorate(function: Callable[[RunningJob[Any]], Any]) -> JobType[Any, Any]:
-            is_async = _check_function(function, mode)
-            _check_batch(function, batch_limit, is_async=is_async)
-            if isinstance(name, JobType):
-                given = (entry, continues_with, blockers, on_blocker_failure)
-                if not (input is output is _ANY and given == (True, None, None, "wait")):
-                    raise RegistryError(f"{name!r} says itself what its input, output and rules are.")
-                job_type: JobType[Any, Any] = name
-            else:
-                job_type = (AsyncJobType if is_async else JobType)(
-                    name,
-                    entry=entry,
-                    continues_with=continues_with,
-                    blockers=blockers,
-                    on_blocker_failure=on_blocker_failure,
-                )
-                job_type.annotate_from(function, input, output, batch_limit=batch_limit)
-            if retention is not None and not job_type.entry:
-                raise RegistryError(f"No chain starts with {job_type.name!r}: its retention is that of what starts it.")
-            processor = Processor(
-                job_type=job_type,
-                function=function,
+        if not isinstance(name, JobType):
+            checked_name(name)
+        with declaring(name):
+            check_choice("mode", mode, get_args(HandlerMode))
+            processor = partial(
+                Processor,
                 mode=mode,
-                policies=(Policy(backoff, lease, max_attempts, timeout, retention), self.policy),
-                retry=RetryRule(fail_on if isinstance(fail_on, tuple) else (fail_on,), retry_if),
+                policies=(Policy(backoff, lease_of(lease), max_attempts, timeout, retention), self.policy),
+                retry=RetryRule(fail_on_of(fail_on), retry_if),
                 queue=self.queue if queue is None else checked_queue(queue),
                 priority=priority if priority is None else checked_priority(priority),
-                batch_limit=batch_limit,
+                batch_limit=_checked_batch_limit(batch_limit),
                 middleware=self.middleware,
-                is_async=is_async,
             )
-            return self._add(processor)
+
+        def decorate(function: Callable[[RunningJob[Any]], Any]) -> JobType[Any, Any]:
+            with declaring(name):
+                is_async = _check_function(function, mode)
+                _check_batch(function, batch_limit, is_async=is_async)
+                if isinstance(name, JobType):
+                    given = (entry, continues_with, blockers, on_blocker_failure)
+                    if not (input is output is _ANY and given == (True, None, None, "wait")):
+                        raise RegistryError("its declaration has its input, output and rules: leave them out here.")
+                    job_type: JobType[Any, Any] = name
+                else:
+                    job_type = (AsyncJobType if is_async else JobType)(
+                        name,
+                        entry=entry,
+                        continues_with=continues_with,
+                        blockers=blockers,
+                        on_blocker_failure=on_blocker_failure,
+                    )
+                    job_type.annotate_from(function, input, output, batch_limit=batch_limit)
+                if retention is not None and not job_type.entry:
+                    raise RegistryError("no chain starts with this type: set the retention of the type that starts it.")
+                return self._add(processor(job_type=job_type, function=function, is_async=is_async))
 
         return decorate
 
@@ -299,7 +327,7 @@ class Registry:
         if isinstance(name, JobType):
             return name
         types = self.job_types()
-        if name not in types:
+        if name_of(name) not in types:
             raise JobTypeNotFound(name, types)
         return types[name]
 
@@ -332,6 +360,13 @@ def _job_modules(config: AppConfig) -> Iterator[ModuleType]:
     for name in names:
         is_relative = "." not in name and module_has_submodule(config.module, name)
         yield import_module(f"{config.name}.{name}" if is_relative else name)
+
+
+def _checked_batch_limit(given: int | None) -> int | None:
+    is_count = isinstance(given, int) and not isinstance(given, bool) and given >= 1
+    if not (given is None or is_count):
+        raise ValueError(f"batch_limit={given!r:.50}: a whole number, 1 or more; leave it out for one job at a time.")
+    return given
 
 
 def _check_batch(function: Callable[..., Any], batch_limit: int | None, *, is_async: bool) -> None:

@@ -4,24 +4,40 @@ The database says whether a chain has ended; the hint says when to ask it.
 """
 
 import asyncio
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from logging import getLogger
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.db.models import TextField
+from django.db.models.functions import Cast
 
 from django_jobchains.conf import get_settings
-from django_jobchains.exceptions import ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
-from django_jobchains.models import Job
+from django_jobchains.database_setup import is_in_memory, thread_problem
+from django_jobchains.exceptions import (
+    ChainCancelled,
+    ChainFailed,
+    ChainNotCommitted,
+    ChainNotFound,
+    ChainTimeout,
+    InvalidOutput,
+)
+from django_jobchains.ids import chain_id_of
+from django_jobchains.models import Chain, Job
 from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
 from django_jobchains.notifications.merging import LOOK_AGAIN_SECONDS
+from django_jobchains.payloads import decode
+from django_jobchains.schedules import MOST_SECONDS, seconds_of
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store import get_store
 from django_jobchains.texts import log_text
@@ -42,87 +58,119 @@ MOST_LOOKING_SHARE = 0.2
 FIRST_LOOK_SECONDS = 1.0
 
 
-def wait(chain_id: UUID, timeout: float | None, *, using: str | None = None) -> Any:
+def wait(chain_id: UUID | Chain | Job, timeout: timedelta | float | None, *, using: str | None = None) -> Any:
     """Waits until a chain has ended and returns its output, as the JSON value that is stored.
 
-    ``timeout``: seconds; None waits for ever. Raises ``ChainTimeout`` (the chain goes on), ``ChainFailed``,
-    ``ChainCancelled``, ``ChainNotFound``. Don't wait inside the transaction that enqueued it: no worker sees it yet.
+    ``timeout``: a timedelta or seconds; None waits for ever. Raises ``ChainTimeout`` (the chain goes on),
+    ``ChainFailed``, ``ChainCancelled``, ``ChainNotFound``, and ``InvalidOutput`` when the stored output cannot be read.
+    Inside the transaction that enqueued the chain it raises ``ChainNotCommitted`` at once: no worker sees it yet.
     """
+    chain_id, seconds = chain_id_of(chain_id), _timeout_seconds(timeout)
     using = using or get_settings().DATABASE
     ending = _look_in_transaction(chain_id, using)
-    if ending is None or not ending.is_final:
-        changed = threading.Event()
-        waiter = Waiter(chain_id, changed.set, is_uncommitted=ending is not None)
-        with get_watch(using).watching(waiter):
-            for seconds in waiter.patience(timeout):
-                changed.wait(seconds)
-                changed.clear()
-        ending = waiter.ending
-    return _result(chain_id, ending, timeout)
+    if ending is not None and ending.is_final:
+        return ending.result(chain_id)
+    changed = threading.Event()
+    waiter = Waiter(chain_id, changed.set, is_uncommitted=ending is not None)
+    with get_watch(using).watching(waiter):
+        for left in waiter.patience(seconds):
+            changed.wait(left)
+            changed.clear()
+    return waiter.result(seconds)
 
 
-async def await_chain(chain_id: UUID, timeout: float | None, *, using: str | None = None) -> Any:  # noqa: ASYNC109
+async def await_chain(
+    chain_id: UUID | Chain | Job,
+    timeout: timedelta | float | None,  # noqa: ASYNC109
+    *,
+    using: str | None = None,
+) -> Any:
     """``wait`` for async code; holds no thread."""
+    chain_id, seconds = chain_id_of(chain_id), _timeout_seconds(timeout)
     using = using or get_settings().DATABASE
     ending = await sync_to_async(_look_in_transaction)(chain_id, using)
-    if ending is None or not ending.is_final:
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-        waiter = Waiter(chain_id, lambda: loop.call_soon_threadsafe(changed.set), is_uncommitted=ending is not None)
-        with get_watch(using).watching(waiter):
-            for seconds in waiter.patience(timeout):
-                with suppress(TimeoutError):  # not wait_for: in Python 3.11 it may lose a cancellation
-                    async with asyncio.timeout(seconds):
-                        await changed.wait()
-                changed.clear()
-        ending = waiter.ending
-    return _result(chain_id, ending, timeout)
+    if ending is not None and ending.is_final:
+        return ending.result(chain_id)
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    waiter = Waiter(chain_id, lambda: loop.call_soon_threadsafe(changed.set), is_uncommitted=ending is not None)
+    with get_watch(using).watching(waiter):
+        for left in waiter.patience(seconds):
+            with suppress(TimeoutError):  # not wait_for: in Python 3.11 it may lose a cancellation
+                async with asyncio.timeout(left):
+                    await changed.wait()
+            changed.clear()
+    return waiter.result(seconds)
+
+
+def _timeout_seconds(timeout: timedelta | float | None) -> float | None:
+    """Checked before anybody waits; infinitely long is None."""
+    seconds = math.inf if timeout is None else seconds_of(timeout, "timeout")
+    if math.isnan(seconds):
+        raise ValueError(f"timeout={timeout!r} is not a length of time.")
+    return None if seconds > MOST_SECONDS else seconds
 
 
 @dataclass(frozen=True)
 class Ending:
-    """A chain as it was looked at; ``status`` None: it does not exist."""
+    """A chain as it was looked at; ``status`` None: it does not exist.
+
+    ``output`` is the stored text. It is decoded on the thread that waits: one that cannot be decoded is an error there,
+    and not one of the look that serves all.
+    """
 
     status: str | None
-    output: Any = None
+    output: str | None = None
     error: str | None = None
 
     @property
     def is_final(self) -> bool:
         return self.status is None or self.status in FINAL
 
-
-def _result(chain_id: UUID, ending: Ending | None, timeout: float | None) -> Any:
-    if ending is None:
-        raise ChainTimeout(chain_id, timeout or 0)
-    if ending.status is None:
-        raise ChainNotFound(chain_id)
-    if ending.status == Status.FAILED:
-        raise ChainFailed(chain_id, ending.error or "")
-    if ending.status == Status.CANCELLED:
-        raise ChainCancelled(chain_id)
-    return ending.output
+    def result(self, chain_id: UUID) -> Any:
+        """Return the output of a chain that has ended so, or raise what became of it."""
+        if self.status is None:
+            raise ChainNotFound(chain_id)
+        if self.status == Status.FAILED:
+            raise ChainFailed(chain_id, self.error or "")
+        if self.status == Status.CANCELLED:
+            raise ChainCancelled(chain_id)
+        return None if self.output is None else decode(self.output, InvalidOutput)
 
 
 def _look(chain_ids: list[UUID], using: str) -> dict[UUID, Ending]:
     """One statement, and one more when some have ended; what changed between them is left to the next look."""
     tails = get_store(using).tails(chain_ids)
     ended = [tail.job_id for tail in tails.values() if tail.status in FINAL]
-    rows = Job.objects.using(using).filter(pk__in=ended).values_list("chain_id", "status", "output", "last_error")
+    text = Cast("output", TextField())
+    rows = Job.objects.using(using).filter(pk__in=ended).values_list("chain_id", "status", text, "last_error")
     endings = {chain_id: Ending(*rest) for chain_id, *rest in (rows if ended else ())}
     for chain_id in chain_ids:
         tail, ending = tails.get(chain_id), endings.get(chain_id)
         if tail is None:
             endings[chain_id] = Ending(None)
+        elif tail.status not in FINAL:
+            endings[chain_id] = Ending(tail.status)
         elif ending is None or ending.status != tail.status:
             endings[chain_id] = Ending(Status.RUNNING)
     return endings
 
 
 def _look_in_transaction(chain_id: UUID, using: str) -> Ending | None:
-    """What only this thread's open transaction may see, as in a test; None when none is open or it sees nothing."""
-    if not connections[using].in_atomic_block:
+    """What only this thread's open transaction may see, as in a test; None when none is open or it sees nothing.
+
+    Raises ``ChainNotCommitted`` on SQLite in memory, where the open transaction locks everybody else out, and
+    ``ImproperlyConfigured`` for a database that other threads do not share at all.
+    """
+    problem = thread_problem(using)
+    if not (problem or connections[using].in_atomic_block):
         return None
     ending = _look([chain_id], using)[chain_id]
+    if ending.is_final and ending.status is not None:
+        return ending
+    if problem:
+        raise ImproperlyConfigured(f"Chain {chain_id} cannot be waited for: no worker can run it. {problem}")
+    if ending.status is not None and is_in_memory(using):
+        raise ChainNotCommitted(chain_id)
     return None if ending.status is None else ending
 
 
@@ -132,6 +180,8 @@ class Waiter:
     def __init__(self, chain_id: UUID, notify: Callable[[], object], *, is_uncommitted: bool) -> None:
         self.chain_id = chain_id
         self.ending: Ending | None = None
+        #: The chain's when it was last looked at.
+        self.status: str | None = None
         self._was_looked_at = False
         self._notify = notify
         self._is_uncommitted = is_uncommitted
@@ -139,10 +189,19 @@ class Waiter:
     def tell(self, ending: Ending) -> None:
         """What a look has seen; on the watch's thread."""
         is_first, self._was_looked_at = not self._was_looked_at, True
-        if ending.is_final and not (ending.status is None and self._is_uncommitted):
+        self.status = ending.status
+        if ending.is_final:
             self.ending = ending
         if is_first or self.ending:
             self._notify()
+
+    def result(self, timeout: float | None) -> Any:
+        """Return the output; raises what became of the chain, or that it has not ended."""
+        if self.ending is None:
+            raise ChainTimeout(self.chain_id, timeout or 0, self.status)
+        if self.ending.status is None and self._is_uncommitted:
+            raise ChainNotCommitted(self.chain_id)
+        return self.ending.result(self.chain_id)
 
     def patience(self, timeout: float | None) -> Iterator[float | None]:
         """How long to wait, again and again, until the chain ended or the time is up and it was looked at once."""

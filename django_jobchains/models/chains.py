@@ -1,6 +1,7 @@
 """Chains: a view of the jobs."""
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -13,7 +14,8 @@ from django_jobchains.chain_view import NAME
 from django_jobchains.conf import get_settings
 from django_jobchains.deduplication import KEY_LENGTH
 from django_jobchains.exceptions import ChainNotFound
-from django_jobchains.models.jobs import TYPE_NAME_LENGTH, Among, Job, JobBlocker, JobQuerySet, id_of, known
+from django_jobchains.ids import ChainPart, ChainRef, chain_id_of
+from django_jobchains.models.jobs import TYPE_NAME_LENGTH, Among, Job, JobBlocker, JobQuerySet, known
 from django_jobchains.pages import Orders, PagedQuerySet
 from django_jobchains.statuses import OPEN, Status
 
@@ -31,9 +33,9 @@ class ChainQuerySet(PagedQuerySet["Chain"]):
         """Chains that may still run: their last job is blocked, pending or running."""
         return self._any_of("status", OPEN)
 
-    def blocked_by(self, chain: "Chain | UUID") -> "ChainQuerySet":
+    def blocked_by(self, chain: ChainRef) -> "ChainQuerySet":
         """Chains with a job that has this chain as a blocker, also when it no longer waits for it."""
-        links = JobBlocker.objects.filter(blocker=id_of(chain))
+        links = JobBlocker.objects.filter(blocker=chain_id_of(chain))
         return self.filter(Among(F("id"), models.Subquery(links.values("job__chain_id"))))
 
     def update(self, **values: Any) -> NoReturn:
@@ -45,7 +47,7 @@ class ChainQuerySet(PagedQuerySet["Chain"]):
     update.alters_data = delete.alters_data = True  # type: ignore[attr-defined]
 
 
-class Chain(models.Model):
+class Chain(ChainPart, models.Model):
     """A job and its continuations, seen as one: the input of its first job, the status and output of its last.
 
     A snapshot: what enqueueing does not know is read when it is first asked for, and ``refresh()`` reads it again.
@@ -110,6 +112,11 @@ class Chain(models.Model):
         return chains.filter(current_job__in=last).select_related("current_job")
 
     @property
+    def chain_id(self) -> UUID:  # type: ignore[override]
+        """The same as ``id``, so that chains and jobs can be given alike."""
+        return self.id
+
+    @property
     def using(self) -> str:
         """The alias of the database it was read from."""
         return self._state.db or get_settings().DATABASE
@@ -124,13 +131,13 @@ class Chain(models.Model):
         self.refresh_from_db()
         return self
 
-    def result(self, timeout: float | None) -> Any:
+    def result(self, timeout: timedelta | float | None) -> Any:
         """Waits until it has ended, and returns its output; see ``chains.wait``."""
         from django_jobchains.waiting import wait
 
         return wait(self.id, timeout, using=self.using)
 
-    async def aresult(self, timeout: float | None) -> Any:  # noqa: ASYNC109
+    async def aresult(self, timeout: timedelta | float | None) -> Any:  # noqa: ASYNC109
         """``result`` for async code; see ``chains.await_chain``."""
         from django_jobchains.waiting import await_chain
 

@@ -1,14 +1,13 @@
 """Jobs, and the chains they wait for."""
 
 from typing import Any
-from uuid import UUID
 
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.deduplication import KEY_LENGTH
-from django_jobchains.ids import new_id
+from django_jobchains.ids import ChainPart, ChainRef, chain_id_of, new_id
 from django_jobchains.pages import JobTablesQuerySet, Orders, PagedQuerySet
 from django_jobchains.statuses import OPEN, Status
 
@@ -39,9 +38,9 @@ class JobQuerySet(PagedQuerySet["Job"]):
     def of_type(self, *type_names: str) -> "JobQuerySet":
         return self._any_of("type_name", type_names)
 
-    def of_chain(self, chain: models.Model | UUID) -> "JobQuerySet":
+    def of_chain(self, chain: ChainRef) -> "JobQuerySet":
         """The jobs of a chain, in the order of its steps."""
-        jobs = self.filter(chain_id=id_of(chain)).order_by("chain_index")
+        jobs = self.filter(chain_id=chain_id_of(chain)).order_by("chain_index")
         jobs.page_orders = (("chain_index",), ("-chain_index",))
         return jobs
 
@@ -49,13 +48,13 @@ class JobQuerySet(PagedQuerySet["Job"]):
         """Jobs that may still run: blocked, pending or running."""
         return self._any_of("status", OPEN)
 
-    def blocked_by(self, chain: models.Model | UUID) -> "JobQuerySet":
+    def blocked_by(self, chain: ChainRef) -> "JobQuerySet":
         """Jobs that have this chain as a blocker, also when they no longer wait for it."""
-        links = JobBlocker.objects.filter(blocker=id_of(chain))
+        links = JobBlocker.objects.filter(blocker=chain_id_of(chain))
         return self.filter(Among(F("id"), models.Subquery(links.values("job_id"))))
 
 
-class Job(models.Model):
+class Job(ChainPart, models.Model):
     """One unit of work. A chain is its first job: ``chain_id == id`` there, and continuations carry it on."""
 
     class OnBlockerFailure(models.TextChoices):
@@ -185,11 +184,6 @@ class JobBlocker(models.Model):
 
     def __str__(self) -> str:
         return f"job {self.job_id} waits for chain {self.blocker_id}"
-
-
-def id_of(given: models.Model | UUID) -> UUID:
-    id_: UUID = given.pk if isinstance(given, models.Model) else given
-    return id_
 
 
 def known(statuses: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
+from django_jobchains.schedules import MOST_SECONDS, seconds_of
 from django_jobchains.store import Store, get_store
 
 
@@ -15,8 +16,8 @@ class Clock:
 
     def advance(self, by: timedelta | float) -> None:
         """Moves it forward by a timedelta or seconds; it goes on from there."""
-        seconds = by.total_seconds() if isinstance(by, timedelta) else by
-        if seconds < 0:
+        seconds = seconds_of(by, "by")
+        if not 0 <= seconds <= MOST_SECONDS:
             raise ValueError(f"The clock moves forward, not by {by!r}.")
         self._store.ahead_seconds += seconds
 

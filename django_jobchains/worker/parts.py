@@ -90,7 +90,8 @@ class Parts:
             "notes": self.notes.step,
         }
         self.threads = {
-            name: OwnedThread(name, step, worker=scope.worker, give_up=give_up) for name, step in steps.items()
+            name: OwnedThread(name, step, worker=scope.worker, give_up=give_up, using=scope.store.using)
+            for name, step in steps.items()
         }
         self.listener: Listener | None = None
         self.checkup = self._checkup()

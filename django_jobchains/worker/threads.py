@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 
 from django.db import InterfaceError, InternalError, OperationalError
 
+from django_jobchains.database_setup import is_table_missing, remedy_for
 from django_jobchains.hygiene import close_all, tidy
 from django_jobchains.store.errors import blames_statement
 from django_jobchains.telemetry import report
@@ -26,15 +27,19 @@ MOST_FAILURES = 10
 class OwnedThread:
     """Calls ``step`` again and again until it is stopped. A step that raises is tried again after a growing wait.
 
-    A database that is away, or that a statement takes too long for, is waited for without a limit. Any other error ends
-    the worker after ``MOST_FAILURES`` in a row.
+    A database that is away, or that a statement takes too long for, is waited for without a limit. A missing table ends
+    the worker at once, and any other error after ``MOST_FAILURES`` in a row. ``using``: the alias of the database the
+    steps work on.
     """
 
-    def __init__(self, name: str, step: Callable[[], object], *, worker: str, give_up: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, step: Callable[[], object], *, worker: str, give_up: Callable[[], None], using: str = ""
+    ) -> None:
         self.stopping = threading.Event()
         self._step = step
         self._worker = worker
         self._give_up = give_up
+        self._using = using
         self._failures = 0
         #: Whether its last step failed.
         self.is_failing = False
@@ -96,7 +101,11 @@ class OwnedThread:
         self._failures += 1
         self.is_failing = True
         fatal = self._failures >= MOST_FAILURES and not (is_database_away(error) or blames_statement(error))
-        report(ThreadFailed(self._worker, self.name, describe(error), self._failures, fatal))
+        text = describe(error)
+        if self._using and (remedy := remedy_for(error, self._using)):
+            fatal |= is_table_missing(error)
+            text = f"{text}. {remedy}"
+        report(ThreadFailed(self._worker, self.name, text, self._failures, fatal))
         tidy()
         if fatal:
             self.stopping.set()

@@ -11,13 +11,15 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from django.db import Error, connections
 
 from django_jobchains.conf import get_settings
+from django_jobchains.database_setup import setup_problem, thread_problem
+from django_jobchains.hygiene import tidy
 from django_jobchains.ids import new_id
 from django_jobchains.middleware import Middleware
 from django_jobchains.middleware.required import required_kinds
-from django_jobchains.policies import AttemptPolicy, Backoff, Lease, Policy, resolve
+from django_jobchains.policies import AttemptPolicy, Backoff, Lease, Policy, lease_of, resolve
 from django_jobchains.processors import Registry, get_registry
 from django_jobchains.store import get_store
 from django_jobchains.telemetry import report
@@ -56,7 +58,7 @@ class Worker:
         name: str | None = None,
         registry: Registry | None = None,
         backoff: Backoff | None = None,
-        lease: Lease | None = None,
+        lease: Lease | timedelta | float | None = None,
         max_attempts: int | None = None,
         timeout: timedelta | float | None = None,
         poll_seconds: float | None = None,
@@ -85,9 +87,9 @@ class Worker:
         self._retires = False
         self.failed = False
         registry = registry or get_registry()
-        self.policies = _policies(registry, types, Policy(backoff, lease, max_attempts, timeout))
+        self.policies = _policies(registry, types, _own_policy(backoff, lease, max_attempts, timeout))
         _check_middleware(registry, self.policies, required_middleware)
-        self.store = get_store(_known_alias(using or settings.DATABASE))
+        self.store = get_store(_usable_alias(using or settings.DATABASE))
         self.stop_request = StopRequest()
         self._stopped = threading.Event()
         self.parts = Parts(
@@ -124,7 +126,11 @@ class Worker:
         return int(self.failed)
 
     def run_until_idle(self, timeout: float = 60) -> None:
-        """Runs what is due, and what becomes due at once by it; raises ``TimeoutError``."""
+        """Runs what is due, and what becomes due at once by it.
+
+        Raises ``TimeoutError``, ``ImproperlyConfigured`` when tables are missing, and ``RuntimeError`` when a part of
+        the worker failed too often.
+        """
         self.burst = True
         self.start()
         deadline = time.monotonic() + timeout
@@ -132,8 +138,22 @@ class Worker:
             self.parts.loop.idle.wait(0.01)
         is_over = self._is_over()
         self.stop()
+        if self.failed:
+            self.check_database()
+            raise RuntimeError("The worker gave up. The log of 'django_jobchains' has the error.")
         if not is_over:
             raise TimeoutError(f"There was still work after {timeout} seconds.")
+
+    def check_database(self) -> None:
+        """Raises ``ImproperlyConfigured`` when tables are missing. A database that is away is no error: it is waited
+        for, and its tables are missed by the first statement."""
+        try:
+            problem = setup_problem(self.store.using)
+        except Error:
+            tidy()
+            return
+        if problem:
+            raise ImproperlyConfigured(problem)
 
     def start(self) -> None:
         """Starts the threads and returns."""
@@ -227,6 +247,18 @@ class Worker:
                 signal.signal(number, handler_before)
 
 
+def _own_policy(
+    backoff: Backoff | None,
+    lease: Lease | timedelta | float | None,
+    max_attempts: int | None,
+    timeout: timedelta | float | None,
+) -> Policy:
+    try:
+        return Policy(backoff, lease_of(lease), max_attempts, timeout)
+    except (TypeError, ValueError) as error:
+        raise ImproperlyConfigured(f"Worker(): {error}") from error
+
+
 def _policies(registry: Registry, types: Collection[str] | None, own: Policy) -> dict[str, AttemptPolicy]:
     """The policy of each type served: processor, slice, worker, settings, library."""
     registry.check()
@@ -246,10 +278,12 @@ def _check_middleware(registry: Registry, types: Container[str], required: Colle
         raise ImproperlyConfigured(f"Required middleware is missing: {lacks}. Add it: Processors(middleware=[…]).")
 
 
-def _known_alias(alias: str) -> str:
+def _usable_alias(alias: str) -> str:
     if alias not in connections.settings:
         known = ", ".join(connections.settings)
         raise ImproperlyConfigured(f"There is no database {alias!r} in DATABASES. Known: {known}.")
+    if problem := thread_problem(alias):
+        raise ImproperlyConfigured(f"A worker cannot use this database. {problem}")
     return alias
 
 

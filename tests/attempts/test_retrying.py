@@ -1,5 +1,6 @@
 """When a job is tried again, and when it is given up."""
 
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -264,6 +265,58 @@ def test_rules_about_errors_do_not_hold_for_rescheduling(processors: Processors,
     chain = later.enqueue()
     work()
     assert chain.refresh().status == "pending"
+
+
+class StrangeBackoff(Backoff):
+    """Answers with what it is given, or raises it."""
+
+    def __init__(self, answer: Any) -> None:
+        object.__setattr__(self, "answer", answer)
+
+    def seconds(self, attempt: int, share: float | None = None) -> float:
+        answer: Any = self.answer  # type: ignore[attr-defined]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+
+class RefusesNotes(Broken):
+    def add_note(self, note: str) -> None:
+        raise TypeError("never")
+
+
+STRANGE_ANSWERS = [ZeroDivisionError(), SystemExit(), "soon", None, True, -1, math.nan, math.inf, 1e300, timedelta(1)]
+
+
+@pytest.mark.parametrize("answer", STRANGE_ANSWERS, ids=repr)
+@pytest.mark.parametrize("error", [Broken("no luck"), RefusesNotes("no luck")], ids=lambda error: type(error).__name__)
+def test_after_a_backoff_that_itself_fails_the_default_holds_and_the_error_is_kept(
+    work: Work, answer: Any, error: Broken, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = Processors(backoff=StrangeBackoff(answer))
+
+    @part.register("unruly")
+    def unruly(job: RunningJob[Any]) -> None:
+        raise error
+
+    chain = unruly.enqueue()
+    work(part)
+    job = chain.refresh().current_job
+    assert (job.status, job.attempt, job.crashes) == ("pending", 1, 0)
+    assert 8.9 <= wait_of(chain) <= 10.1
+    failed = FailedAttempt.objects.get()
+    assert failed.error == f"{type(error).__name__}: no luck"
+    assert "The type's backoff failed, and the default was used instead" in caplog.text
+    if not isinstance(error, RefusesNotes):
+        assert "The type's backoff failed" in failed.traceback, "people are not told why"
+
+
+def test_after_a_limit_of_attempts_that_itself_fails_the_job_is_tried_again(work: Work) -> None:
+    part = Processors()
+    object.__setattr__(part.policy, "max_attempts", "three")  # as nothing that is checked can be
+    chain = part.register("unruly")(fail).enqueue()
+    work(part)
+    assert (chain.refresh().status, chain.current_job.last_error) == ("pending", "Broken: no luck")
 
 
 def exits(error: BaseException) -> bool:

@@ -150,8 +150,25 @@ def test_a_continuations_id_is_no_chain() -> None:
 
 @pytest.mark.parametrize("value", ["no id", 3, None])
 def test_a_blocker_is_a_chain_or_an_id(value: Any) -> None:
-    with pytest.raises(TypeError, match="blockers"):
+    with pytest.raises(TypeError, match=r"blockers expects a uuid\.UUID, a Chain or a Job"):
         STEP.enqueue(blockers=[value])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [lambda chain: chain, lambda chain: chain.id, lambda chain: (one for one in [chain]), lambda chain: [last(chain)]],
+    ids=["a chain", "an id", "a generator", "a later job"],
+)
+def test_blockers_are_one_or_several_chains_ids_or_jobs(given: Callable[[Chain], Any]) -> None:
+    chain = STEP.enqueue()
+    with chains.complete(chain) as current:
+        current.continue_with(STEP)
+    dependent = WAITS.enqueue(blockers=given(chain))
+    assert [link.blocker_id for link in dependent.current_job.blocker_links.all()] == [chain.id]
+
+
+def last(chain: Chain) -> Job:
+    return chain.refresh().current_job
 
 
 def test_the_type_of_the_chain_counts_and_not_that_of_the_job_it_is_at() -> None:

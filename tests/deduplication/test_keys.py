@@ -75,13 +75,14 @@ def test_a_window_is_no_longer_than_databases_count() -> None:
 
 @pytest.mark.parametrize("excluded", [["x"], [str(uuid4())], [None], ["x", uuid4()]])
 def test_exclusions_are_ids(excluded: Any) -> None:
-    with pytest.raises(TypeError, match=r"exclude_chain_ids holds uuid\.UUID values"):
+    with pytest.raises(TypeError, match=r"exclude_chain_ids expects a uuid\.UUID"):
         Deduplicate(KEY, exclude_chain_ids=excluded)
 
 
-def test_exclusions_may_be_any_collection() -> None:
+def test_exclusions_may_be_any_iterable_of_ids_chains_and_jobs() -> None:
     first = start()
-    for excluded in ([first.id], (first.id,), {first.id}, frozenset([first.id]), {first.id: 1}.keys()):
+    collections = ([first.id], (first.id,), {first.id}, frozenset([first.id]), {first.id: 1}.keys())
+    for excluded in (*collections, (id_ for id_ in [first.id]), first.id, [first], [first.current_job]):
         chain = start(exclude_chain_ids=excluded)
         assert not chain.deduplicated
         Job.objects.filter(chain_id=chain.id).delete()

@@ -1,10 +1,13 @@
 """The ``chains`` module: enqueue by name, read, and the async twins."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import transaction
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound
@@ -46,6 +49,47 @@ def test_a_chain_is_read_by_its_id() -> None:
     assert (chain.id, chain.type_name, chain.input) == (enqueued.id, "anything", {"a": [1.5, None]})
     assert chain.created_at == enqueued.created_at
     assert (chain.status, chain.output, chain.finished_at, chain.deduplicated) == ("pending", None, None, False)
+
+
+@pytest.mark.parametrize("in_transaction", [True, False], ids=["in atomic()", "in autocommit"])
+@committed
+def test_many_are_enqueued_from_a_generator(in_transaction: bool) -> None:
+    with transaction.atomic() if in_transaction else nullcontext():
+        created = chains.enqueue_many(anything.item(number) for number in range(3))
+    assert [chain.input for chain in created] == [0, 1, 2]
+    assert [job.input for job in Job.objects.order_by("created_at", "id")] == [0, 1, 2]
+
+
+@committed
+def test_the_async_twin_takes_a_generator_too() -> None:
+    created = async_to_sync(chains.aenqueue_many)(anything.item(number) for number in range(3))
+    assert [chain.input for chain in created] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        lambda: [anything.item(1), anything],
+        lambda: [anything.item(1), {"a": 1}],
+        lambda: anything.item(1),
+        lambda: anything,
+        lambda: None,
+        lambda: "anything",
+    ],
+    ids=["a type", "an input", "one item", "one type", "nothing", "a name"],
+)
+@pytest.mark.parametrize("enqueue_many", [chains.enqueue_many, async_to_sync(chains.aenqueue_many)], ids=["", "a"])
+def test_what_is_no_item_is_an_error_and_nothing_is_created(enqueue_many: Any, items: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match=r"chains\.enqueue_many\(\) takes a list of items"):
+        enqueue_many(items())
+    assert not Job.objects.exists()
+
+
+@committed
+def test_an_error_while_items_are_made_leaves_nothing() -> None:
+    with pytest.raises(InvalidInput):
+        chains.enqueue_many(typed.item(value) for value in (1, 2, "x"))  # type: ignore[arg-type]
+    assert not Job.objects.exists()
 
 
 def test_a_chain_that_is_not_there_is_an_error() -> None:

@@ -106,8 +106,32 @@ def test_another_queue_is_an_error(queue: str) -> None:
 @pytest.mark.parametrize("max_attempts", [0, -1])
 def test_max_attempts_is_at_least_one(max_attempts: int) -> None:
     assert anything.enqueue(max_attempts=1).current_job.max_attempts == 1
-    with pytest.raises(ValueError, match="max_attempts is 1 or more"):
+    with pytest.raises(ValueError, match=rf"max_attempts={max_attempts}: it is 1 or more"):
         anything.enqueue(max_attempts=max_attempts)
+
+
+@pytest.mark.parametrize("max_attempts", ["3", 1.5, True, 2**31])
+def test_max_attempts_is_a_whole_number_that_the_database_holds(max_attempts: Any) -> None:
+    """Else the database refuses the row, and the caller's transaction is lost."""
+    with pytest.raises((TypeError, ValueError), match="max_attempts="):
+        anything.enqueue(max_attempts=max_attempts)
+
+
+@pytest.mark.parametrize("delay", ["5m", "5", b"5", True, [5], object()])
+def test_a_delay_that_is_no_length_of_time_says_what_to_pass(delay: Any) -> None:
+    with pytest.raises(TypeError, match=r"^delay=.* is not a length of time: pass seconds, or a timedelta"):
+        anything.enqueue(delay=delay)
+
+
+def test_a_length_of_time_as_run_at_says_what_to_pass() -> None:
+    with pytest.raises(TypeError, match=r"not timedelta\. Use delay= for a length of time"):
+        anything.enqueue(run_at=timedelta(minutes=5))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("job_type", [5, None, {"a": 1}, print], ids=repr)
+def test_what_is_neither_a_type_nor_a_name_is_an_error(job_type: Any) -> None:
+    with pytest.raises(TypeError, match="A job type is given as a JobType or by its name"):
+        chains.enqueue(job_type)
 
 
 def test_a_given_id_is_the_chains() -> None:

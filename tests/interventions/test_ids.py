@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -134,3 +135,57 @@ def test_where_jobs_are_asked_for_a_chain_stands_for_its_current_job(name: str) 
     after = chain.refresh().current_job
     assert (after.chain_index, after.status) == (1, "pending")
     assert after.run_at < before.run_at
+
+
+def completed(chain_id: Any) -> UUID:
+    with chains.complete(chain_id) as current:
+        return current.job.chain_id
+
+
+async def acompleted(chain_id: Any) -> UUID:
+    return await chains.acomplete(chain_id, lambda current: current.job.chain_id)
+
+
+#: The calls that take the id of one chain; each returns something that shows which chain it found.
+READS: dict[str, Callable[[Any], Any]] = {
+    "get": lambda id_: chains.get(id_).id,
+    "aget": lambda id_: async_to_sync(chains.aget)(id_).id,
+    "complete": completed,
+    "acomplete": async_to_sync(acompleted),
+    "Job.objects.of_chain": lambda id_: Job.objects.of_chain(id_).first().chain_id,  # type: ignore[union-attr]
+}
+reads = pytest.mark.parametrize("read", READS.values(), ids=READS)
+
+
+@reads
+def test_one_chain_is_named_by_its_id_itself_or_one_of_its_jobs(read: Callable[[Any], Any]) -> None:
+    chain = ship.enqueue()
+    go_on(chain)
+    assert {read(given) for given in (chain.id, chain, chain.refresh().current_job)} == {chain.id}
+
+
+@reads
+@pytest.mark.parametrize("wrong", [*WRONG, [uuid4()]], ids=repr)
+def test_anything_else_is_no_chain(read: Callable[[Any], Any], wrong: Any) -> None:
+    with CaptureQueriesContext(connection) as queries, pytest.raises(TypeError, match=r"expects a uuid\.UUID"):
+        read(wrong)
+    assert len(queries) == 0
+
+
+@pytest.mark.parametrize("objects", [Job.objects, Chain.objects], ids=["jobs", "chains"])
+def test_what_is_blocked_by_a_job_is_what_its_chain_blocks(objects: Any) -> None:
+    chain = ship.enqueue()
+    blocked = ship.enqueue(blockers=[chain])
+    go_on(chain)
+    found = [objects.blocked_by(given).get().pk for given in (chain, chain.id, chain.refresh().current_job)]
+    assert set(found) == {blocked.id}
+
+
+@pytest.mark.parametrize("wrong", [5, [], {"approved": True}])
+def test_the_expected_type_of_a_chain_is_a_type_or_a_name(wrong: Any) -> None:
+    chain = ship.enqueue()
+    with (
+        pytest.raises(TypeError, match="A job type is given as a JobType or by its name"),
+        chains.complete(chain, wrong),
+    ):
+        pass

@@ -2,16 +2,35 @@
 
 import asyncio
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from typing_extensions import TypedDict
 
-from django_jobchains.exceptions import InvalidInput, InvalidOutput, ProcessorNotFound, RegistryError
-from django_jobchains.processors import AsyncJobType, Continuation, JobType, Processors, RunningJob
+from django_jobchains.exceptions import (
+    InvalidDeclaration,
+    InvalidInput,
+    InvalidOutput,
+    ProcessorNotFound,
+    RegistryError,
+)
+from django_jobchains.processors import (
+    AsyncJobType,
+    Backoff,
+    Continuation,
+    JobType,
+    Lease,
+    Processors,
+    Registry,
+    RunningJob,
+)
 from django_jobchains.running import AbortSignal
+from django_jobchains.worker import Worker
 
 T = TypeVar("T")
 
@@ -282,29 +301,140 @@ def test_a_name_may_be_200_characters_of_any_script() -> None:
     assert JobType("ü" * 200).name == "ü" * 200
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"mode": "eager"}, RegistryError),
-        ({"queue": ""}, ValueError),
-        ({"queue": "x" * 101}, ValueError),
-        ({"priority": 40_000}, ValueError),
-        ({"priority": 1.5}, ValueError),
-        ({"max_attempts": 0}, ValueError),
-    ],
-)
-def test_wrong_options_are_refused_when_they_are_given(
-    processors: Processors, options: dict[str, Any], error: type[Exception]
+def later_or_never(error: BaseException) -> bool:
+    return False
+
+
+async def retry_later(error: BaseException) -> bool:
+    return True
+
+
+#: Of a slice and of a worker too, as far as these have them.
+WRONG_POLICIES: list[tuple[dict[str, Any], str]] = [
+    ({"backoff": 3}, r"backoff=3 is not a Backoff: pass Backoff\(initial_seconds="),
+    ({"backoff": Backoff}, r"backoff=<class .* is not a Backoff"),
+    ({"backoff": lambda attempt: 3}, r"backoff=<function .* is not a Backoff"),
+    ({"lease": "30"}, r"lease='30' is not a length of time: pass seconds, or a timedelta"),
+    ({"lease": 0}, "lease lasts more than 0 seconds"),
+    ({"lease": True}, "lease=True is not a length of time"),
+    ({"lease": 1e300}, "less than a thousand years"),
+    ({"lease": Backoff()}, r"lease=Backoff\(.* is not a length of time"),
+    ({"max_attempts": 0}, "max_attempts=0: it is 1 or more"),
+    ({"max_attempts": "3"}, "max_attempts='3' is not a whole number"),
+    ({"max_attempts": 2.5}, "max_attempts=2.5 is not a whole number"),
+    ({"max_attempts": True}, "max_attempts=True is not a whole number"),
+    ({"timeout": "5m"}, "timeout='5m' is not a length of time"),
+    ({"timeout": 0}, "timeout=0: a timeout is more than 0 seconds"),
+    ({"timeout": math.nan}, "timeout=nan: a timeout is more than 0 seconds"),
+    ({"retention": timedelta(days=30)}, r"retention=.* is not a Retention: pass Retention\(completed="),
+    ({"queue": ""}, "is no queue name"),
+    ({"queue": "x" * 101}, "is no queue name"),
+    ({"queue": 5}, "is no queue name"),
+]
+WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    *WRONG_POLICIES,
+    ({"mode": "eager"}, "mode='eager' is not one of 'staged', 'atomic'"),
+    ({"entry": "no"}, "entry='no' is not one of True, False"),
+    ({"on_blocker_failure": "stop"}, "on_blocker_failure='stop' is not one of 'wait', 'fail', 'run'"),
+    ({"continues_with": 5}, "continues_with=5: pass a list of job types or their names"),
+    ({"continues_with": ["a", 5]}, r"continues_with=\['a', 5\]: pass a list of job types or their names"),
+    ({"continues_with": later_or_never}, "continues_with=<function"),
+    ({"blockers": [None]}, r"blockers=\[None\]: pass a list of job types or their names"),
+    ({"fail_on": "OSError"}, "fail_on='OSError': pass exception classes"),
+    ({"fail_on": OSError("x")}, "fail_on=OSError.*: pass exception classes"),
+    ({"fail_on": [OSError, int]}, "fail_on=.*: pass exception classes"),
+    ({"retry_if": "x"}, "retry_if='x': pass a plain function that takes the error"),
+    ({"retry_if": OSError}, "retry_if=<class 'OSError'>: pass a plain function"),
+    ({"retry_if": retry_later}, "retry_if=<function .*: pass a plain function"),
+    ({"retry_if": lambda: True}, "retry_if=<function .* must take one argument"),
+    ({"priority": 40_000}, "priority=40000: a whole number"),
+    ({"priority": 1.5}, "priority=1.5: a whole number"),
+    ({"priority": True}, "priority=True: a whole number"),
+    ({"batch_limit": "10"}, "batch_limit='10': a whole number"),
+    ({"batch_limit": 0}, "batch_limit=0: a whole number"),
+    ({"input": "Charge"}, "'Charge' as input or output is a string: pass the type itself"),
+    ({"input": Charge(1)}, "cannot be an input or output"),
+    ({"output": []}, "cannot be an input or output"),
+]
+
+
+def named(value: object) -> str | None:
+    return ", ".join(f"{name}={option!r:.40}" for name, option in value.items()) if isinstance(value, dict) else ""
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG_OPTIONS, ids=named)
+def test_a_wrong_option_is_an_error_where_it_is_given_that_names_the_type(
+    processors: Processors, options: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(error):
-        processors.register("wrong", **options)(lambda job: None)
+    with pytest.raises(InvalidDeclaration, match=rf"(?s)^Job type 'shop\.wrong': .*{words}") as caught:
+        processors.register("shop.wrong", **options)(lambda job: None)
+    assert caught.value.type_name == "shop.wrong"
     assert list(processors) == []
 
 
-@pytest.mark.parametrize("options", [{"queue": ""}, {"queue": "x" * 101}, {"max_attempts": 0}])
-def test_wrong_options_of_a_slice_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"queue name|max_attempts"):
+@pytest.mark.parametrize(("options", "words"), WRONG_POLICIES, ids=named)
+def test_a_wrong_option_of_a_slice_is_an_error_where_it_is_given(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(RegistryError, match=rf"^Processors\(\): .*{words}"):
         Processors(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [wrong for wrong in WRONG_POLICIES if not wrong[0].keys() & {"retention", "queue"}], ids=named
+)
+def test_a_wrong_option_of_a_worker_is_an_error_where_it_is_given(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=rf"^Worker\(\): .*{words}"):
+        Worker(registry=Registry(), **options)
+
+
+def test_a_declared_type_is_checked_alike() -> None:
+    with pytest.raises(InvalidDeclaration, match=r"^Job type 'shop\.wrong': blockers=5: pass a list of job types"):
+        JobType("shop.wrong", blockers=5)  # type: ignore[arg-type]
+
+
+def test_register_without_its_parentheses_is_an_error(processors: Processors) -> None:
+    """The function would silently be no job type."""
+    with pytest.raises(RegistryError, match=r"@processors\.register\('app\.name'\)"):
+
+        @processors.register
+        def charge(job: RunningJob[Charge]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "kinds"),
+    [
+        (OSError, (OSError,)),
+        ([OSError, KeyError], (OSError, KeyError)),
+        ((OSError,), (OSError,)),
+        ({OSError}, (OSError,)),
+        ((kind for kind in [OSError]), (OSError,)),
+        ([], ()),
+        (None, ()),
+    ],
+    ids=repr,
+)
+def test_fail_on_is_one_exception_class_or_several(
+    processors: Processors, fail_on: Any, kinds: tuple[type[BaseException], ...]
+) -> None:
+    processors.register("shop.charge", fail_on=fail_on)(lambda job: None)
+    assert processors.by_name["shop.charge"].retry.fail_on == kinds
+
+
+@pytest.mark.parametrize("lease", [Lease(30), 30, 30.0, timedelta(seconds=30)], ids=repr)
+def test_a_lease_may_be_a_length_of_time(lease: Any) -> None:
+    part = Processors(lease=lease)
+    part.register("shop.charge", lease=lease)(lambda job: None)
+    assert [policy.lease for policy in part.by_name["shop.charge"].policies] == [Lease(30), Lease(30)]
+
+
+@pytest.mark.parametrize("names", ["shop.next", ["shop.next"], ("shop.next",), {"shop.next"}, JobType("shop.next")])
+def test_continuations_and_blockers_are_one_type_or_several(processors: Processors, names: Any) -> None:
+    charge = processors.register("shop.charge", continues_with=names, blockers=names)(lambda job: None)
+    assert charge.continues_with == charge.blockers == {"shop.next"}
+
+
+def test_max_attempts_may_be_infinite(processors: Processors) -> None:
+    processors.register("shop.charge", max_attempts=math.inf)(lambda job: None)  # type: ignore[arg-type]
+    assert processors.by_name["shop.charge"].policies[0].max_attempts == math.inf
 
 
 @pytest.mark.django_db

@@ -339,7 +339,7 @@ class TestTheRules:
         }
 
     def test_a_type_that_no_chain_starts_with_has_none(self) -> None:
-        with pytest.raises(RegistryError, match="No chain starts with 'step'"):
+        with pytest.raises(RegistryError, match="Job type 'step': no chain starts with this type"):
             Processors().register("step", entry=False, retention=Retention())(_handler)
 
     @pytest.mark.parametrize("wrong", [0, -1, timedelta(0), float("nan"), float("inf"), "30d"])

@@ -131,6 +131,8 @@ def test_the_clock_is_right_again_after_the_block() -> None:
 def test_the_clock_does_not_go_back() -> None:
     with clock() as moved, pytest.raises(ValueError, match="forward"):
         moved.advance(-1)
+    with clock() as moved, pytest.raises(TypeError, match="by='5m' is not a length of time"):
+        moved.advance("5m")  # type: ignore[arg-type]
 
 
 def test_enqueued_jobs_are_found_by_type_and_input(jobchains: Jobchains, double: JobType[int, int]) -> None:

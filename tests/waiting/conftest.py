@@ -4,10 +4,11 @@ import pytest
 from django.db import connection
 
 from django_jobchains import waiting
+from tests.databases import memory, private_memory
 from tests.waiting.waiters import Looks, end_all
 from tests.worker.fixtures import events, make_worker, processors, registry, start_worker, store
 
-__all__ = ("events", "make_worker", "processors", "registry", "start_worker", "store")
+__all__ = ("events", "make_worker", "memory", "private_memory", "processors", "registry", "start_worker", "store")
 
 
 @pytest.fixture(autouse=True)

@@ -4,19 +4,25 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, connection, transaction
 
 from django_jobchains import chains, waiting
 from django_jobchains.chains import ChainTimeout
+from django_jobchains.exceptions import InvalidOutput
+from django_jobchains.models import Job
 from tests.attempts.work import committed
 from tests.waiting.waiters import (
     DROPPING,
+    LONG,
+    Ask,
     Looks,
     Waiting,
     approval,
+    each_function,
     finish,
     threads,
     until_waiting,
@@ -93,6 +99,57 @@ def test_a_waiter_whose_event_loop_is_closed_harms_nobody(looks: Looks) -> None:
         looks.until_settled()
         finish(later, "done too")
         assert waiter.output() == "done too"
+
+
+@each_function
+@pytest.mark.usefixtures("no_poll")
+def test_a_wrong_id_or_timeout_is_an_error_of_one_wait_alone(ask: Ask, looks: Looks) -> None:
+    chain = approval.enqueue()
+    waiter = Waiting(chain.id)
+    looks.until_settled()
+    for wrong in ({"id": chain.id}, str(chain.id), [chain.id], None):
+        with pytest.raises(TypeError, match=r"chain_id expects a uuid\.UUID, a Chain or a Job"):
+            ask(wrong, LONG)  # type: ignore[arg-type]
+    for timeout in ("5", "5m", [5]):
+        with pytest.raises(TypeError, match=r"timeout=.* is not a length of time: pass seconds, or a timedelta"):
+            ask(chain.id, timeout)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout=nan"):
+        ask(chain.id, float("nan"))
+    finish(chain, "done")
+    assert waiter.output() == "done"
+
+
+@each_function
+def test_a_chain_and_a_job_of_it_are_as_good_as_its_id(ask: Ask) -> None:
+    chain = approval.enqueue()
+    with chains.complete(chain) as current:
+        current.continue_with(approval)
+        current.finish("done")
+    for given in (chain.id, chain, chain.refresh().current_job):
+        assert ask(given, timedelta(seconds=30)) == "done"  # type: ignore[arg-type]
+
+
+@each_function
+@pytest.mark.usefixtures("no_poll")
+def test_an_output_that_cannot_be_decoded_is_an_error_of_those_who_wait_for_it(ask: Ask, looks: Looks) -> None:
+    broken, fine = approval.enqueue(), approval.enqueue()
+    waiters = [Waiting(broken.id, ask=ask), Waiting(fine.id, ask=ask)]
+    until_waiting(2)
+    looks.until_settled()
+    with transaction.atomic():
+        finish(broken)
+        finish(fine, "done")
+        with connection.cursor() as cursor:
+            deep = "[" * 990 + "]" * 990
+            table = Job._meta.db_table
+            cursor.execute(f"UPDATE {table} SET output = %s WHERE output IS NOT NULL AND id = %s", [deep, key(broken)])
+    assert waiters[1].output() == "done"
+    with pytest.raises(InvalidOutput, match=r"cannot be decoded|nested deeper"):
+        waiters[0].output()
+
+
+def key(chain: chains.Chain) -> object:
+    return chain.id if connection.vendor == "postgresql" else chain.id.hex
 
 
 def raises(error: Exception) -> None:

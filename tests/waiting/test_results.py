@@ -54,6 +54,20 @@ def test_a_timeout_is_an_error_and_the_chain_goes_on(ask: Ask) -> None:
 
 
 @each_function
+def test_a_timeout_says_how_the_chain_stands_and_what_to_do(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FIRST_LOOK_SECONDS", 30)
+    pending = approval.enqueue()
+    blocked = approval.enqueue(blockers=[pending])
+    for chain, status, words in (
+        (pending, "pending", r"manage\.py run_jobworker.*testing\.run_due_jobs\(\)"),
+        (blocked, "blocked", "blocked by other chains"),
+    ):
+        with pytest.raises(ChainTimeout, match=words) as caught:
+            ask(chain.id, 0)
+        assert caught.value.status == status
+
+
+@each_function
 def test_without_time_it_says_how_the_chain_stands(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "FIRST_LOOK_SECONDS", 30)
     chain, ended = approval.enqueue(), approval.enqueue()

@@ -1,14 +1,26 @@
 """Waiting inside a transaction: what it wrote itself counts, as in a TestCase, where nothing is ever committed."""
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, transaction
 from django.test import TestCase
 
 from django_jobchains import chains
-from django_jobchains.chains import ChainCancelled, ChainNotFound, ChainTimeout
+from django_jobchains.chains import ChainCancelled, ChainNotCommitted, ChainNotFound, ChainTimeout
 from tests.attempts.work import committed, elsewhere
-from tests.waiting.waiters import ASKS, Ask, Looks, Waiting, approval, each_ask, finish, threads, until_waiting
-from tests.worker.waiting import until
+from tests.waiting.waiters import (
+    ASKS,
+    LONG,
+    Ask,
+    Looks,
+    Waiting,
+    approval,
+    each_ask,
+    each_function,
+    finish,
+    threads,
+    until_waiting,
+)
 
 
 @each_ask
@@ -25,12 +37,33 @@ def test_a_chain_that_ended_in_the_same_transaction_is_answered_by_it(ask: Ask) 
 
 @each_ask
 @pytest.mark.django_db
-def test_a_chain_that_nobody_else_sees_is_not_taken_for_deleted(ask: Ask, looks: Looks) -> None:
+def test_waiting_for_a_chain_that_nobody_else_sees_ends_at_once_and_says_what_to_do(ask: Ask, looks: Looks) -> None:
     chain = approval.enqueue()
-    with pytest.raises(ChainTimeout):
-        ask(chain.id, 0.2)
-    until(lambda: looks.ids)
-    assert looks.ids[-1] == [chain.id]
+    with pytest.raises(ChainNotCommitted, match=r"atomic\(\):' block\. .*run_due_jobs\(\)") as caught:
+        ask(chain.id, LONG)
+    assert isinstance(caught.value, ChainTimeout), "code that heeds the timeout must go on doing so"
+    assert caught.value.chain_id == chain.id
+    assert looks.ids[:2] == [[chain.id], [chain.id]], "it did not ask on another connection"
+
+
+@each_function
+def test_on_sqlite_in_memory_the_open_transaction_locks_everybody_else_out(ask: Ask, memory: str) -> None:
+    """As in a TestCase with Django's default test database."""
+    with transaction.atomic(using=memory):
+        chain = approval.enqueue(using=memory)
+        with pytest.raises(ChainNotCommitted):
+            ask(chain.id, LONG, using=memory)  # type: ignore[call-arg]
+    assert threads() == []
+
+
+@each_function
+def test_an_sqlite_database_that_other_threads_do_not_share_is_an_error(ask: Ask, private_memory: str) -> None:
+    chain, ended = approval.enqueue(using=private_memory), approval.enqueue(using=private_memory)
+    with chains.complete(ended, using=private_memory) as current:
+        current.finish("done")
+    with pytest.raises(ImproperlyConfigured, match=r"each thread has its own, empty database\. Use a file"):
+        ask(chain.id, LONG, using=private_memory)  # type: ignore[call-arg]
+    assert chains.wait(ended, 5, using=private_memory) == "done"
 
 
 @pytest.mark.django_db

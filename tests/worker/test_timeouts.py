@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from django_jobchains import chains
+from django_jobchains.exceptions import RegistryError
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Backoff, JobType, Processors, Registry, RunningJob
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck, LeaseLost
@@ -257,7 +258,7 @@ def test_the_last_attempt_that_times_out_fails_the_job(processors: Processors, s
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
 def test_a_timeout_is_more_than_nothing(timeout: float) -> None:
-    with pytest.raises(ValueError, match="more than 0"):
+    with pytest.raises(RegistryError, match="more than 0"):
         Processors(timeout=timeout)
 
 

@@ -70,6 +70,7 @@ class Command(BaseCommand):
             gc.collect()
             gc.freeze()
         self._heed_signals(worker.stop_request)
+        _check_database(worker)
         with self._shown(worker.id, options["verbosity"]):
             code = worker.run()
         self._exit(code, is_stuck=worker.is_stuck)
@@ -112,6 +113,7 @@ class Command(BaseCommand):
             )
         worker = _worker(options)
         _check_size(options["max_rss"])
+        _check_database(worker)
         connections.close_all()
         return worker
 
@@ -167,6 +169,14 @@ def _worker(options: dict[str, Any], *, max_jobs: int | None = None, max_rss: in
         shutdown_seconds=options["shutdown_timeout"],
         name=options["name"],
     )
+
+
+def _check_database(worker: Worker) -> None:
+    """On a connection that is closed again: this thread works on none."""
+    connection = connections[worker.store.using]
+    worker.check_database()
+    if not connection.in_atomic_block:
+        connection.close()
 
 
 def _check_size(max_rss: int | None) -> None:
