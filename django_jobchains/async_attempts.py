@@ -319,7 +319,9 @@ class AsyncPhases:
 
     def _inside(self, phase: Callable[[], AbstractContextManager[None]], function: Callable[[], ResultT]) -> ResultT:
         with phase():
-            return function()
+            result = function()
+            self._phases.check_others()
+            return result
 
     def _abandon(self) -> None:
         self._phases.give_up(JobAborted(self._phases.signal.reason or "error"))

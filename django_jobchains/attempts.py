@@ -161,7 +161,9 @@ class Attempt:
 
     def _finish_in_transaction(self, finished: FinishedJob) -> Effects:
         effects = Effects()
-        if finished.key not in self.store.finish([finished], effects, is_locked=True):
+        if finished.key not in self.store.finish(
+            [finished], effects, is_locked=True, transaction=self.phases.transaction
+        ):
             raise LeaseLost(self.job.id, "taken_by_another_worker")
         self._commit()
         return effects

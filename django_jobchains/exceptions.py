@@ -27,6 +27,8 @@ JobchainsError
 ├── PhaseError                   prepare(), complete() or continue_with() used out of order
 ├── QueryBudgetExceeded          a handler asks more than its ``QueryBudget`` allows
 ├── TransactionLeftOpen          a handler returned with a transaction of its own still open
+├── TransactionEnded             the transaction of prepare() or complete() was ended before the handler returned
+├── ConnectionLost               a database connection broke while the handler ran, and it went on
 ├── LeaseLost                    this attempt may not write any more
 └── JobAborted                   raised by ``job.signal.raise_if_aborted()``
 
@@ -213,6 +215,20 @@ class TransactionLeftOpen(JobchainsError):
     def __init__(self, alias: str) -> None:
         super().__init__(f"The handler returned with a transaction open on database {alias!r}. It was rolled back: use "
                          "'with transaction.atomic():', job.prepare() or job.complete().")  # fmt: skip
+
+
+class TransactionEnded(JobchainsError):
+    def __init__(self) -> None:
+        super().__init__("The transaction of job.prepare() or job.complete() was ended before the handler returned, by "
+                         "a statement such as ROLLBACK or COMMIT. The job is not completed. Remove the statement: use "
+                         "'with transaction.atomic():' for a savepoint; to roll back, raise an error.")  # fmt: skip
+
+
+class ConnectionLost(JobchainsError):
+    def __init__(self, alias: str) -> None:
+        super().__init__(f"The connection to database {alias!r} was lost while the handler ran, and with it any "
+                         "transaction that was open there. Do not catch the database error, so that the attempt fails "
+                         "with it, or close the connection after you have handled it.")  # fmt: skip
 
 
 class LeaseLost(JobchainsError):

@@ -22,6 +22,7 @@ from django_jobchains.models import (
     WorkerPresence,
 )
 from django_jobchains.own_statements import own
+from django_jobchains.store.rows import OpenTransaction
 
 #: SQL of whether a job's attempt was asked to stop, in a RETURNING: there SQLite 3.40 takes NULL for NOT NULL.
 IS_CANCELLED = "COALESCE(cancel_requested_at = cancel_requested_at, false)"
@@ -42,6 +43,8 @@ class Dialect(ABC):
     _beginning = "''"
     #: and of the transaction's isolation level.
     _isolation = "''"
+    #: SQL of the id of the transaction that the statement is in.
+    _transaction_id = "''"
     #: SQL that leads an UPDATE from many rows to the primary key, with the list of ids as its parameter.
     _by_ids = ""
 
@@ -137,6 +140,15 @@ class Dialect(ABC):
     def _groups_sql(self) -> str:
         """SQL of a recursive table ``groups``: the first job (queue, type_name, rank, run_at, id) of each queue, type
         and priority that has a pending one; in no order that counts. ``rank``: the priority turned round."""
+
+    @abstractmethod
+    def check_transaction(self, transaction: OpenTransaction | None) -> None:
+        """Raises ``TransactionEnded`` when the transaction that ``lock`` met is not the one that is open now."""
+
+    @abstractmethod
+    def _inside(self, transaction: OpenTransaction | None) -> tuple[str, list[Any]]:
+        """SQL that ends a condition, with its parameters: true only in this transaction. A statement that finds fewer
+        rows by it asks ``check_transaction`` for the reason. Checks at once where that is not a round trip."""
 
     @abstractmethod
     def _any(self, select: str) -> str:

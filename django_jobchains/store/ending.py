@@ -13,7 +13,16 @@ from django_jobchains.store.creating import Creating
 from django_jobchains.store.dialect import IS_CANCELLED, ids_json
 from django_jobchains.store.errors import retried
 from django_jobchains.store.leases import FENCE
-from django_jobchains.store.rows import AttemptKey, Effects, FailedTry, FinishedJob, HeldLease, NewJob, ReapedJob
+from django_jobchains.store.rows import (
+    AttemptKey,
+    Effects,
+    FailedTry,
+    FinishedJob,
+    HeldLease,
+    NewJob,
+    OpenTransaction,
+    ReapedJob,
+)
 
 _FINISH_COLUMNS = "job_id uuid, n int, output text"
 
@@ -21,23 +30,31 @@ _FINISH_COLUMNS = "job_id uuid, n int, output text"
 class Ending(Creating):
     def __init__(self, using: str) -> None:
         super().__init__(using)
-        self._finish_one_sql: dict[float, str] = {}
+        self._finish_one_sql: dict[tuple[float, str], str] = {}
 
     @retried
     def finish(
-        self, jobs: Sequence[FinishedJob], effects: Effects | None = None, *, is_locked: bool = False
+        self,
+        jobs: Sequence[FinishedJob],
+        effects: Effects | None = None,
+        *,
+        is_locked: bool = False,
+        transaction: OpenTransaction | None = None,
     ) -> set[AttemptKey]:
         """Completes attempts, with the continuations of those that still held their lease, which it returns.
 
         Whoever waited for the chains that end by it is freed. ``is_locked``: the caller's transaction has locked the
-        jobs already, so nobody can start to wait for them while this statement runs.
+        jobs already, so nobody can start to wait for them while this statement runs. ``transaction``: what ``lock``
+        filled in then; raises ``TransactionEnded`` when the caller's transaction is another one now.
         """
         effects = effects or Effects()
         continuations = {job.key: job.continuation for job in jobs if job.continuation}
         with nullcontext() if is_locked else self.transaction():
             if not is_locked:
                 self._lock_with_blockers(list(continuations.values()))
-            written = self._finish(jobs, is_locked=is_locked)
+            written = self._finish(jobs, transaction, is_locked=is_locked)
+            if len(written) < max(len(jobs), 1):
+                self.check_transaction(transaction)
             going_on = [row for row in written if row.key in continuations]
             for row in going_on:
                 continuations[row.key].is_cancelled = row.is_cancelled
@@ -53,23 +70,27 @@ class Ending(Creating):
         if waiting:
             self.lock_tails({chain_id for job in waiting for chain_id in (job.chain_id, *job.blockers)})
 
-    def _finish(self, jobs: Sequence[FinishedJob], *, is_locked: bool) -> "list[_Written]":
+    def _finish(
+        self, jobs: Sequence[FinishedJob], transaction: OpenTransaction | None, *, is_locked: bool
+    ) -> "list[_Written]":
+        inside, inside_params = self._inside(transaction)
         if is_locked and len(jobs) == 1:
-            return self._finish_one(jobs[0])
+            return self._finish_one(jobs[0], inside, inside_params)
         return self._update(
             self._finish_assignments,
             _FINISH_COLUMNS,
             [{"job_id": job.job_id.hex, "n": job.lease_number, "output": _output(job)} for job in jobs],
             may_be_awaited=self._is_awaited if is_locked else "true",
+            only_if=(inside, inside_params),
         )
 
-    def _finish_one(self, job: FinishedJob) -> "list[_Written]":
+    def _finish_one(self, job: FinishedJob, inside: str, inside_params: Sequence[Any]) -> "list[_Written]":
         """The same of one that is locked. Its SQL is kept: to put it together takes as long as to send it."""
-        sql = self._finish_one_sql.get(self.ahead_seconds)
+        sql = self._finish_one_sql.get((self.ahead_seconds, inside))
         if sql is None:
-            sql = self._update_sql(self._finish_assignments, self._row(_FINISH_COLUMNS), "", self._is_awaited)
-            self._finish_one_sql[self.ahead_seconds] = sql
-        rows = self._fetch(sql, [job.job_id.hex, job.lease_number, _output(job)])
+            sql = self._update_sql(self._finish_assignments, self._row(_FINISH_COLUMNS), inside, self._is_awaited)
+            self._finish_one_sql[self.ahead_seconds, inside] = sql
+        rows = self._fetch(sql, [job.job_id.hex, job.lease_number, _output(job), *inside_params])
         return list(starmap(self._written, rows))
 
     @property
@@ -204,10 +225,12 @@ class Ending(Creating):
         before: Sequence[Any] = (),
         *,
         may_be_awaited: str = "true",
+        only_if: tuple[str, Sequence[Any]] = ("", ()),
     ) -> "list[_Written]":
         """One fenced UPDATE of running jobs from rows with ``job_id`` and lease number ``n``; returns what changed.
 
-        ``before``: the parameters of the assignments. ``may_be_awaited``: SQL.
+        ``before``: the parameters of the assignments. ``may_be_awaited``: SQL. ``only_if``: SQL that ends the
+        condition, with its parameters.
         """
         if not rows:
             return []
@@ -218,8 +241,8 @@ class Ending(Creating):
             source, condition = self._rows(columns), self._by_ids
             rows = sorted(rows, key=lambda row: str(row["job_id"]))
             params = [json.dumps(rows), *self._by_ids_params(rows)]
-        sql = self._update_sql(assignments, source, condition, may_be_awaited)
-        return list(starmap(self._written, self._fetch(sql, [*before, *params])))
+        sql = self._update_sql(assignments, source, f"{condition} {only_if[0]}", may_be_awaited)
+        return list(starmap(self._written, self._fetch(sql, [*before, *params, *only_if[1]])))
 
     def _update_sql(self, assignments: str, source: str, condition: str, may_be_awaited: str) -> str:
         return (

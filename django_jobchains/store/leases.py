@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from django_jobchains.store.dialect import IS_CANCELLED, Dialect, ids_json
-from django_jobchains.store.rows import HeldLease, Renewal
+from django_jobchains.store.rows import HeldLease, OpenTransaction, Renewal
 
 #: The attempt ``d`` still has its job. The status is not compared bare: PostgreSQL would find the rows by the partial
 #: index of running jobs, and read all of its dead entries, instead of by their ids.
@@ -12,11 +12,13 @@ FENCE = "job.id = d.job_id AND job.lease_number = d.n AND job.status || '' = 'ru
 
 
 class Leases(Dialect):
-    def renew(self, leases: Sequence[HeldLease]) -> Renewal:
+    def renew(self, leases: Sequence[HeldLease], transaction: OpenTransaction | None = None) -> Renewal:
         """Prolongs leases; says which are lost, and which attempts were asked to stop.
 
-        A row that somebody has locked is not lost.
+        A row that somebody has locked is not lost. ``transaction``: the caller's, in which it has locked all of the
+        jobs; raises ``TransactionEnded`` when it was ended since.
         """
+        inside, inside_params = self._inside(transaction)
         rows = [{"job_id": lease.id.hex, "n": lease.lease_number, "s": lease.seconds} for lease in leases]
         columns = "job_id uuid, n int, s float"
         locked = (
@@ -26,9 +28,11 @@ class Leases(Dialect):
         renewed = self._fetch(
             f"UPDATE {self.job} AS job SET leased_until = {self._after('clock.now', 'd.s')} "
             f"FROM {self._rows(columns)} CROSS JOIN {self.clock} WHERE {FENCE} AND job.id {self._any(locked)} "
-            f"RETURNING id, lease_number, {IS_CANCELLED}",
-            [json.dumps(rows), json.dumps(rows), *self._by_ids_params(rows)],
+            f"{inside} RETURNING id, lease_number, {IS_CANCELLED}",
+            [json.dumps(rows), json.dumps(rows), *self._by_ids_params(rows), *inside_params],
         )
+        if len(renewed) < len(leases):
+            self.check_transaction(transaction)
         missing = {lease.key: lease for lease in leases}
         for id_, number, _ in renewed:
             missing.pop((self._id(id_), number), None)

@@ -128,6 +128,13 @@ class HeldLease(NamedTuple):
 
 
 @dataclass(slots=True)
+class OpenTransaction:
+    """The caller's transaction as the database knows it: ``lock`` fills it in, and later calls compare it."""
+
+    id: str | None = None
+
+
+@dataclass(slots=True)
 class FinishedJob:
     """A completed attempt: an output, or the job the chain goes on with."""
 
