@@ -147,7 +147,7 @@ class AsyncAttempt(Attempt):
             return await self.async_phases.last_call(partial(self._complete, result))
         if self.phases.error is not None:
             raise self.phases.error
-        return Outcome(self.job, Ending.COMPLETED, self._finished(result))
+        return Outcome(self.job, Ending.COMPLETED, self._finished(result), failed_try=self.failed_try)
 
     async def _anot_completed(self, error: BaseException) -> Outcome:
         await self._end_handler()

@@ -168,7 +168,7 @@ class BatchAttempt:
         if isinstance(ending, Exception):
             return part.not_completed(ending)
         try:
-            return Outcome(part.job, Ending.COMPLETED, self._finished(part, ending))
+            return Outcome(part.job, Ending.COMPLETED, self._finished(part, ending), failed_try=part.failed_try)
         except Exception as error:  # nothing was said of it, and nothing is no output of its type
             return part.not_completed(error)
 
@@ -219,9 +219,9 @@ class BatchAttempt:
         if isinstance(ending, Exception) or (ending is not None and not is_undone):
             return self._outcome(part)
         if isinstance(error, LeaseLost) and part.job.id not in phases.lost:
-            return Outcome(part.job, Ending.HANDED_BACK, error=str(error))
+            return Outcome(part.job, Ending.HANDED_BACK, error=str(error), failed_try=part.failed_try)
         if isinstance(error, JobAborted) and not part.signal.aborted:
-            return Outcome(part.job, Ending.HANDED_BACK, error=str(error))
+            return Outcome(part.job, Ending.HANDED_BACK, error=str(error), failed_try=part.failed_try)
         return part.not_completed(error)
 
     @own

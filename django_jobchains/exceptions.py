@@ -258,7 +258,7 @@ class RescheduleJob(Exception):
     """Raise in a handler to try again exactly then, instead of after the backoff.
 
     ``delay``: a timedelta or seconds from now (database clock). ``run_at``: an aware datetime. Give one of them.
-    It counts as an attempt, so ``max_attempts`` still bounds it.
+    It counts as a failed attempt, so ``max_attempts`` still bounds it.
     """
 
     def __init__(self, *, delay: timedelta | float | None = None, run_at: datetime | None = None) -> None:

@@ -100,7 +100,7 @@ class Store(Pruning, Ending, Leases, QueueStates, Presence, Counting, AttemptCou
         return (
             "id, chain_id, chain_index, chain_type_name, type_name, queue, priority, "
             f"{self._as_text('run_at')}, attempt, lease_number, max_attempts, input, last_error, "
-            f"{self._as_text('created_at')}, deduplication_key, context"
+            f"{self._as_text('created_at')}, deduplication_key, context, crashes"
         )
 
     def _claimed(self, row: tuple[Any, ...]) -> ClaimedJob:

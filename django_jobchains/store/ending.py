@@ -1,7 +1,7 @@
 """How an attempt ends: completed, failed, to be tried again, handed back, or taken from a worker that is gone."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import starmap
 from typing import Any, NamedTuple
@@ -183,9 +183,12 @@ class Ending(Creating):
         max_crashes: int,
         held: Collection[UUID] = (),
         effects: Effects | None = None,
+        *,
+        backoffs: Mapping[str, Backoff] | None = None,
     ) -> list[ReapedJob]:
         """Takes back jobs whose lease ran out, oldest first: pending after a backoff, failed after ``max_crashes``.
 
+        ``backoffs``: by job type, instead of ``backoff``.
         ``held`` are the caller's own, which it ends itself. A row that a live attempt has locked is left alone.
         """
         lost = "'The lease ran out: worker ' || COALESCE(job.leased_by, '?') || ' died, hung or lost the database.'"
@@ -196,25 +199,36 @@ class Ending(Creating):
         with self.transaction():
             crashed = self._fetch(
                 f"{self._record_failures('crash', lost, chr(39) * 2)} FROM {self.job} AS job CROSS JOIN {self.clock} "
-                f"WHERE job.id {self._any(expired)} {self._held('job')} RETURNING job_id, lease_number",
+                f"WHERE job.id {self._any(expired)} {self._held('job')} "
+                f"RETURNING job_id, lease_number, {self._of_its_job('type_name')}, {self._of_its_job('crashes')}",
                 [ids_json(held), limit],
             )
-            written = self._reap([(self._id(id_), number) for id_, number in crashed], backoff, max_crashes, lost)
+            rows = [
+                {
+                    "job_id": self._id(id_).hex,
+                    "n": number,
+                    "delay_seconds": (backoffs or {}).get(type_name, backoff).seconds(crashes + 1),
+                }
+                for id_, number, type_name, crashes in crashed
+            ]
+            written = self._reap(rows, max_crashes, lost)
             self._settle_ended(written, effects or Effects())
         return [ReapedJob(row.key[0], row.type_name, row.status, row.crashes) for row in written]
 
-    def _reap(self, crashed: list[tuple[UUID, int]], backoff: Backoff, max_crashes: int, lost: str) -> "list[_Written]":
-        waits = [{"c": crashes, "wait": backoff.seconds(crashes + 1)} for crashes in range(max_crashes)]
-        waits_sql = f"COALESCE((SELECT w.wait FROM {self._rows('c int, wait float', 'w')} WHERE w.c = job.crashes), 0)"
+    def _of_its_job(self, column: str) -> str:
+        """SQL of a column of the job of a failed attempt, in a RETURNING."""
+        return f"(SELECT its.{column} FROM {self.job} AS its WHERE its.id = job_id)"
+
+    def _reap(self, rows: list[dict[str, Any]], max_crashes: int, lost: str) -> "list[_Written]":
         gone, stopped = "job.crashes + 1 >= %s", "job.cancel_requested_at IS NOT NULL"
         return self._update(
             f"crashes = job.crashes + 1, leased_by = NULL, leased_until = NULL, last_error = {lost}, "
             f"status = CASE WHEN {stopped} THEN 'cancelled' WHEN {gone} THEN 'failed' ELSE 'pending' END, "
             f"finished_at = CASE WHEN {stopped} OR {gone} THEN clock.now END, "
-            f"run_at = {self._after('clock.now', waits_sql)}",
-            "job_id uuid, n int",
-            [{"job_id": id_.hex, "n": number} for id_, number in crashed],
-            [max_crashes, max_crashes, json.dumps(waits)],
+            f"run_at = {self._after('clock.now', 'd.delay_seconds')}",
+            "job_id uuid, n int, delay_seconds float",
+            rows,
+            [max_crashes, max_crashes],
         )
 
     def _update(

@@ -109,10 +109,16 @@ class ClaimedJob(NamedTuple):
     created_at: datetime
     deduplication_key: str | None
     context: str | None = None
+    crashes: int = 0
 
     @property
     def key(self) -> AttemptKey:
         return self.id, self.lease_number
+
+    @property
+    def failures(self) -> int:
+        """The number of failed attempts if this one fails. Crashes are counted apart."""
+        return self.attempt - self.crashes
 
 
 class HeldLease(NamedTuple):

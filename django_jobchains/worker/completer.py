@@ -12,10 +12,9 @@ from contextlib import suppress
 from django_jobchains.announcing import announce
 from django_jobchains.attempts import Ending, Outcome
 from django_jobchains.leases import HeldLeases
-from django_jobchains.store import AttemptKey, Effects, FailedTry, HeldLease, Store
+from django_jobchains.store import AttemptKey, Effects, HeldLease, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptEnded, LeaseLost
-from django_jobchains.texts import describe, traceback_of
 from django_jobchains.worker.threads import is_database_away, waiting
 
 MOST_IN_A_BATCH = 200
@@ -137,9 +136,7 @@ class Completer:
         except Exception as error:
             if is_database_away(error) or outcome.job.key in self._written:
                 raise
-            outcome.ending, outcome.finished, outcome.error = Ending.FAILED, None, describe(error)
-            job = outcome.job
-            outcome.failed = FailedTry(job.id, job.lease_number, outcome.error, traceback_of(error))
+            outcome.replace_by_failure(error)
             self._write_all([outcome])
 
     def _write_all(self, batch: Sequence[Outcome]) -> None:

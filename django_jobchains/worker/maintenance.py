@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from django_jobchains.announcing import announce
@@ -27,7 +27,10 @@ CHECK_AGAIN_SECONDS = 0.1
 
 
 class Reaper:
-    """Takes back jobs whose lease ran out, whoever held it, but for those this worker holds and ends itself."""
+    """Takes back jobs whose lease ran out, whoever held it, but for those this worker holds and ends itself.
+
+    ``backoffs``: those of the job types that this worker knows; ``backoff`` is for all others.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Reaper:
         *,
         worker: str,
         backoff: Backoff,
+        backoffs: Mapping[str, Backoff],
         max_crashes: int,
         seconds: float,
         on_reaped: Callable[[Sequence[ReapedJob]], None],
@@ -44,6 +48,7 @@ class Reaper:
         self._leases = leases
         self._worker = worker
         self._backoff = backoff
+        self._backoffs = backoffs
         self._max_crashes = max_crashes
         self._on_reaped = on_reaped
         self.seconds = seconds
@@ -52,7 +57,7 @@ class Reaper:
         """Whether there may be more."""
         held = [lease.id for lease in self._leases.held()]
         effects = Effects()
-        reaped = self._store.reap(REAP_LIMIT, self._backoff, self._max_crashes, held, effects)
+        reaped = self._store.reap(REAP_LIMIT, self._backoff, self._max_crashes, held, effects, backoffs=self._backoffs)
         announce(self._store.using, effects)
         for job in reaped:
             report(JobReaped(self._worker, job.id, job.type_name, job.status, job.crashes))

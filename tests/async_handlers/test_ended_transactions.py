@@ -1,5 +1,6 @@
 """What functions inside ``aprepare`` and ``acomplete`` leave open, or end themselves, fails the attempt."""
 
+from contextlib import suppress
 from typing import Any, Literal
 
 import pytest
@@ -29,10 +30,8 @@ def enqueue(once: Processors, phase: Phase, function: Any) -> Chain:
             Effect.objects.create(job_id=job.id, label="half")
             function()
 
-        try:
+        with suppress(TransactionLeftOpen, TransactionEnded):
             await (job.acomplete(write) if phase == "complete" else job.aprepare(write, phase))
-        except (TransactionLeftOpen, TransactionEnded):
-            pass
         return "done"
 
     return messy.enqueue()
