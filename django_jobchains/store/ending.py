@@ -54,7 +54,7 @@ class Ending(Creating):
                 self._lock_with_blockers(list(continuations.values()))
             written = self._finish(jobs, transaction, is_locked=is_locked)
             if len(written) < max(len(jobs), 1):
-                self.check_transaction(transaction)
+                self._check_transaction(transaction)
             going_on = [row for row in written if row.key in continuations]
             for row in going_on:
                 continuations[row.key].is_cancelled = row.is_cancelled
@@ -217,7 +217,7 @@ class Ending(Creating):
 
     def _of_its_job(self, column: str) -> str:
         """SQL of a column of the job of a failed attempt, in a RETURNING."""
-        return f"(SELECT its.{column} FROM {self.job} AS its WHERE its.id = job_id)"
+        return f"(SELECT its.{column} FROM {self.job} AS its WHERE its.id = {self._returned_job_id})"
 
     def _reap(self, rows: list[dict[str, Any]], max_crashes: int, lost: str) -> "list[_Written]":
         gone, stopped = "job.crashes + 1 >= %s", "job.cancel_requested_at IS NOT NULL"

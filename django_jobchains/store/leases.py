@@ -32,7 +32,7 @@ class Leases(Dialect):
             [json.dumps(rows), json.dumps(rows), *self._by_ids_params(rows), *inside_params],
         )
         if len(renewed) < len(leases):
-            self.check_transaction(transaction)
+            self._check_transaction(transaction)
         missing = {lease.key: lease for lease in leases}
         for id_, number, _ in renewed:
             missing.pop((self._id(id_), number), None)

@@ -212,7 +212,7 @@ class PostgreSQLStore(SkipScan):
     def is_out_of_time(self, error: OperationalError) -> bool:
         return sqlstate(error) == QUERY_CANCELED
 
-    def check_transaction(self, transaction: OpenTransaction | None) -> None:
+    def _check_transaction(self, transaction: OpenTransaction | None) -> None:
         if transaction is None or transaction.id is None:
             return
         if self._fetch("SELECT pg_current_xact_id_if_assigned()::text", []) != [(transaction.id,)]:

@@ -35,6 +35,8 @@ _IS_QUEUE_SERVED = (
 class SQLiteStore(Store):
     _now = _clock = f"strftime({_FORMAT}, 'now')"
     json_cast = ""
+    # Bare, it has lost its type there, and SQLite reads the whole table instead of the index.
+    _returned_job_id = "CAST(job_id AS text)"
 
     def _is_conflict(self, error: OperationalError) -> bool:
         return "database is locked" in str(error)
@@ -128,7 +130,7 @@ class SQLiteStore(Store):
             transaction.id = SAVEPOINT
             self._execute(f"SAVEPOINT {SAVEPOINT}", [])
 
-    def check_transaction(self, transaction: OpenTransaction | None) -> None:
+    def _check_transaction(self, transaction: OpenTransaction | None) -> None:
         if transaction is None or transaction.id is None:
             return
         try:
@@ -140,7 +142,7 @@ class SQLiteStore(Store):
         self._mark(transaction, SAVEPOINT)
 
     def _inside(self, transaction: OpenTransaction | None) -> tuple[str, list[Any]]:
-        self.check_transaction(transaction)
+        self._check_transaction(transaction)
         return "", []
 
     def lock(self, job_id: UUID, transaction: OpenTransaction | None = None) -> tuple[str, int] | None:
