@@ -147,7 +147,7 @@ class AsyncAttempt(Attempt):
             return await self.async_phases.last_call(partial(self._complete, result))
         if self.phases.error is not None:
             raise self.phases.error
-        return Outcome(self.job, Ending.COMPLETED, self._finished(result))
+        return Outcome(self.job, Ending.COMPLETED, self._finished(result), failed_try=self.failed_try)
 
     async def _anot_completed(self, error: BaseException) -> Outcome:
         await self._end_handler()
@@ -319,7 +319,9 @@ class AsyncPhases:
 
     def _inside(self, phase: Callable[[], AbstractContextManager[None]], function: Callable[[], ResultT]) -> ResultT:
         with phase():
-            return function()
+            result = function()
+            self._phases.check_others()
+            return result
 
     def _abandon(self) -> None:
         self._phases.give_up(JobAborted(self._phases.signal.reason or "error"))

@@ -19,6 +19,7 @@ from django_jobchains.context import unbind
 from django_jobchains.exceptions import (
     FailJob,
     InvalidInput,
+    InvalidPayload,
     JobAborted,
     LeaseLost,
     PhaseError,
@@ -27,7 +28,7 @@ from django_jobchains.exceptions import (
 from django_jobchains.middleware.hooks import around
 from django_jobchains.notes import Notebook
 from django_jobchains.phases import AttemptPhases
-from django_jobchains.policies import AttemptPolicy, Backoff, is_number
+from django_jobchains.policies import AttemptPolicy, Backoff, is_number, resolve
 from django_jobchains.processors import Processor, Registry
 from django_jobchains.running import AbortSignal, Continuation, RunningJob
 from django_jobchains.schedules import MOST_SECONDS, when
@@ -68,12 +69,22 @@ class Outcome:
     seconds: float = 0.0
     #: One line for people; "" when all went well.
     error: str = ""
+    #: The attempt's, to decide what becomes of the job if this outcome cannot be written.
+    failed_try: "Callable[[BaseException], Outcome] | None" = field(default=None, compare=False, repr=False)
+
+    def replace_by_failure(self, error: BaseException) -> None:
+        """After an error that keeps it from being written: the job has the same fate as after that error in
+        ``complete()``. A job that failed for good stays failed."""
+        instead = self.failed_try(error) if self.failed_try else not_started(self.job, resolve(), error)
+        if self.ending is not Ending.FAILED:
+            self.ending = instead.ending
+        self.finished, self.failed, self.error = None, instead.failed, instead.error
 
 
 def not_started(job: ClaimedJob, policy: AttemptPolicy, error: BaseException) -> Outcome:
     """The outcome of a claimed job for which no attempt could be made."""
     text = describe(error)
-    delay_seconds = backoff_seconds(policy, job.attempt, error)
+    delay_seconds = backoff_seconds(policy, job.failures, error)
     failed = FailedTry(job.id, job.lease_number, text, traceback_of(error), None, delay_seconds)
     return Outcome(job, Ending.RESCHEDULED, failed=failed, error=text)
 
@@ -130,7 +141,7 @@ class Attempt:
         self.phases = AttemptPhases(job, processor, policy.lease, store, registry, self.signal)
         #: Monotonic time at which it is asked to stop.
         self.expires_at = math.inf
-        #: An input that cannot be read will not get better: no other attempt.
+        #: Whether the input has been read.
         self.has_input = False
 
     def outcomes(self) -> list[Outcome]:
@@ -170,7 +181,7 @@ class Attempt:
             return self.processor.function(running)
 
     def read_input(self) -> Any:
-        """Decodes the input; raises ``InvalidInput``, after which the job is not tried again."""
+        """Decodes the input; raises ``InvalidInput``, after which the job is not tried again, as after other errors."""
         return self.processor.job_type.input_codec.decode(self.job.input, InvalidInput)
 
     def _complete(self, result: Any) -> Outcome:
@@ -179,7 +190,7 @@ class Attempt:
         self.phases.check_after_handler()
         finished = self._finished(result)
         if not self.phases.is_open:
-            return Outcome(self.job, Ending.COMPLETED, finished)
+            return Outcome(self.job, Ending.COMPLETED, finished, failed_try=self.failed_try)
         effects = self._finish_in_transaction(finished)
         return Outcome(self.job, Ending.COMPLETED, finished, is_committed=True, effects=effects)
 
@@ -197,7 +208,9 @@ class Attempt:
 
     def _finish_in_transaction(self, finished: FinishedJob) -> Effects:
         effects = Effects()
-        if finished.key not in self.store.finish([finished], effects, is_locked=True):
+        if finished.key not in self.store.finish(
+            [finished], effects, is_locked=True, transaction=self.phases.transaction
+        ):
             raise LeaseLost(self.job.id, "taken_by_another_worker")
         self._commit()
         return effects
@@ -218,8 +231,8 @@ class Attempt:
         if isinstance(error, LeaseLost):
             return Outcome(self.job, Ending.ABANDONED, error=str(error))
         if isinstance(error, JobAborted) and self.signal.reason == "worker_stopping":
-            return Outcome(self.job, Ending.HANDED_BACK, error=str(error))
-        return self._failed_try(error)
+            return Outcome(self.job, Ending.HANDED_BACK, error=str(error), failed_try=self.failed_try)
+        return self.failed_try(error)
 
     def disown(self, error: BaseException, stack: str) -> list[Outcome]:
         """From another thread: it does not stop. The outcome to write in its stead; none when it is about to end.
@@ -228,7 +241,7 @@ class Attempt:
         """
         if not self.signal.disown():
             return []
-        outcome = self._failed_try(error)
+        outcome = self.failed_try(error)
         if outcome.failed:
             outcome.failed.traceback = stack
         return [outcome]
@@ -241,18 +254,20 @@ class Attempt:
     def is_disowned(self) -> bool:
         return self.signal.is_disowned
 
-    def _failed_try(self, error: BaseException) -> Outcome:
+    def failed_try(self, error: BaseException) -> Outcome:
+        """Whether the job is tried again after this error, and when."""
         is_last = _by_policy("max_attempts", partial(self._is_last, error), lambda: False, error)
         run_at, delay_seconds = (None, None) if is_last else self._next_try(error)
         text = describe(error)
         failed = FailedTry(self.job.id, self.job.lease_number, text, traceback_of(error), run_at, delay_seconds)
-        return Outcome(self.job, Ending.FAILED if is_last else Ending.RESCHEDULED, failed=failed, error=text)
+        ending = Ending.FAILED if is_last else Ending.RESCHEDULED
+        return Outcome(self.job, ending, failed=failed, error=text, failed_try=self.failed_try)
 
     def _is_last(self, error: BaseException) -> bool:
-        if isinstance(error, FailJob) or not self.has_input:
+        if isinstance(error, FailJob) or (isinstance(error, InvalidPayload) and not self.has_input):
             return True
         most = self.job.max_attempts or self.policy.max_attempts
-        if most is not None and self.job.attempt >= most:
+        if most is not None and self.job.failures >= most:
             return True
         return not isinstance(error, RescheduleJob) and not self._is_retried(error)
 
@@ -265,4 +280,4 @@ class Attempt:
                 return when(error.run_at, error.delay)
             except BaseException as problem:
                 _note(error, f"The backoff is used instead: {describe(problem)}")
-        return None, backoff_seconds(self.policy, self.job.attempt, error)
+        return None, backoff_seconds(self.policy, self.job.failures, error)

@@ -12,7 +12,7 @@ from uuid import UUID
 from django_jobchains.attempts import Attempt, Ending, Outcome
 from django_jobchains.batches import Batch, BatchJob, BatchSignal
 from django_jobchains.context import unbind
-from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
+from django_jobchains.exceptions import ConnectionLost, JobAborted, LeaseLost, PhaseError, TransactionLeftOpen
 from django_jobchains.middleware.hooks import around
 from django_jobchains.models import Chain, JobBlocker
 from django_jobchains.notes import Notebook
@@ -38,7 +38,7 @@ class BatchPhases(AttemptPhases):
         self.lost: dict[UUID, str] = {}
 
     def lock(self) -> None:
-        found = self.store.lock_all([part.job.id for part in self._parts])
+        found = self.store.lock_all([part.job.id for part in self._parts], self.transaction)
         reasons = {part.job.id: lost_reason(found.get(part.job.id), part.job.lease_number) for part in self._parts}
         self.lost = {job_id: reason for job_id, reason in reasons.items() if reason}
         self.lost |= {part.job.id: part.signal.reason or "error" for part in self._parts if not part.signal.lock_row()}
@@ -50,7 +50,7 @@ class BatchPhases(AttemptPhases):
             part.signal.is_row_locked = False
 
     def renew(self) -> None:
-        self.store.renew([part.phases.lease for part in self._parts])
+        self.store.renew([part.phases.lease for part in self._parts], self.transaction)
 
 
 class BatchAttempt:
@@ -168,7 +168,7 @@ class BatchAttempt:
         if isinstance(ending, Exception):
             return part.not_completed(ending)
         try:
-            return Outcome(part.job, Ending.COMPLETED, self._finished(part, ending))
+            return Outcome(part.job, Ending.COMPLETED, self._finished(part, ending), failed_try=part.failed_try)
         except Exception as error:  # nothing was said of it, and nothing is no output of its type
             return part.not_completed(error)
 
@@ -182,7 +182,8 @@ class BatchAttempt:
 
     def _finish_in_transaction(self, phases: BatchPhases, outcomes: Sequence[Outcome]) -> None:
         effects, completed = Effects(), [outcome for outcome in outcomes if outcome.finished]
-        written = self._store.finish([o.finished for o in completed if o.finished], effects, is_locked=True)
+        finished = [outcome.finished for outcome in completed if outcome.finished]
+        written = self._store.finish(finished, effects, is_locked=True, transaction=phases.transaction)
         for outcome in completed:
             if outcome.job.key not in written:
                 phases.lost[outcome.job.id] = "taken_by_another_worker"
@@ -204,7 +205,9 @@ class BatchAttempt:
             logger.exception("%d jobs are completed; an error after their commit changes nothing.", len(completed))
 
     def _not_completed(self, phases: BatchPhases, error: BaseException) -> list[Outcome]:
-        is_undone = phases.is_open or phases.error is not None
+        is_undone = (
+            phases.is_open or phases.error is not None or isinstance(error, TransactionLeftOpen | ConnectionLost)
+        )
         for part in self._parts:
             part.signal.end()
         phases.give_up(error)
@@ -216,9 +219,9 @@ class BatchAttempt:
         if isinstance(ending, Exception) or (ending is not None and not is_undone):
             return self._outcome(part)
         if isinstance(error, LeaseLost) and part.job.id not in phases.lost:
-            return Outcome(part.job, Ending.HANDED_BACK, error=str(error))
+            return Outcome(part.job, Ending.HANDED_BACK, error=str(error), failed_try=part.failed_try)
         if isinstance(error, JobAborted) and not part.signal.aborted:
-            return Outcome(part.job, Ending.HANDED_BACK, error=str(error))
+            return Outcome(part.job, Ending.HANDED_BACK, error=str(error), failed_try=part.failed_try)
         return part.not_completed(error)
 
     @own

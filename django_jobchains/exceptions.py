@@ -29,6 +29,8 @@ JobchainsError
 ├── PhaseError                   prepare(), complete() or continue_with() used out of order
 ├── QueryBudgetExceeded          a handler asks more than its ``QueryBudget`` allows
 ├── TransactionLeftOpen          a handler returned with a transaction of its own still open
+├── TransactionEnded             the transaction of prepare() or complete() was ended before the handler returned
+├── ConnectionLost               a database connection broke while the handler ran, and it went on
 ├── LeaseLost                    this attempt may not write any more
 └── JobAborted                   raised by ``job.signal.raise_if_aborted()``
 
@@ -251,6 +253,20 @@ class TransactionLeftOpen(JobchainsError):
                          "'with transaction.atomic():', job.prepare() or job.complete().")  # fmt: skip
 
 
+class TransactionEnded(JobchainsError):
+    def __init__(self) -> None:
+        super().__init__("The transaction of job.prepare() or job.complete() was ended before the handler returned, by "
+                         "a statement such as ROLLBACK or COMMIT. The job is not completed. Remove the statement: use "
+                         "'with transaction.atomic():' for a savepoint; to roll back, raise an error.")  # fmt: skip
+
+
+class ConnectionLost(JobchainsError):
+    def __init__(self, alias: str) -> None:
+        super().__init__(f"The connection to database {alias!r} was lost while the handler ran, and with it any "
+                         "transaction that was open there. Do not catch the database error, so that the attempt fails "
+                         "with it, or close the connection after you have handled it.")  # fmt: skip
+
+
 class LeaseLost(JobchainsError):
     """The attempt's lease number is no longer the job's: nothing was written. ``reason`` is an abort reason."""
 
@@ -278,7 +294,7 @@ class RescheduleJob(Exception):
     """Raise in a handler to try again exactly then, instead of after the backoff.
 
     ``delay``: a timedelta or seconds from now (database clock). ``run_at``: an aware datetime. Give one of them.
-    It counts as an attempt, so ``max_attempts`` still bounds it.
+    It counts as a failed attempt, so ``max_attempts`` still bounds it.
     """
 
     def __init__(self, *, delay: timedelta | float | None = None, run_at: datetime | None = None) -> None:

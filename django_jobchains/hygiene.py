@@ -8,10 +8,11 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from django_jobchains.exceptions import TransactionLeftOpen
+from django_jobchains.exceptions import ConnectionLost, TransactionLeftOpen
 
-#: libpq's transaction status after an error.
+#: libpq's transaction status after an error, and that of a connection that is known to be broken.
 _IN_ERROR = 3
+_UNKNOWN = 4
 
 
 class ThreadConnections:
@@ -27,11 +28,21 @@ class ThreadConnections:
             self._before[connection.alias] = _depth(connection)
 
     def check(self) -> None:
-        """Raises ``TransactionLeftOpen`` when the handler left a transaction open."""
+        """Raises ``TransactionLeftOpen`` when the handler left a transaction open, and ``ConnectionLost`` when a
+        connection broke, because nobody knows whether it had one."""
         self._after = _opened()
         for connection in self._after:
-            if self.is_left_open(connection):
-                raise TransactionLeftOpen(connection.alias)
+            self._check(connection)
+
+    def check_others(self, own: BaseDatabaseWrapper) -> None:
+        """The same for every connection except ``own``, which has the transaction of the attempt itself."""
+        for connection in _opened():
+            if connection is not own:
+                self._check(connection)
+
+    def _check(self, connection: BaseDatabaseWrapper) -> None:
+        if self.is_left_open(connection):
+            raise ConnectionLost(connection.alias) if is_lost(connection) else TransactionLeftOpen(connection.alias)
 
     def clean(self, *, suspicious: bool = False) -> None:
         """Ends what the handler left open, with its connection; mends the others, or if ``suspicious`` ends them."""
@@ -50,8 +61,12 @@ class ThreadConnections:
 
 def is_broken(connection: BaseDatabaseWrapper) -> bool:
     """Whether an error, though it was swallowed, broke the open transaction: its commit would be a rollback."""
-    info = getattr(connection.connection, "info", None)
-    return connection.needs_rollback or getattr(info, "transaction_status", 0) == _IN_ERROR
+    return connection.needs_rollback or _transaction_status(connection.connection) == _IN_ERROR
+
+
+def is_lost(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the driver has noticed that the connection is broken."""
+    return _transaction_status(connection.connection) == _UNKNOWN
 
 
 def tidy() -> None:
@@ -131,5 +146,10 @@ def _raw_transaction(raw: object) -> bool:
     """Whether the driver's connection is in a transaction that Django does not know of (``BEGIN`` through a cursor)."""
     if hasattr(raw, "in_transaction"):
         return bool(raw.in_transaction)
-    info = getattr(raw, "info", None)
-    return bool(getattr(info, "transaction_status", 0))
+    return bool(_transaction_status(raw))
+
+
+def _transaction_status(raw: object) -> int:
+    """libpq's; 0 with a driver that does not use libpq."""
+    status: int = getattr(getattr(raw, "info", None), "transaction_status", 0)
+    return status

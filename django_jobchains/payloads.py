@@ -12,6 +12,8 @@ from math import isfinite, log10
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
+from django.db import DatabaseError, InterfaceError
+
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidInput, InvalidPayload, RegistryError
 
@@ -26,6 +28,9 @@ _LAST_FLOAT_WITH_EXPONENT = 1e-4
 #: Whatever the setting said when it was written, a stored value is not read when it is nested deeper.
 DEEPEST_READ = 900
 _STRING_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+?\d+')
+
+#: Errors of the process, the network or the database. A validator may raise them for a value that is right.
+NOT_ABOUT_THE_VALUE = (MemoryError, OSError, DatabaseError, InterfaceError)
 
 #: Made once: ``json.dumps`` makes one for each call that asks for anything unusual.
 _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -215,6 +220,8 @@ class Codec:
             return value
         try:
             return self._adapter.validate_python(value)
+        except NOT_ABOUT_THE_VALUE:
+            raise
         except Exception as problem:
             raise error(f"Not a {_name(self.annotation)}: {problem}") from problem
 

@@ -7,8 +7,8 @@ from typing import Any, NoReturn, Unpack
 
 from django.db import Error, OperationalError, transaction
 
-from django_jobchains.exceptions import LeaseLost, PhaseError
-from django_jobchains.hygiene import ThreadConnections, discard, is_broken
+from django_jobchains.exceptions import ConnectionLost, LeaseLost, PhaseError
+from django_jobchains.hygiene import ThreadConnections, discard, is_broken, is_lost
 from django_jobchains.job_types import new_continuation
 from django_jobchains.middleware.hooks import Hook, around
 from django_jobchains.models import Chain, JobBlocker
@@ -16,7 +16,7 @@ from django_jobchains.own_statements import own
 from django_jobchains.policies import Lease
 from django_jobchains.processors import Processor, Registry
 from django_jobchains.running import AbortSignal, Continuation, ContinuationOptions, PrepareMode
-from django_jobchains.store import ClaimedJob, HeldLease, Store
+from django_jobchains.store import ClaimedJob, HeldLease, OpenTransaction, Store
 from django_jobchains.store.leases import lost_reason
 
 
@@ -43,6 +43,8 @@ class AttemptPhases:
         #: An error of a phase. The handler may swallow it, the attempt does not.
         self.error: BaseException | None = None
         self.continuation: Continuation | None = None
+        #: The transaction that is open, or was open last, as the database knows it.
+        self.transaction = OpenTransaction()
         self._atomic: transaction.Atomic | None = None
         self._prepared = False
         self._has_database_error = False
@@ -129,6 +131,8 @@ class AttemptPhases:
     def open(self) -> None:
         """Opens the transaction, locks the job row and checks the lease, in this order; raises ``LeaseLost``."""
         if self._connections.is_left_open(self.store.connection):
+            if is_lost(self.store.connection):
+                raise ConnectionLost(self.store.using)
             raise PhaseError("Close your own transaction before job.prepare() or job.complete().")
         try:
             self._open_and_lock()
@@ -145,10 +149,11 @@ class AttemptPhases:
         self._atomic = atomic
         self._connection = self.store.connection
         self._depth = self._open_blocks()
+        self.transaction = OpenTransaction()
         self.lock()
 
     def lock(self) -> None:
-        found = self.store.lock(self.job.id)
+        found = self.store.lock(self.job.id, self.transaction)
         if not self.signal.lock_row():
             raise LeaseLost(self.job.id, self.signal.reason or "error")
         if reason := lost_reason(found, self.job.lease_number):
@@ -158,8 +163,8 @@ class AttemptPhases:
         self.signal.is_row_locked = False
 
     def renew(self) -> None:
-        """Nobody else could while the row was locked."""
-        self.store.renew([self.lease])
+        """Nobody else could while the row was locked. Raises ``TransactionEnded``."""
+        self.store.renew([self.lease], self.transaction)
 
     def _check_thread(self) -> None:
         """Raises on any other thread than the handler's, whose connection has no part in the attempt's transaction.
@@ -177,6 +182,8 @@ class AttemptPhases:
         """Raises when the handler left an atomic block of its own open inside ours, or broke the transaction."""
         if self._open_blocks() != self._depth:
             raise PhaseError("An atomic block was opened inside job.complete() or job.prepare() and not closed.")
+        if is_lost(self._connection):
+            raise ConnectionLost(self._connection.alias)
         if is_broken(self._connection):
             raise PhaseError(
                 "A database error was swallowed inside job.complete() or job.prepare(): the transaction is "
@@ -220,8 +227,13 @@ class AttemptPhases:
             raise self.error
         if self.is_open:
             self._check_inside()
+            self.check_others()
         else:
             self._connections.check()
+
+    def check_others(self) -> None:
+        """Raises when a transaction was left open on another connection than that of the open phase."""
+        self._connections.check_others(self._connection)
 
     def _open_blocks(self) -> int:
         return len(self._connection.savepoint_ids)

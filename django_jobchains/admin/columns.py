@@ -53,7 +53,7 @@ class Cells:
         if job.max_attempts is None:
             return number(job.attempt)
         return gettext("%(attempt)s of %(most)s") % {
-            "attempt": number(job.attempt),
+            "attempt": number(job.attempt - job.crashes),  # crashes are not counted against the limit
             "most": number(job.max_attempts),
         }
 

@@ -141,7 +141,7 @@ class Showing:
         if job.max_attempts:
             facts.append(
                 gettext("attempt %(attempt)s of %(most)s")
-                % {"attempt": number(job.attempt), "most": number(job.max_attempts)}
+                % {"attempt": number(job.attempt - job.crashes), "most": number(job.max_attempts)}
             )
         elif job.attempt > 1:
             facts.append(_counted(ngettext("%(count)s attempt", "%(count)s attempts", job.attempt), job.attempt))

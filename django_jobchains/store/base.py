@@ -19,7 +19,7 @@ from django_jobchains.store.notes import Notes
 from django_jobchains.store.presence import Presence
 from django_jobchains.store.pruning import Pruning
 from django_jobchains.store.queue_states import QueueStates
-from django_jobchains.store.rows import ClaimedJob
+from django_jobchains.store.rows import ClaimedJob, OpenTransaction
 
 
 class Store(DeferredOutcomes, Pruning, QueueStates, Presence, Counting, AttemptCounts, Listing, Notes):
@@ -41,20 +41,34 @@ class Store(DeferredOutcomes, Pruning, QueueStates, Presence, Counting, AttemptC
         """Seconds until the next of these jobs is due, 0 or less when one is; None when there is none."""
 
     @abstractmethod
-    def lock(self, job_id: UUID) -> tuple[str, int] | None:
-        """Locks a job's row for the caller's transaction: its status and lease number, None when it is gone."""
+    def lock(self, job_id: UUID, transaction: OpenTransaction | None = None) -> tuple[str, int] | None:
+        """Locks a job's row for the caller's transaction: its status and lease number, None when it is gone.
+
+        Fills in ``transaction``, by which ``finish`` and ``renew`` notice when the caller's transaction was ended.
+        """
 
     @abstractmethod
     def prepare_for_workers(self) -> None:
         """Does what the database needs before several threads and processes work on it."""
 
-    def lock_all(self, job_ids: Collection[UUID]) -> dict[UUID, tuple[str, int]]:
+    def lock_all(
+        self, job_ids: Collection[UUID], transaction: OpenTransaction | None = None
+    ) -> dict[UUID, tuple[str, int]]:
         """``lock`` of several jobs, in the order of their ids; those that are gone are missing."""
         self._lock_jobs(job_ids)
         rows = self._fetch(
-            f"SELECT id, status, lease_number FROM {self.job} WHERE id {self._any(self._ids_sql)}", [ids_json(job_ids)]
+            f"SELECT id, status, lease_number, {self._transaction_id} "
+            f"FROM {self.job} WHERE id {self._any(self._ids_sql)}",
+            [ids_json(job_ids)],
         )
-        return {self._id(id_): (status, number) for id_, status, number in rows}
+        for _, _, _, transaction_id in rows[:1]:
+            self._mark(transaction, transaction_id)
+        return {self._id(id_): (status, number) for id_, status, number, _ in rows}
+
+    def _mark(self, transaction: OpenTransaction | None, id: str) -> None:
+        """Fills in the transaction that is open."""
+        if transaction is not None:
+            transaction.id = id
 
     def look(self, job_id: UUID) -> tuple[str, int] | None:
         """A job's status and lease number, None when it is gone."""
@@ -85,7 +99,7 @@ class Store(DeferredOutcomes, Pruning, QueueStates, Presence, Counting, AttemptC
         return (
             "id, chain_id, chain_index, chain_type_name, type_name, queue, priority, "
             f"{self._as_text('run_at')}, attempt, lease_number, max_attempts, input, last_error, "
-            f"{self._as_text('created_at')}, deduplication_key, context"
+            f"{self._as_text('created_at')}, deduplication_key, context, crashes"
         )
 
     def _claimed(self, row: tuple[Any, ...]) -> ClaimedJob:

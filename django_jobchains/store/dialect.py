@@ -24,6 +24,7 @@ from django_jobchains.models import (
     WorkerPresence,
 )
 from django_jobchains.own_statements import own
+from django_jobchains.store.rows import OpenTransaction
 
 
 class Dialect(ABC):
@@ -41,6 +42,10 @@ class Dialect(ABC):
     _beginning = "''"
     #: and of the transaction's isolation level.
     _isolation = "''"
+    #: SQL of the column job_id in a subquery of a RETURNING.
+    _returned_job_id = "job_id"
+    #: SQL of the id of the transaction that the statement is in.
+    _transaction_id = "''"
     #: SQL that leads an UPDATE from many rows to the primary key, with the list of ids as its parameter.
     _by_ids = ""
     #: The same, which passes over rows that someone else has locked. Its locks are taken in the order of the ids.
@@ -167,6 +172,15 @@ class Dialect(ABC):
     def _groups_sql(self) -> str:
         """SQL of a recursive table ``groups``: the first job (queue, type_name, rank, run_at, id) of each queue, type
         and priority that has a pending one; in no order that counts. ``rank``: the priority turned round."""
+
+    @abstractmethod
+    def _check_transaction(self, transaction: OpenTransaction | None) -> None:
+        """Raises ``TransactionEnded`` when the transaction that ``lock`` met is not the one that is open now."""
+
+    @abstractmethod
+    def _inside(self, transaction: OpenTransaction | None) -> tuple[str, list[Any]]:
+        """SQL that ends a condition, with its parameters: true only in this transaction. A statement that finds fewer
+        rows by it asks ``_check_transaction`` for the reason. Checks at once where that is not a round trip."""
 
     @abstractmethod
     def _any(self, select: str) -> str:

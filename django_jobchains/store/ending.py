@@ -1,7 +1,7 @@
 """How an attempt ends: completed, failed, to be tried again, handed back, or taken from a worker that is gone."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import starmap
 from logging import getLogger
@@ -16,7 +16,16 @@ from django_jobchains.store.creating import Creating
 from django_jobchains.store.deferred_writes import FENCE, DeferredWrites
 from django_jobchains.store.dialect import ids_json
 from django_jobchains.store.errors import blames_statement, retried
-from django_jobchains.store.rows import AttemptKey, Effects, FailedTry, FinishedJob, HeldLease, NewJob, ReapedJob
+from django_jobchains.store.rows import (
+    AttemptKey,
+    Effects,
+    FailedTry,
+    FinishedJob,
+    HeldLease,
+    NewJob,
+    OpenTransaction,
+    ReapedJob,
+)
 from django_jobchains.texts import log_text
 
 logger = getLogger("django_jobchains")
@@ -27,24 +36,32 @@ _FINISH_COLUMNS = "job_id uuid, n int, output text"
 class Ending(Creating, DeferredWrites):
     def __init__(self, using: str) -> None:
         super().__init__(using)
-        self._finish_one_sql: dict[float, str] = {}
+        self._finish_one_sql: dict[tuple[float, str], str] = {}
 
     @retried
     def finish(
-        self, jobs: Sequence[FinishedJob], effects: Effects | None = None, *, is_locked: bool = False
+        self,
+        jobs: Sequence[FinishedJob],
+        effects: Effects | None = None,
+        *,
+        is_locked: bool = False,
+        transaction: OpenTransaction | None = None,
     ) -> set[AttemptKey]:
         """Completes attempts, with the continuations of those that still held their lease, which it returns.
 
         Jobs that waited for the chains that end by it are freed. ``is_locked``: the caller's transaction has locked the
         jobs already, so nobody can start to wait for them while this statement runs. Otherwise a job that someone else
-        has locked is skipped: ``check`` tells it from one whose lease is lost.
+        has locked is skipped: ``check`` tells it from one whose lease is lost. ``transaction``: what ``lock`` filled in;
+        raises ``TransactionEnded`` when the caller's transaction is another one now.
         """
         effects = effects or Effects()
         continuations = {job.key: job.continuation for job in jobs if job.continuation}
         with nullcontext() if is_locked else self.transaction():
             if not is_locked:
                 self._lock_with_blockers(list(continuations.values()))
-            written = self._finish(jobs, is_locked=is_locked)
+            written = self._finish(jobs, transaction, is_locked=is_locked)
+            if len(written) < max(len(jobs), 1):
+                self._check_transaction(transaction)
             going_on = [row for row in written if row.key in continuations]
             for row in going_on:
                 continuations[row.key].is_cancelled = row.is_cancelled
@@ -60,23 +77,27 @@ class Ending(Creating, DeferredWrites):
         if waiting:
             self.lock_tails({chain_id for job in waiting for chain_id in (job.chain_id, *job.blockers)})
 
-    def _finish(self, jobs: Sequence[FinishedJob], *, is_locked: bool) -> "list[_Written]":
+    def _finish(
+        self, jobs: Sequence[FinishedJob], transaction: OpenTransaction | None, *, is_locked: bool
+    ) -> "list[_Written]":
+        inside, inside_params = self._inside(transaction)
         if is_locked and len(jobs) == 1:
-            return self._finish_one(jobs[0])
+            return self._finish_one(jobs[0], inside, inside_params)
         return self._update(
             self._finish_assignments,
             _FINISH_COLUMNS,
             [{"job_id": job.job_id.hex, "n": job.lease_number, "output": _output(job)} for job in jobs],
             is_locked=is_locked,
+            only_if=(inside, inside_params),
         )
 
-    def _finish_one(self, job: FinishedJob) -> "list[_Written]":
+    def _finish_one(self, job: FinishedJob, inside: str, inside_params: Sequence[Any]) -> "list[_Written]":
         """The same of one that is locked. Its SQL is kept: to put it together takes as long as to send it."""
-        sql = self._finish_one_sql.get(self.ahead_seconds)
+        sql = self._finish_one_sql.get((self.ahead_seconds, inside))
         if sql is None:
-            sql = self._update_sql(self._finish_assignments, self._row(_FINISH_COLUMNS), "", self._is_awaited)
-            self._finish_one_sql[self.ahead_seconds] = sql
-        rows = self._fetch(sql, [job.job_id.hex, job.lease_number, _output(job)])
+            sql = self._update_sql(self._finish_assignments, self._row(_FINISH_COLUMNS), inside, self._is_awaited)
+            self._finish_one_sql[self.ahead_seconds, inside] = sql
+        rows = self._fetch(sql, [job.job_id.hex, job.lease_number, _output(job), *inside_params])
         return list(starmap(self._written, rows))
 
     @property
@@ -180,25 +201,28 @@ class Ending(Creating, DeferredWrites):
         max_crashes: int,
         held: Collection[UUID] = (),
         effects: Effects | None = None,
+        *,
+        backoffs: Mapping[str, Backoff] | None = None,
     ) -> list[ReapedJob]:
         """Takes back jobs whose lease ran out, oldest first: pending after a backoff, failed after ``max_crashes``.
 
-        ``held`` are the caller's own, which it ends itself. A job that someone has locked is left alone, and so is one
-        whose lease or outcome was deferred.
+        ``backoffs``: by job type, instead of ``backoff``. ``held`` are the caller's own, which it ends itself. A job that
+        someone has locked is left alone, and so is one whose lease or outcome was deferred.
         """
         effects = effects or Effects()
+        policy = _CrashPolicy(backoff, backoffs or {}, max_crashes)
         try:
-            return self._reap(limit, backoff, max_crashes, held, effects)
+            return self._reap(limit, policy, held, effects)
         except OperationalError as error:
             if self.connection.in_atomic_block or self._is_conflict(error) or not blames_statement(error):
                 raise
         # A lock, or a time limit: it must not keep the others from being taken back.
         expired = self._expired(limit, held)
-        return [job for job_id in expired for job in self._reap_one(job_id, backoff, max_crashes, effects)]
+        return [job for job_id in expired for job in self._reap_one(job_id, policy, effects)]
 
-    def _reap_one(self, job_id: UUID, backoff: Backoff, max_crashes: int, effects: Effects) -> list[ReapedJob]:
+    def _reap_one(self, job_id: UUID, policy: "_CrashPolicy", effects: Effects) -> list[ReapedJob]:
         try:
-            return self._reap(1, backoff, max_crashes, (), effects, only=job_id)
+            return self._reap(1, policy, (), effects, only=job_id)
         except OperationalError as error:
             if not blames_statement(error):
                 raise
@@ -221,8 +245,7 @@ class Ending(Creating, DeferredWrites):
     def _reap(
         self,
         limit: int,
-        backoff: Backoff,
-        max_crashes: int,
+        policy: "_CrashPolicy",
         held: Collection[UUID],
         effects: Effects,
         *,
@@ -234,28 +257,36 @@ class Ending(Creating, DeferredWrites):
             crashed = self._fetch(
                 f"{self._record_failures('crash', lost, chr(39) * 2)} FROM {self.job} AS job CROSS JOIN {self.clock} "
                 f"WHERE job.id {self._any(self._expired_sql(self._locked('job'), condition))} "
-                "RETURNING job_id, lease_number",
+                f"RETURNING job_id, lease_number, {self._of_its_job('type_name')}, {self._of_its_job('crashes')}",
                 [ids_json(held), *ids, limit],
             )
-            written = self._take_back([(self._id(id_), number) for id_, number in crashed], backoff, max_crashes, lost)
+            rows = [
+                {
+                    "job_id": self._id(id_).hex,
+                    "n": number,
+                    "delay_seconds": policy.delay_seconds(type_name, crashes + 1),
+                }
+                for id_, number, type_name, crashes in crashed
+            ]
+            written = self._take_back(rows, policy.max_crashes, lost)
             self._settle_ended(written, effects)
         return [ReapedJob(row.key[0], row.type_name, row.status, row.crashes) for row in written]
 
-    def _take_back(
-        self, crashed: list[tuple[UUID, int]], backoff: Backoff, max_crashes: int, lost: str
-    ) -> "list[_Written]":
-        waits = [{"c": crashes, "wait": backoff.seconds(crashes + 1)} for crashes in range(max_crashes)]
-        waits_sql = f"COALESCE((SELECT w.wait FROM {self._rows('c int, wait float', 'w')} WHERE w.c = job.crashes), 0)"
+    def _of_its_job(self, column: str) -> str:
+        """SQL of a column of the job of a failed attempt, in a RETURNING."""
+        return f"(SELECT its.{column} FROM {self.job} AS its WHERE its.id = {self._returned_job_id})"
+
+    def _take_back(self, rows: list[dict[str, Any]], max_crashes: int, lost: str) -> "list[_Written]":
         gone = "job.crashes + 1 >= %s"
         stopped = f"(job.cancel_requested_at IS NOT NULL OR {self._is_to_be_cancelled('job.chain_id')})"
         return self._update(
             f"crashes = job.crashes + 1, leased_by = NULL, leased_until = NULL, last_error = {lost}, "
             f"status = CASE WHEN {stopped} THEN 'cancelled' WHEN {gone} THEN 'failed' ELSE 'pending' END, "
             f"finished_at = CASE WHEN {stopped} OR {gone} THEN clock.now END, "
-            f"run_at = {self._after('clock.now', waits_sql)}",
-            "job_id uuid, n int",
-            [{"job_id": id_.hex, "n": number} for id_, number in crashed],
-            [max_crashes, max_crashes, json.dumps(waits)],
+            f"run_at = {self._after('clock.now', 'd.delay_seconds')}",
+            "job_id uuid, n int, delay_seconds float",
+            rows,
+            [max_crashes, max_crashes],
             is_locked=True,
         )
 
@@ -267,11 +298,13 @@ class Ending(Creating, DeferredWrites):
         before: Sequence[Any] = (),
         *,
         is_locked: bool = False,
+        only_if: tuple[str, Sequence[Any]] = ("", ()),
     ) -> "list[_Written]":
         """One fenced UPDATE of running jobs from rows with ``job_id`` and lease number ``n``; returns what changed.
 
         ``before``: the parameters of the assignments. Rows that someone else has locked are skipped, unless the
-        transaction has locked all of them itself (``is_locked``).
+        transaction has locked all of them itself (``is_locked``). ``only_if``: SQL that ends the condition, with its
+        parameters.
         """
         if not rows:
             return []
@@ -282,8 +315,9 @@ class Ending(Creating, DeferredWrites):
         else:
             source, params = self._rows(columns), [json.dumps(rows)]
         params += self._by_ids_params(rows) if condition else []
-        sql = self._update_sql(assignments, source, condition, self._is_awaited if is_locked else "true")
-        return list(starmap(self._written, self._fetch(sql, [*before, *params])))
+        may_be_awaited = self._is_awaited if is_locked else "true"
+        sql = self._update_sql(assignments, source, f"{condition} {only_if[0]}", may_be_awaited)
+        return list(starmap(self._written, self._fetch(sql, [*before, *params, *only_if[1]])))
 
     def _update_sql(self, assignments: str, source: str, condition: str, may_be_awaited: str) -> str:
         return (
@@ -296,6 +330,18 @@ class Ending(Creating, DeferredWrites):
         job_id = self._id(id)
         chain_id = job_id if other_chain_id is None else self._id(other_chain_id)
         return _Written((job_id, lease_number), chain_id, *rest)
+
+
+class _CrashPolicy(NamedTuple):
+    """What becomes of a job whose lease ran out."""
+
+    backoff: Backoff
+    #: By job type, instead of ``backoff``.
+    backoffs: Mapping[str, Backoff]
+    max_crashes: int
+
+    def delay_seconds(self, type_name: str, crashes: int) -> float:
+        return self.backoffs.get(type_name, self.backoff).seconds(crashes)
 
 
 class _Written(NamedTuple):

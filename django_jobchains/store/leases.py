@@ -5,23 +5,27 @@ from collections.abc import Sequence
 
 from django_jobchains.store.deferred_writes import FENCE, DeferredWrites
 from django_jobchains.store.dialect import ids_json
-from django_jobchains.store.rows import HeldLease, Renewal
+from django_jobchains.store.rows import HeldLease, OpenTransaction, Renewal
 
 
 class Leases(DeferredWrites):
-    def renew(self, leases: Sequence[HeldLease]) -> Renewal:
+    def renew(self, leases: Sequence[HeldLease], transaction: OpenTransaction | None = None) -> Renewal:
         """Prolongs leases; returns which are lost, and which attempts were asked to stop.
 
-        A lease whose job someone else has locked is prolonged without writing to that job.
+        A lease whose job someone else has locked is prolonged without writing to that job. ``transaction``: the caller's,
+        in which it has locked all of the jobs; raises ``TransactionEnded`` when it was ended since.
         """
+        inside, inside_params = self._inside(transaction)
         rows = [{"job_id": lease.id.hex, "n": lease.lease_number, "s": lease.seconds} for lease in leases]
         columns = "job_id uuid, n int, s float"
         renewed = self._fetch(
             f"UPDATE {self.job} AS job SET leased_until = {self._after('clock.now', 'd.s')} "
             f"FROM {self._rows(columns)} CROSS JOIN {self.clock} WHERE {FENCE} {self._by_unlocked_ids} "
-            f"RETURNING id, lease_number, {self._is_cancelled}",
-            [json.dumps(rows), *self._by_ids_params(rows)],
+            f"{inside} RETURNING id, lease_number, {self._is_cancelled}",
+            [json.dumps(rows), *self._by_ids_params(rows), *inside_params],
         )
+        if len(renewed) < len(leases):
+            self._check_transaction(transaction)
         missing = {lease.key: lease for lease in leases}
         for id_, number, _ in renewed:
             missing.pop((self._id(id_), number), None)

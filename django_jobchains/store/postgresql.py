@@ -15,10 +15,12 @@ from django.db import IntegrityError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains import libpq
+from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.own_statements import indifferent, own
 from django_jobchains.store.counting import Activity
 from django_jobchains.store.direct import Direct, is_possible
 from django_jobchains.store.errors import CONFLICTS, QUERY_CANCELED, retried, sqlstate
+from django_jobchains.store.rows import OpenTransaction
 from django_jobchains.store.skip_scan import SkipScan
 
 #: A prepared statement's plan is used no longer than this,
@@ -41,6 +43,8 @@ class PostgreSQLStore(SkipScan):
     _by_ids = "AND job.id = ANY(%s::uuid[])"
     _beginning = "'-infinity'::timestamptz"
     _isolation = "current_setting('transaction_isolation')"
+    # A lock takes a transaction id anyway. Savepoints have the id of their transaction, and no id is used twice.
+    _transaction_id = "pg_current_xact_id()::text"
     _slow_statements = 0
 
     def _is_conflict(self, error: OperationalError) -> bool:
@@ -255,15 +259,32 @@ class PostgreSQLStore(SkipScan):
     def is_out_of_time(self, error: OperationalError) -> bool:
         return sqlstate(error) == QUERY_CANCELED
 
-    def lock(self, job_id: UUID) -> tuple[str, int] | None:
+    def _check_transaction(self, transaction: OpenTransaction | None) -> None:
+        if transaction is None or transaction.id is None:
+            return
+        if self._fetch("SELECT pg_current_xact_id_if_assigned()::text", []) != [(transaction.id,)]:
+            raise TransactionEnded
+
+    def _inside(self, transaction: OpenTransaction | None) -> tuple[str, list[Any]]:
+        if transaction is None:
+            return "", []
+        return "AND pg_current_xact_id_if_assigned()::text = %s", [transaction.id]
+
+    def lock(self, job_id: UUID, transaction: OpenTransaction | None = None) -> tuple[str, int] | None:
         """BEGIN goes with it, unless the transaction has begun."""
-        sql = f"SELECT status, lease_number FROM {self.job} WHERE id = {self._uuid} FOR NO KEY UPDATE"
+        sql = (
+            f"SELECT status, lease_number, {self._transaction_id} FROM {self.job} WHERE id = {self._uuid} "
+            "FOR NO KEY UPDATE"
+        )
         connection = self.connection
         if connection.atomic_blocks and not _is_watched(connection) and is_possible(connection.connection):
             rows = self._begin(connection, sql.replace("%s", f"'{job_id.hex}'"))
         else:
             rows = self._fetch(sql, [job_id.hex])
-        return (rows[0][0], rows[0][1]) if rows else None
+        for status, lease_number, transaction_id in rows:
+            self._mark(transaction, transaction_id)
+            return status, lease_number
+        return None
 
     def _begin(self, connection: BaseDatabaseWrapper, select: str) -> list[tuple[Any, ...]]:
         raw: psycopg.Connection[Any] = connection.connection

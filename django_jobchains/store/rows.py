@@ -109,10 +109,16 @@ class ClaimedJob(NamedTuple):
     created_at: datetime
     deduplication_key: str | None
     context: str | None = None
+    crashes: int = 0
 
     @property
     def key(self) -> AttemptKey:
         return self.id, self.lease_number
+
+    @property
+    def failures(self) -> int:
+        """The number of failed attempts if this one fails. Crashes are counted apart."""
+        return self.attempt - self.crashes
 
 
 class HeldLease(NamedTuple):
@@ -125,6 +131,13 @@ class HeldLease(NamedTuple):
     @property
     def key(self) -> AttemptKey:
         return self.id, self.lease_number
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """The caller's transaction as the database knows it: ``lock`` fills it in, and later calls compare it."""
+
+    id: str | None = None
 
 
 @dataclass(slots=True)

@@ -15,10 +15,14 @@ from uuid import UUID
 
 from django.db import IntegrityError, OperationalError
 
+from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.store.base import Store
+from django_jobchains.store.rows import OpenTransaction
 
 #: Of SQLite's machine, about a millisecond.
 STEPS_BETWEEN_LOOKS = 50_000
+#: In the transaction of an attempt.
+SAVEPOINT = "jobchains_attempt"
 _FORMAT = "'%%Y-%%m-%%d %%H:%%M:%%f000'"
 #: Columns of a group, of its first job.
 _GROUP = "c.queue, c.type_name, c.priority * -1 AS rank, c.run_at, c.id"
@@ -31,6 +35,8 @@ _IS_QUEUE_SERVED = (
 class SQLiteStore(Store):
     _now = _clock = f"strftime({_FORMAT}, 'now')"
     json_cast = ""
+    # Bare, it has lost its type there, and SQLite reads the whole table instead of the index.
+    _returned_job_id = "CAST(job_id AS text)"
 
     def _is_conflict(self, error: OperationalError) -> bool:
         return "database is locked" in str(error)
@@ -122,10 +128,33 @@ class SQLiteStore(Store):
     def _id(self, value: str) -> UUID:
         return UUID(hex=value)
 
-    def lock(self, job_id: UUID) -> tuple[str, int] | None:
+    def _mark(self, transaction: OpenTransaction | None, id: str) -> None:
+        """By a savepoint: it lives as long as its transaction, whatever ends that."""
+        if transaction is not None:
+            transaction.id = SAVEPOINT
+            self._execute(f"SAVEPOINT {SAVEPOINT}", [])
+
+    def _check_transaction(self, transaction: OpenTransaction | None) -> None:
+        if transaction is None or transaction.id is None:
+            return
+        try:
+            self._execute(f"RELEASE {SAVEPOINT}", [])
+        except OperationalError as error:
+            if "no such savepoint" not in str(error):
+                raise
+            raise TransactionEnded from error
+        self._mark(transaction, SAVEPOINT)
+
+    def _inside(self, transaction: OpenTransaction | None) -> tuple[str, list[Any]]:
+        self._check_transaction(transaction)
+        return "", []
+
+    def lock(self, job_id: UUID, transaction: OpenTransaction | None = None) -> tuple[str, int] | None:
         sql = f"UPDATE {self.job} SET lease_number = lease_number WHERE id = %s RETURNING status, lease_number"
-        rows = self._fetch(sql, [job_id.hex])
-        return (rows[0][0], rows[0][1]) if rows else None
+        for status, lease_number in self._fetch(sql, [job_id.hex]):
+            self._mark(transaction, SAVEPOINT)
+            return status, lease_number
+        return None
 
     def _claim(
         self,

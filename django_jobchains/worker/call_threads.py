@@ -16,7 +16,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import DataError, Error, IntegrityError
 
 from django_jobchains.async_attempts import Result, apart
-from django_jobchains.exceptions import TransactionLeftOpen
+from django_jobchains.exceptions import ConnectionLost, TransactionLeftOpen
 from django_jobchains.hygiene import ThreadConnections, close_all
 from django_jobchains.worker.threads import OwnedThread
 
@@ -197,7 +197,7 @@ def _check(connections: ThreadConnections) -> None:
     try:
         connections.check()
         connections.clean()
-    except TransactionLeftOpen:
+    except (TransactionLeftOpen, ConnectionLost):
         connections.clean()
         raise
     except Exception:  # too broken to be asked: the next query opens another

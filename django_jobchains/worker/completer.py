@@ -13,11 +13,11 @@ from logging import getLogger
 from django_jobchains.announcing import announce
 from django_jobchains.attempts import Ending, Outcome
 from django_jobchains.leases import HeldLeases
-from django_jobchains.store import AttemptKey, Effects, EndedAttempt, FailedTry, HeldLease, Store
+from django_jobchains.store import AttemptKey, Effects, EndedAttempt, HeldLease, Store
 from django_jobchains.store.errors import is_conflict
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptEnded, LeaseLost
-from django_jobchains.texts import describe, traceback_of
+from django_jobchains.texts import describe
 from django_jobchains.worker.delayed_outcomes import DelayedOutcomes
 from django_jobchains.worker.threads import LOCK_SECONDS, is_database_away, waiting
 
@@ -160,9 +160,7 @@ class Completer:
             if is_conflict(error):
                 self._delay(outcome, describe(error))
                 return
-            outcome.ending, outcome.finished, outcome.error = Ending.FAILED, None, describe(error)
-            job = outcome.job
-            outcome.failed = FailedTry(job.id, job.lease_number, outcome.error, traceback_of(error))
+            outcome.replace_by_failure(error)
             self._write_failure(outcome)
 
     def _write_failure(self, outcome: Outcome) -> None:

@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from django_jobchains.announcing import announce
@@ -31,7 +31,8 @@ CHECK_AGAIN_SECONDS = 0.1
 class Reaper:
     """Takes back jobs whose lease ran out, except those that this worker holds and ends itself.
 
-    It also applies what workers deferred because of a lock.
+    It also applies what workers deferred because of a lock. ``backoffs``: those of the job types that this worker knows;
+    ``backoff`` is for all others.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Reaper:
         *,
         worker: str,
         backoff: Backoff,
+        backoffs: Mapping[str, Backoff],
         max_crashes: int,
         seconds: float,
         on_reaped: Callable[[Sequence[ReapedJob]], None],
@@ -49,6 +51,7 @@ class Reaper:
         self._leases = leases
         self._worker = worker
         self._backoff = backoff
+        self._backoffs = backoffs
         self._max_crashes = max_crashes
         self._on_reaped = on_reaped
         self.seconds = seconds
@@ -59,7 +62,9 @@ class Reaper:
         effects = Effects()
         with self._store.waits_at_most(LOCK_SECONDS):
             self._store.apply_deferred(REAP_LIMIT, effects)
-            reaped = self._store.reap(REAP_LIMIT, self._backoff, self._max_crashes, held, effects)
+            reaped = self._store.reap(
+                REAP_LIMIT, self._backoff, self._max_crashes, held, effects, backoffs=self._backoffs
+            )
         announce(self._store.using, effects)
         for job in reaped:
             report(JobReaped(self._worker, job.id, job.type_name, job.status, job.crashes))

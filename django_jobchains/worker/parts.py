@@ -9,7 +9,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.leases import HeldLeases
 from django_jobchains.notes import Notebook
 from django_jobchains.notifications import Hint, Listener, get_notifier
-from django_jobchains.policies import AttemptPolicy, resolve
+from django_jobchains.policies import AttemptPolicy, Backoff, resolve
 from django_jobchains.processors import Registry
 from django_jobchains.store import ReapedJob, Store
 from django_jobchains.worker.completer import Completer
@@ -243,10 +243,17 @@ class Parts:
             self.leases,
             worker=self._scope.worker,
             backoff=resolve().backoff,
+            backoffs=self._backoffs(),
             max_crashes=self._settings.MAX_CRASHES,
             seconds=self._settings.REAP_SECONDS,
             on_reaped=self._on_reaped,
         )
+
+    def _backoffs(self) -> dict[str, Backoff]:
+        """By job type. The worker's own policy is only about types that it serves."""
+        processors = self._scope.registry.processors()
+        known = {processor.job_type.name: resolve(*processor.policies) for processor in processors}
+        return {name: policy.backoff for name, policy in {**known, **self._scope.policies}.items()}
 
     def _sweeper(self) -> Sweeper:
         return Sweeper(self._scope.store, worker=self._scope.worker, seconds=self._settings.SWEEP_SECONDS)

@@ -1,14 +1,15 @@
 """Input that does not validate, or cannot be decoded, fails its job without retry; the batch it came with runs."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.processors import Backoff, JobType, Processors, RunningJob
 from tests.attempts.work import Work, committed
 
 pytestmark = committed
@@ -125,6 +126,56 @@ def test_a_validator_of_the_users_that_raises_fails_the_job(processors: Processo
     job = chain.refresh().current_job
     assert job.status == "failed"
     assert "the numbering service is down" in (job.last_error or "")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ConnectionError("no route"), OperationalError("the server is gone")])
+@pytest.mark.parametrize("batch_limit", [None, 2])
+def test_an_error_that_is_not_about_the_input_is_tried_again(
+    processors: Processors, work: Work, error: Exception, batch_limit: int | None
+) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    problems = [error]
+
+    class Order(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+        number: int
+
+        @pydantic.field_validator("number")
+        @classmethod
+        def known(cls, number: int) -> int:
+            if is_away and problems:
+                raise problems.pop()
+            return number
+
+    @processors.register("order", input=Order, batch_limit=batch_limit, backoff=Backoff(0, 1, 0, 0))
+    def order(job: Any) -> None: ...
+
+    is_away = False
+    chain = order.enqueue(Order(number=1))
+    is_away = True
+    work()
+    job = chain.refresh().current_job
+    assert (job.status, job.attempt) == ("completed", 2)
+    assert FailedAttempt.objects.get().error.startswith(type(error).__name__)
+
+
+def test_memory_that_runs_out_while_json_is_read_is_tried_again(
+    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads, problems = json.loads, [MemoryError()]
+
+    def scarce(text: Any, **options: Any) -> Any:
+        if text == '"large"' and problems:
+            raise problems.pop()
+        return loads(text, **options)
+
+    @processors.register("any", backoff=Backoff(0, 1, 0, 0))
+    def any_(job: RunningJob[Any]) -> None: ...
+
+    chain = any_.enqueue("large")
+    monkeypatch.setattr("django_jobchains.payloads.json.loads", scarce)
+    work()
+    job = chain.refresh().current_job
+    assert (job.status, job.attempt) == ("completed", 2)
 
 
 def test_invalid_input_of_another_job_is_an_error_like_any_other(processors: Processors, work: Work) -> None:

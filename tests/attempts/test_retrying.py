@@ -220,6 +220,17 @@ def test_the_nearest_backoff_holds(
     assert least - 0.1 <= wait_of(chain) <= most + 0.1
 
 
+def test_crashes_are_not_counted_as_failures(work: Work) -> None:
+    part = Processors(backoff=Backoff(10, multiplier=3, maximum_seconds=50, jitter=0), max_attempts=2)
+    chain = part.register("broken")(fail).enqueue()
+    Job.objects.update(attempt=4, lease_number=4, crashes=4)  # as four kills leave it
+    work(part)
+    assert (chain.refresh().status, round(wait_of(chain))) == ("pending", 10)
+    Job.objects.update(run_at=chain.created_at)
+    work(part)
+    assert (chain.refresh().status, chain.current_job.attempt) == ("failed", 6)
+
+
 def test_the_wait_grows_with_the_attempts_up_to_the_maximum(work: Work) -> None:
     part = Processors(backoff=Backoff(10, multiplier=3, maximum_seconds=50, jitter=0))
     chain = part.register("broken")(fail).enqueue()

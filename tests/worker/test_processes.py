@@ -1,5 +1,6 @@
 """A worker as a process of its own: how it starts, and how it ends by itself."""
 
+import signal
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from django_jobchains import chains
 from django_jobchains.models import Job
 from tests.chaos.app import jobs
 from tests.worker.processes import StartProcess
+from tests.worker.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +28,16 @@ def test_a_worker_that_gives_up_ends_the_process_with_code_1(start_process: Star
     assert process.wait(60) == 1
     assert "10 in a row), the worker gives up: ValueError" in process.output
     assert Job.objects.with_status("pending").count() == 1
+
+
+def test_a_killed_worker_and_an_error_are_one_failed_attempt(start_process: StartProcess) -> None:
+    job = jobs.dies_then_fails.enqueue().current_job
+    assert start_process().wait() == -signal.SIGKILL
+    start_process()
+    until(lambda: Job.objects.filter(pk=job.pk, status="completed").exists(), 30)
+    job.refresh_from_db()
+    assert (job.attempt, job.crashes) == (3, 1)
+    assert [failed.kind for failed in job.failed_attempts.order_by("attempt")] == ["crash", "error"]
 
 
 @pytest.mark.parametrize("notifier", [{"BACKEND": "no.such.Notifier"}, {"OPTIONS": {"colour": "red"}}, {"URL": "x"}])

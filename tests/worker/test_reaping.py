@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import JobType, Lease, Processors, RunningJob
+from django_jobchains.processors import Backoff, JobType, Lease, Processors, Registry, RunningJob
 from django_jobchains.store import Renewal
 from django_jobchains.telemetry.events import JobReaped, ThreadFailed
 from tests.worker.fixtures import Events, StartWorker
@@ -61,20 +61,40 @@ def test_a_dead_workers_job_is_taken_over(quick: JobType[Any, Any], start_worker
     )
 
 
-def test_a_crashed_job_backs_off(quick: JobType[Any, Any], settings: Any, start_worker: StartWorker) -> None:
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 30, "BACKOFF_JITTER": 0}
-    first, third = orphaned(quick)[0], orphaned(quick, crashes=2)[0]
-    start_worker()
-    until(lambda: Job.objects.with_status("pending").count() == 2)
-    for job, seconds in ((first, 30), (third, 120)):
-        job.refresh_from_db()
-        assert abs((job.run_at - timezone.now()).total_seconds() - seconds) < 5
-
-
-def test_a_crashed_job_starts_when_its_backoff_ends(
-    quick: JobType[Any, Any], settings: Any, start_worker: StartWorker
+def test_a_crashed_job_backs_off_by_the_nearest_policy(
+    registry: Registry, settings: Any, start_worker: StartWorker
 ) -> None:
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 1, "BACKOFF_JITTER": 0}
+    """Processor, slice, worker, settings. A worker's own policy is not about types that it does not serve."""
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 40, "BACKOFF_JITTER": 0}
+    part, bare = Processors(backoff=backoff(200)), Processors()
+    registry.add(part)
+    registry.add(bare)
+    expected = {
+        part.register("worker.own", backoff=backoff(100))(nothing): 100,
+        part.register("worker.of_slice")(nothing): 200,
+        bare.register("worker.bare")(nothing): 300,
+        part.register("other.of_slice")(nothing): 200,
+        bare.register("other.bare")(nothing): 40,
+        JobType("worker.unknown"): 40,
+    }
+    crashed = [(orphaned(job_type)[0], seconds) for job_type, seconds in expected.items()]
+    crashed += [(orphaned(job_type, crashes=2)[0], 4 * seconds) for job_type, seconds in expected.items()]
+    start_worker(types=["worker.*"], backoff=backoff(300))
+    until(lambda: Job.objects.with_status("pending").count() == len(crashed))
+    for job, seconds in crashed:
+        job.refresh_from_db()
+        assert (job.run_at - job.failed_attempts.get().finished_at).total_seconds() == pytest.approx(seconds, abs=0.1)
+
+
+def nothing(job: RunningJob[None]) -> None: ...
+
+
+def backoff(seconds: float) -> Backoff:
+    return Backoff(seconds, multiplier=2, maximum_seconds=10_000, jitter=0)
+
+
+def test_a_crashed_job_starts_when_its_backoff_ends(processors: Processors, start_worker: StartWorker) -> None:
+    quick = processors.register("worker.quick", backoff=backoff(1))(lambda job: job.attempt)
     (job,) = orphaned(quick, lease_ended=-0.5)
     start_worker(poll_seconds=60)
     until(lambda: Job.objects.filter(pk=job.pk, status="completed").exists(), 6)

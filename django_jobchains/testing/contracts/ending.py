@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_jobchains.exceptions import DuplicateJobId
+from django_jobchains.exceptions import DuplicateJobId, TransactionEnded
 from django_jobchains.models import Chain, DeferredWrite, FailedAttempt, Job
 from django_jobchains.policies import Backoff
-from django_jobchains.store import AttemptKey, ClaimedJob, Effects, EndedAttempt, Store
+from django_jobchains.store import AttemptKey, ClaimedJob, Effects, EndedAttempt, OpenTransaction, Store
 from django_jobchains.testing.contracts.jobs import (
     AT_ONCE,
     LEASE_SECONDS,
@@ -273,6 +273,24 @@ class Ending(StoreTests):
             locked = store.lock_all([job.id, pending, gone])
         assert locked == {job.id: ("running", 1), pending: ("pending", 0)}
         assert (store.look(job.id), store.look(gone)) == (("running", 1), None)
+
+    @committing
+    @pytest.mark.parametrize("end", ["ROLLBACK", "COMMIT"])
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_a_transaction_that_was_ended_finishes_and_renews_nothing(self, store: Store, end: str, count: int) -> None:
+        jobs, locked_in, before = running(store, count), OpenTransaction(), tables(store)
+        with pytest.raises(TransactionEnded), transaction.atomic(using=store.using):
+            if count == 1:
+                store.lock(jobs[0].id, locked_in)
+            else:
+                store.lock_all([job.id for job in jobs], locked_in)
+            with store.connection.cursor() as cursor:
+                cursor.execute(end)
+                cursor.execute("BEGIN")
+            with pytest.raises(TransactionEnded):
+                store.renew([lease(job) for job in jobs], locked_in)
+            store.finish([finished(job) for job in jobs], is_locked=True, transaction=locked_in)
+        assert tables(store) == before
 
     @committing
     @meetings

@@ -33,7 +33,8 @@ def test_a_chain_says_what_it_is_and_how_far_it_came(staff: Staff) -> None:
         status="running",
         queue="parcels",
         created_at=ago(minutes=5),
-        attempt=2,
+        attempt=3,
+        crashes=1,  # not counted against the limit
         max_attempts=5,
         deduplication_key="order-7",
         last_error="ValueError: no stamps\nand more",

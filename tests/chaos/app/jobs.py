@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,15 @@ def slow_write(job: RunningJob[float]) -> None:
     with job.complete():
         note(job, "written")
         time.sleep(job.input)
+
+
+@processors.register("chaos.dies_then_fails", max_attempts=2)
+def dies_then_fails(job: RunningJob[None]) -> None:
+    """Its first attempt kills the worker, and its second raises."""
+    if job.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if job.attempt == 2:
+        raise ValueError("the second attempt")
 
 
 @processors.register("chaos.step", continues_with=["chaos.step"])
