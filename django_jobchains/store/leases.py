@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 from django_jobchains.store.dialect import IS_CANCELLED, Dialect, ids_json
+from django_jobchains.store.errors import retried
 from django_jobchains.store.rows import HeldLease, Renewal
 
 #: The attempt ``d`` still has its job. The status is not compared bare: PostgreSQL would find the rows by the partial
@@ -12,6 +13,7 @@ FENCE = "job.id = d.job_id AND job.lease_number = d.n AND job.status || '' = 'ru
 
 
 class Leases(Dialect):
+    @retried
     def renew(self, leases: Sequence[HeldLease]) -> Renewal:
         """Prolongs leases; says which are lost, and which attempts were asked to stop.
 
@@ -36,6 +38,7 @@ class Leases(Dialect):
         found = self.check(list(missing.values()))
         return Renewal(found.lost, found.cancelled | cancelled, missing.keys() - found.lost.keys())
 
+    @retried
     def check(self, leases: Sequence[HeldLease]) -> Renewal:
         """As ``renew``, without prolonging."""
         if not leases:

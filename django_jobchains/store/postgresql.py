@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_jobchains.own_statements import indifferent, own
 from django_jobchains.store.counting import Activity
 from django_jobchains.store.direct import Direct, is_possible
-from django_jobchains.store.errors import sqlstate
+from django_jobchains.store.errors import retried, sqlstate
 from django_jobchains.store.skip_scan import SkipScan
 
 #: A prepared statement's plan is used no longer than this,
@@ -175,6 +175,7 @@ class PostgreSQLStore(SkipScan):
         """
         return f"{sql} -- {now // PLAN_SECONDS:.0f}.{self._slow_statements}"
 
+    @retried
     def activity(self) -> Activity:
         """Of other users' sessions a plain user sees no transactions."""
         rows = self._fetch(

@@ -91,6 +91,7 @@ class Presence(Dialect):
         rows = self._fetch(f"DELETE FROM {self.worker} WHERE id {self._any(silent)} RETURNING id", [])
         return [worker for (worker,) in rows]
 
+    @retried
     def present_workers(self) -> list[PresentWorker]:
         """The workers that have a row, those that started first in front."""
         rows = self._fetch(

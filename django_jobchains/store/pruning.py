@@ -59,6 +59,7 @@ class Pruned(NamedTuple):
 
 
 class Pruning(Interventions):
+    @retried
     def time_ago(self, seconds: float) -> datetime:
         """The database's time, so many seconds ago."""
         time = self._as_text(self._after("clock.now", str(-seconds)))

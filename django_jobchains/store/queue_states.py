@@ -39,6 +39,7 @@ class QueueStates(Dialect):
             [json.dumps([{"name": name} for name in sorted(set(names))])],
         )
 
+    @retried
     def queue_rules(self) -> list[QueueRule]:
         """The queues of which something is said, in the order of their names."""
         rows: Sequence[tuple[Any, ...]] = self._fetch(

@@ -16,6 +16,7 @@ from uuid import UUID
 from django.db import IntegrityError, OperationalError
 
 from django_jobchains.store.base import Store
+from django_jobchains.store.errors import retried
 
 #: Of SQLite's machine, about a millisecond.
 STEPS_BETWEEN_LOOKS = 50_000
@@ -154,6 +155,7 @@ class SQLiteStore(Store):
         """
         return self._fetch(sql, [*_served(leases, queues, excluded), limit, worker])
 
+    @retried
     def next_due(
         self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
     ) -> float | None:
