@@ -48,7 +48,7 @@ class SkipScan(Store):
             SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
                 leased_until = clock.now + (%s::jsonb ->> type_name)::float * interval '1 second',
                 last_attempt_at = clock.now
-            FROM {self.clock} WHERE job.id {self._any("SELECT id FROM due")}
+            FROM {self.clock} WHERE job.id {self._any("SELECT id FROM due")} AND job.status || '' = 'pending'
             RETURNING {self._claimed_columns}
         """
         return self._fetch(sql, [*_served(leases, queues, excluded), limit, limit, worker, json.dumps(dict(leases))])
@@ -70,14 +70,18 @@ class SkipScan(Store):
         the next type or queue that is, whatever lies between. So a claim makes no more probes than there are groups,
         and for each queue no more than two for each served type, with one for each of its priorities: others' backlogs
         do not count. The served names are sorted by the database, as its index is: ``width_bucket`` looks a name up,
-        and what follows it.
+        and what follows it. Paused queues are read here, so that no job is claimed once the pause of its queue has
+        been committed.
         """
+        paused = f"FROM {self.queue} AS state WHERE state.paused_at IS NOT NULL"
         group = "queue, type_name, priority * -1"
         return f"""
             served AS MATERIALIZED (
                 SELECT ARRAY(SELECT name FROM jsonb_object_keys(%s::jsonb) AS name ORDER BY name) AS types,
-                (SELECT array_agg(name ORDER BY name) FROM jsonb_array_elements_text(%s::jsonb) AS name) AS queues,
-                %s::boolean AS is_every_queue, %s::jsonb AS excluded
+                (SELECT array_agg(name ORDER BY name) FROM jsonb_array_elements_text(%s::jsonb) AS name
+                 WHERE name NOT IN (SELECT state.name {paused})) AS queues,
+                %s::boolean AS is_every_queue,
+                %s::jsonb || (SELECT COALESCE(jsonb_agg(state.name), '[]') {paused}) AS excluded
             ),
             reached AS (
                 (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
