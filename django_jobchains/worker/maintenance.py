@@ -53,6 +53,7 @@ class Reaper:
         held = [lease.id for lease in self._leases.held()]
         effects = Effects()
         reaped = self._store.reap(REAP_LIMIT, self._backoff, self._max_crashes, held, effects)
+        effects.stopped_jobs.update(job.id for job in reaped)  # their workers may be alive, and only slow
         announce(self._store.using, effects)
         for job in reaped:
             report(JobReaped(self._worker, job.id, job.type_name, job.status, job.crashes))
