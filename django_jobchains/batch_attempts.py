@@ -9,7 +9,7 @@ from logging import getLogger
 from typing import Any
 from uuid import UUID
 
-from django_jobchains.attempts import Attempt, Ending, Outcome
+from django_jobchains.attempts import Attempt, Ending, Outcome, begin, end, fallback_outcome, not_started
 from django_jobchains.batches import Batch, BatchJob, BatchSignal
 from django_jobchains.context import unbind
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
@@ -129,14 +129,32 @@ class BatchAttempt:
     def _run(self) -> list[Outcome]:
         unbind()
         phases = self._phases = BatchPhases(self._parts, self.signal)
-        try:
-            phases.begin()
-            self._handle(phases)
-            outcomes = self._complete(phases)
-        except BaseException as error:  # SystemExit and the like end an attempt, never the worker
-            outcomes = self._not_completed(phases, error)
-        phases.end()
+        outcomes = self._begun(phases) or self._handled(phases)
+        end(phases)
         return outcomes
+
+    def _begun(self, phases: BatchPhases) -> list[Outcome]:
+        """Nothing, or the outcomes of jobs whose handler cannot be called on this thread."""
+        try:
+            begin(phases)
+        except BaseException as error:
+            for part in self._parts:
+                part.signal.end()
+            return [not_started(part.job, self._policy, error) for part in self._parts]
+        return []
+
+    def _handled(self, phases: BatchPhases) -> list[Outcome]:
+        try:
+            self._handle(phases)
+            return self._complete(phases)
+        except BaseException as error:  # SystemExit and the like end an attempt, never the worker
+            return self._safely_not_completed(phases, error)
+
+    def _safely_not_completed(self, phases: BatchPhases, error: BaseException) -> list[Outcome]:
+        try:
+            return self._not_completed(phases, error)
+        except BaseException as problem:
+            return [fallback_outcome(part.job, error, problem) for part in self._parts]
 
     def _handle(self, phases: BatchPhases) -> None:
         type_name = self._processor.job_type.name

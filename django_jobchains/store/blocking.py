@@ -169,8 +169,8 @@ class Blocking(Tails):
     def sweep(self, limit: int, after: UUID | None, effects: Effects) -> tuple[list[UUID], UUID | None]:
         """Frees blocked jobs that wait for nothing, and fails those that should have failed with a blocker.
 
-        There must not be any. Looks at ``limit`` blocked jobs, of the chains with an id above ``after``; returns the ids
-        of the jobs it moved, and where to go on.
+        There must not be any. Looks at ``limit`` blocked jobs, of the chains with an id above ``after``; returns the
+        ids of the jobs it moved, and where to go on.
         """
         with self.transaction():
             self._write_first()

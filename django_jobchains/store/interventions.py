@@ -81,7 +81,8 @@ class Interventions(Creating):
     def retry(self, job_ids: Collection[UUID], effects: Effects) -> set[UUID]:
         """Makes failed and cancelled jobs pending, due now, or blocked while a blocker is open; returns their ids.
 
-        A job with ``on_blocker_failure="fail"`` whose blocker is still failed or cancelled fails again at once. Raises ``JobNotFound``, and has changed nothing then. Jobs of other statuses are left as they are.
+        A job with ``on_blocker_failure="fail"`` whose blocker is still failed or cancelled fails again at once. Raises
+        ``JobNotFound``, and has changed nothing then. Jobs of other statuses are left as they are.
         """
         with self.transaction():
             self._lock_known(job_ids)
