@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Sequence
 from contextvars import copy_context
-from itertools import groupby
 from logging import getLogger
 from typing import Any
 from uuid import UUID
@@ -14,7 +13,7 @@ from django_jobchains.batches import Batch, BatchJob, BatchSignal
 from django_jobchains.context import unbind
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
 from django_jobchains.middleware.hooks import around
-from django_jobchains.models import Chain, JobBlocker
+from django_jobchains.models import Chain
 from django_jobchains.notes import Notebook
 from django_jobchains.own_statements import own
 from django_jobchains.phases import AttemptPhases
@@ -243,13 +242,5 @@ class BatchAttempt:
     def _blockers_of(self, job_id: UUID) -> list[Chain]:
         """Those of all jobs are read together."""
         if self._blockers is None:
-            links = list(
-                JobBlocker.objects.using(self._store.using)
-                .filter(job_id__in=list(self._running))
-                .order_by("job_id", "position")
-                .values_list("job_id", "blocker_id")
-            )
-            chains = Chain.objects.using(self._store.using).in_bulk([chain_id for _, chain_id in links])
-            grouped = groupby(links, key=lambda link: link[0])
-            self._blockers = {job: [chains[chain_id] for _, chain_id in group] for job, group in grouped}
+            self._blockers = Chain.blockers_of(self._running, self._store.using)
         return self._blockers.get(job_id, [])

@@ -219,6 +219,14 @@ class PostgreSQLStore(SkipScan):
             rows = self._fetch(sql, [job_id.hex])
         return (rows[0][0], rows[0][1]) if rows else None
 
+    def lock_all(self, *args: Any, **kwargs: Any) -> dict[UUID, tuple[str, int]]:
+        """BEGIN is sent here: if psycopg executed one of these statements, it would prepare it, and from then on no
+        statement of any attempt on this connection could be a direct one."""
+        connection = self.connection
+        if connection.atomic_blocks and not _is_watched(connection) and is_possible(connection.connection):
+            self._begin(connection, "")
+        return super().lock_all(*args, **kwargs)
+
     def _begin(self, connection: BaseDatabaseWrapper, select: str) -> list[tuple[Any, ...]]:
         raw: psycopg.Connection[Any] = connection.connection
         with self._watching(connection):
