@@ -246,7 +246,12 @@ class Parts:
         )
 
     def _sweeper(self) -> Sweeper:
-        return Sweeper(self._scope.store, worker=self._scope.worker, seconds=self._settings.SWEEP_SECONDS)
+        return Sweeper(
+            self._scope.store,
+            worker=self._scope.worker,
+            seconds=self._settings.SWEEP_SECONDS,
+            is_on_duty=lambda: self.heartbeat.is_first,
+        )
 
     def _pruner(self) -> list[Part]:
         """None when nothing is to be pruned, or not by workers."""

@@ -157,5 +157,26 @@ def test_a_worker_reports_that_it_found_nothing(
     assert statuses(waiting) == ["blocked"]
 
 
+def test_one_of_several_workers_looks_for_all(
+    processors: Processors, registry: Any, start_worker: StartWorker, events: Events, settings: Any
+) -> None:
+    settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05, "HEARTBEAT_SECONDS": 0.05}
+    processors.register("anything")(lambda job: None)
+    registry.add(processors)
+
+    def sweeps_of(worker: Any) -> int:
+        return sum(event.worker == worker.id for event in events.of(BlockedJobsSwept))
+
+    first = start_worker()
+    until(lambda: sweeps_of(first))
+    second = start_worker()
+    until(lambda: second.parts.heartbeat.last_success_at)
+    before = sweeps_of(first)
+    until(lambda: sweeps_of(first) > before + 3)
+    assert not sweeps_of(second)
+    first.stop()
+    until(lambda: sweeps_of(second))
+
+
 def waiting_job() -> Chain:
     return WAITS.enqueue(blockers=[STEP.enqueue()])

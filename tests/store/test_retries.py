@@ -64,6 +64,7 @@ OTHERS: dict[str, Call] = {
     "chain_type_names": lambda store, jobs: store.chain_type_names(10),
     "check": lambda store, jobs: store.check([lease(job) for job in jobs]),
     "claim": lambda store, jobs: claim(store),
+    "count_workers": lambda store, jobs: store.count_workers(),
     "counts_by_time": lambda store, jobs: store.counts_by_time(NOW),
     "counts_by_type": lambda store, jobs: store.counts_by_type(NOW, 10),
     "create": lambda store, jobs: store.create([new_job()]),
