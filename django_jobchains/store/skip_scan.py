@@ -15,8 +15,8 @@ _TYPE_PLACE = "width_bucket(reached.type_name::text, served.types)"
 _QUEUE_PLACE = "width_bucket(reached.queue::text, served.queues)"
 _IS_TYPE_SERVED = f"COALESCE(served.types[{_TYPE_PLACE}] = reached.type_name, false)"
 _IS_QUEUE_SERVED = (
-    "CASE WHEN served.is_every_queue THEN NOT served.excluded ? reached.queue "
-    f"ELSE COALESCE(served.queues[{_QUEUE_PLACE}] = reached.queue, false) END"
+    "(NOT served.excluded ? reached.queue AND reached.queue <> ALL (served.paused) AND "
+    f"(served.is_every_queue OR COALESCE(served.queues[{_QUEUE_PLACE}] = reached.queue, false)))"
 )
 
 
@@ -73,15 +73,13 @@ class SkipScan(Store):
         and what follows it. Paused queues are read here, so that no job is claimed once the pause of its queue has
         been committed.
         """
-        paused = f"FROM {self.queue} AS state WHERE state.paused_at IS NOT NULL"
         group = "queue, type_name, priority * -1"
         return f"""
             served AS MATERIALIZED (
                 SELECT ARRAY(SELECT name FROM jsonb_object_keys(%s::jsonb) AS name ORDER BY name) AS types,
-                (SELECT array_agg(name ORDER BY name) FROM jsonb_array_elements_text(%s::jsonb) AS name
-                 WHERE name NOT IN (SELECT state.name {paused})) AS queues,
-                %s::boolean AS is_every_queue,
-                %s::jsonb || (SELECT COALESCE(jsonb_agg(state.name), '[]') {paused}) AS excluded
+                (SELECT array_agg(name ORDER BY name) FROM jsonb_array_elements_text(%s::jsonb) AS name) AS queues,
+                %s::boolean AS is_every_queue, %s::jsonb AS excluded,
+                ARRAY(SELECT name FROM {self.queue} WHERE paused_at IS NOT NULL) AS paused
             ),
             reached AS (
                 (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
