@@ -14,7 +14,7 @@ from django_jobchains.store.attempt_counts import AttemptCounts
 from django_jobchains.store.counting import Counting
 from django_jobchains.store.dialect import ids_json
 from django_jobchains.store.ending import Ending
-from django_jobchains.store.errors import retried
+from django_jobchains.store.errors import retried, retried_at_read_committed
 from django_jobchains.store.leases import Leases
 from django_jobchains.store.listing import Listing
 from django_jobchains.store.notes import Notes
@@ -64,7 +64,7 @@ class Store(Pruning, Ending, Leases, QueueStates, Presence, Counting, AttemptCou
         rows = self._fetch(f"SELECT status, lease_number FROM {self.job} WHERE id = {self._uuid}", [job_id.hex])
         return (rows[0][0], rows[0][1]) if rows else None
 
-    @retried
+    @retried_at_read_committed
     def claim(
         self,
         worker: str,

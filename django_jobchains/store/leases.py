@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from django_jobchains.store.dialect import IS_CANCELLED, Dialect, ids_json
-from django_jobchains.store.errors import retried
+from django_jobchains.store.errors import retried_at_read_committed
 from django_jobchains.store.rows import HeldLease, Renewal
 
 #: The attempt ``d`` still has its job. The status is not compared bare: PostgreSQL would find the rows by the partial
@@ -13,7 +13,7 @@ FENCE = "job.id = d.job_id AND job.lease_number = d.n AND job.status || '' = 'ru
 
 
 class Leases(Dialect):
-    @retried
+    @retried_at_read_committed
     def renew(self, leases: Sequence[HeldLease]) -> Renewal:
         """Prolongs leases; says which are lost, and which attempts were asked to stop.
 
@@ -38,7 +38,7 @@ class Leases(Dialect):
         found = self.check(list(missing.values()))
         return Renewal(found.lost, found.cancelled | cancelled, missing.keys() - found.lost.keys())
 
-    @retried
+    @retried_at_read_committed
     def check(self, leases: Sequence[HeldLease]) -> Renewal:
         """As ``renew``, without prolonging."""
         if not leases:

@@ -106,6 +106,12 @@ class PostgreSQLStore(SkipScan):
                 "without blockers."
             )
 
+    @contextmanager
+    def _at_read_committed(self) -> Iterator[None]:
+        with self.transaction():
+            self._execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", [])
+            yield
+
     @own
     def _read_committed(self) -> None:
         with self.connection.cursor() as cursor:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from django_jobchains.store.base import Store
-from django_jobchains.store.errors import retried
+from django_jobchains.store.errors import retried_at_read_committed
 
 #: Below every priority turned round.
 BEFORE_ALL_RANKS = -32_769
@@ -53,7 +53,7 @@ class SkipScan(Store):
         """
         return self._fetch(sql, [*_served(leases, queues, excluded), limit, limit, worker, json.dumps(dict(leases))])
 
-    @retried
+    @retried_at_read_committed
     def next_due(
         self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
     ) -> float | None:
