@@ -13,10 +13,9 @@ from functools import partial
 from logging import getLogger
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, Unpack
 
-from django_jobchains.attempts import Attempt, Ending, Outcome
+from django_jobchains.attempts import Attempt, Ending, Outcome, begin, end, fallback_outcome
 from django_jobchains.context import unbind
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
-from django_jobchains.hygiene import close_all
 from django_jobchains.middleware.hooks import around
 from django_jobchains.models import Chain
 from django_jobchains.phases import AttemptPhases
@@ -115,7 +114,7 @@ class AsyncAttempt(Attempt):
         except BaseException as error:  # SystemExit and the like end an attempt, never the loop
             if self._is_loop_dead:  # there is nothing to wait on any more
                 raise
-            outcome = await self._anot_completed(error)
+            outcome = await self._asafely_not_completed(error)
         self.signal.listeners.clear()
         outcome.seconds = time.perf_counter() - started
         return outcome
@@ -149,10 +148,19 @@ class AsyncAttempt(Attempt):
             raise self.phases.error
         return Outcome(self.job, Ending.COMPLETED, self._finished(result), failed_try=self.failed_try)
 
+    async def _asafely_not_completed(self, error: BaseException) -> Outcome:
+        try:
+            return await self._anot_completed(error)
+        except BaseException as problem:
+            if self._is_loop_dead:
+                raise
+            self.signal.end()
+            return fallback_outcome(self.job, error, problem)
+
     async def _anot_completed(self, error: BaseException) -> Outcome:
         await self._end_handler()
-        end = partial(self.not_completed, self._as_abort(error))
-        return end() if self.async_phases.thread is None else await self.async_phases.last_call(end)
+        give_up = partial(self.not_completed, self._as_abort(error))
+        return give_up() if self.async_phases.thread is None else await self.async_phases.last_call(give_up)
 
     async def _end_handler(self) -> None:
         if self.task is None:
@@ -299,23 +307,24 @@ class AsyncPhases:
     # On the thread
 
     def _use(self, function: Callable[[], ResultT], *, is_new: bool) -> ResultT:
-        if is_new:
-            self._phases.begin()
         try:
+            if is_new:
+                self._begin()
             return function()
         except BaseException as error:
             self._phases.note(error)
             raise
         finally:
             if not self._phases.is_open:
-                self._end()
+                end(self._phases)
 
-    def _end(self) -> None:
+    def _begin(self) -> None:
+        """What fails here is an error of the phase: the handler may swallow it, the attempt does not."""
         try:
-            self._phases.end()
-        except Exception:  # a connection too broken to be looked at: the next use opens another
-            logger.exception("The connections of job %s could not be looked at; they are closed.", self._phases.job.id)
-            close_all()
+            begin(self._phases)
+        except BaseException as error:
+            self._phases.error = error
+            raise
 
     def _inside(self, phase: Callable[[], AbstractContextManager[None]], function: Callable[[], ResultT]) -> ResultT:
         with phase():
@@ -325,7 +334,7 @@ class AsyncPhases:
 
     def _abandon(self) -> None:
         self._phases.give_up(JobAborted(self._phases.signal.reason or "error"))
-        self._end()
+        end(self._phases)
 
 
 def _check_function(function: Any, name: str) -> None:

@@ -25,6 +25,7 @@ from django_jobchains.exceptions import (
     PhaseError,
     RescheduleJob,
 )
+from django_jobchains.hygiene import close_all
 from django_jobchains.middleware.hooks import around
 from django_jobchains.notes import Notebook
 from django_jobchains.phases import AttemptPhases
@@ -83,10 +84,44 @@ class Outcome:
 
 def not_started(job: ClaimedJob, policy: AttemptPolicy, error: BaseException) -> Outcome:
     """The outcome of a claimed job for which no attempt could be made."""
+    try:
+        return _rescheduled(job, error, backoff_seconds(policy, job.failures, error))
+    except BaseException as problem:
+        return fallback_outcome(job, error, problem)
+
+
+def fallback_outcome(job: ClaimedJob, error: BaseException, problem: BaseException) -> Outcome:
+    """The outcome of an attempt that ended by ``error``, when working out its outcome failed with ``problem``.
+
+    The job is tried again after the library's own backoff. Without an outcome, it would have no worker until its lease
+    ran out, and the attempt would count as a crash.
+    """
+    logger.error("The outcome of job %s could not be worked out; it is tried again.", job.id, exc_info=problem)
+    return _rescheduled(job, error, Backoff().seconds(job.failures))
+
+
+def _rescheduled(job: ClaimedJob, error: BaseException, delay_seconds: float) -> Outcome:
     text = describe(error)
-    delay_seconds = backoff_seconds(policy, job.failures, error)
     failed = FailedTry(job.id, job.lease_number, text, traceback_of(error), None, delay_seconds)
     return Outcome(job, Ending.RESCHEDULED, failed=failed, error=text)
+
+
+def begin(phases: AttemptPhases) -> None:
+    """Prepares this thread's connections for an attempt; closes all of them if one is too broken to be looked at."""
+    try:
+        phases.begin()
+    except Exception:
+        close_all()
+        phases.begin()
+
+
+def end(phases: AttemptPhases) -> None:
+    """Cleans this thread's connections up after an attempt. What fails here does not change how the attempt ended."""
+    try:
+        phases.end()
+    except BaseException:
+        logger.exception("The connections of job %s could not be cleaned up; they are closed.", phases.job.id)
+        close_all()
 
 
 def backoff_seconds(policy: AttemptPolicy, attempt: int, error: BaseException) -> float:
@@ -161,14 +196,25 @@ class Attempt:
         started = time.perf_counter()
         if self.policy.timeout_seconds is not None:
             self.expires_at = time.monotonic() + self.policy.timeout_seconds
-        try:
-            self.phases.begin()
-            outcome = self._complete(self._handle())
-        except BaseException as error:  # SystemExit and the like end an attempt, never the worker
-            outcome = self.not_completed(error)
-        self.phases.end()
+        outcome = self._begun() or self._handled()
+        end(self.phases)
         outcome.seconds = time.perf_counter() - started
         return outcome
+
+    def _begun(self) -> Outcome | None:
+        """None, or the outcome of an attempt whose handler cannot be called on this thread."""
+        try:
+            begin(self.phases)
+        except BaseException as error:
+            self.signal.end()
+            return not_started(self.job, self.policy, error)
+        return None
+
+    def _handled(self) -> Outcome:
+        try:
+            return self._complete(self._handle())
+        except BaseException as error:  # SystemExit and the like end an attempt, never the worker
+            return self.not_completed(error)
 
     def _handle(self) -> Any:
         running = RunningJob(self.job, self.read_input(), self.signal, self.phases, self.notebook)
@@ -225,7 +271,16 @@ class Attempt:
             logger.exception("Job %s is completed; an error after its commit changes nothing.", self.job.id)
 
     def not_completed(self, error: BaseException) -> Outcome:
-        """How it ends by this error."""
+        """How it ends by this error. It does not raise."""
+        return self._safely(self._not_completed, error)
+
+    def _safely(self, outcome_of: Callable[[BaseException], Outcome], error: BaseException) -> Outcome:
+        try:
+            return outcome_of(error)
+        except BaseException as problem:
+            return fallback_outcome(self.job, error, problem)
+
+    def _not_completed(self, error: BaseException) -> Outcome:
         self.signal.end()
         self.phases.give_up(error)
         if isinstance(error, LeaseLost):
@@ -241,7 +296,7 @@ class Attempt:
         """
         if not self.signal.disown():
             return []
-        outcome = self.failed_try(error)
+        outcome = self._safely(self.failed_try, error)
         if outcome.failed:
             outcome.failed.traceback = stack
         return [outcome]

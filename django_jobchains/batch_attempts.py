@@ -4,17 +4,16 @@ import math
 import time
 from collections.abc import Sequence
 from contextvars import copy_context
-from itertools import groupby
 from logging import getLogger
 from typing import Any
 from uuid import UUID
 
-from django_jobchains.attempts import Attempt, Ending, Outcome
+from django_jobchains.attempts import Attempt, Ending, Outcome, begin, end, fallback_outcome, not_started
 from django_jobchains.batches import Batch, BatchJob, BatchSignal
 from django_jobchains.context import unbind
 from django_jobchains.exceptions import ConnectionLost, JobAborted, LeaseLost, PhaseError, TransactionLeftOpen
 from django_jobchains.middleware.hooks import around
-from django_jobchains.models import Chain, JobBlocker
+from django_jobchains.models import Chain
 from django_jobchains.notes import Notebook
 from django_jobchains.own_statements import own
 from django_jobchains.phases import AttemptPhases
@@ -129,14 +128,32 @@ class BatchAttempt:
     def _run(self) -> list[Outcome]:
         unbind()
         phases = self._phases = BatchPhases(self._parts, self.signal)
-        try:
-            phases.begin()
-            self._handle(phases)
-            outcomes = self._complete(phases)
-        except BaseException as error:  # SystemExit and the like end an attempt, never the worker
-            outcomes = self._not_completed(phases, error)
-        phases.end()
+        outcomes = self._begun(phases) or self._handled(phases)
+        end(phases)
         return outcomes
+
+    def _begun(self, phases: BatchPhases) -> list[Outcome]:
+        """Nothing, or the outcomes of jobs whose handler cannot be called on this thread."""
+        try:
+            begin(phases)
+        except BaseException as error:
+            for part in self._parts:
+                part.signal.end()
+            return [not_started(part.job, self._policy, error) for part in self._parts]
+        return []
+
+    def _handled(self, phases: BatchPhases) -> list[Outcome]:
+        try:
+            self._handle(phases)
+            return self._complete(phases)
+        except BaseException as error:  # SystemExit and the like end an attempt, never the worker
+            return self._safely_not_completed(phases, error)
+
+    def _safely_not_completed(self, phases: BatchPhases, error: BaseException) -> list[Outcome]:
+        try:
+            return self._not_completed(phases, error)
+        except BaseException as problem:
+            return [fallback_outcome(part.job, error, problem) for part in self._parts]
 
     def _handle(self, phases: BatchPhases) -> None:
         type_name = self._processor.job_type.name
@@ -228,13 +245,5 @@ class BatchAttempt:
     def _blockers_of(self, job_id: UUID) -> list[Chain]:
         """Those of all jobs are read together."""
         if self._blockers is None:
-            links = list(
-                JobBlocker.objects.using(self._store.using)
-                .filter(job_id__in=list(self._running))
-                .order_by("job_id", "position")
-                .values_list("job_id", "blocker_id")
-            )
-            chains = Chain.objects.using(self._store.using).in_bulk([chain_id for _, chain_id in links])
-            grouped = groupby(links, key=lambda link: link[0])
-            self._blockers = {job: [chains[chain_id] for _, chain_id in group] for job, group in grouped}
+            self._blockers = Chain.blockers_of(self._running, self._store.using)
         return self._blockers.get(job_id, [])

@@ -139,8 +139,9 @@ def cancel(chain_ids: Ids, *, using: str | None = None) -> set[UUID]:
 def retry(job_ids: Ids, *, using: str | None = None) -> set[UUID]:
     """Makes failed and cancelled jobs due now, for one more attempt at least, and returns the ids of those it moved.
 
-    A job whose blockers have not completed becomes blocked again. Jobs of other statuses are left as they are. Raises
-    ``JobNotFound``, and has moved none then.
+    A job whose blockers have not completed becomes blocked again. If its type sets ``on_blocker_failure="fail"`` and a
+    blocker is still failed or cancelled, it fails again at once: retry the blocker too. Jobs of other statuses are left
+    as they are. Raises ``JobNotFound``, and has moved none then.
     """
     store, effects = get_store(using), Effects()
     retried = store.retry(dict.fromkeys(_job_ids(job_ids, store)), effects)

@@ -11,7 +11,7 @@ from django_jobchains.exceptions import ConnectionLost, LeaseLost, PhaseError
 from django_jobchains.hygiene import ThreadConnections, discard, is_broken, is_lost
 from django_jobchains.job_types import new_continuation
 from django_jobchains.middleware.hooks import Hook, around
-from django_jobchains.models import Chain, JobBlocker
+from django_jobchains.models import Chain
 from django_jobchains.own_statements import own
 from django_jobchains.policies import Lease
 from django_jobchains.processors import Processor, Registry
@@ -114,10 +114,7 @@ class AttemptPhases:
 
     @own
     def blockers(self) -> list[Chain]:
-        links = JobBlocker.objects.using(self.store.using).filter(job_id=self.job.id).order_by("position")
-        chain_ids = list(links.values_list("blocker_id", flat=True))
-        chains = Chain.objects.using(self.store.using).in_bulk(chain_ids)
-        return [chains[chain_id] for chain_id in chain_ids]
+        return Chain.blockers_of([self.job.id], self.store.using).get(self.job.id, [])
 
     def aprepare(self, function: Any, mode: PrepareMode) -> NoReturn:
         raise PhaseError("job.aprepare() is for 'async def' handlers: use 'with job.prepare():'.")

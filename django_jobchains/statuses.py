@@ -62,7 +62,9 @@ TRANSITIONS = (
     Transition("cancel", Status.RUNNING, Status.RUNNING),
     Transition("retry", Status.FAILED, Status.PENDING),
     Transition("retry", Status.FAILED, Status.BLOCKED),
+    Transition("retry", Status.FAILED, Status.FAILED),
     Transition("retry", Status.CANCELLED, Status.PENDING),
     Transition("retry", Status.CANCELLED, Status.BLOCKED),
+    Transition("retry", Status.CANCELLED, Status.FAILED),
     Transition("move", Status.PENDING, Status.PENDING),
 )

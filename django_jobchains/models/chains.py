@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from django.db import models
-from django.db.models import F
+from django.db.models import F, OuterRef
 from django.db.models.base import ModelState
 from django.utils.translation import gettext_lazy as _
 
@@ -18,6 +18,9 @@ from django_jobchains.ids import ChainPart, ChainRef, chain_id_of
 from django_jobchains.models.jobs import TYPE_NAME_LENGTH, Among, Job, JobBlocker, JobQuerySet, known
 from django_jobchains.pages import Orders, PagedQuerySet
 from django_jobchains.statuses import OPEN, Status
+
+#: In one statement; SQLite allows 32,766 parameters.
+MAX_IDS = 10_000
 
 
 class ChainQuerySet(PagedQuerySet["Chain"]):
@@ -110,6 +113,24 @@ class Chain(ChainPart, models.Model):
         """Found by its last job, and so as fast however many there are; and with it, as it is at the same moment."""
         last = Job.objects.filter(chain_id=chain_id).order_by("-chain_index").values("id")[:1]
         return chains.filter(current_job__in=last).select_related("current_job")
+
+    @classmethod
+    def blockers_of(cls, job_ids: Iterable[UUID], using: str) -> "dict[UUID, list[Chain]]":
+        """The blockers of jobs, in the order in which they were given.
+
+        A chain is read by its last job, one index probe each: the view would look at every job of a long chain.
+        """
+        last = Job.objects.filter(chain_id=OuterRef("blocker_id")).order_by("-chain_index").values("id")[:1]
+        links = JobBlocker.objects.using(using).filter(job_id__in=job_ids).order_by("job_id", "position")
+        rows = list(links.values_list("job_id", "blocker_id", models.Subquery(last)))
+        last_ids = list({last_id for _, _, last_id in rows})
+        chains: dict[UUID, Chain] = {}
+        for start in range(0, len(last_ids), MAX_IDS):
+            chains |= cls.objects.using(using).filter(current_job__in=last_ids[start : start + MAX_IDS]).in_bulk()
+        blockers: dict[UUID, list[Chain]] = {}
+        for job_id, chain_id, _last in rows:  # one that failed may have been retried, and have gone on, in between
+            blockers.setdefault(job_id, []).append(chains.get(chain_id) or cls.load(chain_id, using))
+        return blockers
 
     @property
     def chain_id(self) -> UUID:  # type: ignore[override]

@@ -90,6 +90,7 @@ class AttemptCounts(Dialect):
         rows = self._fetch(f"WITH {old} DELETE FROM {self.attempt_count} WHERE ({_KEY}) IN ({keys}) RETURNING span", [])
         return len(rows)
 
+    @retried
     def counts_by_time(self, now: datetime) -> list[SpanCount]:
         """The minutes and hours up to ``now`` in which attempts ended, as many as are shown of them."""
         parts = " UNION ALL ".join(
@@ -102,6 +103,7 @@ class AttemptCounts(Dialect):
         )
         return [SpanCount(span, self._time(starts_at), *sums) for span, starts_at, *sums in rows]
 
+    @retried
     def counts_by_type(self, now: datetime, limit: int) -> list[TypeCount]:
         """The types whose attempts ended in these hours, those that took longest on average in front."""
         rows = self._fetch(

@@ -14,6 +14,7 @@ from django_jobchains.store.attempt_counts import AttemptCounts
 from django_jobchains.store.counting import Counting
 from django_jobchains.store.deferred_outcomes import DeferredOutcomes
 from django_jobchains.store.dialect import ids_json
+from django_jobchains.store.errors import retried, retried_at_read_committed
 from django_jobchains.store.listing import Listing
 from django_jobchains.store.notes import Notes
 from django_jobchains.store.presence import Presence
@@ -70,11 +71,13 @@ class Store(DeferredOutcomes, Pruning, QueueStates, Presence, Counting, AttemptC
         if transaction is not None:
             transaction.id = id
 
+    @retried
     def look(self, job_id: UUID) -> tuple[str, int] | None:
         """A job's status and lease number, None when it is gone."""
         rows = self._fetch(f"SELECT status, lease_number FROM {self.job} WHERE id = {self._uuid}", [job_id.hex])
         return (rows[0][0], rows[0][1]) if rows else None
 
+    @retried_at_read_committed
     def claim(
         self,
         worker: str,

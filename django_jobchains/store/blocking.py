@@ -166,36 +166,45 @@ class Blocking(Tails):
 
     def _fail_waiting(self, job_ids: Collection[UUID]) -> set[UUID]:
         """Fails those of these locked jobs that do not outlive a blocker; returns their chains."""
-        has_failed = f"{self._last_of('link.blocker_id', 'status')} IN ('failed', 'cancelled')"
         rows = self._fetch(
             f"UPDATE {self.job} AS job SET status = 'failed', finished_at = clock.now, last_error = '{BLOCKER_FAILED}' "
             f"FROM {self.clock} WHERE job.id {self._any(self._ids_sql)} AND job.status || '' = 'blocked' "
-            f"AND job.on_blocker_failure = 'fail' AND {self._has_open_link(has_failed)} RETURNING chain_id",
+            f"AND job.on_blocker_failure = 'fail' AND {self._has_open_link(self._has_failed)} RETURNING chain_id",
             [ids_json(job_ids)],
         )
         return {self._id(chain_id) for (chain_id,) in rows}
 
+    @property
+    def _has_failed(self) -> str:
+        """SQL of whether the chain of a link has failed or was cancelled."""
+        return f"{self._last_of('link.blocker_id', 'status')} IN ('failed', 'cancelled')"
+
     @retried
     def sweep(self, limit: int, after: UUID | None, effects: Effects) -> tuple[list[UUID], UUID | None]:
-        """Frees blocked jobs that wait for nothing, which must not be: returns them, and where to go on.
+        """Frees blocked jobs that wait for nothing, and fails those that should have failed with a blocker.
 
-        Looks at ``limit`` blocked jobs, of the chains with an id above ``after``.
+        There must not be any. Looks at ``limit`` blocked jobs, of the chains with an id above ``after``; returns the
+        ids of the jobs it moved, and where to go on.
         """
         with self.transaction():
             self._write_first()
             looked_at = self._blocked_after(after, limit)
             stuck = [job_id for _, job_id, is_stuck in looked_at if is_stuck]
-            freed: list[UUID] = []
+            moved: list[UUID] = []
             if stuck:
                 self._lock_jobs(stuck)
                 self._close_links(ids_json(stuck))
-                freed = self._free(stuck, effects)
-        return freed, looked_at[-1][0] if len(looked_at) == limit else None
+                moved = self._free(stuck, effects)
+                failed = self._fail_waiting(stuck)
+                self._settle(failed, effects)
+                moved += [job_id for chain_id, job_id, _ in looked_at if chain_id in failed]
+        return moved, looked_at[-1][0] if len(looked_at) == limit else None
 
     def _blocked_after(self, after: UUID | None, limit: int) -> list[tuple[UUID, UUID, Any]]:
-        """The next blocked jobs, of which a chain has one: chain, job, and whether it waits for nothing."""
+        """The next blocked jobs, of which a chain has one: chain, job, and whether it should not be blocked."""
+        fails = f"job.on_blocker_failure = 'fail' AND {self._has_open_link(self._has_failed)}"
         rows = self._fetch(
-            f"SELECT job.chain_id, job.id, NOT {self._has_open_link(f'NOT {self._lets_run}')} "
+            f"SELECT job.chain_id, job.id, NOT {self._has_open_link(f'NOT {self._lets_run}')} OR ({fails}) "
             f"FROM {self.job} AS job WHERE job.status = 'blocked' AND job.chain_id > {self._uuid} "
             "ORDER BY job.chain_id LIMIT %s",
             [(after or UUID(int=0)).hex, limit],

@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_jobchains.store.dialect import Dialect
+from django_jobchains.store.errors import retried
 
 #: Groups of one queue, type and priority that are counted,
 MOST_GROUPS = 1_000
@@ -54,6 +55,7 @@ class Activity(NamedTuple):
 
 
 class Counting(Dialect):
+    @retried
     def pending_groups(self, count_to: int) -> list[PendingGroup]:
         """Counts each group up to ``count_to``; at most ``MOST_GROUPS`` of them, and one more when there are more."""
         of_group = (
@@ -69,6 +71,7 @@ class Counting(Dialect):
         )
         return [PendingGroup(*row) for row in rows]
 
+    @retried
     def held_groups(self, count_to: int) -> list[HeldGroup]:
         """Counts running and blocked jobs, up to ``count_to`` of each, and the newest ``MOST_FAILED`` failed ones."""
         parts = {
@@ -87,6 +90,7 @@ class Counting(Dialect):
         )
         return [HeldGroup(*row) for row in rows]
 
+    @retried
     def failing_groups(self, within_seconds: float) -> list[FailingGroup]:
         """Of the newest ``MOST_FAILED`` failed attempts those that are so young, by type, the last to fail first."""
         # For a limit that is a parameter PostgreSQL may plan to sort them all, and for a join to read all jobs.

@@ -164,6 +164,11 @@ class Dialect(ABC):
     def _read_committed(self) -> None:  # noqa: B027 - most have nothing to do
         """Lets a transaction of our own that has just begun see what others commit meanwhile."""
 
+    @contextmanager
+    def _at_read_committed(self) -> Iterator[None]:
+        """A transaction of the store's own that sees what others commit meanwhile, where there is a choice."""
+        yield
+
     def _write_first(self) -> None:  # noqa: B027 - most have nothing to do
         """Begins a transaction that reads before it writes."""
 
@@ -223,7 +228,7 @@ class Dialect(ABC):
 
     @contextmanager
     def waits_at_most(self, seconds: float) -> Iterator[None]:
-        """Within it, this thread's own transactions of the store wait for a lock no longer; see ``is_lock_timeout``."""
+        """Within it, this thread's own transactions of the store wait for a lock no longer."""
         yield
 
     @own

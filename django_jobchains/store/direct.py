@@ -30,7 +30,8 @@ class Direct:
         self.is_alone = raw.prepare_threshold is None
 
     def begin(self, raw: "psycopg.Connection[Any]", transaction: object, select: str) -> list[tuple[Any, ...]]:
-        """Begins the transaction that Django has opened, together with its first statement, which has no parameters.
+        """Begins the transaction that Django has opened, together with its first statement, which has no parameters, if
+        there is one.
 
         psycopg sends no other BEGIN: it looks whether one is open.
         """

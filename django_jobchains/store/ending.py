@@ -51,8 +51,8 @@ class Ending(Creating, DeferredWrites):
 
         Jobs that waited for the chains that end by it are freed. ``is_locked``: the caller's transaction has locked the
         jobs already, so nobody can start to wait for them while this statement runs. Otherwise a job that someone else
-        has locked is skipped: ``check`` tells it from one whose lease is lost. ``transaction``: what ``lock`` filled in;
-        raises ``TransactionEnded`` when the caller's transaction is another one now.
+        has locked is skipped: ``check`` tells it from one whose lease is lost. ``transaction``: what ``lock`` filled
+        in; raises ``TransactionEnded`` when the caller's transaction is another one now.
         """
         effects = effects or Effects()
         continuations = {job.key: job.continuation for job in jobs if job.continuation}
@@ -206,8 +206,8 @@ class Ending(Creating, DeferredWrites):
     ) -> list[ReapedJob]:
         """Takes back jobs whose lease ran out, oldest first: pending after a backoff, failed after ``max_crashes``.
 
-        ``backoffs``: by job type, instead of ``backoff``. ``held`` are the caller's own, which it ends itself. A job that
-        someone has locked is left alone, and so is one whose lease or outcome was deferred.
+        ``backoffs``: by job type, instead of ``backoff``. ``held`` are the caller's own, which it ends itself. A job
+        that someone has locked is left alone, and so is one whose lease or outcome was deferred.
         """
         effects = effects or Effects()
         policy = _CrashPolicy(backoff, backoffs or {}, max_crashes)

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -27,12 +28,28 @@ Self = TypeVar("Self", bound=Any)
 
 def retried(method: Callable[Concatenate[Self, Params], Result]) -> Callable[Concatenate[Self, Params], Result]:
     """Tries a store method again after a conflict, unless it runs in a transaction of the caller's."""
+    return _retried(method, lambda store: nullcontext())
 
+
+def retried_at_read_committed(
+    method: Callable[Concatenate[Self, Params], Result],
+) -> Callable[Concatenate[Self, Params], Result]:
+    """As ``retried``, for methods that read and write nothing but leases, the next tries at READ COMMITTED.
+
+    There a statement meets no serialisation failure. Other methods keep the project's level, see docs/decisions/0028.
+    """
+    return _retried(method, lambda store: store._at_read_committed())
+
+
+def _retried(
+    method: Callable[Concatenate[Self, Params], Result], again: Callable[[Any], AbstractContextManager[None]]
+) -> Callable[Concatenate[Self, Params], Result]:
     @wraps(method)
     def run(store: Self, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
         for tried in range(TRIES):
             try:
-                return method(store, *args, **kwargs)
+                with again(store) if tried else nullcontext():
+                    return method(store, *args, **kwargs)
             except OperationalError as error:
                 if tried == TRIES - 1 or store.connection.in_atomic_block or not store._is_conflict(error):
                     raise
@@ -40,11 +57,6 @@ def retried(method: Callable[Concatenate[Self, Params], Result]) -> Callable[Con
         raise AssertionError("unreachable")
 
     return run
-
-
-def is_lock_timeout(error: BaseException) -> bool:
-    """Whether a statement waited for a lock for as long as it was allowed to."""
-    return sqlstate(error) == LOCK_NOT_AVAILABLE
 
 
 def blames_statement(error: BaseException) -> bool:

@@ -94,9 +94,10 @@ class Interventions(Creating, DeferredWrites):
 
     @retried
     def retry(self, job_ids: Collection[UUID], effects: Effects) -> set[UUID]:
-        """Makes failed and cancelled jobs pending, due now, or blocked while a blocker is open; returns them.
+        """Makes failed and cancelled jobs pending, due now, or blocked while a blocker is open; returns their ids.
 
-        Raises ``JobNotFound``, and has changed nothing then. Jobs of other statuses are left as they are.
+        A job with ``on_blocker_failure="fail"`` whose blocker is still failed or cancelled fails again at once. Raises
+        ``JobNotFound``, and has changed nothing then. Jobs of other statuses are left as they are.
         """
         with self.transaction():
             self._lock_known(job_ids)
@@ -105,11 +106,13 @@ class Interventions(Creating, DeferredWrites):
                 f"status = CASE WHEN {self._has_open_link()} THEN 'blocked' ELSE 'pending' END, "
                 "run_at = clock.now, finished_at = NULL, cancel_requested_at = NULL, crashes = 0 "
                 f"FROM {self.clock} WHERE job.id {self._any(self._ids_sql)} AND job.status IN ('failed', 'cancelled') "
-                "RETURNING id, type_name",
+                "RETURNING id, type_name, status",
                 [ids_json(job_ids)],
             )
-        effects.add_scheduled(type_name for _, type_name in rows)
-        return {self._id(id_) for id_, _ in rows}
+            if blocked := [self._id(id_) for id_, _, status in rows if status == "blocked"]:
+                self._settle(self._fail_waiting(blocked), effects)
+        effects.add_scheduled(type_name for _, type_name, _ in rows)
+        return {self._id(id_) for id_, _, _ in rows}
 
     @retried
     def move(self, job_ids: Collection[UUID], run_at: datetime | None, delay_seconds: float, effects: Effects) -> None:
@@ -122,7 +125,7 @@ class Interventions(Creating, DeferredWrites):
             rows = self._fetch(
                 f"UPDATE {self.job} AS job SET run_at = {self._planned} "
                 f"FROM {self._row('run_at timestamptz, delay_seconds float')} CROSS JOIN {self.clock} "
-                f"WHERE job.id {self._any(self._ids_sql)} RETURNING type_name",
+                f"WHERE job.id {self._any(self._ids_sql)} AND job.status || '' = 'pending' RETURNING type_name",
                 [run_at and self._time_text(run_at), delay_seconds, ids_json(job_ids)],
             )
         effects.add_scheduled(type_name for (type_name,) in rows)

@@ -5,15 +5,17 @@ from collections.abc import Sequence
 
 from django_jobchains.store.deferred_writes import FENCE, DeferredWrites
 from django_jobchains.store.dialect import ids_json
+from django_jobchains.store.errors import retried_at_read_committed
 from django_jobchains.store.rows import HeldLease, OpenTransaction, Renewal
 
 
 class Leases(DeferredWrites):
+    @retried_at_read_committed
     def renew(self, leases: Sequence[HeldLease], transaction: OpenTransaction | None = None) -> Renewal:
         """Prolongs leases; returns which are lost, and which attempts were asked to stop.
 
-        A lease whose job someone else has locked is prolonged without writing to that job. ``transaction``: the caller's,
-        in which it has locked all of the jobs; raises ``TransactionEnded`` when it was ended since.
+        A lease whose job someone else has locked is prolonged without writing to that job. ``transaction``: the
+        caller's, in which it has locked all of the jobs; raises ``TransactionEnded`` when it was ended since.
         """
         inside, inside_params = self._inside(transaction)
         rows = [{"job_id": lease.id.hex, "n": lease.lease_number, "s": lease.seconds} for lease in leases]
@@ -35,6 +37,7 @@ class Leases(DeferredWrites):
             self._defer_renewals(locked)
         return Renewal(found.lost, found.cancelled | cancelled)
 
+    @retried_at_read_committed
     def check(self, leases: Sequence[HeldLease]) -> Renewal:
         """As ``renew``, without prolonging."""
         if not leases:

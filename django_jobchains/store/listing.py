@@ -7,13 +7,16 @@ from django.db import OperationalError
 
 from django_jobchains.models import Chain
 from django_jobchains.store.dialect import Dialect
+from django_jobchains.store.errors import retried
 
 
 class Listing(Dialect):
+    @retried
     def type_names(self, limit: int) -> list[str]:
         """The types of the jobs there are, in order; one index probe for each."""
         return self._names(self.job, limit)
 
+    @retried
     def chain_type_names(self, limit: int) -> list[str]:
         """The same of the chains."""
         return self._names(self.connection.ops.quote_name(Chain._meta.db_table), limit)

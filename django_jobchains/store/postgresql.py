@@ -131,6 +131,12 @@ class PostgreSQLStore(SkipScan):
         )
         return len(self._fetch(f"DELETE FROM {self.key_lock} WHERE id {self._any(unused)} RETURNING id", [limit]))
 
+    @contextmanager
+    def _at_read_committed(self) -> Iterator[None]:
+        with self.transaction():
+            self._execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", [])
+            yield
+
     @own
     def _read_committed(self) -> None:
         with self.connection.cursor() as cursor:
@@ -226,6 +232,7 @@ class PostgreSQLStore(SkipScan):
                 self._execute(limit, [])
             yield
 
+    @retried
     def activity(self) -> Activity:
         """Of other users' sessions a plain user sees no transactions."""
         rows = self._fetch(
@@ -285,6 +292,14 @@ class PostgreSQLStore(SkipScan):
             self._mark(transaction, transaction_id)
             return status, lease_number
         return None
+
+    def lock_all(self, *args: Any, **kwargs: Any) -> dict[UUID, tuple[str, int]]:
+        """BEGIN is sent here: if psycopg executed one of these statements, it would prepare it, and from then on no
+        statement of any attempt on this connection could be a direct one."""
+        connection = self.connection
+        if connection.atomic_blocks and not _is_watched(connection) and is_possible(connection.connection):
+            self._begin(connection, "")
+        return super().lock_all(*args, **kwargs)
 
     def _begin(self, connection: BaseDatabaseWrapper, select: str) -> list[tuple[Any, ...]]:
         raw: psycopg.Connection[Any] = connection.connection

@@ -1,6 +1,7 @@
 """The rows of workers that run: each renews its own, and deletes those of workers that are gone."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -91,19 +92,35 @@ class Presence(Dialect):
         rows = self._fetch(f"DELETE FROM {self.worker} WHERE id {self._any(silent)} RETURNING id", [])
         return [worker for (worker,) in rows]
 
-    def present_workers(self) -> list[PresentWorker]:
-        """The workers that have a row, those that started first in front."""
+    @retried
+    def present_workers(self, known: Mapping[str, PresentWorker] | None = None) -> list[PresentWorker]:
+        """The workers that have a row, those that started first in front.
+
+        ``known``: those that were read before, by their ids. The lists of their queues and types, which never change,
+        are not read again: with N workers that beat, these would be N² long lists in each interval.
+        """
+        known = known or {}
+        known_ids = f"SELECT d.id FROM {self._rows('id text')}"
         rows = self._fetch(
-            f"SELECT id, host, pid, version, slots, busy, stuck, queues, type_names, is_stopping, "
+            f"SELECT id, host, pid, version, slots, busy, stuck, CASE WHEN is_known THEN NULL ELSE queues END, "
+            "CASE WHEN is_known THEN NULL ELSE type_names END, is_stopping, "
             f"heartbeat_seconds, {self._as_text('started_at')}, {self._as_text('heartbeat_at')}, "
             f"{self._seconds('heartbeat_at', self.now)} "
-            f"FROM {self.worker} ORDER BY started_at, id",
-            [],
+            f"FROM (SELECT worker.*, id {self._any(known_ids)} AS is_known FROM {self.worker} AS worker) AS present "
+            "ORDER BY started_at, id",
+            [json.dumps([{"id": id_} for id_ in known])],
         )
-        return [self._present(*row) for row in rows]
+        return [self._present(known.get(row[0]), *row) for row in rows]
+
+    @retried
+    def count_workers(self) -> int:
+        """How many workers have a row."""
+        ((count,),) = self._fetch(f"SELECT count(*) FROM {self.worker}", [])
+        return int(count)
 
     def _present(
         self,
+        known: PresentWorker | None,
         id: str,
         host: str,
         pid: int,
@@ -112,7 +129,7 @@ class Presence(Dialect):
         busy: int,
         stuck: int,
         queues: str | None,
-        type_names: str,
+        type_names: str | None,
         is_stopping: bool,
         heartbeat_seconds: float,
         started_at: str,
@@ -120,8 +137,12 @@ class Presence(Dialect):
         silent_seconds: float,
     ) -> PresentWorker:
         began, heard = self._time(started_at), self._time(heartbeat_at)
-        served = None if queues is None else tuple(json.loads(queues))
-        types, up_seconds = tuple(json.loads(type_names)), (heard - began).total_seconds()
+        if known:
+            served, types = known.beat.queues, known.beat.type_names
+        else:
+            served = None if queues is None else tuple(json.loads(queues))
+            types = tuple(json.loads(type_names or "[]"))
+        up_seconds = (heard - began).total_seconds()
         beat = Beat(
             id,
             host,

@@ -59,6 +59,7 @@ class Pruned(NamedTuple):
 
 
 class Pruning(Interventions):
+    @retried
     def time_ago(self, seconds: float) -> datetime:
         """The database's time, so many seconds ago."""
         time = self._as_text(self._after("clock.now", str(-seconds)))
@@ -92,6 +93,8 @@ class Pruning(Interventions):
         with self.transaction():
             if is_alone:
                 self._read_committed()
+            if not is_dry_run:
+                self._write_first()
             chain_ids = self._ended_chains(job_ids, ended, "" if is_dry_run else self._locked("job"))
             kept = self._needed(chain_ids)
             deleted = chain_ids - kept
@@ -100,8 +103,6 @@ class Pruning(Interventions):
         return Pruned(deleted, kept)
 
     def _ended_chains(self, job_ids: Collection[UUID], ended: Ended, lock: str) -> set[UUID]:
-        if lock:
-            self._write_first()
         rows = self._fetch(
             f"SELECT job.id, job.chain_id FROM {self._row(_ENDED)} CROSS JOIN {self.job} AS job "
             f"WHERE job.id {self._any(self._ids_sql)} AND {self._has_ended(ended)} ORDER BY job.id {lock}",

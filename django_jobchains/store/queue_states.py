@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from django_jobchains.store.dialect import Dialect
-from django_jobchains.store.errors import retried
+from django_jobchains.store.errors import retried, retried_at_read_committed
 
 
 class QueueRule(NamedTuple):
@@ -39,6 +39,7 @@ class QueueStates(Dialect):
             [json.dumps([{"name": name} for name in sorted(set(names))])],
         )
 
+    @retried_at_read_committed
     def queue_rules(self) -> list[QueueRule]:
         """The queues of which something is said, in the order of their names."""
         rows: Sequence[tuple[Any, ...]] = self._fetch(

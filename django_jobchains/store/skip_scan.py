@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from django_jobchains.store.base import Store
+from django_jobchains.store.errors import retried_at_read_committed
 
 #: Below every priority turned round.
 BEFORE_ALL_RANKS = -32_769
@@ -14,8 +15,8 @@ _TYPE_PLACE = "width_bucket(reached.type_name::text, served.types)"
 _QUEUE_PLACE = "width_bucket(reached.queue::text, served.queues)"
 _IS_TYPE_SERVED = f"COALESCE(served.types[{_TYPE_PLACE}] = reached.type_name, false)"
 _IS_QUEUE_SERVED = (
-    "CASE WHEN served.is_every_queue THEN NOT served.excluded ? reached.queue "
-    f"ELSE COALESCE(served.queues[{_QUEUE_PLACE}] = reached.queue, false) END"
+    "(NOT served.excluded ? reached.queue AND reached.queue <> ALL (served.paused) AND "
+    f"(served.is_every_queue OR COALESCE(served.queues[{_QUEUE_PLACE}] = reached.queue, false)))"
 )
 
 
@@ -47,11 +48,12 @@ class SkipScan(Store):
             SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
                 leased_until = clock.now + (%s::jsonb ->> type_name)::float * interval '1 second',
                 last_attempt_at = clock.now
-            FROM {self.clock} WHERE job.id {self._any("SELECT id FROM due")}
+            FROM {self.clock} WHERE job.id {self._any("SELECT id FROM due")} AND job.status || '' = 'pending'
             RETURNING {self._claimed_columns}
         """
         return self._fetch(sql, [*_served(leases, queues, excluded), limit, limit, worker, json.dumps(dict(leases))])
 
+    @retried_at_read_committed
     def next_due(
         self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
     ) -> float | None:
@@ -68,14 +70,16 @@ class SkipScan(Store):
         the next type or queue that is, whatever lies between. So a claim makes no more probes than there are groups,
         and for each queue no more than two for each served type, with one for each of its priorities: others' backlogs
         do not count. The served names are sorted by the database, as its index is: ``width_bucket`` looks a name up,
-        and what follows it.
+        and what follows it. Paused queues are read here, so that no job is claimed once the pause of its queue has
+        been committed.
         """
         group = "queue, type_name, priority * -1"
         return f"""
             served AS MATERIALIZED (
                 SELECT ARRAY(SELECT name FROM jsonb_object_keys(%s::jsonb) AS name ORDER BY name) AS types,
                 (SELECT array_agg(name ORDER BY name) FROM jsonb_array_elements_text(%s::jsonb) AS name) AS queues,
-                %s::boolean AS is_every_queue, %s::jsonb AS excluded
+                %s::boolean AS is_every_queue, %s::jsonb AS excluded,
+                ARRAY(SELECT name FROM {self.queue} WHERE paused_at IS NOT NULL) AS paused
             ),
             reached AS (
                 (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}

@@ -17,6 +17,7 @@ from django.db import IntegrityError, OperationalError
 
 from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.store.base import Store
+from django_jobchains.store.errors import retried
 from django_jobchains.store.rows import OpenTransaction
 
 #: Of SQLite's machine, about a millisecond.
@@ -27,7 +28,7 @@ _FORMAT = "'%%Y-%%m-%%d %%H:%%M:%%f000'"
 #: Columns of a group, of its first job.
 _GROUP = "c.queue, c.type_name, c.priority * -1 AS rank, c.run_at, c.id"
 _IS_QUEUE_SERVED = (
-    "CASE WHEN scope.is_every_queue THEN c.queue NOT IN (SELECT value FROM json_each(scope.excluded)) "
+    "CASE WHEN scope.is_every_queue THEN c.queue NOT IN (SELECT name FROM closed) "
     "ELSE c.queue IN (SELECT name FROM queues) END"
 )
 
@@ -182,11 +183,12 @@ class SQLiteStore(Store):
             UPDATE {self.job} AS job
             SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
                 leased_until = {self._after("clock.now", "due.lease_seconds")}, last_attempt_at = clock.now
-            FROM due CROSS JOIN {self.clock} WHERE job.id = due.id
+            FROM due CROSS JOIN {self.clock} WHERE job.id = due.id AND job.status || '' = 'pending'
             RETURNING {self._claimed_columns}
         """
         return self._fetch(sql, [*_served(leases, queues, excluded), limit, worker])
 
+    @retried
     def next_due(
         self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
     ) -> float | None:
@@ -199,8 +201,10 @@ class SQLiteStore(Store):
     def _heads_sql(self) -> str:
         """The first job of each (queue, type, priority) that is pending and served, with the seconds of its lease.
 
-        What is not served is passed in one step to the next type or queue that is, whatever lies between.
+        What is not served is passed in one step to the next type or queue that is, whatever lies between. Paused queues
+        are read here, so that no job is claimed once the pause of its queue has been committed.
         """
+        paused = f"SELECT name FROM {self.queue} WHERE paused_at IS NOT NULL"
         next_queue = (
             f"CASE WHEN scope.is_every_queue THEN {self._first('n.queue > c.queue')} "
             f"ELSE {self._first('n.queue >= (SELECT min(name) FROM queues WHERE name > c.queue)')} END"
@@ -209,8 +213,9 @@ class SQLiteStore(Store):
         served_type = self._first(f"{of_queue} >= (SELECT min(type_name) FROM types WHERE type_name > c.type_name)")
         return f"""
             types AS MATERIALIZED (SELECT * FROM {self._rows("type_name text, lease_seconds float")}),
-            queues(name) AS MATERIALIZED (SELECT value FROM json_each(%s)),
-            scope AS MATERIALIZED (SELECT %s AS is_every_queue, %s AS excluded),
+            queues(name) AS MATERIALIZED (SELECT value FROM json_each(%s) WHERE value NOT IN ({paused})),
+            scope AS MATERIALIZED (SELECT %s AS is_every_queue),
+            closed(name) AS MATERIALIZED (SELECT value FROM json_each(%s) UNION ALL {paused}),
             reached(id) AS (
                 SELECT {self._first("true")}
                 UNION ALL

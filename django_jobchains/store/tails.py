@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django_jobchains.store.dialect import Dialect, ids_json
+from django_jobchains.store.errors import retried
 
 
 class Tail(NamedTuple):
@@ -40,6 +41,7 @@ class Tails(Dialect):
             if all(tail.job_id in locked for tail in tails.values()):
                 return tails
 
+    @retried
     def tails(self, chain_ids: Collection[UUID]) -> dict[UUID, Tail]:
         """The last jobs as they are now."""
         last = self._any(f"SELECT {self._last_of('d.job_id')} FROM {self._rows('job_id uuid')}")

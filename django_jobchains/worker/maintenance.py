@@ -4,19 +4,24 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from logging import getLogger
 from uuid import UUID
 
 from django_jobchains.announcing import announce
+from django_jobchains.hygiene import tidy
 from django_jobchains.leases import HeldLeases
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.policies import Backoff
 from django_jobchains.store import AttemptKey, Effects, ReapedJob, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import BlockedJobsSwept, JobReaped, LeaseLost
+from django_jobchains.texts import describe
 from django_jobchains.worker.presence import Heartbeat
 from django_jobchains.worker.pruner import Pruner
 from django_jobchains.worker.tally import AttemptTally
 from django_jobchains.worker.threads import LOCK_SECONDS, waiting
+
+logger = getLogger("django_jobchains")
 
 #: Jobs taken back in one transaction,
 REAP_LIMIT = 100
@@ -31,8 +36,8 @@ CHECK_AGAIN_SECONDS = 0.1
 class Reaper:
     """Takes back jobs whose lease ran out, except those that this worker holds and ends itself.
 
-    It also applies what workers deferred because of a lock. ``backoffs``: those of the job types that this worker knows;
-    ``backoff`` is for all others.
+    It also applies what workers deferred because of a lock. ``backoffs``: those of the job types that this worker
+    knows; ``backoff`` is for all others.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Reaper:
             reaped = self._store.reap(
                 REAP_LIMIT, self._backoff, self._max_crashes, held, effects, backoffs=self._backoffs
             )
+        effects.stopped_jobs.update(job.id for job in reaped)  # their workers may be alive, and only slow
         announce(self._store.using, effects)
         for job in reaped:
             report(JobReaped(self._worker, job.id, job.type_name, job.status, job.crashes))
@@ -74,19 +80,24 @@ class Reaper:
 
 
 class Sweeper:
-    """Looks for blocked jobs that wait for nothing, a part of them at a time. There must not be any: it says so.
+    """Looks for blocked jobs that should not be blocked, a part of them at a time. There must not be any: it says so.
 
-    It also deletes what the store keeps about deduplication keys that are no longer in use.
+    It also deletes what the store keeps about deduplication keys that are no longer in use. ``is_on_duty``: whether
+    this worker is the one that looks. All of them would find the same.
     """
 
-    def __init__(self, store: Store, *, worker: str, seconds: float) -> None:
+    def __init__(self, store: Store, *, worker: str, seconds: float, is_on_duty: Callable[[], bool]) -> None:
         self._store = store
         self._worker = worker
+        self._is_on_duty = is_on_duty
         self._after: UUID | None = None
         self.seconds = seconds
 
     def step(self) -> bool:
         """Whether there are more to look at."""
+        if not self._is_on_duty():
+            self._after = None
+            return False
         effects = Effects()
         with self._store.waits_at_most(LOCK_SECONDS):
             freed, self._after = self._store.sweep(SWEEP_LIMIT, self._after, effects)
@@ -111,9 +122,19 @@ class Rounds:
         self.pause = threading.Event()
 
     def step(self) -> None:
+        """Lets the parts look that are due. One that raises keeps none of the others from it."""
+        errors: list[BaseException] = []
         for part in self._due_at:
             if time.monotonic() >= self._due_at[part]:
-                self._let_look(part)
+                try:
+                    self._let_look(part)
+                except BaseException as error:
+                    errors.append(error)
+                    tidy()  # the next part uses the same connection
+        for other in errors[1:]:
+            logger.warning("Another part of the maintenance failed too, and is tried again: %s", describe(other))
+        if errors:
+            raise errors[0]
         with waiting():
             self.pause.wait(max(min(self._due_at.values()) - time.monotonic(), 0))
         self.pause.clear()

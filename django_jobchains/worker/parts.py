@@ -256,7 +256,12 @@ class Parts:
         return {name: policy.backoff for name, policy in {**known, **self._scope.policies}.items()}
 
     def _sweeper(self) -> Sweeper:
-        return Sweeper(self._scope.store, worker=self._scope.worker, seconds=self._settings.SWEEP_SECONDS)
+        return Sweeper(
+            self._scope.store,
+            worker=self._scope.worker,
+            seconds=self._settings.SWEEP_SECONDS,
+            is_on_duty=lambda: self.heartbeat.is_first,
+        )
 
     def _pruner(self) -> list[Part]:
         """None when nothing is to be pruned, or not by workers."""

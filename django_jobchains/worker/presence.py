@@ -15,6 +15,8 @@ from django_jobchains.texts import log_text
 logger = getLogger("django_jobchains")
 
 HOST_LENGTH = 255
+#: Heartbeats after which a worker that did not send them is not counted on.
+MAX_MISSED = 2
 
 
 class Heartbeat:
@@ -45,6 +47,8 @@ class Heartbeat:
         self._on_leave = on_leave
         self._began = time.monotonic()
         self._has_left = False
+        #: The workers that had a row at the last beat, those that started first in front.
+        self._present: list[PresentWorker] = []
         #: The last beat was not written.
         self.is_failing = False
         self.seconds = seconds
@@ -60,6 +64,17 @@ class Heartbeat:
         except Exception as error:
             self._failed(error)
         return False
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker started first of those that are there: it does what one worker does for all.
+
+        True as well when that is not known: twice is better than not at all.
+        """
+        if self.is_failing:
+            return True
+        fresh = [worker.beat.worker for worker in self._present if _is_fresh(worker)]
+        return not fresh or fresh[0] == self._worker
 
     def leave(self, seconds: float) -> None:
         """Deletes the row. On a thread of its own: a database that does not answer must not hold up the end."""
@@ -77,7 +92,8 @@ class Heartbeat:
         self.last_success_at = time.monotonic()
         self.is_failing = False
         self._store.prune_workers()
-        self._on_seen(self._worker, self._store.present_workers())
+        self._present = self._store.present_workers({worker.beat.worker: worker for worker in self._present})
+        self._on_seen(self._worker, self._present)
 
     def _said(self) -> Beat:
         return Beat(
@@ -110,3 +126,7 @@ class Heartbeat:
             logger.warning("The row of worker %s is left to the others: %s", self._worker, log_text(error))
         finally:
             close_all()
+
+
+def _is_fresh(worker: PresentWorker) -> bool:
+    return not worker.beat.is_stopping and worker.silent_seconds <= MAX_MISSED * worker.beat.heartbeat_seconds

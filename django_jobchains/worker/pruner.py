@@ -191,7 +191,7 @@ class Pruner:
         self._deleted = 0
 
     def _workers(self) -> int:
-        return max(1, len(self._store.present_workers()))
+        return max(1, self._store.count_workers())
 
     def _failed(self, error: Exception) -> None:
         """Told once: a database that is away is reported by others."""

@@ -1,4 +1,4 @@
-"""Which queues a worker claims from: those it serves, without the paused ones, and within their limits."""
+"""Which queues a worker claims from: those it serves, within their limits. The claim itself skips paused queues."""
 
 import random
 import time
@@ -9,7 +9,7 @@ from django_jobchains.leases import HeldLeases
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.store import QueueRule, Store
 
-#: What was said about queues is read again before a claim when it is so old,
+#: The limits of queues are read again before a claim when they are so old,
 RULES_SECONDS = 1.0
 #: and when a hint says so, but no more often than this: on SQLite every commit is such a hint.
 TOLD_SECONDS = 0.1
@@ -53,7 +53,7 @@ class ServedQueues:
         return shares
 
     def open(self) -> tuple[Collection[str] | None, Collection[str]]:
-        """The queues from which a job may be claimed now, None for all, and those to leave out of them."""
+        """The queues with room for another job, None for all, and those to leave out of them."""
         return self._without(name for name, left in self._left().items() if left <= 0)
 
     def have_changed(self) -> bool:
@@ -71,14 +71,10 @@ class ServedQueues:
         return {name: limit - running.get(name, 0) for name, limit in limits.items() if self._is_served(name)}
 
     def _is_served(self, name: str) -> bool:
-        return (self._queues is None or name in self._queues) and name not in self.paused
-
-    @property
-    def paused(self) -> set[str]:
-        return {rule.name for rule in self._rules if rule.is_paused}
+        return self._queues is None or name in self._queues
 
     def _without(self, names: Iterable[str]) -> tuple[Collection[str] | None, Collection[str]]:
-        closed = self.paused.union(names)
+        closed = set(names)
         if self._queues is None:
             return None, sorted(closed)
         return [name for name in self._queues if name not in closed], ()

@@ -9,8 +9,9 @@ import pytest
 from django.db import IntegrityError, connection
 from psycopg import pq
 
+from django_jobchains import chains
 from django_jobchains.models import Chain, FailedAttempt
-from django_jobchains.processors import Backoff, Processors, RunningJob
+from django_jobchains.processors import Backoff, Batch, Processors, RunningJob
 from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
 
@@ -37,6 +38,11 @@ class Traced:
         lines = self._path.read_text(errors="replace").splitlines()
         fields = [line.split("\t") for line in lines]
         return [" ".join(field[2:]) for field in fields if field[0] == "F" and field[2] in ("Query", "Sync")]
+
+    @property
+    def prepared_by_psycopg(self) -> list[str]:
+        """Statements that psycopg has prepared, by names of its own."""
+        return [line for line in self._path.read_text(errors="replace").splitlines() if '"_pg3_' in line]
 
 
 @pytest.fixture
@@ -79,6 +85,31 @@ def test_one_effect_takes_four_waits(processors: Processors, work: Work, traced:
     assert "INSERT" in sent[1]
     assert "COMMIT" in sent[3]
     assert Effect.objects.count() == 2
+
+
+def test_a_batch_leaves_the_statements_of_later_attempts_direct(
+    processors: Processors, work: Work, traced: Traced
+) -> None:
+    """psycopg would send Parse, Bind, Describe and Execute for a statement, and count it from then on."""
+
+    @processors.register("together", batch_limit=5)
+    def together(batch: Batch[int]) -> None:
+        if not batch[0].input:
+            traced.start()
+        with batch.complete():
+            chains.enqueue_many([alone.item(0), alone.item(0)])
+
+    @processors.register("alone")
+    def alone(job: RunningJob[int]) -> None:
+        with job.complete():
+            effect(job)
+
+    chains.enqueue_many([together.item(number) for number in range(3)])
+    work(slots=1)
+    assert Effect.objects.count() == 2
+    assert [message.split()[0] for message in traced.sent[-4:]] == ["Query", "Query", "Sync", "Query"]
+    assert "BEGIN; SELECT status" in traced.sent[-4]
+    assert not traced.prepared_by_psycopg
 
 
 @pytest.mark.parametrize("options", [{}, {"server_side_binding": True, "prepare_threshold": 0}])

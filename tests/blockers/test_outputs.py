@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import connection, transaction
 
 from django_jobchains import chains
 from django_jobchains.exceptions import FailJob
@@ -11,8 +12,10 @@ from django_jobchains.models import Chain
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.store import Store
 from tests.attempts.work import Work, committed
-from tests.blockers.kinds import STEP, started
+from tests.blockers.kinds import STEP, WAITS, started
+from tests.store.costs import cost_of
 from tests.store.jobs import finished
+from tests.store.plans import use_plans
 
 pytestmark = committed
 
@@ -174,3 +177,22 @@ def test_a_handler_may_enqueue_a_job_that_waits_for_its_own_chain(
     work()
     [dependent] = Chain.objects.blocked_by(chain)
     assert (dependent.status, dependent.output) == ("completed", ["done"])
+
+
+def test_a_blocker_costs_as_much_to_read_however_long_its_chain_is() -> None:
+    def cost(steps: int) -> int:
+        chain = STEP.enqueue()
+        for _ in range(steps):
+            with chains.complete(chain.id) as current:
+                current.continue_with(STEP)
+        dependent = WAITS.enqueue(blockers=[chain])
+        [found] = Chain.blockers_of([dependent.id], "default")[dependent.id]
+        assert found.current_job.chain_index == steps
+        with transaction.atomic():
+            if connection.vendor == "postgresql":
+                use_plans("auto")
+            return cost_of(lambda: Chain.blockers_of([dependent.id], "default"))
+
+    short = cost(2)
+    assert short
+    assert cost(200) <= 1.5 * short

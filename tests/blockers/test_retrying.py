@@ -124,6 +124,38 @@ def test_who_failed_with_a_blocker_fails_with_it_again(store: Store) -> None:
     assert_sound(store)
 
 
+@failures
+def test_who_fails_with_a_blocker_fails_at_once_when_it_is_retried_before_the_blocker(store: Store, end: End) -> None:
+    blocker = STEP.enqueue()
+    middle = FAILS.enqueue(blockers=[blocker])
+    last = FAILS.enqueue(blockers=[middle])
+    chains.cancel([last, middle])
+    end(store, blocker, Effects())
+    effects = Effects()
+    assert store.retry([middle.id], effects) == {middle.id}
+    assert statuses(blocker, middle, last)[1:] == ["failed", "cancelled"]
+    assert effects.finished_chains == {middle.id}
+    chains.retry(last.id)
+    assert statuses(last) == ["failed"]
+    assert_sound(store)
+
+
+def test_who_waits_for_a_retried_job_fails_when_that_fails_at_once(store: Store) -> None:
+    blocker = STEP.enqueue()
+    middle = FAILS.enqueue(blockers=[blocker])
+    last = WAITS.enqueue(blockers=[middle])
+    fails_too = FAILS.enqueue(blockers=[last])
+    fail(store, blocker, Effects())
+    assert statuses(middle, last, fails_too) == ["failed", "blocked", "blocked"]
+    chains.cancel(last)
+    assert statuses(fails_too) == ["failed"]
+    chains.retry([last.id, fails_too.id])
+    assert statuses(last, fails_too) == ["blocked", "blocked"]
+    chains.retry(middle.id)
+    assert statuses(middle, last, fails_too) == ["failed", "blocked", "blocked"]
+    assert_sound(store)
+
+
 def test_who_failed_with_a_blocker_becomes_pending_when_the_blocker_completed_since(store: Store) -> None:
     blocker = STEP.enqueue()
     dependent = FAILS.enqueue(blockers=[blocker])

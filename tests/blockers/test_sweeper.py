@@ -47,6 +47,13 @@ def lost_links() -> Chain:
     return chain
 
 
+def forgotten_end() -> Chain:
+    """Blocked by a chain that failed, with which it should have failed."""
+    chain = FAILS.enqueue(blockers=[blocker := STEP.enqueue()])
+    Job.objects.filter(pk=blocker.id).update(status="failed")
+    return chain
+
+
 def forgotten_failure() -> Chain:
     """Blocked by a chain that failed, which it does not mind."""
     chain = RUNS.enqueue(blockers=[blocker := STEP.enqueue()])
@@ -64,6 +71,15 @@ def test_a_stuck_job_is_freed_and_named(store: Store, broken: Breakage) -> None:
     effects = Effects()
     assert store.sweep(100, None, effects) == ([chain.id], None)
     assert (statuses(chain, healthy), effects.due_types) == (["pending", "blocked"], {chain.type_name})
+    assert swept(store) == []
+
+
+def test_a_job_that_should_have_failed_with_its_blocker_fails_and_is_named(store: Store) -> None:
+    chain = forgotten_end()
+    last = FAILS.enqueue(blockers=[chain])
+    effects = Effects()
+    assert store.sweep(100, None, effects) == ([chain.id], None)
+    assert (statuses(chain, last), effects.finished_chains) == (["failed", "failed"], {chain.id, last.id})
     assert swept(store) == []
 
 
@@ -108,8 +124,6 @@ def test_it_finds_nothing_in_healthy_tables(store: Store) -> None:
     fail(store, failed, Effects())
     waiting = [kind.enqueue(blockers=[blocker]) for kind in (WAITS, FAILS, RUNS)]
     waiting += [WAITS.enqueue(blockers=[failed]), WAITS.enqueue(blockers=[waiting[0]])]
-    late = FAILS.enqueue(blockers=[failed])
-    chains.retry(late.id)
     assert set(statuses(*waiting)) == {"blocked"}
     assert_sound(store)
 
@@ -141,6 +155,27 @@ def test_a_worker_reports_that_it_found_nothing(
     reports = until(lambda: len(events.of(BlockedJobsSwept)) > 2 and events.of(BlockedJobsSwept))
     assert {(event.found, event.job_ids) for event in reports} == {(0, ())}
     assert statuses(waiting) == ["blocked"]
+
+
+def test_one_of_several_workers_looks_for_all(
+    processors: Processors, registry: Any, start_worker: StartWorker, events: Events, settings: Any
+) -> None:
+    settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05, "HEARTBEAT_SECONDS": 0.05}
+    processors.register("anything")(lambda job: None)
+    registry.add(processors)
+
+    def sweeps_of(worker: Any) -> int:
+        return sum(event.worker == worker.id for event in events.of(BlockedJobsSwept))
+
+    first = start_worker()
+    until(lambda: sweeps_of(first))
+    second = start_worker()
+    until(lambda: second.parts.heartbeat.last_success_at)
+    before = sweeps_of(first)
+    until(lambda: sweeps_of(first) > before + 3)
+    assert not sweeps_of(second)
+    first.stop()
+    until(lambda: sweeps_of(second))
 
 
 def waiting_job() -> Chain:

@@ -12,3 +12,8 @@ JOBCHAINS = json.loads(os.environ.get("JOBCHAINS_TEST_OPTIONS", "{}"))
 if direct := os.environ.get("JOBCHAINS_TEST_DIRECT"):
     DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True
     DATABASES["direct"] = postgresql(direct)
+#: An isolation level by name, of psycopg's transactions.
+if level := os.environ.get("JOBCHAINS_TEST_ISOLATION"):
+    from psycopg import IsolationLevel
+
+    DATABASES["default"]["OPTIONS"] = {"isolation_level": IsolationLevel[level]}

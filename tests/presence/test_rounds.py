@@ -76,3 +76,19 @@ def test_a_part_that_has_more_to_do_or_failed_is_due_at_once() -> None:
         rounds.step()
     rounds.step()
     assert seldom.looks == 3
+
+
+def test_a_part_that_raises_starves_none_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(text: str) -> bool:
+        raise ValueError(text)
+
+    before, after = Part(), Part()
+    first, second = Part(lambda: fail("first")), Part(lambda: fail("second"))
+    rounds = rounds_of(before, first, second, after)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="first"):
+            rounds.step()
+        for part in (before, first, second, after):
+            rounds.hasten(part)  # type: ignore[arg-type]
+    assert [part.looks for part in (before, first, second, after)] == [3, 3, 3, 3]
+    assert [record.args for record in caplog.records] == [("ValueError: second",)] * 3

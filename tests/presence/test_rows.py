@@ -61,6 +61,28 @@ def test_the_next_beat_changes_the_row(store: Store) -> None:
     assert found.beat.heartbeat_seconds == 3
 
 
+def test_what_never_changes_of_a_worker_is_read_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(BEAT, worker="other", queues=None)
+    for beat in (BEAT, other):
+        store.beat(beat)
+    known = {worker.beat.worker: worker for worker in store.present_workers()}
+    WorkerPresence.objects.update(type_names=["not read"], queues=["not read"], busy=7)
+    store.beat(third := replace(BEAT, worker="third"))
+    rows: list[Any] = []
+    fetch = store._fetch
+    monkeypatch.setattr(store, "_fetch", lambda sql, params: rows.extend(fetch(sql, params)) or rows)
+    found = {worker.beat.worker: worker.beat for worker in store.present_workers(known)}
+    assert "not read" not in str(rows)
+    assert found == {BEAT.worker: replace(BEAT, busy=7), "other": replace(other, busy=7), "third": third}
+
+
+def test_workers_are_counted_by_their_rows(store: Store) -> None:
+    assert store.count_workers() == 0
+    store.beat(BEAT)
+    store.beat(replace(BEAT, worker="other"))
+    assert store.count_workers() == 2
+
+
 def test_a_row_that_was_deleted_is_made_again_and_knows_when_the_worker_started(store: Store) -> None:
     store.beat(replace(BEAT, up_seconds=3600))
     [found] = store.present_workers()

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from django_jobchains import overview as overviews
 from django_jobchains.models import WorkerPresence
 from django_jobchains.overview import WorkerFacts
 from django_jobchains.processors import JobType, Processors, RunningJob
-from django_jobchains.store import Beat, Store
+from django_jobchains.store import Beat, Store, get_store
 from django_jobchains.worker import Worker
+from tests.store.jobs import database_now
 from tests.worker.fixtures import StartWorker
 from tests.worker.processes import StartProcess
 from tests.worker.statements import statements_of_others
@@ -233,6 +235,40 @@ def test_beats_are_few_statements(quick: JobType[Any, Any], start_worker: StartW
         until(ids)
         beats = ('INSERT INTO "django_jobchains_workerpresence"', 'DELETE FROM "django_jobchains_workerpresence"')
         assert stays(lambda: max(map(statements.count, beats)) <= 1, 1)
+
+
+def test_a_beat_does_not_read_again_what_others_serve(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+    with override_settings(JOBCHAINS=SELDOM):
+        second = start_worker(queues=["mail"])
+        until(ids)
+    with override_settings(JOBCHAINS=OFTEN):
+        first = start_worker()
+        until(lambda: len(first.parts.heartbeat._present) == 2)
+        WorkerPresence.objects.filter(pk=second.id).update(queues=["not read"], slots=99)
+        until(lambda: 99 in [worker.beat.slots for worker in first.parts.heartbeat._present])
+        seen = {worker.beat.worker: worker.beat for worker in first.parts.heartbeat._present}
+        assert seen[second.id].queues == ("mail",)
+
+
+def test_one_worker_does_what_one_does_for_all(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+    with override_settings(JOBCHAINS=OFTEN):
+        first = start_worker()
+        until(lambda: ids() == [first.id])
+        second = start_worker()
+        until(lambda: len(second.parts.heartbeat._present) == 2)
+        assert (first.parts.heartbeat.is_first, second.parts.heartbeat.is_first) == (True, False)
+        first.stop()
+        until(lambda: second.parts.heartbeat.is_first)
+
+
+def test_a_worker_that_is_silent_is_not_counted_on(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+    with override_settings(JOBCHAINS=OFTEN):
+        gone = Beat("gone", "host", 1, "1", 1, 0, 0, None, ("presence.quick",), False, 3600.0, 60.0)
+        get_store().beat(gone)
+        worker = start_worker()
+        until(lambda: not worker.parts.heartbeat.is_first)
+        WorkerPresence.objects.filter(pk="gone").update(heartbeat_at=database_now() - timedelta(seconds=200))
+        until(lambda: worker.parts.heartbeat.is_first)
 
 
 def test_a_burst_leaves_no_row(quick: JobType[Any, Any], make_worker: StartWorker) -> None:

@@ -267,7 +267,7 @@ class TestHowItGoesOn:
             completed(store)
         clock.advance(3 * DAY)
         seen: list[int] = []
-        sweeper = Sweeper(store, worker="worker-1", seconds=0.0)
+        sweeper = Sweeper(store, worker="worker-1", seconds=0.0, is_on_duty=lambda: True)
         monkeypatch.setattr(sweeper, "step", lambda: seen.append(len(left())))
         rounds = Rounds(sweeper, make(store))
         for _ in range(6):

@@ -52,3 +52,27 @@ def test_the_next_due_date_is_that_of_a_job_that_may_be_claimed(store: Store) ->
     seconds = store.next_due(LEASES, ["a", "later"], ["later"])
     assert seconds is not None
     assert seconds <= 1
+
+
+def test_a_claim_leaves_paused_queues_alone(store: Store) -> None:
+    store.pause_queues(["a", "c"])
+    assert claimed(store, 100, None, ()) == ["b", "b", "b"]
+    assert claimed(store, 100, ["a"], ()) == []
+    assert claimed(store, 100, ["a", "c"], ["c"]) == []
+    store.resume_queues(["a"])
+    assert claimed(store, 100, None, ["a"]) == []
+    assert claimed(store, 100, ["a", "c"], ()) == ["a", "a", "a"]
+
+
+def test_a_limit_is_no_pause(store: Store) -> None:
+    store.limit_queue("a", 1)
+    assert claimed(store, 100, ["a"], ()) == ["a", "a", "a"]
+
+
+def test_a_job_of_a_paused_queue_is_not_due(store: Store) -> None:
+    store.pause_queues(["a", "b", "c"])
+    assert store.next_due(LEASES) is None
+    assert store.next_due(LEASES, ["a"]) is None
+    store.resume_queues(["c"])
+    assert store.next_due(LEASES, ["a", "b"]) is None
+    assert store.next_due(LEASES) is not None

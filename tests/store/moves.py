@@ -9,6 +9,7 @@ import pytest
 from django.db import transaction
 
 from django_jobchains.exceptions import DuplicateJobId, JobAlreadyCompleted, JobNotCompletable, JobNotRunnable
+from django_jobchains.models import Job
 from django_jobchains.policies import Backoff
 from django_jobchains.statuses import Status
 from django_jobchains.store import ClaimedJob, Effects, NewJob, Store
@@ -85,6 +86,14 @@ def waits(store: Store, job: ClaimedJob) -> None:
     link(job, *create(store, 1, MAIL, delay_seconds=60))
 
 
+def waits_for_a_failed_chain(store: Store, job: ClaimedJob) -> None:
+    """And fails with it."""
+    [blocker] = create(store, 1, MAIL)
+    link(job, blocker)
+    Job.objects.filter(pk=blocker).update(status="failed")
+    alter([job], on_blocker_failure="fail")
+
+
 @dataclass(frozen=True)
 class Move:
     """How a test makes a move: a call that returns something when it was made, and what has to be so before."""
@@ -123,6 +132,7 @@ MOVES = (
     Move("cancel", cancel, waits, "cancel_when_waiting"),
     Move("retry", retry),
     Move("retry", retry, waits, "retry_when_waiting"),
+    Move("retry", retry, waits_for_a_failed_chain, "retry_when_a_blocker_failed"),
     Move("move", move),
 )
 
@@ -140,6 +150,7 @@ TARGETS: dict[str, set[str]] = {
     "finish_when_stopped": {"completed"},
     "retry": {"pending"},
     "retry_when_waiting": {"blocked"},
+    "retry_when_a_blocker_failed": {"failed"},
 }
 
 

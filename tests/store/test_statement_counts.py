@@ -201,8 +201,8 @@ STATEMENTS: dict[str, Counted] = {
     ),
     # look at some
     "sweep": Counted(1, lambda store, jobs: store.sweep(1_000, None, Effects()), awaited, 1),
-    # … lock those that are stuck, close links, free
-    "sweep, all stuck": Counted(4, lambda store, jobs: store.sweep(1_000, None, Effects()), stuck, 2),
+    # … lock those that are stuck, close links, free, look who fails
+    "sweep, all stuck": Counted(5, lambda store, jobs: store.sweep(1_000, None, Effects()), stuck, 2),
 }
 #: The same of calls that need no running job, with so many pending ones.
 STATEMENTS_OF_PENDING: dict[str, tuple[int, Callable[[Store, int], Any]]] = {

@@ -35,7 +35,8 @@ READERS = {
 }  # fmt: skip
 #: What is about workers and queues, and counts.
 NOT_OF_JOBS = {
-    "add_counts", "beat", "forget_keys", "leave", "limit_queue", "pause_queues", "prune_counts", "prune_workers",
+    "add_counts", "beat", "count_workers", "forget_keys", "leave", "limit_queue", "pause_queues", "prune_counts",
+    "prune_workers",
     "resume_queues",
 }  # fmt: skip
 #: What is about attempts, and beside their jobs.

@@ -130,6 +130,27 @@ def test_more_orphans_than_fit_one_transaction_are_taken_back_at_once(
     assert set(Job.objects.values_list("crashes", flat=True)) == {1}
 
 
+def test_a_live_worker_is_told_that_its_job_was_taken_back(
+    processors: Processors, start_worker: StartWorker, settings: Any
+) -> None:
+    """Long before it would renew the lease, and notice by itself."""
+    reasons: list[str | None] = []
+
+    @processors.register("worker.slow", lease=Lease(600))
+    def slow(job: RunningJob[None]) -> None:
+        if job.attempt == 1:
+            job.signal.wait(30)
+            reasons.append(job.signal.reason)
+
+    start_worker()
+    chain = slow.enqueue()
+    until(lambda: Job.objects.filter(pk=chain.id, status="running").exists())
+    Job.objects.filter(pk=chain.id).update(leased_until=timezone.now() - timedelta(seconds=1))
+    start_worker()
+    until(lambda: reasons == ["taken_by_another_worker"], 15)
+    until_completed(chain)
+
+
 def test_a_worker_does_not_take_back_its_own_jobs(
     processors: Processors, start_worker: StartWorker, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:

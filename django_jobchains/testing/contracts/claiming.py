@@ -59,6 +59,15 @@ class Claiming(StoreTests):
         assert claim(store, queues=[]) == []
         assert {job.id for job in claim(store, excluded=["a"])} == {ids["c"], ids["d"]}
 
+    def test_no_job_of_a_paused_queue(self, store: Store) -> None:
+        ids = {queue: create(store, queue=queue)[0] for queue in ("a", "b")}
+        store.pause_queues(["a"])
+        assert store.next_due({SHIP: LEASE_SECONDS}, queues=["a"]) is None
+        assert claim(store, queues=["a"]) == []
+        assert [job.id for job in claim(store)] == [ids["b"]]
+        store.resume_queues(["a"])
+        assert [job.id for job in claim(store)] == [ids["a"]]
+
     def test_no_more_than_the_limit_over_all_types_queues_and_priorities(self, store: Store) -> None:
         for priority in (0, 1):
             for type_name in (SHIP, MAIL):

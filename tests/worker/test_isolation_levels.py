@@ -1,0 +1,33 @@
+"""Two workers on PostgreSQL above READ COMMITTED: conflicts are part of it, and nobody is told of them."""
+
+import pytest
+from django.db.models import Count
+
+from django_jobchains import chains
+from django_jobchains.models import Job
+from tests.chaos.app import jobs
+from tests.worker.processes import StartProcess
+from tests.worker.waiting import until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql, pytest.mark.slow]
+
+JOBS = 6_000
+#: Of a worker that is never kept from its work; far below a half, because one of them may start late.
+FAIR_SHARE = JOBS // 20
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("of", ["transactions", "every statement"])
+def test_two_workers_share_the_work_and_report_no_error(start_process: StartProcess, of: str, level: str) -> None:
+    environment = {
+        "transactions": {"JOBCHAINS_TEST_ISOLATION": level.replace(" ", "_")},
+        "every statement": {"PGOPTIONS": "-c default_transaction_isolation=" + level.lower().replace(" ", "\\ ")},
+    }[of]
+    workers = [start_process("--slots", "4", **environment).until_ready() for _ in range(2)]
+    chains.enqueue_many([jobs.nothing.item() for _ in range(JOBS)])
+    until(lambda: Job.objects.filter(status="completed").count() == JOBS, 60, lambda: workers[0].output)
+    output = "".join(worker.output for worker in workers)
+    assert "failed" not in output
+    shares = Job.objects.values("completed_by").annotate(jobs=Count("id")).values_list("jobs", flat=True)
+    assert len(shares) == 2
+    assert min(shares) > FAIR_SHARE
