@@ -59,7 +59,8 @@ class _Search:
     def __init__(self, rows: Rows, term: str, visibility: Visibility | None) -> None:
         self.rows, self.term, self.visibility = rows, term, visibility
         self.is_of_chains = rows.model is Chain
-        self.checks_each_row = visibility is not None and visibility.checks_each_row(rows.model)
+        models = (rows.model, Chain)
+        self.checks_each_row = visibility is not None and any(visibility.checks_each_row(model) for model in models)
 
     def by_id(self) -> Found | None:
         """Of chains the one that has this job; of jobs this one, and with its first the whole chain."""
@@ -73,7 +74,7 @@ class _Search:
             return None
         if self.is_of_chains:
             return self._found(Q(pk=chain_id), gettext("The chain with this id."))
-        if chain_id == id_:
+        if chain_id == id_ and not self._is_hidden(chain_id):
             return self._found(Q(chain_id=id_), gettext("The jobs of the chain with this id."))
         return self._found(Q(pk=id_), gettext("The job with this id."))
 
@@ -100,7 +101,7 @@ class _Search:
         if not LEAST_DIGITS <= len(digits) <= 32 or not _DIGITS.issuperset(digits):
             return None
         between = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
-        jobs = Job.objects.using(self.rows.db).filter(pk__range=between).order_by("pk")
+        jobs: QuerySet[Job] = Job.objects.using(self.rows.db).filter(pk__range=between).order_by("pk")
         jobs = self._with_chain(jobs) if self.is_of_chains else self._within(jobs, "id")
         return self._among("id", jobs, "chain_id" if self.is_of_chains else "id", gettext("With an id that begins so."))
 
@@ -115,14 +116,18 @@ class _Search:
         """Narrow jobs to those that lead to a visible row: to a chain, to itself, or to the jobs of its chain."""
         if self.visibility is None:
             return jobs
-        key = "chain_id" if self.is_of_chains else column
-        return self.visibility.within(self.rows.model, jobs, key, column)
+        if self.is_of_chains or column == "chain_id":
+            jobs = self.visibility.within(Chain, jobs, "chain_id", "id")
+        return jobs if self.is_of_chains else self.visibility.within(Job, jobs, column, column)
+
+    def _is_hidden(self, chain_id: UUID) -> bool:
+        return self.visibility is not None and bool(self.visibility.hidden_chains([chain_id]))
 
     def _found(self, condition: Q, by: str) -> Found | None:
         """Take this way, unless all that it would find is hidden."""
         if self.visibility is not None:
             visible = self.visibility.rows(self.rows.model).filter(condition)
-            is_there = self._seen(visible, self.visibility) if self.checks_each_row else visible.exists()
+            is_there = _seen(visible, self.visibility) if self.checks_each_row else visible.exists()
             if not is_there:
                 return None
         return Found(self.rows.filter(condition), by)
@@ -141,12 +146,16 @@ class _Search:
 
     def _checked(self, column: str, ids: QuerySet[Any], by: str, visibility: Visibility) -> Found | None:
         """The same where each row is asked about: what is hidden does not count."""
-        rows = self.rows.filter(Among(F(column), Subquery(ids[:MOST_CHECKED])))
-        seen = self._seen(rows, visibility)[: MOST_FOUND + 1]
+        rows = _seen(self.rows.filter(Among(F(column), Subquery(ids[:MOST_CHECKED]))), visibility)
+        if column == "chain_id":
+            hidden = visibility.hidden_chains({row.chain_id for row in rows})
+            rows = [row for row in rows if row.chain_id not in hidden]
+        seen = [row.pk for row in rows[: MOST_FOUND + 1]]
         return Found(self.rows.filter(pk__in=seen[:MOST_FOUND]), _limited(by, len(seen))) if seen else None
 
-    def _seen(self, rows: QuerySet[Any], visibility: Visibility) -> list[UUID]:
-        return [row.pk for row in visibility.seen(rows.defer(*LARGE)[:MOST_CHECKED])]
+
+def _seen(rows: QuerySet[Any], visibility: Visibility) -> list[Any]:
+    return visibility.seen(rows.defer(*LARGE)[:MOST_CHECKED])
 
 
 def _limited(by: str, count: int) -> str:
