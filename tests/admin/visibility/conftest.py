@@ -5,7 +5,16 @@ import pytest
 from django.urls import clear_url_caches
 
 from django_jobchains.processors import JobType, get_registry
+from django_jobchains.store import Store, get_store
+from tests.admin.dashboard.conftest import Beating, beat
 from tests.admin.visibility.world import OWN, RIVAL, SITES, WAYS, World, make_world, urls
+
+__all__ = ("Beating", "beat")
+
+
+@pytest.fixture
+def store(db: None) -> Store:
+    return get_store()
 
 
 @pytest.fixture(autouse=True)
