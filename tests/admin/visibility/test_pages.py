@@ -28,6 +28,12 @@ def _page(model: str, id_: UUID, name: str = "change", **query: Any) -> str:
     return reverse(f"{APP}_{model}_{name}", args=[id_]) + (f"?{urlencode(query)}" if query else "")
 
 
+def _autocomplete(term: str) -> str:
+    """What a model of the project with a foreign key to jobs asks."""
+    field = {"app_label": "django_jobchains", "model_name": "jobblocker", "field_name": "job"}
+    return f"{reverse('admin:autocomplete')}?{urlencode({**field, 'term': term})}"
+
+
 VERBS = ("complete", "retry", "run_now", "reschedule", "cancel", "delete")
 QUERIES: dict[str, dict[str, str]] = {
     "all": {},
@@ -57,6 +63,8 @@ PAGES: Addresses = {
     "job: of a hidden chain": lambda world: _page("job", world.inside.pk),
     "chain's history": lambda world: _page("chain", world.stepped[0].pk, "history"),
     "job's history": lambda world: _page("job", world.inside.pk, "history"),
+    "autocomplete": lambda world: _autocomplete(""),
+    "autocomplete of a key": lambda world: _autocomplete(SHARED_KEY),
     "dashboard": lambda world: reverse("admin:app_list", args=["django_jobchains"]),
     "dashboard, refreshed": lambda world: reverse(f"{APP}_dashboard"),
     **{

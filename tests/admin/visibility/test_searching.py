@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from django_jobchains.admin import lists, searching
+from django_jobchains.admin import JobAdmin, lists, searching
 from django_jobchains.models import Job
 from tests.admin.lists.seen import look
 from tests.admin.pages import rows
@@ -105,3 +105,14 @@ def test_a_term_of_a_chain_does_not_find_the_jobs_of_a_hidden_one(way: str) -> N
     assert ids("job") == [str(outer[1].pk)]
     for term in (str(outer[0].pk), "k"):
         assert ids("job", q=term) == []
+
+
+def test_where_only_jobs_are_hidden_a_hidden_one_does_not_lead_to_its_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_queryset = JobAdmin.get_queryset
+    monkeypatch.setattr(
+        JobAdmin, "get_queryset", lambda self, request: own_queryset(self, request).exclude(type_name=RIVAL)
+    )
+    jobs = rows.chain(2, type_name=OWN)
+    Job.objects.filter(pk=jobs[1].pk).update(type_name=RIVAL)
+    assert ids("chain", q=str(jobs[0].pk)) == [str(jobs[0].pk)]
+    assert ids("chain", q=str(jobs[1].pk)) == []
