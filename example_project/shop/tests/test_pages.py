@@ -5,6 +5,7 @@ import re
 from typing import Any
 from unittest.mock import patch
 
+from config.csp import POLICY
 from django.contrib.auth.models import User
 from django.test import TestCase
 from django.urls import reverse
@@ -12,7 +13,6 @@ from django.urls import reverse
 from django_jobchains import chains, testing
 from django_jobchains.chains import Job
 from django_jobchains.processors import FailJob
-from config.csp import POLICY
 from shop.gateway import GatewayTimeout
 from shop.models import Order, OutboxMessage
 from shop.tests.baskets import no_waiting, place_order
