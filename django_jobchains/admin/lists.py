@@ -88,16 +88,20 @@ class KeysetChangeList(ChangeList):
         return page
 
     def _visible_page(self, rows: Rows) -> Page[Any]:
-        """Fill a page with visible rows. After many hidden ones it is shorter, and the next page goes on."""
+        """Read on until the page is full, where single rows are hidden. The cursor is that of a visible row."""
+        if not self.visibility.checks_each_row(self.model):
+            return rows.page(self.after, self.list_per_page)
         items: list[Any] = []
         cursor = self.after
         for _read in range(MAX_READS_OF_PAGE):
-            page = rows.page(cursor, self.list_per_page - len(items))
+            page = rows.page(cursor, self.list_per_page)
             items += self.visibility.seen(page.items)
             cursor = page.next_cursor
-            if cursor is None or len(items) == self.list_per_page:
+            if cursor is None or len(items) > self.list_per_page:
                 break
-        return Page(items, cursor)
+        shown = items[: self.list_per_page]
+        has_more = cursor is not None or len(items) > len(shown)
+        return Page(shown, rows.cursor_after(shown[-1]) if shown and has_more else None)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         """The newest first, or the oldest; another order has no index."""

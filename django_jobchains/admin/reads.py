@@ -23,6 +23,8 @@ ATTEMPTS_OF_STEP = 3
 LINES_OF_STEP = 20
 #: of the chain,
 DEPENDENTS = 20
+#: of which so many are read where ``has_view_permission`` hides some,
+MAX_DEPENDENTS_READ = 500
 #: and how often it is asked what the blockers themselves wait for.
 DEPTH = 3
 #: On the page of a job.
@@ -135,16 +137,18 @@ class Dependent:
 
 
 def dependents(chain_id: UUID, after: UUID | None, visibility: Visibility) -> Part:
-    """Return visible dependents in the order of their jobs' ids; ``next``: the last of these ids on the page."""
+    """Return visible dependents in the order of their jobs' ids; ``next``: the last visible one of these ids."""
     links = JobBlocker.objects.using(get_settings().DATABASE).filter(blocker_id=chain_id).order_by("job_id")
     links = visibility.within(Chain, links, "job__chain_id")
     links = links.select_related("job").defer(*(f"job__{name}" for name in (*LARGE, "context")))
-    part = _part(links.filter(job_id__gt=after) if after else links, DEPENDENTS, "job_id")
+    most = MAX_DEPENDENTS_READ if visibility.checks_each_row(Chain) else DEPENDENTS
+    part = _part(links.filter(job_id__gt=after) if after else links, most, "job_id")
     found = visibility.chains(link.job.chain_id for link in part.rows)
     shown = [link for link in part.rows if link.job.chain_id in found]
-    hidden = visibility.hidden_jobs([link.job_id for link in shown])
-    rows = [Dependent(link.job, found[link.job.chain_id], link.job_id in hidden) for link in shown]
-    return Part(rows, part.next)
+    hidden = visibility.hidden_jobs([link.job_id for link in shown[:DEPENDENTS]])
+    rows = [Dependent(link.job, found[link.job.chain_id], link.job_id in hidden) for link in shown[:DEPENDENTS]]
+    last_visible = next((row.job.id for row in reversed(rows) if not row.is_job_hidden), None)
+    return Part(rows, last_visible if part.next or len(shown) > DEPENDENTS else None)
 
 
 def _part(queryset: QuerySet[Any], most: int, key: str) -> Part:

@@ -1,5 +1,6 @@
 """Pages, permissions and hidden rows, each with each: nothing of a hidden row is on any page."""
 
+import html
 import re
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,8 @@ from django.urls import reverse
 from django_jobchains.ids import new_id
 from django_jobchains.models import Chain, Job
 from tests.admin.lists.seen import look
-from tests.admin.visibility.world import OWN, PEOPLE, SHARED_KEY, World, browser
+from tests.admin.pages import rows
+from tests.admin.visibility.world import OWN, PEOPLE, SHARED_KEY, World, browser, own, rival
 
 APP = "admin:django_jobchains"
 
@@ -166,17 +168,36 @@ def test_without_the_permission_for_jobs_a_chain_shows_no_steps(way: str, world:
 
 def test_own_rows_stay_on_all_lists(way: str, world: World) -> None:
     client = browser("view_chain", "view_job")
-    for model, rows in (("chain", Chain), ("job", Job)):
-        own = rows.objects.filter(type_name=OWN)
-        assert own.count() == 5 + (model == "job") * 2
-        assert set(look(client, model).ids) == {str(row.pk) for row in own}
+    for name, model in (("chain", Chain), ("job", Job)):
+        expected = model.objects.filter(type_name=OWN)
+        assert expected.count() == 5 + (name == "job") * 2
+        assert set(look(client, name).ids) == {str(row.pk) for row in expected}
 
 
 def test_a_page_that_hidden_rows_would_empty_is_filled(way: str, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.admin.visibility.world import own, rival
-
     [mine] = own()
     for _ in range(120):
         rival()
     page = everything_of(browser("view_chain", "view_job").get(_list("chain")))
     assert str(mine.pk) in page
+
+
+def test_dependents_are_paged_past_hidden_ones_and_by_visible_ids(way: str, db: None) -> None:
+    [awaited] = own()
+    wanted = []
+    for _ in range(12):
+        for _hidden in range(2):
+            rows.waits(rival("blocked")[0], [awaited])
+        [waiting] = own("blocked")
+        rows.waits(waiting, [awaited])
+        stepped = rows.chain(2, "blocked", OWN)
+        Job.objects.filter(pk=stepped[1].pk).update(type_name="rival.step")
+        rows.waits(stepped[1], [awaited])
+        wanted += [waiting.chain_id, stepped[0].chain_id]
+    client = browser("view_chain", "view_job")
+    first = everything_of(client.get(_page("chain", awaited.pk)))
+    [link] = re.findall(r'href="([^"]+dependents=[^"]+)"', first)
+    hidden = map(str, Job.objects.filter(type_name__startswith="rival.").values_list("pk", flat=True))
+    assert not [id_ for id_ in hidden if id_ in link]
+    rest = everything_of(client.get(html.unescape(link)))
+    assert {id_ for id_ in wanted if str(id_) in first or str(id_) in rest} == set(wanted)

@@ -1,5 +1,7 @@
 """The search box among hidden rows: it finds one's own, however many hidden ones would be found first."""
 
+from base64 import urlsafe_b64decode
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import pytest
@@ -21,6 +23,12 @@ def many(count: int, type_name: str = RIVAL, **fields: object) -> None:
     for number, copy in enumerate(copies):
         copy.pk = copy.chain_id = UUID(f"{SHARED_START}-0000-4000-8000-{number:012}")
     Job.objects.bulk_create(copies)
+
+
+def _decoded(link: str) -> str:
+    """A cursor as it was before it was encoded."""
+    cursor = parse_qs(urlsplit(link).query).get("after", [""])[0]
+    return urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
 
 
 def ids(model: str, **query: str) -> list[str]:
@@ -88,9 +96,11 @@ def test_pages_of_a_list_have_each_visible_row_once(way: str, model: str, monkey
         rows.chain(1, type_name=RIVAL)
         rows.chain(1, type_name=RIVAL)
     client = browser("view_chain", "view_job")
+    hidden = set(map(str, Job.objects.filter(type_name=RIVAL).values_list("pk", flat=True)))
     page, found = look(client, model), []
     while True:
         found.append(page.ids)
+        assert not [id_ for link in page.links.values() for id_ in hidden if id_ in _decoded(link)]
         if "Next page" not in page.links:
             break
         page = look(client, model, page.links["Next page"])
