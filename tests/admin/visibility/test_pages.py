@@ -95,9 +95,9 @@ def everything_of(reply: Any) -> str:
 
 @pytest.mark.parametrize("person", PEOPLE)
 def test_nothing_of_a_hidden_row_is_on_any_page(way: str, world: World, person: str) -> None:
-    for job in (world.hidden_job, world.inside):
-        user = User.objects.get_or_create(username="other")[0]
-        LogEntry.objects.log_actions(user.pk, [job], CHANGE, "Retried.")
+    other = User.objects.create_user("other")
+    for job, message in ((world.hidden_job, "Retried for the rival."), (world.inside, "Retried.")):
+        LogEntry.objects.log_actions(other.pk, [job], CHANGE, message)
     client = browser(*PEOPLE[person])
     replies = {title: client.get(page(world)) for title, page in PAGES.items()}
     assert {reply.status_code for reply in replies.values()} <= {200, 302, 403, 404}
@@ -132,9 +132,12 @@ NAMED: dict[str, Callable[[str], str]] = {
 def test_a_hidden_row_is_as_if_it_were_not_there(way: str, world: World, person: str) -> None:
     client = browser(*PEOPLE[person])
     [waiting] = Job.objects.filter(type_name="rival.type", status="blocked")
+    [awaited] = Job.objects.filter(type_name="rival.type", status="running")
     for title, page in NAMED.items():
         absent = _answer(client, page, str(new_id()))
-        hidden = {world.hidden_chain.pk, waiting.pk} | ({world.hidden_job.pk} if title.startswith("job") else set())
+        hidden = {world.hidden_chain.pk, waiting.pk, awaited.pk} | (
+            {world.hidden_job.pk} if title.startswith("job") else set()
+        )
         for id_ in hidden:
             assert _answer(client, page, str(id_)) == absent, title
 
