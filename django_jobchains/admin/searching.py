@@ -81,7 +81,10 @@ class _Search:
     def by_key(self) -> Found | None:
         if len(self.term) > KEY_LENGTH:
             return None
-        firsts: QuerySet[Job] = Job.objects.using(self.rows.db).filter(deduplication_key=self.term, chain_index=0)
+        return self._with_key(self.term)
+
+    def _with_key(self, key: str) -> Found | None:
+        firsts: QuerySet[Job] = Job.objects.using(self.rows.db).filter(deduplication_key=key, chain_index=0)
         firsts = firsts.order_by("-chain_type_name", "-created_at")
         column = "id" if self.is_of_chains else "chain_id"
         return self._among(column, self._within(firsts, column), "chain_id", gettext("With this deduplication key."))
