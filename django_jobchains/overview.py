@@ -4,7 +4,7 @@ What has ended costs nothing, however much it is; what has not is counted up to 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -19,6 +19,7 @@ from django_jobchains.store import (
     PendingGroup,
     PresentWorker,
     QueueRule,
+    Store,
     get_store,
 )
 
@@ -160,24 +161,39 @@ def overview(using: str | None = None, *, count_to: int = COUNT_TO) -> Overview:
     if count_to < 1:
         raise ValueError(f"count_to is 1 or more, not {count_to!r}.")
     store = get_store(using)
-    workers = tuple(map(_worker, store.present_workers()))
-    rules = store.queue_rules()
-    pending = store.pending_groups(count_to)
-    held = store.held_groups(count_to)
-    failing = tuple(map(_failing, store.failing_groups(LATELY_SECONDS)))
-    activity = store.activity()
-    return Overview(
-        workers,
-        _queues(rules, pending[:MOST_GROUPS], held, workers, count_to),
-        _types(pending[:MOST_GROUPS], held, failing, workers, count_to),
-        failing,
-        DatabaseFacts(store.using, store.connection.vendor, *(activity or (None, None, None))),
-        count_to,
-        is_complete=len(pending) <= MOST_GROUPS,
+    return overview_of(
+        store,
+        pending=store.pending_groups(count_to),
+        held=store.held_groups(count_to),
+        failing=store.failing_groups(LATELY_SECONDS),
+        count_to=count_to,
     )
 
 
 aoverview = sync_to_async(overview)
+
+
+def overview_of(
+    store: Store,
+    pending: Sequence[PendingGroup],
+    held: Sequence[HeldGroup],
+    failing: Sequence[FailingGroup],
+    count_to: int,
+) -> Overview:
+    """Return the overview of jobs that were counted, with the workers, the queues and the database as they are now."""
+    workers = tuple(map(_worker, store.present_workers()))
+    rules = store.queue_rules()
+    failing_types = tuple(map(failing_type, failing))
+    activity = store.activity()
+    return Overview(
+        workers,
+        _queues(rules, pending[:MOST_GROUPS], held, workers, count_to),
+        _types(pending[:MOST_GROUPS], held, failing_types, workers, count_to),
+        failing_types,
+        DatabaseFacts(store.using, store.connection.vendor, *(activity or (None, None, None))),
+        count_to,
+        is_complete=len(pending) <= MOST_GROUPS,
+    )
 
 
 def _worker(present: PresentWorker) -> WorkerFacts:
@@ -303,7 +319,7 @@ def _type(name: str, tally: _Tally, workers: int) -> TypeFacts:
     )
 
 
-def _failing(group: FailingGroup) -> FailingType:
+def failing_type(group: FailingGroup) -> FailingType:
     lines = group.error.strip().splitlines()
     return FailingType(
         name=group.type_name,

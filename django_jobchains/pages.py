@@ -77,6 +77,11 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
         items = rows[:limit]
         return Page(items, _encoded(order, _key(items[-1], order)) if len(rows) > limit else None)
 
+    def cursor_after(self, row: ModelT) -> str:
+        """Return the cursor of the rows after this one, in the order of the pages."""
+        order = tuple(map(str, self.query.order_by)) or self.page_orders[0]
+        return _encoded(order, _key(row, order))
+
     def _rows_after(self, order: tuple[str, ...], after: str | None, limit: int) -> Self:
         rest = self if after is None else self.filter(_beyond(order, _decoded(after, order)))
         pages = [part.order_by(*order)[:limit].values("pk") for part in rest._parts()]

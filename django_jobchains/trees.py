@@ -3,8 +3,9 @@
 A constant number of statements for each level of blockers, however long the chains and however many the blockers.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Window
@@ -69,7 +70,7 @@ class ChainTree:
 def tree_of(chain_id: UUID, extent: Extent, using: str, job_id: UUID | None = None) -> ChainTree | None:
     """The tree of a chain, with this job among its steps; None when it is gone."""
     chains = Chain.objects.using(using).select_related("current_job")
-    level = _trees([chain_id], chains)
+    level = _trees(_found([chain_id], chains))
     root = level.get(chain_id)
     seen: set[UUID] = set(level)
     for depth in range(extent.depth + 1):
@@ -82,7 +83,8 @@ def tree_of(chain_id: UUID, extent: Extent, using: str, job_id: UUID | None = No
         if not depth:
             add_lines(steps, extent.lines, using)
         if depth < extent.depth:
-            level = add_blockers(steps, extent.blockers, seen, chains)
+            links = JobBlocker.objects.using(using)
+            level = add_blockers(steps, extent.blockers, seen, links, partial(_found, chains=chains))
     return root
 
 
@@ -93,8 +95,12 @@ def with_ids(chains: QuerySet[Chain], chain_ids: Collection[UUID]) -> QuerySet[C
     return chains.filter(Among(F("current_job_id"), Subquery(roots.values("last_id"))))
 
 
-def _trees(chain_ids: Collection[UUID], chains: QuerySet[Chain]) -> dict[UUID, ChainTree]:
-    return {chain.id: ChainTree(chain) for chain in (with_ids(chains, chain_ids) if chain_ids else ())}
+def _found(chain_ids: Collection[UUID], chains: QuerySet[Chain]) -> dict[UUID, Chain]:
+    return {chain.id: chain for chain in (with_ids(chains, chain_ids) if chain_ids else ())}
+
+
+def _trees(found: Mapping[UUID, Chain]) -> dict[UUID, ChainTree]:
+    return {id_: ChainTree(chain) for id_, chain in found.items()}
 
 
 def _add_steps(trees: Collection[ChainTree], most: int, using: str, job_id: UUID | None) -> dict[UUID, Step]:
@@ -138,14 +144,23 @@ def add_lines(steps: dict[UUID, Step], most: int, using: str) -> None:
             steps[line.job_id].lines.append(line)
 
 
-def add_blockers(steps: dict[UUID, Step], most: int, seen: set[UUID], chains: QuerySet[Chain]) -> dict[UUID, ChainTree]:
-    """Some blockers of each step, among the chains; returns those that are not ``seen``, and so not shown yet."""
-    numbered = JobBlocker.objects.using(chains.db).annotate(
+def add_blockers(
+    steps: dict[UUID, Step],
+    most: int,
+    seen: set[UUID],
+    links: QuerySet[JobBlocker],
+    find: Callable[[Collection[UUID]], Mapping[UUID, Chain]],
+) -> dict[UUID, ChainTree]:
+    """Add to each step some of its blockers, by ``links`` to chains that ``find`` returns.
+
+    Return the trees of those that are not ``seen``, and so not shown yet.
+    """
+    numbered = links.annotate(
         number=Window(RowNumber(), partition_by=F("job_id"), order_by=[F("is_open").desc(), F("position").asc()])
     )
-    links = numbered.filter(job_id__in=steps, number__lte=most).order_by("job_id", "number")[:MOST_ON_A_LEVEL]
-    wanted = [(link.job_id, link.blocker_id) for link in links] if steps else []
-    trees = _trees({blocker_id for _, blocker_id in wanted}, chains)
+    chosen = numbered.filter(job_id__in=steps, number__lte=most).order_by("job_id", "number")[:MOST_ON_A_LEVEL]
+    wanted = [(link.job_id, link.blocker_id) for link in chosen] if steps else []
+    trees = _trees(find({blocker_id for _, blocker_id in wanted}))
     added: dict[UUID, ChainTree] = {}
     for job_id, blocker_id in wanted:
         if tree := trees.get(blocker_id):

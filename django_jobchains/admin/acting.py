@@ -4,8 +4,8 @@ A page asked for by GET changes nothing. The permission is asked for where a ver
 and where it is done, there for each row too.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -24,13 +24,14 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
 from django_jobchains.admin.base import ReadOnlyAdmin
-from django_jobchains.admin.completion import Complete
+from django_jobchains.admin.completion import Complete, continuations
 from django_jobchains.admin.deletion import Delete
 from django_jobchains.admin.forms import ActionForm
 from django_jobchains.admin.outcomes import Outcome, carry_out, tell
 from django_jobchains.admin.verbs import NOT_ALLOWED, NOT_THERE, Cancel, Find, Reschedule, Retry, RunNow, Target, Verb
 from django_jobchains.chains import Chain, Job
 from django_jobchains.conf import get_settings
+from django_jobchains.job_types import JobType
 from django_jobchains.models.jobs import Among
 from django_jobchains.shown_statuses import ShownStatus, shown_status
 from django_jobchains.times import Times
@@ -63,10 +64,33 @@ class Acting(ReadOnlyAdmin):
         """Those of the rows that have these ids."""
         raise NotImplementedError
 
-    def targets(self, request: HttpRequest, ids: Collection[UUID]) -> list[Target]:
-        """In the order of the ids; what the user's rows do not hold is missing, as if it did not exist."""
-        found = {target.row.pk: target for target in self.targets_among(self.get_queryset(request), ids)}
-        return [found[id_] for id_ in ids if id_ in found]
+    def targets(self, request: HttpRequest, ids: Collection[UUID], verb: Verb) -> list[Target]:
+        """Return targets in the order of the ids. A row that is hidden is missing, as if it did not exist."""
+        found = self.targets_among(self.get_queryset(request), ids)
+        seen = {row.pk for row in self.visibility(request).seen([target.row for target in found])}
+        found = self.marked(request, [target for target in found if target.row.pk in seen], verb)
+        by_id = {target.row.pk: target for target in found}
+        return [by_id[id_] for id_ in ids if id_ in by_id]
+
+    def marked(self, request: HttpRequest, targets: Sequence[Target], verb: Verb) -> list[Target]:
+        """Mark those of which the user sees the row, but not all that the verb acts on."""
+        visibility, chain_ids = self.visibility(request), [target.chain_id for target in targets]
+        if verb.takes_all_jobs:
+            hidden = visibility.chains_with_hidden_jobs(chain_ids)
+        else:
+            jobs = visibility.hidden_jobs([target.job.id for target in targets])
+            hidden = {target.chain_id for target in targets if target.job.id in jobs}
+        hidden |= visibility.hidden_chains(chain_ids)
+        return [replace(target, is_partly_hidden=target.chain_id in hidden) for target in targets]
+
+    def next_types(self, request: HttpRequest, job: Job) -> Mapping[str, JobType[Any, Any]]:
+        """Return the types that this user may continue the job's chain with, by name.
+
+        By default these are the types that the job's type allows, for a user with the permission ``enqueue_job``, and
+        none for others. A subclass may return others of the types that the job's type allows, with no permission.
+        """
+        may_enqueue = self.visibility(request).may("enqueue_job", job)
+        return continuations(job.type_name) if may_enqueue else {}
 
     # What is offered
 
@@ -75,7 +99,8 @@ class Acting(ReadOnlyAdmin):
         return [
             Button(verb.label, self.url(verb.name, target.row.pk), verb.is_dangerous)
             for verb in self.verbs
-            if verb.is_offered(target.job, times) and self.may(request, verb.permission, target.row)
+            if verb.is_offered(target.job, times)
+            and not self._refusal(request, verb, *self.marked(request, [target], verb))
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
@@ -116,10 +141,11 @@ class Acting(ReadOnlyAdmin):
     def one_view(self, request: HttpRequest, object_id: UUID, verb: Verb) -> HttpResponse:
         """The page that asks, and by POST what it asks for."""
         self._require(request, verb)
-        targets = self.targets(request, [object_id])
+        targets = self.targets(request, [object_id], verb)
         if not targets:
             raise Http404(gettext("There is no such row."))
-        self._require(request, verb, targets[0].row)
+        if not self._is_allowed(request, verb, targets[0]):
+            raise PermissionDenied
         if request.method != "POST":
             return self._ask(request, verb, targets)
         return self._act(request, verb, targets)
@@ -132,7 +158,7 @@ class Acting(ReadOnlyAdmin):
         ids = _ids(request)
         if not 1 <= len(ids) <= verb.most_at_once:
             raise BadRequest
-        targets = self.targets(request, ids)
+        targets = self.targets(request, ids, verb)
         if "ask" in request.POST:
             asked = self._ask_together(request, verb, targets, ids, self._next(request))
             return asked or HttpResponseRedirect(self._next(request) or self.url("changelist"))
@@ -142,7 +168,7 @@ class Acting(ReadOnlyAdmin):
         """An action of the list: the page that asks; None, and so the list again, with a message."""
         self._require(request, verb)
         ids = _ids(request)
-        targets = self.targets(request, ids) if 1 <= len(ids) <= verb.most_at_once else []
+        targets = self.targets(request, ids, verb) if 1 <= len(ids) <= verb.most_at_once else []
         if not targets or request.POST.get("select_across", "0") != "0":
             text = gettext("Tick 1 to %(most)s rows. Nothing was changed.") % {"most": localize(verb.most_at_once)}
             messages.error(request, text)
@@ -173,7 +199,7 @@ class Acting(ReadOnlyAdmin):
         next_ = self._next(request) if next_ is None else next_
         rows = [self._row(request, verb, target) for target in targets]
         possible = [row.target for row in rows if not row.refusal]
-        form = form or (verb.make_form(request, possible, None) if possible else ActionForm())
+        form = form or (verb.make_form(self, request, possible, None) if possible else ActionForm())
         context = {
             **self.admin_site.each_context(request),
             "title": verb.label,
@@ -190,7 +216,7 @@ class Acting(ReadOnlyAdmin):
             "act_url": self.url(f"{verb.name}_many") if ids else "",
             "next": next_,
             "back_url": next_ or self._page_after(targets, ids),
-            **(verb.preview(request, possible, self._finder(request, verb)) if possible else {}),
+            **(verb.preview(self, request, possible, self._finder(request, verb)) if possible else {}),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, f"admin/django_jobchains/{verb.template}.html", context)
@@ -201,7 +227,10 @@ class Acting(ReadOnlyAdmin):
 
     def _refusal(self, request: HttpRequest, verb: Verb, target: Target) -> Any:
         """Why this user cannot do it to this row; "" when nothing is in the way."""
-        return verb.refusal_of(request, target) if self.may(request, verb.permission, target.row) else NOT_ALLOWED
+        return verb.refusal_of(request, target) if self._is_allowed(request, verb, target) else NOT_ALLOWED
+
+    def _is_allowed(self, request: HttpRequest, verb: Verb, target: Target) -> bool:
+        return not target.is_partly_hidden and self.may(request, verb.permission, target.row)
 
     def _act(
         self, request: HttpRequest, verb: Verb, targets: Sequence[Target], ids: Sequence[UUID] = ()
@@ -215,7 +244,7 @@ class Acting(ReadOnlyAdmin):
         if problem := verb.refusal_together(possible):
             outcome.problem = problem
         elif possible:
-            form = verb.make_form(request, possible, request.POST)
+            form = verb.make_form(self, request, possible, request.POST)
             if not form.is_valid():
                 return self._ask(request, verb, targets, form, ids)
             carry_out(request, verb, possible, form, self._finder(request, verb), outcome)
@@ -227,12 +256,12 @@ class Acting(ReadOnlyAdmin):
 
     def _finder(self, request: HttpRequest, verb: Verb) -> Find:
         def find(ids: Collection[UUID]) -> list[Target]:
-            return [target for target in self.targets(request, ids) if not self._refusal(request, verb, target)]
+            return [target for target in self.targets(request, ids, verb) if not self._refusal(request, verb, target)]
 
         return find
 
-    def _require(self, request: HttpRequest, verb: Verb, row: Any = None) -> None:
-        if not (self.has_view_permission(request, row) and self.may(request, verb.permission, row)):
+    def _require(self, request: HttpRequest, verb: Verb) -> None:
+        if not (self.has_view_permission(request) and self.may(request, verb.permission)):
             raise PermissionDenied
 
     def _page_after(self, targets: Sequence[Target], ids: Sequence[UUID]) -> str:

@@ -1,7 +1,7 @@
 """What needs a person, the worst first: a few sentences, for at night nobody reads tables."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -34,13 +34,21 @@ class Concern:
     is_error: bool = True
 
 
-def concerns(overview: Overview) -> tuple[Concern, ...]:
-    return tuple(_Attention(overview).concerns())
+def concerns(
+    overview: Overview, queues: Sequence[QueueFacts] | None = None, *, is_whole: bool = True
+) -> tuple[Concern, ...]:
+    """Return what needs attention, of these queues or all.
+
+    ``is_whole`` False: for a user who does not see all jobs, and learns nothing of workers and the database.
+    """
+    attention = _Attention(overview, overview.queues if queues is None else queues)
+    return tuple(attention.concerns() if is_whole else attention.concerns_of_jobs())
 
 
 class _Attention:
-    def __init__(self, overview: Overview) -> None:
+    def __init__(self, overview: Overview, queues: Sequence[QueueFacts]) -> None:
         self.overview = overview
+        self.queues = queues
         self.counts = Counts(overview)
         self.alive = [worker for worker in overview.workers if not worker.is_stale]
 
@@ -49,10 +57,16 @@ class _Attention:
         yield from self.without_worker() if self.alive else self.without_any_worker()
         yield from _some(found.workers, _stale, _more_stale)
         yield from _some(found.workers, _stuck, _more_stuck)
-        yield from _some(found.queues, self.paused, _more_paused)
-        yield from _some(found.queues, self.late, _more_late)
+        yield from _some(self.queues, self.paused, _more_paused)
+        yield from _some(self.queues, self.late, _more_late)
         yield from _some(found.failing, _failing, _more_failing)
         yield from _of_database(found.database)
+
+    def concerns_of_jobs(self) -> Iterator[Concern]:
+        yield from self.without_worker() if self.alive else map(_in_types, self.without_any_worker())
+        yield from _some(self.queues, self.paused, _more_paused)
+        yield from _some(self.queues, self.late, _more_late)
+        yield from _some(self.overview.failing, _failing, _more_failing)
 
     def without_any_worker(self) -> Iterator[Concern]:
         oldest = self.overview.oldest_due_age_seconds
@@ -69,7 +83,7 @@ class _Attention:
     def without_worker(self) -> Iterator[Concern]:
         """Jobs that none of the workers will run."""
         yield from _some(self.overview.types, self.unserved_type, _more_unserved_types)
-        yield from _some(self.overview.queues, self.unserved_queue, _more_unserved_queues)
+        yield from _some(self.queues, self.unserved_queue, _more_unserved_queues)
 
     def is_served(self, queue: QueueFacts) -> bool:
         return any(worker.queues is None or queue.name in worker.queues for worker in self.alive)
@@ -117,6 +131,11 @@ class _Attention:
     def of_due(self, facts: QueueFacts | TypeFacts) -> dict[str, str]:
         oldest = age(facts.oldest_due_age_seconds or 0.0)
         return {"name": facts.name, "count": self.counts.pending(facts.due, facts), "age": oldest}
+
+
+def _in_types(concern: Concern) -> Concern:
+    """The page has no section of workers."""
+    return replace(concern, section="types")
 
 
 def _stale(worker: WorkerFacts) -> Concern | None:

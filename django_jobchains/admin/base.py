@@ -7,6 +7,7 @@ from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
+from django_jobchains.admin.visibility import Visibility, has_own_view_permission, is_whole
 from django_jobchains.conf import get_settings
 from django_jobchains.models import Chain, Job
 
@@ -24,8 +25,28 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no par
         return False
 
     def may(self, request: HttpRequest, permission: str, obj: Model | None = None) -> bool:
-        """Whether the user has this permission of ours, ``retry_job`` say; a subclass may look at the row too."""
+        """Return whether the user has one of our permissions, such as ``retry_job``.
+
+        It is asked once without a row and then for each row, so that a subclass can decide by the row: a chain, a job,
+        or for ``change_queuestate`` a ``QueueState``, which need not be stored.
+        """
         return bool(request.user.has_perm(f"django_jobchains.{permission}"))
+
+    def decides_by_row(self) -> bool:
+        """Return whether ``may`` may give another answer for each row."""
+        return type(self).may is not ReadOnlyAdmin.may
+
+    def sees_all_rows(self, request: HttpRequest) -> bool:
+        """Return whether no row of this class is hidden from the user.
+
+        A class that overrides ``has_view_permission`` is taken to hide rows. If yours does not, or not from this user,
+        override this method too.
+        """
+        return not has_own_view_permission(self) and is_whole(self.get_queryset(request))
+
+    def visibility(self, request: HttpRequest) -> Visibility:
+        """Return what decides which rows and payloads the pages show to this user."""
+        return Visibility(request, self)
 
     def actions_for(self, request: HttpRequest, chain: Chain, job: Job) -> Sequence[Any]:
         """What the user may do about a chain, or this job of it, now."""

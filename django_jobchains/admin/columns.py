@@ -1,11 +1,13 @@
-"""The cells of the lists, for the person who asked: what jobs say passes through ``Payloads``."""
+"""The cells of the lists, for the person who asked: what jobs say passes through ``Payloads``.
+
+The rows of a page are marked by ``ListedAdmin.mark``: a chain with ``is_job_hidden``, a job with ``is_chain_hidden``.
+"""
 
 from datetime import datetime
 from typing import ClassVar
 from uuid import UUID
 
 from django.contrib import admin
-from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.formats import date_format
 from django.utils.html import format_html
@@ -14,7 +16,7 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.admin.payloads import Payloads
+from django_jobchains.admin.visibility import Visibility
 from django_jobchains.admin.words import age, ago, number, span
 from django_jobchains.models import Chain, Job
 from django_jobchains.shown_statuses import ShownStatus, shown_status
@@ -31,8 +33,8 @@ class Cells:
     #: The names of the methods that are columns.
     in_order: ClassVar[tuple[str, ...]]
 
-    def __init__(self, request: HttpRequest, using: str, site_name: str) -> None:
-        self._payloads = Payloads(request)
+    def __init__(self, visibility: Visibility, using: str, site_name: str) -> None:
+        self._visibility = visibility
         self._times = Times(using)
         self._site_name = site_name
 
@@ -57,8 +59,8 @@ class Cells:
             "most": number(job.max_attempts),
         }
 
-    def _error_line(self, start: str | None) -> SafeString | str:
-        line = self._payloads.error_line(start)
+    def _error_line(self, start: str | None, *rows: Chain | Job) -> SafeString | str:
+        line = self._visibility.payloads(*rows).error_line(start)
         return format_html('<span class="jobchains-error-line">{}</span>', line) if line else ""
 
     def _chain_link(self, chain_id: UUID, text: str) -> SafeString:
@@ -81,7 +83,7 @@ class ChainCells(Cells):
 
     @admin.display(description=_("queue"))
     def queue(self, chain: Chain) -> str:
-        return chain.current_job.queue
+        return "" if _hides_job(chain) else chain.current_job.queue
 
     @admin.display(description=_("age"), ordering="id")
     def created(self, chain: Chain) -> SafeString:
@@ -97,13 +99,13 @@ class ChainCells(Cells):
     def step(self, chain: Chain) -> SafeString | str:
         job = chain.current_job
         place = number(job.chain_index + 1)
-        if not job.chain_index:
+        if not job.chain_index or _hides_job(chain):
             return place
         return format_html('{} <span class="jobchains-step-type">{}</span>', place, job.type_name)
 
     @admin.display(description=_("attempts"))
     def attempts(self, chain: Chain) -> str:
-        return self._attempts(chain.current_job)
+        return "" if _hides_job(chain) else self._attempts(chain.current_job)
 
     @admin.display(description=_("key"))
     def key(self, chain: Chain) -> str:
@@ -111,7 +113,10 @@ class ChainCells(Cells):
 
     @admin.display(description=_("error"))
     def error(self, chain: Chain) -> SafeString | str:
-        return self._error_line(chain.error_start)  # type: ignore[attr-defined]  # annotated
+        """Of its current job."""
+        if _hides_job(chain):
+            return ""
+        return self._error_line(chain.error_start, chain, chain.current_job)  # type: ignore[attr-defined]  # annotated
 
 
 class JobCells(Cells):
@@ -126,7 +131,9 @@ class JobCells(Cells):
         return job.type_name
 
     @admin.display(description=_("chain"))
-    def chain(self, job: Job) -> SafeString:
+    def chain(self, job: Job) -> SafeString | str:
+        if getattr(job, "is_chain_hidden", False):
+            return "–"
         return self._chain_link(job.chain_id, job.chain_type_name)
 
     @admin.display(description=_("step"))
@@ -160,4 +167,9 @@ class JobCells(Cells):
 
     @admin.display(description=_("error"))
     def error(self, job: Job) -> SafeString | str:
-        return self._error_line(job.error_start)  # type: ignore[attr-defined]  # annotated
+        return self._error_line(job.error_start, job)  # type: ignore[attr-defined]  # annotated
+
+
+def _hides_job(chain: Chain) -> bool:
+    """Whether the user may not see the job that a visible chain is at."""
+    return getattr(chain, "is_job_hidden", False)

@@ -1,7 +1,7 @@
 """Completing jobs by hand: their output, or the next job of their chains."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.http import HttpRequest
@@ -12,7 +12,6 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import chains
 from django_jobchains.admin.forms import ActionForm, CompleteForm, ContinueForm, NextTypeForm
-from django_jobchains.admin.payloads import Payloads
 from django_jobchains.admin.verbs import HAS_GONE_ON, Find, Refused, Target, Verb
 from django_jobchains.admin.words import some_of
 from django_jobchains.exceptions import JobTypeNotFound
@@ -20,6 +19,9 @@ from django_jobchains.job_types import JobType
 from django_jobchains.payloads import Codec
 from django_jobchains.processors import get_registry
 from django_jobchains.statuses import OPEN
+
+if TYPE_CHECKING:
+    from django_jobchains.admin.acting import Acting
 
 
 class Complete(Verb):
@@ -47,26 +49,30 @@ class Complete(Verb):
             return ""
         return gettext("the jobs are of different types (%(types)s), choose those of one") % {"types": some_of(types)}
 
-    def make_form(self, request: HttpRequest, targets: Sequence[Target], data: Any) -> ActionForm:
-        own, shown = _declared(targets[0].job.type_name), [target.job.id for target in targets]
-        if chosen := self._type_form(request, own).chosen:
+    def make_form(self, acting: "Acting", request: HttpRequest, targets: Sequence[Target], data: Any) -> ActionForm:
+        own, shown = declared(targets[0].job.type_name), [target.job.id for target in targets]
+        if chosen := self._type_form(acting, request, targets).chosen:
             return ContinueForm(data, shown=shown, target=get_registry().job_type(chosen))
         return CompleteForm(data, shown=shown, codec=own.output_codec if own else Codec())
 
-    def preview(self, request: HttpRequest, targets: Sequence[Target], find: Find) -> dict[str, Any]:
-        job = targets[0].job
-        own = _declared(job.type_name)
+    def preview(self, acting: "Acting", request: HttpRequest, targets: Sequence[Target], find: Find) -> dict[str, Any]:
+        target = targets[0]
+        payloads = acting.visibility(request).payloads(target.row, target.job)
         return {
-            "job": job,
-            "is_declared": own is not None,
-            "type_form": self._type_form(request, own),
-            "input": Payloads(request).json(job.input) if len(targets) == 1 else None,
+            "job": target.job,
+            "is_declared": declared(target.job.type_name) is not None,
+            "type_form": self._type_form(acting, request, targets),
+            "input": payloads.json(target.job.input) if len(targets) == 1 else None,
         }
 
-    def _type_form(self, request: HttpRequest, own: JobType[Any, Any] | None) -> NextTypeForm:
-        """An answer has the type with it: in the address of a list it is a filter."""
-        known = get_registry().job_types()
-        allowed = known if own is None or own.continues_with is None else known.keys() & own.continues_with
+    def _type_form(self, acting: "Acting", request: HttpRequest, targets: Sequence[Target]) -> NextTypeForm:
+        """Offer the types that all of the chains may continue with.
+
+        The chosen type comes with the answer; in the address of a list, the same parameter is a filter.
+        """
+        allowed = set(continuations(targets[0].job.type_name))
+        for target in targets:
+            allowed &= acting.next_types(request, target.job).keys()
         return NextTypeForm(request.POST if request.method == "POST" else request.GET, allowed)
 
     def do(self, targets: Sequence[Target], form: Any) -> Collection[UUID]:
@@ -90,9 +96,20 @@ class Complete(Verb):
         return format_lazy(_("Completed, and continued with {type}."), type=form.target.name)
 
 
-def _declared(type_name: str) -> JobType[Any, Any] | None:
-    """None for a type that no app declares any more."""
+def declared(type_name: str) -> JobType[Any, Any] | None:
+    """Return the job type, or None if no app declares it any more."""
     try:
         return get_registry().job_type(type_name)
     except JobTypeNotFound:
         return None
+
+
+def continuations(type_name: str) -> dict[str, JobType[Any, Any]]:
+    """Return the types that a job of this type may continue with, by name.
+
+    Types with ``entry=False`` are among them only if the job's own type names them in ``continues_with``.
+    """
+    own, known = declared(type_name), get_registry().job_types()
+    if own is None or own.continues_with is None:
+        return {name: job_type for name, job_type in known.items() if job_type.entry}
+    return {name: job_type for name, job_type in known.items() if name in own.continues_with}

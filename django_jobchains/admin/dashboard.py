@@ -1,8 +1,9 @@
 """The index of the app: how it goes, what needs a person, and queues to pause, resume and limit."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -19,11 +20,13 @@ from django_jobchains.admin.base import ReadOnlyAdmin
 from django_jobchains.admin.payloads import Payloads
 from django_jobchains.admin.queue_changes import QueueChange, QueueChangeForm
 from django_jobchains.admin.reading import READ_SECONDS, TookTooLong, bounded
+from django_jobchains.admin.visibility import Visibility
+from django_jobchains.admin.visible_figures import Failures, failing_types, visible_failures, visible_overview
 from django_jobchains.admin.words import age, number
 from django_jobchains.conf import get_settings
-from django_jobchains.models import QueueState
-from django_jobchains.overview import Overview, overview
-from django_jobchains.store import MOST_FAILED
+from django_jobchains.models import Job, QueueState
+from django_jobchains.overview import Overview, QueueFacts, overview
+from django_jobchains.store import MOST_FAILED, get_store
 from django_jobchains.throughput import Throughput, throughput
 
 #: Between two looks of a page that refreshes itself.
@@ -59,7 +62,11 @@ class Dashboard:
     count_to: str
     #: Of the failed jobs and attempts those that were looked at, the newest.
     most_failed: str
+    #: Whether the user sees all jobs; if not, nothing is shown of throughput, workers and the database.
+    is_whole: bool
+    #: Whether there is a queue that the user may change, and whether all other queues may be changed by name.
     may_change_queues: bool
+    may_change_any_queue: bool
 
 
 @dataclass(frozen=True)
@@ -73,8 +80,16 @@ class Dashboards(ReadOnlyAdmin):
     """For the class of jobs."""
 
     def has_dashboard_permission(self, request: HttpRequest) -> bool:
-        """It tells of all jobs, also of those that a subclass's ``get_queryset`` leaves out."""
+        """Return whether the user sees the dashboard, which counts only jobs that the user may see."""
         return self.has_view_permission(request)
+
+    def visible_queues(self, request: HttpRequest) -> Collection[str] | None:
+        """Return the names of the queues that the dashboard shows to this user; None: all.
+
+        By default a user from whom jobs are hidden sees none. Who may change a queue that is shown is decided by
+        ``may(request, "change_queuestate", queue)``.
+        """
+        return None if self.sees_all_rows(request) else ()
 
     def get_urls(self) -> list[URLPattern]:
         def url(route: str, view: Callable[[HttpRequest], HttpResponseBase], name: str) -> URLPattern:
@@ -90,10 +105,33 @@ class Dashboards(ReadOnlyAdmin):
         using = get_settings().DATABASE
         try:
             with bounded(using):
-                found, ended = overview(using), throughput(using)
+                return self._read(request, using)
         except TookTooLong:
             return TooSlow(number(int(READ_SECONDS)))
-        return _dashboard(found, ended, Payloads(request), may_change_queues=self.may(request, "change_queuestate"))
+
+    def _read(self, request: HttpRequest, using: str) -> Dashboard:
+        visibility = self.visibility(request)
+        is_whole = visibility.sees_all(Job)
+        failures: dict[str, Failures] = {}
+        if not is_whole or self.decides_by_row():
+            failures = visible_failures(visibility, using)
+        found = overview(using) if is_whole else visible_overview(visibility, failures, using)
+        if is_whole and self.decides_by_row():
+            found = replace(found, failing=failing_types(failures, using))
+        shown = self.visible_queues(request)
+        return _dashboard(
+            found,
+            throughput(using) if is_whole else None,
+            queues=[queue for queue in found.queues if shown is None or queue.name in shown],
+            may_change=partial(self._may_change_queue, request),
+            may_change_any=shown is None and self.may(request, "change_queuestate"),
+            payloads_of=partial(_payloads_of, visibility, failures),
+        )
+
+    def _may_change_queue(self, request: HttpRequest, name: str) -> bool:
+        shown = self.visible_queues(request)
+        queue = QueueState(name=name)
+        return (shown is None or name in shown) and self.may(request, "change_queuestate", queue)
 
     def dashboard_view(self, request: HttpRequest) -> HttpResponse:
         """The part of the page that is refreshed."""
@@ -115,6 +153,8 @@ class Dashboards(ReadOnlyAdmin):
             raise PermissionDenied
         form = QueueChangeForm(request.POST)
         if form.is_valid():
+            if not self._may_change_queue(request, form.change().queue):
+                raise PermissionDenied
             self._change_queue(request, form.change())
         else:
             messages.error(request, form.refusal())
@@ -130,37 +170,60 @@ class Dashboards(ReadOnlyAdmin):
         messages.success(request, change.told())
 
 
-def _dashboard(found: Overview, ended: Throughput, payloads: Payloads, *, may_change_queues: bool) -> Dashboard:
-    counts = facts.Counts(found)
+def _payloads_of(visibility: Visibility, failures: Mapping[str, Failures], type_name: str) -> Payloads:
+    """Return what shows the last error of a type."""
+    return visibility.payloads(*([failures[type_name].last_job] if type_name in failures else []))
+
+
+def _dashboard(
+    found: Overview,
+    ended: Throughput | None,
+    queues: Sequence[QueueFacts],
+    may_change: Callable[[str], bool],
+    *,
+    may_change_any: bool,
+    payloads_of: Callable[[str], Payloads],
+) -> Dashboard:
+    """``ended`` None: the user does not see all jobs."""
+    counts, is_whole = facts.Counts(found), ended is not None
+    table = facts.queue_table(queues, counts, may_change)
     return Dashboard(
-        now=ended.now,
-        concerns=concerns(found),
-        is_empty=not (found.workers or found.types or ended.types),
+        now=ended.now if ended else get_store(found.database.alias).time_ago(0),
+        concerns=concerns(found, queues, is_whole=is_whole),
+        is_empty=not (found.workers or found.types or (ended and ended.types)),
         has_workers=any(not worker.is_stale for worker in found.workers),
         figures=_figures(found, ended, counts),
-        periods=(charts.last_hour(ended.minutes), charts.last_day(ended.hours)),
-        queues=facts.queue_table(found, counts),
+        periods=(charts.last_hour(ended.minutes), charts.last_day(ended.hours)) if ended else (),
+        queues=table,
         types=facts.type_table(found, counts),
-        failing=facts.failing_table(found.failing, payloads),
-        slow=facts.slow_table(ended.types),
-        workers=facts.worker_table(found.workers),
-        database=_database(found),
+        failing=facts.failing_table(found.failing, payloads_of),
+        slow=facts.slow_table(ended.types if ended else ()),
+        workers=facts.worker_table(found.workers if is_whole else ()),
+        database=_database(found) if is_whole else (),
         is_complete=found.is_complete,
-        is_capped=any(queue.is_capped for queue in found.queues),
+        is_capped=any(queue.is_capped for queue in queues),
         count_to=number(found.count_to),
         most_failed=number(MOST_FAILED),
-        may_change_queues=may_change_queues,
+        is_whole=is_whole,
+        may_change_queues=any(row.may_change for row in table.rows),
+        may_change_any_queue=may_change_any,
     )
 
 
-def _figures(found: Overview, ended: Throughput, counts: facts.Counts) -> tuple[Figure, ...]:
+def _figures(found: Overview, ended: Throughput | None, counts: facts.Counts) -> tuple[Figure, ...]:
+    oldest = found.oldest_due_age_seconds
+    figures = (
+        Figure(gettext("jobs due"), counts.all_due()),
+        Figure(gettext("oldest due for"), "–" if oldest is None else age(oldest)),
+    )
+    return figures + _figures_of_workers(found, ended) if ended else figures
+
+
+def _figures_of_workers(found: Overview, ended: Throughput) -> tuple[Figure, ...]:
     alive = [worker for worker in found.workers if not worker.is_stale]
     busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
     of_slots = {"busy": number(busy), "slots": number(slots)}
-    oldest = found.oldest_due_age_seconds
     return (
-        Figure(gettext("jobs due"), counts.all_due()),
-        Figure(gettext("oldest due for"), "–" if oldest is None else age(oldest)),
         Figure(gettext("workers"), number(len(alive))),
         Figure(gettext("slots busy"), gettext("%(busy)s of %(slots)s") % of_slots),
         Figure(gettext("completed in the last hour"), number(ended.last_hour.completed)),

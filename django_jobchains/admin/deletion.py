@@ -1,7 +1,7 @@
 """Deleting chains, with a look at what goes with them."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.contrib.admin.models import DELETION
@@ -17,6 +17,9 @@ from django_jobchains.admin.verbs import Find, Refused, Target, Verb
 from django_jobchains.conf import get_settings
 from django_jobchains.statuses import Status
 
+if TYPE_CHECKING:
+    from django_jobchains.admin.acting import Acting
+
 
 class Delete(Verb):
     name = "delete"
@@ -31,16 +34,20 @@ class Delete(Verb):
     is_dangerous = True
     flag = DELETION
 
-    def preview(self, request: HttpRequest, targets: Sequence[Target], find: Find) -> dict[str, Any]:
+    takes_all_jobs = True
+
+    def preview(self, acting: "Acting", request: HttpRequest, targets: Sequence[Target], find: Find) -> dict[str, Any]:
         using, chosen = get_settings().DATABASE, [target.chain_id for target in targets]
         cascade = with_blockers(chosen, using)
+        is_allowed = not cascade.is_whole or len(find(cascade.chain_ids)) == len(cascade.chain_ids)
         waiting = needed_by(chosen, using)
         seen = {target.chain_id for target in find({job.chain_id for job in waiting})} if waiting else set()
         return {
             "jobs": jobs_of(chosen, using),
             "more_chains": len(cascade.chain_ids) - len(chosen),
-            "jobs_of_all": jobs_of(cascade.chain_ids, using) if cascade.is_whole else None,
+            "jobs_of_all": jobs_of(cascade.chain_ids, using) if cascade.is_whole and is_allowed else None,
             "is_whole": cascade.is_whole,
+            "is_cascade_allowed": is_allowed,
             "needed_by": [job for job in waiting if job.chain_id in seen],
             "is_needed_by_others": any(job.chain_id not in seen for job in waiting),
         }

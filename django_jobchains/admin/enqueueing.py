@@ -79,8 +79,8 @@ class Enqueueing(ActingOnChains):
 
     def _page_of_new(self, request: HttpRequest, chain: Chain) -> str:
         """Its page if the user sees it."""
-        targets = self.targets(request, [chain.id]) if self.has_view_permission(request) else []
-        return self.url("change", chain.id) if targets else self.url("enqueue")
+        is_seen = chain.id in self.visibility(request).chains([chain.id])
+        return self.url("change", chain.id) if is_seen else self.url("enqueue")
 
     def _ask_to_enqueue(self, request: HttpRequest, type_form: TypeForm, form: EnqueueForm | None) -> HttpResponse:
         page = {

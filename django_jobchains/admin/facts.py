@@ -32,6 +32,7 @@ class Table(Generic[RowT]):
 @dataclass(frozen=True)
 class QueueRow:
     name: str
+    may_change: bool
     is_paused: bool
     slot_limit: int | None
     due: str
@@ -121,10 +122,15 @@ class Counts:
         return f"{number(count)}+" if is_more else number(count)
 
 
-def queue_table(overview: Overview, counts: Counts) -> Table[QueueRow]:
+def queue_table(
+    queues: Sequence[QueueFacts], counts: Counts, may_change: Callable[[str], bool] = lambda name: False
+) -> Table[QueueRow]:
+    """Of these queues, with whether the user may change the one with a name."""
+
     def row(queue: QueueFacts) -> QueueRow:
         return QueueRow(
             queue.name,
+            may_change(queue.name),
             queue.is_paused,
             queue.slot_limit,
             counts.pending(queue.due, queue),
@@ -135,7 +141,7 @@ def queue_table(overview: Overview, counts: Counts) -> Table[QueueRow]:
             counts.pending(queue.outside, queue),
         )
 
-    return _table(overview.queues, row, lambda queue: (not queue.is_paused, -queue.due))
+    return _table(queues, row, lambda queue: (not queue.is_paused, -queue.due))
 
 
 def type_table(overview: Overview, counts: Counts) -> Table[TypeRow]:
@@ -163,7 +169,9 @@ def _has_jobs(kind: TypeFacts) -> bool:
     return any((kind.due, kind.running, kind.scheduled, kind.blocked, kind.outside, kind.failed))
 
 
-def failing_table(failing: Sequence[FailingType], payloads: Payloads) -> Table[FailingRow]:
+def failing_table(failing: Sequence[FailingType], payloads_of: Callable[[str], Payloads]) -> Table[FailingRow]:
+    """``payloads_of`` returns what shows the last error of the type with a name."""
+
     def row(kind: FailingType) -> FailingRow:
         return FailingRow(
             kind.name,
@@ -172,7 +180,7 @@ def failing_table(failing: Sequence[FailingType], payloads: Payloads) -> Table[F
             number(kind.jobs),
             ago(kind.last_age_seconds),
             kind.last_at,
-            payloads.error_line(kind.last_error),
+            payloads_of(kind.name).error_line(kind.last_error),
         )
 
     return Table(tuple(map(row, failing[:MOST_ROWS])), max(0, len(failing) - MOST_ROWS))

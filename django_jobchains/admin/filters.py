@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from django_jobchains.admin.visibility import Visibility
 from django_jobchains.models.jobs import TYPE_NAME_LENGTH
 from django_jobchains.statuses import Status
 
@@ -68,10 +69,14 @@ class TypeFilter(SimpleListFilter):
 
 
 class BlockedByFilter(SimpleListFilter):
-    """Those that wait for a chain, or did; offered by links that name it."""
+    """Those that wait for a chain, or did; offered by links that name it. Nothing waits for a hidden chain."""
 
     title = _("blocker")
     parameter_name = "blocked_by"
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
+        self._visibility: Visibility = model_admin.visibility(request)
+        super().__init__(request, params, model, model_admin)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         value = self.value()
@@ -85,6 +90,8 @@ class BlockedByFilter(SimpleListFilter):
             blocker = UUID(value)
         except ValueError as error:
             raise IncorrectLookupParameters from error
+        if self._visibility.hidden_chains([blocker]):
+            return queryset.none()  # type: ignore[no-any-return]
         return queryset.blocked_by(blocker)  # type: ignore[no-any-return]
 
 

@@ -1,7 +1,8 @@
 """Which steps of a long chain are on its page, and what leads to the others."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from django.http import HttpRequest
 from django.utils.translation import ngettext
@@ -14,10 +15,10 @@ from django_jobchains.admin.words import number
 
 @dataclass(frozen=True)
 class Gap:
-    """Steps that are not on the page."""
+    """Steps that are not on the page; ``url`` is empty for those that are hidden from the user."""
 
     text: str
-    url: str
+    url: str = ""
 
 
 def places_shown(count: int, first: int | None) -> list[range]:
@@ -28,14 +29,24 @@ def places_shown(count: int, first: int | None) -> list[range]:
     return [range(count)] if count <= reads.STEPS else [range(half), range(count - half, count)]
 
 
-def with_gaps(views: Mapping[int, StepView], count: int, request: HttpRequest) -> list[StepView | Gap]:
+def with_gaps(
+    views: Mapping[int, StepView], places: Sequence[range], count: int, request: HttpRequest
+) -> list[StepView | Gap]:
+    """Return the steps in their order, with what stands for the others: those outside of ``places`` have links."""
     items: list[StepView | Gap] = []
     expected = 0
-    for place, view in sorted(views.items()):
-        items += _gap(expected, place, request)
-        items.append(view)
-        expected = place + 1
+    for part in places:
+        items += _gap(expected, part.start, request)
+        for is_shown, group in groupby(part, views.__contains__):
+            run = list(group)
+            items += [views[place] for place in run] if is_shown else [_hidden(len(run))]
+        expected = part.stop
     return [*items, *_gap(expected, count, request, is_last=True)]
+
+
+def _hidden(count: int) -> Gap:
+    text = ngettext("%(count)s step that you may not view", "%(count)s steps that you may not view", count)
+    return Gap(text % {"count": number(count)})
 
 
 def _gap(begin: int, end: int, request: HttpRequest, *, is_last: bool = False) -> list[Gap]:

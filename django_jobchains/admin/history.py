@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 
 from django_jobchains.admin.addresses import uuid_of
 from django_jobchains.admin.base import ReadOnlyAdmin
-from django_jobchains.conf import get_settings
+from django_jobchains.admin.visibility import LARGE, Visibility
 from django_jobchains.models import Chain, Job
 
 #: Of a longer chain the entries of its last jobs are shown.
@@ -26,14 +26,14 @@ class ChainHistory(ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Django's page, which knows the entries of the chain alone."""
-        chain_id = uuid_of(object_id)
-        shown = _page(request, chain_id) if chain_id and self.has_view_permission(request) else {}
+        chain_id, visibility = uuid_of(object_id), self.visibility(request)
+        shown = _page(request, chain_id, visibility) if chain_id and visibility.chains([chain_id]) else {}
         return super().history_view(request, object_id, {**shown, **(extra_context or {})})
 
 
-def _page(request: HttpRequest, chain_id: UUID) -> dict[str, Any]:
+def _page(request: HttpRequest, chain_id: UUID, visibility: Visibility) -> dict[str, Any]:
     """What Django's template asks for."""
-    paginator = Paginator(_entries(chain_id), ENTRIES_ON_PAGE)
+    paginator = Paginator(_entries(chain_id, visibility), ENTRIES_ON_PAGE)
     page = paginator.get_page(request.GET.get(PAGE_VAR, 1))
     return {
         "action_list": page,
@@ -42,10 +42,13 @@ def _page(request: HttpRequest, chain_id: UUID) -> dict[str, Any]:
     }
 
 
-def _entries(chain_id: UUID) -> QuerySet[LogEntry]:
-    """The log may be in another database than the jobs, whose ids are read first."""
-    jobs = Job.objects.using(get_settings().DATABASE).filter(chain_id=chain_id).order_by("-chain_index")
-    ids: Sequence[str] = [str(job_id) for job_id in jobs.values_list("pk", flat=True)[:MOST_JOBS]]
+def _entries(chain_id: UUID, visibility: Visibility) -> QuerySet[LogEntry]:
+    """Return what was done to the chain and to its visible jobs.
+
+    The log may be in another database than the jobs, whose ids are read first.
+    """
+    jobs = visibility.rows(Job).filter(chain_id=chain_id).order_by("-chain_index").defer(*LARGE)[:MOST_JOBS]
+    ids: Sequence[str] = [str(job.pk) for job in visibility.seen(jobs)]
     of_chain = Q(content_type=get_content_type_for_model(Chain), object_id=str(chain_id))
     of_jobs = Q(content_type=get_content_type_for_model(Job), object_id__in=ids)
     return (

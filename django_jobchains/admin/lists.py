@@ -23,12 +23,14 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.base import ReadOnlyAdmin
 from django_jobchains.admin.columns import ERROR_LENGTH, Cells, ChainCells, JobCells
-from django_jobchains.admin.estimates import Amount, amount_of
+from django_jobchains.admin.estimates import Amount, Precision, amount_of
 from django_jobchains.admin.filters import FILTERS
 from django_jobchains.admin.reading import TookTooLong, bounded
 from django_jobchains.admin.searching import Found, find
+from django_jobchains.admin.visibility import LARGE, Visibility
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidCursor
+from django_jobchains.models import Chain, Job
 from django_jobchains.models.jobs import LAST
 from django_jobchains.pages import Page, PagedQuerySet
 from django_jobchains.processors import get_registry
@@ -37,6 +39,10 @@ from django_jobchains.store import get_store
 AFTER_VAR = "after"
 #: Types of rows that are looked for, to choose from.
 MOST_TYPES = 1_000
+#: Of rows some of which are hidden, those that are looked at for the types to filter by.
+MOST_LOOKED_AT = 500
+#: How often a page is filled up when ``has_view_permission`` hides rows of it.
+MAX_READS_OF_PAGE = 20
 
 Rows = PagedQuerySet[Any]
 
@@ -70,13 +76,32 @@ class KeysetChangeList(ChangeList):
         self.show_admin_actions = bool(self.page)
 
     def _page(self, request: HttpRequest) -> Page[Any]:
+        self.visibility: Visibility = self.model_admin.visibility(request)  # type: ignore[attr-defined]
         rows = self.model_admin.shown(self.queryset)  # type: ignore[attr-defined]
         try:
-            return rows.page(self.after, self.list_per_page)  # type: ignore[no-any-return]
+            page = self._visible_page(rows)
         except InvalidCursor:
             messages.warning(request, gettext("There is no such page. This is the first one."))
             self.after = None
-            return rows.page(None, self.list_per_page)  # type: ignore[no-any-return]
+            page = self._visible_page(rows)
+        self.model_admin.mark(request, page.items)  # type: ignore[attr-defined]
+        return page
+
+    def _visible_page(self, rows: Rows) -> Page[Any]:
+        """Read on until the page is full, where single rows are hidden. The cursor is that of a visible row."""
+        if not self.visibility.checks_each_row(self.model):
+            return rows.page(self.after, self.list_per_page)
+        items: list[Any] = []
+        cursor = self.after
+        for _read in range(MAX_READS_OF_PAGE):
+            page = rows.page(cursor, self.list_per_page)
+            items += self.visibility.seen(page.items)
+            cursor = page.next_cursor
+            if cursor is None or len(items) > self.list_per_page:
+                break
+        shown = items[: self.list_per_page]
+        has_more = cursor is not None or len(items) > len(shown)
+        return Page(shown, rows.cursor_after(shown[-1]) if shown and has_more else None)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         """The newest first, or the oldest; another order has no index."""
@@ -119,6 +144,8 @@ class KeysetChangeList(ChangeList):
         """Read when the page is drawn: a page that is there is not lost to it."""
         if self.after is None and self.page.next_cursor is None:
             return Amount(len(self.page))
+        if self.visibility.checks_each_row(self.model):
+            return Amount(len(self.page), Precision.MORE)
         return amount_of(self.queryset, len(self.page))
 
 
@@ -153,7 +180,7 @@ class ListedAdmin(ReadOnlyAdmin):
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Methods that know who asks: ``list_display`` takes no request."""
-        cells = self.cells(request, get_settings().DATABASE, self.admin_site.name)
+        cells = self.cells(self.visibility(request), get_settings().DATABASE, self.admin_site.name)
         return [getattr(cells, name) for name in cells.in_order]
 
     def get_list_display_links(self, request: HttpRequest, list_display: Sequence[Any]) -> list[Any]:
@@ -166,14 +193,36 @@ class ListedAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        return self.searched(request, queryset, search_term).rows, False  # type: ignore[arg-type]
+        """Return what other pages of the admin find, such as those with ``autocomplete_fields``."""
+        found: QuerySet[Any] = self.searched(request, queryset, search_term).rows  # type: ignore[arg-type]
+        visibility = self.visibility(request)
+        if visibility.checks_each_row(self.model):
+            seen = visibility.seen(found.defer(*LARGE)[:MOST_LOOKED_AT])
+            found = queryset.filter(pk__in=[row.pk for row in seen])
+        return found, False
 
     def searched(self, request: HttpRequest, rows: Rows, term: str) -> Found:
-        """What is found in the rows by a term, and how."""
-        return find(rows, term, lambda: self.type_names(request))
+        """Return what is found in the rows by a term, and how."""
+        visibility = self.visibility(request)
+        if visibility.sees_all(Chain) and visibility.sees_all(Job):
+            return find(rows, term, lambda: self.type_names(request))
+        return find(rows, term, self.known_type_names, visibility)
 
     def type_names(self, request: HttpRequest) -> set[str]:
-        """The types to choose from: declared here, or present."""
+        """Return the types to filter by: all that are known, or those of the newest rows that the user sees."""
+        visibility = self.visibility(request)
+        if visibility.sees_all(self.model):
+            return self.known_type_names()
+        rows: Rows = visibility.rows(self.model)  # type: ignore[assignment]
+        newest = rows.order_by(*rows.page_orders[0]).defer(*LARGE)[:MOST_LOOKED_AT]
+        return {row.type_name for row in visibility.seen(newest)}
+
+    def known_type_names(self) -> set[str]:
+        """Return the types that are declared here, or of which there are rows."""
+        raise NotImplementedError
+
+    def mark(self, request: HttpRequest, rows: Sequence[Any]) -> None:
+        """Mark the rows of a page for the cells, which show nothing of what is hidden beside a row."""
         raise NotImplementedError
 
     def shown(self, rows: Rows) -> Rows:
@@ -185,9 +234,14 @@ class ChainList(ListedAdmin):
     cells = ChainCells
     ordering = ("-id",)
 
-    def type_names(self, request: HttpRequest) -> set[str]:
+    def known_type_names(self) -> set[str]:
         declared = (name for name, job_type in get_registry().job_types().items() if job_type.entry)
         return {*declared, *get_store().chain_type_names(MOST_TYPES)}
+
+    def mark(self, request: HttpRequest, rows: Sequence[Chain]) -> None:
+        hidden = self.visibility(request).hidden_jobs([chain.current_job_id for chain in rows])
+        for chain in rows:
+            chain.is_job_hidden = chain.current_job_id in hidden  # type: ignore[attr-defined]
 
     def shown(self, rows: Rows) -> Rows:
         large = ("input", "output", "last_error")
@@ -200,8 +254,13 @@ class JobList(ListedAdmin):
     cells = JobCells
     ordering = ("-chain_id",)
 
-    def type_names(self, request: HttpRequest) -> set[str]:
+    def known_type_names(self) -> set[str]:
         return {*get_registry().job_types(), *get_store().type_names(MOST_TYPES)}
+
+    def mark(self, request: HttpRequest, rows: Sequence[Job]) -> None:
+        hidden = self.visibility(request).hidden_chains({job.chain_id for job in rows})
+        for job in rows:
+            job.is_chain_hidden = job.chain_id in hidden  # type: ignore[attr-defined]
 
     def shown(self, rows: Rows) -> Rows:
         return rows.defer("input", "output", "last_error", "context").annotate(

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from django.http import HttpRequest
 from django.utils.translation import gettext, ngettext
 
 from django_jobchains.admin.words import number
@@ -18,7 +17,7 @@ from django_jobchains.exceptions import InvalidPayload
 from django_jobchains.payloads import decode
 from django_jobchains.redaction import redacted, redacted_text
 
-PERMISSION = "django_jobchains.view_payload"
+PERMISSION = "view_payload"
 #: Characters that are shown of a value or a text,
 MOST_SHOWN = 100_000
 #: and of a line in a list.
@@ -45,10 +44,10 @@ class PayloadView:
 
 
 class Payloads:
-    """For the user of a request: nothing of it without the permission."""
+    """Shows payloads to a user who may see them, and hides them from others; ``Visibility.payloads`` makes it."""
 
-    def __init__(self, request: HttpRequest) -> None:
-        self.is_allowed = bool(request.user.has_perm(PERMISSION))
+    def __init__(self, *, is_allowed: bool) -> None:
+        self.is_allowed = is_allowed
 
     def json(self, value: Any, most: int = MOST_SHOWN) -> PayloadView:
         """A JSON value, one member on a line."""

@@ -8,9 +8,10 @@ from uuid import UUID
 from django.db.models import Case, Model, Q, QuerySet, TextField, When
 from django.db.models.functions import Cast, Left, Length
 
+from django_jobchains.admin.visibility import LARGE, Visibility
 from django_jobchains.conf import get_settings
 from django_jobchains.models import Chain, FailedAttempt, Job, JobBlocker, JobProgress, LogLine
-from django_jobchains.trees import ChainTree, Step, add_attempts, add_blockers, count_blockers, with_ids
+from django_jobchains.trees import ChainTree, Step, add_attempts, add_blockers, count_blockers
 
 #: Steps of a chain: its first and last, half of each; and of a page further in.
 STEPS = 20
@@ -22,6 +23,8 @@ ATTEMPTS_OF_STEP = 3
 LINES_OF_STEP = 20
 #: of the chain,
 DEPENDENTS = 20
+#: of which so many are read where ``has_view_permission`` hides some,
+MAX_DEPENDENTS_READ = 500
 #: and how often it is asked what the blockers themselves wait for.
 DEPTH = 3
 #: On the page of a job.
@@ -53,22 +56,6 @@ def texts(queryset: QuerySet[Any], most: int, *names: str) -> QuerySet[Any]:
     return queryset.defer(*names)
 
 
-def chains(queryset: QuerySet[Chain]) -> QuerySet[Chain]:
-    """With their current jobs, and without what may be large."""
-    large = ("input", "output", "last_error")
-    return queryset.select_related("current_job").defer(
-        *large, *(f"current_job__{name}" for name in (*large, "context"))
-    )
-
-
-def find_chain(queryset: QuerySet[Chain], chain_id: UUID) -> Chain | None:
-    return with_ids(chains(queryset), [chain_id]).first()
-
-
-def jobs(most: int) -> QuerySet[Job]:
-    return with_texts(Job.objects.using(get_settings().DATABASE), most)
-
-
 def with_texts(queryset: QuerySet[Job], most: int) -> QuerySet[Job]:
     queryset = queryset.annotate(error_text=Left("last_error", MOST_OF_ERROR)).defer("last_error")
     return texts(queryset, most, "input", "output", "context")
@@ -79,28 +66,33 @@ def attempts(most: int) -> QuerySet[FailedAttempt]:
     return texts(all_.annotate(error_text=Left("error", MOST_OF_ERROR)).defer("error"), most, "traceback")
 
 
-def steps(chain: Chain, places: Iterable[range], visible: QuerySet[Chain]) -> dict[UUID, Step]:
-    """The steps at these places, with the last failed attempts and some blockers of each."""
+def steps(chain: Chain, places: Iterable[range], visibility: Visibility) -> dict[UUID, Step]:
+    """Return the visible steps at these places, with the last failed attempts and some blockers of each."""
     wanted = Q()
     for part in places:
         wanted |= Q(chain_index__gte=part.start, chain_index__lt=part.stop)
-    found = jobs(MOST_OF_STEP).filter(wanted, chain_id=chain.id).order_by("chain_index")
-    steps = {job.id: Step(job) for job in found}
+    found = with_texts(visibility.rows(Job), MOST_OF_STEP).filter(wanted, chain_id=chain.id).order_by("chain_index")
+    steps = {job.id: Step(job) for job in visibility.seen(found)}
     add_attempts(steps, attempts(MOST_OF_STEP), ATTEMPTS_OF_STEP)
     count_blockers(steps, get_settings().DATABASE)
-    _add_levels(steps, {chain.id}, chains(visible))
+    _add_levels(steps, {chain.id}, visibility)
     return steps
 
 
-def _add_levels(steps: dict[UUID, Step], seen: set[UUID], visible: QuerySet[Chain]) -> None:
-    """What the steps wait for, and what the current jobs of those chains wait for in turn."""
-    level = add_blockers(steps, BLOCKERS_OF_STEP, seen, visible)
+def _add_levels(steps: dict[UUID, Step], seen: set[UUID], visibility: Visibility) -> None:
+    """Add what the steps wait for, and what the current jobs of those chains wait for in turn."""
+
+    def add(steps: dict[UUID, Step]) -> dict[UUID, ChainTree]:
+        links = visibility.within(Chain, JobBlocker.objects.using(get_settings().DATABASE), "blocker_id")
+        return add_blockers(steps, BLOCKERS_OF_STEP, seen, links, visibility.chains)
+
+    level = add(steps)
     for _ in range(DEPTH - 1):
         waiting = {tree.chain.current_job_id: tree for tree in level.values() if tree.chain.status == "blocked"}
         current = {job_id: Step(tree.chain.current_job) for job_id, tree in waiting.items()}
         for job_id, step in current.items():
             waiting[job_id].steps.append(step)
-        level = add_blockers(current, BLOCKERS_OF_STEP, seen, visible)
+        level = add(current)
 
 
 def progress(job_ids: Iterable[UUID]) -> dict[UUID, JobProgress]:
@@ -126,37 +118,37 @@ def last_attempts(job_id: UUID, before: int | None = None) -> Part:
     return _part(found.filter(lease_number__lt=before) if before else found, ATTEMPTS, "lease_number")
 
 
-def blockers(job_id: UUID, after: int | None, visible: QuerySet[Chain]) -> Part:
-    """Chains a job waits for or did, in their order; ``next``: the position after which there are more."""
-    links = JobBlocker.objects.using(visible.db).filter(job_id=job_id).order_by("position")
+def blockers(job_id: UUID, after: int | None, visibility: Visibility) -> Part:
+    """Return visible chains that a job waits for or did, in their order; ``next``: the last position on the page."""
+    links = JobBlocker.objects.using(get_settings().DATABASE).filter(job_id=job_id).order_by("position")
+    links = visibility.within(Chain, links, "blocker_id")
     part = _part(links if after is None else links.filter(position__gt=after), BLOCKERS, "position")
-    found = found_chains([link.blocker_id for link in part.rows], visible)
+    found = visibility.chains(link.blocker_id for link in part.rows)
     return Part([ChainTree(found[link.blocker_id]) for link in part.rows if link.blocker_id in found], part.next)
 
 
 @dataclass(frozen=True)
 class Dependent:
-    """A job that waits for a chain, or did, and the chain it is of."""
+    """A job that waits for a chain, or did, and the visible chain it belongs to."""
 
     job: Job
     chain: Chain
+    is_job_hidden: bool
 
 
-def dependents(chain_id: UUID, after: UUID | None, visible: QuerySet[Chain]) -> Part:
-    """In the order of their ids; ``next``: the id after which there are more."""
-    links = JobBlocker.objects.using(visible.db).filter(blocker_id=chain_id).order_by("job_id")
-    links = links.select_related("job").defer(
-        *(f"job__{name}" for name in ("input", "output", "last_error", "context"))
-    )
-    part = _part(links.filter(job_id__gt=after) if after else links, DEPENDENTS, "job_id")
-    found = found_chains([link.job.chain_id for link in part.rows], visible)
-    rows = [Dependent(link.job, found[link.job.chain_id]) for link in part.rows if link.job.chain_id in found]
-    return Part(rows, part.next)
-
-
-def found_chains(chain_ids: Iterable[UUID], visible: QuerySet[Chain]) -> dict[UUID, Chain]:
-    ids = list(chain_ids)
-    return {chain.id: chain for chain in (with_ids(chains(visible), ids) if ids else ())}
+def dependents(chain_id: UUID, after: UUID | None, visibility: Visibility) -> Part:
+    """Return visible dependents in the order of their jobs' ids; ``next``: the last visible one of these ids."""
+    links = JobBlocker.objects.using(get_settings().DATABASE).filter(blocker_id=chain_id).order_by("job_id")
+    links = visibility.within(Chain, links, "job__chain_id")
+    links = links.select_related("job").defer(*(f"job__{name}" for name in (*LARGE, "context")))
+    most = MAX_DEPENDENTS_READ if visibility.checks_each_row(Chain) else DEPENDENTS
+    part = _part(links.filter(job_id__gt=after) if after else links, most, "job_id")
+    found = visibility.chains(link.job.chain_id for link in part.rows)
+    shown = [link for link in part.rows if link.job.chain_id in found]
+    hidden = visibility.hidden_jobs([link.job_id for link in shown[:DEPENDENTS]])
+    rows = [Dependent(link.job, found[link.job.chain_id], link.job_id in hidden) for link in shown[:DEPENDENTS]]
+    last_visible = next((row.job.id for row in reversed(rows) if not row.is_job_hidden), None)
+    return Part(rows, last_visible if part.next or len(shown) > DEPENDENTS else None)
 
 
 def _part(queryset: QuerySet[Any], most: int, key: str) -> Part:

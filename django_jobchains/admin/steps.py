@@ -1,6 +1,6 @@
 """What a page shows of one step: its facts, its attempts and log lines, its payloads."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,15 +87,18 @@ class StepView:
 
 
 class Showing:
-    """For one request: the user's rights, time zone and language, and one moment taken for now."""
+    """For one request: the user's rights, time zone and language, and one moment taken for now.
 
-    def __init__(self, payloads: Payloads, moments: Moments, admin_name: str) -> None:
-        self.payloads = payloads
+    ``payloads_of`` returns what shows the payloads of a job to this user.
+    """
+
+    def __init__(self, payloads_of: Callable[[Job], Payloads], moments: Moments, admin_name: str) -> None:
+        self.payloads_of = payloads_of
         self.moments = moments
         self._admin_name = admin_name
 
     def step(self, step: Step, count: int, progress: JobProgress | None, spread: Spread | None = None) -> StepView:
-        job = step.job
+        job, payloads = step.job, self.payloads_of(step.job)
         status = shown_status(job, self.moments, is_last=job.chain_index == count - 1)
         left_out = step.blocker_count - len(step.blockers)
         return StepView(
@@ -109,8 +112,8 @@ class Showing:
             due=self.moments.shown(job.run_at) if job.status == Status.PENDING else None,
             started=self.moments.shown(job.last_attempt_at),
             finished=self.moments.shown(job.finished_at),
-            error=self.payloads.error_line(_said(job, "error")) if not step.attempts else "",
-            attempts=self.attempts(step.attempts),
+            error=payloads.error_line(_said(job, "error")) if not step.attempts else "",
+            attempts=self.attempts(step.attempts, payloads),
             earlier_attempts=_earlier(job, step.attempts),
             input=self.stored(job, "input"),
             output=self.stored(job, "output"),
@@ -129,7 +132,7 @@ class Showing:
         return ChainLink(str(chain.id), self.url("chain", chain.id), chain.type_name, status, is_repeated)
 
     def stored(self, job: Job, name: str) -> PayloadView:
-        return self.payloads.stored(_said(job, name), getattr(job, f"{name}_size"))
+        return self.payloads_of(job).stored(_said(job, name), getattr(job, f"{name}_size"))
 
     def facts(self, job: Job) -> list[str]:
         """How long it took, and who ran it."""
@@ -165,15 +168,15 @@ class Showing:
         else:
             yield _timed(gettext("due in %(time)s"), -waited)
 
-    def attempts(self, attempts: Iterable[FailedAttempt]) -> list[AttemptView]:
+    def attempts(self, attempts: Iterable[FailedAttempt], payloads: Payloads) -> list[AttemptView]:
         return [
             AttemptView(
                 key=f"attempt-{attempt.job_id}-{attempt.lease_number}",
                 attempt=attempt.attempt,
                 kind=attempt.get_kind_display(),
                 is_crash=attempt.kind == FailedAttempt.Kind.CRASH,
-                error=self.payloads.error_line(_said(attempt, "error")),
-                traceback=self._traceback(attempt),
+                error=payloads.error_line(_said(attempt, "error")),
+                traceback=_traceback(attempt, payloads),
                 worker=attempt.worker,
                 finished=self.moments.shown(attempt.finished_at),
                 took=span(self.moments.between(attempt.started_at, attempt.finished_at) or 0),
@@ -181,22 +184,16 @@ class Showing:
             for attempt in attempts
         ]
 
-    def _traceback(self, attempt: FailedAttempt) -> PayloadView:
-        text, size = _said(attempt, "traceback"), getattr(attempt, "traceback_size", 0)
-        if text is None and size and self.payloads.is_allowed:
-            note = gettext("%(count)s characters: they are shown on the page of the job.")
-            return PayloadView(note=_counted(note, size))
-        return self.payloads.text(text)
-
-    def lines(self, lines: Iterable[LogLine]) -> list[LineView]:
+    def lines(self, job: Job, lines: Iterable[LogLine]) -> list[LineView]:
+        payloads = self.payloads_of(job)
         views: list[LineView] = []
         before: LogLine | None = None
         for line in lines:
-            views.append(self._line(line, _left_out_between(before, line)))
+            views.append(self._line(line, _left_out_between(before, line), payloads))
             before = line
         return views
 
-    def _line(self, line: LogLine, left_out: int) -> LineView:
+    def _line(self, line: LogLine, left_out: int, payloads: Payloads) -> LineView:
         return LineView(
             key=f"line-{line.job_id}-{line.lease_number}-{line.position}",
             left_out=_left_out(left_out),
@@ -204,8 +201,8 @@ class Showing:
             level=LogLine.Level(line.level).name.lower() if line.level in LogLine.Level.values else "info",
             level_name=str(line.get_level_display()),
             attempt=line.attempt,
-            text=self.payloads.text(line.text, 10_000),
-            fields=PayloadView() if line.fields is None else self.payloads.json(line.fields, 10_000),
+            text=payloads.text(line.text, 10_000),
+            fields=PayloadView() if line.fields is None else payloads.json(line.fields, 10_000),
         )
 
     def progress(self, progress: JobProgress | None, job: Job) -> ProgressView | None:
@@ -213,7 +210,16 @@ class Showing:
         if progress is None or progress.lease_number != job.lease_number:
             return None
         percent = round(100 * min(1.0, max(0.0, progress.fraction)))
-        return ProgressView(percent, self.payloads.line(progress.text), self.moments.shown(progress.said_at))
+        text = self.payloads_of(job).line(progress.text)
+        return ProgressView(percent, text, self.moments.shown(progress.said_at))
+
+
+def _traceback(attempt: FailedAttempt, payloads: Payloads) -> PayloadView:
+    text, size = _said(attempt, "traceback"), getattr(attempt, "traceback_size", 0)
+    if text is None and size and payloads.is_allowed:
+        note = gettext("%(count)s characters: they are shown on the page of the job.")
+        return PayloadView(note=_counted(note, size))
+    return payloads.text(text)
 
 
 def _left_out(count: int) -> str:

@@ -6,7 +6,7 @@ confirmation; see also ``completion`` and ``deletion``.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from django.contrib.admin.models import CHANGE
@@ -35,6 +35,9 @@ from django_jobchains.shown_statuses import ShownStatus, shown_status
 from django_jobchains.statuses import OPEN, Status
 from django_jobchains.times import Times
 
+if TYPE_CHECKING:
+    from django_jobchains.admin.acting import Acting
+
 _BECAUSE = {
     Status.BLOCKED: _("waits for other chains"),
     Status.PENDING: _("pending"),
@@ -62,6 +65,8 @@ class Target:
 
     row: Chain | Job
     job: Job
+    #: The user sees the row, but not all that the verb acts on: the chain of a job, or a job of a chain.
+    is_partly_hidden: bool = False
 
     @property
     def chain_id(self) -> UUID:
@@ -87,6 +92,8 @@ class Verb:
     #: ``do`` is called for each target by itself, and a refusal is of that one only.
     is_one_by_one: ClassVar[bool] = False
     is_dangerous: ClassVar[bool] = False
+    #: It acts on every job of a chain, not only on the job that the chain is at.
+    takes_all_jobs: ClassVar[bool] = False
     #: Of the entry in the admin's log.
     flag: ClassVar[int] = CHANGE
 
@@ -106,12 +113,12 @@ class Verb:
         """Whether there is a button for it."""
         return not self.refusal(job)
 
-    def make_form(self, request: HttpRequest, targets: Sequence[Target], data: Any) -> ActionForm:
-        """What is asked for beside the confirmation; ``data`` is None before it was answered."""
+    def make_form(self, acting: "Acting", request: HttpRequest, targets: Sequence[Target], data: Any) -> ActionForm:
+        """Return what is asked for beside the confirmation; ``data`` is None before it was answered."""
         return self.form(data)
 
-    def preview(self, request: HttpRequest, targets: Sequence[Target], find: Find) -> dict[str, Any]:
-        """What its page shows beside the targets, for the template."""
+    def preview(self, acting: "Acting", request: HttpRequest, targets: Sequence[Target], find: Find) -> dict[str, Any]:
+        """Return what its page shows beside the targets, for the template."""
         return {}
 
     def gather(self, targets: Sequence[Target], form: Any, find: Find) -> Sequence[Target]:

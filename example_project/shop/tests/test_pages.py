@@ -5,6 +5,7 @@ import re
 from typing import Any
 from unittest.mock import patch
 
+from config.csp import POLICY
 from django.contrib.auth.models import User
 from django.test import TestCase
 from django.urls import reverse
@@ -157,5 +158,32 @@ class OtherPagesTests(TestCase):
         self.client.force_login(User.objects.create_user("grace", is_staff=True))
         for url in ("/", "/orders/", "/outbox/", "/approvals/", order.get_absolute_url()):
             page = self.client.get(url)
-            assert "default-src 'self'" in page.headers["Content-Security-Policy"]
+            assert page.headers["Content-Security-Policy"] == POLICY
             assert not INLINE.search(page.content.decode())
+
+    def test_the_policy_is_strict(self) -> None:
+        assert POLICY.startswith("default-src 'self'; ")
+        assert not any(word in POLICY for word in ("unsafe", "*", "http", "data:", "script-src", "style-src"))
+
+    def test_the_pages_of_the_admin_keep_the_policy_too(self) -> None:
+        job = Job.objects.get(chain_id=place_order().chain_id)
+        self.client.force_login(User.objects.create_superuser("ada"))
+        names: list[tuple[str, list[Any]]] = [
+            ("admin:index", []),
+            ("admin:app_list", ["django_jobchains"]),
+            ("admin:django_jobchains_dashboard", []),
+            ("admin:django_jobchains_chain_changelist", []),
+            ("admin:django_jobchains_job_changelist", []),
+            ("admin:django_jobchains_chain_enqueue", []),
+            ("admin:django_jobchains_chain_change", [job.chain_id]),
+            ("admin:django_jobchains_job_change", [job.pk]),
+            ("admin:django_jobchains_chain_history", [job.chain_id]),
+            ("admin:django_jobchains_chain_complete", [job.chain_id]),
+            ("admin:django_jobchains_chain_delete", [job.chain_id]),
+        ]
+        for name, arguments in names:
+            with self.subTest(name):
+                page = self.client.get(reverse(name, args=arguments))
+                assert page.status_code == 200
+                assert page.headers["Content-Security-Policy"] == POLICY
+                assert not INLINE.search(page.content.decode())

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from django.contrib.admin import AdminSite
+from django.contrib.admin import AdminSite, site
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
@@ -140,6 +140,6 @@ def test_a_database_that_takes_too_long_is_told_of(viewer: Client, monkeypatch: 
 def test_another_site_without_these_lists_has_no_dashboard(viewer: Client) -> None:
     from django_jobchains.templatetags.jobchains_admin import _dashboards
 
-    other = AdminSite("other")
-    assert _dashboards(other.name) is None
-    assert _dashboards("admin") is not None
+    assert _dashboards(AdminSite("other")) is None
+    assert _dashboards(None) is None
+    assert _dashboards(site) is not None

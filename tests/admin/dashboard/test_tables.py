@@ -175,7 +175,7 @@ def test_jobs_are_counted_up_to_a_limit_and_what_is_more_has_a_plus(store: Store
     create(store, 4, queue="many")
     create(store, 2, queue="few")
     found = overview(count_to=3)
-    rows = {row.name: row.due for row in facts.queue_table(found, facts.Counts(found)).rows}
+    rows = {row.name: row.due for row in facts.queue_table(found.queues, facts.Counts(found)).rows}
     assert rows == {"few": "2", "many": "3+"}
     assert facts.Counts(found).all_due() == "5+"
 
@@ -185,7 +185,7 @@ def test_running_and_blocked_jobs_are_counted_together_so_each_of_them_may_be_mo
     running(store, 2, queue="two")
     create(store, 1, queue="three")
     found = overview(count_to=3)
-    rows = {row.name: row.running for row in facts.queue_table(found, facts.Counts(found)).rows}
+    rows = {row.name: row.running for row in facts.queue_table(found.queues, facts.Counts(found)).rows}
     assert rows["three"] == "0"
     assert {rows["one"], rows["two"]} <= {"1+", "2+"}
 
@@ -198,7 +198,7 @@ def test_of_very_many_queues_those_that_matter_are_shown_in_their_order(
         create(store, 1 + number % 4, queue=name)
     queues.pause("a")
     found = overview()
-    table = facts.queue_table(found, facts.Counts(found))
+    table = facts.queue_table(found.queues, facts.Counts(found))
     assert ([row.name for row in table.rows], table.more) == (["a", "c", "d"], 3)
 
 

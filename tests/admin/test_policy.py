@@ -1,0 +1,97 @@
+"""Every page works under ``default-src 'self'``: it has nothing that such a Content Security Policy would block."""
+
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from django_jobchains import queues
+from django_jobchains.admin import lists
+from django_jobchains.admin.reading import TookTooLong
+from tests.admin.actions.browsing import ask_many, url
+from tests.admin.visibility.test_pages import PAGES
+from tests.admin.visibility.world import World, make_world
+
+#: Attributes whose value the browser loads, sends to or goes to.
+ADDRESSES = ("src", "href", "action", "formaction", "data", "poster", "srcset", "xlink:href")
+
+
+class Blocked(HTMLParser):
+    """Collects what the policy would block."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._is_script = False
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._is_script = tag == "script"
+        names = dict(attrs)
+        if tag in ("style", "base", "iframe", "object", "embed") or (tag == "script" and not names.get("src")):
+            self.found.append(tag)
+        self.found += [f"{tag} {name}" for name in names if name == "style" or name.startswith("on")]
+        self.found += [
+            f"{tag} {name}={value}" for name, value in attrs if name in ADDRESSES and not _is_here(tag, value or "")
+        ]
+
+    def handle_data(self, data: str) -> None:
+        if self._is_script and data.strip():
+            self.found.append(f"script: {data.strip()[:40]}")
+
+
+def _is_here(tag: str, address: str) -> bool:
+    scheme = address.split("/", 1)[0].split("?", 1)[0]
+    return not address.startswith("//") and (":" not in scheme or (tag == "a" and scheme in ("http:", "https:")))
+
+
+@pytest.fixture
+def world(db: None, settings: Any) -> World:
+    queues.pause("mail")
+    queues.set_limit("mail", 2)
+    return make_world()
+
+
+def test_nothing_on_any_page_is_blocked(superuser: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {title: Blocked(superuser.get(page(world)).content.decode()).found for title, page in PAGES.items()}
+    enqueue = reverse("admin:django_jobchains_chain_enqueue")
+    others: dict[str, Callable[[], Any]] = {
+        "enqueue": lambda: superuser.get(enqueue),
+        "an empty list": lambda: superuser.get(url("changelist") + "?q=nothing"),
+        "several": lambda: ask_many(superuser, "delete", [world.plain, world.stepped[0]]),
+        "several to complete": lambda: ask_many(superuser, "complete", [world.plain]),
+        "the admin's index": lambda: superuser.get(reverse("admin:index")),
+    }
+    found |= {title: Blocked(get().content.decode()).found for title, get in others.items()}
+    monkeypatch.setattr(lists.KeysetChangeList, "get_results", _too_late)
+    found["took too long"] = Blocked(superuser.get(url("changelist")).content.decode()).found
+    assert {title: problems for title, problems in found.items() if problems} == {}
+
+
+def _too_late(*args: Any) -> None:
+    raise TookTooLong
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<script>alert(1)</script>",
+        '<script src="/x.js">alert(1)</script>',
+        '<script src="//elsewhere.example/x.js"></script>',
+        '<script src="https://elsewhere.example/x.js"></script>',
+        "<style>a {}</style>",
+        '<p style="color: red">',
+        '<a href="/" onclick="x()">',
+        '<a href="javascript:x()">',
+        '<img src="data:image/png;base64,x">',
+        '<form action="https://elsewhere.example/">',
+        '<base href="/">',
+        '<iframe src="/x"></iframe>',
+    ],
+)
+def test_the_check_sees_what_would_be_blocked(html: str) -> None:
+    assert Blocked(html).found

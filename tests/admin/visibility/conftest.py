@@ -1,0 +1,38 @@
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.urls import clear_url_caches
+
+from django_jobchains.processors import JobType, get_registry
+from django_jobchains.store import Store, get_store
+from tests.admin.dashboard.conftest import Beating, beat
+from tests.admin.visibility.world import OWN, RIVAL, SITES, WAYS, World, make_world, urls
+
+__all__ = ("Beating", "beat")
+
+
+@pytest.fixture
+def store(db: None) -> Store:
+    return get_store()
+
+
+@pytest.fixture(autouse=True)
+def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    own: JobType[Any, Any] = JobType(OWN, continues_with=[OWN])
+    declared = {OWN: own, **{name: JobType(name) for name in (RIVAL, "rival.step")}}
+    monkeypatch.setattr(get_registry(), "declared", declared)
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, settings: Any) -> Iterator[str]:
+    """A site where the rival's rows are hidden, in each way."""
+    settings.ROOT_URLCONF = urls(SITES[request.param])
+    clear_url_caches()
+    yield request.param
+    clear_url_caches()
+
+
+@pytest.fixture
+def world(db: None) -> World:
+    return make_world()

@@ -1,0 +1,173 @@
+"""What is done to several rows, in every way it can be asked for, leaves hidden ones alone and does not name them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from django_jobchains import chains
+from django_jobchains.models import Chain, Job
+from django_jobchains.processors import JobType, get_registry
+from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, ask_many, said, text_of, url
+from tests.admin.pages import rows
+from tests.admin.visibility.test_pages import leaks
+from tests.admin.visibility.world import OWN, PEOPLE, World, browser, hidden_rows, own, rival
+
+pytestmark = pytest.mark.django_db
+EVERY_VERB = pytest.mark.parametrize("verb", PERMISSIONS)
+
+
+@pytest.fixture
+def operator() -> Client:
+    return browser(*PEOPLE["may do all"])
+
+
+def state_for(verb: str) -> dict[str, Any]:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    return {"status": "failed" if verb == "retry" else "pending", "run_at": later}
+
+
+def chain_of(job: Job) -> Chain:
+    return chains.get(job.chain_id)
+
+
+@EVERY_VERB
+@pytest.mark.parametrize("model", ["chain", "job"])
+def test_of_own_and_hidden_rows_the_own_are_done(way: str, operator: Client, verb: str, model: str) -> None:
+    if (verb, model) == ("delete", "job"):
+        return  # there is no such action
+    (mine,), (hidden,) = own(**state_for(verb)), rival(**state_for(verb))
+    before, own_before = hidden_rows(), Job.objects.filter(pk=mine.pk).values()[0]
+    page = text_of(ask_many(operator, verb, [mine, hidden], model))
+    assert "rival" not in page.lower()
+    assert page.count(str(hidden.pk)) == page.count(f'value="{hidden.pk}"'), "As it was sent."
+    reply = act_many(operator, verb, [mine, hidden], model, **answers(verb, mine))
+    assert "1 left as it is: not there any more" in " ".join(said(reply))
+    assert hidden_rows() == before
+    assert list(Job.objects.filter(pk=mine.pk).values()) != [own_before]
+
+
+@EVERY_VERB
+def test_a_chain_whose_job_is_hidden_is_left_alone(way: str, operator: Client, verb: str) -> None:
+    jobs = rows.chain(2, type_name=OWN, **state_for(verb))
+    Job.objects.filter(pk=jobs[1].pk).update(type_name="rival.step")
+    before = hidden_rows()
+    assert operator.get(url(verb, chain_of(jobs[0]))).status_code == 403
+    assert act(operator, verb, chain_of(jobs[0])).status_code == 403
+    reply = act_many(operator, verb, [jobs[0]], **answers(verb, jobs[1]))
+    assert said(reply) == [f"1 left as it is: not allowed ({jobs[0].pk})."]
+    assert hidden_rows() == before
+    assert not any(f"/{verb}/" in text for text in [text_of(operator.get(url("change", chain_of(jobs[0]))))])
+
+
+@pytest.mark.parametrize("verb", [verb for verb in PERMISSIONS if verb != "delete"])
+def test_a_job_of_a_hidden_chain_is_left_alone(way: str, operator: Client, verb: str) -> None:
+    jobs = rows.chain(2, type_name="rival.type", **state_for(verb))
+    Job.objects.filter(pk=jobs[1].pk).update(type_name=OWN)
+    before = hidden_rows()
+    assert operator.post(url(verb, jobs[1], "job"), answers(verb, jobs[1])).status_code == 403
+    reply = act_many(operator, verb, [jobs[1]], "job", **answers(verb, jobs[1]))
+    assert said(reply) == [f"1 left as it is: not allowed ({jobs[1].pk})."]
+    assert hidden_rows() == before
+
+
+def test_a_chain_with_a_hidden_step_is_not_deleted(way: str, operator: Client, world: World) -> None:
+    assert act(operator, "delete", chain_of(world.stepped[0])).status_code == 403
+    assert Job.objects.filter(chain_id=world.stepped[0].pk).count() == 3
+
+
+def test_a_cascade_to_hidden_chains_is_refused_and_not_counted(way: str, operator: Client, world: World) -> None:
+    [mine] = own("completed")
+    rows.waits(mine, *[rival("completed") for _ in range(7)])
+    before = hidden_rows()
+    page = text_of(operator.get(url("delete", chain_of(mine))))
+    assert "They waited for chains that you may not delete." in page
+    assert "7" not in page.split("What goes with them")[1].split("</ul>")[0]
+    reply = act(operator, "delete", chain_of(mine), cascade="on")
+    assert said(reply) == ["Nothing was changed: they waited for chains that you may not delete."]
+    assert hidden_rows() == before
+    assert said(act(operator, "delete", chain_of(mine)))[-1] == "1 chain deleted."
+
+
+def test_what_a_hidden_job_waits_for_is_cancelled_but_not_deleted(way: str, operator: Client, world: World) -> None:
+    """A hidden job follows its own ``on_blocker_failure``, as it would if the chain had failed."""
+    before = hidden_rows()
+    for reply in (act(operator, "delete", chain_of(world.plain)), act(operator, "cancel", chain_of(world.plain))):
+        assert leaks(world, " ".join(said(reply))) == []
+    assert chain_of(world.plain).status == "cancelled"
+    assert hidden_rows() == before
+
+
+def test_a_hidden_chain_with_the_same_key_is_not_named(
+    way: str, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.admin.visibility.world import _Own
+
+    rival(key="k")
+    monkeypatch.setattr(_Own, "entry_types", lambda self, request: {"rival.type": JobType("rival.type")})
+    address = reverse("admin:django_jobchains_chain_enqueue")
+    reply = operator.post(f"{address}?type=rival.type", {"payload": "1", "deduplication_key": "k"})
+    assert reply["Location"] == address
+
+
+# With what a chain goes on
+
+
+@pytest.fixture
+def _types(monkeypatch: pytest.MonkeyPatch) -> None:
+    types: list[JobType[Any, Any]] = [
+        JobType("shop.free"),
+        JobType("shop.bound", continues_with=["shop.inner"]),
+        JobType("shop.inner", entry=False),
+        JobType("shop.other", entry=False),
+    ]
+    monkeypatch.setattr(get_registry(), "declared", {each.name: each for each in types})
+
+
+def offered(client: Client, chain: Chain) -> set[str]:
+    reply: Any = client.get(url("complete", chain))
+    return {name for name, _label in reply.context["type_form"].fields["type"].choices} - {""}
+
+
+@pytest.mark.usefixtures("_types")
+@pytest.mark.parametrize(
+    ("type_name", "allowed"),
+    [
+        ("shop.free", {"shop.free", "shop.bound"}),
+        ("shop.bound", {"shop.inner"}),
+        ("shop.gone", {"shop.free", "shop.bound"}),
+    ],
+)
+def test_a_chain_goes_on_with_entry_types_or_with_those_its_type_declares(type_name: str, allowed: set[str]) -> None:
+    [job] = rows.chain(1, type_name=type_name)
+    client = browser("view_chain", "view_job", "complete_job", "enqueue_job")
+    assert offered(client, chain_of(job)) == allowed
+    for refused in ("shop.other", *({"shop.inner"} - allowed)):
+        act(client, "complete", chain_of(job), type=refused, payload="1")
+        assert [step.status for step in chain_of(job).jobs] == ["pending"], refused
+
+
+@pytest.mark.usefixtures("_types")
+def test_to_complete_is_not_to_enqueue() -> None:
+    [job] = rows.chain(1, type_name="shop.bound")
+    client = browser("view_chain", "view_job", "complete_job")
+    assert offered(client, chain_of(job)) == set()
+    reply: Any = act(client, "complete", chain_of(job), type="shop.inner", payload="1")
+    assert reply.context["form"].errors["type"]
+    assert [step.status for step in chain_of(job).jobs] == ["pending"]
+    assert said(act(client, "complete", chain_of(job))) == ["1 job completed."]
+
+
+@pytest.mark.usefixtures("_types")
+def test_a_hook_grants_a_continuation_that_the_type_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django_jobchains.admin import ChainAdmin
+
+    types = get_registry().job_types()
+    monkeypatch.setattr(ChainAdmin, "next_types", lambda self, request, job: types)
+    [job] = rows.chain(1, type_name="shop.bound")
+    client = browser("view_chain", "view_job", "complete_job")
+    assert offered(client, chain_of(job)) == {"shop.inner"}
+    assert said(act(client, "complete", chain_of(job), type="shop.inner", payload="1")) == ["1 job completed."]
+    assert [step.type_name for step in chain_of(job).jobs] == ["shop.bound", "shop.inner"]

@@ -1,0 +1,82 @@
+"""The permission to view payloads is asked for each row, of the class of the row."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from django_jobchains import chains
+from django_jobchains.admin import ChainAdmin, JobAdmin
+from django_jobchains.models import Chain, Job, LogLine
+from tests.admin.actions.browsing import text_of, url
+from tests.admin.pages import rows
+from tests.admin.visibility.world import OWN, browser
+
+pytestmark = pytest.mark.django_db
+CANARY = "canary4711"
+
+
+def said(job: Job) -> None:
+    fields = {"input": {"x": CANARY}, "context": {"x": CANARY}, "last_error": f"Boom: {CANARY}"}
+    Job.objects.filter(pk=job.pk).update(**fields)
+    LogLine.objects.bulk_create([rows.line(job, text=CANARY)])
+    rows.progress(job, text=CANARY)
+    rows.attempt(job, error=f"Boom: {CANARY}", traceback=CANARY).save()
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    """Of somebody who views payloads of all rows but those in the queue ``secret``."""
+    own = JobAdmin.may
+
+    def may(self: Any, request: Any, permission: str, obj: Any = None) -> bool:
+        is_secret = isinstance(obj, Job) and obj.queue == "secret"
+        return own(self, request, permission, obj) and not (permission == "view_payload" and is_secret)
+
+    monkeypatch.setattr(JobAdmin, "may", may)
+    return browser("view_chain", "view_job", "view_payload", "complete_job")
+
+
+def pages(client: Client, job: Job) -> dict[str, str]:
+    chain: Chain = chains.get(job.chain_id)
+    addresses = {
+        "chains": url("changelist"),
+        "jobs": url("changelist", model="job"),
+        "chain": url("change", chain),
+        "job": url("change", job, "job"),
+        "complete": url("complete", chain),
+        "complete a job": url("complete", job, "job"),
+    }
+    return {name: text_of(client.get(address)) for name, address in addresses.items()}
+
+
+@pytest.mark.parametrize("is_secret", [True, False])
+def test_each_page_asks_for_the_job(client: Client, is_secret: bool) -> None:
+    [job] = rows.chain(1, "running", OWN, queue="secret" if is_secret else "default")
+    said(job)
+    shown = {name for name, page in pages(client, job).items() if CANARY in page}
+    everywhere = {"chains", "jobs", "chain", "job", "complete", "complete a job"}
+    assert shown == (set() if is_secret else everywhere)
+
+
+def test_of_a_chain_each_step_is_asked_for_by_itself(client: Client) -> None:
+    jobs = rows.chain(2, "running", OWN)
+    said(jobs[0])
+    Job.objects.filter(pk=jobs[0].pk).update(queue="secret")
+    Job.objects.filter(pk=jobs[1].pk).update(input={"x": "visible4711"})
+    page = pages(client, jobs[1])["chain"]
+    assert "visible4711" in page
+    assert CANARY not in page
+
+
+def test_on_pages_of_a_chain_the_chain_is_asked_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ChainAdmin.may
+
+    def may(self: Any, request: Any, permission: str, obj: Any = None) -> bool:
+        return own(self, request, permission, obj) and not (permission == "view_payload" and isinstance(obj, Chain))
+
+    monkeypatch.setattr(ChainAdmin, "may", may)
+    [job] = rows.chain(1, "running", OWN)
+    said(job)
+    shown = pages(browser("view_chain", "view_job", "view_payload", "complete_job"), job)
+    assert {name for name, page in shown.items() if CANARY in page} == {"jobs", "job", "complete a job"}
