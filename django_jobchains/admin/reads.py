@@ -120,7 +120,9 @@ def last_attempts(job_id: UUID, before: int | None = None) -> Part:
 
 def blockers(job_id: UUID, after: int | None, visibility: Visibility) -> Part:
     """Return visible chains that a job waits for or did, in their order; ``next``: the last position on the page."""
-    links = JobBlocker.objects.using(get_settings().DATABASE).filter(job_id=job_id).order_by("position")
+    links: QuerySet[JobBlocker] = (
+        JobBlocker.objects.using(get_settings().DATABASE).filter(job_id=job_id).order_by("position")
+    )
     links = visibility.within(Chain, links, "blocker_id")
     part = _part(links if after is None else links.filter(position__gt=after), BLOCKERS, "position")
     found = visibility.chains(link.blocker_id for link in part.rows)
@@ -138,7 +140,9 @@ class Dependent:
 
 def dependents(chain_id: UUID, after: UUID | None, visibility: Visibility) -> Part:
     """Return visible dependents in the order of their jobs' ids; ``next``: the last visible one of these ids."""
-    links = JobBlocker.objects.using(get_settings().DATABASE).filter(blocker_id=chain_id).order_by("job_id")
+    links: QuerySet[JobBlocker] = (
+        JobBlocker.objects.using(get_settings().DATABASE).filter(blocker_id=chain_id).order_by("job_id")
+    )
     links = visibility.within(Chain, links, "job__chain_id")
     links = links.select_related("job").defer(*(f"job__{name}" for name in (*LARGE, "context")))
     most = MAX_DEPENDENTS_READ if visibility.checks_each_row(Chain) else DEPENDENTS

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from django.db.models import QuerySet
 from django.db.models.functions import Left
 
 from django_jobchains.admin.columns import ERROR_LENGTH
@@ -46,13 +47,13 @@ class Failures:
 def visible_failures(visibility: Visibility, using: str) -> dict[str, Failures]:
     """Return failed attempts of the last day whose jobs the user sees, by type, the last to fail first."""
     all_ = FailedAttempt.objects.using(using)
-    attempts = all_.filter(finished_at__gt=get_store(using).time_ago(LATELY_SECONDS))
+    attempts: QuerySet[FailedAttempt] = all_.filter(finished_at__gt=get_store(using).time_ago(LATELY_SECONDS))
     # No index has the time: a walk back along the ids alone would go through all of them where few failed lately.
     for oldest in all_.order_by("-pk").values_list("pk", flat=True)[MAX_ATTEMPTS_READ - 1 : MAX_ATTEMPTS_READ]:
         attempts = attempts.filter(pk__gte=oldest)
     attempts = visibility.within(Job, attempts, "job_id").order_by("-pk").select_related("job")
-    attempts = attempts.annotate(error_start=Left("error", ERROR_LENGTH))
-    newest = list(attempts.defer("error", "traceback", *(f"job__{name}" for name in LARGE))[:MAX_COUNTED])
+    annotated = attempts.annotate(error_start=Left("error", ERROR_LENGTH))
+    newest = list(annotated.defer("error", "traceback", *(f"job__{name}" for name in LARGE))[:MAX_COUNTED])
     seen = {job.pk for job in visibility.seen([attempt.job for attempt in newest])}
     found: defaultdict[str, Failures] = defaultdict(Failures)
     for attempt in newest:
