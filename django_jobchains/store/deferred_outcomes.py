@@ -89,12 +89,9 @@ class DeferredOutcomes(Ending, Leases, Interventions):
         with self.transaction():
             self._write_first()
             tail = self.tails([chain_id]).get(chain_id)
-            if tail is None:
-                return True
-            is_running = tail.status == "running"
-            if not (self._lock_running([tail.job_id]) if is_running else self.lock_tails([chain_id])):
+            if tail and tail.status == "running" and not self._lock_running([tail.job_id]):
                 return False
-            self._cancel_jobs([tail.job_id], effects)
+            self._cancel_jobs([tail.job_id for tail in self.lock_tails([chain_id]).values()], effects)
             return True
 
 

@@ -57,7 +57,7 @@ class Completer:
         self._effects = Effects()
         #: Effects of attempts that committed themselves: put, and of these taken.
         self._unannounced = self._taken = 0
-        self._unwritten = 0
+        self._unwritten: dict[AttemptKey, Outcome] = {}
         self._was_behind = False
         self._lock = threading.Lock()
 
@@ -73,11 +73,12 @@ class Completer:
     @property
     def is_behind(self) -> bool:
         """Whether outcomes come in faster than they are written: then no more jobs are claimed."""
-        return self._unwritten - len(self._delayed) > 2 * MOST_IN_A_BATCH
+        return len(self._unwritten) - len(self._delayed) > 2 * MOST_IN_A_BATCH
 
-    def delayed(self) -> list[EndedAttempt]:
-        """From any thread: the outcomes that locks delay now."""
-        return [_ended(outcome) for outcome in self._delayed.all()]
+    def unwritten(self) -> list[EndedAttempt]:
+        """From any thread: how attempts ended whose outcomes are not written yet."""
+        with self._lock:
+            return [_ended(outcome) for outcome in self._unwritten.values() if _has_row(outcome)]
 
     def put(self, outcome: Outcome) -> None:
         """Takes an outcome to write; one that is written already is through at once."""
@@ -89,7 +90,7 @@ class Completer:
             self._queue.put(outcome.effects)
         else:
             with self._lock:
-                self._unwritten += 1
+                self._unwritten[outcome.job.key] = outcome
             self._queue.put(outcome)
             if self._queue.qsize() >= MOST_IN_A_BATCH or not self._is_busy():
                 self._is_enough.set()
@@ -232,7 +233,8 @@ class Completer:
         self._delayed.forget(keys)
         with self._lock:
             self._was_behind |= self.is_behind  # the claim loop may wait for it
-            self._unwritten -= len(batch)
+            for key in keys:
+                self._unwritten.pop(key, None)
 
     def _report(self, outcome: Outcome, is_written: bool, was_held: bool) -> None:
         job = outcome.job

@@ -25,7 +25,7 @@ class _Delayed:
 
 
 class DelayedOutcomes:
-    """Used by one thread, except for ``all``."""
+    """Used by one thread."""
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
@@ -34,10 +34,6 @@ class DelayedOutcomes:
 
     def __len__(self) -> int:
         return len(self._delayed)
-
-    def all(self) -> list[Outcome]:
-        """From any thread."""
-        return [delayed.outcome for delayed in list(self._delayed.values())]
 
     def add(self, outcome: Outcome, error: str = "") -> None:
         """Puts an outcome off; for longer each time. Reports it once, when it has reached the longest wait."""

@@ -17,6 +17,11 @@ from django_jobchains.worker.threads import LOCK_SECONDS
 
 logger = getLogger("django_jobchains")
 
+DEFERRED = (
+    "%d outcomes could not be written and %d jobs could not be handed back, because they are locked. Any worker does it "
+    "when the locks are released."
+)
+
 #: Between looks at whether somebody is in a hurry.
 LOOK_SECONDS = 0.1
 #: What aborted handlers get beyond the shutdown timeout,
@@ -75,21 +80,21 @@ class Shutdown:
         parts.notes.hasten()
         while not (parts.completer.is_through and parts.notes.is_through) and time.monotonic() < deadline:
             time.sleep(0.005)
-        delayed = parts.completer.delayed()
-        ended = {attempt.key for attempt in delayed}
-        leases = [lease for lease in parts.leases.held() if lease.key not in ended]
-        self._hand_back(leases, delayed)
+        ended = parts.completer.unwritten()
+        keys = {attempt.key for attempt in ended}
+        leases = [lease for lease in parts.leases.held() if lease.key not in keys]
+        self._hand_back(leases, ended)
         return len(leases)
 
-    def _hand_back(self, leases: list[HeldLease], delayed: Sequence[EndedAttempt] = ()) -> None:
+    def _hand_back(self, leases: list[HeldLease], ended: Sequence[EndedAttempt] = ()) -> None:
         """On a thread of its own: a database that does not answer must not hold up the end.
 
-        ``delayed``: attempts that have ended, and whose outcomes wait for a lock.
+        ``ended``: attempts that have ended, and whose outcomes could not be written, because of a lock for example.
         """
-        if not leases and not delayed:
+        if not leases and not ended:
             return
-        self._parts.leases.let_go([*leases, *delayed])
-        arguments = (leases, delayed)
+        self._parts.leases.let_go([*leases, *ended])
+        arguments = (leases, ended)
         thread = threading.Thread(target=self._write_back, args=arguments, name="jobchains-hand-back", daemon=True)
         thread.start()
         thread.join(self._step_seconds)
@@ -97,15 +102,12 @@ class Shutdown:
             self._step_seconds = UNANSWERED_SECONDS
             logger.warning("The database does not answer: jobs are taken back when their leases run out.")
 
-    def _write_back(self, leases: list[HeldLease], delayed: Sequence[EndedAttempt]) -> None:
+    def _write_back(self, leases: list[HeldLease], ended: Sequence[EndedAttempt]) -> None:
         try:
             locked = self._hand_back_unlocked(leases)
-            if delayed or locked:
-                self._store.defer([*delayed, *(EndedAttempt("handed_back", lease) for lease in locked)])
-                text = (
-                    "%d outcomes are stored, and %d jobs handed back, as soon as the locks on these jobs are released."
-                )
-                logger.warning(text, len(delayed), len(locked))
+            if ended or locked:
+                self._store.defer([*ended, *(EndedAttempt("handed_back", lease) for lease in locked)])
+                logger.warning(DEFERRED, len(ended), len(locked))
         except Exception:
             logger.exception("Jobs could not be handed back; they are taken back when their leases run out.")
         finally:

@@ -189,7 +189,7 @@ def test_a_handler_inside_complete_does_not_keep_others_from_being_handed_back(
     worker.stop(timeout=0)
     assert {chain.refresh().status for chain in others} == {"pending"}
     assert locked.refresh().status == "running"
-    assert "0 outcomes are stored, and 1 jobs handed back" in caplog.text
+    assert "0 outcomes could not be written and 1 jobs could not be handed back" in caplog.text
     gate.set()
     start_worker(poll_seconds=0.2)
     for chain in [locked, *others]:

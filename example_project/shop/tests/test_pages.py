@@ -166,7 +166,9 @@ class OtherPagesTests(TestCase):
         assert not any(word in POLICY for word in ("unsafe", "*", "http", "data:", "script-src", "style-src"))
 
     def test_the_pages_of_the_admin_keep_the_policy_too(self) -> None:
-        job = Job.objects.get(chain_id=place_order().chain_id)
+        order = place_order()
+        assert order.chain_id is not None
+        job = Job.objects.get(chain_id=order.chain_id)
         self.client.force_login(User.objects.create_superuser("ada"))
         names: list[tuple[str, list[Any]]] = [
             ("admin:index", []),
