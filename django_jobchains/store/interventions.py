@@ -106,13 +106,15 @@ class Interventions(Creating, DeferredWrites):
                 f"status = CASE WHEN {self._has_open_link()} THEN 'blocked' ELSE 'pending' END, "
                 "run_at = clock.now, finished_at = NULL, cancel_requested_at = NULL, crashes = 0 "
                 f"FROM {self.clock} WHERE job.id {self._any(self._ids_sql)} AND job.status IN ('failed', 'cancelled') "
-                "RETURNING id, type_name, status",
+                "RETURNING id, type_name, status, chain_id",
                 [ids_json(job_ids)],
             )
-            if blocked := [self._id(id_) for id_, _, status in rows if status == "blocked"]:
+            if rows:  # a request to cancel that was deferred must not reach the chain again
+                self._forget_deferred("cancel", [(self._id(chain_id), 0) for *_, chain_id in rows])
+            if blocked := [self._id(id_) for id_, _, status, _ in rows if status == "blocked"]:
                 self._settle(self._fail_waiting(blocked), effects)
-        effects.add_scheduled(type_name for _, type_name, _ in rows)
-        return {self._id(id_) for id_, _, _ in rows}
+        effects.add_scheduled(type_name for _, type_name, _, _ in rows)
+        return {self._id(id_) for id_, *_ in rows}
 
     @retried
     def move(self, job_ids: Collection[UUID], run_at: datetime | None, delay_seconds: float, effects: Effects) -> None:

@@ -188,8 +188,9 @@ STATEMENTS: dict[str, Counted] = {
     "cancel, pending and awaited": Counted(
         8, cancel, lambda store, jobs: [awaited(store, jobs), alter(jobs, status="pending")], 2
     ),
+    # lock, write, forget requests to cancel
+    "retry": Counted(3, lambda store, jobs: store.retry(chains(jobs), Effects()), with_status("failed"), 1),
     # lock, write
-    "retry": Counted(2, lambda store, jobs: store.retry(chains(jobs), Effects()), with_status("failed"), 1),
     "move": Counted(2, lambda store, jobs: store.move(chains(jobs), None, 60, Effects()), with_status("pending"), 1),
     # lock the last jobs, look whether they still are, look for references, delete from six tables, and links twice
     "delete": Counted(

@@ -416,6 +416,20 @@ class Ending(StoreTests):
 
     @committing
     @pytest.mark.usefixtures("_locks_rows")
+    def test_a_chain_that_is_retried_is_not_cancelled_by_an_earlier_request(self, store: Store) -> None:
+        job = running_job(store)
+        holder = self.holding(store, lambda: store.lock(job.id))
+        self.elsewhere(store, lambda: store.cancel([job.chain_id], Effects()))
+        holder.go_on()
+        holder.result()
+        store.hand_back([lease(job)])
+        assert statuses(store, job) == ["cancelled"]
+        assert store.retry([job.id], Effects()) == {job.id}
+        store.apply_deferred(10, Effects())
+        assert statuses(store, job) == ["pending"]
+
+    @committing
+    @pytest.mark.usefixtures("_locks_rows")
     @ends
     def test_an_attempt_that_was_asked_to_stop_while_it_was_locked_ends_cancelled(self, store: Store, end: End) -> None:
         job = running_job(store)
