@@ -17,9 +17,10 @@ from django_jobchains.worker.threads import LOCK_SECONDS
 
 logger = getLogger("django_jobchains")
 
+#: Logged when outcomes and jobs are deferred: see docs/decisions/0031-deferred-writes.md.
 DEFERRED = (
-    "%d outcomes could not be written and %d jobs could not be handed back, because they are locked. Any worker does it "
-    "when the locks are released."
+    "%d outcomes could not be written and %d jobs could not be handed back, because the jobs are locked. They are "
+    "stored, and any worker applies them when the locks are released."
 )
 
 #: Between looks at whether somebody is in a hurry.
