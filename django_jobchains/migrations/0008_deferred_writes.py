@@ -13,12 +13,7 @@ class Migration(OnlineMigration):
         migrations.CreateModel(
             name="DeferredWrite",
             fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "job_id", "kind", blank=True, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 (
                     "kind",
                     models.CharField(
@@ -41,6 +36,7 @@ class Migration(OnlineMigration):
             ],
             options={
                 "default_permissions": (),
+                "indexes": [models.Index(fields=["job"], name="jobchains_deferred")],
             },
         ),
     ]

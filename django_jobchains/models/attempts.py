@@ -108,7 +108,7 @@ class JobProgress(models.Model):
 class DeferredWrite(models.Model):
     """A write to a job whose row someone else had locked. It takes effect, or is applied, without waiting for that row.
 
-    It has no foreign key in the database: checking one would wait for the lock that it is there to avoid.
+    Rows are only added and deleted, and there is no foreign key in the database: whoever adds one waits for no lock.
     """
 
     class Kind(models.TextChoices):
@@ -119,15 +119,18 @@ class DeferredWrite(models.Model):
         #: The chain is to be cancelled; ``job`` is its first job. Workers apply it when the row is free.
         CANCEL = "cancel"
 
-    pk = models.CompositePrimaryKey("job_id", "kind")
+    id = models.BigAutoField(primary_key=True)
     job = models.ForeignKey(Job, models.CASCADE, related_name="+", db_index=False, db_constraint=False)
     kind = models.CharField(max_length=10, choices=Kind)
     lease_number = models.PositiveIntegerField(default=0)
     leased_until = models.DateTimeField(null=True)
     outcome = models.JSONField(null=True)
 
+    objects = JobTablesQuerySet.as_manager()
+
     class Meta:
         default_permissions = ()
+        indexes = (models.Index(fields=["job"], name="jobchains_deferred"),)
 
     def __str__(self) -> str:
         return f"{self.kind} of job {self.job_id}"

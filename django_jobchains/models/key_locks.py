@@ -2,6 +2,8 @@
 
 from django.db import models
 
+from django_jobchains.pages import JobTablesQuerySet
+
 
 class KeyLock(models.Model):
     """A deduplication key that was used lately. A row carries no truth and may be deleted while nobody has it locked.
@@ -14,6 +16,8 @@ class KeyLock(models.Model):
     id = models.BigIntegerField(primary_key=True)
     #: When a chain was last created for the key. A transaction with an older snapshot fails when it locks the row.
     used_at = models.DateTimeField()
+
+    objects = JobTablesQuerySet.as_manager()
 
     class Meta:
         default_permissions = ()

@@ -192,7 +192,7 @@ class Blocking(Tails):
             stuck = [job_id for _, job_id, is_stuck in looked_at if is_stuck]
             moved: list[UUID] = []
             if stuck:
-                self._lock_jobs(stuck)
+                stuck = list(self._lock_unlocked(stuck))  # the others are found again by the next sweep
                 self._close_links(ids_json(stuck))
                 moved = self._free(stuck, effects)
                 failed = self._fail_waiting(stuck)
@@ -202,7 +202,7 @@ class Blocking(Tails):
 
     def _blocked_after(self, after: UUID | None, limit: int) -> list[tuple[UUID, UUID, Any]]:
         """The next blocked jobs, of which a chain has one: chain, job, and whether it should not be blocked."""
-        fails = f"job.on_blocker_failure = 'fail' AND {self._has_open_link(self._has_failed)}"
+        fails = f"CASE job.on_blocker_failure WHEN 'fail' THEN {self._has_open_link(self._has_failed)} ELSE false END"
         rows = self._fetch(
             f"SELECT job.chain_id, job.id, NOT {self._has_open_link(f'NOT {self._lets_run}')} OR ({fails}) "
             f"FROM {self.job} AS job WHERE job.status = 'blocked' AND job.chain_id > {self._uuid} "

@@ -5,27 +5,22 @@ Any worker applies them. A lease number fences each outcome, so one that comes t
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
+from logging import getLogger
 from typing import Any
 from uuid import UUID
 
-from django.db import Error
-
+from django_jobchains.policies import Backoff
+from django_jobchains.store.deferred_writes import DeferredRow
 from django_jobchains.store.ending import Ending
-from django_jobchains.store.errors import blames_statement, retried
+from django_jobchains.store.errors import is_conflict, is_database_away, retried
 from django_jobchains.store.interventions import Interventions
 from django_jobchains.store.leases import Leases
-from django_jobchains.store.rows import (
-    AttemptKey,
-    Effects,
-    EndedAttempt,
-    FailedTry,
-    FinishedJob,
-    HeldLease,
-    NewJob,
-)
-from django_jobchains.texts import describe, traceback_of
+from django_jobchains.store.rows import Effects, EndedAttempt, FailedTry, FinishedJob, HeldLease, NewJob
+from django_jobchains.texts import describe, log_text, traceback_of
+
+logger = getLogger("django_jobchains")
 
 
 class DeferredOutcomes(Ending, Leases, Interventions):
@@ -35,64 +30,76 @@ class DeferredOutcomes(Ending, Leases, Interventions):
         with self.transaction():
             self._defer_outcomes([(attempt.key, _as_json(attempt)) for attempt in ended])
 
-    def apply_deferred(self, limit: int, effects: Effects) -> int:
-        """Applies outcomes and requests to cancel whose jobs are no longer locked; returns how many it has done with.
+    def apply_deferred(self, limit: int, after: int, effects: Effects) -> int | None:
+        """Applies outcomes and requests to cancel whose jobs are no longer locked.
 
-        Deletes prolonged leases that have run out.
+        Looks at the next ``limit`` of them, those with a number above ``after``; returns where to go on, None at the
+        end. Deletes prolonged leases that have run out.
         """
-        self._forget_ended_renewals()
-        return self._apply_outcomes(limit, effects) + self._apply_cancelling(limit, effects)
+        self._forget_ended_renewals(limit)
+        ids = self._to_apply(after, limit)
+        for id_ in ids:
+            self._apply_safely(id_, effects)
+        return ids[-1] if len(ids) == limit else None
 
-    def _apply_outcomes(self, limit: int, effects: Effects) -> int:
-        deferred = [
-            (key, _ended_attempt(key, json.loads(text or "{}"))) for key, text in self._deferred("outcome", limit)
-        ]
-        if not deferred:
-            return 0
-        for _, attempt in deferred:
-            self._end_if_free(attempt, effects)
-        found = self.check([HeldLease(*key, 0) for key, _ in deferred])
-        done = [key for key, _ in deferred if key in found.lost]  # by us, or by someone who was earlier
-        if done:
-            self._forget_deferred("outcome", done)
-        return len(done)
-
-    def _end_if_free(self, attempt: EndedAttempt, effects: Effects) -> None:
-        """Whatever is wrong with one outcome does not keep the others waiting."""
+    def _apply_safely(self, id: int, effects: Effects) -> None:
+        """Whatever is wrong with one of them keeps no other waiting. What met a lock is tried again later."""
         try:
-            self._end(attempt, effects)
-        except Error as error:
-            if not blames_statement(error):
-                raise  # the next round tries again, as it does after a time limit
-        except Exception as error:  # a blocker of the continuation is gone, for example
-            failed = FailedTry(*attempt.key, describe(error), traceback_of(error))
-            self._end(EndedAttempt("failed", failed), effects)
-
-    def _end(self, attempt: EndedAttempt, effects: Effects) -> None:
-        match attempt.row:
-            case FinishedJob():
-                self.finish([attempt.row], effects)
-            case FailedTry():
-                (self.fail if attempt.ending == "failed" else self.reschedule)([attempt.row], effects)
-            case HeldLease():
-                self.hand_back([attempt.row], effects)
-
-    def _apply_cancelling(self, limit: int, effects: Effects) -> int:
-        done = [key for key, _ in self._deferred("cancel", limit) if self._cancel_if_free(key[0], effects)]
-        if done:
-            self._forget_deferred("cancel", done)
-        return len(done)
+            self._apply(id, effects)
+        except Exception as error:
+            if is_database_away(error):
+                raise
+            if not is_conflict(error):
+                self._fail_deferred(id, error, effects)
 
     @retried
-    def _cancel_if_free(self, chain_id: UUID, effects: Effects) -> bool:
-        """False while its last job runs and someone has it locked."""
+    def _apply(self, id: int, effects: Effects) -> None:
         with self.transaction():
             self._write_first()
-            tail = self.tails([chain_id]).get(chain_id)
-            if tail and tail.status == "running" and not self._lock_running([tail.job_id]):
-                return False
-            self._cancel_jobs([tail.job_id for tail in self.lock_tails([chain_id]).values()], effects)
+            row = self._lock_deferred(id)
+            if row is None:
+                return
+            is_done = self._end(_ended_attempt(row), effects) if row.outcome else self._cancel_if_free(row, effects)
+            if is_done:
+                self._forget_deferred(id)
+
+    def _fail_deferred(self, id: int, error: Exception, effects: Effects) -> None:
+        """The outcome cannot be written: the job is tried again, as after that error in ``complete()``."""
+        try:
+            with self.transaction():
+                self._write_first()
+                if row := self._lock_deferred(id):
+                    texts = describe(error), traceback_of(error)
+                    failed = FailedTry(row.job_id, row.lease_number, *texts, delay_seconds=Backoff().seconds(1))
+                    if self._end(EndedAttempt("rescheduled", failed), effects):
+                        self._forget_deferred(id)
+        except Exception as problem:
+            if is_database_away(problem):
+                raise
+            logger.warning("Deferred write %d cannot be applied yet: %s", id, log_text(problem))
+
+    def _end(self, attempt: EndedAttempt, effects: Effects) -> bool:
+        """False while someone has the job locked."""
+        match attempt.row:
+            case FinishedJob():
+                is_written = bool(self.finish([attempt.row], effects))
+            case FailedTry():
+                is_written = bool(
+                    (self.fail if attempt.ending == "failed" else self.reschedule)([attempt.row], effects)
+                )
+            case HeldLease():
+                is_written = bool(self.hand_back([attempt.row], effects))
+        return is_written or bool(self.check([HeldLease(*attempt.key, 0)]).lost)
+
+    def _cancel_if_free(self, row: DeferredRow, effects: Effects) -> bool:
+        """False while someone has its last job locked, and when that has changed meanwhile."""
+        tail = self.tails([row.job_id]).get(row.job_id)
+        if tail is None:
             return True
+        if not self._lock_unlocked([tail.job_id]) or self.tails([row.job_id])[row.job_id].job_id != tail.job_id:
+            return False
+        self._cancel_jobs([tail.job_id], effects)
+        return True
 
 
 def _as_json(attempt: EndedAttempt) -> str:
@@ -111,8 +118,9 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{value!r} is not part of an outcome.")
 
 
-def _ended_attempt(key: AttemptKey, values: dict[str, Any]) -> EndedAttempt:
-    ending = values["ending"]
+def _ended_attempt(row: DeferredRow) -> EndedAttempt:
+    values = json.loads(row.outcome or "{}")
+    key, ending = (row.job_id, row.lease_number), values["ending"]
     if ending == "completed":
         continuation = values["continuation"] and _new_job(values["continuation"])
         return EndedAttempt(ending, FinishedJob(*key, values["output"], continuation))
@@ -131,7 +139,8 @@ def _new_job(values: dict[str, Any]) -> NewJob:
         "blockers": tuple(UUID(id_) for id_ in values["blockers"]),
         "accepted_blockers": None if accepted is None else frozenset(accepted),
     }
-    return NewJob(**{**values, **read})
+    known = {field.name for field in fields(NewJob)}  # a worker of a later version may have stored more
+    return NewJob(**{name: value for name, value in {**values, **read}.items() if name in known})
 
 
 def _time(text: str | None) -> datetime | None:

@@ -227,6 +227,11 @@ class Dialect(ABC):
                 yield
 
     @contextmanager
+    def _waits_within(self, seconds: float) -> Iterator[None]:
+        """Part of an open transaction that waits for locks no longer; if it raises, what it locked is free again."""
+        yield
+
+    @contextmanager
     def waits_at_most(self, seconds: float) -> Iterator[None]:
         """Within it, this thread's own transactions of the store wait for a lock no longer."""
         yield

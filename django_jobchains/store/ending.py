@@ -155,7 +155,7 @@ class Ending(Creating, DeferredWrites):
             recorded = self._fetch(
                 f"{self._record_failures('error', 'd.error', 'd.traceback')} FROM {self.job} AS job "
                 f"JOIN {self._rows(columns)} ON {FENCE} CROSS JOIN {self.clock} "
-                f"WHERE true {self._by_unlocked_ids} RETURNING job_id",
+                f"WHERE true {self._by_ids} ORDER BY job.id {self._locked('job')} RETURNING job_id",
                 [json.dumps(rows), *self._by_ids_params(rows)],
             )
             locked = {self._id(job_id).hex for (job_id,) in recorded}
@@ -164,6 +164,14 @@ class Ending(Creating, DeferredWrites):
             written = self._update(f"{assignments}, {unleased}", columns, rows, is_locked=True)
             self._settle_ended(written, effects or Effects())
         return {row.key: row.status for row in written}
+
+    @retried
+    def has_failed(self, key: AttemptKey) -> bool:
+        """Whether an attempt is recorded as failed by an error."""
+        sql = (
+            f"SELECT 1 FROM {self.failed_attempt} WHERE job_id = {self._uuid} AND lease_number = %s AND kind = 'error'"
+        )
+        return bool(self._fetch(sql, [key[0].hex, key[1]]))
 
     @retried
     def hand_back(self, leases: Sequence[HeldLease], effects: Effects | None = None) -> set[AttemptKey]:
@@ -256,7 +264,7 @@ class Ending(Creating, DeferredWrites):
         with self.transaction():
             crashed = self._fetch(
                 f"{self._record_failures('crash', lost, chr(39) * 2)} FROM {self.job} AS job CROSS JOIN {self.clock} "
-                f"WHERE job.id {self._any(self._expired_sql(self._locked('job'), condition))} "
+                f"WHERE job.id {self._any(self._expired_sql(self._locked('job'), condition))} {self._held('job')} "
                 f"RETURNING job_id, lease_number, {self._of_its_job('type_name')}, {self._of_its_job('crashes')}",
                 [ids_json(held), *ids, limit],
             )

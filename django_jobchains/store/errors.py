@@ -1,13 +1,14 @@
 """What database errors mean. After a conflict the whole transaction is tried again, when it is our own."""
 
 import random
+import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from django.db import OperationalError
+from django.db import InterfaceError, InternalError, OperationalError
 
 #: serialization_failure, deadlock_detected
 CONFLICTS = ("40001", "40P01")
@@ -59,6 +60,16 @@ def _retried(
     return run
 
 
+def is_lock_timeout(error: BaseException) -> bool:
+    """Whether a statement waited for a lock for as long as it was allowed to."""
+    return sqlstate(error) == LOCK_NOT_AVAILABLE
+
+
+def is_out_of_time(error: BaseException) -> bool:
+    """Whether a statement took longer than it was allowed to, or someone cancelled it."""
+    return sqlstate(error) == QUERY_CANCELED
+
+
 def blames_statement(error: BaseException) -> bool:
     """Whether a database error is about the statement, or what it met: a time limit, a conflict, a limit of its size.
 
@@ -66,6 +77,15 @@ def blames_statement(error: BaseException) -> bool:
     """
     state = sqlstate(error) or ""
     return state in (QUERY_CANCELED, LOCK_NOT_AVAILABLE) or state[:2] in STATEMENT_CLASSES
+
+
+def is_database_away(error: BaseException) -> bool:
+    """Whether the database, not the statement, is what failed: restarts, cut connections, full disks."""
+    if blames_statement(error):
+        return False
+    if getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # "no such table" and the like
+        return False
+    return isinstance(error, OperationalError | InterfaceError | InternalError)
 
 
 def is_conflict(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from uuid import UUID
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from django_jobchains.exceptions import (
     ChainNotFound,
@@ -20,12 +20,14 @@ from django_jobchains.exceptions import (
 from django_jobchains.store.creating import Creating
 from django_jobchains.store.deferred_writes import DeferredWrites
 from django_jobchains.store.dialect import ids_json
-from django_jobchains.store.errors import retried
+from django_jobchains.store.errors import is_lock_timeout, retried
 from django_jobchains.store.rows import Effects, NewJob
 from django_jobchains.store.tails import Tail
 
 #: References to a chain that an error names.
 MOST_NAMED = 5
+#: How long ``cancel`` waits for a running job that is locked, which most often is just being completed.
+CANCEL_SECONDS = 0.2
 
 
 class Interventions(Creating, DeferredWrites):
@@ -62,21 +64,34 @@ class Interventions(Creating, DeferredWrites):
         """Cancels chains that did not start their last job, and asks the others to stop; returns those of both.
 
         Raises ``ChainNotFound``, and has changed nothing then. A chain that has ended is left as it is. A job that runs
-        and is locked, by its own handler or someone else, is not waited for: it is asked to stop all the same.
+        and is locked for long, by its own handler or someone else, is not waited for: it is asked to stop all the same.
         """
         with self.transaction():
             self._write_first()
             tails = self.tails(chain_ids)
             _refuse_missing(chain_ids, tails)
-            running = {tail.job_id: tail.chain_id for tail in tails.values() if tail.status == "running"}
-            # Locked last, and without waiting: the others are locked in the order of their ids.
-            waiting = self.lock_tails(tails.keys() - running.values()) if len(running) < len(tails) else {}
-            free = self._lock_running(running) if running else set()
-            later = {chain_id for job_id, chain_id in running.items() if job_id not in free}
+            running = {tail.chain_id for tail in tails.values() if tail.status == "running"}
+            # Those that run come last, and are not waited for long: the others are locked in the order of their ids.
+            free = self.lock_tails(tails.keys() - running) if len(running) < len(tails) else {}
+            if running:
+                free |= self._lock_tails_soon(running)
+            later = tails.keys() - free.keys()
             if later:
                 self._defer_cancelling(later)
-                effects.stopped_jobs.update(running.keys() - free)
-            return later | self._cancel_jobs(free.union(tail.job_id for tail in waiting.values()), effects)
+                effects.stopped_jobs.update(tails[chain_id].job_id for chain_id in later)
+            return later | self._cancel_jobs([tail.job_id for tail in free.values()], effects)
+
+    def _lock_tails_soon(self, chain_ids: Collection[UUID]) -> dict[UUID, Tail]:
+        """``lock_tails`` of chains that someone else may have locked for long; then they are missing."""
+        try:
+            with self._waits_within(CANCEL_SECONDS):
+                return self.lock_tails(chain_ids)
+        except OperationalError as error:
+            if not is_lock_timeout(error):
+                raise
+        tails = self.tails(chain_ids)
+        free = self._lock_unlocked(tail.job_id for tail in tails.values())
+        return {chain_id: tail for chain_id, tail in self.tails(chain_ids).items() if tail.job_id in free}
 
     def _cancel_jobs(self, job_ids: Collection[UUID], effects: Effects) -> set[UUID]:
         """Cancels the last jobs of chains, which are locked, or asks them to stop; returns their chains."""
@@ -110,7 +125,7 @@ class Interventions(Creating, DeferredWrites):
                 [ids_json(job_ids)],
             )
             if rows:  # a request to cancel that was deferred must not reach the chain again
-                self._forget_deferred("cancel", [(self._id(chain_id), 0) for *_, chain_id in rows])
+                self._forget_cancelling([self._id(chain_id) for *_, chain_id in rows])
             if blocked := [self._id(id_) for id_, _, status, _ in rows if status == "blocked"]:
                 self._settle(self._fail_waiting(blocked), effects)
         effects.add_scheduled(type_name for _, type_name, _, _ in rows)
@@ -164,7 +179,7 @@ class Interventions(Creating, DeferredWrites):
         """
         rows = self._fetch(f"DELETE FROM {self.job} WHERE chain_id {self._any(self._ids_sql)} RETURNING id", [doomed])
         jobs = ids_json(self._id(id_) for (id_,) in rows)
-        for table in (self.failed_attempt, self.log_line, self.progress, self.deferred_write, self.blocker):
+        for table in (self.failed_attempt, self.log_line, self.progress, self.blocker):
             self._execute(f"DELETE FROM {table} WHERE job_id {self._any(self._ids_sql)}", [jobs])
         self._execute(f"DELETE FROM {self.blocker} WHERE blocker_id {self._any(self._ids_sql)}", [doomed])
 

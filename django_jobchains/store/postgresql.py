@@ -215,6 +215,15 @@ class PostgreSQLStore(SkipScan):
             self._patience.milliseconds = before
 
     @contextmanager
+    def _waits_within(self, seconds: float) -> Iterator[None]:
+        with transaction.atomic(using=self.using):  # a savepoint
+            limit = f"{int(seconds * 1000)}ms"
+            sql = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
+            [(before, _)] = self._fetch(sql, [limit])
+            yield
+            self._fetch("SELECT set_config('lock_timeout', %s, true)", [before])
+
+    @contextmanager
     def transaction(self) -> Iterator[None]:
         """The limit on waiting for locks goes to the server with BEGIN."""
         milliseconds = self._patience.milliseconds

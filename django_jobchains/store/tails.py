@@ -55,11 +55,11 @@ class Tails(Dialect):
         self._write_first()
         return self._lock_rows("status", self._any(self._ids_sql), [ids_json(job_ids)])
 
-    def _lock_running(self, job_ids: Iterable[UUID]) -> set[UUID]:
-        """Locks those of these jobs that run and that no one else has locked."""
+    def _lock_unlocked(self, job_ids: Iterable[UUID]) -> set[UUID]:
+        """Locks those of these jobs that no one else has locked."""
         rows = self._fetch(
             f"SELECT job.id FROM {self.job} AS job WHERE job.id {self._any(self._ids_sql)} "
-            f"AND job.status || '' = 'running' ORDER BY job.id {self._locked('job')}",
+            f"ORDER BY job.id {self._locked('job')}",
             [ids_json(job_ids)],
         )
         return {self._id(id_) for (id_,) in rows}

@@ -10,20 +10,24 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from logging import getLogger
 
+from django.db import Error
+
 from django_jobchains.announcing import announce
 from django_jobchains.attempts import Ending, Outcome
 from django_jobchains.leases import HeldLeases
 from django_jobchains.store import AttemptKey, Effects, EndedAttempt, HeldLease, Store
-from django_jobchains.store.errors import is_conflict
+from django_jobchains.store.errors import is_conflict, is_database_away, is_out_of_time
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptEnded, LeaseLost
 from django_jobchains.texts import describe
 from django_jobchains.worker.delayed_outcomes import DelayedOutcomes
-from django_jobchains.worker.threads import LOCK_SECONDS, is_database_away, waiting
+from django_jobchains.worker.threads import LOCK_SECONDS, waiting
 
 MOST_IN_A_BATCH = 200
 #: How long the first result of a batch waits for others, and only while jobs wait for a slot.
 GATHER_SECONDS = 0.004
+#: How often an outcome that meets a time limit alone is tried again before its attempt fails: the server may be busy.
+MAX_TIMEOUTS = 3
 
 logger = getLogger("django_jobchains")
 
@@ -158,7 +162,7 @@ class Completer:
             self._raise_if_away(error, [outcome])
             if outcome.job.key in self._written:
                 raise
-            if is_conflict(error):
+            if is_conflict(error) or (is_out_of_time(error) and self._delayed.tries(outcome.job.key) < MAX_TIMEOUTS):
                 self._delay(outcome, describe(error))
                 return
             outcome.replace_by_failure(error)
@@ -168,7 +172,7 @@ class Completer:
         """The failure of an attempt whose outcome cannot be written; whatever is wrong, it holds up no others."""
         try:
             self._write_all([outcome])
-        except Exception as error:
+        except Error as error:
             self._raise_if_away(error, [outcome])
             logger.exception("The failure of job %s cannot be written yet.", outcome.job.id)
             self._delay(outcome, describe(error))
@@ -192,8 +196,10 @@ class Completer:
         """Whether the row says that a transaction whose commit was not answered has written this outcome."""
         if outcome.job.key not in self._uncertain:
             return False
+        if outcome.failed:
+            return self._store.has_failed(outcome.job.key)
         found = self._store.look(outcome.job.id)
-        return found is not None and found[0] in _STATUSES[outcome.ending] and found[1] == outcome.job.lease_number
+        return found == ("completed" if outcome.finished else "pending", outcome.job.lease_number)
 
     def _write_all(self, batch: Sequence[Outcome]) -> None:
         open_ = [outcome for outcome in batch if outcome.job.key not in self._written]
@@ -260,17 +266,9 @@ class Completer:
         )
 
 
-#: The statuses of a job after its attempt has ended so, and before anyone else touches it.
-_STATUSES: dict[Ending, tuple[str, ...]] = {
-    Ending.COMPLETED: ("completed",),
-    Ending.RESCHEDULED: ("pending", "cancelled"),
-    Ending.FAILED: ("failed", "cancelled"),
-    Ending.HANDED_BACK: ("pending", "cancelled"),
-}
-
-
 def _has_row(outcome: Outcome) -> bool:
-    return outcome.ending in _STATUSES
+    """Whether there is something to write."""
+    return outcome.ending is not Ending.ABANDONED
 
 
 def _ended(outcome: Outcome) -> EndedAttempt:

@@ -21,6 +21,7 @@ class _Delayed:
     outcome: Outcome
     since: float = field(default_factory=time.monotonic)
     wait_seconds: float = FIRST_WAIT_SECONDS / 2
+    tries: int = 0
     due_at: float = 0.0
 
 
@@ -39,12 +40,17 @@ class DelayedOutcomes:
         """Puts an outcome off; for longer each time. Reports it once, when it has reached the longest wait."""
         delayed = self._delayed.setdefault(outcome.job.key, _Delayed(outcome))
         was_short = delayed.wait_seconds < MAX_WAIT_SECONDS
+        delayed.tries += 1
         delayed.wait_seconds = min(2 * delayed.wait_seconds, MAX_WAIT_SECONDS)
         now = time.monotonic()
         delayed.due_at = now + delayed.wait_seconds
         if was_short and delayed.wait_seconds == MAX_WAIT_SECONDS:
             job = outcome.job
             report(OutcomeDelayed(self._worker, job.id, job.type_name, now - delayed.since, error))
+
+    def tries(self, key: AttemptKey) -> int:
+        """How often an outcome has been put off."""
+        return self._delayed[key].tries if key in self._delayed else 0
 
     def forget(self, keys: Iterable[AttemptKey]) -> None:
         for key in keys:

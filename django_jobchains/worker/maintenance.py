@@ -59,6 +59,8 @@ class Reaper:
         self._backoffs = backoffs
         self._max_crashes = max_crashes
         self._on_reaped = on_reaped
+        #: The deferred write up to which the others were looked at; None: begin again.
+        self._applied: int | None = None
         self.seconds = seconds
 
     def step(self) -> bool:
@@ -66,17 +68,17 @@ class Reaper:
         held = [lease.id for lease in self._leases.held()]
         effects = Effects()
         with self._store.waits_at_most(LOCK_SECONDS):
-            self._store.apply_deferred(REAP_LIMIT, effects)
             reaped = self._store.reap(
                 REAP_LIMIT, self._backoff, self._max_crashes, held, effects, backoffs=self._backoffs
             )
+            self._applied = self._store.apply_deferred(REAP_LIMIT, self._applied or 0, effects)
         effects.stopped_jobs.update(job.id for job in reaped)  # their workers may be alive, and only slow
         announce(self._store.using, effects)
         for job in reaped:
             report(JobReaped(self._worker, job.id, job.type_name, job.status, job.crashes))
         if reaped:
             self._on_reaped(reaped)
-        return len(reaped) == REAP_LIMIT
+        return len(reaped) == REAP_LIMIT or self._applied is not None
 
 
 class Sweeper:

@@ -7,8 +7,9 @@ from logging import getLogger
 from django_jobchains.hygiene import close_all, tidy
 from django_jobchains.notes import Notebook
 from django_jobchains.store import AttemptKey, Said, Store
+from django_jobchains.store.errors import is_database_away
 from django_jobchains.texts import log_text
-from django_jobchains.worker.threads import is_database_away, waiting
+from django_jobchains.worker.threads import waiting
 
 logger = getLogger("django_jobchains")
 

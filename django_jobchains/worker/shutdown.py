@@ -81,9 +81,10 @@ class Shutdown:
         parts.notes.hasten()
         while not (parts.completer.is_through and parts.notes.is_through) and time.monotonic() < deadline:
             time.sleep(0.005)
+        held = parts.leases.held()  # first: an attempt that ends now is among one of them at least
         ended = parts.completer.unwritten()
         keys = {attempt.key for attempt in ended}
-        leases = [lease for lease in parts.leases.held() if lease.key not in keys]
+        leases = [lease for lease in held if lease.key not in keys]
         self._hand_back(leases, ended)
         return len(leases)
 

@@ -1,17 +1,14 @@
 """Threads that are owned: named, restarted after a failure, stopped by an event, joined to a deadline."""
 
 import random
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
-from django.db import InterfaceError, InternalError, OperationalError
-
 from django_jobchains.database_setup import is_table_missing, remedy_for
 from django_jobchains.hygiene import close_all, tidy
-from django_jobchains.store.errors import blames_statement
+from django_jobchains.store.errors import blames_statement, is_database_away
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import ThreadFailed
 from django_jobchains.texts import describe
@@ -133,12 +130,3 @@ def waiting() -> Iterator[None]:
     thread: OwnedThread | None = getattr(_own, "thread", None)
     with thread.waits() if thread else nullcontext():
         yield
-
-
-def is_database_away(error: BaseException) -> bool:
-    """Whether the database, not the statement, is what failed: restarts, cut connections, full disks."""
-    if blames_statement(error):
-        return False
-    if getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # "no such table" and the like
-        return False
-    return isinstance(error, OperationalError | InterfaceError | InternalError)

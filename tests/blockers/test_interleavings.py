@@ -70,7 +70,7 @@ def test_a_move_that_waits_for_another_comes_to_what_it_comes_to_after_it(
     before = Actor(lambda store: scene.play(store, MOVES[first]), holds=True).start().until_stopped()
     after = waiting(lambda store: scene.play(store, MOVES[second]))
     results = [before.result(), after.result()]
-    store.apply_deferred(10, Effects())
+    store.apply_deferred(10, 0, Effects())
     if second == CANCELLING:
         results[1] = expected[0][0][1]
     assert (results, scene.picture()) in expected
@@ -89,7 +89,7 @@ def test_a_move_overtaken_between_its_statements_comes_to_the_same(store: Store,
             return
         quick = waiting(lambda store, scene=scene: scene.play(store, MOVES[second]))
         slow.result(), quick.result()
-        store.apply_deferred(10, Effects())
+        store.apply_deferred(10, 0, Effects())
         assert scene.picture() in expected, f"overtaken before statement {statement}"
         assert_sound(store)
     raise AssertionError("It never ends.")

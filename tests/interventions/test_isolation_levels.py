@@ -11,6 +11,7 @@ from django_jobchains.chains import Chain, ChainNotFound
 from django_jobchains.models import Job
 from django_jobchains.store import ClaimedJob, Store
 from tests.interventions.chains_at import attempt, failed, ship, statuses
+from tests.interventions.test_races import Again, result_of
 from tests.store.connections import Actor, committing
 from tests.store.jobs import claim, finished, next_job
 
@@ -36,7 +37,7 @@ def in_order(level: str, first: Call, second: Call) -> list[Any]:
     holding = Actor(hold, holds=True).start().until_stopped()
     waiting = Actor(wait).start().until_blocked_or_ended()
     holding.go_on()
-    return [holding.result(), waiting.result()]
+    return [holding.result(), result_of(waiting, second)]
 
 
 @pytest.fixture
@@ -49,8 +50,13 @@ def job(store: Store, chain: Chain) -> ClaimedJob:
     return attempt(store, chain)
 
 
+@pytest.fixture(autouse=True)
+def _patient_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_jobchains.store.interventions.CANCEL_SECONDS", 20)
+
+
 def go_on(job: ClaimedJob) -> Call:
-    return lambda store: store.finish([finished(job, None, next_job(job))])
+    return Again(lambda store, job: store.finish([finished(job, None, next_job(job))]), job)
 
 
 @levels

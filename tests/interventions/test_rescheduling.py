@@ -87,9 +87,9 @@ def test_a_job_that_is_not_pending_is_an_error_and_none_is_moved(store: Store, s
         ({"run_at": FUTURE.replace(tzinfo=None)}, ValueError, "no time zone"),
         ({"run_at": "2100-01-01"}, TypeError, "run_at"),
         ({"run_at": FUTURE.date()}, TypeError, "run_at"),
-        ({"delay": float("nan")}, ValueError, "no length of time"),
-        ({"delay": float("inf")}, ValueError, "no length of time"),
-        ({"delay": timedelta.max}, ValueError, "no length of time"),
+        ({"delay": float("nan")}, ValueError, "not a length of time"),
+        ({"delay": float("inf")}, ValueError, "not a length of time"),
+        ({"delay": timedelta.max}, ValueError, "not a length of time"),
     ],
 )
 def test_a_time_that_is_none_is_an_error(store: Store, options: Any, error: type[Exception], message: str) -> None:

@@ -57,10 +57,10 @@ def dependents(store: Store, count: int) -> list[Chain]:
 
 #: The most statements that a call may take, BEGIN and COMMIT left out.
 CALLS: dict[str, tuple[int, Callable[[Store, int], list[Chain]], Callable[[list[Chain]], Any]]] = {
-    "cancel pending": (6, pending, chains.cancel),
-    "cancel blocked": (6, blocked, chains.cancel),
-    "cancel running": (6, running, chains.cancel),
-    "cancel awaited": (9, awaited, chains.cancel),
+    "cancel pending": (7, pending, chains.cancel),
+    "cancel blocked": (7, blocked, chains.cancel),
+    "cancel running": (11, running, chains.cancel),
+    "cancel awaited": (10, awaited, chains.cancel),
     "retry": (5, failed, chains.retry),
     "run_now": (4, pending, chains.run_now),
     "reschedule": (4, pending, partial(chains.reschedule, delay=60)),

@@ -255,6 +255,7 @@ class Model(Tables):
         for job in stopped:
             self.end(job, "blocked" if self.open_links(job.id) else "pending")
             job.run_at, job.is_stopped, job.crashes = self.now, False, 0
+        self.settle(self.free([job.id for job in stopped if job.status == "blocked"]))
         return {job.id for job in stopped}
 
     def move(self, jobs: Collection[UUID], delay: float) -> None:

@@ -16,6 +16,7 @@ from django_jobchains.store import (
     ClaimedJob,
     Effects,
     Ended,
+    EndedAttempt,
     Place,
     Said,
     SaidLine,
@@ -58,6 +59,7 @@ calls = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 #: The other calls of the store that can be a transaction of their own.
 OTHERS: dict[str, Call] = {
     "activity": lambda store, jobs: store.activity(),
+    "apply_deferred": lambda store, jobs: store.apply_deferred(10, 0, Effects()),
     "add_counts": lambda store, jobs: store.add_counts([TypeTally(SHIP, 0, 1, 0, 0, 1, 1)]),
     "beat": lambda store, jobs: store.beat(BEAT),
     "cancel": lambda store, jobs: store.cancel(ids(jobs), Effects()),
@@ -68,12 +70,15 @@ OTHERS: dict[str, Call] = {
     "counts_by_time": lambda store, jobs: store.counts_by_time(NOW),
     "counts_by_type": lambda store, jobs: store.counts_by_type(NOW, 10),
     "create": lambda store, jobs: store.create([new_job()]),
+    "defer": lambda store, jobs: store.defer([EndedAttempt("handed_back", lease(job)) for job in jobs]),
     "delete": lambda store, jobs: store.delete(ids(jobs), cascade=False, effects=Effects()),
     "failing_groups": lambda store, jobs: store.failing_groups(60),
     "find_ended": lambda store, jobs: store.find_ended(
         "status", "completed", Place(ids(jobs)[0]), ids(jobs)[1], 9, OLD
     ),
+    "forget_keys": lambda store, jobs: store.forget_keys(10),
     "hand_back": lambda store, jobs: store.hand_back([lease(job) for job in jobs]),
+    "has_failed": lambda store, jobs: store.has_failed(jobs[0].key),
     "held_groups": lambda store, jobs: store.held_groups(10),
     "leave": lambda store, jobs: store.leave("worker"),
     "limit_queue": lambda store, jobs: store.limit_queue("default", 1),
@@ -98,7 +103,7 @@ OTHERS: dict[str, Call] = {
 }
 #: Calls that are always part of a transaction that somebody else ends, and what sends no statement about rows.
 NEVER_ALONE = {"complete", "lock", "lock_all", "lock_tails"}
-NOT_A_CALL = {"is_out_of_time", "prepare_for_workers", "reads_within", "transaction"}
+NOT_A_CALL = {"is_out_of_time", "prepare_for_workers", "reads_within", "transaction", "waits_at_most"}
 
 BEAT = Beat("worker", "host", 1, "1", 1, 0, 0, None, (SHIP,), False, 1.0, 10.0)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.django_db
 #: Public methods that leave every status as it is.
 READERS = {
     "activity", "chain_type_names", "check", "counts_by_time", "counts_by_type", "failing_groups", "find_ended",
+    "has_failed",
     "held_groups", "is_out_of_time", "lock", "lock_all", "lock_tails", "look", "next_due", "pending_groups",
     "prepare_for_workers", "present_workers", "queue_rules", "reads_within", "tails", "time_ago", "transaction",
     "type_names", "waits_at_most",

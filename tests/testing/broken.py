@@ -213,10 +213,10 @@ class TestOneByOne(Wrong, CountingStatements):
 class LooksWithoutLock(Shipped):  # type: ignore[misc]
     """Looks whether a job may start without having locked it."""
 
-    def _lock_waiting(self, chain_ids: Any) -> Any:
+    def _settle_jobs(self, *args: Any) -> Any:
         self._is_looking = True
         try:
-            return super()._lock_waiting(chain_ids)
+            return super()._settle_jobs(*args)
         finally:
             self._is_looking = False
 

@@ -141,6 +141,7 @@ def test_a_live_worker_is_told_that_its_job_was_taken_back(
         if job.attempt == 1:
             job.signal.wait(30)
             reasons.append(job.signal.reason)
+        until(lambda: reasons)  # else the first attempt could find its job completed
 
     start_worker()
     chain = slow.enqueue()

@@ -344,11 +344,11 @@ class Ending(StoreTests):
         holder.result()
         store.ahead_seconds = LEASE_SECONDS * 1.25
         assert store.reap(10, AT_ONCE, MAX_CRASHES) == []
-        assert store.apply_deferred(10, Effects()) == 0
+        store.apply_deferred(10, 0, Effects())
         assert DeferredWrite.objects.using(store.using).count() == 1
         store.ahead_seconds = LEASE_SECONDS * 2
         assert {reaped.id for reaped in store.reap(10, AT_ONCE, MAX_CRASHES)} == {locked.id, free.id}
-        store.apply_deferred(10, Effects())
+        store.apply_deferred(10, 0, Effects())
         assert not DeferredWrite.objects.using(store.using).exists()
 
     def test_a_lost_lease_is_not_prolonged_by_a_stale_attempt(self, store: Store) -> None:
@@ -365,13 +365,13 @@ class Ending(StoreTests):
         job = running_job(store)
         holder = self.holding(store, lambda: store.lock(job.id))
         self.elsewhere(store, lambda: store.defer([EndedAttempt(ending, DEFERRED[ending](job))]))  # type: ignore[arg-type]
-        assert self.elsewhere(store, lambda: store.apply_deferred(10, Effects())) == 0
+        self.elsewhere(store, lambda: store.apply_deferred(10, 0, Effects()))
         let_leases_end(store)
         holder.go_on()
         holder.result()
         assert store.reap(10, AT_ONCE, MAX_CRASHES) == []  # nobody runs it again
         effects = Effects()
-        assert store.apply_deferred(10, effects) == 1
+        store.apply_deferred(10, 0, effects)
         status = {"completed": "completed", "failed": "failed"}.get(ending, "pending")
         assert (statuses(store, job), len(history(store))) == ([status], ending in ("rescheduled", "failed"))
         assert bool(effects.finished_chains) == (status != "pending")
@@ -382,7 +382,7 @@ class Ending(StoreTests):
         job = running_job(store)
         step = next_job(job, input='{"a": [1, null]}', priority=3, delay_seconds=30.0, blockers=(blocker,))
         store.defer([EndedAttempt("completed", finished(job, None, step))])
-        assert store.apply_deferred(10, Effects()) == 1
+        store.apply_deferred(10, 0, Effects())
         saved = Job.objects.using(store.using).get(id=step.id)
         assert (saved.chain_id, saved.chain_index, saved.input) == (job.chain_id, 1, {"a": [1, None]})
         assert (saved.priority, saved.status, saved.type_name) == (3, "blocked", step.type_name)
@@ -393,7 +393,7 @@ class Ending(StoreTests):
         store.hand_back([lease(stale)])
         fresh = claim(store)[0]
         before = tables(store)
-        assert store.apply_deferred(10, Effects()) == 1
+        store.apply_deferred(10, 0, Effects())
         assert tables(store) == before
         assert not store.check([lease(fresh)]).lost
 
@@ -406,10 +406,10 @@ class Ending(StoreTests):
         assert effects.stopped_jobs == {job.id}
         assert self.elsewhere(store, lambda: store.check([lease(job)])).cancelled == {job.key}
         assert self.elsewhere(store, lambda: store.renew([lease(job)])).cancelled == {job.key}
-        assert self.elsewhere(store, lambda: store.apply_deferred(10, Effects())) == 0
+        self.elsewhere(store, lambda: store.apply_deferred(10, 0, Effects()))
         holder.go_on()
         holder.result()
-        assert store.apply_deferred(10, Effects()) == 1
+        store.apply_deferred(10, 0, Effects())
         assert stored(store, job).cancel_requested_at is not None
         assert store.hand_back([lease(job)]) == {job.key}
         assert statuses(store, job) == ["cancelled"]
@@ -425,7 +425,7 @@ class Ending(StoreTests):
         store.hand_back([lease(job)])
         assert statuses(store, job) == ["cancelled"]
         assert store.retry([job.id], Effects()) == {job.id}
-        store.apply_deferred(10, Effects())
+        store.apply_deferred(10, 0, Effects())
         assert statuses(store, job) == ["pending"]
 
     @committing
@@ -441,7 +441,7 @@ class Ending(StoreTests):
         last = Job.objects.using(store.using).filter(chain_id=job.chain_id).order_by("-chain_index")[0]
         is_completed = end in (ENDS["finish"], ENDS["finish_locked"])
         assert last.status == ("completed" if is_completed else "cancelled")
-        assert store.apply_deferred(10, Effects()) == 1  # there is nothing left to do
+        store.apply_deferred(10, 0, Effects())  # there is nothing left to do
         assert not DeferredWrite.objects.using(store.using).exists()
 
     @committing
