@@ -14,7 +14,6 @@ from asgiref.sync import sync_to_async
 
 from django_jobchains.announcing import announce
 from django_jobchains.completing import CurrentJob, acomplete, complete
-from django_jobchains.conf import get_settings
 from django_jobchains.deduplication import Deduplicate
 from django_jobchains.exceptions import (
     ChainCancelled,
@@ -35,7 +34,7 @@ from django_jobchains.exceptions import (
     NotAnEntryType,
 )
 from django_jobchains.ids import as_list, chain_id_of, chain_ids_of, checked_id
-from django_jobchains.job_types import Item, JobType, create_chains
+from django_jobchains.job_types import Item, JobType, check_choice, create_chains
 from django_jobchains.models import Chain, Job
 from django_jobchains.processors import get_registry
 from django_jobchains.pruning import aprune, prune
@@ -120,7 +119,7 @@ def _checked_items(given: Iterable[Item]) -> list[Item]:
 
 def get(chain_id: UUID | Chain | Job, *, using: str | None = None) -> Chain:
     """Reads a chain; raises ``ChainNotFound``."""
-    return Chain.load(chain_id_of(chain_id), using or get_settings().DATABASE)
+    return Chain.load(chain_id_of(chain_id), get_store(using).using)
 
 
 def cancel(chain_ids: Ids, *, using: str | None = None) -> set[UUID]:
@@ -173,13 +172,14 @@ def _move(job_ids: Ids, run_at: datetime | None, using: str | None, delay_second
     announce(store.using, effects)
 
 
-def delete(chain_ids: Ids, cascade: bool = False, *, using: str | None = None) -> set[UUID]:
+def delete(chain_ids: Ids, *, cascade: bool = False, using: str | None = None) -> set[UUID]:
     """Deletes chains with all their jobs, whatever their status; returns the ids of the deleted chains.
 
     ``cascade`` deletes the chains they had as blockers too, and the blockers of those. Raises ``ChainNotFound``, and
     ``ChainReferenced`` when a job of a chain outside the set, not completed, has one of them as a blocker; then nothing
     was deleted. The attempts of running jobs are told (``not_found``).
     """
+    check_choice("cascade", cascade, (True, False))
     store, effects = get_store(using), Effects()
     deleted = store.delete(dict.fromkeys(chain_ids_of(chain_ids)), cascade=cascade, effects=effects)
     announce(store.using, effects)

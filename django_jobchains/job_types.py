@@ -152,7 +152,13 @@ class JobType(Generic[InputT, OutputT]):
             raise NotAnEntryType(self.name)
         check_max_attempts(max_attempts)
         job = self.new_job(
-            input, id or new_id(), run_at=run_at, delay=delay, blockers=blockers, priority=priority, queue=queue
+            input,
+            new_id() if id is None else id,
+            run_at=run_at,
+            delay=delay,
+            blockers=blockers,
+            priority=priority,
+            queue=queue,
         )
         job.max_attempts = max_attempts
         if id is not None:
@@ -170,7 +176,7 @@ class JobType(Generic[InputT, OutputT]):
         *,
         run_at: datetime | None = None,
         delay: timedelta | float | None = None,
-        blockers: Sequence[Chain | UUID] = (),
+        blockers: Sequence[Chain | UUID] | None = (),
         priority: int | None = None,
         queue: str | None = None,
     ) -> NewJob:
@@ -189,7 +195,7 @@ class JobType(Generic[InputT, OutputT]):
             priority=checked_priority(self._priority() if priority is None else priority),
             run_at=run_at,
             delay_seconds=delay_seconds,
-            blockers=chain_ids_of(blockers, "blockers") if blockers else (),
+            blockers=() if blockers is None else chain_ids_of(blockers, "blockers"),
             accepted_blockers=self.blockers,
             on_blocker_failure=self.on_blocker_failure,
             context=captured(),
@@ -233,12 +239,12 @@ class Item:
 
 def create_chains(items: Sequence[Item], using: str | None = None) -> list[Chain]:
     """Creates chains in the caller's transaction, in order, in a constant number of statements."""
+    store = get_store(using)
     if not items:
         return []
     if bound := captured():  # what was bound where an item was described counts more
         for item in items:
             item.job.context = merged(bound, item.job.context)
-    store = get_store(using)
     # A given id may exist: the savepoint keeps the caller's transaction usable after the error.
     is_guarded = store.connection.in_atomic_block and any(item.has_given_id for item in items)
     guard = transaction.atomic(store.using) if is_guarded else nullcontext()
@@ -270,6 +276,9 @@ def new_continuation(
     """The row of the job that comes after ``job``; ``own`` is the type of that, None when no app declares it."""
     if own is not None and own.continues_with is not None and target.name not in own.continues_with:
         raise ContinuationNotAllowed(own.name, target.name, own.continues_with)
+    known = ContinuationOptions.__annotations__
+    if unknown := ", ".join(sorted(options.keys() - known.keys())):
+        raise TypeError(f"continue_with() does not take the argument {unknown}. It takes {', '.join(known)}.")
     new = target.new_job(input, new_id(), **options)
     new.chain_id, new.chain_index = job.chain_id, job.chain_index + 1
     new.chain_type_name, new.deduplication_key = job.chain_type_name, job.deduplication_key

@@ -16,10 +16,17 @@ def seconds_of(duration: timedelta | float, argument: str) -> float:
         return given.total_seconds()
     if not isinstance(given, str | bytes | bool):  # which float() would take
         with suppress(TypeError, ValueError):
-            return given if isinstance(given, int | float) else float(given)
+            return given if isinstance(given, float) else _as_float(given)
     raise TypeError(
         f"{argument}={given!r:.50} is not a length of time: pass seconds, or a timedelta, as in timedelta(minutes=5)."
     )
+
+
+def _as_float(given: Any) -> float:
+    try:
+        return float(given)
+    except OverflowError:  # a whole number or a fraction with more than 308 digits
+        return math.inf if given > 0 else -math.inf
 
 
 def when(run_at: datetime | None, delay: timedelta | float | None) -> tuple[datetime | None, float | None]:

@@ -22,7 +22,6 @@ from django.db import connections
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
-from django_jobchains.conf import get_settings
 from django_jobchains.database_setup import is_in_memory, thread_problem
 from django_jobchains.exceptions import (
     ChainCancelled,
@@ -66,7 +65,7 @@ def wait(chain_id: UUID | Chain | Job, timeout: timedelta | float | None, *, usi
     Inside the transaction that enqueued the chain it raises ``ChainNotCommitted`` at once: no worker sees it yet.
     """
     chain_id, seconds = chain_id_of(chain_id), _timeout_seconds(timeout)
-    using = using or get_settings().DATABASE
+    using = get_store(using).using
     ending = _look_in_transaction(chain_id, using)
     if ending is not None and ending.is_final:
         return ending.result(chain_id)
@@ -87,7 +86,7 @@ async def await_chain(
 ) -> Any:
     """``wait`` for async code; holds no thread."""
     chain_id, seconds = chain_id_of(chain_id), _timeout_seconds(timeout)
-    using = using or get_settings().DATABASE
+    using = get_store(using).using
     ending = await sync_to_async(_look_in_transaction)(chain_id, using)
     if ending is not None and ending.is_final:
         return ending.result(chain_id)

@@ -149,7 +149,7 @@ class Delete(Verb):
         self._tell(len(targets), self._change(targets, call, 0), call)
 
     def change(self, targets: Sequence[Target], call: Call) -> set[UUID]:
-        return chains.delete([target.chain_id for target in targets], call["cascade"], using=call.using)
+        return chains.delete([target.chain_id for target in targets], cascade=call["cascade"], using=call.using)
 
 
 def _progressing(targets: Sequence[Target]) -> Iterator[tuple[int, Sequence[Target]]]:

@@ -1,6 +1,7 @@
 """The only place that changes a status, and the only place with SQL."""
 
 from functools import lru_cache
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -75,9 +76,14 @@ def get_store(using: str | None = None) -> Store:
     """The store of a database alias; None is ``JOBCHAINS["DATABASE"]``.
 
     It is made for the vendor, or the class that ``JOBCHAINS`` names for the alias. Raises ``ImproperlyConfigured``.
+    Every public call passes its ``using`` through here before it is used.
     """
     settings = get_settings()
-    alias = using or settings.DATABASE
+    alias: Any = settings.DATABASE if using is None else using
+    if not isinstance(alias, str) or alias not in connections.settings:
+        known = ", ".join(connections.settings)
+        argument = "JOBCHAINS['DATABASE']" if using is None else "using"
+        raise ImproperlyConfigured(f"{argument}={alias!r:.100} is not an alias in DATABASES. Known: {known}.")
     return _store(alias, settings.of(alias, "STORE"))
 
 

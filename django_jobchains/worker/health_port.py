@@ -24,6 +24,7 @@ logger = getLogger("django_jobchains")
 MAX_CONNECTIONS = 100
 #: From the connection to the end of the answer, however slowly a client writes and reads.
 REQUEST_SECONDS = 2.0
+MAX_PORT = 65_535
 MAX_HEAD_BYTES = 8 * 1024
 #: Between checks whether to close.
 LOOK_SECONDS = 0.5
@@ -34,14 +35,19 @@ ACCEPT_WAIT_SECONDS = 0.1
 class HealthPort:
     """Answers ``/live``, ``/ready`` and ``/`` from its own thread, until it is closed.
 
-    Raises ``ImproperlyConfigured`` when the port cannot be had.
+    Port 0 is any free one. Raises ``ImproperlyConfigured`` when the port cannot be had.
     """
 
     def __init__(self, host: str, port: int, health: Callable[[], Health], *, worker: str) -> None:
+        given: object = port
+        if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= MAX_PORT:
+            raise ImproperlyConfigured(
+                f"The health port {port!r:.100} is not a port: pass a whole number to {MAX_PORT}."
+            )
         try:
             listener = _listening_socket(host, port)
-        except OSError as error:
-            reason = error.strerror or error
+        except (OSError, TypeError, ValueError) as error:  # the last two are about the host
+            reason = getattr(error, "strerror", None) or error
             raise ImproperlyConfigured(f"The health port {port} on {host} cannot be used: {reason}.") from error
         self.port = int(listener.getsockname()[1])
         self._server = _Server(listener, health)

@@ -11,26 +11,37 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections
+from django.db import Error
 
 from django_jobchains.conf import get_settings
-from django_jobchains.database_setup import setup_problem, thread_problem
+from django_jobchains.database_setup import setup_problem
 from django_jobchains.hygiene import tidy
 from django_jobchains.ids import new_id
 from django_jobchains.middleware import Middleware
 from django_jobchains.middleware.required import required_kinds
-from django_jobchains.policies import AttemptPolicy, Backoff, Lease, Policy, lease_of, resolve
-from django_jobchains.processors import Registry, get_registry
-from django_jobchains.store import get_store
+from django_jobchains.policies import AttemptPolicy, Backoff, Lease, Policy, resolve
+from django_jobchains.processors import Registry
+from django_jobchains.schedules import seconds_of
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import WorkerStarted, WorkerStopped, WorkerStopping
 from django_jobchains.worker.health import Health
 from django_jobchains.worker.memory import resident_bytes
+from django_jobchains.worker.options import (
+    NAME_LENGTH,
+    checked_count,
+    checked_flag,
+    checked_name,
+    checked_policy,
+    checked_queues,
+    checked_registry,
+    checked_seconds,
+    checked_store,
+    checked_types,
+)
 from django_jobchains.worker.parts import Parts, Scope
 from django_jobchains.worker.shutdown import Shutdown
 from django_jobchains.worker.stop_request import StopRequest
 
-NAME_LENGTH = 100
 #: Between looks of the waiting main thread at signals and at what ended.
 LOOK_SECONDS = 0.1
 #: Between looks whether copies of a signal may still arrive.
@@ -41,10 +52,11 @@ class Worker:
     """Runs jobs of the registered types in ``slots`` threads, ``async_slots`` of async ones at once on an event loop.
 
     ``queues``: the queues served, None is every queue. ``types``: names or patterns ("shop.*"), None is every type with
-    a processor. ``burst``: end when nothing is due. ``max_jobs``: end after so many jobs. ``max_rss``: ``run`` ends
-    when the process has more bytes of memory and what runs has ended. Durations are seconds and come from ``JOBCHAINS``
-    unless given. ``required_middleware``: classes or dotted paths, besides those that ``JOBCHAINS`` requires. Raises
-    ``ImproperlyConfigured`` when no registered type matches, and when the slice of one that does lacks some of that.
+    a processor. A string is one name. ``burst``: end when nothing is due. ``max_jobs``: end after so many jobs.
+    ``max_rss``: ``run`` ends when the process has more bytes of memory and what runs has ended. Durations are
+    timedeltas or seconds, and come from ``JOBCHAINS`` unless given. ``required_middleware``: classes or dotted paths,
+    besides those that ``JOBCHAINS`` requires. Raises ``ImproperlyConfigured`` for an argument that cannot be used, when
+    no registered type matches, and when the slice of one that does lacks required middleware.
     """
 
     def __init__(
@@ -52,8 +64,8 @@ class Worker:
         *,
         slots: int | None = None,
         async_slots: int | None = None,
-        queues: Collection[str] | None = None,
-        types: Collection[str] | None = None,
+        queues: Collection[str] | str | None = None,
+        types: Collection[str] | str | None = None,
         using: str | None = None,
         name: str | None = None,
         registry: Registry | None = None,
@@ -61,35 +73,38 @@ class Worker:
         lease: Lease | timedelta | float | None = None,
         max_attempts: int | None = None,
         timeout: timedelta | float | None = None,
-        poll_seconds: float | None = None,
-        shutdown_seconds: float | None = None,
+        poll_seconds: timedelta | float | None = None,
+        shutdown_seconds: timedelta | float | None = None,
         burst: bool = False,
         max_jobs: int | None = None,
         max_rss: int | None = None,
         required_middleware: Collection[type[Middleware] | str] = (),
     ) -> None:
         settings = get_settings()
-        self.slot_count = _at_least_one("slots", settings.SLOTS if slots is None else slots)
-        self.async_slot_count = _at_least_one(
-            "async_slots", settings.ASYNC_SLOTS if async_slots is None else async_slots
+        self.slot_count = settings.SLOTS if slots is None else checked_count("slots", slots)
+        self.async_slot_count = (
+            settings.ASYNC_SLOTS if async_slots is None else checked_count("async_slots", async_slots)
         )
         if max_jobs is not None:
-            _at_least_one("max_jobs", max_jobs)
-        if name is not None and not (0 < len(name) <= NAME_LENGTH and name.isprintable()):
-            raise ImproperlyConfigured(f"A worker's name has 1 to {NAME_LENGTH} printable characters, not {name!r}.")
+            checked_count("max_jobs", max_jobs)
         #: Unique for each start, so that a restarted worker is never taken for the one that died.
-        self.name = (name or socket.gethostname())[:NAME_LENGTH]
+        self.name = (checked_name(name) or socket.gethostname())[:NAME_LENGTH]
         self.id = f"{self.name}:{os.getpid()}:{str(new_id())[-12:]}"
-        self.queues = None if queues is None else tuple(queues)
-        self.shutdown_seconds = settings.SHUTDOWN_SECONDS if shutdown_seconds is None else shutdown_seconds
-        self.burst = burst
-        self._max_rss = max_rss
+        self.queues = checked_queues(queues)
+        self.shutdown_seconds = (
+            settings.SHUTDOWN_SECONDS
+            if shutdown_seconds is None
+            else checked_seconds("shutdown_seconds", shutdown_seconds, least=0)
+        )
+        self.burst = checked_flag("burst", burst)
+        self._max_rss = None if max_rss is None else checked_count("max_rss", max_rss)
         self._retires = False
         self.failed = False
-        registry = registry or get_registry()
-        self.policies = _policies(registry, types, _own_policy(backoff, lease, max_attempts, timeout))
+        registry = checked_registry(registry)
+        own_policy = checked_policy(backoff, lease, max_attempts, timeout)
+        self.policies = _policies(registry, checked_types(types), own_policy)
         _check_middleware(registry, self.policies, required_middleware)
-        self.store = get_store(_usable_alias(using or settings.DATABASE))
+        self.store = checked_store(using)
         self.stop_request = StopRequest()
         self._stopped = threading.Event()
         self.parts = Parts(
@@ -101,7 +116,9 @@ class Worker:
                 queues=self.queues,
                 slots=self.slot_count,
                 async_slots=self.async_slot_count,
-                poll_seconds=poll_seconds or settings.POLL_SECONDS,
+                poll_seconds=(
+                    settings.POLL_SECONDS if poll_seconds is None else checked_seconds("poll_seconds", poll_seconds)
+                ),
                 max_jobs=max_jobs,
             ),
             is_eager=lambda: self.burst or max_jobs is not None or self._retires,
@@ -117,27 +134,31 @@ class Worker:
         Signals that arrive at the same time are one signal.
         """
         with self._handled_signals():
-            self.start()
-            while not self._is_over():
-                self._stopped.wait(LOOK_SECONDS)
-                self._retire_if_too_large()
-            self._await_copies()
-            self.stop()
+            try:
+                self.start()
+                while not self._is_over():
+                    self._stopped.wait(LOOK_SECONDS)
+                    self._retire_if_too_large()
+                self._await_copies()
+            finally:
+                self.stop()
         return int(self.failed)
 
-    def run_until_idle(self, timeout: float = 60) -> None:
-        """Runs what is due, and what becomes due at once by it.
+    def run_until_idle(self, timeout: timedelta | float = 60) -> None:
+        """Runs what is due, and what becomes due at once by it; ``timeout`` is a timedelta or seconds.
 
         Raises ``TimeoutError``, ``ImproperlyConfigured`` when tables are missing, and ``RuntimeError`` when a part of
         the worker failed too often.
         """
+        deadline = time.monotonic() + seconds_of(timeout, "timeout")
         self.burst = True
-        self.start()
-        deadline = time.monotonic() + timeout
-        while not self._is_over() and time.monotonic() < deadline:
-            self.parts.loop.idle.wait(0.01)
-        is_over = self._is_over()
-        self.stop()
+        try:
+            self.start()
+            while not self._is_over() and time.monotonic() < deadline:
+                self.parts.loop.idle.wait(0.01)
+            is_over = self._is_over()
+        finally:
+            self.stop()
         if self.failed:
             self.check_database()
             raise RuntimeError("The worker gave up. The log of 'django_jobchains' has the error.")
@@ -163,16 +184,17 @@ class Worker:
         report(WorkerStarted(self.id, self.slot_count, async_slots, types, self.queues, self.store.using))
         self.parts.start()
 
-    def stop(self, timeout: float | None = None) -> int:
-        """Claims no more, lets handlers end for ``timeout`` seconds, then aborts them and hands their jobs back.
+    def stop(self, timeout: timedelta | float | None = None) -> int:
+        """Claims no more, lets handlers end for ``timeout``, then aborts them and hands their jobs back.
 
-        Returns how many attempts had not ended. May be called once; ends within the timeout and a second or two.
+        ``timeout`` is a timedelta or seconds. Returns how many attempts had not ended. May be called once; ends within
+        the timeout and a second or two.
         """
-        timeout = self.shutdown_seconds if timeout is None else timeout
+        seconds = self.shutdown_seconds if timeout is None else seconds_of(timeout, "timeout")
         self.parts.checkup.leaves("stopping")
         report(WorkerStopping(self.id, self.running))
         self.parts.say_that_it_stops()
-        abandoned = Shutdown(self.parts, self.store, is_hurried=lambda: self.stop_request.is_urgent).run(timeout)
+        abandoned = Shutdown(self.parts, self.store, is_hurried=lambda: self.stop_request.is_urgent).run(seconds)
         report(WorkerStopped(self.id, abandoned))
         self._stopped.set()
         return abandoned
@@ -247,18 +269,6 @@ class Worker:
                 signal.signal(number, handler_before)
 
 
-def _own_policy(
-    backoff: Backoff | None,
-    lease: Lease | timedelta | float | None,
-    max_attempts: int | None,
-    timeout: timedelta | float | None,
-) -> Policy:
-    try:
-        return Policy(backoff, lease_of(lease), max_attempts, timeout)
-    except (TypeError, ValueError) as error:
-        raise ImproperlyConfigured(f"Worker(): {error}") from error
-
-
 def _policies(registry: Registry, types: Collection[str] | None, own: Policy) -> dict[str, AttemptPolicy]:
     """The policy of each type served: processor, slice, worker, settings, library."""
     registry.check()
@@ -269,25 +279,11 @@ def _policies(registry: Registry, types: Collection[str] | None, own: Policy) ->
     }
     if not policies:
         known = ", ".join(sorted(processor.job_type.name for processor in registry.processors())) or "none"
-        raise ImproperlyConfigured(f"No processor to work for (types: {types or 'all'}). Registered: {known}.")
+        wanted = ", ".join(types or ["all"])
+        raise ImproperlyConfigured(f"No processor to work for (types: {wanted}). Registered: {known}.")
     return policies
 
 
 def _check_middleware(registry: Registry, types: Container[str], required: Collection[type[Middleware] | str]) -> None:
     if lacks := registry.lacking(required_kinds(required), types):
         raise ImproperlyConfigured(f"Required middleware is missing: {lacks}. Add it: Processors(middleware=[…]).")
-
-
-def _usable_alias(alias: str) -> str:
-    if alias not in connections.settings:
-        known = ", ".join(connections.settings)
-        raise ImproperlyConfigured(f"There is no database {alias!r} in DATABASES. Known: {known}.")
-    if problem := thread_problem(alias):
-        raise ImproperlyConfigured(f"A worker cannot use this database. {problem}")
-    return alias
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise ImproperlyConfigured(f"{name} must be 1 or more, not {value}.")
-    return value

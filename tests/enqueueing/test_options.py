@@ -1,21 +1,31 @@
 """run_at, delay, priority, queue, max_attempts, id, using: what they do, and what is no such thing."""
 
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from asgiref.sync import async_to_sync
+from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 
-from django_jobchains import chains
+from django_jobchains import chains, queues
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import Job
+from django_jobchains.overview import overview
 from django_jobchains.processors import JobType
+from django_jobchains.testing import run_due_jobs
+from django_jobchains.throughput import throughput
 from tests.attempts.work import committed
 
 pytestmark = pytest.mark.django_db
 
 anything: JobType[Any, Any] = JobType("anything")
+
+#: One entry a call: the database alias, and the subjects of the hints that were sent together.
+Sent = list[tuple[str, set[str]]]
 
 
 def wait(**options: Any) -> timedelta:
@@ -146,9 +156,25 @@ def test_made_ids_are_ordered_in_time() -> None:
     assert {id_.version for id_ in ids} == {7}
 
 
-def test_an_id_is_a_uuid() -> None:
-    with pytest.raises(TypeError, match=r"id must be a uuid\.UUID, not str"):
-        anything.enqueue(id=str(uuid4()))  # type: ignore[arg-type]
+@pytest.mark.parametrize("wrong", [str(uuid4()), "", 0, False, []], ids=repr)
+def test_an_id_is_a_uuid(wrong: Any) -> None:
+    """Also one that is false: a new id in its place would be an id that the caller does not know."""
+    with pytest.raises(TypeError, match=r"id must be a uuid\.UUID, not (str|int|bool|list)"):
+        anything.enqueue(id=wrong)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("wrong", [0, "", False, b"", 7, "x", [None]], ids=repr)
+def test_blockers_are_chains(wrong: Any) -> None:
+    """Also those that are false: without its blockers, the job would start too early."""
+    with pytest.raises(TypeError, match=r"blockers expects a uuid\.UUID, a Chain or a Job"):
+        anything.enqueue(blockers=wrong)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("nothing", [None, (), [], set()], ids=repr)
+def test_without_blockers_a_job_is_due(nothing: Any) -> None:
+    assert anything.enqueue(blockers=nothing).status == "pending"
 
 
 def test_an_id_that_exists_is_an_error_and_never_somebody_elses_chain() -> None:
@@ -204,10 +230,49 @@ def test_an_item_that_is_enqueued_twice_is_a_duplicate() -> None:
         chains.enqueue_many([item])
 
 
+#: The calls that take ``using``; none of them may fall back to the default database.
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "enqueue": lambda using: anything.enqueue(using=using),
+    "enqueue_many": lambda using: chains.enqueue_many([anything.item()], using=using),
+    "enqueue_many, of none": lambda using: chains.enqueue_many([], using=using),
+    "get": lambda using: chains.get(uuid4(), using=using),
+    "wait": lambda using: chains.wait(uuid4(), 0, using=using),
+    "await_chain": lambda using: async_to_sync(chains.await_chain)(uuid4(), 0, using=using),
+    "complete": lambda using: chains.complete(uuid4(), using=using).__enter__(),
+    "cancel": lambda using: chains.cancel([], using=using),
+    "retry": lambda using: chains.retry([], using=using),
+    "run_now": lambda using: chains.run_now([], using=using),
+    "reschedule": lambda using: chains.reschedule([], delay=5, using=using),
+    "delete": lambda using: chains.delete([], using=using),
+    "prune": lambda using: chains.prune(timedelta(days=1), using=using),
+    "queues.pause": lambda using: queues.pause("mail", using=using),
+    "queues.states": lambda using: queues.states(using=using),
+    "overview": lambda using: overview(using),
+    "throughput": lambda using: throughput(using),
+    "testing.run_due_jobs": lambda using: run_due_jobs(using=using),
+}
+
+
+@pytest.mark.parametrize("wrong", ["", 5, 0, "nowhere", ["default"]], ids=repr)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_database_that_does_not_exist_is_an_error_that_lists_those_that_do(
+    call: Callable[[Any], Any], wrong: Any
+) -> None:
+    words = rf"^using={re.escape(repr(wrong))} is not an alias in DATABASES\. Known: default"
+    with pytest.raises(ImproperlyConfigured, match=words):
+        call(wrong)
+
+
 class TestAnotherDatabase:
     pytestmark = committed
 
-    def test_using_names_it(self, second_alias: str, sent: list[tuple[str, set[str]]]) -> None:
+    @pytest.fixture
+    def sent_there(self, second_alias: str, sent: Sent, settings: Any) -> Sent:
+        """The wake-ups of the test, those through the other database too."""
+        settings.JOBCHAINS = {**settings.JOBCHAINS, "DATABASES": {second_alias: settings.JOBCHAINS}}
+        return sent
+
+    def test_using_names_it(self, second_alias: str, sent_there: Sent) -> None:
         chain = anything.enqueue(1, using=second_alias)
         chains.enqueue_many([anything.item(2)], using=second_alias)
         chains.enqueue(anything, 3, using=second_alias)
@@ -217,18 +282,18 @@ class TestAnotherDatabase:
         assert chains.get(chain.id, using=second_alias).input == 1
         with pytest.raises(chains.ChainNotFound):
             chains.get(chain.id)
-        assert {alias for alias, _ in sent} == {second_alias}
+        assert {alias for alias, _ in sent_there} == {second_alias}
 
-    def test_its_transaction_counts(self, second_alias: str, sent: list[tuple[str, set[str]]]) -> None:
+    def test_its_transaction_counts(self, second_alias: str, sent_there: Sent) -> None:
         with transaction.atomic():
             anything.enqueue(1, using=second_alias)
-            assert len(sent) == 1, "the wake-up waits for the wrong transaction"
+            assert len(sent_there) == 1, "the wake-up waits for the wrong transaction"
             transaction.set_rollback(True)
         with transaction.atomic(using=second_alias):
             anything.enqueue(2, using=second_alias)
             transaction.set_rollback(True, using=second_alias)
         assert [job.input for job in Job.objects.using(second_alias)] == [1]
-        assert len(sent) == 1
+        assert len(sent_there) == 1
 
     def test_the_setting_names_it_for_all(self, second_alias: str, settings: Any) -> None:
         settings.JOBCHAINS = {"DATABASE": second_alias, "NOTIFIER": settings.JOBCHAINS["NOTIFIER"]}

@@ -1,6 +1,9 @@
 """``delete(…, cascade=True)`` follows the blockers, and the blockers of these, of continuations too."""
 
+from collections.abc import Callable
+
 import pytest
+from asgiref.sync import async_to_sync
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainReferenced
@@ -105,3 +108,14 @@ def test_without_it_blockers_stay() -> None:
     chain = waiting_for(blocker)
     assert chains.delete(chain) == {chain.id}
     assert blocker.refresh().status == "pending"
+
+
+@pytest.mark.parametrize("delete", [chains.delete, async_to_sync(chains.adelete)], ids=["sync", "async"])
+def test_a_second_chain_is_never_taken_for_cascade(delete: Callable[..., object]) -> None:
+    first, second = ship.enqueue(), ship.enqueue()
+    with pytest.raises(TypeError, match="positional argument"):
+        delete(first, second)
+    for wrong in (second, 1, 0, "no", None):
+        with pytest.raises(ValueError, match=r"cascade=.* is not one of True, False"):
+            delete(first, cascade=wrong)
+    assert {first.refresh().status, second.refresh().status} == {"pending"}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.core.checks import run_checks
 
+from django_jobchains import chains
 from django_jobchains.models import FailedAttempt
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob, get_registry
 from django_jobchains.worker import Worker
@@ -82,3 +83,13 @@ def test_one_name_instead_of_a_list_of_names_is_one_name(registry: Registry) -> 
     """Not its letters."""
     job_type = JobType("shop.charge", continues_with="shop.receipt")
     assert job_type.continues_with == {"shop.receipt"}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("unknown", ["nope", "id", "chain_index", "max_attempts"])
+def test_an_argument_that_it_does_not_take_is_an_error_that_names_what_it_does(unknown: str) -> None:
+    """And not an error about a function that the caller has never seen."""
+    chain = JobType[Any, Any]("shop.approval").enqueue()
+    words = rf"^continue_with\(\) does not take the argument {unknown}\. It takes run_at, delay, blockers,"
+    with chains.complete(chain) as current, pytest.raises(TypeError, match=words):
+        current.continue_with(JobType("shop.receipt"), 1, **{unknown: 1})  # type: ignore[arg-type]

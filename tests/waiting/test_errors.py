@@ -5,6 +5,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -117,6 +118,14 @@ def test_a_wrong_id_or_timeout_is_an_error_of_one_wait_alone(ask: Ask, looks: Lo
         ask(chain.id, float("nan"))
     finish(chain, "done")
     assert waiter.output() == "done"
+
+
+@each_function
+def test_a_timeout_beyond_all_numbers_is_for_ever(ask: Ask) -> None:
+    chain = approval.enqueue()
+    finish(chain, "done")
+    for timeout in (10**400, Fraction(10**400), -(10**400)):
+        assert ask(chain.id, timeout) == "done"  # type: ignore[arg-type]
 
 
 @each_function

@@ -167,6 +167,20 @@ def test_a_port_in_use_is_a_clear_error(port: Port) -> None:
         HealthPort("127.0.0.1", port.port, port.look, worker="other")
 
 
+@pytest.mark.parametrize(
+    "wrong", [70_000, 65_536, -1, 10**400, "8080", 80.0, True, None], ids=lambda wrong: f"{wrong!r:.10}"
+)
+def test_a_port_that_cannot_exist_is_a_clear_error(wrong: Any) -> None:
+    with pytest.raises(ImproperlyConfigured, match="is not a port: pass a whole number to 65535"):
+        HealthPort("127.0.0.1", wrong, lambda: WELL, worker="mail")
+
+
+@pytest.mark.parametrize("wrong", ["no host", "x" * 70 + ".example", "nul\0", 5.5], ids=lambda wrong: f"{wrong!r:.10}")
+def test_a_host_that_cannot_exist_is_a_clear_error(wrong: Any) -> None:
+    with pytest.raises(ImproperlyConfigured, match="cannot be used"):
+        HealthPort(wrong, 0, lambda: WELL, worker="mail")
+
+
 def test_closing_frees_the_port_and_the_threads() -> None:
     port = Port()
     assert "jobchains-health" in {thread.name for thread in threading.enumerate()}

@@ -150,14 +150,6 @@ def test_so_many_attempts_run_at_once_as_there_are_slots(processors: Processors,
     until(lambda: completed() == 4)
 
 
-@pytest.mark.parametrize("options", [{"slots": 0}, {"max_jobs": 0}, {"types": ["nothing.*"]}])
-def test_options_that_cannot_work_are_refused(
-    double: JobType[int, int], make_worker: StartWorker, options: dict[str, Any]
-) -> None:
-    with pytest.raises(ImproperlyConfigured):
-        make_worker(**options)
-
-
 def test_a_worker_without_processors_is_refused(registry: Registry, make_worker: StartWorker) -> None:
     with pytest.raises(ImproperlyConfigured, match="Registered: none"):
         make_worker()
