@@ -193,7 +193,7 @@ class Codec:
         except InvalidPayload:
             raise
         except Exception as problem:  # pydantic's own errors, and whatever a user's validator raises
-            raise error(f"Not a {_name(self.annotation)}: {self._reason(value, problem)}") from problem
+            raise error(f"Not a {_name(self.annotation)}: {self._reason(value, problem)}") from _cause(problem)
         return text
 
     def _reason(self, value: Any, problem: Exception) -> str:
@@ -203,16 +203,16 @@ class Codec:
             return f"pass {_written_call(self.annotation)}, not {given}."
         try:
             self._adapter.validate_python(self._adapter.dump_python(value, mode="json", warnings=False))
+            self._adapter.validate_json(self._adapter.dump_json(value, warnings=False), strict=True)
         except Exception as found:
-            parts: list[Any] = getattr(found, "errors", list)()
-            return "; ".join(f"{_location(part['loc'])}{part['msg']}" for part in parts) or str(problem)
-        return str(problem)
+            return _without_values(found if _has_details(found) else problem)
+        return _without_values(problem)
 
     def _check_read_back(self, value: Any, plain: Any, error: type[InvalidPayload]) -> None:
         """A datetime in a field of Any, say, would come back as a string."""
         back = self._adapter.validate_python(plain)
         if back != value and back == self._adapter.validate_python(plain):  # else it has no equality to go by
-            raise error(f"It would be read back as {back!r}: annotate the part that changes with its type.")
+            raise error("It would be read back as another value: annotate the part that changes with its type.")
 
     def decode(self, text: str, error: type[InvalidPayload]) -> Any:
         value = decode(text, error)
@@ -223,7 +223,7 @@ class Codec:
         except NOT_ABOUT_THE_VALUE:
             raise
         except Exception as problem:
-            raise error(f"Not a {_name(self.annotation)}: {problem}") from problem
+            raise error(f"Not a {_name(self.annotation)}: {_without_values(problem)}") from _cause(problem)
 
     def json_schema(self) -> dict[str, Any] | None:
         """What ``decode`` takes, for people who write it by hand; None when any JSON will do, or it cannot be said."""
@@ -271,6 +271,31 @@ def _written_call(annotation: Any) -> str:
     """``Charge(order_id=…)``, or the name alone of what has no fields."""
     fields = getattr(annotation, "__dataclass_fields__", None) or getattr(annotation, "model_fields", None) or ()
     return _name(annotation) + (f"({', '.join(f'{field}=…' for field in fields)})" if fields else "")
+
+
+def _has_details(problem: Exception) -> bool:
+    from pydantic_core import ValidationError
+
+    return isinstance(problem, ValidationError)
+
+
+def _without_values(problem: Any) -> str:
+    """Return what is wrong, without the values that pydantic quotes: they may be secrets, and errors are logged."""
+    if _has_details(problem):
+        parts = problem.errors(include_input=False, include_url=False, include_context=False)
+        return "; ".join(f"{_location(part['loc'])}{part['msg']}" for part in parts)
+    return "a part of it has another type than its annotation." if _quotes_values(problem) else str(problem)
+
+
+def _cause(problem: Exception) -> Exception | None:
+    """Return the error to chain: none of those whose traceback would quote values."""
+    return None if _has_details(problem) or _quotes_values(problem) else problem
+
+
+def _quotes_values(problem: Exception) -> bool:
+    from pydantic_core import PydanticSerializationError
+
+    return isinstance(problem, PydanticSerializationError) and "input_value=" in str(problem)
 
 
 def _location(steps: Iterable[object]) -> str:
