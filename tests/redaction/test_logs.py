@@ -14,6 +14,7 @@ from django_jobchains.telemetry import Event, events, report
 from django_jobchains.telemetry.events import AttemptEnded, LeaseLost, ThreadFailed
 from django_jobchains.texts import log_error, log_text
 from django_jobchains.worker.console import Console
+from django_jobchains.worker.maintenance import Rounds
 
 SECRET = "c4n4ry"
 
@@ -113,3 +114,18 @@ def test_no_module_logs_an_error_as_it_is() -> None:
     sources = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
     assert sources
     assert [path.name for path, text in sources.items() if "logger.exception(" in text or "exc_info=" in text] == []
+
+
+def test_an_error_of_the_maintenance_is_one_line_without_secrets(caplog: pytest.LogCaptureFixture, db: None) -> None:
+    class Failing:
+        seconds = 0.0
+
+        def step(self) -> bool:
+            raise OSError(f"no answer\npassword={SECRET}")
+
+    parts: Any = Failing(), Failing()
+    with pytest.raises(OSError, match="no answer"):
+        Rounds(*parts).step()
+    assert caplog.messages == [
+        "Another part of the maintenance failed too, and is tried again: OSError: no answer password=********"
+    ]
