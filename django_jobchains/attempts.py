@@ -34,7 +34,7 @@ from django_jobchains.processors import Processor, Registry
 from django_jobchains.running import AbortSignal, Continuation, RunningJob
 from django_jobchains.schedules import MOST_SECONDS, when
 from django_jobchains.store import ClaimedJob, Effects, FailedTry, FinishedJob, Store
-from django_jobchains.texts import describe, traceback_of
+from django_jobchains.texts import describe, log_error, log_text, traceback_of
 
 logger = getLogger("django_jobchains")
 
@@ -96,7 +96,7 @@ def fallback_outcome(job: ClaimedJob, error: BaseException, problem: BaseExcepti
     The job is tried again after the library's own backoff. Without an outcome, it would have no worker until its lease
     ran out, and the attempt would count as a crash.
     """
-    logger.error("The outcome of job %s could not be worked out; it is tried again.", job.id, exc_info=problem)
+    log_error(logger, problem, "The outcome of job %s could not be computed, so the job is retried: %s", job.id)
     return _rescheduled(job, error, Backoff().seconds(job.failures))
 
 
@@ -119,8 +119,9 @@ def end(phases: AttemptPhases) -> None:
     """Cleans this thread's connections up after an attempt. What fails here does not change how the attempt ended."""
     try:
         phases.end()
-    except BaseException:
-        logger.exception("The connections of job %s could not be cleaned up; they are closed.", phases.job.id)
+    except BaseException as error:
+        text = "The connections of job %s could not be cleaned up, so they are closed: %s"
+        log_error(logger, error, text, phases.job.id)
         close_all()
 
 
@@ -144,9 +145,9 @@ def _by_policy(name: str, ask: Callable[[], T], default: Callable[[], T], error:
     try:
         return ask()
     except BaseException as problem:
-        reason = f"The type's {name} failed, and the default was used instead: {describe(problem)}"
-        _note(error, reason)
-        logger.warning("After a failed attempt: %s", reason)
+        _note(error, f"The type's {name} failed, and the default was used instead: {describe(problem)}")
+        text = "After a failed attempt: The type's %s failed, and the default was used instead: %s"
+        logger.warning(text, name, log_text(problem))
         return default()
 
 
@@ -265,10 +266,11 @@ class Attempt:
         """Commits. After an error the row tells whether it did: the reply may be lost, or an on_commit hook failed."""
         try:
             self.phases.commit()
-        except Exception:
+        except Exception as error:
             if self.store.look(self.job.id) != ("completed", self.job.lease_number):
                 raise
-            logger.exception("Job %s is completed; an error after its commit changes nothing.", self.job.id)
+            text = "Job %s is completed; an error after its commit changes nothing: %s"
+            log_error(logger, error, text, self.job.id)
 
     def not_completed(self, error: BaseException) -> Outcome:
         """How it ends by this error. It does not raise."""

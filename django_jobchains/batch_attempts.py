@@ -22,6 +22,7 @@ from django_jobchains.processors import Processor, Registry
 from django_jobchains.running import AbortSignal, Continuation
 from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Store
 from django_jobchains.store.leases import lost_reason
+from django_jobchains.texts import log_error
 
 logger = getLogger("django_jobchains")
 
@@ -215,11 +216,12 @@ class BatchAttempt:
         """As for a single job; that one is committed says it of all."""
         try:
             phases.commit()
-        except Exception:
+        except Exception as error:
             job = completed[0].job if completed else None
             if job is None or self._store.look(job.id) != ("completed", job.lease_number):
                 raise
-            logger.exception("%d jobs are completed; an error after their commit changes nothing.", len(completed))
+            text = "%d jobs are completed; an error after their commit changes nothing: %s"
+            log_error(logger, error, text, len(completed))
 
     def _not_completed(self, phases: BatchPhases, error: BaseException) -> list[Outcome]:
         is_undone = (

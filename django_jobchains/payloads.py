@@ -6,7 +6,7 @@ surrogate (jsonb refuses them), only string keys, bounded depth and size. The er
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from math import isfinite, log10
 from types import NoneType, UnionType
@@ -61,8 +61,16 @@ def decode(text: str, error: type[InvalidPayload] = InvalidInput) -> Any:
     except (ValueError, RecursionError) as problem:
         raise error(f"The stored value cannot be decoded: {type(problem).__name__}: {problem}") from problem
     if text.count("[") + text.count("{") > DEEPEST_READ:  # some versions of Python decode what others cannot
-        _Check(error, DEEPEST_READ).run(value)
+        _check_depth(value, error)
     return value
+
+
+def _check_depth(value: Any, error: type[InvalidPayload]) -> None:
+    level, depth = [value], 0
+    while level := [part for part in level if part and isinstance(part, dict | list)]:
+        if (depth := depth + 1) > DEEPEST_READ:
+            raise error(f"At $: the stored value is nested deeper than {DEEPEST_READ} levels.", "$")
+        level = [member for part in level for member in (part.values() if isinstance(part, dict) else part)]
 
 
 def _write_out(match: re.Match[str]) -> str:
@@ -80,26 +88,40 @@ class _Check:
         self._bytes_left = get_settings().MAX_PAYLOAD_BYTES
 
     def run(self, value: Any) -> bool:
-        open_values: list[tuple[Any, _Path | None]] = [(value, None)]
-        while open_values:
-            part, path = open_values.pop()
-            members: Iterable[tuple[str | int, Any]]
-            if isinstance(part, dict):
-                self._keys(part, path)
-                members = part.items()
-            elif isinstance(part, list):
-                members = enumerate(part)
+        if not isinstance(value, dict | list):
+            self._scalar(value, None)
+            return self.has_large_float
+        open_parts: list[tuple[_Members, _Path | None]] = [(self._members(value, None, 1), None)]
+        while open_parts:
+            members, path = open_parts[-1]
+            if (inner := self._next_open(members, path, len(open_parts) + 1)) is None:
+                open_parts.pop()
             else:
-                self._scalar(part, path)
-                continue
-            depth = self._depth(path)
-            self._count(2 * len(part))  # so that a list that holds itself thousandfold is not walked to its end
-            for key, item in members:
-                if type(item) is float:
-                    self._float(item, (path, key, depth))
-                elif type(item) not in _PLAIN:
-                    open_values.append((item, (path, key, depth)))
+                open_parts.append(inner)
         return self.has_large_float
+
+    def _next_open(self, members: "_Members", path: "_Path | None", depth: int) -> "tuple[_Members, _Path] | None":
+        """Check members up to the next dict or list that is not empty, and return that. Its depth is ``depth``."""
+        for key, item in members:
+            if type(item) in _PLAIN:
+                continue
+            if isinstance(item, dict | list):
+                inner = (path, key)
+                inner_members = self._members(item, inner, depth)
+                if item:
+                    return inner_members, inner
+            elif not (type(item) is str and item.isascii() and "\0" not in item):
+                self._scalar(item, (path, key))
+        return None
+
+    def _members(self, part: Any, path: "_Path | None", depth: int) -> "_Members":
+        if depth > self.depth_limit:
+            self._refuse(f"nested deeper than {self.depth_limit} levels (JOBCHAINS['MAX_PAYLOAD_DEPTH'])", None)
+        self._count(2 * len(part))  # so that a list that holds itself thousandfold is not walked to its end
+        if not isinstance(part, dict):
+            return iter(enumerate(part))
+        self._keys(part, path)
+        return iter(part.items())
 
     def _count(self, bytes_: int) -> None:
         """Counts what the value takes at least, before it is written."""
@@ -143,26 +165,20 @@ class _Check:
             except UnicodeEncodeError:
                 self._refuse("a lone surrogate cannot be stored", path)
 
-    def _depth(self, path: "_Path | None") -> int:
-        """How deep the members of the value at this path are."""
-        depth = path[2] + 1 if path else 1
-        if depth > self.depth_limit:
-            self._refuse(f"nested deeper than {self.depth_limit} levels (JOBCHAINS['MAX_PAYLOAD_DEPTH'])", None)
-        return depth
-
     def _refuse(self, reason: str, path: "_Path | None") -> None:
         place = _written(path)
         raise self.error(f"At {place}: {reason}.", place)
 
 
-#: The path of the value around it, the key or index in that, and how deep it is.
-_Path = tuple[Any, str | int, int]
+#: The path of the value around it, and the key or index in that.
+_Path = tuple[Any, str | int]
+_Members = Iterator[tuple[str | int, Any]]
 
 
 def _written(path: _Path | None) -> str:
     steps: list[str] = []
     while path is not None:
-        path, key, _ = path
+        path, key = path
         steps.append(f"[{key}]" if isinstance(key, int) else f".{key}")
     return "$" + "".join(reversed(steps))
 
@@ -193,7 +209,7 @@ class Codec:
         except InvalidPayload:
             raise
         except Exception as problem:  # pydantic's own errors, and whatever a user's validator raises
-            raise error(f"Not a {_name(self.annotation)}: {self._reason(value, problem)}") from problem
+            raise error(f"Not a {_name(self.annotation)}: {self._reason(value, problem)}") from _cause(problem)
         return text
 
     def _reason(self, value: Any, problem: Exception) -> str:
@@ -203,16 +219,16 @@ class Codec:
             return f"pass {_written_call(self.annotation)}, not {given}."
         try:
             self._adapter.validate_python(self._adapter.dump_python(value, mode="json", warnings=False))
+            self._adapter.validate_json(self._adapter.dump_json(value, warnings=False), strict=True)
         except Exception as found:
-            parts: list[Any] = getattr(found, "errors", list)()
-            return "; ".join(f"{_location(part['loc'])}{part['msg']}" for part in parts) or str(problem)
-        return str(problem)
+            return _without_values(found if _has_details(found) else problem)
+        return _without_values(problem)
 
     def _check_read_back(self, value: Any, plain: Any, error: type[InvalidPayload]) -> None:
         """A datetime in a field of Any, say, would come back as a string."""
         back = self._adapter.validate_python(plain)
         if back != value and back == self._adapter.validate_python(plain):  # else it has no equality to go by
-            raise error(f"It would be read back as {back!r}: annotate the part that changes with its type.")
+            raise error("It would be read back as another value: annotate the part that changes with its type.")
 
     def decode(self, text: str, error: type[InvalidPayload]) -> Any:
         value = decode(text, error)
@@ -223,7 +239,7 @@ class Codec:
         except NOT_ABOUT_THE_VALUE:
             raise
         except Exception as problem:
-            raise error(f"Not a {_name(self.annotation)}: {problem}") from problem
+            raise error(f"Not a {_name(self.annotation)}: {_without_values(problem)}") from _cause(problem)
 
     def json_schema(self) -> dict[str, Any] | None:
         """What ``decode`` takes, for people who write it by hand; None when any JSON will do, or it cannot be said."""
@@ -271,6 +287,31 @@ def _written_call(annotation: Any) -> str:
     """``Charge(order_id=…)``, or the name alone of what has no fields."""
     fields = getattr(annotation, "__dataclass_fields__", None) or getattr(annotation, "model_fields", None) or ()
     return _name(annotation) + (f"({', '.join(f'{field}=…' for field in fields)})" if fields else "")
+
+
+def _has_details(problem: Exception) -> bool:
+    from pydantic_core import ValidationError
+
+    return isinstance(problem, ValidationError)
+
+
+def _without_values(problem: Any) -> str:
+    """Return what is wrong, without the values that pydantic quotes: they may be secrets, and errors are logged."""
+    if _has_details(problem):
+        parts = problem.errors(include_input=False, include_url=False, include_context=False)
+        return "; ".join(f"{_location(part['loc'])}{part['msg']}" for part in parts)
+    return "a part of it has another type than its annotation." if _quotes_values(problem) else str(problem)
+
+
+def _cause(problem: Exception) -> Exception | None:
+    """Return the error to chain: none of those whose traceback would quote values."""
+    return None if _has_details(problem) or _quotes_values(problem) else problem
+
+
+def _quotes_values(problem: Exception) -> bool:
+    from pydantic_core import PydanticSerializationError
+
+    return isinstance(problem, PydanticSerializationError) and "input_value=" in str(problem)
 
 
 def _location(steps: Iterable[object]) -> str:

@@ -16,7 +16,7 @@ MASK = "********"
 #: Between the parts of a name: ``api_key``, ``api-key``, ``apiKey``.
 _BETWEEN = r"[\s_.-]?"
 #: A quote, which is escaped in a text within a text.
-_QUOTE = r"""\\{0,4}["']"""
+_QUOTE = r"""\\{0,7}["']"""
 #: The keys of a pair that is an object: ``{"name": "Authorization", "value": "Bearer x"}``.
 _NAME_KEYS = frozenset({"name", "key", "header", "field"})
 _VALUE_KEYS = frozenset({"value", "values"})
@@ -25,19 +25,34 @@ _TO_SECOND = rf"values?(?:{_QUOTE})?\s{{0,8}}[:=]"
 _KEY_PATTERN = rf"\s{{0,8}}{_QUOTE}[\w.-]{{1,64}}+{_QUOTE}\s{{0,8}}:"
 #: What may stand between the two in a text: ``"in": "header",``.
 _MEMBERS = rf"(?={_KEY_PATTERN})[^{{}}()\[\]]{{0,200}}?"
+#: ``password[]=``, ``password[0]=``, also as they are encoded in a URL.
+_INDEX = rf"(?:(?:\[|%5b)(?:{_QUOTE})?[\w.-]{{0,32}}(?:{_QUOTE})?(?:\]|%5d))"
 #: From a sensitive word to its value: the rest of the name, a quote, and ``=``, ``:`` or the comma of a pair.
 #: Everything is bounded, so that no text takes longer than its length.
 _TO_VALUE = (
-    rf"[\w.-]{{0,64}}+(?:{_QUOTE})?\]?\s{{0,8}}"
+    rf"[\w.-]{{0,64}}+(?:{_QUOTE})?(?:\]|%5d)?{_INDEX}{{0,4}}\s{{0,8}}"
     rf"""(?P<sign>=>|[:=]{{1,2}}|%3[ad]|(?<=["']),(?:\s{{0,8}}{_TO_SECOND}|{_MEMBERS}{_QUOTE}{_TO_SECOND})?)\s{{0,8}}"""
 )
 #: What stands before the sensitive word in ``["X-Api-Key", "..."]``.
 _BEFORE_PAIR = re.compile(rf"(?P<bracket>[\[(]\s{{0,8}})?[brfu]{{0,2}}{_QUOTE}[\w.-]{{0,64}}+\Z", re.IGNORECASE)
-_MAX_BEFORE_PAIR = 80
+_MAX_BEFORE_PAIR = 90
 #: What follows in ``"name": "Authorization", "in": ...`` is no second of a pair.
 _KEY = re.compile(_KEY_PATTERN)
 _MAX_NAME_LENGTH = 100
-_ESCAPED = re.compile(r"""(?P<quote>\\{1,4}["'])(?:(?!(?P=quote)).)*+""", re.DOTALL)
+
+
+def _escaped(count: int) -> str:
+    r"""Return the pattern of a value in quotes that are escaped by ``count`` backslashes, without the last quote.
+
+    The number of backslashes before a quote tells whether it ends the value. In JSON within JSON, the value ``a"`` is
+    ``\"a\\\"\"``, because a quote within it is escaped more deeply, and ``a\`` is ``\"a\\\\\"``.
+    """
+    every = 2 << count.bit_length()
+    end = rf"(?<!\\)(?:\\{{{every}}})*+\\{{{count}}}(?P=quote{count})"
+    return rf"""\\{{{count}}}(?P<quote{count}>["'])(?:(?!{end}).)*+"""
+
+
+_ESCAPED = re.compile("|".join(map(_escaped, range(1, 8))), re.DOTALL)
 _QUOTED = re.compile(
     r"""[brfu]{0,2}(?:"[^"\\]*+(?:\\.[^"\\]*+)*+|'[^'\\]*+(?:\\.[^'\\]*+)*+)""", re.DOTALL | re.IGNORECASE
 )
@@ -50,14 +65,17 @@ _CLOSING_QUOTE = re.compile(r"""["']""")
 _CLOSING_BRACKETS = ")]}"
 _OPENING_QUOTE = re.compile(rf"[brfu]{{0,2}}{_QUOTE}", re.IGNORECASE)
 _LINE = re.compile(r"[^\n]*+")
+_LINE_IN_BRACKETS = re.compile(r"[^\n)\]}]*+")
+#: ``://``, which JSON may have as ``:\\/\\/``.
+_SLASHES = r":(?:\\{0,7}/){2}"
 #: An address, with anything that touches it. A comma ends it if another address follows.
-_ADDRESS = re.compile(r"""(?:[^\s"'<>,;]++|[,;](?![a-z][a-z\d+.-]{0,20}://))++""", re.IGNORECASE)
+_ADDRESS = re.compile(r"""(?:[^\s"'<>,;]++|[,;](?![a-z][a-z\d+.-]{0,20}""" + _SLASHES + "))++", re.IGNORECASE)
 #: ``http://localhost:8000/@scope`` has a port and no password, as browsers read it.
-_WEB_PORT = r"(?:(?<=http)|(?<=https)|(?<=ws)|(?<=wss))://[^/@:?#]*+:\d{1,5}[/?#]"
-_TO_PASSWORD = re.compile(rf"(?!{_WEB_PORT})://(?!\[)[^/@:?#]*+:", re.IGNORECASE)
-_PORT = re.compile(r"\d{1,5}(?:[/?#].*|\W*)", re.DOTALL)
+_WEB_PORT = rf"(?:(?<=http)|(?<=https)|(?<=ws)|(?<=wss)){_SLASHES}[^/@:?#]*+:\d{{1,5}}\\{{0,7}}[/?#]"
+_TO_PASSWORD = re.compile(rf"(?!{_WEB_PORT}){_SLASHES}(?!\[)[^/@:?#]*+:", re.IGNORECASE)
+_PORT = re.compile(r"\d{1,5}(?:\\{0,7}[/?#].*|\W*)", re.DOTALL)
 #: A password with quotes in it, which no ``_ADDRESS`` has.
-_QUOTED_PASSWORD = re.compile(r"""(://[^\s/@:?#]{0,256}+:)(?!\d{1,5}["'])[^\s/@]{1,512}+(?=@)""")
+_QUOTED_PASSWORD = re.compile(rf"""({_SLASHES}[^\s/@:?#]{{0,256}}+:)(?!\d{{1,5}}["'])[^\s/@]{{1,512}}+(?=@)""")
 _BEGIN_PEM, _END_PEM = "-----BEGIN ", "-----END "
 _BEGIN_KEY = re.compile(r"-----BEGIN [A-Z\d ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _LAST_LINE_OF_PEM = re.compile(r"-----END [A-Z\d ]{0,60}(?:-----)?")
@@ -68,8 +86,9 @@ _LINES_OF_KEY = re.compile(r"(?:[\w+/=:,\s-]|\\[rn])*+")
 def redacted(value: Any) -> Any:
     """A JSON value with the values of sensitive keys masked at any depth, and its texts as ``redacted_text``.
 
-    The second of a pair is masked too: ``["Authorization", x]`` and ``{"name": "Authorization", "value": x}``. True,
-    false and null are no secrets. Nothing recurses: it may be nested as deeply as it likes.
+    The second of a pair is masked too: ``["Authorization", x]`` and ``{"name": "Authorization", "value": x}``. So is
+    what follows an option in a list: ``["mysql", "--password", x]``. True, false and null are not secrets. It does not
+    recurse, so the depth of the value does not matter.
     """
     names = _sensitive_names()
     result: list[Any] = [None]
@@ -83,9 +102,9 @@ def redacted(value: Any) -> Any:
                 open_values.append((copy, _text_of(key), _masked(member) if key in secret else member))
         elif isinstance(part, list | tuple):
             around[place] = items = [None] * len(part)
-            is_pair = len(part) == 2 and names is not None and names.is_name(part[0])
+            secret = names.secret_places(part) if names else ()
             for number, member in enumerate(part):
-                open_values.append((items, number, _masked(member) if is_pair and number == 1 else member))
+                open_values.append((items, number, _masked(member) if number in secret else member))
         else:
             around[place] = _text_of(part)
     return result[0]
@@ -117,11 +136,15 @@ def redacted_text(text: str) -> str:
 def may_hold_secrets(text: str) -> bool:
     """Whether ``redacted_text`` has to look closely. If not, it would return the text unchanged."""
     names = _sensitive_names()
-    return "://" in text or _BEGIN_PEM in text or (names is not None and names.may_be_in(text))
+    return _may_have_address(text) or _BEGIN_PEM in text or (names is not None and names.may_be_in(text))
+
+
+def _may_have_address(text: str) -> bool:
+    return "://" in text or ":\\" in text
 
 
 def _without_passwords(text: str) -> str:
-    if "://" not in text:
+    if not _may_have_address(text):
         return text
     return _QUOTED_PASSWORD.sub(rf"\1{MASK}", _ADDRESS.sub(_without_password, text))
 
@@ -183,6 +206,11 @@ class _Names:
             secret.update(key for key in part if _is_one_of(_VALUE_KEYS, key))
         return secret
 
+    def secret_places(self, part: Sequence[Any]) -> set[int]:
+        """The places in a list whose values are secret: the second of a pair, and after an option of a command."""
+        secret = {place for place, member in enumerate(part, 1) if _is_option(member) and self.is_name(member)}
+        return secret | {1} if len(part) == 2 and self.is_name(part[0]) else secret
+
     def _is_label(self, value: Any) -> bool:
         return isinstance(value, str) and len(value) <= _MAX_NAME_LENGTH and bool(self._any_word.search(value))
 
@@ -193,7 +221,8 @@ class _Names:
             start = place = found.end()
             if found["sign"] == "," and not _is_pair(text, found.start(), start):
                 continue
-            place = _end_of_value(text, start, found["sign"])
+            has_scheme = "authorization" in found.group().casefold()
+            place = _end_of_value(text, start, found["sign"], has_scheme=has_scheme)
             if place < len(text) or text[start:] not in ("'", '"'):  # else it ends with "password=" in quotes
                 parts += [text[copied:start], _mask_of(text[start:place])]
                 copied = place
@@ -206,6 +235,10 @@ def _sensitive_names() -> _Names | None:
 
 
 _names = lru_cache(maxsize=8)(_Names)
+
+
+def _is_option(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("-")
 
 
 def _pattern(word: str) -> str:
@@ -228,7 +261,8 @@ def _is_pair(text: str, begin: int, start: int) -> bool:
     return bool(before["bracket"] or _OPENING_QUOTE.match(text, start))
 
 
-def _end_of_value(text: str, start: int, sign: str) -> int:
+def _end_of_value(text: str, start: int, sign: str, *, has_scheme: bool) -> int:
+    """Where the value ends. ``has_scheme``: it may be several words, as in ``authorization=ApiKey x``."""
     if start < len(text) and text[start] in "[({":
         return _end_of_brackets(text, start)
     for pattern in (_ESCAPED, _QUOTED):
@@ -236,7 +270,9 @@ def _end_of_value(text: str, start: int, sign: str) -> int:
             return found.end()
     if text.startswith(_BEGIN_PEM, start):
         return _end_of_pem(text, start)
-    if ":" in sign and (line := _LINE.match(text, start)):
+    if (":" in sign or (has_scheme and "=" in sign)) and (line := _LINE.match(text, start)):
+        return line.end()
+    if has_scheme and sign.startswith(",") and (line := _LINE_IN_BRACKETS.match(text, start)):
         return line.end()
     end = _end_of_word(text, start)
     while sign == "," and end > start and text[end - 1] in _CLOSING_BRACKETS:

@@ -19,6 +19,7 @@ from django_jobchains.models import Chain
 from django_jobchains.notes import Notebook, Notes
 from django_jobchains.saying import fraction_of, level_of, said_fields, said_text, short_text
 from django_jobchains.store import NewJob
+from django_jobchains.texts import log_error
 
 if TYPE_CHECKING:
     from django_jobchains.store import ClaimedJob
@@ -146,8 +147,8 @@ def _call_all(callbacks: Sequence[Callable[[], object]]) -> None:
     for callback in callbacks:
         try:
             callback()
-        except Exception:
-            logger.exception("An on_abort callback failed.")
+        except Exception as error:
+            log_error(logger, error, "An on_abort callback failed: %s")
 
 
 def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:

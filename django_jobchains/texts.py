@@ -1,5 +1,6 @@
 """Errors as text that any database takes: the path that records a failure cannot itself fail."""
 
+import logging
 import re
 import traceback
 
@@ -65,6 +66,22 @@ def traceback_of(error: BaseException) -> str:
 def log_text(error: BaseException) -> str:
     """``Type: message`` on one line, with its secrets masked, for a log record."""
     return printable(redacted_text(describe(error)))
+
+
+def log_error(logger: logging.Logger, error: BaseException, message: str, *args: object) -> None:
+    """Log ``message`` with the error as its last argument, and the traceback; both with their secrets masked.
+
+    The record has the traceback as ``exc_text``, which formatters append, and no ``exc_info``: from that, a formatter
+    would write the error as it is. The lines of the traceback are indented, so that an error cannot forge a record.
+    """
+    if not logger.isEnabledFor(logging.ERROR):
+        return
+    path, line, function, _ = logger.findCaller(stacklevel=2)
+    arguments = (*args, log_text(error))
+    record = logger.makeRecord(logger.name, logging.ERROR, path, line, message, arguments, None, function)
+    lines = redacted_text(traceback_of(error)).splitlines()
+    record.exc_text = "\n".join(f"  {printable(text)}" for text in lines)
+    logger.handle(record)
 
 
 def printable(text: str) -> str:

@@ -39,7 +39,7 @@ from django_jobchains.payloads import decode
 from django_jobchains.schedules import MOST_SECONDS, seconds_of
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store import get_store
-from django_jobchains.texts import log_text
+from django_jobchains.texts import log_error, log_text
 
 logger = getLogger("django_jobchains")
 
@@ -282,8 +282,9 @@ class Watch:
             notifier = get_notifier(self._using)
             listener = notifier.listen(self.on_hint, {"chain_finished"})
             self._hears = lambda: notifier.carries_hints and listener.is_alive
-        except Exception:
-            logger.exception("Nobody listens for chains that end; they are polled.")
+        except Exception as error:
+            text = "The notifier does not report chains that end, so they are polled: %s"
+            log_error(logger, error, text)
             self._hears = lambda: False
             return Listener()
         return listener

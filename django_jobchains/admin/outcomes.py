@@ -17,6 +17,7 @@ from django_jobchains.admin.verbs import CHANGED_MEANWHILE, Find, Refused, Targe
 from django_jobchains.admin.words import some_of
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import JobchainsError
+from django_jobchains.texts import log_error
 
 logger = getLogger("django_jobchains")
 
@@ -51,8 +52,8 @@ def carry_out(
         outcome.problem = reason_of(error)
     except Refused as error:
         outcome.problem = str(error)
-    except OperationalError:
-        logger.exception("Admin: a database error undid the action %s.", verb.name)
+    except OperationalError as error:
+        log_error(logger, error, "Admin: a database error undid the action %s: %s", verb.name)
         outcome.problem = gettext("the database could not do it now, try again")
     else:
         outcome.done = done

@@ -67,11 +67,11 @@ class Screen:
         self.out.write(json.dumps(redacted(value), default=as_json, indent=2 if self.out.isatty() else None))
 
     def heading(self, text: str) -> None:
-        self.out.write(self.style.MIGRATE_HEADING(printable(text)))
+        self.out.write(self.style.MIGRATE_HEADING(printable(redacted_text(text))))
 
     def line(self, text: str = "", paint: Paint | None = None, *, begin: str = "") -> None:
-        """A line, cut to the width; ``begin`` is not painted."""
-        begin, text = printable(begin), printable(text)
+        """Write a line, redacted and cut to the width; ``begin`` is not painted."""
+        begin, text = printable(redacted_text(begin)), printable(redacted_text(text))
         if self.width is not None:
             begin = fitted(begin, self.width - 1)
             text = fitted(text, self.width - width_of(begin))
@@ -83,9 +83,14 @@ class Screen:
             self.out.write(printable(begin) + printable(part))
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], begin: str = "") -> None:
+        """Write a table, each cell of it redacted."""
         width = None if self.width is None else self.width - len(begin)
-        for line in table(columns, rows, width, self.bold):
+        for line in table(columns, [[_redacted_cell(cell) for cell in row] for row in rows], width, self.bold):
             self.out.write(begin + line)
+
+
+def _redacted_cell(cell: Cell | str) -> Cell | str:
+    return redacted_text(cell) if isinstance(cell, str) else cell._replace(text=redacted_text(cell.text))
 
 
 def terminal_width(out: OutputWrapper) -> int | None:

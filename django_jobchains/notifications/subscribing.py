@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from logging import getLogger
 
 from django_jobchains.notifications.hints import KINDS, LOOK, Hint, HintKind
+from django_jobchains.texts import log_error
 
 logger = getLogger("django_jobchains")
 
@@ -89,8 +90,8 @@ class Subscription(Listener):
         if hint.kind in self.kinds:
             try:
                 self._on_hint(hint)
-            except Exception:
-                logger.exception("A wake-up could not be taken: %s", hint)
+            except Exception as error:
+                log_error(logger, error, "The callback for the wake-up %s failed: %s", hint)
 
     def look(self, kinds: Collection[HintKind]) -> None:
         for hint in LOOK:

@@ -5,6 +5,7 @@ from logging import getLogger
 
 from django_jobchains.telemetry.events import Event
 from django_jobchains.telemetry.logs import log
+from django_jobchains.texts import log_error
 
 logger = getLogger("django_jobchains")
 
@@ -18,8 +19,8 @@ def report(event: Event) -> None:
     for sink in _sinks:
         try:
             sink(event)
-        except Exception:
-            logger.exception("A telemetry sink failed.")
+        except Exception as error:
+            log_error(logger, error, "A telemetry sink failed: %s")
 
 
 def add_sink(sink: Sink) -> None:

@@ -19,7 +19,7 @@ from django_jobchains.store import AttemptKey, Effects, EndedAttempt, HeldLease,
 from django_jobchains.store.errors import is_conflict, is_database_away, is_out_of_time
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptEnded, LeaseLost
-from django_jobchains.texts import describe
+from django_jobchains.texts import describe, log_error
 from django_jobchains.worker.delayed_outcomes import DelayedOutcomes
 from django_jobchains.worker.threads import LOCK_SECONDS, waiting
 
@@ -174,7 +174,7 @@ class Completer:
             self._write_all([outcome])
         except Error as error:
             self._raise_if_away(error, [outcome])
-            logger.exception("The failure of job %s cannot be written yet.", outcome.job.id)
+            log_error(logger, error, "The failure of job %s cannot be written yet: %s", outcome.job.id)
             self._delay(outcome, describe(error))
 
     # Outcomes that locks delay

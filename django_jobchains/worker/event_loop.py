@@ -19,6 +19,7 @@ from django_jobchains.attempts import Attempt, Outcome
 from django_jobchains.exceptions import JobAborted
 from django_jobchains.processors import Processor
 from django_jobchains.running import call_on
+from django_jobchains.texts import log_error
 from django_jobchains.worker.call_threads import QueryThreads, SideThreads, Threads, TransactionThreads
 from django_jobchains.worker.lanes import Claimed
 from django_jobchains.worker.slots import PATIENCE_SECONDS
@@ -237,7 +238,7 @@ class AsyncSlots:
         try:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:  # a task that a handler started: asyncio lets these through
-            logger.error("A task on the event loop raised %r. The loop goes on.", error)
+            log_error(logger, error, "A task on the event loop raised an exception. The loop goes on: %s")
         except BaseException:
             self._lose(loop)
             raise
@@ -275,7 +276,7 @@ class AsyncSlots:
     def _ended(self, attempt: AsyncAttempt, task: "asyncio.Task[None] | None" = None) -> None:
         """The lease of an attempt that ended without an outcome must end, so that its job is taken back."""
         if task is not None and not task.cancelled() and (error := task.exception()):
-            logger.error("The attempt of job %s ended without an outcome.", attempt.job.id, exc_info=error)
+            log_error(logger, error, "The attempt of job %s ended without an outcome: %s", attempt.job.id)
         if attempt in self._running:
             self._on_broken(attempt)
             self._leave(attempt)

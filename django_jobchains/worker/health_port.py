@@ -14,6 +14,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
+from django_jobchains.texts import log_error
 from django_jobchains.worker.health import Health
 from django_jobchains.worker.threads import OwnedThread
 
@@ -139,8 +140,8 @@ class _Server:
         except OSError as error:  # the client went away, which must not fill the log
             logger.debug("A health request was not answered: %s", error)
             self._drop(connection)
-        except Exception:
-            logger.exception("A health request could not be answered.")
+        except Exception as error:
+            log_error(logger, error, "A health request could not be answered: %s")
             self._drop(connection)
 
     def _drop(self, connection: "_Connection") -> None:
@@ -214,8 +215,8 @@ def _answer(path: str, look: Callable[[], Health]) -> tuple[bool, dict[str, Any]
         return None
     try:
         health = look()
-    except Exception:
-        logger.exception("The worker's health could not be looked at.")
+    except Exception as error:
+        log_error(logger, error, "The worker's health could not be checked: %s")
         return False, {"problems": ["its health could not be looked at"]}
     if path == "/":
         return health.is_live and health.is_ready, health.as_json()

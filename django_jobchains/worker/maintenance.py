@@ -15,7 +15,7 @@ from django_jobchains.policies import Backoff
 from django_jobchains.store import AttemptKey, Effects, ReapedJob, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import BlockedJobsSwept, JobReaped, LeaseLost
-from django_jobchains.texts import describe
+from django_jobchains.texts import log_text
 from django_jobchains.worker.presence import Heartbeat
 from django_jobchains.worker.pruner import Pruner
 from django_jobchains.worker.tally import AttemptTally
@@ -134,7 +134,7 @@ class Rounds:
                     errors.append(error)
                     tidy()  # the next part uses the same connection
         for other in errors[1:]:
-            logger.warning("Another part of the maintenance failed too, and is tried again: %s", describe(other))
+            logger.warning("Another part of the maintenance failed too, and is tried again: %s", log_text(other))
         if errors:
             raise errors[0]
         with waiting():

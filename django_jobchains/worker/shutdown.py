@@ -11,6 +11,7 @@ from django_jobchains.announcing import announce
 from django_jobchains.hygiene import close_all
 from django_jobchains.store import AttemptKey, Effects, EndedAttempt, HeldLease, Store
 from django_jobchains.store.errors import blames_statement
+from django_jobchains.texts import log_error
 from django_jobchains.worker.loop import leases_of
 from django_jobchains.worker.parts import Parts
 from django_jobchains.worker.threads import LOCK_SECONDS
@@ -110,8 +111,9 @@ class Shutdown:
             if ended or locked:
                 self._store.defer([*ended, *(EndedAttempt("handed_back", lease) for lease in locked)])
                 logger.warning(DEFERRED, len(ended), len(locked))
-        except Exception:
-            logger.exception("Jobs could not be handed back; they are taken back when their leases run out.")
+        except Exception as error:
+            text = "Jobs could not be handed back; they are reclaimed when their leases expire: %s"
+            log_error(logger, error, text)
         finally:
             close_all()
 

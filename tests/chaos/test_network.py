@@ -31,7 +31,7 @@ LAST_WORDS = 5.0
 #: In which a worker is back at work when the network is.
 BACK_SECONDS = 15
 #: What a worker says, and where, when the answer to a COMMIT was lost and the job is completed.
-COMMITTED = re.compile(r"an error after its commit changes nothing\.\n(.*\n)*?django\.db\.utils\.OperationalError: ")
+COMMITTED = re.compile(r"an error after its commit changes nothing: OperationalError: .*\n(  .*\n)*")
 
 
 def until_started(process: WorkerProcess) -> None:

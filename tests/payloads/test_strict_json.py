@@ -1,7 +1,9 @@
 """What goes in comes out equal, or it is refused with the path of what cannot be stored."""
 
+import json
 import tracemalloc
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from enum import IntEnum
@@ -13,7 +15,7 @@ from django.core.exceptions import ValidationError
 
 from django_jobchains.admin.forms import PayloadField
 from django_jobchains.exceptions import InvalidInput, InvalidPayload, JobchainsError
-from django_jobchains.payloads import Codec
+from django_jobchains.payloads import Codec, decode, encode
 from django_jobchains.processors import JobType
 
 anything: JobType[Any, Any] = JobType("anything")
@@ -194,3 +196,21 @@ def test_an_integer_that_python_cannot_read_back_is_refused() -> None:
 
 def test_an_error_does_not_repeat_the_value() -> None:
     assert len(str(error_of({"card": "4000 " * 10_000 + "\0"}))) < 200
+
+
+@pytest.mark.parametrize("part", ["[]", "{}", '""', "[0]"])
+def test_the_check_of_many_small_values_takes_little_memory(part: str) -> None:
+    """A text below MAX_PAYLOAD_BYTES must not take many times its size, as every member once did while it waited."""
+    text = f"[{','.join([part] * (300_000 // (len(part) + 1)))}]"
+    value = json.loads(text)
+    assert peak_bytes(lambda: encode(value)) < 5_000_000
+    assert peak_bytes(lambda: decode(text)) < peak_bytes(lambda: json.loads(text)) + 5_000_000
+
+
+def peak_bytes(function: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -11,7 +11,9 @@ import pytest
 from typing_extensions import TypedDict
 
 from django_jobchains.exceptions import InvalidInput
+from django_jobchains.payloads import Codec
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
+from django_jobchains.texts import traceback_of
 from django_jobchains.worker import Worker
 from tests.attempts.work import committed
 
@@ -172,3 +174,36 @@ def test_a_custom_validator_is_heard_at_enqueue() -> None:
     job_type.item(2)
     with pytest.raises(InvalidInput, match="only even numbers"):
         job_type.item(3)
+
+
+@dataclass
+class Login:
+    user: str
+    pin: int = 0
+
+
+@pytest.mark.parametrize("value", [Login("a", "hunter2"), Login("a", "6162"), Login(6162)])  # type: ignore[arg-type]
+def test_an_error_about_a_value_does_not_quote_it(value: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        JobType("login", input=Login).item(value)
+    assert "Input should be a valid" in str(caught.value)
+    assert_not_quoted(caught.value, "hunter2", "6162")
+
+
+@pytest.mark.parametrize("text", ['{"user": ["hunter2"]}', '{"pin": "hunter2"}', '["hunter2"]'])
+def test_an_error_about_a_stored_value_does_not_quote_it(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^Not a Login: ") as caught:
+        Codec(Login).decode(text, InvalidInput)
+    assert_not_quoted(caught.value, "hunter2")
+
+
+def test_a_value_that_would_change_is_not_quoted() -> None:
+    with pytest.raises(InvalidInput, match="another value") as caught:
+        JobType("open", input=Open).item(Open(("hunter2",)))
+    assert "hunter2" not in str(caught.value)
+
+
+def assert_not_quoted(error: InvalidInput, *values: str) -> None:
+    text = traceback_of(error)
+    assert "InvalidInput" in text
+    assert not any(value in text for value in values)

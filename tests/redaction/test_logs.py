@@ -1,16 +1,20 @@
 """What a worker reports about its attempts in the log and on its terminal."""
 
+import logging
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.core.management.color import no_style
 
+import django_jobchains
 from django_jobchains.telemetry import Event, events, report
 from django_jobchains.telemetry.events import AttemptEnded, LeaseLost, ThreadFailed
-from django_jobchains.texts import log_text
+from django_jobchains.texts import log_error, log_text
 from django_jobchains.worker.console import Console
+from django_jobchains.worker.maintenance import Rounds
 
 SECRET = "c4n4ry"
 
@@ -88,3 +92,40 @@ def test_an_error_in_a_log_message_is_one_line_without_secrets() -> None:
     assert log_text(OSError(f"no answer\nfrom redis://:{SECRET}@localhost")) == (
         "OSError: no answer from redis://:********@localhost"
     )
+
+
+def test_a_traceback_in_a_log_record_has_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        raise OSError(f"no answer\nERROR from redis://:{SECRET}@localhost")
+    except OSError as error:
+        log_error(logging.getLogger("django_jobchains"), error, "Job %s: %s", 5)
+    (record,) = caplog.records
+    assert (record.levelname, record.msg, record.exc_info) == ("ERROR", "Job %s: %s", None)
+    assert record.getMessage() == "Job 5: OSError: no answer ERROR from redis://:********@localhost"
+    assert record.pathname == __file__
+    _, *traceback = logging.Formatter().format(record).splitlines()
+    assert traceback[0] == "  Traceback (most recent call last):"
+    assert traceback[-1] == "  ERROR from redis://:********@localhost"
+
+
+def test_no_module_logs_an_error_as_it_is() -> None:
+    """A formatter writes ``exc_info`` with its secrets: ``log_error`` logs errors without it."""
+    package = Path(str(django_jobchains.__file__)).parent
+    sources = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    assert sources
+    assert [path.name for path, text in sources.items() if "logger.exception(" in text or "exc_info=" in text] == []
+
+
+def test_an_error_of_the_maintenance_is_one_line_without_secrets(caplog: pytest.LogCaptureFixture, db: None) -> None:
+    class Failing:
+        seconds = 0.0
+
+        def step(self) -> bool:
+            raise OSError(f"no answer\npassword={SECRET}")
+
+    parts: Any = Failing(), Failing()
+    with pytest.raises(OSError, match="no answer"):
+        Rounds(*parts).step()
+    assert caplog.messages == [
+        "Another part of the maintenance failed too, and is tried again: OSError: no answer password=********"
+    ]

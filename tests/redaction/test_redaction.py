@@ -1,5 +1,6 @@
 """What is masked where it is shown, and that it takes no longer than the text is long."""
 
+import json
 import time
 from typing import Any
 
@@ -70,6 +71,17 @@ TEXTS = [
     "private_key=-----BEGIN EC PRIVATE KEY-----\nabc\nhunter2",
     "'private_key': '-----BEGIN PRIVATE KEY-----\\nhunter2\\n-----END PRIVATE KEY-----\\n'",
     "credential=-----BEGIN SECRET-----\nhunter2\n-----END SECRET-----",
+    "authorization=ApiKey hunter2",
+    "{authorization => Digest username='a', response=hunter2}",
+    "('Authorization', ApiKey hunter2)",
+    "password[]=hunter2",
+    "password[0]=hunter2",
+    "user[password][]=hunter2",
+    "user%5Bpassword%5D%5B0%5D=hunter2",
+    "headers['Token'][0] = 'a hunter2'",
+    "postgres:\\/\\/jobs:hunter2@127.0.0.1\\/jobs",
+    '{"url": "http:\\/\\/jobs:8000\\/hunter2@example.com:1\\/"}'.replace("8000", "a8000"),
+    "['mysql', '--password', 'hunter2', 'shop']",
 ]
 HARMLESS = [
     "ValueError: the order 17 is closed",
@@ -79,6 +91,9 @@ HARMLESS = [
     "http://localhost:8000",
     "redis does not answer at redis://localhost:6379/0.",
     "http://[::1]:8000/@b",
+    "http:\\/\\/localhost:8000\\/@scope and http:\\/\\/localhost:8000\\/",
+    "password[0]",
+    "tokens[0] is used",
     "ssh://git@example.com:22/x@y",
     '{"broker":"redis://localhost:6379/0","to":"a@example.com"}',
     "expected '-----BEGIN PRIVATE KEY-----' at the start of the file",
@@ -108,6 +123,26 @@ def test_what_was_masked_is_left_as_it_is(text: str) -> None:
 @pytest.mark.parametrize("text", HARMLESS)
 def test_a_text_without_a_secret_stays_as_it_is(text: str) -> None:
     assert redacted_text(text) == text
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize(
+    "value", ['a"hunter2', "a\\", 'a\\"hunter2', "a\\\\", '"', 'hunter2"', "'hunter2", '\\"hunter2\\']
+)
+def test_quotes_and_backslashes_in_a_value_in_json_within_json(value: str, depth: int) -> None:
+    text: Any = {"password": value, "other": "stays"}
+    for _ in range(depth):
+        text = json.dumps({"body": text}) if isinstance(text, str) else json.dumps(text)
+    assert SECRET not in redacted_text(text)
+    assert "stays" in redacted_text(text)
+    assert redacted_text(redacted_text(text)) == redacted_text(text)
+
+
+def test_what_follows_an_option_in_a_list_is_masked() -> None:
+    assert redacted(["mysql", "--password", SECRET, "shop"]) == ["mysql", "--password", MASK, "shop"]
+    assert redacted(["a password", SECRET, "shop"]) == ["a password", SECRET, "shop"]
+    assert redacted(["mysql", "--host", "x"]) == ["mysql", "--host", "x"]
+    assert redacted(["mysql", "--password"]) == ["mysql", "--password"]
 
 
 def test_what_stands_around_a_secret_stays() -> None:
@@ -263,6 +298,16 @@ HOSTILE = [
     "token=-----BEGIN A-----",
     "-----BEGIN PRIVATE KEY----- -----END",
     "token=bearer ",
+    'token=\\"\\\\',
+    "token=" + "\\" * 3 + '"',
+    "token[",
+    "token[0]",
+    "token%5B%5D",
+    "authorization=a ",
+    "'authorization', a ",
+    ":\\/\\/",
+    ":\\/\\/a:",
+    ":\\",
 ]
 
 

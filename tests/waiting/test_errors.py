@@ -70,7 +70,7 @@ def test_without_a_listener_it_polls(settings: Any, backend: str, caplog: pytest
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": DROPPING}}
     finish(chain, "done")
     assert waiter.output() == "done"
-    assert "Nobody listens" in caplog.text
+    assert "so they are polled" in caplog.text
     waiting.get_watch("default").close(30)
     assert threads() == []
 

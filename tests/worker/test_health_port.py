@@ -81,7 +81,7 @@ def test_a_look_that_fails_is_a_503(port: Port, caplog: pytest.LogCaptureFixture
     status, body = port.ask("/live")
     assert status == 503
     assert b"secret" not in body
-    assert "health could not be looked at" in caplog.text
+    assert "health could not be checked" in caplog.text
 
 
 @pytest.mark.parametrize(
