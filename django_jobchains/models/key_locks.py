@@ -2,6 +2,8 @@
 
 from django.db import models
 
+from django_jobchains.pages import JobTablesQuerySet
+
 
 class KeyLock(models.Model):
     """A deduplication key that was used lately. A row carries no truth and may be deleted while nobody has it locked.
@@ -15,7 +17,10 @@ class KeyLock(models.Model):
     #: When a chain was last created for the key. A transaction with an older snapshot fails when it locks the row.
     used_at = models.DateTimeField()
 
+    objects = JobTablesQuerySet.as_manager()
+
     class Meta:
+        base_manager_name = "objects"
         default_permissions = ()
         indexes = (models.Index(fields=["used_at"], name="jobchains_key_used"),)
 
