@@ -48,10 +48,13 @@ class Deduplicate:
                 f"{KEY_LENGTH - len(TENANT_SEPARATOR)} characters."
             )
         if self.scope not in ("incomplete", "any"):
-            raise ValueError(f"scope={self.scope!r}: 'incomplete' or 'any'.")
+            raise ValueError(f"scope={self.scope!r} is not valid: use 'incomplete' or 'any'.")
         window: object = self.window
         if window is not None and not (isinstance(window, timedelta) and 0 < window.total_seconds() <= MOST_SECONDS):
-            raise ValueError(f"window={window!r}: a timedelta above 0 and below a thousand years, or None for any age.")
+            raise ValueError(
+                f"window={window!r} is not valid: use a timedelta above 0 and below a thousand years, or None for "
+                "chains of any age."
+            )
         # A generator is used up by the first look at it.
         excluded = chain_ids_of(self.exclude_chain_ids, "exclude_chain_ids")
         object.__setattr__(self, "exclude_chain_ids", excluded)

@@ -28,8 +28,10 @@ class ThreadConnections:
             self._before[connection.alias] = _depth(connection)
 
     def check(self) -> None:
-        """Raises ``TransactionLeftOpen`` when the handler left a transaction open, and ``ConnectionLost`` when a
-        connection broke, because nobody knows whether it had one."""
+        """Raise ``TransactionLeftOpen`` if the handler left a transaction open.
+
+        Raise ``ConnectionLost`` if a connection broke, because it may have had an open transaction.
+        """
         self._after = _opened()
         for connection in self._after:
             self._check(connection)

@@ -293,7 +293,7 @@ def new_continuation(
 
 @contextmanager
 def declaring(name: "str | JobType[Any, Any]") -> Iterator[None]:
-    """Names the job type in the errors of its declaration: they are met far from it, when an app is loaded."""
+    """Name the job type in the errors of its declaration, which are raised when an app is loaded."""
     try:
         yield
     except (InvalidDeclaration, DuplicateJobType):
@@ -340,7 +340,7 @@ def name_of(job_type: "str | JobType[Any, Any]") -> str:
 
 def checked_queue(name: object) -> str:
     if not isinstance(name, str) or not name or len(name) > QUEUE_LENGTH or not name.isprintable():
-        raise ValueError(f"{name!r} is no queue name: 1 to {QUEUE_LENGTH} printable characters.")
+        raise ValueError(f"{name!r} is not a valid queue name: use 1 to {QUEUE_LENGTH} printable characters.")
     return name
 
 

@@ -44,7 +44,8 @@ class Page(Generic[ModelT]):
 class JobTablesQuerySet(QuerySet[ModelT]):
     """A QuerySet on the database that ``JOBCHAINS["DATABASE"]`` names, unless ``using()`` says otherwise.
 
-    Routers are not asked, as for every other access to the job tables.
+    Routers are not asked, as for every other access to the job tables. Each model names its manager as the
+    ``base_manager_name`` too, because Django reads related objects and deferred fields through the base manager.
     """
 
     @property

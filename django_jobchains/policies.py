@@ -22,6 +22,11 @@ def is_number(given: object) -> TypeGuard[float]:
     return isinstance(given, int | float) and not isinstance(given, bool)
 
 
+def _check_between(field: str, given: object, least: float, most: float, remedy: str) -> None:
+    if not (is_number(given) and least <= given <= most):
+        raise ValueError(f"{field}={given!r:.100} is not valid: use {remedy}.")
+
+
 @dataclass(frozen=True)
 class Backoff:
     """The wait before the next attempt: ``initial_seconds * multiplier ** (attempt - 1)``, at most the maximum.
@@ -35,15 +40,10 @@ class Backoff:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        seconds = (self.initial_seconds, self.maximum_seconds)
-        is_right = (
-            all(map(is_number, (*seconds, self.multiplier, self.jitter)))
-            and all(0 <= value <= MOST_SECONDS for value in seconds)
-            and self.multiplier >= 1
-            and 0 <= self.jitter <= 1
-        )
-        if not is_right:
-            raise ValueError(f"{self}: seconds from 0, multiplier from 1, jitter from 0 to 1.")
+        for name in ("initial_seconds", "maximum_seconds"):
+            _check_between(name, getattr(self, name), 0, MOST_SECONDS, "a number of seconds from 0 to a thousand years")
+        _check_between("multiplier", self.multiplier, 1, math.inf, "a number that is 1 or more")
+        _check_between("jitter", self.jitter, 0, 1, "a number from 0 to 1")
 
     def seconds(self, attempt: int, share: float | None = None) -> float:
         """The wait after try number ``attempt`` (1, 2, 3 …); ``share`` (0 to 1) stands in for chance in tests."""

@@ -1,7 +1,8 @@
 """The one place that masks secrets in what is shown: values of sensitive names, in JSON and in texts.
 
-A name is sensitive that contains one of ``JOBCHAINS["SENSITIVE_FIELDS"]``: ``user_password``, ``apiKey``. It is a net,
-not a wall: a secret that no such name stands before is not recognised. Store keys of secrets in jobs, not secrets.
+A name is sensitive if it contains one of ``JOBCHAINS["SENSITIVE_FIELDS"]``, as ``user_password`` and ``apiKey`` do.
+This is a safety net, not a guarantee: a secret without such a name is not recognised. Store references to secrets in
+jobs, not the secrets themselves.
 """
 
 import re

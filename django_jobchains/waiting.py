@@ -102,7 +102,7 @@ async def await_chain(
 
 
 def _timeout_seconds(timeout: timedelta | float | None) -> float | None:
-    """Checked before anybody waits; infinitely long is None."""
+    """Return the seconds, or None if there is no limit. Raise an error for what is not a length of time."""
     seconds = math.inf if timeout is None else seconds_of(timeout, "timeout")
     if math.isnan(seconds):
         raise ValueError(f"timeout={timeout!r} is not a length of time.")

@@ -24,7 +24,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
 from django_jobchains.admin.base import ReadOnlyAdmin
-from django_jobchains.admin.completion import Complete, continuations
+from django_jobchains.admin.completion import Complete, continuations, names_continuations
 from django_jobchains.admin.deletion import Delete
 from django_jobchains.admin.forms import ActionForm
 from django_jobchains.admin.outcomes import Outcome, carry_out, tell
@@ -87,10 +87,16 @@ class Acting(ReadOnlyAdmin):
         """Return the types that this user may continue the job's chain with, by name.
 
         By default these are the types that the job's type allows, for a user with the permission ``enqueue_job``, and
-        none for others. A subclass may return others of the types that the job's type allows, with no permission.
+        none for others. If the job's type names none, these are the types that ``entry_types`` of the class of chains
+        returns. A subclass may return others of the types that the job's type allows, with no permission.
         """
-        may_enqueue = self.visibility(request).may("enqueue_job", job)
-        return continuations(job.type_name) if may_enqueue else {}
+        visibility, types = self.visibility(request), continuations(job.type_name)
+        if not visibility.may("enqueue_job", job):
+            return {}
+        if names_continuations(job.type_name):
+            return types
+        entries = visibility.entry_types()
+        return {name: job_type for name, job_type in types.items() if name in entries}
 
     # What is offered
 

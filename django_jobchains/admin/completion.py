@@ -104,6 +104,12 @@ def declared(type_name: str) -> JobType[Any, Any] | None:
         return None
 
 
+def names_continuations(type_name: str) -> bool:
+    """Return whether the job type says what its jobs may continue with."""
+    own = declared(type_name)
+    return own is not None and own.continues_with is not None
+
+
 def continuations(type_name: str) -> dict[str, JobType[Any, Any]]:
     """Return the types that a job of this type may continue with, by name.
 

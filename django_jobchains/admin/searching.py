@@ -97,7 +97,7 @@ class _Search:
             return None
         if self.visibility is not None:
             # Without a limit, which types that the user does not see could use up, and without a number of them.
-            return self._found(Q(type_name__in=names), gettext("Of types that begin so."))
+            return self._found(Q(type_name__in=names), gettext("Types that start with this text."))
         of_types: Rows = self.rows.of_type(*names[:MOST_TYPES])  # type: ignore[attr-defined]  # both have it
         return Found(of_types, _of_types(names))
 
@@ -108,7 +108,9 @@ class _Search:
         between = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
         jobs: QuerySet[Job] = Job.objects.using(self.rows.db).filter(pk__range=between).order_by("pk")
         jobs = self._with_chain(jobs) if self.is_of_chains else self._within(jobs, "id")
-        return self._among("id", jobs, "chain_id" if self.is_of_chains else "id", gettext("With an id that begins so."))
+        return self._among(
+            "id", jobs, "chain_id" if self.is_of_chains else "id", gettext("Ids that start with this text.")
+        )
 
     def _with_chain(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
         """Narrow jobs to visible ones of visible chains; the id of the first job is the chain's own."""
@@ -166,14 +168,16 @@ def _seen(rows: QuerySet[Any], visibility: Visibility) -> list[Any]:
 def _limited(by: str, count: int) -> str:
     if count <= MOST_FOUND:
         return by
-    more = gettext("%(by)s There are more than the %(most)s that are looked at.")
-    return more % {"by": by, "most": number(MOST_FOUND)}
+    more = gettext("Only the first %(most)s matches are shown.") % {"most": number(MOST_FOUND)}
+    return f"{by} {more}"
 
 
 def _of_types(names: Sequence[str]) -> str:
     if len(names) == 1:
         return gettext("Of the type %(type)s.") % {"type": names[0]}
-    by = ngettext("Of %(count)s type that begins so.", "Of %(count)s types that begin so.", len(names))
+    by = ngettext(
+        "%(count)s type that starts with this text.", "%(count)s types that start with this text.", len(names)
+    )
     if len(names) > MOST_TYPES:
-        by = gettext("Of the first %(most)s of %(count)s types that begin so. Search for more of the name.")
+        by = gettext("The first %(most)s of %(count)s types that start with this text. Enter more of the name.")
     return by % {"count": number(len(names)), "most": number(MOST_TYPES)}

@@ -4,7 +4,7 @@ A project hides rows in two ways: ``get_queryset`` leaves them out, and ``has_vi
 them one by one. Both count everywhere: a row that is hidden in either way is treated as if it did not exist.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -101,6 +101,11 @@ class Visibility:
         """Ask the class of the row, or of the model, whether the user has this permission of ours."""
         admin = self._admin(type(row) if row is not None else model)
         return bool(admin and admin.may(self._request, permission, row))
+
+    def entry_types(self) -> Mapping[str, Any]:
+        """Return the job types that the class of chains lets the user start chains with, by name."""
+        admin = self._admin(Chain)
+        return admin.entry_types(self._request) if admin else {}
 
     def payloads(self, *rows: Model) -> Payloads:
         """Return what shows payloads that belong to all of these rows: none of them unless each row allows it.

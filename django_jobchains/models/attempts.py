@@ -32,6 +32,7 @@ class FailedAttempt(models.Model):
     objects = JobTablesQuerySet.as_manager()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("failed attempt")
         verbose_name_plural = _("failed attempts")
         default_permissions = ()
@@ -69,6 +70,7 @@ class LogLine(models.Model):
     objects = JobTablesQuerySet.as_manager()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("log line")
         verbose_name_plural = _("log lines")
         default_permissions = ()
@@ -97,6 +99,7 @@ class JobProgress(models.Model):
     objects = JobTablesQuerySet.as_manager()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("progress")
         verbose_name_plural = _("progress")
         default_permissions = ()
@@ -129,6 +132,7 @@ class DeferredWrite(models.Model):
     objects = JobTablesQuerySet.as_manager()
 
     class Meta:
+        base_manager_name = "objects"
         default_permissions = ()
         indexes = (models.Index(fields=["job"], name="jobchains_deferred"),)
 
@@ -165,6 +169,7 @@ class AttemptCount(models.Model):
     objects = JobTablesQuerySet.as_manager()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("attempt count")
         verbose_name_plural = _("attempt counts")
         default_permissions = ()

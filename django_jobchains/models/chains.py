@@ -76,6 +76,7 @@ class Chain(ChainPart, models.Model):
     objects = ChainQuerySet.as_manager()
 
     class Meta:
+        base_manager_name = "objects"
         managed = False  # a view, see chain_view
         db_table = NAME
         verbose_name = _("chain")

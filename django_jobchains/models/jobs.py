@@ -102,6 +102,7 @@ class Job(ChainPart, models.Model):
     objects = JobQuerySet.as_manager()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
         default_permissions = ("view",)
@@ -174,6 +175,7 @@ class JobBlocker(models.Model):
     objects = JobTablesQuerySet.as_manager()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("blocker")
         verbose_name_plural = _("blockers")
         default_permissions = ()

@@ -20,6 +20,7 @@ class KeyLock(models.Model):
     objects = JobTablesQuerySet.as_manager()
 
     class Meta:
+        base_manager_name = "objects"
         default_permissions = ()
         indexes = (models.Index(fields=["used_at"], name="jobchains_key_used"),)
 

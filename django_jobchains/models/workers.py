@@ -31,6 +31,7 @@ class WorkerPresence(models.Model):
     objects = JobTablesQuerySet.as_manager()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         default_permissions = ("view",)
@@ -50,6 +51,7 @@ class QueueState(models.Model):
     objects = JobTablesQuerySet.as_manager()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         default_permissions = ("view", "change")

@@ -65,7 +65,7 @@ class HealthPort:
 
 
 def _keep_working() -> None:
-    """A worker without a health port works; its probes fail, which is the right answer."""
+    """Do nothing. The worker continues without its health port, and its probes fail."""
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:
@@ -162,7 +162,7 @@ class _Connection:
         self.answer: bytes | None = None
 
     def has_read_head(self) -> bool:
-        """Whether the request is there up to its empty line, or as much as there will be of it."""
+        """Return whether the head of the request is complete, or no more of it will come."""
         part = self.socket.recv(MAX_HEAD_BYTES)
         self.head += part
         is_whole = b"\r\n\r\n" in self.head or b"\n\n" in self.head
@@ -207,7 +207,7 @@ class _Request(BaseHTTPRequestHandler):
         return "django_jobchains"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A probe every few seconds is no news."""
+        """Log nothing, because a probe comes every few seconds."""
 
 
 def _answer(path: str, look: Callable[[], Health]) -> tuple[bool, dict[str, Any]] | None:

@@ -166,8 +166,10 @@ class Worker:
             raise TimeoutError(f"There was still work after {timeout} seconds.")
 
     def check_database(self) -> None:
-        """Raises ``ImproperlyConfigured`` when tables are missing. A database that is away is no error: it is waited
-        for, and its tables are missed by the first statement."""
+        """Raise ``ImproperlyConfigured`` if tables are missing.
+
+        An unavailable database is not an error, because the worker waits for it.
+        """
         try:
             problem = setup_problem(self.store.using)
         except Error:

@@ -129,7 +129,7 @@ def test_a_database_that_does_not_answer_is_waited_for_no_longer_than_said(
         (["--max-age", "soon"], "'soon' is no duration: write 90s, 5m, 12h, 30d or 2w"),
         (["--max-age", "-1"], "'-1' must be seconds, 0 or more"),
         (["--max-backlog", "1.5"], "'1.5' must be a whole number from 0"),
-        (["--queue", ""], "is no queue name"),
+        (["--queue", ""], "is not a valid queue name"),
     ],
 )
 def test_wrong_words_are_an_error_that_says_what_to_do(run: Run, words: list[str], message: str) -> None:

@@ -150,8 +150,8 @@ class TestQueues:
         ("words", "message"),
         [
             (["pause"], "required: QUEUE"),
-            (["pause", ""], "is no queue name: 1 to 100 printable characters"),
-            (["resume", "x" * 101], "is no queue name"),
+            (["pause", ""], "is not a valid queue name: use 1 to 100 printable characters"),
+            (["resume", "x" * 101], "is not a valid queue name"),
             (["limit", "mail"], "required: N|none"),
             (["limit", "mail", "0"], "'0' must be a whole number from 1"),
             (["limit", "mail", "many"], "'many' must be a whole number from 1"),

@@ -109,7 +109,7 @@ def test_a_queue_is_1_to_100_printable_characters(queue: str) -> None:
 
 @pytest.mark.parametrize("queue", ["", "x" * 101, "new\nline", "nul\0"])
 def test_another_queue_is_an_error(queue: str) -> None:
-    with pytest.raises(ValueError, match="is no queue name"):
+    with pytest.raises(ValueError, match="is not a valid queue name"):
         anything.enqueue(queue=queue)
 
 
@@ -217,7 +217,7 @@ def test_enqueue_many_keeps_given_ids() -> None:
 
 
 def test_an_item_checks_at_once_and_creates_nothing() -> None:
-    with pytest.raises(ValueError, match="is no queue name"):
+    with pytest.raises(ValueError, match="is not a valid queue name"):
         anything.item(queue="")
     anything.item(1)
     assert not Job.objects.exists()

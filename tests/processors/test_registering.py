@@ -327,9 +327,9 @@ WRONG_POLICIES: list[tuple[dict[str, Any], str]] = [
     ({"timeout": 0}, "timeout=0: a timeout is more than 0 seconds"),
     ({"timeout": math.nan}, "timeout=nan: a timeout is more than 0 seconds"),
     ({"retention": timedelta(days=30)}, r"retention=.* is not a Retention: pass Retention\(completed="),
-    ({"queue": ""}, "is no queue name"),
-    ({"queue": "x" * 101}, "is no queue name"),
-    ({"queue": 5}, "is no queue name"),
+    ({"queue": ""}, "is not a valid queue name"),
+    ({"queue": "x" * 101}, "is not a valid queue name"),
+    ({"queue": 5}, "is not a valid queue name"),
 ]
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     *WRONG_POLICIES,

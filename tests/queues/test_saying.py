@@ -72,7 +72,7 @@ def test_a_name_is_checked(name: Any) -> None:
         lambda: queues.set_limit(name, 3),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match="is no queue name"):
+        with pytest.raises(ValueError, match="is not a valid queue name"):
             call()
     assert said() == {}
 

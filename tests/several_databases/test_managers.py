@@ -6,7 +6,7 @@ import pytest
 from django.apps import apps
 
 from django_jobchains import chains
-from django_jobchains.models import Chain, FailedAttempt, Job
+from django_jobchains.models import Chain, FailedAttempt, Job, JobBlocker
 from django_jobchains.processors import JobType, get_registry
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -57,3 +57,40 @@ def test_an_object_of_another_database_stays_with_it(ship: JobType[Any, Any], ot
     assert [found.id for found in Chain.objects.using(other).blocked_by(chain)] == []
     assert chain.refresh().using == chain.current_job._state.db == other
     assert FailedAttempt.objects.all().db == "default"
+
+
+class _NoRouting:
+    """A router that refuses to be asked about the models of this app."""
+
+    def _refuse(self, model: Any, **hints: Any) -> None:
+        if model._meta.app_label == "django_jobchains":
+            raise AssertionError(f"A router was asked about {model.__name__}.")
+
+    db_for_read = db_for_write = _refuse
+
+
+@pytest.fixture
+def _no_routing(settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [_NoRouting()]
+
+
+@pytest.mark.usefixtures("_no_routing")
+def test_no_router_is_asked_for_what_an_object_reads_later(ship: JobType[Any, Any], other: str) -> None:
+    for alias in ("default", other):
+        blocker = ship.enqueue({"of": alias}, using=alias)
+        waiting = ship.enqueue(blockers=[blocker], using=alias)
+        link = JobBlocker.objects.using(alias).get()
+        chain = Chain.objects.using(alias).get(pk=blocker.id)
+        deferred = Job.objects.using(alias).defer("input").get(pk=blocker.id)
+        assert (link.job.id, link.blocker.id, chain.current_job.id) == (waiting.id, blocker.id, blocker.id)
+        assert deferred.input == Chain.objects.using(alias).defer("input").get(pk=blocker.id).input == {"of": alias}
+        for row in (link, link.job, link.blocker, chain, chain.current_job, deferred):
+            row.refresh_from_db()
+            assert row._state.db == alias
+
+
+@pytest.mark.parametrize("model", list(apps.get_app_config("django_jobchains").get_models()))
+@pytest.mark.usefixtures("_no_routing", "_configured")
+def test_no_router_is_asked_by_a_manager_that_django_uses_itself(model: Any, other: str) -> None:
+    assert model._base_manager.all().db == other
+    assert list(model._base_manager.all()) == []

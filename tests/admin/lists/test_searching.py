@@ -53,7 +53,7 @@ def test_the_beginning_of_an_id_finds_those_that_begin_so(staff: Staff, name: st
     for term in ("abcdef12", "ABCDEF12-34", "abcdef12-3456-4000-8000-00000000000"):
         page = look(client, name, {"q": term})
         assert page.ids == [str(id_) for id_ in reversed(ids)], term
-        assert "With an id that begins so." in page.text
+        assert "Ids that start with this text." in page.text
     assert look(client, name, {"q": "abcdef1"}).ids == []
 
 
@@ -103,7 +103,7 @@ def test_the_beginning_of_a_type_finds_all_that_begin_so(staff: Staff, name: str
     rows(2)
     client = staff()
     assert look(client, name, {"q": "mail."}).ids == [str(id_) for id_ in wanted[2::-1]]
-    assert "Of 2 types that begin so." in look(client, name, {"q": "mail."}).text
+    assert "2 types that start with this text." in look(client, name, {"q": "mail."}).text
     assert look(client, name, {"q": "MAIL.SO"}).ids == [str(id_) for id_ in wanted[2:0:-1]]
     assert "Of the type mail.sort." in look(client, name, {"q": "mail.so"}).text
     assert look(client, name, {"q": "ail"}).ids == []
@@ -137,10 +137,10 @@ def test_more_than_are_looked_at_is_said(staff: Staff, name: str, monkeypatch: p
         rows(1, type_name=each, chain_type_name=each)
     client = staff()
     page = look(client, name, {"q": "often"})
-    assert (len(page.ids), "There are more than the 3 that are looked at." in page.text) == (3, True)
+    assert (len(page.ids), "Only the first 3 matches are shown." in page.text) == (3, True)
     page = look(client, name, {"q": "a."})
     assert [row["type_name"] for row in page.rows] == ["a.three", "a.one"]
-    assert "Of the first 2 of 3 types that begin so." in page.text
+    assert "The first 2 of 3 types that start with this text." in page.text
 
 
 @BOTH

@@ -171,3 +171,50 @@ def test_a_hook_grants_a_continuation_that_the_type_allows(monkeypatch: pytest.M
     assert offered(client, chain_of(job)) == {"shop.inner"}
     assert said(act(client, "complete", chain_of(job), type="shop.inner", payload="1")) == ["1 job completed."]
     assert [step.type_name for step in chain_of(job).jobs] == ["shop.bound", "shop.inner"]
+
+
+def _narrow_entry_types(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    from django_jobchains.admin import ChainAdmin
+
+    types = {name: get_registry().job_type(name) for name in names}
+    monkeypatch.setattr(ChainAdmin, "entry_types", lambda self, request: types)
+
+
+@pytest.mark.usefixtures("_types")
+@pytest.mark.parametrize("model", ["chain", "job"])
+@pytest.mark.parametrize("type_name", ["shop.free", "shop.gone"])
+def test_a_chain_does_not_go_on_with_an_entry_type_that_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch, model: str, type_name: str
+) -> None:
+    """The class of chains says which entry types there are for this user, also on the pages of jobs."""
+    _narrow_entry_types(monkeypatch, "shop.free")
+    [job] = rows.chain(1, type_name=type_name)
+    client = browser("view_chain", "view_job", "complete_job", "enqueue_job")
+    foreign = {**answers("complete", job), "type": "shop.bound", "payload": "1"}
+    reply: Any = client.post(url("complete", job, model), foreign)
+    assert reply.context["form"].errors["type"]
+    act_many(client, "complete", [job], model, **foreign)
+    assert [(step.type_name, step.status) for step in chain_of(job).jobs] == [(type_name, "pending")]
+    page: Any = client.get(url("complete", job, model))
+    assert {name for name, _label in page.context["type_form"].fields["type"].choices} == {"", "shop.free"}
+    assert said(client.post(url("complete", job, model), {**foreign, "type": "shop.free"})) == ["1 job completed."]
+    assert [step.type_name for step in chain_of(job).jobs] == [type_name, "shop.free"]
+
+
+@pytest.mark.usefixtures("_types")
+def test_declared_continuations_need_not_be_entry_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    _narrow_entry_types(monkeypatch)
+    [job] = rows.chain(1, type_name="shop.bound")
+    client = browser("view_chain", "view_job", "complete_job", "enqueue_job")
+    assert offered(client, chain_of(job)) == {"shop.inner"}
+
+
+@pytest.mark.usefixtures("_types")
+def test_a_hook_offers_an_entry_type_that_cannot_be_enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django_jobchains.admin import ChainAdmin
+
+    _narrow_entry_types(monkeypatch)
+    types = {"shop.free": get_registry().job_type("shop.free")}
+    monkeypatch.setattr(ChainAdmin, "next_types", lambda self, request, job: types)
+    [job] = rows.chain(1, type_name="shop.free")
+    assert offered(browser("view_chain", "view_job", "complete_job"), chain_of(job)) == {"shop.free"}

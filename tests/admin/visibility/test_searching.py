@@ -55,7 +55,7 @@ def test_behind_more_hidden_types_than_are_looked_at(way: str, model: str, monke
         many(1, f"rival.type-{number}")
     page = look(browser("view_chain", "view_job"), model, {"q": "r"})
     assert page.ids == [str(mine.pk)]
-    assert "Of types that begin so." in page.text
+    assert "Types that start with this text." in page.text
 
 
 @BOTH
