@@ -294,8 +294,8 @@ def test_english_is_recognised(superuser: Client, page: str) -> None:
 
 
 def test_english_is_recognised_on_each_kind_of_page(superuser: Client, store: Store) -> None:
-    full_dashboard(store)
     chain = failed(store)
+    full_dashboard(store)  # which pauses the queue
     found = english_in(read(superuser, index(), "en"))
     assert {"Queues", "paused", "Pause", "2 slots of each worker", "every queue"} <= found
     assert any(text.startswith("No worker serves type shop.lost: 3 jobs are due") for text in found)
