@@ -166,7 +166,7 @@ class TestCancelAgainstACompletionWithAContinuation:
         """It has waited for the first job, and meanwhile the second one is done too."""
         ending = holding(call(CONTINUING["finish"], job))
         cancelling = Actor(cancel(chain), stops_before=step).start()
-        if step > 1:
+        if step > 2:  # it reads the last job, and then locks it
             cancelling.until_blocked_or_ended()
         ending.go_on()
         assert ending.result()
