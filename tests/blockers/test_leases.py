@@ -15,7 +15,7 @@ from tests.store.jobs import alter, database_now, stored
 pytestmark = [committing, pytest.mark.postgresql]
 
 
-def test_a_blockers_attempt_goes_on_and_is_not_taken_back(store: Store) -> None:
+def test_a_blockers_attempt_goes_on_and_is_not_taken_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The open transaction locks the job for longer than its lease lasts."""
     blocker = STEP.enqueue()
     [job] = started(store, blocker)
@@ -25,11 +25,11 @@ def test_a_blockers_attempt_goes_on_and_is_not_taken_back(store: Store) -> None:
     enqueueing = holding(lambda store: WAITS.enqueue(blockers=[blocker]))
     leases.renew_due()
     leases.abort_overdue()
-    store.ahead_seconds = 30
+    monkeypatch.setattr(store, "ahead_seconds", 30)
     assert store.reap(10, Backoff(), 10) == []
     enqueueing.result()
     assert store.reap(10, Backoff(), 10) == []
     assert not signal.aborted
-    store.ahead_seconds = 61
+    monkeypatch.setattr(store, "ahead_seconds", 61)
     assert [reaped.id for reaped in store.reap(10, Backoff(), 10)] == [job.id]
     assert stored(job).status == "pending"

@@ -29,5 +29,5 @@ class FailingNotifier(Notifier):
 @contextmanager
 def notifier(name: str, **options: Any) -> Iterator[None]:
     backend = {"BACKEND": f"{__name__}.{name}", "OPTIONS": options}
-    with override_settings(JOBCHAINS={"NOTIFIER": backend, "DATABASES": {"second": {"NOTIFIER": backend}}}):
+    with override_settings(JOBCHAINS={"NOTIFIER": backend}):
         yield

@@ -7,6 +7,9 @@ import pytest
 
 from django_jobchains.worker.maintenance import Rounds
 
+#: After an error its connections are mended.
+pytestmark = pytest.mark.django_db
+
 
 class Part:
     """``does``: what its step does; it is due again after ``seconds``."""
