@@ -8,9 +8,9 @@ import pytest
 from django.db import transaction
 
 from django_jobchains.exceptions import DuplicateJobId, TransactionEnded
-from django_jobchains.models import Chain, DeferredWrite, FailedAttempt, Job
+from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.policies import Backoff
-from django_jobchains.store import AttemptKey, ClaimedJob, Effects, EndedAttempt, OpenTransaction, Store
+from django_jobchains.store import AttemptKey, ClaimedJob, Effects, OpenTransaction, Store
 from django_jobchains.testing.contracts.jobs import (
     AT_ONCE,
     LEASE_SECONDS,
@@ -57,15 +57,6 @@ ENDS: dict[str, End] = {
 }
 #: The same, and the reaper, who knows attempts by their time alone.
 ALL_ENDS: dict[str, End] = {**ENDS, "reap": lambda store, jobs: store.reap(10, Backoff(), MAX_CRASHES)}
-#: Those that lock the jobs themselves, and do not wait for any.
-UNLOCKED_ENDS = {name: end for name, end in ENDS.items() if name != "finish_locked"}
-#: What is stored of an attempt that has ended, by its ending.
-DEFERRED: dict[str, Callable[[ClaimedJob], Any]] = {
-    "completed": lambda job: finished(job, {"parcels": 2}),
-    "rescheduled": lambda job: failed_try(job, delay_seconds=600),
-    "failed": failed_try,
-    "handed_back": lease,
-}
 ends = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 #: Two that meet: of each kind of write one before and one after another.
 MEETINGS = (
@@ -319,130 +310,6 @@ class Ending(StoreTests):
         # Most pass over what is locked, and come again.
         assert other.result() or ALL_ENDS[second](store, [job])
         assert len(history(store)) == (second in ("reschedule", "fail", "reap"))
-
-    @committing
-    @pytest.mark.usefixtures("_locks_rows")
-    @pytest.mark.parametrize("end", UNLOCKED_ENDS.values(), ids=UNLOCKED_ENDS)
-    def test_a_locked_job_does_not_hold_up_the_others_that_end_with_it(self, store: Store, end: End) -> None:
-        jobs = running(store, 3)
-        self.holding(store, lambda: store.lock(jobs[1].id))
-        ended = self.elsewhere(store, lambda: end(store, jobs))
-        assert set(ended) == {jobs[0].key, jobs[2].key}
-        assert statuses(store, jobs[1]) == ["running"]
-        assert not self.elsewhere(store, lambda: store.check([lease(jobs[1])])).lost
-
-    @committing
-    @pytest.mark.usefixtures("_locks_rows")
-    def test_the_lease_of_a_locked_job_is_prolonged(self, store: Store) -> None:
-        """And so it is not taken back as soon as the lock is released."""
-        locked, free = running(store, 2)
-        holder = self.holding(store, lambda: store.lock(locked.id))
-        store.ahead_seconds = LEASE_SECONDS / 2
-        renewal = self.elsewhere(store, lambda: store.renew([lease(locked), lease(free)]))
-        assert (renewal.lost, renewal.cancelled) == ({}, set())
-        holder.go_on()
-        holder.result()
-        store.ahead_seconds = LEASE_SECONDS * 1.25
-        assert store.reap(10, AT_ONCE, MAX_CRASHES) == []
-        store.apply_deferred(10, 0, Effects())
-        assert DeferredWrite.objects.using(store.using).count() == 1
-        store.ahead_seconds = LEASE_SECONDS * 2
-        assert {reaped.id for reaped in store.reap(10, AT_ONCE, MAX_CRASHES)} == {locked.id, free.id}
-        store.apply_deferred(10, 0, Effects())
-        assert not DeferredWrite.objects.using(store.using).exists()
-
-    def test_a_lost_lease_is_not_prolonged_by_a_stale_attempt(self, store: Store) -> None:
-        stale = running_job(store)
-        fresh = taken_over(store, stale)
-        assert store.renew([lease(stale)]).lost
-        let_leases_end(store)
-        assert [reaped.id for reaped in store.reap(10, AT_ONCE, MAX_CRASHES)] == [fresh.id]
-
-    @committing
-    @pytest.mark.usefixtures("_locks_rows")
-    @pytest.mark.parametrize("ending", DEFERRED)
-    def test_the_outcome_of_a_locked_job_is_stored_and_applied_when_it_is_free(self, store: Store, ending: str) -> None:
-        job = running_job(store)
-        holder = self.holding(store, lambda: store.lock(job.id))
-        self.elsewhere(store, lambda: store.defer([EndedAttempt(ending, DEFERRED[ending](job))]))  # type: ignore[arg-type]
-        self.elsewhere(store, lambda: store.apply_deferred(10, 0, Effects()))
-        let_leases_end(store)
-        holder.go_on()
-        holder.result()
-        assert store.reap(10, AT_ONCE, MAX_CRASHES) == []  # nobody runs it again
-        effects = Effects()
-        store.apply_deferred(10, 0, effects)
-        status = {"completed": "completed", "failed": "failed"}.get(ending, "pending")
-        assert (statuses(store, job), len(history(store))) == ([status], ending in ("rescheduled", "failed"))
-        assert bool(effects.finished_chains) == (status != "pending")
-        assert not DeferredWrite.objects.using(store.using).exists()
-
-    def test_a_stored_outcome_keeps_the_continuation_as_it_was(self, store: Store) -> None:
-        (blocker,) = create(store)
-        job = running_job(store)
-        step = next_job(job, input='{"a": [1, null]}', priority=3, delay_seconds=30.0, blockers=(blocker,))
-        store.defer([EndedAttempt("completed", finished(job, None, step))])
-        store.apply_deferred(10, 0, Effects())
-        saved = Job.objects.using(store.using).get(id=step.id)
-        assert (saved.chain_id, saved.chain_index, saved.input) == (job.chain_id, 1, {"a": [1, None]})
-        assert (saved.priority, saved.status, saved.type_name) == (3, "blocked", step.type_name)
-
-    def test_a_stored_outcome_of_a_stale_attempt_changes_nothing(self, store: Store) -> None:
-        stale = running_job(store)
-        store.defer([EndedAttempt("completed", finished(stale))])
-        store.hand_back([lease(stale)])
-        fresh = claim(store)[0]
-        before = tables(store)
-        store.apply_deferred(10, 0, Effects())
-        assert tables(store) == before
-        assert not store.check([lease(fresh)]).lost
-
-    @committing
-    @pytest.mark.usefixtures("_locks_rows")
-    def test_a_running_job_that_is_locked_is_cancelled_without_waiting(self, store: Store) -> None:
-        job, effects = running_job(store), Effects()
-        holder = self.holding(store, lambda: store.lock(job.id))
-        assert self.elsewhere(store, lambda: store.cancel([job.chain_id], effects)) == {job.chain_id}
-        assert effects.stopped_jobs == {job.id}
-        assert self.elsewhere(store, lambda: store.check([lease(job)])).cancelled == {job.key}
-        assert self.elsewhere(store, lambda: store.renew([lease(job)])).cancelled == {job.key}
-        self.elsewhere(store, lambda: store.apply_deferred(10, 0, Effects()))
-        holder.go_on()
-        holder.result()
-        store.apply_deferred(10, 0, Effects())
-        assert stored(store, job).cancel_requested_at is not None
-        assert store.hand_back([lease(job)]) == {job.key}
-        assert statuses(store, job) == ["cancelled"]
-
-    @committing
-    @pytest.mark.usefixtures("_locks_rows")
-    def test_a_chain_that_is_retried_is_not_cancelled_by_an_earlier_request(self, store: Store) -> None:
-        job = running_job(store)
-        holder = self.holding(store, lambda: store.lock(job.id))
-        self.elsewhere(store, lambda: store.cancel([job.chain_id], Effects()))
-        holder.go_on()
-        holder.result()
-        store.hand_back([lease(job)])
-        assert statuses(store, job) == ["cancelled"]
-        assert store.retry([job.id], Effects()) == {job.id}
-        store.apply_deferred(10, 0, Effects())
-        assert statuses(store, job) == ["pending"]
-
-    @committing
-    @pytest.mark.usefixtures("_locks_rows")
-    @ends
-    def test_an_attempt_that_was_asked_to_stop_while_it_was_locked_ends_cancelled(self, store: Store, end: End) -> None:
-        job = running_job(store)
-        holder = self.holding(store, lambda: store.lock(job.id))
-        self.elsewhere(store, lambda: store.cancel([job.chain_id], Effects()))
-        holder.go_on()
-        holder.result()
-        assert end(store, [job])
-        last = Job.objects.using(store.using).filter(chain_id=job.chain_id).order_by("-chain_index")[0]
-        is_completed = end in (ENDS["finish"], ENDS["finish_locked"])
-        assert last.status == ("completed" if is_completed else "cancelled")
-        store.apply_deferred(10, 0, Effects())  # there is nothing left to do
-        assert not DeferredWrite.objects.using(store.using).exists()
 
     @committing
     @pytest.mark.usefixtures("_locks_rows")

@@ -6,11 +6,12 @@ from django_jobchains.testing.contracts.creating import Creating
 from django_jobchains.testing.contracts.ending import Ending
 from django_jobchains.testing.contracts.intervening import Intervening
 from django_jobchains.testing.contracts.keeping import Keeping
+from django_jobchains.testing.contracts.locking import Locking
 from django_jobchains.testing.contracts.noting import Noting
 from django_jobchains.testing.contracts.statements import CountingStatements
 
 
-class StoreContract(Creating, Claiming, Ending, Blocking, Intervening, Keeping, Noting, CountingStatements):
+class StoreContract(Creating, Claiming, Ending, Locking, Blocking, Intervening, Keeping, Noting, CountingStatements):
     """What every store does, on a database with the package's migrations, which threads and connections share::
 
         class TestMine(StoreContract):
