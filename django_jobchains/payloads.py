@@ -311,7 +311,7 @@ def _cause(problem: Exception) -> Exception | None:
 def _quotes_values(problem: Exception) -> bool:
     from pydantic_core import PydanticSerializationError
 
-    return isinstance(problem, PydanticSerializationError) and "input_value=" in str(problem)
+    return isinstance(problem, PydanticSerializationError) and str(problem).startswith("Pydantic serializer warnings")
 
 
 def _location(steps: Iterable[object]) -> str:

@@ -231,6 +231,11 @@ class Dialect(ABC):
         """Part of an open transaction that waits for locks no longer; if it raises, what it locked is free again."""
         yield
 
+    @property
+    def _is_impatient(self) -> bool:
+        """Whether ``waits_at_most`` limits how long a transaction of the store's own would wait for a lock."""
+        return False
+
     @contextmanager
     def waits_at_most(self, seconds: float) -> Iterator[None]:
         """Within it, this thread's own transactions of the store wait for a lock no longer."""

@@ -15,7 +15,7 @@ from django_jobchains.statuses import FINAL
 from django_jobchains.store.creating import Creating
 from django_jobchains.store.deferred_writes import FENCE, DeferredWrites
 from django_jobchains.store.dialect import ids_json
-from django_jobchains.store.errors import blames_statement, retried
+from django_jobchains.store.errors import blames_statement, is_lock_timeout, retried
 from django_jobchains.store.rows import (
     AttemptKey,
     Effects,
@@ -55,11 +55,30 @@ class Ending(Creating, DeferredWrites):
         in; raises ``TransactionEnded`` when the caller's transaction is another one now.
         """
         effects = effects or Effects()
+        if is_locked or not self._is_impatient:
+            return self._finish_attempts(jobs, effects, transaction, is_locked=is_locked, skips=not is_locked)
+        # To lock a row first, so that locked ones can be skipped, costs as much again as to write it.
+        try:
+            return self._finish_attempts(jobs, effects, transaction, is_locked=False, skips=False)
+        except OperationalError as error:
+            if not is_lock_timeout(error):
+                raise
+        return self._finish_attempts(jobs, effects, transaction, is_locked=False, skips=True)
+
+    def _finish_attempts(
+        self,
+        jobs: Sequence[FinishedJob],
+        effects: Effects,
+        transaction: OpenTransaction | None,
+        *,
+        is_locked: bool,
+        skips: bool,
+    ) -> set[AttemptKey]:
         continuations = {job.key: job.continuation for job in jobs if job.continuation}
         with nullcontext() if is_locked else self.transaction():
             if not is_locked:
                 self._lock_with_blockers(list(continuations.values()))
-            written = self._finish(jobs, transaction, is_locked=is_locked)
+            written = self._finish(jobs, transaction, is_locked=is_locked, skips=skips)
             if len(written) < max(len(jobs), 1):
                 self._check_transaction(transaction)
             going_on = [row for row in written if row.key in continuations]
@@ -78,7 +97,7 @@ class Ending(Creating, DeferredWrites):
             self.lock_tails({chain_id for job in waiting for chain_id in (job.chain_id, *job.blockers)})
 
     def _finish(
-        self, jobs: Sequence[FinishedJob], transaction: OpenTransaction | None, *, is_locked: bool
+        self, jobs: Sequence[FinishedJob], transaction: OpenTransaction | None, *, is_locked: bool, skips: bool
     ) -> "list[_Written]":
         inside, inside_params = self._inside(transaction)
         if is_locked and len(jobs) == 1:
@@ -88,6 +107,7 @@ class Ending(Creating, DeferredWrites):
             _FINISH_COLUMNS,
             [{"job_id": job.job_id.hex, "n": job.lease_number, "output": _output(job)} for job in jobs],
             is_locked=is_locked,
+            skips=skips,
             only_if=(inside, inside_params),
         )
 
@@ -306,19 +326,20 @@ class Ending(Creating, DeferredWrites):
         before: Sequence[Any] = (),
         *,
         is_locked: bool = False,
+        skips: bool = True,
         only_if: tuple[str, Sequence[Any]] = ("", ()),
     ) -> "list[_Written]":
         """One fenced UPDATE of running jobs from rows with ``job_id`` and lease number ``n``; returns what changed.
 
-        ``before``: the parameters of the assignments. Rows that someone else has locked are skipped, unless the
-        transaction has locked all of them itself (``is_locked``). ``only_if``: SQL that ends the condition, with its
-        parameters.
+        ``before``: the parameters of the assignments. ``is_locked``: the transaction has locked all of the rows itself;
+        otherwise those that someone else has locked are skipped if ``skips``, or waited for. ``only_if``: SQL that ends
+        the condition, with its parameters.
         """
         if not rows:
             return []
-        condition = self._by_ids if is_locked else self._by_unlocked_ids
+        condition = self._by_unlocked_ids if skips and not is_locked else self._by_ids
         if len(rows) == 1:  # written out, it is planned as the one row it is
-            source, condition = self._row(columns), "" if is_locked else condition
+            source, condition = self._row(columns), condition if skips and not is_locked else ""
             params = [rows[0][column.split()[0]] for column in columns.split(", ")]
         else:
             source, params = self._rows(columns), [json.dumps(rows)]

@@ -206,6 +206,10 @@ class PostgreSQLStore(SkipScan):
         """
         return f"{sql} -- {now // PLAN_SECONDS:.0f}.{self._slow_statements}"
 
+    @property
+    def _is_impatient(self) -> bool:
+        return bool(self._patience.milliseconds) and not self.connection.in_atomic_block
+
     @contextmanager
     def waits_at_most(self, seconds: float) -> Iterator[None]:
         before, self._patience.milliseconds = self._patience.milliseconds, max(1, int(seconds * 1000))

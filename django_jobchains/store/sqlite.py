@@ -106,7 +106,7 @@ class SQLiteStore(Store):
         return lock_ids
 
     def _write_first(self) -> None:
-        self._fetch(f"UPDATE {self.job} SET id = id WHERE false", [])
+        self._fetch(f"UPDATE {self.job} SET id = id WHERE id = ''", [])
 
     def _any(self, select: str) -> str:
         return f"IN ({select})"

@@ -124,7 +124,7 @@ def test_a_worker_takes_its_slots_from_the_settings_unless_they_are_given(settin
     assert Worker(registry=registry).slot_count == 3
     assert Worker(registry=registry, slots=2).slot_count == 2
     for options in ({"slots": 0}, {"max_jobs": 0}):
-        with pytest.raises(ImproperlyConfigured, match="must be 1 or more, not 0"):
+        with pytest.raises(ImproperlyConfigured, match="=0 is not a whole number from 1"):
             Worker(registry=registry, **options)  # type: ignore[arg-type]
 
 
