@@ -1,7 +1,9 @@
 # make demo    a shop and its jobs, in this terminal
-# make test    everything that has to be green; one leg of it: make oldest, make wheel, ...
-# make sqlite, make postgresql    all tests on that database
+# make test    everything that has to be green; one session of it: make oldest, make wheel, ...
+# make quick    the plain tests on SQLite, without those of the admin and of child processes; make sqlite, make postgresql: all tests on that database
+# make mutations    breaks the guards in tests/mutations one by one, and checks that the tests notice
 # make bench   measurements: figures and a page of them go to .cache/bench.json and .cache/bench.md
+# make bench-page    writes docs/explanation/benchmarks.md again, from the figures of the last make bench
 # make bench-peers    installs the other systems that make bench then measures beside ours
 # Another Python: make PYTHON=python3.13 test
 
@@ -10,21 +12,27 @@ VENV := .venv
 DEMO := .venv-demo
 BENCH := .venv-bench
 PEERS := .venv-peers
-LEGS := lint types slow newest oldest example wheel browser
-ALONE := postgresql sqlite pictures
-MATRIX = $(VENV)/bin/python -m tests.matrix
+SESSIONS := lint types quick slow newest oldest example wheel browser postgresql sqlite pictures
+NOX = $(VENV)/bin/python -m nox
 
 # Tests start hundreds of processes: what they import is compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := test
-.PHONY: test $(LEGS) $(ALONE) demo bench bench-peers format clean
+.PHONY: test $(SESSIONS) mutations demo bench bench-page bench-peers format clean
 
+# Two sessions at a time, and in each a process of tests for each core: tests wait about as much as they compute. Slow
+# tests start many processes and use most connections of the server, so they run alone.
 test: $(VENV)/.ready
-	@$(MATRIX) $(LEGS)
+	@$(NOX) --parallel 2 --session newest oldest types lint wheel example
+	@$(NOX) --session slow
+	@$(NOX) --session browser
 
-$(LEGS) $(ALONE): $(VENV)/.ready
-	@$(MATRIX) $@
+$(SESSIONS): $(VENV)/.ready
+	@$(NOX) --session $@
+
+mutations: $(VENV)/.ready
+	@$(VENV)/bin/python -m tests.mutations
 
 demo: $(DEMO)/.ready
 	@$(DEMO)/bin/python example_project/manage.py demo
@@ -32,6 +40,9 @@ demo: $(DEMO)/.ready
 bench: $(BENCH)/.ready
 	@mkdir -p .cache
 	@PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks --peers --json .cache/bench.json --page .cache/bench.md
+
+bench-page: $(BENCH)/.ready
+	@$(BENCH)/bin/python -m benchmarks --from .cache/bench.json --page docs/explanation/benchmarks.md
 
 bench-peers: $(BENCH)/.ready
 	@$(BENCH)/bin/python -m benchmarks.peers.install

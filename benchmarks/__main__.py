@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure everything, or the cells named with ``--only``."""
+"""Run all benchmark cells, or those named with ``--only``: ``python -m benchmarks``."""
 
 import argparse
 import os
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 SUBJECTS = (
     "draining",
+    "draining_records",
     "waking",
     "notifying",
     "enqueueing",
+    "observing",
     "notify_cost",
     "joining",
     "memory",
@@ -30,6 +32,8 @@ SUBJECTS = (
     "held",
     "bloat",
     "on_sqlite",
+    "pools",
+    "isolated",
 )
 
 
@@ -38,8 +42,8 @@ def main() -> None:
     if options.read:
         _write_page(options.read, options.page)
         return
-    # As at Ctrl-C: workers are stopped, databases are dropped.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("Told to stop."))
+    # Like Ctrl-C, SIGTERM stops the workers and drops the databases.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("Stopped by SIGTERM."))
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()))
         os.environ["BENCH_SQLITE"] = str(Path(folder, "bench.sqlite3"))
@@ -68,27 +72,27 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="cells, or the beginnings of their names")
-    parser.add_argument("--full", action="store_true", help="also the cells that are left out for the sake of time")
-    parser.add_argument("--list", action="store_true", help="name the cells")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="names of cells, or prefixes of their names")
+    parser.add_argument("--full", action="store_true", help="include the cells that take too long for a normal run")
+    parser.add_argument("--list", action="store_true", help="list the cells")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="few jobs: shows that it works, measures nothing")
-    parser.add_argument("--peers", action="store_true", help="beside the other systems that are installed")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single value there")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="also write the page of the documentation there")
+    parser.add_argument("--quick", action="store_true", help="check that everything works; the figures mean nothing")
+    parser.add_argument("--peers", action="store_true", help="also measure the other systems that are installed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every value to this file")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="also write the documentation page to this file")
     parser.add_argument(
         "--from",
         dest="read",
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="measure nothing, make --page from these files of --json; of a cell that is in several, the last counts",
+        help="do not measure, but write --page from these --json files; if several contain a cell, the last one counts",
     )
     parser.add_argument(
-        "--allow-unsafe", action="store_true", help="measure a PostgreSQL that does not flush its commits"
+        "--allow-unsafe", action="store_true", help="measure a PostgreSQL server that does not flush its commits"
     )
-    parser.add_argument("--profile", metavar="JOB_TYPE", help="instead: where a worker's time goes (bench.value, …)")
-    parser.add_argument("--jobs", type=int, default=20_000, help="of the profile")
+    parser.add_argument("--profile", metavar="JOB_TYPE", help="profile a worker instead (bench.value, …)")
+    parser.add_argument("--jobs", type=int, default=20_000, help="number of jobs to profile")
     options = parser.parse_args()
     if options.read and not options.page:
         parser.error("--from needs --page")
@@ -110,7 +114,7 @@ def _cells(options: argparse.Namespace) -> "Iterator[Cell]":
 def _chosen(options: argparse.Namespace) -> "list[Cell]":
     chosen = [cell for cell in _cells(options) if _is_chosen(cell, options)]
     if not chosen:
-        sys.exit("There is no such cell; --list --full names them.")
+        sys.exit("No cell matches --only; --list --full shows all cells.")
     return chosen
 
 
@@ -134,7 +138,7 @@ def _measure(cells: "list[Cell]", options: argparse.Namespace, machine: dict[str
     how = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "rounds": options.rounds, "is_quick": options.quick}
     run = Run(how, machine, peers.settings() if options.peers else {}, options.json, options.page)
     if broken := run.measure(cells):
-        sys.exit(f"These cells broke: {', '.join(broken)}")
+        sys.exit(f"These cells failed: {', '.join(broken)}")
 
 
 def _write_page(files: list[Path], page: Path) -> None:

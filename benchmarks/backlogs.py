@@ -1,7 +1,7 @@
-"""What may lie in the tables beside the jobs that are measured: rows copied past the store, in a schema of their own.
+"""Backlogs: other rows in the tables of the measured jobs, copied without the store, in a separate schema.
 
-All of it is of the past, of others, or of later. The worker that is measured serves ``SERVED``; the names of other
-types lie between theirs, as those of one application's modules do.
+The rows belong to the past, to other workers or to the future. The measured worker serves ``SERVED``; the names of
+other types lie between these, like the names of one application's modules.
 """
 
 from collections.abc import Callable
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from django.db import connections
 
 from benchmarks.database import ID, migrate, settle
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import FinishedJob, NewJob, get_store
 
 USING = "backlog"
-#: The types that are served, and the one of them that is measured.
+#: The served types, and the measured one of them.
 SERVED = tuple(f"app{number}.work" for number in range(10))
 MEASURED = SERVED[3]
-#: Rows copied in one statement.
+#: The number of rows copied by one statement.
 CHUNK = 1_000_000
 INPUT = '{"order": 48151623, "customer": "a name of usual length", "lines": [1, 2, 3, 4], "note": "' + "x" * 80 + '"}'
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """``queues``: those that the worker serves, None is every queue."""
+    """A backlog. ``queues``: the queues that the worker serves, or None for all queues."""
 
     name: str
     title: str
@@ -35,7 +35,7 @@ class Backlog:
 
 
 def make(backlog: Backlog) -> None:
-    """A schema with the tables, filled, analyzed, and flushed."""
+    """Create a schema with the tables; fill, analyze and flush them."""
     with connections["default"].cursor() as cursor:
         cursor.execute("DROP SCHEMA IF EXISTS backlog CASCADE")
         cursor.execute("CREATE SCHEMA backlog")
@@ -50,18 +50,18 @@ def nothing(count: int) -> None:
 
 
 def finished(count: int) -> None:
-    """Of a served type, completed over the last months."""
+    """Add jobs of a served type that were completed over the last months."""
     store = get_store(USING)
     _create(MEASURED)
-    (job,) = store.claim("past", 1, {MEASURED: 60})
-    store.finish([FinishedJob(job.id, job.lease_number, '{"sent": true, "receipt": "0123456789abcdef"}')])
+    (job,) = store.jobs.claim("past", 1, {MEASURED: 60})
+    store.attempts.finish([FinishedJob(job.id, job.lease_number, '{"sent": true, "receipt": "0123456789abcdef"}')])
     ago = "- n * interval '1 second'"
     times = ("run_at", "created_at", "last_attempt_at", "finished_at")
     _copy(count, {column: f"job.{column} {ago}" for column in times})
 
 
 def of_other_types(count: int, types: int = 50) -> None:
-    """Pending and due, of types of which five lie between two that are served."""
+    """Add due jobs of other types, five of which lie between two served types."""
     _create("app0.other")
     name = f"'app' || n %% 10 || '.other_' || n %% {types}"
     _copy(count, {"type_name": name, "chain_type_name": name})
@@ -72,31 +72,31 @@ def of_many_other_types(count: int) -> None:
 
 
 def in_other_queues(count: int) -> None:
-    """Pending and due, of a served type, in a thousand queues; the worker serves one that lies between them."""
+    """Add due jobs of a served type in a thousand queues; the worker serves one queue that lies between them."""
     _create(MEASURED, queue="a")
     _copy(count, {"queue": "CASE WHEN n %% 2 = 0 THEN 'a' ELSE 'z' END || n %% 1000"})
 
 
 def of_other_types_in_other_queues(count: int) -> None:
-    """Pending and due, in a thousand queues of a type each; the worker serves every queue, but none of the types."""
+    """Add due jobs in a thousand queues of one type each; the worker serves every queue, but none of the types."""
     _create("app0.other", queue="a")
     name = "'app' || n %% 10 || '.other_' || n %% 1000"
     _copy(count, {"queue": "'tenant_' || n %% 1000", "type_name": name, "chain_type_name": name})
 
 
 def of_tomorrow(count: int) -> None:
-    """Of the measured type and a higher priority, scheduled for tomorrow."""
+    """Add jobs of the measured type with a higher priority, scheduled for tomorrow."""
     _create(MEASURED, priority=50, delay_seconds=86_400)
     _copy(count, {"run_at": "job.run_at + n * interval '10 milliseconds'"})
 
 
 def blocked(count: int) -> None:
-    """Of the measured type, each waiting for a chain of tomorrow, one for a hundred of them."""
+    """Add jobs of the measured type, of which each hundred wait for one chain that is scheduled for tomorrow."""
     waits = f"{SERVED[0]}"
     _create(waits, delay_seconds=86_400)
     _copy(max(count // 100, 1), {})
     store = get_store(USING)
-    store.create([NewJob(id_ := new_id(), id_, 0, MEASURED, MEASURED, "default", INPUT)])
+    store.jobs.create([NewJob(id_ := new_id(), id_, 0, MEASURED, MEASURED, "default", INPUT)])
     job, link = Job._meta.db_table, JobBlocker._meta.db_table
     _execute(f"UPDATE {job} SET status = 'blocked', on_blocker_failure = 'wait' WHERE type_name = '{MEASURED}'")
     _copy(count, {}, f"job.type_name = '{MEASURED}'")
@@ -109,9 +109,9 @@ def blocked(count: int) -> None:
 
 
 def running(count: int) -> None:
-    """Of the measured type, with leases that other workers hold."""
+    """Add running jobs of the measured type whose leases other workers hold."""
     _create(MEASURED)
-    get_store(USING).claim("other", 1, {MEASURED: 86_400})
+    get_store(USING).jobs.claim("other", 1, {MEASURED: 86_400})
     _copy(count, {"leased_by": "'other ' || n %% 1000", "leased_until": "job.leased_until + n * interval '1 ms'"})
 
 
@@ -120,11 +120,11 @@ def _create(type_name: str, **changes: object) -> None:
     job = NewJob(id_, id_, 0, type_name, type_name, "default", INPUT)
     for name, value in changes.items():
         setattr(job, name, value)
-    get_store(USING).create([job])
+    get_store(USING).jobs.create([job])
 
 
 def _copy(count: int, changes: dict[str, str], condition: str = "true") -> None:
-    """Copies the one row so often, under ids of their own; ``changes``: SQL by column, ``n`` counts the copies."""
+    """Copy one row ``count`` times with new ids. ``changes``: SQL by column, where ``n`` is the number of the copy."""
     own = {"id": "made.id", "chain_id": "made.id", **changes}
     columns = [str(field.column) for field in Job._meta.concrete_fields]
     values = ", ".join(own.get(column, f"job.{column}") for column in columns)

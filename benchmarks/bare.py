@@ -1,7 +1,7 @@
-"""Floors: bare statements, no queue around them.
+"""Floors: bare statements without a queue.
 
-A drain runs in a process of its own (``workers.bare_drain``). It connects first; its time goes from there to its last
-commit.
+A drain runs in a separate process (``workers.bare_drain``). Its time starts when it has connected and ends with its
+last commit.
 """
 
 import threading
@@ -18,16 +18,25 @@ from benchmarks.cells import Figures
 from benchmarks.database import connect
 from benchmarks.project import marks
 from benchmarks.project.jobs import STEPS
-from benchmarks.statements import EFFECT, FINISH_MANY, FINISH_ONE, INSERT_MANY, LOCK, Claim
-from django_jobchains.ids import new_id
+from benchmarks.statements import (
+    DEQUEUE_RECORD,
+    EFFECT,
+    FINISH_MANY,
+    FINISH_ONE,
+    FINISH_RECORD,
+    INSERT_MANY,
+    LOCK,
+    Claim,
+)
+from django_jobchains.db.ids import new_id
 
 BATCH = 50
-#: A worker of ours claims about so many at once while handlers take milliseconds.
+#: About the number of jobs that our worker claims at once while handlers take milliseconds.
 AHEAD = 100
 
 
 def timed(jobs: int, unit: str, run: Callable[[], object]) -> Figures:
-    """Of this process."""
+    """Return the rate and the CPU time of this process for ``run``."""
     started, cpu = time.perf_counter(), time.process_time()
     run()
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
@@ -35,7 +44,7 @@ def timed(jobs: int, unit: str, run: Callable[[], object]) -> Figures:
 
 
 def drain_in_batches(type_name: str, threads: int) -> None:
-    """One loop: claim 50, finish 50."""
+    """Claim 50 and finish 50, in one loop."""
     claim = Claim(type_name, BATCH)
     with connect() as bare:
         marks.started()
@@ -44,7 +53,7 @@ def drain_in_batches(type_name: str, threads: int) -> None:
 
 
 def drain_with_effects(type_name: str, threads: int, write: Callable[[Any, UUID], None]) -> None:
-    """Threads that share claims of 100, and write an effect and the end of each job in a transaction of its own."""
+    """Share claims of 100 between threads, and write the effect and the end of each job in a separate transaction."""
     claim = Claim(type_name, AHEAD)
     claimed: deque[UUID] = deque()
     claiming = threading.Lock()
@@ -69,7 +78,7 @@ def drain_with_effects(type_name: str, threads: int, write: Callable[[Any, UUID]
 
 
 def _write(bare: Any, job_id: UUID) -> None:
-    """Five round trips."""
+    """Write the effect and the end of a job in five round trips."""
     with bare.transaction():
         bare.execute(LOCK, [job_id]).fetchone()
         bare.execute(EFFECT, [job_id, 1])
@@ -77,7 +86,7 @@ def _write(bare: Any, job_id: UUID) -> None:
 
 
 def _write_pipelined(bare: Any, job_id: UUID) -> None:
-    """Three: what the handler does has the lock, and its own result, before anything else is sent."""
+    """Use three round trips: the lock and the result of the handler's statement arrive before the rest is sent."""
     with bare.pipeline() as pipeline:
         bare.execute("BEGIN")
         bare.execute(LOCK, [job_id]).fetchone()
@@ -87,8 +96,24 @@ def _write_pipelined(bare: Any, job_id: UUID) -> None:
         bare.execute("COMMIT")
 
 
+def drain_records(type_name: str, threads: int) -> None:
+    """Dequeue records one by one and complete each, in several threads with a connection each."""
+
+    def work(bare: Any) -> None:
+        while row := bare.execute(DEQUEUE_RECORD).fetchone():
+            bare.execute(FINISH_RECORD, row).fetchone()
+
+    with ExitStack() as stack:
+        workers = [threading.Thread(target=work, args=[stack.enter_context(connect())]) for _ in range(threads)]
+        marks.started()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+
 def drain_chains(type_name: str, threads: int) -> None:
-    """One loop: claim 50; finish them and insert their next steps in one transaction."""
+    """Claim 50, then finish them and insert their next steps in one transaction, in one loop."""
     claim = Claim(type_name, BATCH)
     with connect() as bare:
         marks.started()
@@ -108,7 +133,7 @@ def _insert_next(bare: Any, steps: list[tuple[UUID, int]], type_name: str) -> No
 
 
 def drain_sqlite(type_name: str, threads: int) -> None:
-    """One loop: claim 50, finish 50."""
+    """Claim 50 and finish 50, in one loop."""
     with closing(on_sqlite.connect()) as bare:
         marks.started()
         while rows := bare.execute(on_sqlite.CLAIM, [type_name, BATCH]).fetchall():
@@ -118,7 +143,7 @@ def drain_sqlite(type_name: str, threads: int) -> None:
 
 
 def drain_sqlite_with_effects(type_name: str, threads: int) -> None:
-    """One loop: claim 100, write an effect and the end of each in a transaction of its own."""
+    """Claim 100 and write the effect and the end of each in a separate transaction, in one loop."""
     with closing(on_sqlite.connect()) as bare:
         marks.started()
         while rows := bare.execute(on_sqlite.CLAIM, [type_name, AHEAD]).fetchall():
@@ -129,9 +154,10 @@ def drain_sqlite_with_effects(type_name: str, threads: int) -> None:
                 bare.execute("COMMIT")
 
 
-#: By the name that ``run_bare_drain`` takes.
+#: The drains by the name that ``run_bare_drain`` takes.
 DRAINS: dict[str, Callable[[str, int], None]] = {
     "batches": drain_in_batches,
+    "records": drain_records,
     "effects": partial(drain_with_effects, write=_write),
     "pipelined-effects": partial(drain_with_effects, write=_write_pipelined),
     "chains": drain_chains,

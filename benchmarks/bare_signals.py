@@ -1,4 +1,4 @@
-"""The bare wake-ups of the floors: how one is sent, and how a process waits for them."""
+"""Bare wake-ups of the floors: how a signal is sent, and how a process waits for one."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ def _listened(bare: Any) -> Iterator[None]:
 
 
 def _redis_subscribed(bare: Any) -> Iterator[None]:
-    """The first message confirms the subscription."""
+    """Yield at the first message, which confirms the subscription, and at each signal."""
     with _redis() as client, client.pubsub() as pubsub:
         pubsub.subscribe(CHANNEL)
         for _ in pubsub.listen():
@@ -73,13 +73,13 @@ async def _nats() -> Any:
     return await nats.connect(os.environ["BENCH_NATS"])
 
 
-#: By name: with a bare PostgreSQL connection, yields what sends a signal.
+#: By name: a context manager that takes a bare PostgreSQL connection and yields a function that sends a signal.
 SENDERS: dict[str, Callable[[Any], AbstractContextManager[Send]]] = {
     "listen": _notify,
     "redis": _redis_publish,
     "nats": _nats_publish,
 }
-#: By name: goes on when it has subscribed, and at each signal.
+#: By name: a generator that yields when it has subscribed, and at each signal.
 WAITS: dict[str, Callable[[Any], Iterator[None]]] = {
     "listen": _listened,
     "redis": _redis_subscribed,

@@ -1,4 +1,4 @@
-"""The floor of the latency cells: ``python -m benchmarks.project run_bare_worker TYPE`` runs this in a process."""
+"""The floor of the latency cells, run in a process by ``python -m benchmarks.project run_bare_worker TYPE``."""
 
 import signal
 import sys
@@ -6,22 +6,21 @@ from typing import Any
 
 from benchmarks import times
 from benchmarks.bare_signals import WAITS
-from benchmarks.crowd import say_ready
+from benchmarks.crowd import report_ready
 from benchmarks.database import connect
 from benchmarks.project.jobs import STEPS
 from benchmarks.statements import FINISH_ONE, INSERT_ONE, Claim
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 
 
 def run(type_name: str, signals: str) -> None:
-    """One thread, one connection: wait for a signal, one of ``WAITS``, then claim, mark and finish until nothing is
-    due."""
+    """Wait for a signal of ``WAITS``, then claim, mark and finish until nothing is due: one thread, one connection."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     last = 1 if type_name == "bench.wake" else STEPS
     claim = Claim(type_name, 1)
     with connect() as bare:
         for _ in WAITS[signals](bare):
-            say_ready()
+            report_ready()
             while rows := claim(bare):
                 _handle(bare, rows[0], type_name, last)
 

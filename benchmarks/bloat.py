@@ -1,6 +1,6 @@
-"""Many jobs through one table with autovacuum on, pruned meanwhile: what claiming costs, and what the table grows to.
+"""The cost of claims and the size of the table after many jobs, with autovacuum and pruning.
 
-As the tables come from the migrations, beside the server's own storage parameters, and beside no pruning.
+Compares the storage parameters of the migrations with the server's own ones, and with a run without pruning.
 """
 
 import threading
@@ -21,16 +21,16 @@ from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.store import FinishedJob, Store, get_store
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import ChainsPruned
-from django_jobchains.worker.pruner import Pruner, Rule
+from django_jobchains.worker.maintenance.pruner import Pruner, Rule
 
 TYPE = "bench.value"
 BATCH = 50
-#: Jobs made at a time, and claimed and finished before the next are made.
+#: The number of jobs that are created, claimed and finished before the next ones are created.
 PORTION = 500
-#: How long chains are kept, and how often a round of pruning begins.
+#: How long chains are kept, and the interval between rounds of pruning.
 KEPT = timedelta(seconds=10)
 PRUNE_SECONDS = 1.0
-#: Portions whose claims are compared: in the table as it is at the end, and in an empty one right after it.
+#: The number of portions whose claims are compared, in the table at the end and in an empty table right after it.
 COMPARED = 40
 
 
@@ -40,8 +40,8 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
     run = partial(_run, jobs, server)
     yield Cell(
         "bloat",
-        f"{jobs:,} jobs, made, claimed and finished {BATCH} at a time by one process, pruned {KEPT.seconds} s after "
-        "their end by one pruner; autovacuum on",
+        f"{jobs:,} jobs, created, claimed and finished {BATCH} at a time by one process, pruned {KEPT.seconds} s after "
+        "their end by one pruner, with autovacuum on",
         {
             "ours": partial(run, is_set=True, prunes=True),
             "server's parameters": partial(run, is_set=False, prunes=True),
@@ -50,11 +50,11 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
         },
         (
             Target("claim: end/empty", at_most=1.2),
-            Target("left late", at_most=0),
-            Target("pruned/s of its own time", at_least=5_000),
+            Target("overdue chains", at_most=0),
+            Target("pruned/s of pruning time", at_least=5_000),
         ),
         is_extra=True,
-        most_rounds=1,
+        max_rounds=1,
     )
 
 
@@ -69,24 +69,24 @@ def _run(jobs: int, server: str, *, is_set: bool, prunes: bool) -> Figures:
                 _portion(store)
             seconds = time.perf_counter() - began
             late = _late(alias) if prunes else 0
-        figures: Figures = {"left late": late, "pruned/s of its own time": pruned.rate} if prunes else {}
+        figures: Figures = {"overdue chains": late, "pruned/s of pruning time": pruned.rate} if prunes else {}
         return {"jobs/s": jobs / seconds, **figures, **_sizes(alias), **_claim_times(store)}
 
 
 def _portion(store: Store) -> float:
-    """The median of its claims, in µs for each job."""
-    store.create(new_jobs(TYPE, PORTION))
+    """Run the jobs and return the median of the claims, in µs a job."""
+    store.jobs.create(new_jobs(TYPE, PORTION))
     times = []
     for _ in range(PORTION // BATCH):
         began = time.perf_counter()
-        claimed = store.claim("bench", BATCH, {TYPE: 60})
+        claimed = store.jobs.claim("bench", BATCH, {TYPE: 60})
         times.append((time.perf_counter() - began) / len(claimed) * 1e6)
-        store.finish([FinishedJob(job.id, job.lease_number, "1") for job in claimed])
+        store.attempts.finish([FinishedJob(job.id, job.lease_number, "1") for job in claimed])
     return median(times)
 
 
 def _claim_times(store: Store) -> Figures:
-    """One right after the other: a machine that others use is not at the end of a long run what it was at its start."""
+    """Measure claims in this table and in an empty one, in direct succession: the machine's load changes over time."""
     end = median(_portion(store) for _ in range(COMPARED))
     empty(store.using)
     fresh = median(_portion(store) for _ in range(COMPARED))
@@ -106,7 +106,7 @@ def _sizes(alias: str) -> Figures:
 
 
 def _late(alias: str) -> int:
-    """Chains that ought to be gone for longer than a few rounds take."""
+    """Return the number of chains that should have been pruned several rounds ago."""
     late = KEPT.total_seconds() * 1.1 + 5 * PRUNE_SECONDS
     with connections[alias].cursor() as cursor:
         cursor.execute(
@@ -138,7 +138,7 @@ class _Pruned:
 
 @contextmanager
 def _pruning(store: Store) -> Iterator[_Pruned]:
-    """On a thread, as in a worker."""
+    """Prune on a thread, as a worker does."""
     pruner = Pruner(store, [Rule("completed", KEPT, False, (TYPE,))], worker="bench", seconds=PRUNE_SECONDS)
     over = threading.Event()
     pruned = _Pruned()

@@ -1,4 +1,4 @@
-"""A cell: our figure, its floors and its peers, measured in turns and told as median and spread."""
+"""Cells: our figure, its floors and its peers, measured in turns and reported as median and spread."""
 
 import re
 from collections.abc import Callable
@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
-#: What one run measured, by metric ("jobs/s").
+#: The values that one run measured, by metric ("jobs/s").
 Figures = dict[str, float]
 Run = Callable[[], Figures]
 Role = Literal["ours", "floor", "peer", "way"]
 
 
-#: How the reason of a contestant that was left out begins.
+#: The prefix of the reason why a contestant was skipped.
 NOT_RUN = "NOT RUN"
 
 
 class NotRun(Exception):
-    """A server or a driver is not there: its contestant is left out, and the reason told."""
+    """A server or a driver is missing. The contestant is skipped, and the reason is reported."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """``metric`` is at least (or at most) so much; with ``of_floor``: so much of that floor's, or of that peer's."""
+    """A bound for ``metric``: an absolute value, or with ``of_floor`` a share of that floor's or peer's value."""
 
     metric: str
     at_least: float | None = None
@@ -35,7 +35,7 @@ class Target:
         return f"{self.metric} {word} {self.amount(bound or 0)}"
 
     def amount(self, value: float) -> str:
-        """In words: of the metric, or of the floor's."""
+        """Return the value as text, absolute or relative to the floor."""
         if not self.of_floor:
             return f"{value:,.0f}"
         return f"{value:.0%} of {self.of_floor}" if value <= 1 else f"{value:.3g} times {self.of_floor}"
@@ -47,17 +47,21 @@ class Target:
 
 
 def is_rate(metric: str) -> bool:
-    """More is better: jobs a second. Of everything else, less is."""
+    """Return whether more is better, as for jobs a second. For every other metric, less is better."""
     return re.search(r"/s\b", metric) is not None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """``contestants``: ours first, then the floors; each call is one run. ``prepare`` runs once, before the first.
+    """One benchmark and its contestants.
 
-    ``peers``: other systems that do the same work. ``ways``: ours, done otherwise. ``is_extra``: measured with
-    ``--full`` only, or when it is named. ``most_rounds``: of a cell that takes long. ``within``: entered before the
-    first run and left after the last, for servers.
+    - ``contestants``: ours first, then the floors. Each call is one run.
+    - ``prepare`` runs once, before the first run.
+    - ``peers``: other systems that do the same work.
+    - ``ways``: django_jobchains in another configuration.
+    - ``is_extra``: measured only with ``--full``, or when it is named.
+    - ``max_rounds`` limits the rounds of a cell that takes long.
+    - ``within``: a context around all runs, for servers.
     """
 
     name: str
@@ -68,7 +72,7 @@ class Cell:
     peers: dict[str, Run] = field(default_factory=dict)
     ways: dict[str, Run] = field(default_factory=dict)
     is_extra: bool = False
-    most_rounds: int | None = None
+    max_rounds: int | None = None
     within: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @property
@@ -85,8 +89,11 @@ class Cell:
 
 @dataclass
 class Result:
-    """``values``: by contestant and metric, one for each round. ``failures``: by contestant, the last error of one
-    that broke, or why it was not run."""
+    """The measurements of a cell.
+
+    ``values`` has a list by contestant and metric, with one value for each round. ``failures`` has, by contestant, the
+    last error, or the reason why it was not run.
+    """
 
     cell: Cell
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -101,7 +108,7 @@ class Result:
         return median(values) if values else None
 
     def reached(self, target: Target) -> float | None:
-        """What to compare with the target's bound; None when there is no floor to compare with."""
+        """Return the value to compare with the target's bound, or None when the floor is missing."""
         ours = self.median("ours", target.metric)
         if ours is None or not target.of_floor:
             return ours
@@ -110,9 +117,9 @@ class Result:
 
 
 def measure(cell: Cell, rounds: int, show: Callable[[str], object]) -> Result:
-    """Ours, floor, peer; ours, floor, peer: what disturbs the machine disturbs all of them."""
+    """Run all contestants in turns, so that a disturbance of the machine affects all of them."""
     result = Result(cell)
-    rounds = min(rounds, cell.most_rounds or rounds)
+    rounds = min(rounds, cell.max_rounds or rounds)
     with cell.within():
         cell.prepare()
         for number in range(1, rounds + 1):
@@ -123,8 +130,10 @@ def measure(cell: Cell, rounds: int, show: Callable[[str], object]) -> Result:
 
 
 def _add(result: Result, name: str, run: Run) -> None:
-    """What breaks costs its own row, not the hour of measuring behind it, and the row says so; but nothing can be
-    compared without ours and the floors."""
+    """Run one contestant and record a failure in its row, so that it does not end a long measurement.
+
+    A failure of ours or of a floor is raised, because nothing can be compared without them.
+    """
     try:
         result.add(name, run())
     except NotRun as reason:

@@ -1,4 +1,4 @@
-"""What a PostgreSQL server was given, whoever gave it."""
+"""Counts the statements and transactions that a PostgreSQL server receives from all clients."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.database import connect
 
-#: A session that does nothing more has told how many transactions it had by then.
+#: After this time an idle session has reported the number of its transactions to the server's statistics.
 FLUSH_SECONDS = 11
 
 
@@ -16,11 +16,11 @@ class Counter:
         self._transactions = 0
 
     def statements(self) -> int:
-        """By ``pg_stat_statements``, which knows of a statement when it ends."""
+        """Return the number of statements from ``pg_stat_statements``, which counts a statement when it ends."""
         return self._read("SELECT sum(calls)::bigint FROM pg_stat_statements")
 
     def transactions(self) -> int:
-        """Without this session's; those that were told, see ``FLUSH_SECONDS``."""
+        """Return the number of reported transactions of all other sessions, see ``FLUSH_SECONDS``."""
         sql = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
         return self._read(sql) - self._transactions
 

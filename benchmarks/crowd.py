@@ -1,4 +1,4 @@
-"""Many processes that are started gently, wait, and are stopped together."""
+"""Starts many processes gradually, waits until they are ready, and stops them together."""
 
 import os
 import subprocess
@@ -10,20 +10,20 @@ from pathlib import Path
 
 from benchmarks.workers import LONGEST_SECONDS, POLL_SECONDS, ROOT, WorkerFailed, own_environment
 
-#: Processes that start at a time: what they import takes a second of a CPU each.
+#: The number of processes that start at a time: the imports of each take a second of CPU.
 AT_ONCE = 2 * (os.cpu_count() or 1)
 STOP_SECONDS = 30
 
 
 @contextmanager
-def crowd(command: Sequence[str], number: int, ready: Callable[[], int], told: dict[str, str]) -> Iterator[None]:
-    """``ready`` says how many of them wait for work. ``told``: by their environment."""
+def crowd(command: Sequence[str], number: int, ready: Callable[[], int], environment: dict[str, str]) -> Iterator[None]:
+    """Run the processes with extra environment variables. ``ready`` returns how many of them wait for work."""
     with tempfile.TemporaryFile() as output:
         processes: list[subprocess.Popen[bytes]] = []
         try:
             while len(processes) < number:
                 more = range(min(AT_ONCE, number - len(processes)))
-                processes += [_start(command, {**own_environment(), **told}, output.fileno()) for _ in more]
+                processes += [_start(command, {**own_environment(), **environment}, output.fileno()) for _ in more]
                 _wait(processes, ready)
             yield
             _check(processes)
@@ -35,19 +35,19 @@ def crowd(command: Sequence[str], number: int, ready: Callable[[], int], told: d
 
 
 @contextmanager
-def waiting(command: Sequence[str], number: int, told: dict[str, str]) -> Iterator[None]:
-    """Of those that say themselves that they are ready, see ``say_ready``."""
+def waiting(command: Sequence[str], number: int, environment: dict[str, str]) -> Iterator[None]:
+    """Run processes that report that they are ready with ``report_ready``."""
     with tempfile.TemporaryDirectory() as folder:
 
         def ready() -> int:
             return sum(1 for _ in Path(folder).iterdir())
 
-        with crowd(command, number, ready, {**told, "BENCH_READY": folder}):
+        with crowd(command, number, ready, {**environment, "BENCH_READY": folder}):
             yield
 
 
-def say_ready() -> None:
-    """Of a process that begins to wait for work."""
+def report_ready() -> None:
+    """Report that this process waits for work."""
     if "BENCH_READY" in os.environ:
         Path(os.environ["BENCH_READY"], str(os.getpid())).touch()
 

@@ -1,4 +1,4 @@
-"""The database that is measured: made, filled, emptied, dropped."""
+"""Creates, fills, empties and drops the measured database."""
 
 import json
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from psycopg.conninfo import make_conninfo
 
 from benchmarks.project.models import Effect
 from benchmarks.project.settings import NAME, SERVER
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import FailedAttempt, Job, JobBlocker, JobProgress, LogLine
 from django_jobchains.store import FinishedJob, NewJob, get_store
 
 OTHER_TYPES = 50
 
-#: What tells how much a commit costs, and how much is planned.
+#: Server settings that determine the cost of a commit and of planning.
 SETTINGS = (
     "fsync",
     "synchronous_commit",
@@ -30,7 +30,7 @@ SETTINGS = (
     "jit",
 )
 
-#: SQL of a new id, time-ordered.
+#: SQL of a new time-ordered id.
 ID = (
     "(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7' "
     "|| substr(md5(random()::text), 1, 3) || '8' || substr(md5(random()::text), 1, 15))::uuid"
@@ -38,12 +38,12 @@ ID = (
 
 
 class NoServer(Exception):
-    """No PostgreSQL, or one whose figures would mean nothing."""
+    """There is no PostgreSQL server, or its figures would be meaningless."""
 
 
 @contextmanager
 def postgresql(*, allow_unsafe: bool) -> Iterator[dict[str, str]]:
-    """A fresh database with the tables; yields the server's settings. Raises ``NoServer``."""
+    """Create a database with the tables, and yield the server's settings. Raises ``NoServer``."""
     with connected() as server:
         settings = settings_of(server)
         if not allow_unsafe and "off" in (settings["fsync"], settings["synchronous_commit"]):
@@ -63,21 +63,21 @@ def postgresql(*, allow_unsafe: bool) -> Iterator[dict[str, str]]:
 
 
 def connected() -> "psycopg.Connection[Any]":
-    """To the server, for what no database is needed for. Raises ``NoServer``."""
+    """Connect to the server's maintenance database. Raises ``NoServer``."""
     try:
         return psycopg.connect(SERVER.geturl(), autocommit=True, connect_timeout=5)
     except psycopg.OperationalError as error:
         raise NoServer(
             f"No PostgreSQL to measure: {error}\nSet BENCH_DATABASE_URL=postgresql://user:password@host:port/postgres, "
-            f"with a user who may create the database {NAME!r}; or leave it out with --only sqlite."
+            f"with a user who may create the database {NAME!r}, or skip PostgreSQL with --only sqlite."
         ) from error
 
 
 def _be_alone(server: "psycopg.Connection[Any]") -> None:
-    """Another run would lose its database under its feet. The lock is held as long as this connection."""
+    """Lock the database's name until the connection closes, so that two runs do not drop each other's database."""
     (is_alone,) = server.execute("SELECT pg_try_advisory_lock(hashtext(%s))", [NAME]).fetchone()  # type: ignore[misc]
     if not is_alone:
-        raise NoServer(f"Another run measures in {NAME!r}. Wait for its end, or set BENCH_DATABASE_NAME.")
+        raise NoServer(f"Another run uses the database {NAME!r}. Wait until it ends, or set BENCH_DATABASE_NAME.")
 
 
 def settings_of(server: "psycopg.Connection[Any]") -> dict[str, str]:
@@ -90,12 +90,12 @@ def migrate(using: str) -> None:
 
 
 def conninfo() -> str:
-    """For a bare psycopg connection, and for pgbench."""
+    """Return the parameters of a psycopg connection or of pgbench."""
     return make_conninfo(SERVER.geturl(), dbname=NAME)
 
 
 def connect() -> "psycopg.Connection[Any]":
-    """A bare connection that prepares every statement."""
+    """Open a bare connection that prepares every statement."""
     connection = psycopg.connect(conninfo(), autocommit=True)
     connection.prepare_threshold = 0
     return connection
@@ -107,34 +107,34 @@ def new_jobs(type_name: str, count: int) -> list[NewJob]:
 
 
 def fill(type_name: str, count: int, using: str = "default") -> None:
-    """Only these jobs are pending; then the tables and the log are quiet."""
+    """Make these jobs the only pending ones, then vacuum the tables and flush the write-ahead log."""
     empty(using)
-    get_store(using).create(new_jobs(type_name, count))
+    get_store(using).jobs.create(new_jobs(type_name, count))
     settle(using)
 
 
 def add(type_name: str, count: int) -> None:
-    """As ``fill``, in a table whose other jobs stay."""
+    """Add jobs like ``fill``, but keep the table's other jobs."""
     Job.objects.filter(type_name=type_name).delete()
-    get_store().create(new_jobs(type_name, count))
+    get_store().jobs.create(new_jobs(type_name, count))
     settle()
 
 
 def add_backlog(finished: int, pending: int) -> None:
-    """Finished jobs, and pending ones of types that nobody here serves."""
+    """Add finished jobs, and pending jobs of types that no worker serves."""
     store = get_store()
     empty()
-    store.create(new_jobs("bench.past", 1))
-    (job,) = store.claim("bench", 1, {"bench.past": 60})
-    store.finish([FinishedJob(job.id, job.lease_number, "1")])
+    store.jobs.create(new_jobs("bench.past", 1))
+    (job,) = store.jobs.claim("bench", 1, {"bench.past": 60})
+    store.attempts.finish([FinishedJob(job.id, job.lease_number, "1")])
     _multiply("bench.past", finished)
     for number in range(OTHER_TYPES):
-        store.create(new_jobs(f"bench.other_{number:02}", 1))
+        store.jobs.create(new_jobs(f"bench.other_{number:02}", 1))
     _multiply("bench.other_%", pending // OTHER_TYPES)
 
 
 def _multiply(type_name: str, count: int) -> None:
-    """Copies each row of a type so often, under ids of its own."""
+    """Copy each row of a type ``count`` times with new ids."""
     own = {"id": "made.id", "chain_id": "made.id", "run_at": "run_at + made.n * interval '1 microsecond'"}
     columns = [str(field.column) for field in Job._meta.concrete_fields]
     values = ", ".join(own.get(column, f"{Job._meta.db_table}.{column}") for column in columns)

@@ -1,6 +1,6 @@
-"""What a worker's statements cost beside a backlog, and on empty tables: database and driver, in one process.
+"""The cost of a worker's statements with a backlog and on empty tables: database and driver, in one process.
 
-Each call is made on both in turn, and the median of them is taken: what slows the machine slows both.
+The calls alternate between the two, so that a slow machine slows down both. The figures are medians.
 """
 
 import time
@@ -17,17 +17,17 @@ from benchmarks.database import new_jobs
 from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Effects, FinishedJob, HeldLease, Store, get_store
 
-#: So many jobs in a batch, and so often.
+#: The sizes of batches, with the number of calls of each.
 BATCHES = {1: 150, 10: 60, 50: 30}
-#: Calls of each of the other statements.
+#: The number of calls of each of the other statements.
 CALLS = 60
 LEASES = dict.fromkeys(SERVED, 3_600.0)
 HELD = 10
-#: What is to cost the same. A look for work makes up to two probes for each served type when others lie between them, a
-#: sweep looks at up to a thousand blocked jobs.
+#: The calls that must cost the same. Other calls may cost more: an idle claim makes up to two probes for each served
+#: type when other types lie between them, and a sweep reads up to a thousand blocked jobs.
 FLAT = tuple(f"{what} {size}" for size in BATCHES for what in ("claim", "finish"))
 
-#: They take minutes to fill, or show a second time what another one shows.
+#: Backlogs that take minutes to fill, or that show the same as another one.
 EXTRA = ("finished", "queues", "tenants")
 
 
@@ -37,7 +37,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
         both = Both(backlog.queues)
         yield Cell(
             f"flat-{backlog.name}",
-            f"µs a job, or a call, beside {backlog.count:,} {backlog.title}",
+            f"cost with {backlog.count:,} {backlog.title}, in µs a job or a call",
             {"ours": both.beside_the_backlog, "empty tables": both.alone},
             tuple(Target(metric, at_most=1.2, of_floor="empty tables") for metric in FLAT),
             prepare=partial(backlogs.make, backlog),
@@ -47,7 +47,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
 
 def _backlogs() -> Iterator[Backlog]:
     million, served = 1_000_000, ("default",)
-    yield Backlog("nothing", "jobs: what the two differ by anyway", 0, backlogs.nothing)
+    yield Backlog("nothing", "jobs (the noise between the two sides)", 0, backlogs.nothing)
     yield Backlog("finished", "finished jobs", 10 * million, backlogs.finished)
     yield Backlog("types", "due jobs of 50 other types", million, backlogs.of_other_types)
     yield Backlog("many-types", "due jobs of 1,000 other types", million, backlogs.of_many_other_types)
@@ -61,7 +61,7 @@ def _backlogs() -> Iterator[Backlog]:
 
 
 class Both:
-    """Measured together, told one after the other."""
+    """Measures both tables together, and reports one after the other."""
 
     def __init__(self, queues: Sequence[str] | None) -> None:
         self._queues = queues
@@ -88,33 +88,33 @@ class Side:
         self._store = store
         self._queues = queues
         self._times: dict[str, list[float]] = {}
-        store.create(new_jobs(MEASURED, HELD + sum(size * times for size, times in BATCHES.items())))
+        store.jobs.create(new_jobs(MEASURED, HELD + sum(size * times for size, times in BATCHES.items())))
         self._held = [HeldLease(job.id, job.lease_number, 3_600) for job in self._claim(HELD)]
 
     def figures(self) -> Figures:
-        """Lets go what it held, too."""
+        """Finish the jobs whose leases were held, and return the medians in µs."""
         self._finish(self._held)
         return {name: median(times) * 1e6 for name, times in self._times.items()}
 
     def claim_and_finish(self, size: int) -> None:
         jobs = self._timed(f"claim {size}", lambda: self._claim(size), size)
-        assert len(jobs) == size, "Somebody else claims here too."
+        assert len(jobs) == size, "Another process claims jobs in this database, too."
         self._timed(f"finish {size}", lambda: self._finish(jobs), size)
 
     def ask(self) -> None:
-        """What a worker asks that has nothing to do, or now and then."""
+        """Time the statements of an idle worker, and those that run from time to time."""
         store, ids = self._store, [lease.id for lease in self._held]
         self._timed("idle claim", lambda: self._claim(10))
-        self._timed("next_due", lambda: store.next_due(LEASES, self._queues))
-        self._timed(f"renew {HELD}", lambda: store.renew(self._held))
-        self._timed("reap", lambda: store.reap(100, Backoff(), 10, ids))
-        self._timed("sweep", lambda: store.sweep(1_000, None, Effects()))
+        self._timed("next_due", lambda: store.jobs.next_due(LEASES, self._queues))
+        self._timed(f"renew {HELD}", lambda: store.leases.renew(self._held))
+        self._timed("reap", lambda: store.leases.reap(100, Backoff(), 10, ids))
+        self._timed("sweep", lambda: store.blockers.sweep(1_000, None, Effects()))
 
     def _claim(self, limit: int) -> list[ClaimedJob]:
-        return self._store.claim("bench", limit, LEASES, self._queues)
+        return self._store.jobs.claim("bench", limit, LEASES, self._queues)
 
     def _finish(self, jobs: Sequence[ClaimedJob | HeldLease]) -> None:
-        self._store.finish([FinishedJob(job.id, job.lease_number, "1") for job in jobs])
+        self._store.attempts.finish([FinishedJob(job.id, job.lease_number, "1") for job in jobs])
 
     def _timed(self, name: str, call: Callable[[], Any], of: int = 1) -> Any:
         begun = time.perf_counter()

@@ -1,6 +1,6 @@
-"""What a transaction costs that is held open while jobs come and go: a long report, a forgotten session.
+"""The cost of a transaction that is held open while jobs run, such as a long report or a forgotten session.
 
-Until it ends nothing dead can be cleared away, and each claim walks over the entries of all jobs claimed before.
+Until it ends, dead index entries cannot be removed, and each claim walks over the entries of all jobs claimed before.
 """
 
 import time
@@ -23,10 +23,10 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
     run = partial(_come_and_go, seconds)
     yield Cell(
         "held",
-        f"{JOBS_PER_SECOND} jobs a second, {seconds} s, beside an open REPEATABLE READ transaction: µs a job at last",
+        f"cost with an open REPEATABLE READ transaction, {seconds} s at {JOBS_PER_SECOND} jobs a second: µs a job",
         {"ours": lambda: run(_reading()), "without it": lambda: run(nullcontext())},
         is_extra=True,
-        most_rounds=1,
+        max_rounds=1,
     )
 
 
@@ -40,7 +40,7 @@ def _reading() -> Iterator[None]:
 
 
 def _come_and_go(seconds: int, held: AbstractContextManager[None]) -> Figures:
-    """The medians of the last tenth."""
+    """Return the medians of the last tenth of the calls."""
     store = get_store()
     empty()
     settle()
@@ -49,11 +49,11 @@ def _come_and_go(seconds: int, held: AbstractContextManager[None]) -> Figures:
         begun = time.monotonic()
         for number in range(seconds * JOBS_PER_SECOND // BATCH):
             time.sleep(max(0.0, begun + number * BATCH / JOBS_PER_SECOND - time.monotonic()))
-            store.create(new_jobs(TYPE, BATCH))
+            store.jobs.create(new_jobs(TYPE, BATCH))
             start = time.perf_counter()
-            jobs = store.claim("bench", BATCH, {TYPE: 60})
+            jobs = store.jobs.claim("bench", BATCH, {TYPE: 60})
             claimed = time.perf_counter()
-            store.finish([FinishedJob(job.id, job.lease_number, "1") for job in jobs])
+            store.attempts.finish([FinishedJob(job.id, job.lease_number, "1") for job in jobs])
             finishes.append((time.perf_counter() - claimed) / BATCH * 1e6)
             claims.append((claimed - start) / BATCH * 1e6)
         late = time.monotonic() - begun - seconds

@@ -1,4 +1,4 @@
-"""Fan-in: many chains that one job waits for, and many jobs that each wait for a few."""
+"""Fan-in: one job that waits for many chains, and many jobs that wait for a few chains each."""
 
 import tempfile
 import time
@@ -28,7 +28,7 @@ from benchmarks.statements import (
 from benchmarks.times import milliseconds_until_marked
 from benchmarks.workers import waiting_worker
 from django_jobchains import chains
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 
 WIDTH = 1_000
 JOINS = 1_000
@@ -39,14 +39,14 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
     samples = 2 if is_quick else 7
     yield Cell(
         "fan-in",
-        f"a job that waits for {WIDTH:,} chains of one job each: commit of all to its first line, {samples} samples",
+        f"a job that waits for {WIDTH:,} chains of one job each: from their commit to its start, {samples} samples",
         {"ours": partial(_ours, samples), "psycopg loop": partial(_bare, samples)},
     )
     times = 1 if is_quick else 5
     jobs = times * JOINS * (BLOCKERS_OF_EACH + 1)
     yield Cell(
         "blockers",
-        f"transactions with {JOINS:,} chains that wait for {BLOCKERS_OF_EACH} chains each, enqueued with them",
+        f"transactions that enqueue {JOINS:,} chains and the {BLOCKERS_OF_EACH} chains that each of them waits for",
         {
             name: partial(_enqueue, jobs, run, times)
             for name, run in (("ours", _our_blockers), ("psycopg unnest", _bare_blockers))
@@ -69,7 +69,7 @@ def _ours(samples: int) -> Figures:
 
 
 def _warm_up(times: Path) -> None:
-    """The first sample would measure the start of the worker."""
+    """Wait until the worker has started, which the first sample would otherwise measure."""
     milliseconds_until_marked(_enqueue_fan_in, times)
 
 
@@ -114,7 +114,7 @@ def _bare_fan_in(bare: Any, claim: Claim, claim_join: Claim) -> float:
 
 def _enqueue(jobs: int, run: Callable[[int], None], times: int) -> Figures:
     _clear()
-    run(1)  # connects, prepares
+    run(1)  # connects and prepares
     return timed(jobs, "job", partial(run, times))
 
 

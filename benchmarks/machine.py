@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Facts about the machine and the software that are measured."""
 
 import os
 import platform
@@ -24,30 +24,30 @@ def facts() -> dict[str, str]:
         "Django": django.__version__,
         "psycopg": f"{psycopg.__version__} ({psycopg.pq.__impl__})",
         "SQLite": sqlite3.sqlite_version,
-        "pgbench": "yes" if shutil.which("pgbench") else "not found: its floors are left out",
+        "pgbench": "yes" if shutil.which("pgbench") else "not found: its floors are skipped",
         "CPUs": str(os.cpu_count()),
     }
 
 
 def load() -> float:
-    """Processes that wanted to run, on average over the last minute."""
+    """Return the machine's load average over the last minute."""
     return os.getloadavg()[0]
 
 
 def ticks() -> list[int]:
-    """Linux: time of all CPUs by kind since the start; empty elsewhere."""
+    """Return the time of all CPUs by kind since the boot, on Linux; an empty list on other systems."""
     stat = Path("/proc/stat")
     return [int(number) for number in stat.read_text().split("\n", 1)[0].split()[1:9]] if stat.exists() else []
 
 
 def steal_share(before: list[int]) -> float:
-    """Share of the time since ``before`` that the host gave to others."""
+    """Return the share of CPU time since ``before`` that the host gave to other virtual machines."""
     spent = [now - then for now, then in zip(ticks(), before, strict=True)]
     return spent[7] / (sum(spent) or 1) if spent else 0.0
 
 
 def server_cpu_seconds() -> float | None:
-    """Linux, PostgreSQL on this machine: CPU time of all its connections that were closed so far."""
+    """Return the CPU time of all closed connections of a PostgreSQL server on this machine, on Linux."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (backend,) = cursor.fetchone()
@@ -57,13 +57,13 @@ def server_cpu_seconds() -> float | None:
 
 
 def cpu_seconds(process: int) -> float | None:
-    """Linux: CPU time of a process on this machine."""
+    """Return the CPU time of a process on this machine, on Linux."""
     file = Path(f"/proc/{process}/schedstat")
     return int(file.read_text().split()[0]) / 1e9 if file.exists() else None
 
 
 def _stat(process: int) -> list[str]:
-    """The name of a process and the fields after it, as ``man proc_pid_stat`` counts them from its second."""
+    """Return the fields of ``/proc/PID/stat`` from the second one on, which is the name: see ``man proc_pid_stat``."""
     file = Path(f"/proc/{process}/stat")
     if not file.exists():
         return []
@@ -72,7 +72,7 @@ def _stat(process: int) -> list[str]:
 
 
 def file_system(path: Path) -> str:
-    """Linux: the type of the file system a path lies on."""
+    """Return the type of the file system that contains a path, on Linux."""
     mounts = Path("/proc/mounts")
     lines = mounts.read_text().splitlines() if mounts.exists() else []
     kinds = {line.split()[1]: line.split()[2] for line in lines}

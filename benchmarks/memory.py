@@ -1,4 +1,4 @@
-"""Memory of a worker after many jobs: how much, and whether it grows."""
+"""The memory of a worker after many jobs, and whether it grows."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -37,6 +37,6 @@ def _ours(early: int, late: int) -> Figures:
 
 
 def _bare(late: int) -> Figures:
-    """A process that has set Django up and claims nothing: what any worker of this project has."""
+    """Measure a process that has set up Django and claims nothing."""
     (marks,) = together([bare_command("batches", "bench.nothing")])
     return {f"MB after {late:,} jobs": marks["memory"]["0"] / MEBIBYTE}

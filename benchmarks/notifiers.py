@@ -1,4 +1,4 @@
-"""The notifiers that are measured side by side, each as settings of the processes that use it."""
+"""The measured notifiers, each as settings of the processes that use it."""
 
 import json
 from collections.abc import Callable
@@ -12,14 +12,16 @@ from benchmarks.servers import Servers
 
 _PACKAGE = "django_jobchains.notifications"
 
-#: What a process is told by its environment, see ``benchmarks.project.settings``.
+#: The environment variables of a process, see ``benchmarks.project.settings``.
 Environment = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Way:
-    """``backend``: below ``django_jobchains.notifications``, or below ``benchmarks``. ``options``, ``environment``:
-    with what servers give. ``server``: the kind of its listening sessions, see ``benchmarks.sessions``.
+    """A notifier to measure.
+
+    ``backend`` is a path below ``django_jobchains.notifications`` or ``benchmarks``. ``options`` and ``environment``
+    take the servers. ``server`` is the kind of its listening sessions, see ``benchmarks.sessions``.
     """
 
     backend: str
@@ -27,8 +29,8 @@ class Way:
     environment: Callable[[Servers], Environment] = lambda servers: {}
     server: str = ""
 
-    def told(self, servers: Servers) -> Environment:
-        """Raises ``NotRun`` without the driver or the server."""
+    def environment_for(self, servers: Servers) -> Environment:
+        """Return the environment of a process. Raises ``NotRun`` if the driver or the server is missing."""
         path = self.backend if self.backend.startswith("benchmarks.") else f"{_PACKAGE}.{self.backend}"
         try:
             import_string(path)
@@ -39,13 +41,13 @@ class Way:
 
 
 POSTGRESQL = Way("postgres.PostgresNotifier", server="postgresql")
-#: What would be if nobody waited for a turn.
+#: PostgreSQL's notifier without turns: every hint wakes all idle workers.
 COUNTLESS = Way("benchmarks.project.countless.CountlessNotifier")
 SQLITE = Way("sqlite.SqliteNotifier")
 IN_PROCESS = Way("in_process.InProcessNotifier")
 NULL = Way("NullNotifier")
 
-#: Beside PostgreSQL's, which is ours unless it is told otherwise.
+#: The other notifiers; "ours" is PostgreSQL's.
 OTHERS = {
     "Redis": Way("redis.RedisNotifier", environment=lambda servers: {"BENCH_REDIS": servers.redis()}, server="redis"),
     "NATS, JetStream": Way(

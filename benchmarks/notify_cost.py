@@ -1,4 +1,4 @@
-"""What wake-ups cost those who send them: many enqueuers at once, and a worker whose handlers write."""
+"""The cost of sending wake-ups: for many concurrent enqueuers, and for a worker whose handlers write."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +14,7 @@ from benchmarks.workers import MANAGE, drain, figures, together
 WRITERS = 16
 LISTENERS = (1, 20)
 WITHOUT = "NullNotifier"
-#: Without wake-ups but with a transaction around it, and with NOTIFY in that: what a queue should not do.
+#: An explicit transaction without wake-ups, and one with NOTIFY in it, which a queue should not do.
 ATOMIC = "NullNotifier, atomic()"
 INSIDE = "NOTIFY in the transaction"
 
@@ -33,13 +33,13 @@ def _writers(name: str, jobs: int, listeners: int, *, threads: int, is_extra: bo
     how = f"{WRITERS} processes" if threads == 1 else f"{WRITERS // threads} processes of {threads} threads"
     return Cell(
         name,
-        f"{WRITERS * jobs:,} jobs, each in a transaction of its own, by {how} at once; {listeners} listening sessions",
+        f"{WRITERS * jobs:,} jobs, each in its own transaction, by {how} at once; listening sessions: {listeners}",
         {"ours": partial(run, POSTGRESQL), WITHOUT: partial(run, NULL)},
         (Target("jobs/s", at_least=0.8, of_floor=WITHOUT),),
         ways={
             **{way: partial(run, each) for way, each in OTHERS.items()},
             ATOMIC: partial(run, NULL, kind="atomic"),
-            INSIDE: partial(run, NULL, kind="notify-inside", heard=POSTGRESQL),
+            INSIDE: partial(run, NULL, kind="notify-inside", listeners_use=POSTGRESQL),
         },
         is_extra=is_extra,
         within=lambda: servers,
@@ -54,27 +54,27 @@ def _enqueue(
     listeners: int,
     threads: int,
     kind: str = "enqueue",
-    heard: Way | None = None,
+    listeners_use: Way | None = None,
 ) -> Figures:
-    """``heard``: what the listeners listen with, if it is not what the writers send with."""
-    told = way.told(servers)
+    """Measure the writers. ``listeners_use``: the listeners' notifier, if it differs from the writers'."""
+    environment = way.environment_for(servers)
     empty()
     settle()
     command = [*MANAGE, "run_writer", kind, "--threads", str(threads), "--jobs", str(jobs)]
-    with _listening(heard or way, listeners, (heard or way).told(servers)):
-        return figures(together([command] * (WRITERS // threads), **told), WRITERS * jobs)
+    with _listening(listeners_use or way, listeners, (listeners_use or way).environment_for(servers)):
+        return figures(together([command] * (WRITERS // threads), **environment), WRITERS * jobs)
 
 
-def _listening(way: Way, number: int, told: Environment) -> AbstractContextManager[None]:
+def _listening(way: Way, number: int, environment: Environment) -> AbstractContextManager[None]:
     if not number or not way.server:
         return nullcontext()
-    return waiting([*MANAGE, "run_listeners", way.server, str(number)], 1, told)
+    return waiting([*MANAGE, "run_listeners", way.server, str(number)], 1, environment)
 
 
 def _effect(jobs: int) -> Cell:
     servers = Servers()
     run = partial(_drain, servers, jobs)
-    waited: dict[str, Run] = {"ours, somebody waits for chains": partial(run, POSTGRESQL, listeners=1)}
+    waited: dict[str, Run] = {"ours, with a process that waits for chains": partial(run, POSTGRESQL, listeners=1)}
     return Cell(
         "notify-effect",
         f"{jobs:,} jobs that write one row in complete(), so that as many chains end; one worker process",
@@ -86,7 +86,7 @@ def _effect(jobs: int) -> Cell:
 
 
 def _drain(servers: Servers, jobs: int, way: Way, listeners: int = 0) -> Figures:
-    told = way.told(servers)
+    environment = way.environment_for(servers)
     fill("bench.insert", jobs)
-    with _listening(way, listeners, told):
-        return drain("bench.insert", jobs, told=told)
+    with _listening(way, listeners, environment):
+        return drain("bench.insert", jobs, environment=environment)

@@ -1,7 +1,7 @@
-"""Each notifier with idle workers, and single jobs: how long until a handler runs, and how many statements that costs.
+"""Each notifier with idle workers and single jobs: the time until a handler runs, and the number of statements.
 
-Workers and whoever enqueues are processes of their own, which take notifier and database from their environment. "none"
-is not timed: without a notifier a job waits for the next poll, half of ``POLL_SECONDS`` on average.
+Workers and enqueuers are separate processes, which take the notifier and the database from their environment. "none" is
+not measured: without a notifier a job waits for the next poll, half of ``POLL_SECONDS`` on average.
 """
 
 import json
@@ -28,16 +28,16 @@ from benchmarks.workers import LONGEST_SECONDS, MANAGE, ROOT, WorkerFailed, own_
 from django_jobchains.models import WorkerPresence
 
 BARE = "bare LISTEN"
-#: After workers said that they are there, until they listen,
+#: The time until workers that have registered their presence also listen.
 SUBSCRIBE_SECONDS = 1.0
-#: and until each has heard of the others at a heartbeat of its own, by which they take turns.
+#: The time until each worker has learned about the others from a heartbeat, so that they can take turns.
 ACQUAINTED_SECONDS = 12.0
 HERD_GAP_SECONDS = 0.5
 MANY, HERD = 20, 50
 
 
 class Idle(NamedTuple):
-    """How many workers there are, and what they meet."""
+    """The number of idle workers, and the load they get."""
 
     workers: int
     load: Load
@@ -66,32 +66,33 @@ def _on_postgresql(name: str, idle: Idle, *, inside: bool) -> Cell:
         {"ours": partial(_ours, servers, POSTGRESQL, idle), **_floors(servers, idle)},
         (Target("p50 ms", at_most=2, of_floor=BARE), Target("p95 ms", at_most=2, of_floor=BARE)),
         ways=ways,
-        most_rounds=2 if idle.workers == 1 else 1,
+        max_rounds=2 if idle.workers == 1 else 1,
         within=lambda: servers,
     )
 
 
 def _on_sqlite(name: str, idle: Idle) -> Cell:
-    run = partial(_measure, "sqlite", "ours", idle, SQLITE.told(Servers()))
-    return Cell(name, f"SQLite: {_title(idle)}", {"ours": run}, most_rounds=2)
+    run = partial(_measure, "sqlite", "ours", idle, SQLITE.environment_for(Servers()))
+    return Cell(name, f"SQLite: {_title(idle)}", {"ours": run}, max_rounds=2)
 
 
 def _herd(idle: Idle) -> Cell:
     servers = Servers()
-    ways = {"ours, all wake up": COUNTLESS, **OTHERS}
+    ways = {"ours, all workers wake up": COUNTLESS, **OTHERS}
     return Cell(
         "herd",
         f"{_title(idle)}, {idle.load.gap_seconds} s apart",
         {"ours": partial(_ours, servers, POSTGRESQL, idle), BARE: partial(_floor, servers, "listen", idle)},
         ways={way: partial(_ours, servers, each, idle) for way, each in ways.items()},
-        most_rounds=1,
+        max_rounds=1,
         within=lambda: servers,
     )
 
 
 def _title(idle: Idle) -> str:
     processes = "1 idle worker process" if idle.workers == 1 else f"{idle.workers} idle worker processes"
-    return f"enqueue's commit to the first line of the handler, {processes} of one slot, {idle.load.samples} samples"
+    samples = f"{idle.load.samples} samples"
+    return f"from the commit of the enqueue to the first line of the handler, {processes} of one slot, {samples}"
 
 
 def _floors(servers: Servers, idle: Idle) -> dict[str, Run]:
@@ -103,61 +104,61 @@ def _floors(servers: Servers, idle: Idle) -> dict[str, Run]:
 
 
 def _ours(servers: Servers, way: Way, idle: Idle) -> Figures:
-    told = {**way.told(servers), **reached_at(servers.postgresql())}
-    return _measure(servers.postgresql(), "ours", idle, told)
+    environment = {**way.environment_for(servers), **reached_at(servers.postgresql())}
+    return _measure(servers.postgresql(), "ours", idle, environment)
 
 
 def _in_process(servers: Servers, idle: Idle) -> Figures:
-    """The worker in the process that enqueues."""
-    told = {**IN_PROCESS.told(servers), **reached_at(servers.postgresql())}
-    return _measure(servers.postgresql(), "ours", idle, told, "--inside")
+    """Run the worker in the process that enqueues."""
+    environment = {**IN_PROCESS.environment_for(servers), **reached_at(servers.postgresql())}
+    return _measure(servers.postgresql(), "ours", idle, environment, "--inside")
 
 
 def _floor(servers: Servers, signals: str, idle: Idle) -> Figures:
-    told = {**_server(servers, signals), **reached_at(servers.postgresql())}
-    return _measure(servers.postgresql(), signals, idle, told)
+    environment = {**_server(servers, signals), **reached_at(servers.postgresql())}
+    return _measure(servers.postgresql(), signals, idle, environment)
 
 
 def _server(servers: Servers, signals: str) -> Environment:
     if signals == "listen":
         return {}
     if find_spec(signals) is None:
-        raise NotRun(f"There is no driver: pip install {signals}")
+        raise NotRun(f"The driver is not installed: pip install {signals}")
     return {"BENCH_REDIS": servers.redis()} if signals == "redis" else {"BENCH_NATS": servers.nats()}
 
 
-def _measure(using: str, signals: str, idle: Idle, told: Environment, *flags: str) -> Figures:
-    """``using``: of this process; in those it starts a PostgreSQL database is "default"."""
+def _measure(using: str, signals: str, idle: Idle, environment: Environment, *flags: str) -> Figures:
+    """Measure one run. ``using`` is an alias of this process; child processes call a PostgreSQL database "default"."""
     empty(using)
     settle(using)
     database = "sqlite" if using == "sqlite" else "default"
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder, "times")
         times.touch()
-        told = {**told, "BENCH_TIMES": str(times)}
-        with nullcontext() if "--inside" in flags else _workers(using, database, signals, idle, told):
-            return figures(_wake(signals, database, idle.load, told, flags))
+        environment = {**environment, "BENCH_TIMES": str(times)}
+        with nullcontext() if "--inside" in flags else _workers(using, database, signals, idle, environment):
+            return figures(_wake(signals, database, idle.load, environment, flags))
 
 
 @contextmanager
-def _workers(using: str, database: str, signals: str, idle: Idle, told: Environment) -> Iterator[None]:
+def _workers(using: str, database: str, signals: str, idle: Idle, environment: Environment) -> Iterator[None]:
     if signals != "ours":
-        with waiting([*MANAGE, "run_bare_worker", TYPE, "--signals", signals], idle.workers, told):
+        with waiting([*MANAGE, "run_bare_worker", TYPE, "--signals", signals], idle.workers, environment):
             yield
         return
     present = WorkerPresence.objects.using(using)
     present.all().delete()
-    with crowd(worker_command([TYPE], database, 1), idle.workers, present.all().count, told):
+    with crowd(worker_command([TYPE], database, 1), idle.workers, present.all().count, environment):
         time.sleep(idle.settle_seconds)
         yield
 
 
-def _wake(signals: str, database: str, load: Load, told: Environment, flags: Sequence[str]) -> Seen:
+def _wake(signals: str, database: str, load: Load, environment: Environment, flags: Sequence[str]) -> Seen:
     command = [*MANAGE, "run_waker", signals, "--database", database, "--load", json.dumps(asdict(load)), *flags]
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**own_environment(), **told},
+        env={**own_environment(), **environment},
         capture_output=True,
         text=True,
         timeout=LONGEST_SECONDS,

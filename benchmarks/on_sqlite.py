@@ -1,4 +1,4 @@
-"""The same on SQLite: a file on a real disk."""
+"""Throughput and enqueueing on SQLite, with a file on a real disk."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,7 +12,7 @@ from benchmarks.project.jobs import value
 from benchmarks.sqlite_statements import INSERT, connect
 from benchmarks.workers import bare_drain, burst, check_ended, drain, figures
 from django_jobchains import chains
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 
 IN_ONE_CALL = 1_000
 PROCESSES = 4
@@ -30,7 +30,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
                 _after_fill, "bench.value", jobs, partial(bare_drain, "sqlite-batches", "bench.value", jobs)
             ),
         },
-        (Target("jobs/s", at_least=2_000),),
+        (Target("jobs/s", at_least=0.25, of_floor="sqlite3 loop"),),
     )
     jobs = 1_000 if is_quick else 4_000
     yield _processes("", "batches", f"{jobs:,} jobs that return a value", "bench.value", jobs)
@@ -61,7 +61,7 @@ def _enqueueing(is_quick: bool) -> Iterator[Cell]:
     times = 300 if is_quick else 2_000
     yield Cell(
         "sqlite-enqueue",
-        f"SQLite: {times:,} jobs, each in a transaction of its own",
+        f"SQLite: {times:,} jobs, each in its own transaction",
         {"ours": partial(_run, times, _enqueue, times), "sqlite3": partial(_run, times, _insert, times)},
     )
     times = 5 if is_quick else 20

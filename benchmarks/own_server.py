@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the benchmark's own, for what depends on the server's settings: autovacuum is on in it."""
+"""A separate PostgreSQL server with autovacuum on, for cells that depend on the server's settings."""
 
 import os
 import shutil
@@ -15,14 +15,17 @@ from benchmarks.database import NoServer, migrate
 from benchmarks.ports import free_port
 
 ALIAS = "own"
-#: Who runs it: initdb refuses root.
+#: The user that runs the server, because initdb refuses to run as root.
 USER = "postgres"
 OPTIONS = "-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c shared_buffers=256MB -c max_wal_size=2GB"
 
 
 @contextmanager
 def own_server(options: str = "") -> Iterator[str]:
-    """The alias of a new database with the tables, on a new server; both go at the end. Raises ``NoServer``."""
+    """Yield the alias of a new database with the tables, on a new server. Raises ``NoServer``.
+
+    Both are removed at the end.
+    """
     with tempfile.TemporaryDirectory(prefix="jobchains-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         if os.geteuid() == 0:
@@ -44,7 +47,7 @@ def own_server(options: str = "") -> Iterator[str]:
 def _call(folder: Path, program: str, *arguments: str) -> None:
     run_as: dict[str, Any] = {"user": USER, "extra_groups": []} if os.geteuid() == 0 else {}
     command = [str(_binaries() / program), f"--pgdata={folder}/data", *arguments]
-    # A file, for the server inherits the stream: a pipe would stay open as long as it runs.
+    # A file, because the server inherits the stream: a pipe would stay open as long as the server runs.
     with tempfile.TemporaryFile("w+") as output:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
         done = subprocess.run(command, check=False, cwd=folder, **streams, **run_as)
@@ -54,10 +57,10 @@ def _call(folder: Path, program: str, *arguments: str) -> None:
 
 
 def _binaries() -> Path:
-    """Those on the PATH, or the newest that a distribution put beside it."""
+    """Return the directory of the server's programs: that on the PATH, or the newest one of the distribution."""
     if found := shutil.which("initdb"):
         return Path(found).parent
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     if not installed:
-        raise NoServer("No initdb: install PostgreSQL's server, or leave these cells out.")
+        raise NoServer("initdb was not found: install the PostgreSQL server, or skip these cells.")
     return installed[-1].parent

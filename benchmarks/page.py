@@ -1,4 +1,4 @@
-"""The results as a page of the documentation, in Markdown."""
+"""Writes the results as a Markdown page of the documentation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
@@ -7,30 +7,30 @@ from typing import Any, NamedTuple
 from benchmarks.cells import is_rate
 from benchmarks.report import VERDICTS, Measured, failure, metrics, middle, number, share
 
-#: Less than this between two medians is no evidence.
+#: A smaller difference between two medians is not evidence.
 NOISE = 0.12
-#: Below this share of a floor a cell is told as one we lose.
+#: A cell below this share of a floor is listed as slower.
 FAR_FROM_FLOOR = 0.5
-#: With more metrics than these a cell's table has a line for each of them.
+#: The table of a cell with more metrics has a row for each metric.
 FEW = 4
 
 INTRODUCTION = """\
 # Benchmarks
 
-Made by `make bench` from the figures of one run: change `benchmarks/`, not this page. What the figures mean, and where
-the time goes: [performance](performance.md).
+`make bench` writes this page from the figures of one run. To change it, change `benchmarks/`. See
+[performance](performance.md) for what the figures mean and where the time goes.
 
-Each cell measures us beside its *floor*, the same work by bare statements, and beside *peers*, other systems that do
-the same work in environments of their own; some also beside other *ways* of ours, such as another notifier. All take
-turns. A figure is the median of the rounds, with the lowest and the highest in brackets. Take the ratios, not the
-rates: they depend less on the machine.
-Differences under 12 % are no evidence."""
+Each cell compares django_jobchains ("ours") with a *floor*, which does the same work with bare statements, and with
+*peers*, other systems that do the same work in separate environments. Some cells also compare it with other *ways* of
+configuring it, such as another notifier. All of them take turns. A figure is the median of the rounds, with the lowest
+and the highest in brackets. Rely on the ratios rather than the rates, because they depend less on the machine.
+Differences under 12 % are not evidence."""
 
-QUICK = "**A quick run: it shows that everything works, and measures nothing.**"
+QUICK = "**A quick run: it checks that everything works, and its figures mean nothing.**"
 
 
 class Loss(NamedTuple):
-    """Somebody was better than we are."""
+    """A metric of a cell in which another contestant was better."""
 
     cell: str
     metric: str
@@ -40,14 +40,14 @@ class Loss(NamedTuple):
 
     @property
     def share(self) -> float:
-        """How much of the other we reach, 1 when we are level, for rates and times alike."""
+        """Our performance divided by theirs: 1 when equal, less when we are slower, for rates and times alike."""
         return self.ours / self.theirs if is_rate(self.metric) else self.theirs / self.ours
 
 
 def page(run: dict[str, Any]) -> str:
     cells: list[Measured] = run["cells"]
     parts = [INTRODUCTION, *([QUICK] if run["how"]["is_quick"] else []), "## Measured on", _machine(run)]
-    parts += ["## Targets", _targets(cells), "## Cells we lose", *_losses(cells), "## All cells"]
+    parts += ["## Targets", _targets(cells), "## Where others are faster", *_losses(cells), "## All cells"]
     for cell in cells:
         parts += [f"### {cell['name']}", f"{_sentence(cell['title'])} Load {cell['load']:.1f}.", _cell(cell)]
         parts += [failure(name, _line(error)) for name, error in cell["failures"].items()]
@@ -72,24 +72,24 @@ def _targets(cells: Iterable[Measured]) -> str:
     return _table(("cell", "target", "ours", ""), rows)
 
 
-# Cells we lose
+# Where others are faster
 
 
 def _losses(cells: Sequence[Measured]) -> Iterator[str]:
     missed = [(cell, each) for cell in cells for each in cell["targets"] if each["is_met"] is False]
     rows = [(_link(cell["name"]), each["target"], each["reached"]) for cell, each in missed]
-    yield _told("Targets we missed", ("cell", "target", "ours"), rows)
-    header = ("cell", "", "who", "they", "ours", "we reach")
+    yield _section("Missed targets", ("cell", "target", "ours"), rows)
+    header = ("cell", "metric", "other", "theirs", "ours", "ratio")
     peers = [loss for loss in losses(cells, "peer") if loss.share < 1 - NOISE]
-    yield _told("Peers that were better", header, map(_loss, peers))
+    yield _section("Peers that were faster", header, map(_loss, peers))
     floors = [loss for loss in losses(cells, "floor") if loss.share < FAR_FROM_FLOOR]
-    yield _told(f"Less than {FAR_FROM_FLOOR:.0%} of a floor", header, map(_loss, floors))
+    yield _section(f"Less than {FAR_FROM_FLOOR:.0%} of a floor", header, map(_loss, floors))
     if not any(role == "peer" for cell in cells for role in cell["roles"].values()):
         yield "No peer was measured in this run."
 
 
 def losses(cells: Iterable[Measured], role: str) -> list[Loss]:
-    """Where contestants of this role were better, the worst first. CPU and memory are told in the tables alone."""
+    """Return where contestants of this role were better, worst first. CPU and memory are only in the tables."""
     found = [
         Loss(cell["name"], metric, other, ours, theirs)
         for cell in cells
@@ -102,7 +102,7 @@ def losses(cells: Iterable[Measured], role: str) -> list[Loss]:
     return sorted((loss for loss in found if loss.share < 1), key=lambda loss: loss.share)
 
 
-def _told(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _section(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = list(rows)
     return f"{title}:\n\n{_table(header, lines)}" if lines else f"{title}: none."
 

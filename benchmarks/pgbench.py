@@ -1,4 +1,4 @@
-"""Floors by pgbench: the same statements from a client that costs nothing."""
+"""Floors measured with pgbench: the same statements from a client that costs almost nothing."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ def drain_in_batches(type_name: str, jobs: int) -> Figures:
 
 
 def drain_with_effects(type_name: str, jobs: int) -> Figures:
-    """Ten clients, each: claim ten, then for each of them a transaction with the effect and the end of the job."""
+    """Run ten clients that claim ten jobs, then write the effect and the end of each job in a transaction."""
     script = [_claim(type_name, IN_ONE_CLAIM)]
     for number in range(1, IN_ONE_CLAIM + 1):
         job_id = f"(:ids::uuid[])[{number}]"
@@ -46,7 +46,7 @@ def _with(sql: str, *values: str) -> str:
 
 
 def _run(script: list[str], type_name: str, *, transactions: int, clients: int) -> Figures:
-    """Jobs in the table that became completed, by pgbench's own time without connecting."""
+    """Return the completed jobs in the table divided by pgbench's own time without connecting."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "script.sql")
         file.write_text("\n".join(line if line.endswith("\\gset") else f"{line};" for line in script) + "\n")

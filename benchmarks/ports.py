@@ -1,4 +1,4 @@
-"""Ports of servers that a cell starts."""
+"""Ports for the servers that a cell starts."""
 
 import socket
 

@@ -1,7 +1,7 @@
-"""``python -m benchmarks --profile JOB_TYPE``: where a worker's time goes, by thread. Needs py-spy.
+"""Profiles a worker's time by thread: ``python -m benchmarks --profile JOB_TYPE``. Requires py-spy.
 
-CPU is each thread's own, from the operating system. The functions are those that held the interpreter (the GIL) when a
-sample was taken: what they take, no other thread of the process has.
+The CPU time of each thread comes from the operating system. The functions are those that held the interpreter (the GIL)
+when a sample was taken, so that no other thread of the process could run.
 """
 
 import re
@@ -20,7 +20,7 @@ SAMPLES_A_SECOND = 500
 def profile(job_type: str, jobs: int, slots: int = SLOTS, top: int = 25) -> None:
     py_spy = shutil.which("py-spy")
     if py_spy is None:
-        sys.exit("There is no py-spy on the PATH: pip install py-spy")
+        sys.exit("py-spy is not on the PATH: pip install py-spy")
     show_threads(job_type, jobs, slots)
     show_stacks(record(py_spy, job_type, jobs, slots), top)
 
@@ -56,7 +56,7 @@ def record(py_spy: str, job_type: str, jobs: int, slots: int) -> list[tuple[list
 
 
 def group(name: str) -> str:
-    """The part of the worker a thread belongs to; all slots are one."""
+    """Return the part of the worker that a thread belongs to; all slots are one part."""
     if match := re.search(r"jobchains-([a-z]+)", name):
         return match[1]
     return "samples" if "samples" in name else "main"

@@ -1,11 +1,11 @@
-"""The results as JSON, and from there as lines on the terminal."""
+"""Converts results to JSON, and the JSON to lines for the terminal."""
 
 from statistics import median
 from typing import Any
 
 from benchmarks.cells import NOT_RUN, Result, Target, is_rate
 
-#: A cell as it stands in the JSON file.
+#: A cell in the format of the JSON file.
 Measured = dict[str, Any]
 
 
@@ -19,18 +19,18 @@ def as_json(result: Result, load: float, steal: float) -> Measured:
         "roles": {name: cell.role(name) for name in cell.all},
         "values": result.values,
         "failures": result.failures,
-        "targets": [_told(target, result.reached(target)) for target in cell.targets],
+        "targets": [_target(target, result.reached(target)) for target in cell.targets],
     }
 
 
-def _told(target: Target, reached: float | None) -> dict[str, Any]:
+def _target(target: Target, reached: float | None) -> dict[str, Any]:
     if reached is None:
         return {"target": str(target), "reached": "", "is_met": None}
     return {"target": str(target), "reached": target.amount(reached), "is_met": target.is_met(reached)}
 
 
 def table(cell: Measured) -> str:
-    """Median, spread and, beside a floor or a peer, how much of it we reach; less is better for times."""
+    """Return median, spread, and our ratio to each floor and peer as lines. For times, less is better."""
     lines = []
     width = max(map(len, metrics(cell)))
     for metric in metrics(cell):
@@ -48,7 +48,7 @@ def table(cell: Measured) -> str:
 
 
 def failure(name: str, error: str) -> str:
-    """That a contestant broke, or was not run."""
+    """Return a line about a contestant that failed or was not run."""
     return f"{name}: {error}" if error.startswith(NOT_RUN) else f"{name} failed: {error}"
 
 

@@ -1,4 +1,4 @@
-"""A run: cells measured one after the other, told on the terminal, and kept as JSON and as a page."""
+"""A run: measures cells one after the other, and reports them on the terminal, as JSON and as a page."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from benchmarks.report import Measured, as_json, table
 
 @dataclass
 class Run:
-    """``how``: rounds, date, what the page says about the run. ``peers``: their settings. The files may be left out."""
+    """A run. ``how``: its rounds, date and other facts. ``peers``: their settings. The files are optional."""
 
     how: dict[str, Any]
     machine: dict[str, Any]
@@ -28,14 +28,14 @@ class Run:
     cells: list[Measured] = field(default_factory=list)
 
     def measure(self, cells: Iterable[Cell]) -> list[str]:
-        """Returns the names of the cells that broke: the others of a long run are still wanted."""
+        """Measure the cells and return the names of those that failed. A failure does not end the run."""
         broken = []
         for cell in cells:
             try:
                 self._measure(cell)
             except Exception:
                 traceback.print_exc()
-                connections.close_all()  # it may be that which broke
+                connections.close_all()  # a broken connection may be the cause
                 broken.append(cell.name)
         return broken
 
@@ -58,7 +58,7 @@ class Run:
 
 
 def merged(files: Iterable[Path], page_file: Path) -> Run:
-    """Several runs as one; of a cell that is in several, the last counts."""
+    """Merge several runs into one. If several contain a cell, the last one counts."""
     runs = [json.loads(file.read_text()) for file in files]
     machine = {name: value for run in runs for name, value in run["machine"].items()}
     peers = {name: settings for run in runs for name, settings in run["peers"].items()}

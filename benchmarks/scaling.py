@@ -1,4 +1,4 @@
-"""Scale-out: the same jobs by more and more worker processes on this machine, and what they cost it."""
+"""Scale-out: the throughput and CPU cost of a growing number of worker processes on this machine."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,7 +9,7 @@ from benchmarks.machine import server_cpu_seconds
 from benchmarks.workers import bare_drain, drain
 
 PROCESSES = (1, 2, 4, 8)
-#: Eight processes of ten would need more connections than a server allows at first.
+#: Eight processes with ten slots each would need more connections than a server allows by default.
 SLOTS = 5
 
 

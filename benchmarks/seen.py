@@ -1,4 +1,4 @@
-"""What a process that enqueues single jobs sees, and the figures of it."""
+"""The observations of a process that enqueues single jobs, and the figures computed from them."""
 
 from dataclasses import dataclass
 from statistics import mean, median, quantiles
@@ -12,8 +12,11 @@ JITTER_SECONDS = 0.03
 
 @dataclass(frozen=True)
 class Load:
-    """``idle_gaps``: as long as those between jobs, before the first. ``flush_seconds``: before transactions are
-    counted; None: they are not."""
+    """How single jobs are enqueued.
+
+    ``idle_gaps`` is the number of gaps without a job before the first sample. ``flush_seconds`` is the wait before
+    transactions are counted, or None if they are not counted.
+    """
 
     samples: int
     gap_seconds: float = GAP_SECONDS
@@ -22,8 +25,11 @@ class Load:
 
 
 class Seen(TypedDict):
-    """Of each sample: the latency, and the statements at the server until the next one; of each gap without a job:
-    its statements. ``transactions``: of all samples; None where they are not counted."""
+    """The observations of a run.
+
+    For each sample, the latency and the server's statements until the next sample; for each gap without a job, its
+    statements. ``transactions`` is the total of all samples, or None if they are not counted.
+    """
 
     milliseconds: list[float]
     statements: list[int]

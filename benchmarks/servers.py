@@ -1,4 +1,4 @@
-"""Servers of a cell's own, on free ports, each started when the first contestant asks for it."""
+"""Servers for one cell, on free ports, each started when the first contestant needs it."""
 
 import shutil
 import subprocess
@@ -15,14 +15,14 @@ from benchmarks.cells import NotRun
 from benchmarks.ports import answers, free_port
 
 START_SECONDS = 10
-#: Fifty workers hold five connections each.
+#: Enough for fifty workers with five connections each.
 CROWDED = "-c max_connections=500"
-#: Counts every statement, those of other sessions at once.
+#: Counts every statement, and reports the statements of other sessions immediately.
 COUNTING = "-c shared_preload_libraries=pg_stat_statements -c pg_stat_statements.track_utility=on"
 
 
 class Servers(ExitStack):
-    """Used as a cell's ``within``; all end with it."""
+    """The servers of a cell, for its ``within``: all of them stop when it exits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,8 +30,8 @@ class Servers(ExitStack):
         self._urls: dict[str, str] = {}
 
     def postgresql(self) -> str:
-        """The alias of a database with the tables, on a server for many connections that counts statements."""
-        from benchmarks.own_server import own_server  # needs the models of the project that is measured
+        """Return the alias of a database with the tables. Its server allows many connections and counts statements."""
+        from benchmarks.own_server import own_server  # requires the models of the measured project
 
         if not self._alias:
             self._alias = self.enter_context(own_server(f"{CROWDED} {COUNTING}"))
@@ -46,7 +46,7 @@ class Servers(ExitStack):
         return self._url("jetstream", ["nats-server", "--jetstream", "--store_dir", ".", "--addr", "127.0.0.1", "-p"])
 
     def nats(self) -> str:
-        """Without JetStream."""
+        """Return the URL of a NATS server without JetStream."""
         return self._url("nats", ["nats-server", "--addr", "127.0.0.1", "-p"])
 
     def _url(self, kind: str, command: Sequence[str]) -> str:
@@ -72,7 +72,7 @@ class Servers(ExitStack):
 
 
 def reached_at(using: str) -> dict[str, str]:
-    """What tells another process to use this PostgreSQL database as its own."""
+    """Return the environment variables that make another process use this PostgreSQL database."""
     one = connections.databases[using]
     login = quote(one["USER"]) + (f":{quote(one['PASSWORD'])}" if one["PASSWORD"] else "")
     url = f"postgresql://{login}@{quote(one['HOST'], safe='')}:{one['PORT'] or 5432}/{one['NAME']}"

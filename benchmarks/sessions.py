@@ -1,4 +1,4 @@
-"""Sessions that listen and drop what they hear: what is measured beside them is sending, not Python's listening.
+"""Sessions that listen and discard what they receive, so that the cells measure sending, not Python's listening.
 
 ``python -m benchmarks.project run_listeners`` runs this in a process.
 """
@@ -12,24 +12,24 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.crowd import say_ready
+from benchmarks.crowd import report_ready
 from benchmarks.database import connect
 from django_jobchains.notifications.postgres import CHANNELS
 
 AT_ONCE = 65_536
 
-#: What is there to hear, taken and dropped.
+#: A function that receives the pending messages and discards them.
 Drop = Callable[[], object]
 
 
 def listen(server: str, number: int) -> None:
-    """So many sessions in one thread, until SIGTERM."""
+    """Listen with ``number`` sessions in one thread, until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     with DefaultSelector() as selector:
         for _ in range(number):
-            heard, drop = SESSIONS[server]()
-            selector.register(heard, EVENT_READ, drop)
-        say_ready()
+            session, drop = SESSIONS[server]()
+            selector.register(session, EVENT_READ, drop)
+        report_ready()
         while True:
             for key, _ in selector.select():
                 key.data()
@@ -49,7 +49,7 @@ def _postgresql() -> tuple[Any, Drop]:
 
 
 def _redis() -> tuple[Any, Drop]:
-    """Its first answer is the only one that is waited for."""
+    """Subscribe. Only the first reply is waited for."""
     connection = _connected(environ["BENCH_REDIS"])
     connection.sendall(b"PSUBSCRIBE *\r\n")
     connection.recv(AT_ONCE)
@@ -57,12 +57,12 @@ def _redis() -> tuple[Any, Drop]:
 
 
 def _nats() -> tuple[Any, Drop]:
-    """Whoever answers no PING is thrown out."""
+    """Reply to PING, because the server disconnects clients that do not."""
     connection = _connected(environ["BENCH_NATS"])
     connection.sendall(b'CONNECT {"verbose": false}\r\nSUB > 1\r\nPING\r\n')
-    heard = b""
-    while b"PONG" not in heard:
-        heard += connection.recv(AT_ONCE)
+    received = b""
+    while b"PONG" not in received:
+        received += connection.recv(AT_ONCE)
 
     def drop() -> None:
         if b"PING\r\n" in connection.recv(AT_ONCE):

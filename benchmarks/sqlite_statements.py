@@ -1,4 +1,4 @@
-"""The bare statements of a queue on SQLite."""
+"""The bare statements of a queue on SQLite, for the floors."""
 
 import sqlite3
 

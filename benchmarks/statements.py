@@ -1,4 +1,4 @@
-"""The bare statements of a queue on our table, for the floors: what no queue can do without, prepared by the driver."""
+"""The bare statements that every queue needs, on our table and prepared by the driver, for the floors."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ COLUMNS = (
     "crashes, input, created_at"
 )
 
-#: For one job, or for many by their ids. ``status || ''`` keeps PostgreSQL from the partial index of running jobs.
+#: Finishes one job, or many jobs by their ids. ``status || ''`` keeps PostgreSQL from using the index of running jobs.
 _FINISH = (
     f"UPDATE {JOB} SET status = 'completed', output = %s::jsonb, finished_at = clock_timestamp(), "
     "completed_by = leased_by, leased_by = NULL, leased_until = NULL, last_error = NULL "
@@ -39,18 +39,30 @@ INSERT_MANY = (
     "AS d(id, chain_id, chain_index, name, input) RETURNING id, created_at"
 )
 
+RECORD = "project_import"
+DEQUEUE_RECORD = (
+    f"UPDATE {RECORD} SET state = 'processing', lease_number = lease_number + 1, started_at = clock_timestamp(), "
+    "last_heartbeat_at = clock_timestamp(), finished_at = NULL, failure_message = NULL, execution_logs = '[]'::jsonb, "
+    f"worker_hostname = 'bare' WHERE id = (SELECT id FROM {RECORD} WHERE state = 'queued' AND process_after IS NULL "
+    "ORDER BY process_after, queued_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) RETURNING id, lease_number"
+)
+FINISH_RECORD = (
+    f"UPDATE {RECORD} SET state = 'completed', finished_at = clock_timestamp() "
+    "WHERE id = %s AND lease_number = %s AND state = 'processing' RETURNING id"
+)
+
 INSERT_BLOCKED = INSERT_MANY.replace("'pending'", "'blocked'")
 INSERT_LINKS = (
     f"INSERT INTO {BLOCKER} (job_id, position, blocker_id, is_open) SELECT d.job_id, d.position, d.blocker_id, true "
     "FROM unnest(%s::uuid[], %s::int[], %s::uuid[]) AS d(job_id, position, blocker_id)"
 )
-#: For the chains by these ids, which have ended: what waits for them is locked, and freed when nothing is open.
+#: These statements lock the jobs that wait for ended chains, close the links, and free jobs without open links.
 LOCK_WAITING = (
     f"SELECT id FROM {JOB} WHERE id = ANY(ARRAY(SELECT job_id FROM {BLOCKER} WHERE is_open AND blocker_id = ANY(%s))) "
     "ORDER BY id FOR NO KEY UPDATE"
 )
 CLOSE_LINKS = f"UPDATE {BLOCKER} SET is_open = false WHERE is_open AND blocker_id = ANY(%s)"
-#: Not EXISTS, which PostgreSQL may turn into a hash of all open links.
+#: EXISTS is not used, because PostgreSQL may turn it into a hash of all open links.
 FREE = (
     f"UPDATE {JOB} AS job SET status = 'pending' WHERE id = ANY(%s) AND status || '' = 'blocked' "
     f"AND (SELECT 1 FROM {BLOCKER} AS link WHERE link.job_id = job.id AND link.is_open LIMIT 1) IS NULL"
@@ -58,7 +70,7 @@ FREE = (
 
 
 class Claim:
-    """Our own claim as the bare statement it is, for jobs of one type."""
+    """Our own claim as a bare statement, for jobs of one type."""
 
     def __init__(self, type_name: str, limit: int) -> None:
         statements: list[tuple[str, Sequence[Any]]] = []
@@ -68,17 +80,17 @@ class Claim:
             return execute(sql, params, many, context)
 
         with connection.execute_wrapper(note):
-            get_store().claim("bench", limit, {f"{type_name}, not there": 60})
+            get_store().jobs.claim("bench", limit, {f"{type_name}, not there": 60})
         ((self.sql, params),) = statements
         self.params = json.loads(json.dumps(params).replace(f"{type_name}, not there", type_name))
 
     def __call__(self, bare: "psycopg.Connection[Any]") -> list[tuple[Any, ...]]:
-        """The claimed rows: id, chain_id, chain_index, …"""
+        """Return the claimed rows: id, chain_id, chain_index, …"""
         return bare.execute(self.sql, self.params).fetchall()
 
     @property
     def literal(self) -> str:
-        """With its parameters written out, for pgbench."""
+        """Return the statement with its parameters inserted, for pgbench."""
         parts = self.sql.split("%s")
         values = [str(value) if isinstance(value, int) else f"'{value}'" for value in self.params]
         return "".join(part + value for part, value in zip(parts, [*values, ""], strict=True))

@@ -1,6 +1,6 @@
-"""When handlers began: each appends eight bytes to the file ``BENCH_TIMES``, from whichever thread or process.
+"""The start times of handlers: each one appends eight bytes to the file ``BENCH_TIMES``, from any thread or process.
 
-In an environment of a peer there may be nothing but Python's own library.
+This module imports only the standard library, because a peer's environment may contain nothing else.
 """
 
 import os
@@ -15,7 +15,7 @@ _file: int | None = None
 
 
 def append() -> None:
-    """The first line of a handler in a latency cell."""
+    """Record the time. This is the first line of a handler in a latency cell."""
     now = time.time()
     global _file
     if _file is None:
@@ -24,7 +24,7 @@ def append() -> None:
 
 
 def milliseconds_until_marked(enqueue: Callable[[], float], times: Path) -> float:
-    """From the commit of what ``enqueue`` did, whose time it returns, to the next time in the file."""
+    """Return the time from the commit of ``enqueue``, which returns its time, to the next time in the file."""
     size = times.stat().st_size
     committed = enqueue()
     deadline = time.monotonic() + LONGEST_SECONDS

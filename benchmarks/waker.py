@@ -1,6 +1,6 @@
-"""Enqueues single jobs while workers wait: ``python -m benchmarks.project run_waker`` runs this in a process.
+"""Enqueues single jobs while workers wait, in the process ``python -m benchmarks.project run_waker``.
 
-It is told where and how by its environment, as the workers are, and prints its ``Seen`` as JSON.
+Like the workers, the process is configured by its environment. It prints its ``Seen`` as JSON.
 """
 
 import random
@@ -25,7 +25,7 @@ STOP_SECONDS = 10
 
 
 def wake(load: Load, signals: str, using: str, *, inside: bool) -> Seen:
-    """``signals``: "ours", or one of ``SENDERS``. ``inside``: with a worker in this process."""
+    """Enqueue the jobs. ``signals`` is "ours" or one of ``SENDERS``. ``inside`` runs a worker in this process."""
     with ExitStack() as stack:
         if inside:
             stack.enter_context(_working(using))

@@ -1,4 +1,4 @@
-"""The worker processes that are measured, ``run_jobworker`` as anybody starts it, and those of the floors."""
+"""Runs the measured worker processes, with the ordinary ``run_jobworker``, and the processes of the floors."""
 
 import json
 import os
@@ -19,12 +19,12 @@ SLOTS = 10
 LONGEST_SECONDS = 600
 POLL_SECONDS = 0.05
 
-#: What a process left behind, see ``benchmarks.project.marks``.
+#: The summary that a process wrote, see ``benchmarks.project.marks``.
 Marks = dict[str, Any]
 
 
 class WorkerFailed(Exception):
-    """The worker did not do what is measured."""
+    """The worker did not do the measured work."""
 
 
 def drain(
@@ -35,10 +35,10 @@ def drain(
     slots: int = SLOTS,
     processes: int = 1,
     unit: str = "job",
-    told: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Figures:
-    """Runs what is due in workers of its own; ``told``: by their environment."""
-    marks = burst(type_name, using, slots=slots, processes=processes, **told or {})
+    """Run the due jobs in separate workers. ``environment``: extra environment variables."""
+    marks = burst(type_name, using, slots=slots, processes=processes, **environment or {})
     check_ended(marks, jobs)
     return figures(marks, jobs, unit)
 
@@ -52,7 +52,7 @@ def check_ended(marks: Sequence[Marks], jobs: int) -> None:
 def bare_drain(
     kind: str, type_name: str, jobs: int, *, threads: int = 1, processes: int = 1, unit: str = "job"
 ) -> Figures:
-    """The same work by processes of bare statements: one of ``bare.DRAINS``."""
+    """Do the same work with bare statements in separate processes. ``kind`` is one of ``bare.DRAINS``."""
     return figures(together([bare_command(kind, type_name, threads)] * processes), jobs, unit)
 
 
@@ -61,7 +61,7 @@ def bare_command(kind: str, type_name: str, threads: int = 1) -> list[str]:
 
 
 def figures(marks: Sequence[Marks], jobs: int, unit: str = "job") -> Figures:
-    """From the first handler's start to the last commit, whichever process it was; the CPU time of all of them."""
+    """Return the rate from the first handler's start to the last commit of any process, and the CPU time of all."""
     busy = [each for each in marks if each["first"]]
     seconds = max(each["last"]["time"] for each in busy) - min(each["first"]["time"] for each in busy)
     cpu_seconds = sum(each["last"]["cpu"] - each["first"]["cpu"] for each in busy)
@@ -77,13 +77,13 @@ def burst(
     processes: int = 1,
     **environment: str,
 ) -> list[Marks]:
-    """The marks of workers that run until nothing is due; ``prefix`` is a command to run them under."""
+    """Run workers until nothing is due and return their marks. ``prefix`` is a command to run them under."""
     command = [*prefix, *worker_command([type_name], using, slots), "--burst"]
     return together([command] * processes, BENCH_USING=using, **environment)
 
 
 def together(commands: Sequence[Sequence[str]], **environment: str) -> list[Marks]:
-    """Runs processes that begin their work at the same time, and returns their marks."""
+    """Run processes that begin their work at the same time, and return their marks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         own = {**own_environment(), "BENCH_MARKS": name, "BENCH_PROCESSES": str(len(commands)), **environment}
@@ -105,7 +105,7 @@ def _start(command: Sequence[str], environment: dict[str, str], output: Path) ->
 
 
 def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> int | None:
-    """Until all ended, or one of them badly, whose number is returned: the others would wait for it."""
+    """Wait until all have ended, or one has failed. Return its index: others may wait for it forever."""
     deadline = time.monotonic() + LONGEST_SECONDS
     while time.monotonic() < deadline:
         codes = [process.poll() for process in processes]
@@ -114,12 +114,13 @@ def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> int | None:
         if None not in codes:
             return None
         time.sleep(POLL_SECONDS)
-    raise WorkerFailed(f"{codes.count(None)} of {len(codes)} processes still run after {LONGEST_SECONDS} seconds.")
+    running = f"{codes.count(None)} of {len(codes)} processes"
+    raise WorkerFailed(f"{running} are still running after {LONGEST_SECONDS} seconds.")
 
 
 @contextmanager
 def _waiting(command: list[str], times: Path) -> Iterator[None]:
-    """A process whose handlers append their times to a file; stopped at the end."""
+    """Run a process whose handlers append their times to a file, and stop it at the end."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command,

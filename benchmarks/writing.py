@@ -1,4 +1,4 @@
-"""Many who enqueue at once: ``python -m benchmarks.project run_writer`` runs this in each process."""
+"""Concurrent enqueuers: ``python -m benchmarks.project run_writer`` runs this in each process."""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from django_jobchains.notifications.postgres import CHANNELS
 
 
 def write(kind: str, threads: int, jobs: int) -> None:
-    """Each thread commits so many transactions, with a connection that stays open; they begin together."""
+    """Commit ``jobs`` transactions in each thread, with persistent connections. All threads begin together."""
     barrier = Barrier(threads, action=marks.started)
     run = partial(_write, ENQUEUERS[kind], jobs, barrier)
     writers = [threading.Thread(target=run) for _ in range(threads)]
@@ -26,7 +26,7 @@ def write(kind: str, threads: int, jobs: int) -> None:
 
 
 def _write(enqueue: Callable[[int], None], jobs: int, barrier: Barrier) -> None:
-    enqueue(0)  # connects, and what else is done once
+    enqueue(0)  # connects, and does other one-time work
     barrier.wait()
     try:
         for number in range(jobs):
@@ -40,7 +40,7 @@ def _enqueue(number: int) -> None:
 
 
 def _enqueue_and_notify(number: int) -> None:
-    """A warning: what we do not do."""
+    """Send NOTIFY in the user's transaction, which the package never does."""
     with transaction.atomic():
         value.enqueue({"i": number})
         with connection.cursor() as cursor:
@@ -49,12 +49,12 @@ def _enqueue_and_notify(number: int) -> None:
 
 
 def _enqueue_in_a_transaction(number: int) -> None:
-    """The floor of the warning."""
+    """The floor for NOTIFY in the transaction: the same transaction without it."""
     with transaction.atomic():
         value.enqueue({"i": number})
 
 
-#: By the name that ``run_writer`` takes.
+#: The writers by the name that ``run_writer`` takes.
 ENQUEUERS: dict[str, Callable[[int], None]] = {
     "enqueue": _enqueue,
     "notify-inside": _enqueue_and_notify,

@@ -1,3 +1,47 @@
-"""Durable, typed job chains that commit with your database transaction."""
+"""Durable, typed job chains that commit with your database transaction.
+
+The names that most code needs can be imported from here. They are loaded on first access, because Django imports this
+package before its apps are ready.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from django_jobchains import chains
+    from django_jobchains.enqueue_options import Deduplicate
+    from django_jobchains.exceptions import FailJob, RescheduleJob
+    from django_jobchains.handlers.batch import Batch
+    from django_jobchains.handlers.running_job import RunningJob
+    from django_jobchains.policies import Backoff, Lease
+    from django_jobchains.registry.job_types import JobType
+    from django_jobchains.registry.processors import Processors
+    from django_jobchains.store import FailedJob
 
 __version__ = "0.1.0"
+
+__all__ = (
+    "Backoff",
+    "Batch",
+    "Deduplicate",
+    "FailJob",
+    "FailedJob",
+    "JobType",
+    "Lease",
+    "Processors",
+    "RescheduleJob",
+    "RunningJob",
+    "chains",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "chains":
+        return import_module("django_jobchains.chains")
+    if name in __all__:
+        return getattr(import_module("django_jobchains.processors"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,7 +5,7 @@ from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
-    from django_jobchains.processors import Registry
+    from django_jobchains.registry.registry import Registry
 
 
 class JobchainsConfig(AppConfig):
@@ -13,14 +13,18 @@ class JobchainsConfig(AppConfig):
     label = "django_jobchains"
     verbose_name = _("Job chains")
     default_auto_field = "django.db.models.BigAutoField"
-    #: The job types and processors of the project, found in the apps' ``jobs`` modules.
+    #: The job types and processors of the project, from the ``jobs`` modules of its apps.
     registry: "Registry"
 
     def ready(self) -> None:
-        from django_jobchains import checks  # noqa: F401 - registers them
-        from django_jobchains.chain_view import create_if_missing
-        from django_jobchains.processors import Registry
+        from django_jobchains import checks  # noqa: F401 - registers the checks
+        from django_jobchains.models.chain_view import create_if_missing
+        from django_jobchains.overview import database_figures
+        from django_jobchains.records import checks as record_checks  # noqa: F401
+        from django_jobchains.registry.registry import Registry
+        from django_jobchains.telemetry import probes
 
+        probes.read_figures = database_figures
         self.registry = Registry()
         self.registry.autodiscover()
         post_migrate.connect(create_if_missing, sender=self)

@@ -1,6 +1,7 @@
 """System checks: the problem in ``msg``, the remedy in ``hint``."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -8,15 +9,26 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.forms import BaseForm
+from django.utils.module_loading import import_string
 
-from django_jobchains.chain_view import bypasses_row_security, supports_invoker
 from django_jobchains.conf import Settings, get_settings
+from django_jobchains.db.libpq import missing_network_options
 from django_jobchains.exceptions import RegistryError
-from django_jobchains.middleware.required import required_kinds
-from django_jobchains.network import missing_options
+from django_jobchains.isolation import Isolation
+from django_jobchains.middleware.required import required_middleware
+from django_jobchains.models.chain_view import bypasses_row_security, supports_invoker
 from django_jobchains.notifications import get_notifier
-from django_jobchains.processors import Registry, get_registry
+from django_jobchains.payload_codecs import get_codec
+from django_jobchains.policies import Policy, backoff_of_settings, resolve
+from django_jobchains.pools.limits import limit_problem, start_problem
+from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.store import get_store
+
+#: How many connections a worker uses in addition to one for each slot.
+WORKER_CONNECTIONS = 6
+#: The size of a psycopg pool whose options do not set one.
+PSYCOPG_POOL_SIZE = 4
 
 
 @register("jobchains")
@@ -25,16 +37,28 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
         settings = get_settings()
     except ImproperlyConfigured as error:
         return [Error(str(error), hint="Correct settings.JOBCHAINS.", id="jobchains.E001")]
-    return [error for alias in settings.aliases for error in _unusable_database(alias, settings)]
+    try:
+        backoff_of_settings()
+    except ImproperlyConfigured as error:
+        hint = "Set JOBCHAINS['BACKOFF'] to the dotted path of a function, or remove it."
+        return [Error(str(error), hint=hint, id="jobchains.E010")]
+    problems = (_database_problems(alias, settings) for alias in settings.aliases)
+    return [*_codec_problems(), *chain.from_iterable(problems)]
 
 
-def _unusable_database(alias: str, settings: Settings) -> Iterator[CheckMessage]:
+def _codec_problems() -> Iterator[CheckMessage]:
+    try:
+        get_codec()
+    except ImproperlyConfigured as error:
+        yield Error(str(error), hint="Correct settings.JOBCHAINS['PAYLOAD_CODEC'].", id="jobchains.E011")
+
+
+def _database_problems(alias: str, settings: Settings) -> Iterator[CheckMessage]:
     if alias not in connections.settings:
         known = ", ".join(connections.settings)
-        said = f"is {alias!r}" if alias == settings.DATABASE else f"names {alias!r}"
         key = "DATABASE" if alias == settings.DATABASE else "DATABASES"
-        problem = f"JOBCHAINS[{key!r}] {said}, which is not in DATABASES."
-        yield Error(problem, hint=f"Known: {known}.", id="jobchains.E002")
+        problem = f"JOBCHAINS[{key!r}] names {alias!r}, which is not in DATABASES."
+        yield Error(problem, hint=f"Use one of these aliases: {known}.", id="jobchains.E002")
         return
     try:
         get_notifier(alias)
@@ -45,7 +69,7 @@ def _unusable_database(alias: str, settings: Settings) -> Iterator[CheckMessage]
         get_store(alias)
     except ImproperlyConfigured as error:
         name = settings.name_of(alias, "STORE")
-        hint = f"{name} names a subclass of django_jobchains.store.Store that is made for this database."
+        hint = f"Set {name} to a subclass of django_jobchains.store.Store for this database."
         yield Error(str(error), hint=hint, id="jobchains.E008")
 
 
@@ -55,25 +79,50 @@ def check_registry(**kwargs: Any) -> list[CheckMessage]:
     try:
         registry.check()
     except RegistryError as error:
-        return [Error(str(error), hint="A name belongs to one job type in the whole project.", id="jobchains.E003")]
-    return [*_unknown_names(registry.job_types()), *_without_middleware(registry)]
+        return [Error(str(error), hint="Use each name for one job type in the whole project.", id="jobchains.E003")]
+    types = registry.job_types()
+    return [
+        *_unknown_types(types),
+        *_failure_types(registry),
+        *_missing_forms(types),
+        *_missing_middleware(registry),
+    ]
 
 
-def _without_middleware(registry: Registry) -> Iterator[CheckMessage]:
-    """A warning, as nobody may run those slices: a worker that would does not start."""
+def _failure_types(registry: Registry) -> Iterator[CheckMessage]:
+    hint = "Name a type that chains can start with. Its own on_failure must not lead back to the type that failed."
+    for problem in registry.failure_problems():
+        yield Error(f"{problem}.", hint=hint, id="jobchains.E009")
+
+
+def _missing_forms(types: dict[str, Any]) -> Iterator[CheckMessage]:
+    for job_type in types.values():
+        try:
+            form = import_string(job_type.completion_form) if isinstance(job_type.completion_form, str) else BaseForm
+        except ImportError as error:
+            form = error
+        if not (isinstance(form, type) and issubclass(form, BaseForm)):
+            problem = f"The completion_form of {job_type.name!r} is not a form class: {form!r}."
+            hint = "Correct the dotted path, or pass the class itself."
+            yield Error(problem, hint=hint, id="jobchains.E012")
+
+
+def _missing_middleware(registry: Registry) -> Iterator[CheckMessage]:
+    """Find slices without required middleware: a warning, because workers that would run them do not start."""
     if check_settings():
         return
     try:
-        lacks = registry.lacking(required_kinds(), registry.job_types())
+        names = [*registry.job_types(), *(kind.name for kind in registry.record_types())]
+        problems = registry.middleware_problems(required_middleware(), names)
     except ImproperlyConfigured as error:
         yield Error(str(error), hint="Correct settings.JOBCHAINS['REQUIRED_MIDDLEWARE'].", id="jobchains.E007")
         return
-    if lacks:
-        hint = "Add it: Processors(middleware=[…]). A worker that would run these slices does not start."
-        yield checks.Warning(f"Required middleware is missing: {lacks}.", hint=hint, id="jobchains.W003")
+    if problems:
+        hint = "Correct it with Processors(middleware=[…]). A worker that would run these slices does not start."
+        yield checks.Warning(f"Required middleware: {problems}.", hint=hint, id="jobchains.W003")
 
 
-def _unknown_names(types: dict[str, Any]) -> Iterator[CheckMessage]:
+def _unknown_types(types: dict[str, Any]) -> Iterator[CheckMessage]:
     for job_type in types.values():
         for name in sorted(job_type.continues_with or ()):
             if name not in types:
@@ -94,9 +143,9 @@ def check_database(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"Transactions on the SQLite database {alias!r} begin as readers: enqueueing after a read fails with "
-            "'database is locked' when another process wrote in between.",
-            hint="Set OPTIONS = {'transaction_mode': 'IMMEDIATE', 'timeout': 20} for it.",
+            f"Transactions on the SQLite database {alias!r} begin as readers, so enqueueing after a read fails "
+            "with 'database is locked' if another process wrote in between.",
+            hint="Set its OPTIONS to {'transaction_mode': 'IMMEDIATE', 'timeout': 20}.",
             id="jobchains.W001",
         )
         for alias in get_settings().aliases
@@ -111,7 +160,7 @@ def _begins_as_reader(alias: str) -> bool:
 
 @register(Tags.database)
 def check_chain_view(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """On PostgreSQL 14, or after an upgrade of the server without ``migrate``."""
+    """Find the view without ``security_invoker``: on PostgreSQL 14, or after an upgrade without ``migrate``."""
     if check_settings():
         return []
     return [
@@ -131,34 +180,86 @@ def _bypassed_row_security(alias: str) -> CheckMessage:
     )
 
 
-@register("jobchains", deploy=True)
-def check_network(**kwargs: Any) -> list[CheckMessage]:
-    """Of the settings alone. A worker process completes them for itself; a web process enqueues and waits."""
+@register("jobchains")
+def check_isolation(**kwargs: Any) -> list[CheckMessage]:
+    """Find isolation and limits that this operating system does not enforce."""
     if check_settings():
         return []
     return [
         checks.Warning(
-            f"Connections to the PostgreSQL database {alias!r} do not notice a network that is gone: a request that "
+            f"Isolation of {name!r}: {problem}.",
+            hint="Remove it, or silence this warning if production runs on another system.",
+            id="jobchains.W009",
+        )
+        for name, isolation in _isolations(get_registry()).items()
+        if isolation.is_process and (problem := start_problem() or limit_problem(isolation))
+    ]
+
+
+def _isolations(registry: Registry) -> dict[str, Isolation]:
+    """Return the isolation of each type and each kind of record, except where a worker overrides it."""
+    jobs = {processor.job_type.name: resolve(*processor.policies) for processor in registry.processors()}
+    records = {kind.name: resolve(Policy(isolation=kind.own_isolation)) for kind in registry.record_types()}
+    return {name: policy.isolation for name, policy in {**jobs, **records}.items()}
+
+
+@register("jobchains")
+def check_pools(**kwargs: Any) -> list[CheckMessage]:
+    """Find pools that are too small for a worker, such as ``"pool": True``, which allows four connections."""
+    if check_settings():
+        return []
+    settings = get_settings()
+    needed = settings.SLOTS + WORKER_CONNECTIONS
+    return [
+        checks.Warning(
+            f"The connection pool of the database {alias!r} has at most {size} connections, but a worker with "
+            f"{settings.SLOTS} slots uses up to {needed}: attempts fail, and leases are not renewed in time.",
+            hint=f"Set its OPTIONS['pool'] to {{'max_size': {needed}}} or more, or JOBCHAINS['SLOTS'] to fewer.",
+            id="jobchains.W006",
+        )
+        for alias in settings.aliases
+        if (size := _pool_size(alias)) is not None and size < needed
+    ]
+
+
+def _pool_size(alias: str) -> int | None:
+    """Return how many connections the pool of an alias may open, None without a pool."""
+    options = connections.settings[alias].get("OPTIONS", {}).get("pool")
+    if not options:
+        return None
+    own = options if isinstance(options, dict) else {}
+    smallest: int = own.get("min_size", PSYCOPG_POOL_SIZE)
+    return own.get("max_size") or smallest
+
+
+@register("jobchains", deploy=True)
+def check_network(**kwargs: Any) -> list[CheckMessage]:
+    """Check the settings only. Worker processes add the missing options themselves, but web processes do not."""
+    if check_settings():
+        return []
+    return [
+        checks.Warning(
+            f"Connections to the PostgreSQL database {alias!r} do not detect a dead network: a request that "
             "enqueues or waits for a chain may hang for hours.",
             hint=f"Add to its OPTIONS: {missing}.",
             id="jobchains.W002",
         )
         for alias in get_settings().aliases
-        if (missing := missing_options(alias))
+        if (missing := missing_network_options(alias))
     ]
 
 
 @register("jobchains", deploy=True)
 def check_notifier(**kwargs: Any) -> list[CheckMessage]:
-    """Of the settings alone. Hints carry no data and are verified, but whoever may forge them can keep workers busy."""
+    """Check the settings only. Hints carry no data and are validated, but forged ones can keep workers busy."""
     if django_settings.DEBUG or check_settings():
         return []
     return [
         checks.Warning(
-            f"Anybody on the network can forge wake-ups and keep workers busy: {problem}.",
-            hint="Give the server a password or another credential, or silence this on a network of its own.",
+            f"Anyone on the network can forge wake-ups and keep workers busy: {problem}.",
+            hint="Set a password or another credential for the server, or silence this warning on a separate network.",
             id="jobchains.W004",
         )
         for alias in get_settings().aliases
-        if (problem := get_notifier(alias).unprotected())
+        if (problem := get_notifier(alias).security_problem())
     ]

@@ -1,16 +1,18 @@
-"""The settings: one typed, frozen object, built late from ``settings.JOBCHAINS``; an unknown key is an error."""
+"""The settings: one typed, frozen object, created on first use from ``settings.JOBCHAINS``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-#: What is no longer a secret when it is shown; to add to it: ``[*SENSITIVE_FIELDS, "tax_number"]``.
+from django_jobchains.isolation import to_isolation
+
+#: The default names whose values are masked. To add one: ``[*SENSITIVE_FIELDS, "tax_number"]``.
 SENSITIVE_FIELDS = (
     "password",
     "passwd",
@@ -32,108 +34,129 @@ SENSITIVE_FIELDS = (
 )
 
 
+OtherTransaction = Literal["warn", "error", "ignore"]
+TracePropagation = Literal["parent", "link"]
+
+
 @dataclass(frozen=True)
 class Settings:
     """Each field is a key of ``JOBCHAINS``. Durations are seconds."""
 
     #: Alias of the database that holds the job tables.
     DATABASE: str = "default"
-    #: Dotted path of the class that keeps the jobs there, a ``store.Store``; None: the one made for the vendor.
+    #: Dotted path of a subclass of ``store.Store`` for this database; None: the default for its vendor.
     STORE: str | None = None
-    #: ``{"BACKEND": dotted path, "OPTIONS": {...}}``; empty: the notifier made for the database's vendor.
+    #: ``{"BACKEND": dotted path, "OPTIONS": {...}}``; empty: the default for the database's vendor.
     NOTIFIER: Mapping[str, Any] = field(default_factory=dict)
     #: ``STORE`` and ``NOTIFIER`` of other databases with job tables, by alias: ``{"archive": {"NOTIFIER": {...}}}``.
     DATABASES: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Attempts that run at once in one worker.
+    #: Attempts that run at the same time in one worker.
     SLOTS: int = 10
-    #: Attempts of ``async def`` handlers that run at once on a worker's event loop.
+    #: Attempts of ``async def`` handlers that run at the same time on a worker's event loop.
     ASYNC_SLOTS: int = 500
-    #: Threads for their transactions, and as many again for the queries of Django's async ORM.
+    #: Threads for transactions of async handlers, and the same number for queries of Django's async ORM.
     ASYNC_THREADS: int = 10
-    #: Queue of jobs that name none.
+    #: Whether an enqueue outside of transactions is an error.
+    REQUIRE_TRANSACTION: bool = False
+    #: What an enqueue does while a transaction is open on another database only.
+    OTHER_TRANSACTION: OtherTransaction = "warn"
+    #: The queue of jobs that do not name one.
     QUEUE: str = "default"
-    #: How long an idle worker waits before it asks the database again without a wake-up.
+    #: How long an idle worker waits before it queries the database without a wake-up.
     POLL_SECONDS: float = 60
-    #: How long a claimed job belongs to its worker without a renewal (renewed at a third of it).
+    #: How long a lease lasts without a renewal. Workers renew it after a third of this time.
     LEASE_SECONDS: float = 60
-    #: How often a worker looks for jobs whose lease ran out.
+    #: How often a worker queries for jobs whose lease has run out.
     REAP_SECONDS: float = 10
-    #: How often a worker looks for blocked jobs that wait for nothing.
+    #: How often a worker queries for blocked jobs that have no open blockers.
     SWEEP_SECONDS: float = 60
-    #: How often a worker says that it is there; after six that did not come its row is deleted.
+    #: The interval of a worker's heartbeats. After six missed heartbeats, its row is deleted.
     HEARTBEAT_SECONDS: float = 10
-    #: Wait before the second try; it is multiplied at each further try, up to the maximum.
+    #: The pause before the first retry. It is multiplied for each further retry, up to the maximum.
     BACKOFF_INITIAL_SECONDS: float = 10
     BACKOFF_MULTIPLIER: float = 2
-    BACKOFF_MAXIMUM_SECONDS: float = 300
-    #: Share of the wait that is random, 0 to 1.
+    BACKOFF_MAXIMUM_SECONDS: float = 3600
+    #: The share of the pause that is random, from 0 to 1.
     BACKOFF_JITTER: float = 0.1
-    #: Attempts before a job fails; None: for ever.
-    MAX_ATTEMPTS: int | None = None
-    #: How long an attempt may take before it is asked to stop; None: for ever.
-    TIMEOUT_SECONDS: float | None = None
-    #: How long a handler that was asked to stop may go on before its slot counts as stuck and is replaced,
+    #: Dotted path of a function that returns the pause instead: see ``policies.BackoffFunction``.
+    BACKOFF: str | None = None
+    #: Failed attempts before a job fails; ``math.inf`` for no limit.
+    MAX_ATTEMPTS: float = 25
+    #: How long an attempt may take before it is asked to stop; ``math.inf`` for no limit.
+    TIMEOUT_SECONDS: float = inf
+    #: Where handlers run: "thread", "process", "transient" or an ``Isolation``.
+    ISOLATION: Any = "thread"
+    #: How long a handler may continue after it was asked to stop, before its slot counts as stuck and is replaced.
     STUCK_SECONDS: float = 10
-    #: and how many such slots of one worker are replaced.
+    #: How many stuck slots of one worker are replaced.
     MAX_STUCK_SLOTS: int = 10
-    #: Lost leases (a worker died or hung) before a job fails.
+    #: Leases that run out, because a worker died or hung, before a job fails.
     MAX_CRASHES: int = 10
-    #: How long a stopping worker lets running handlers end by themselves.
+    #: How long a stopping worker waits for running handlers.
     SHUTDOWN_SECONDS: float = 30
-    #: A part of a worker that is busy with one step for longer makes its liveness probe fail.
+    #: How long one step of a worker's thread may take before the liveness probe fails.
     LIVENESS_SECONDS: float = 60
-    #: How often a worker looks for chains that are kept no longer, and deletes them; None: never.
+    #: How often a worker deletes chains at the end of their retention; None for never.
     PRUNE_SECONDS: float | None = 60
-    #: How long a chain is kept after it ended so; None: for ever.
+    #: How long chains are kept after they have ended with this status; None for forever.
     RETENTION_COMPLETED_SECONDS: float | None = 30 * 24 * 3600
     RETENTION_CANCELLED_SECONDS: float | None = 30 * 24 * 3600
     RETENTION_FAILED_SECONDS: float | None = None
-    #: Whether chains with a deduplication key are kept for ever, as their keys would be free again without them.
+    #: Whether chains are kept longer while their deduplication key can match them, so that it is not used again.
     RETENTION_KEEPS_KEYED: bool = True
-    #: Classes or dotted paths: a worker does not start while a slice it would run lacks one of these.
+    #: Classes or dotted paths. A worker does not start if one of its slices lacks one of them.
     REQUIRED_MIDDLEWARE: Sequence[Any] = ()
-    #: Largest encoded input or output.
+    #: The largest encoded input or output.
     MAX_PAYLOAD_BYTES: int = 1024 * 1024
-    #: Deepest nesting of an input or output.
+    #: The deepest nesting of an input or output.
     MAX_PAYLOAD_DEPTH: int = 100
-    #: Names in inputs, outputs, errors and logs whose values are masked where they are shown; parts of names too.
+    #: ``{"BACKEND": dotted path of a PayloadCodec, "OPTIONS": {...}}``; empty: payloads are stored as they are.
+    PAYLOAD_CODEC: Mapping[str, Any] = field(default_factory=dict)
+    #: How attempts continue the trace of an enqueue: "parent", one trace for a chain; "link", a trace for each attempt.
+    TRACE_PROPAGATION: TracePropagation = "parent"
+    #: Whether OpenTelemetry's baggage is stored with jobs and passed to handlers.
+    TRACE_BAGGAGE: bool = False
+    #: The address of a trace, linked on a job's page in the admin: "https://traces.example.com/trace/{trace_id}".
+    TRACE_URL: str | None = None
+    #: Names, or parts of names, whose values are masked wherever inputs, outputs, errors and logs are shown.
     SENSITIVE_FIELDS: Sequence[str] = SENSITIVE_FIELDS
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
-                raise ImproperlyConfigured(f"JOBCHAINS[{name!r}] must be above 0, not {getattr(self, name)!r}.")
+                raise _invalid(name, "greater than 0", getattr(self, name))
         if self.BACKOFF_MULTIPLIER < 1:
-            raise ImproperlyConfigured("JOBCHAINS['BACKOFF_MULTIPLIER'] must be 1 or more.")
+            raise _invalid("BACKOFF_MULTIPLIER", "1 or more", self.BACKOFF_MULTIPLIER)
         if not 0 <= self.BACKOFF_JITTER <= 1:
-            raise ImproperlyConfigured("JOBCHAINS['BACKOFF_JITTER'] is a share: 0 to 1.")
-        if self.MAX_ATTEMPTS is not None and self.MAX_ATTEMPTS < 1:
-            raise ImproperlyConfigured("JOBCHAINS['MAX_ATTEMPTS'] must be 1 or more, or None for no limit.")
-        if self.TIMEOUT_SECONDS is not None and not self.TIMEOUT_SECONDS > 0:
-            raise ImproperlyConfigured("JOBCHAINS['TIMEOUT_SECONDS'] must be above 0, or None for no limit.")
+            raise _invalid("BACKOFF_JITTER", "from 0 to 1", self.BACKOFF_JITTER)
+        if not _is_count(self.MAX_ATTEMPTS):
+            raise _invalid("MAX_ATTEMPTS", "a whole number from 1, or math.inf for no limit", self.MAX_ATTEMPTS)
+        backoff: object = self.BACKOFF
+        if not (backoff is None or isinstance(backoff, str)):
+            raise _invalid("BACKOFF", "the dotted path of a function, or None", backoff)
         for name in _POSITIVE_OR_NEVER:
             value = getattr(self, name)
             if not (value is None or _is_duration(value)):
-                raise ImproperlyConfigured(f"JOBCHAINS[{name!r}] must be seconds above 0, or None, not {value!r}.")
-        keeps_keyed: object = self.RETENTION_KEEPS_KEYED
-        if not isinstance(keeps_keyed, bool):
-            raise ImproperlyConfigured(f"JOBCHAINS['RETENTION_KEEPS_KEYED'] is True or False, not {keeps_keyed!r}.")
+                raise _invalid(name, "a number of seconds greater than 0, or None", value)
+        _check_choices(self)
+        _check_isolation(self.ISOLATION)
+        _check_codec(self.PAYLOAD_CODEC)
         _check_names(self.SENSITIVE_FIELDS)
         _check_databases(self.DATABASES, self.DATABASE)
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """The databases with job tables that the settings name."""
+        """The aliases of the databases with job tables."""
         return (self.DATABASE, *self.DATABASES)
 
     def of(self, alias: str, key: Literal["STORE", "NOTIFIER"]) -> Any:
-        """Return the STORE or NOTIFIER of a database; one that the settings do not name has the defaults."""
+        """Return the STORE or NOTIFIER of a database, or the default if the settings do not name the database."""
         if alias == self.DATABASE:
             return getattr(self, key)
         return self.DATABASES.get(alias, {}).get(key, _DEFAULTS[key])
 
     def name_of(self, alias: str, key: str) -> str:
-        """Return how error messages name that setting."""
+        """Return the name of that setting for error messages."""
         return f"JOBCHAINS[{key!r}]" if alias == self.DATABASE else f"JOBCHAINS['DATABASES'][{alias!r}][{key!r}]"
 
 
@@ -150,6 +173,7 @@ _POSITIVE = (
     "BACKOFF_INITIAL_SECONDS",
     "BACKOFF_MULTIPLIER",
     "BACKOFF_MAXIMUM_SECONDS",
+    "TIMEOUT_SECONDS",
     "STUCK_SECONDS",
     "MAX_STUCK_SLOTS",
     "MAX_CRASHES",
@@ -164,17 +188,57 @@ _POSITIVE_OR_NEVER = (
     "RETENTION_CANCELLED_SECONDS",
     "RETENTION_FAILED_SECONDS",
 )
+_FLAGS = ("REQUIRE_TRANSACTION", "RETENTION_KEEPS_KEYED", "TRACE_BAGGAGE")
+
+
+def _invalid(name: str, expected: str, value: object) -> ImproperlyConfigured:
+    return ImproperlyConfigured(f"JOBCHAINS[{name!r}] must be {expected}, not {value!r}.")
+
+
+def _is_count(value: object) -> bool:
+    return value == inf or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
 
 
 def _is_duration(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
 
 
+def _check_choices(settings: Settings) -> None:
+    for name in _FLAGS:
+        if not isinstance(getattr(settings, name), bool):
+            raise _invalid(name, "True or False", getattr(settings, name))
+    if settings.OTHER_TRANSACTION not in get_args(OtherTransaction):
+        raise _invalid("OTHER_TRANSACTION", "'warn', 'error' or 'ignore'", settings.OTHER_TRANSACTION)
+    if settings.TRACE_PROPAGATION not in get_args(TracePropagation):
+        raise _invalid("TRACE_PROPAGATION", "'parent' or 'link'", settings.TRACE_PROPAGATION)
+    url: object = settings.TRACE_URL
+    if not (url is None or (isinstance(url, str) and "{trace_id}" in url)):
+        raise _invalid("TRACE_URL", "an address with {trace_id} in it, or None", url)
+
+
+def _check_isolation(value: Any) -> None:
+    try:
+        to_isolation(value)
+    except (TypeError, ValueError) as error:
+        raise ImproperlyConfigured(f"JOBCHAINS['ISOLATION']: {error}") from error
+    if value is None:
+        raise _invalid("ISOLATION", "a level such as 'thread', or an Isolation", value)
+
+
+def _check_codec(value: Any) -> None:
+    is_complete = isinstance(value, Mapping) and ("BACKEND" in value or not value)
+    if not (is_complete and value.keys() <= {"BACKEND", "OPTIONS"}):
+        # The value is not quoted, because it may contain keys.
+        raise ImproperlyConfigured(
+            "JOBCHAINS['PAYLOAD_CODEC'] must be {'BACKEND': dotted path, 'OPTIONS': {…}}, or empty for none."
+        )
+
+
 def _check_names(value: Any) -> None:
     is_list = isinstance(value, list | tuple | set | frozenset)
     if not (is_list and all(isinstance(name, str) and any(map(str.isalnum, name)) for name in value)):
         raise ImproperlyConfigured(
-            f"JOBCHAINS['SENSITIVE_FIELDS'] is a list of names, each with a letter or digit, not {value!r}."
+            f"JOBCHAINS['SENSITIVE_FIELDS'] must be a list of names, each with a letter or digit, not {value!r}."
         )
 
 
@@ -196,29 +260,29 @@ def _check_databases(value: Any, main: str) -> None:
 
 @lru_cache(maxsize=1)
 def get_settings() -> Settings:
-    """The settings in force now; follows ``override_settings``."""
-    given: Mapping[str, Any] = getattr(django_settings, "JOBCHAINS", {})
-    if not isinstance(given, Mapping):
-        raise ImproperlyConfigured(f"JOBCHAINS must be a dict, not {given!r}.")
+    """Return the current settings. Follows ``override_settings``."""
+    values: Mapping[str, Any] = getattr(django_settings, "JOBCHAINS", {})
+    if not isinstance(values, Mapping):
+        raise ImproperlyConfigured(f"JOBCHAINS must be a dict, not {values!r}.")
     known = {field.name for field in fields(Settings)}
-    if unknown := sorted(set(given) - known):
+    if unknown := sorted(set(values) - known):
         names = ", ".join(sorted(known))
         raise ImproperlyConfigured(f"Unknown keys in JOBCHAINS: {', '.join(unknown)}. Known: {names}.")
     try:
-        return Settings(**given)
+        return Settings(**values)
     except TypeError as error:
         raise ImproperlyConfigured(f"A value in JOBCHAINS has the wrong type: {error}") from error
 
 
 def is_set(subject: str) -> bool:
-    """Whether the project says something about a subject: ``backoff``, say, by any of ``BACKOFF_…``."""
+    """Return whether the project sets any key for a subject, such as ``BACKOFF`` or ``BACKOFF_…`` for ``backoff``."""
     prefix = subject.removesuffix("_seconds").upper()
     return any(key == prefix or key.startswith(f"{prefix}_") for key in getattr(django_settings, "JOBCHAINS", {}))
 
 
-def _forget(*, setting: str, **kwargs: Any) -> None:
+def _on_setting_changed(*, setting: str, **kwargs: Any) -> None:
     if setting == "JOBCHAINS":
         get_settings.cache_clear()
 
 
-setting_changed.connect(_forget)
+setting_changed.connect(_on_setting_changed)

@@ -1,17 +1,20 @@
-"""What goes along with a chain: a tenant, an actor, the id of a request.
+"""Values that are stored with chains, such as a tenant, an actor or a request id.
 
-``with context.bound(tenant="acme"): charge.enqueue(…)`` stores it with the job. Its continuations have it too, and
-every handler finds it in ``job.context``. It follows the code, also into ``await`` and ``sync_to_async``, not into
-threads of your own.
+``with context.bound(tenant="acme"): charge.enqueue(…)`` stores them with the job. Its continuations inherit them, and
+handlers read them from ``job.context``. Bound values follow the code into ``await`` and ``sync_to_async``, but not into
+threads that you start.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidContext
+from django_jobchains.payload_codecs import decode_json
 from django_jobchains.payloads import decode, encode
 
 __all__ = ("bound", "current")
@@ -19,9 +22,12 @@ __all__ = ("bound", "current")
 
 class _Bound(NamedTuple):
     values: Mapping[str, Any]
-    #: As a job stores it.
+    #: The JSON text that jobs store.
     text: str | None
 
+
+#: The W3C header for a trace.
+_TRACE_PARENT = re.compile("[0-9a-f]{2}-(?P<trace_id>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 _NOTHING = _Bound(MappingProxyType({}), None)
 _bound: ContextVar[_Bound] = ContextVar("jobchains_context", default=_NOTHING)
@@ -29,52 +35,74 @@ _bound: ContextVar[_Bound] = ContextVar("jobchains_context", default=_NOTHING)
 
 @contextmanager
 def bound(**values: Any) -> Iterator[None]:
-    """Chains that are enqueued inside have these values in their context, and those of the ``bound`` around it.
+    """Add these values, and those of an outer ``bound``, to the context of chains that are enqueued in the block.
 
-    Values are JSON; they are read here and now, later changes of a list or dict do not count. Raises
-    ``InvalidContext``, which names the value. As a decorator it does the same for a function.
+    Values are JSON. They are encoded at once, so later changes to a list or dict have no effect. Raises
+    ``InvalidContext``, which names the value. Can also be used as a decorator.
     """
-    with restored(merged(_bound.get().text, encode(values, InvalidContext) if values else None)):
+    with restore_context(merge_contexts(_bound.get().text, encode(values, InvalidContext) if values else None)):
         yield
 
 
 def current() -> Mapping[str, Any]:
-    """What is bound here; empty when nothing is."""
+    """Return the values that are bound here."""
     return _bound.get().values
 
 
-def captured() -> str | None:
-    """What is bound here as a job stores it; None when nothing is."""
+def capture_context() -> str | None:
+    """Return the bound values as the JSON text that jobs store, or None."""
     return _bound.get().text
 
 
 @contextmanager
-def restored(stored: str | None) -> Iterator[None]:
-    """Binds what a job stores, in place of what is bound here."""
-    token = _bound.set(_NOTHING if stored is None else _Bound(MappingProxyType(decoded(stored)), stored))
+def restore_context(stored: str | None) -> Iterator[None]:
+    """Bind the values of a stored context, instead of those that are bound here."""
+    token = _bound.set(_NOTHING if stored is None else _Bound(MappingProxyType(decode_context(stored)), stored))
     try:
         yield
     finally:
         _bound.reset(token)
 
 
-def unbind() -> None:
-    """For the start of an attempt: what happens to be bound where it runs is not its job's."""
+def clear_context() -> None:
+    """Unbind all values. An attempt starts with none, whatever is bound where it runs."""
     _bound.set(_NOTHING)
 
 
-def merged(stored: str | None, over: str | None) -> str | None:
-    """Both as one; where they differ, the second counts."""
-    if over is None or stored is None or stored == over:
-        return over or stored
-    return encode(decoded(stored) | decoded(over), InvalidContext)
+def merge_contexts(stored: str | None, override: str | None) -> str | None:
+    """Merge two contexts; values of the second take precedence."""
+    if override is None or stored is None or stored == override:
+        return override or stored
+    return encode(decode_context(stored) | decode_context(override), InvalidContext)
 
 
-def common(stored: Sequence[str | None]) -> str | None:
-    """What all of them say alike."""
+def trace_id_of(stored: str | None) -> str:
+    """Return the id of the trace that a job is part of, as hexadecimal text, or "" if it was not recorded."""
+    if stored is None:
+        return ""
+    try:
+        return trace_id_in(decode_context(stored))
+    except InvalidContext:
+        return ""
+
+
+def trace_id_in(context: object) -> str:
+    """Return the trace id in a context that has been decoded, as ``job.context`` is; "" if there is none."""
+    found = _TRACE_PARENT.fullmatch(str(context.get("traceparent"))) if isinstance(context, Mapping) else None
+    return found["trace_id"] if found else ""
+
+
+def trace_url_of(trace_id: str) -> str:
+    """Return the address of a trace; "" if ``TRACE_URL`` is not set, or without a trace."""
+    template = get_settings().TRACE_URL
+    return template.replace("{trace_id}", trace_id) if template and trace_id else ""
+
+
+def shared_context(stored: Sequence[str | None]) -> str | None:
+    """Return the values that all contexts have in common."""
     if not stored or None in stored:
         return None
-    first, *rest = (decoded(text) for text in stored if text is not None)
+    first, *rest = (decode_context(text) for text in stored if text is not None)
     alike = {name: value for name, value in first.items() if all(_same(value, name, other) for other in rest)}
     return encode(alike) if alike else None
 
@@ -83,8 +111,9 @@ def _same(value: Any, name: str, other: Mapping[str, Any]) -> bool:
     return name in other and encode(other[name]) == encode(value)  # 1 and True are equal in Python
 
 
-def decoded(stored: str) -> dict[str, Any]:
-    values = decode(stored, InvalidContext)
+def decode_context(stored: str) -> dict[str, Any]:
+    """Return the values of a stored context; raise ``InvalidContext`` if it cannot be read."""
+    values = decode(decode_json(stored, InvalidContext), InvalidContext)
     if not isinstance(values, dict):
         raise InvalidContext(f"The stored context is a {type(values).__name__}, not an object.")
     return values

@@ -1,40 +1,43 @@
-"""Every error of the package, each with its message and its remedy.
+"""The exceptions of the package. Each message states the problem, and what to do about it.
 
 JobchainsError
-├── RegistryError                a job type or processor is declared wrongly
-│   ├── InvalidDeclaration       an argument of a job type or its processor is wrong
+├── RegistryError                the declaration of a job type or processor is invalid
+│   ├── InvalidDeclaration       an argument of a job type or its processor is invalid
 │   ├── DuplicateJobType
 │   ├── JobTypeNotFound
 │   └── ProcessorNotFound
-├── InvalidPayload               an input or output is not what the job type takes
+├── InvalidPayload               an input or output does not fit the job type
 │   ├── InvalidInput
 │   ├── InvalidOutput
-│   └── InvalidContext           what is bound for a job is not JSON
-├── NotAnEntryType               the type may only be continued to
+│   └── InvalidContext           a value that is bound for a job is not JSON
+├── NotAnEntryType               the type is for continuations only
 ├── ContinuationNotAllowed       the type is not in ``continues_with``
-├── InvalidBlockers              the same blocker twice, a type not accepted, a circle
+├── InvalidBlockers              the same blocker twice, a type that is not accepted, or a cycle
 ├── DuplicateJobId
+├── TransactionRequired          the settings do not allow enqueueing outside of a transaction
 ├── ChainNotFound
 ├── JobNotFound
-├── JobNotRunnable               its status does not allow run_now() or reschedule()
+├── JobNotRunnable               the job's status does not allow run_now() or reschedule()
 ├── JobAlreadyCompleted
-├── JobNotCompletable            it failed or was cancelled: retry it first
+├── JobNotCompletable            the job failed or was cancelled: retry it first
 ├── JobTypeMismatch
-├── ChainReferenced              a job outside the set waits for a chain that is to be deleted
+├── ChainReferenced              a chain to be deleted is a blocker of a job in another chain
 ├── ChainTimeout                 a chain did not end in time
 │   └── ChainNotCommitted        it cannot end while the caller waits inside the transaction that enqueued it
 ├── ChainFailed                  the result of a chain that failed
 ├── ChainCancelled
 ├── InvalidCursor
-├── PhaseError                   prepare(), complete() or continue_with() used out of order
-├── QueryBudgetExceeded          a handler asks more than its ``QueryBudget`` allows
-├── TransactionLeftOpen          a handler returned with a transaction of its own still open
+├── PhaseError                   prepare(), complete() or continue_with() was used out of order
+├── QueryBudgetExceeded          a handler executes more queries than its ``QueryBudget`` allows
+├── TransactionLeftOpen          a handler returned without closing its transaction
 ├── TransactionEnded             the transaction of prepare() or complete() was ended before the handler returned
-├── ConnectionLost               a database connection broke while the handler ran, and it went on
-├── LeaseLost                    this attempt may not write any more
-└── JobAborted                   raised by ``job.signal.raise_if_aborted()``
+├── ConnectionLost               a handler continued after it had lost a database connection
+├── LeaseLost                    the attempt may no longer write
+├── JobLocked                    another transaction has locked the job, or a job of a batch
+├── JobAborted                   raised by ``job.signal.raise_if_aborted()``
+└── HandlerStuck                 a handler was asked to stop, but did not
 
-RescheduleJob, FailJob           raised *by* handlers to say how an attempt ends
+RescheduleJob, FailJob           raised *by* handlers, to end an attempt
 """
 
 from collections.abc import Iterable
@@ -44,15 +47,15 @@ from uuid import UUID
 
 
 class JobchainsError(Exception):
-    """The base of every error this package raises."""
+    """The base class of every error that this package raises."""
 
 
 class RegistryError(JobchainsError):
-    """A job type or a processor is declared wrongly."""
+    """The declaration of a job type or a processor is invalid."""
 
 
 class InvalidDeclaration(RegistryError):
-    """An argument of ``JobType`` or ``register`` is wrong; ``type_name`` is the name of the type."""
+    """An argument of ``JobType`` or ``register`` is invalid. ``type_name`` is the name of the type."""
 
     def __init__(self, type_name: str, problem: object) -> None:
         self.type_name = type_name
@@ -73,50 +76,73 @@ class JobTypeNotFound(RegistryError):
 
 class ProcessorNotFound(RegistryError):
     def __init__(self, name: str) -> None:
-        super().__init__(f"No processor for {name!r}: is its app in INSTALLED_APPS, with a jobs module?")
+        super().__init__(f"No processor for {name!r}. Is its app in INSTALLED_APPS, with a jobs module?")
 
 
 class InvalidPayload(JobchainsError, ValueError):
-    """``path`` says where in the value, as in ``$.items[3].price``."""
+    """A value does not fit its type, or is not JSON. ``path`` locates the problem: ``$.items[3].price``.
 
-    #: For a value that is no JSON.
+    ``problems``: what is wrong with which part of the value, such as ``(("items", 3), "…")``, if its type reports that.
+    """
+
+    #: What to do about a value that is not JSON.
     remedy = "annotate the handler with a dataclass that holds it, or pass a string or number"
 
-    def __init__(self, message: str, path: str = "$") -> None:
+    def __init__(
+        self, message: str, path: str = "$", problems: Iterable[tuple[tuple[str | int, ...], str]] = ()
+    ) -> None:
         self.path = path
+        self.problems = tuple(problems)
         super().__init__(message)
 
 
 class InvalidInput(InvalidPayload):
-    """The input is not what the job type takes, or is not JSON."""
+    """The input does not fit the job type, or is not JSON."""
 
 
 class InvalidOutput(InvalidPayload):
-    """The output is not what the job type returns, or is not JSON."""
+    """The output does not fit the job type, or is not JSON."""
 
 
 class InvalidContext(InvalidPayload):
-    """A value given to ``context.bound`` is not JSON; ``path`` begins with its name: ``$.tenant``."""
+    """A value that was passed to ``context.bound`` is not JSON. ``path`` begins with its name: ``$.tenant``."""
 
     remedy = "bind a string or number that stands for it, such as its key"
 
 
 class NotAnEntryType(JobchainsError):
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name!r} is declared with entry=False: it can only be continued to, not enqueued.")
+        super().__init__(f"{name!r} is declared with entry=False, so it cannot be enqueued. Continue another job with "
+                         "it, or remove entry=False.")  # fmt: skip
 
 
 class ContinuationNotAllowed(JobchainsError):
     def __init__(self, name: str, target: str, allowed: Iterable[str]) -> None:
         names = ", ".join(sorted(allowed)) or "nothing"
-        super().__init__(f"{name!r} may continue with {names}, not with {target!r}: add it to continues_with.")
+        super().__init__(f"{name!r} may continue with {names}, but not with {target!r}. Add it to continues_with.")
 
 
 class DuplicateJobId(JobchainsError):
     def __init__(self, ids: Iterable[UUID]) -> None:
         self.ids = tuple(ids)
-        text = ", ".join(map(str, self.ids)) or "one of the given ids"
-        super().__init__(f"A job with this id exists already: {text}. Nothing was created; give another id, or none.")
+        text = ", ".join(map(str, self.ids)) or "one of the ids"
+        super().__init__(f"A job with this id exists already: {text}. Nothing was created. Pass another id, or none.")
+
+
+class TransactionRequired(JobchainsError):
+    """A chain is enqueued on ``using`` outside of a transaction. ``other``: the alias on which one is open instead."""
+
+    def __init__(self, using: str, other: str | None = None) -> None:
+        self.using = using
+        self.other = other
+        if other is None:
+            super().__init__(f"No transaction is open on database {using!r}, and JOBCHAINS['REQUIRE_TRANSACTION'] is "
+                             "True. Nothing was created. Enqueue inside 'with transaction.atomic():', or in a handler "
+                             "inside 'with job.complete():'.")  # fmt: skip
+        else:
+            super().__init__(f"A chain is enqueued on database {using!r}, but the open transaction is on {other!r}: if "
+                             f"that is rolled back, the chain remains. Open a transaction on {using!r} too, enqueue "
+                             "after the block, or set JOBCHAINS['OTHER_TRANSACTION'] to 'ignore'.")  # fmt: skip
 
 
 class ChainNotFound(JobchainsError):
@@ -126,7 +152,7 @@ class ChainNotFound(JobchainsError):
 
 
 class InvalidBlockers(JobchainsError, ValueError):
-    """These chains cannot be the blockers of that job; the message says why."""
+    """These chains cannot be the blockers of the job, for the reason in the message."""
 
 
 class JobNotFound(JobchainsError):
@@ -136,15 +162,15 @@ class JobNotFound(JobchainsError):
 
 
 class JobNotRunnable(JobchainsError):
-    """``status`` is the job's; ``run_now`` and ``reschedule`` move pending jobs only."""
+    """``run_now`` and ``reschedule`` accept pending jobs only. ``status`` is the status of the job."""
 
     def __init__(self, job_id: UUID, status: str) -> None:
         self.job_id = job_id
         self.status = status
         remedy = {
             "blocked": "it waits for other chains",
-            "running": "it runs already",
-            "completed": "it has run",
+            "running": "it is running already",
+            "completed": "it has already run",
         }.get(status, "use chains.retry")
         super().__init__(f"Job {job_id} is {status}, not pending: {remedy}. Nothing was changed.")
 
@@ -152,26 +178,29 @@ class JobNotRunnable(JobchainsError):
 class JobAlreadyCompleted(JobchainsError):
     def __init__(self, job_id: UUID) -> None:
         self.job_id = job_id
-        super().__init__(f"Job {job_id} is completed already, and what is completed stays so.")
+        super().__init__(f"Job {job_id} is already completed. A completed job cannot be completed again or changed.")
 
 
 class JobNotCompletable(JobchainsError):
     def __init__(self, job_id: UUID, status: str) -> None:
         self.job_id = job_id
         self.status = status
-        super().__init__(f"Job {job_id} is {status}: use chains.retry first, then complete it.")
+        super().__init__(f"Job {job_id} is {status}: use chains.retry first, and then complete it.")
 
 
 class JobTypeMismatch(JobchainsError):
+    """The job, or the chain that starts with it, does not have the expected type."""
+
     def __init__(self, job_id: UUID, expected: str, actual: str) -> None:
         self.job_id = job_id
         self.expected = expected
         self.actual = actual
-        super().__init__(f"The chain's current job {job_id} is a {actual!r}, not a {expected!r}: it has gone on.")
+        super().__init__(f"Job {job_id} is of type {actual!r}, not {expected!r}. If it is the current job of a chain, "
+                         "the chain may have continued since then. Otherwise, check the id.")  # fmt: skip
 
 
 class ChainReferenced(JobchainsError):
-    """``references`` pairs each chain with a job outside the set that needs it."""
+    """Other chains need these chains as blockers. ``references``: pairs of a chain and a job that needs it."""
 
     def __init__(self, references: Iterable[tuple[UUID, UUID]]) -> None:
         self.references = tuple(references)
@@ -181,7 +210,7 @@ class ChainReferenced(JobchainsError):
 
 
 class ChainTimeout(JobchainsError, TimeoutError):
-    """``status`` is the chain's when it was last read; None when it could not be read."""
+    """A chain did not end in time. ``status``: its last known status, or None if it could not be read."""
 
     def __init__(self, chain_id: UUID, seconds: float, status: str | None = None) -> None:
         self.chain_id = chain_id
@@ -192,10 +221,8 @@ class ChainTimeout(JobchainsError, TimeoutError):
             "(manage.py run_jobworker); in a test without one, call django_jobchains.testing.run_due_jobs() first",
             "blocked": "it is blocked by other chains that have not completed",
         }.get(status, f"it is {status}")
-        super().__init__(
-            f"Chain {chain_id} did not end within {seconds:g} seconds: {reason}. Waiting changed nothing: you can wait "
-            "again."
-        )
+        super().__init__(f"Chain {chain_id} did not end within {seconds:g} seconds: {reason}. Waiting changed "
+                         "nothing: you can wait again.")  # fmt: skip
 
 
 class ChainNotCommitted(ChainTimeout):
@@ -204,16 +231,14 @@ class ChainNotCommitted(ChainTimeout):
     def __init__(self, chain_id: UUID) -> None:
         self.chain_id = chain_id
         self.status = None
-        JobchainsError.__init__(
-            self,
-            f"Chain {chain_id} is not committed: it was enqueued in the transaction that is still open here, so no "
-            "worker can run it. Wait after the 'with transaction.atomic():' block. In a TestCase, which never commits, "
-            "call django_jobchains.testing.run_due_jobs() first.",
-        )
+        problem = ("it was enqueued in the transaction that is still open here, so no worker can run it. Wait after "
+                   "the 'with transaction.atomic():' block. In a TestCase, which never commits, call "
+                   "django_jobchains.testing.run_due_jobs() first.")  # fmt: skip
+        JobchainsError.__init__(self, f"Chain {chain_id} is not committed: {problem}")
 
 
 class ChainFailed(JobchainsError):
-    """``error`` is the last error of its last job."""
+    """A chain failed. ``error`` is the last error of its last job."""
 
     def __init__(self, chain_id: UUID, error: str) -> None:
         self.chain_id = chain_id
@@ -229,7 +254,7 @@ class ChainCancelled(JobchainsError):
 
 class InvalidCursor(JobchainsError, ValueError):
     def __init__(self, cursor: str) -> None:
-        super().__init__(f"{cursor[:100]!r} is no cursor of such a page: start again without one.")
+        super().__init__(f"{cursor[:100]!r} is not a cursor of these pages. Start again without one.")
 
 
 class PhaseError(JobchainsError):
@@ -237,20 +262,18 @@ class PhaseError(JobchainsError):
 
 
 class QueryBudgetExceeded(JobchainsError):
-    """``most`` is the budget."""
+    """A handler executed more queries than its budget allows. ``max_queries`` is the budget."""
 
-    def __init__(self, type_name: str, most: int) -> None:
-        self.most = most
-        super().__init__(
-            f"{type_name!r} makes more than {most} queries: fetch related rows at once (select_related, "
-            "prefetch_related, bulk_create), or raise its QueryBudget."
-        )
+    def __init__(self, type_name: str, max_queries: int) -> None:
+        self.max_queries = max_queries
+        super().__init__(f"{type_name!r} executes more than {max_queries} queries. Fetch related rows at once "
+                         "(select_related, prefetch_related, bulk_create), or increase its QueryBudget.")  # fmt: skip
 
 
 class TransactionLeftOpen(JobchainsError):
     def __init__(self, alias: str) -> None:
-        super().__init__(f"The handler returned with a transaction open on database {alias!r}. It was rolled back: use "
-                         "'with transaction.atomic():', job.prepare() or job.complete().")  # fmt: skip
+        super().__init__(f"The handler returned with an open transaction on database {alias!r}. It was rolled back. "
+                         "Use 'with transaction.atomic():', job.prepare() or job.complete().")  # fmt: skip
 
 
 class TransactionEnded(JobchainsError):
@@ -268,12 +291,20 @@ class ConnectionLost(JobchainsError):
 
 
 class LeaseLost(JobchainsError):
-    """The attempt's lease number is no longer the job's: nothing was written. ``reason`` is an abort reason."""
+    """The job now has another lease number, so nothing was written. ``reason`` is an abort reason."""
 
     def __init__(self, job_id: UUID, reason: str) -> None:
         self.job_id = job_id
         self.reason = reason
         super().__init__(f"This attempt may no longer write to job {job_id}: {reason.replace('_', ' ')}.")
+
+
+class JobLocked(JobchainsError):
+    """Another transaction has locked the job, or one of a batch, for too long. Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("Another transaction has locked the job, or one of the batch. Nothing was written, and no "
+                         "attempt is counted: the jobs are handed back, and the locked one waits.")  # fmt: skip
 
 
 class JobAborted(JobchainsError):
@@ -286,27 +317,33 @@ class HandlerStuck(JobchainsError):
     def __init__(self, reason: str, seconds: float) -> None:
         self.reason = reason
         super().__init__(f"The handler was asked to stop ({reason.replace('_', ' ')}) and did not within {seconds:g} "
-                         "seconds. It is left alone and can write nothing to its job any more: look at job.signal, or "
-                         "give calls that wait a time limit.")  # fmt: skip
+                         "seconds. It can no longer write to its job. Check job.signal in the handler, or set timeouts "
+                         "for calls that wait.")  # fmt: skip
 
 
 class RescheduleJob(Exception):
-    """Raise in a handler to try again exactly then, instead of after the backoff.
+    """Raise in a handler to retry at an exact time, instead of after the backoff.
 
-    ``delay``: a timedelta or seconds from now (database clock). ``run_at``: an aware datetime. Give one of them.
-    It counts as a failed attempt, so ``max_attempts`` still bounds it.
+    ``delay``: a timedelta or seconds from now (database clock). ``run_at``: an aware datetime. Pass one of them.
+    ``reason`` becomes the job's ``last_error``; without it, the error after ``from`` does (``raise … from error``).
+    It is not a failure: it does not count towards ``max_attempts``, and is not stored as a failed attempt.
     """
 
-    def __init__(self, *, delay: timedelta | float | None = None, run_at: datetime | None = None) -> None:
+    def __init__(
+        self, *, delay: timedelta | float | None = None, run_at: datetime | None = None, reason: str = ""
+    ) -> None:
         if (delay is None) == (run_at is None):
-            raise TypeError("RescheduleJob takes delay= or run_at=, one of them.")
+            raise TypeError("RescheduleJob takes delay= or run_at=. Pass one of them.")
+        if not isinstance(reason, str):
+            raise TypeError(f"reason={reason!r:.100} is not a string.")
         self.delay = delay
         self.run_at = run_at
+        self.reason = reason
         super().__init__(f"rescheduled to {run_at}" if run_at else f"rescheduled in {delay}")
 
 
 class FailJob(Exception):
-    """Raise in a handler to give up now: status ``failed``, no retry."""
+    """Raise in a handler to fail the job without a retry."""
 
     def __init__(self, reason: str = "", *details: Any) -> None:
         super().__init__(reason, *details)

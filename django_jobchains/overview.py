@@ -1,6 +1,6 @@
-"""What is going on: workers, queues, types, what fails. One call, a constant number of statements.
+"""An overview of workers, queues, types and failures, in a constant number of statements.
 
-What has ended costs nothing, however much it is; what has not is counted up to a limit.
+Finished jobs do not affect the cost. Other jobs are counted up to a limit.
 """
 
 from collections import defaultdict
@@ -11,22 +11,27 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from django_jobchains.processors import get_registry
+from django_jobchains.db.connections import close_thread_connections
+from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import (
-    MOST_GROUPS,
+    MAX_GROUPS,
     FailingGroup,
     HeldGroup,
     PendingGroup,
+    PoolState,
     PresentWorker,
     QueueRule,
     Store,
+    WorkerState,
     get_store,
 )
+from django_jobchains.telemetry.probes import DatabaseFigures, QueueFigures
 
 __all__ = (
     "DatabaseFacts",
     "FailingType",
     "Overview",
+    "PoolState",
     "QueueFacts",
     "TypeFacts",
     "WorkerFacts",
@@ -34,28 +39,18 @@ __all__ = (
     "overview",
 )
 
-#: Up to which jobs are counted, of each queue, type and priority.
+#: The limit up to which the jobs of each queue, type and priority are counted.
 COUNT_TO = 10_000
-#: A type is failing for so long after its last failed attempt.
-LATELY_SECONDS = 86_400.0
-#: A worker is stale when so many of its heartbeats did not come. After some more its row is deleted.
+#: A type counts as failing for this time after its last failed attempt.
+FAILING_SECONDS = 86_400.0
+#: A worker is stale after this number of missed heartbeats. After some more, its row is deleted.
 STALE_AFTER_MISSED = 3
 
 
 @dataclass(frozen=True)
-class WorkerFacts:
-    """A worker as it last told. ``queues`` None: every queue. ``is_stale``: it has not been heard of for a while."""
+class WorkerFacts(WorkerState):
+    """A worker, with the state it reported with its last heartbeat. ``is_stale``: its heartbeats are missing."""
 
-    id: str
-    host: str
-    pid: int
-    version: str
-    slots: int
-    busy: int
-    stuck: int
-    queues: tuple[str, ...] | None
-    type_names: tuple[str, ...]
-    is_stopping: bool
     is_stale: bool
     started_at: datetime
     heartbeat_at: datetime
@@ -65,12 +60,11 @@ class WorkerFacts:
 
 @dataclass(frozen=True)
 class QueueFacts:
-    """``due`` is the backlog: pending jobs that may run now. ``outside``: those that no worker runs, as this project
-    declares their type without a processor; they are completed from outside. ``is_capped``: there are more than was
-    counted.
+    """A queue with its jobs. ``due`` is the backlog: pending jobs that may run now.
 
-    ``slot_limit``: slots of each worker that may run its jobs; None: all. ``oldest_due_age_seconds``: None when none is
-    due.
+    ``outside``: due jobs of types that are declared without a processor, which are completed from outside and are not
+    part of the backlog. ``is_capped``: there are more jobs than were counted. ``slot_limit``: the slots of each worker
+    that may run its jobs, or None. ``oldest_due_age_seconds``: None if no job is due.
     """
 
     name: str
@@ -87,8 +81,11 @@ class QueueFacts:
 
 @dataclass(frozen=True)
 class TypeFacts:
-    """As of a queue. ``failed``: how many of the newest failed jobs are of this type. ``workers``: how many that are
-    alive have a processor for it."""
+    """A type with its jobs, counted as for a queue.
+
+    ``failed``: how many of the newest failed jobs have this type. ``workers``: how many live workers have a processor
+    for it.
+    """
 
     name: str
     due: int
@@ -104,8 +101,10 @@ class TypeFacts:
 
 @dataclass(frozen=True)
 class FailingType:
-    """A type with attempts that failed in the last day, among the newest 1,000 of all types: how many, how many of them
-    because a lease ran out, of how many jobs; and the last error's first line."""
+    """A type with failed attempts in the last day, among the newest 1,000 of all types.
+
+    ``crashes``: how many of the ``attempts`` failed because their lease ran out. ``last_error``: one line.
+    """
 
     name: str
     attempts: int
@@ -118,18 +117,18 @@ class FailingType:
 
 @dataclass(frozen=True)
 class DatabaseFacts:
-    """None: not known of this database."""
+    """Figures of the database. None: unknown for this vendor."""
 
     alias: str
     vendor: str
     oldest_transaction_seconds: float | None
     connections: int | None
-    most_connections: int | None
+    max_connections: int | None
 
 
 @dataclass(frozen=True)
 class Overview:
-    """``count_to``: how far jobs were counted. ``is_complete`` False: there are more queues and types than shown."""
+    """A snapshot. ``count_to``: the limit of the counts. ``is_complete``: False if there are more queues and types."""
 
     workers: tuple[WorkerFacts, ...]
     queues: tuple[QueueFacts, ...]
@@ -149,23 +148,23 @@ class Overview:
         return max((queue.oldest_due_age_seconds or 0.0 for queue in self.queues if queue.due), default=None)
 
     def as_json(self) -> dict[str, Any]:
-        """The same in values that JSON has; times as ISO 8601."""
+        """Return the overview as JSON values, with times in ISO 8601 format."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
 
 def overview(using: str | None = None, *, count_to: int = COUNT_TO) -> Overview:
-    """Looks at the workers, the queues and what is in them; the times are by the database's clock.
+    """Return an overview of workers, queues and jobs. Times are by the database's clock.
 
-    ``count_to``: jobs of one queue, type and priority beyond it are not counted.
+    ``count_to``: the limit up to which the jobs of each queue, type and priority are counted.
     """
     if count_to < 1:
-        raise ValueError(f"count_to is 1 or more, not {count_to!r}.")
+        raise ValueError(f"count_to must be 1 or more, not {count_to!r}.")
     store = get_store(using)
-    return overview_of(
+    return build_overview(
         store,
-        pending=store.pending_groups(count_to),
-        held=store.held_groups(count_to),
-        failing=store.failing_groups(LATELY_SECONDS),
+        pending=store.stats.pending_groups(count_to),
+        held=store.stats.held_groups(count_to),
+        failing=store.stats.failing_groups(FAILING_SECONDS),
         count_to=count_to,
     )
 
@@ -173,52 +172,61 @@ def overview(using: str | None = None, *, count_to: int = COUNT_TO) -> Overview:
 aoverview = sync_to_async(overview)
 
 
-def overview_of(
+def database_figures() -> DatabaseFigures:
+    """Return what gauges report about the configured database. Closes the connections of the thread."""
+    try:
+        current = overview()
+    finally:
+        close_thread_connections()
+    queues = tuple(
+        QueueFigures(
+            queue.name,
+            {"due": queue.due, "scheduled": queue.scheduled, "blocked": queue.blocked, "running": queue.running},
+            queue.oldest_due_age_seconds or 0.0,
+        )
+        for queue in current.queues
+    )
+    return DatabaseFigures(queues, current.database.oldest_transaction_seconds)
+
+
+def build_overview(
     store: Store,
     pending: Sequence[PendingGroup],
     held: Sequence[HeldGroup],
     failing: Sequence[FailingGroup],
     count_to: int,
 ) -> Overview:
-    """Return the overview of jobs that were counted, with the workers, the queues and the database as they are now."""
-    workers = tuple(map(_worker, store.present_workers()))
-    rules = store.queue_rules()
+    """Return the overview of jobs that were counted, with the current workers, queues and database."""
+    workers = tuple(map(_worker, store.workers.present()))
+    rules = store.queues.rules()
     failing_types = tuple(map(failing_type, failing))
-    activity = store.activity()
+    activity = store.stats.activity()
     return Overview(
         workers,
-        _queues(rules, pending[:MOST_GROUPS], held, workers, count_to),
-        _types(pending[:MOST_GROUPS], held, failing_types, workers, count_to),
+        _queues(rules, pending[:MAX_GROUPS], held, workers, count_to),
+        _types(pending[:MAX_GROUPS], held, failing_types, workers, count_to),
         failing_types,
         DatabaseFacts(store.using, store.connection.vendor, *(activity or (None, None, None))),
         count_to,
-        is_complete=len(pending) <= MOST_GROUPS,
+        is_complete=len(pending) <= MAX_GROUPS,
     )
 
 
 def _worker(present: PresentWorker) -> WorkerFacts:
-    beat = present.beat
+    beat = {name: getattr(present.beat, name) for name in present.beat.__dataclass_fields__}
+    interval, up_seconds = beat.pop("heartbeat_seconds"), beat.pop("up_seconds")
     return WorkerFacts(
-        id=beat.worker,
-        host=beat.host,
-        pid=beat.pid,
-        version=beat.version,
-        slots=beat.slots,
-        busy=beat.busy,
-        stuck=beat.stuck,
-        queues=beat.queues,
-        type_names=beat.type_names,
-        is_stopping=beat.is_stopping,
-        is_stale=present.silent_seconds > STALE_AFTER_MISSED * beat.heartbeat_seconds,
+        **beat,
+        is_stale=present.silent_seconds > STALE_AFTER_MISSED * interval,
         started_at=present.started_at,
         heartbeat_at=present.heartbeat_at,
         heartbeat_age_seconds=present.silent_seconds,
-        up_seconds=beat.up_seconds + present.silent_seconds,
+        up_seconds=up_seconds + present.silent_seconds,
     )
 
 
-class _Tally:
-    """What is counted of one queue or type."""
+class _Counter:
+    """Counts the jobs of one queue or type."""
 
     def __init__(self) -> None:
         self.due = self.scheduled = self.outside = 0
@@ -236,23 +244,29 @@ class _Tally:
         if group.due:
             self.oldest = max(self.oldest or 0.0, group.due_seconds)
 
+    def facts(self) -> dict[str, Any]:
+        """Return the fields that the facts of queues and types have in common."""
+        held = {status: self.held[status] for status in ("running", "blocked")}
+        pending = {"due": self.due, "scheduled": self.scheduled, "outside": self.outside}
+        return {**pending, **held, "oldest_due_age_seconds": self.oldest, "is_capped": self.is_capped}
 
-def _tallies(
+
+def _counters(
     pending: Iterable[PendingGroup], held: Iterable[HeldGroup], key: str, count_to: int, outside: Collection[str]
-) -> "defaultdict[str, _Tally]":
-    tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
+) -> "defaultdict[str, _Counter]":
+    counters: defaultdict[str, _Counter] = defaultdict(_Counter)
     held = list(held)
     for group in pending:
-        tallies[getattr(group, key)].add(group, count_to, is_outside=group.type_name in outside)
+        counters[getattr(group, key)].add(group, count_to, is_outside=group.type_name in outside)
     for part in held:
-        tally = tallies[getattr(part, key)]
-        tally.held[part.status] += part.jobs
-        tally.is_capped |= part.status != "failed" and _total(held, part.status) >= count_to
-    return tallies
+        counter = counters[getattr(part, key)]
+        counter.held[part.status] += part.jobs
+        counter.is_capped |= part.status != "failed" and _total(held, part.status) >= count_to
+    return counters
 
 
 def _outside(workers: Iterable[WorkerFacts]) -> set[str]:
-    """The types that are declared here without a processor, and that no worker has one for either."""
+    """Return the types that are declared without a processor, and that no worker has a processor for."""
     declared = {name for name, job_type in get_registry().job_types().items() if job_type.processor is None}
     return declared - {name for worker in workers for name in worker.type_names}
 
@@ -268,26 +282,20 @@ def _queues(
     workers: Iterable[WorkerFacts],
     count_to: int,
 ) -> tuple[QueueFacts, ...]:
-    said = {rule.name: rule for rule in rules}
-    tallies = _tallies(
+    by_name = {rule.name: rule for rule in rules}
+    counters = _counters(
         pending, (part for part in held if part.status != "failed"), "queue", count_to, _outside(workers)
     )
     served = {name for worker in workers for name in worker.queues or ()}
-    return tuple(_queue(name, said.get(name), tallies[name]) for name in sorted({*said, *tallies, *served}))
+    return tuple(_queue(name, by_name.get(name), counters[name]) for name in sorted({*by_name, *counters, *served}))
 
 
-def _queue(name: str, rule: QueueRule | None, tally: _Tally) -> QueueFacts:
+def _queue(name: str, rule: QueueRule | None, counter: _Counter) -> QueueFacts:
     return QueueFacts(
         name=name,
         is_paused=rule is not None and rule.is_paused,
         slot_limit=rule.slot_limit if rule else None,
-        due=tally.due,
-        scheduled=tally.scheduled,
-        running=tally.held["running"],
-        blocked=tally.held["blocked"],
-        outside=tally.outside,
-        oldest_due_age_seconds=tally.oldest,
-        is_capped=tally.is_capped,
+        **counter.facts(),
     )
 
 
@@ -298,24 +306,18 @@ def _types(
     workers: Iterable[WorkerFacts],
     count_to: int,
 ) -> tuple[TypeFacts, ...]:
-    tallies = _tallies(pending, held, "type_name", count_to, _outside(workers))
+    counters = _counters(pending, held, "type_name", count_to, _outside(workers))
     served = [name for worker in workers if not worker.is_stale for name in worker.type_names]
-    names = sorted({*tallies, *served, *(part.name for part in failing)})
-    return tuple(_type(name, tallies[name], served.count(name)) for name in names)
+    names = sorted({*counters, *served, *(part.name for part in failing)})
+    return tuple(_type(name, counters[name], served.count(name)) for name in names)
 
 
-def _type(name: str, tally: _Tally, workers: int) -> TypeFacts:
+def _type(name: str, counter: _Counter, workers: int) -> TypeFacts:
     return TypeFacts(
         name=name,
-        due=tally.due,
-        scheduled=tally.scheduled,
-        running=tally.held["running"],
-        blocked=tally.held["blocked"],
-        failed=tally.held["failed"],
+        failed=counter.held["failed"],
         workers=workers,
-        outside=tally.outside,
-        oldest_due_age_seconds=tally.oldest,
-        is_capped=tally.is_capped,
+        **counter.facts(),
     )
 
 

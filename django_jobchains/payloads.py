@@ -1,51 +1,71 @@
-"""What goes into a job and comes out of it: strict JSON, and typed values by pydantic when it is installed.
+"""The inputs and outputs of jobs: strict JSON, and values of declared types (see ``payload_types``).
 
-``encode``/``decode`` hold the rule that what is enqueued is read back equal: no NaN or Infinity, no NUL and no lone
-surrogate (jsonb refuses them), only string keys, bounded depth and size. The error names the path.
+``encode`` and ``decode`` guarantee that values are read back equal: no NaN or infinity, no NUL or lone surrogate (which
+jsonb refuses), only string keys, limited depth and size. Errors name the path of the value.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
 from decimal import Decimal
-from math import isfinite, log10
-from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin
+from math import inf, isfinite, log10
+from types import NoneType
+from typing import Any, Generic
 
+from django.apps import apps
 from django.db import DatabaseError, InterfaceError
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidInput, InvalidPayload, RegistryError
+from django_jobchains.payload_codecs import ENCODED, ENCODED_JSON
+from django_jobchains.payload_types import (
+    OutputT_co,
+    PayloadType,
+    PydanticType,
+    describe_without_values,
+    name_of_type,
+    payload_type,
+    problems_of,
+)
 
-_SCALARS = frozenset({str, int, float, bool, NoneType})
-_JSON_TYPES = _SCALARS | {dict, list, object}
+_JSON = (dict, list, str, int, float, NoneType)
 #: Every value of these types is JSON.
 _PLAIN = frozenset({int, bool, NoneType})
-#: From here on ``repr`` of a float has an exponent, which jsonb gives back as an integer: 1e+23 would change its value.
+#: The limit of members of a dict that are not counted before they are written.
+_MAX_FLAT = 16
+#: From this number on, ``repr`` of a float has an exponent, and jsonb returns an integer, so 1e+23 would change its
+#: value.
 _FIRST_FLOAT_WITH_EXPONENT = 1e16
-#: Below this one it has a negative exponent.
+#: Below this number ``repr`` of a float has a negative exponent.
 _LAST_FLOAT_WITH_EXPONENT = 1e-4
-#: Whatever the setting said when it was written, a stored value is not read when it is nested deeper.
-DEEPEST_READ = 900
+#: Stored values with deeper nesting are not read, even if the setting allowed them when they were written.
+MAX_STORED_DEPTH = 900
 _STRING_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+?\d+')
 
-#: Errors of the process, the network or the database. A validator may raise them for a value that is right.
+#: Errors of the process, the network or the database, which validators may raise for valid values.
 NOT_ABOUT_THE_VALUE = (MemoryError, OSError, DatabaseError, InterfaceError)
 
-#: Made once: ``json.dumps`` makes one for each call that asks for anything unusual.
+#: With such options, ``json.dumps`` would create an encoder in each call.
 _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-def encode(value: Any, error: type[InvalidPayload] = InvalidInput) -> str:
-    """The JSON text of ``value``; raises ``error`` with the path of what is no JSON, too deep or too large."""
-    has_large_float = _Check(error, get_settings().MAX_PAYLOAD_DEPTH).run(value)
+def encode(value: Any, error: type[InvalidPayload] = InvalidInput, *, is_limited: bool = True) -> str:
+    """Return the JSON text of a value; raise ``error`` with the path of a part that is not JSON, or with the limit.
+
+    ``is_limited=False`` is for a value that contains one that was stored before.
+    """
+    has_large_float = not _is_flat(value) and _Check(error, is_limited=is_limited).run(value)
     try:
         text = _write(value)
     except ValueError as problem:
         raise error(f"The value cannot be written as JSON: {problem}.") from problem
     if has_large_float:
         text = _STRING_OR_EXPONENT.sub(_write_out, text)
-    limit = get_settings().MAX_PAYLOAD_BYTES
+    if text.startswith(ENCODED_JSON):
+        raise error(f"At $: a string cannot begin with {ENCODED!r}, which marks values that a payload codec encoded.")
+    limit = get_settings().MAX_PAYLOAD_BYTES if is_limited else inf
     if len(text) > limit or (not text.isascii() and len(text.encode()) > limit):
         raise error(
             f"The value is {len(text.encode()):,} bytes of JSON; the limit is {limit:,} "
@@ -54,13 +74,26 @@ def encode(value: Any, error: type[InvalidPayload] = InvalidInput) -> str:
     return text
 
 
+def _is_flat(value: Any) -> bool:
+    """Return whether a value is a scalar or a small dict that needs no check, as most payloads are."""
+    if type(value) is not dict or len(value) > _MAX_FLAT:
+        return type(value) in _PLAIN
+    return all(map(_is_simple_text, value)) and all(
+        type(item) in _PLAIN or _is_simple_text(item) for item in value.values()
+    )
+
+
+def _is_simple_text(value: Any) -> bool:
+    return type(value) is str and value.isascii() and "\0" not in value
+
+
 def decode(text: str, error: type[InvalidPayload] = InvalidInput) -> Any:
-    """The value of a stored text; ``error`` for one that something else than ``encode`` wrote."""
+    """Return the value of a stored text; raise ``error`` if ``encode`` cannot have written it."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise error(f"The stored value cannot be decoded: {type(problem).__name__}: {problem}") from problem
-    if text.count("[") + text.count("{") > DEEPEST_READ:  # some versions of Python decode what others cannot
+    if text.count("[") + text.count("{") > MAX_STORED_DEPTH:  # some versions of Python decode more levels than others
         _check_depth(value, error)
     return value
 
@@ -68,8 +101,8 @@ def decode(text: str, error: type[InvalidPayload] = InvalidInput) -> Any:
 def _check_depth(value: Any, error: type[InvalidPayload]) -> None:
     level, depth = [value], 0
     while level := [part for part in level if part and isinstance(part, dict | list)]:
-        if (depth := depth + 1) > DEEPEST_READ:
-            raise error(f"At $: the stored value is nested deeper than {DEEPEST_READ} levels.", "$")
+        if (depth := depth + 1) > MAX_STORED_DEPTH:
+            raise error(f"At $: the stored value is nested deeper than {MAX_STORED_DEPTH} levels.", "$")
         level = [member for part in level for member in (part.values() if isinstance(part, dict) else part)]
 
 
@@ -79,13 +112,14 @@ def _write_out(match: re.Match[str]) -> str:
 
 
 class _Check:
-    """Walks a value without recursion and raises for the first part of it that would not be read back equal."""
+    """Walks a value without recursion, and raises an error for the first part that would not be read back equal."""
 
-    def __init__(self, error: type[InvalidPayload], depth_limit: int) -> None:
+    def __init__(self, error: type[InvalidPayload], *, is_limited: bool = True) -> None:
+        settings = get_settings()
         self.error = error
-        self.depth_limit = depth_limit
         self.has_large_float = False
-        self._bytes_left = get_settings().MAX_PAYLOAD_BYTES
+        self._depth_limit: float = settings.MAX_PAYLOAD_DEPTH if is_limited else inf
+        self._bytes_left: float = settings.MAX_PAYLOAD_BYTES if is_limited else inf
 
     def run(self, value: Any) -> bool:
         if not isinstance(value, dict | list):
@@ -101,7 +135,7 @@ class _Check:
         return self.has_large_float
 
     def _next_open(self, members: "_Members", path: "_Path | None", depth: int) -> "tuple[_Members, _Path] | None":
-        """Check members up to the next dict or list that is not empty, and return that. Its depth is ``depth``."""
+        """Check members up to the next dict or list that is not empty, and return it. Its depth is ``depth``."""
         for key, item in members:
             if type(item) in _PLAIN:
                 continue
@@ -115,16 +149,16 @@ class _Check:
         return None
 
     def _members(self, part: Any, path: "_Path | None", depth: int) -> "_Members":
-        if depth > self.depth_limit:
-            self._refuse(f"nested deeper than {self.depth_limit} levels (JOBCHAINS['MAX_PAYLOAD_DEPTH'])", None)
-        self._count(2 * len(part))  # so that a list that holds itself thousandfold is not walked to its end
+        if depth > self._depth_limit:
+            self._refuse(f"nested deeper than {self._depth_limit} levels (JOBCHAINS['MAX_PAYLOAD_DEPTH'])", None)
+        self._count(2 * len(part))  # stops at the limit for a list that contains itself many times
         if not isinstance(part, dict):
             return iter(enumerate(part))
         self._keys(part, path)
         return iter(part.items())
 
     def _count(self, bytes_: int) -> None:
-        """Counts what the value takes at least, before it is written."""
+        """Count the minimum size of the value before it is encoded."""
         self._bytes_left -= bytes_
         if self._bytes_left < 0:
             limit = get_settings().MAX_PAYLOAD_BYTES
@@ -153,7 +187,7 @@ class _Check:
         if size >= _FIRST_FLOAT_WITH_EXPONENT:
             self.has_large_float = True
             self._count(int(log10(size)))
-        elif 0 < size < _LAST_FLOAT_WITH_EXPONENT:  # PostgreSQL gives it back with all its zeros
+        elif 0 < size < _LAST_FLOAT_WITH_EXPONENT:  # PostgreSQL returns it with all its zeros
             self._count(-int(log10(size)))
 
     def _text(self, part: str, path: "_Path | None") -> None:
@@ -170,7 +204,7 @@ class _Check:
         raise self.error(f"At {place}: {reason}.", place)
 
 
-#: The path of the value around it, and the key or index in that.
+#: The path of the outer value, and the key or index in it.
 _Path = tuple[Any, str | int]
 _Members = Iterator[tuple[str | int, Any]]
 
@@ -183,142 +217,133 @@ def _written(path: _Path | None) -> str:
     return "$" + "".join(reversed(steps))
 
 
-Value = TypeVar("Value")
-
-
 class Codec:
-    """Turns values of one annotation into JSON text and back.
+    """Converts values of one declared type to JSON text and back.
 
-    JSON's own types (and no annotation) need nothing. Anything else, and checking of what is annotated, is pydantic's
-    ``TypeAdapter``: without it a dataclass annotation is an error when the job type is declared.
+    Annotations other than JSON types need pydantic, which also validates the values. Without pydantic, such an
+    annotation is an error when the job type is declared.
     """
 
     def __init__(self, annotation: Any = Any) -> None:
         if isinstance(annotation, str):
             raise RegistryError(f"{annotation!r:.50} as input or output is a string: pass the type itself.")
         self.annotation = annotation
-        self._adapter: Any = None if annotation in (Any, object) else _type_adapter(annotation)
+        self._type = None if annotation in (Any, object) else payload_type(annotation)
+
+    @property
+    def name(self) -> str:
+        return name_of_type(self.annotation)
 
     def encode(self, value: Any, error: type[InvalidPayload]) -> str:
-        if self._adapter is None:
+        """Return the JSON text of a value of the type, or of JSON that fits the type, or raise ``error``."""
+        if self._type is None or (isinstance(self._type, PydanticType) and self._type.is_stored_unchanged(value)):
             return encode(value, error)
         try:
-            plain = self._adapter.dump_python(value, mode="json", warnings="error")
-            text = encode(plain, error)
-            self._check_read_back(value, plain, error)
+            return self._dump(self._type, value, error)
+        except Exception as problem:  # errors of pydantic, of custom validators and of other types' methods
+            if isinstance(value, _JSON):
+                return self._encode_json(self._type, value, problem, error)
+            raise self._error(value, problem, error) from None
+
+    def _encode_json(self, type_: PayloadType[Any], value: Any, problem: Exception, error: type[InvalidPayload]) -> str:
+        """Return the text of JSON that ``load`` accepts. ``problem``: why it is not already a value of the type."""
+        try:
+            encode(value, error)
+            return self._dump(type_, type_.load(value), error)
         except InvalidPayload:
-            raise
-        except Exception as problem:  # pydantic's own errors, and whatever a user's validator raises
-            raise error(f"Not a {_name(self.annotation)}: {self._reason(value, problem)}") from _cause(problem)
+            raise self._error(value, problem, error) from None
+        except Exception as found:
+            if isinstance(value, dict | list):
+                raise self._error_of(found, value, error) from None
+            raise self._error(value, problem, error) from None
+
+    def _dump(self, type_: PayloadType[Any], value: Any, error: type[InvalidPayload]) -> str:
+        plain = type_.dump(value)
+        text = encode(plain, error)
+        back = type_.load(plain)
+        # If two equal texts are read back as different values, a difference proves nothing.
+        if not _is_same(value, back) and _is_same(back, type_.load(plain)):
+            raise error("It would be read back as another value: annotate the part that changes with its type.")
         return text
 
-    def _reason(self, value: Any, problem: Exception) -> str:
-        """What to pass instead of a value of another type, or which part of the value is wrong."""
-        if not _is_instance(value, self.annotation):
-            given = "None" if value is None else type(value).__name__
-            return f"pass {_written_call(self.annotation)}, not {given}."
-        try:
-            self._adapter.validate_python(self._adapter.dump_python(value, mode="json", warnings=False))
-            self._adapter.validate_json(self._adapter.dump_json(value, warnings=False), strict=True)
-        except Exception as found:
-            return _without_values(found if _has_details(found) else problem)
-        return _without_values(problem)
-
-    def _check_read_back(self, value: Any, plain: Any, error: type[InvalidPayload]) -> None:
-        """A datetime in a field of Any, say, would come back as a string."""
-        back = self._adapter.validate_python(plain)
-        if back != value and back == self._adapter.validate_python(plain):  # else it has no equality to go by
-            raise error("It would be read back as another value: annotate the part that changes with its type.")
-
     def decode(self, text: str, error: type[InvalidPayload]) -> Any:
-        value = decode(text, error)
-        if self._adapter is None:
+        return self.validate(decode(text, error), error)
+
+    def validate(self, value: Any, error: type[InvalidPayload]) -> Any:
+        """Return the value that a JSON value stands for. Raise ``error`` if it does not fit the type."""
+        if self._type is None:
             return value
         try:
-            return self._adapter.validate_python(value)
+            return self._type.load(value)
         except NOT_ABOUT_THE_VALUE:
             raise
         except Exception as problem:
-            raise error(f"Not a {_name(self.annotation)}: {_without_values(problem)}") from _cause(problem)
+            raise self._error_of(problem, value, error) from None
 
     def json_schema(self) -> dict[str, Any] | None:
-        """What ``decode`` takes, for people who write it by hand; None when any JSON will do, or it cannot be said."""
-        if self._adapter is None:
-            return None
-        from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+        """Return the JSON Schema of the values that ``decode`` accepts, or None if there is none."""
+        schema = getattr(self._type, "schema", None)
+        return schema() if callable(schema) else None
 
-        try:
-            schema: dict[str, Any] = self._adapter.json_schema()
-        except (PydanticInvalidForJsonSchema, PydanticUserError):  # a type with a validator in Python alone
-            return None
-        return schema
+    def _error(self, value: Any, problem: Exception, error: type[InvalidPayload]) -> InvalidPayload:
+        """Return the error for a value that could not be dumped."""
+        if isinstance(problem, InvalidPayload):
+            return problem
+        if not isinstance(self._type, PydanticType):
+            return self._error_of(problem, value, error)
+        found = self._type.problem_with(value, problem)
+        return error(f"Not a {self.name}: {found}") if isinstance(found, str) else self._error_of(found, value, error)
 
-
-def _type_adapter(annotation: Any) -> Any:
-    try:
-        from pydantic import TypeAdapter
-    except ImportError:
-        if _is_json_type(annotation):
-            return None
-        raise RegistryError(
-            f"{_name(annotation)} as input or output needs pydantic: install django_jobchains[typed], or use JSON."
-        ) from None
-    try:
-        return TypeAdapter(cast("Any", annotation))
-    except Exception as problem:
-        raise RegistryError(f"{_name(annotation)} cannot be an input or output: {problem}") from problem
+    def _error_of(self, problem: Exception, value: Any, error: type[InvalidPayload]) -> InvalidPayload:
+        text = f"Not a {self.name}: {describe_without_values(problem, value)}"
+        return error(text, problems=problems_of(problem))
 
 
-def _is_json_type(annotation: Any) -> bool:
-    if annotation is None or annotation is Any or annotation in _JSON_TYPES:
+def _is_same(value: Any, back: Any) -> bool:
+    """Return whether a value was read back unchanged.
+
+    Python calls a time that a change of clocks repeats or omits unequal to the same time with another time zone object,
+    and every two instances of a dataclass with ``eq=False``.
+    """
+    if value == back:
         return True
-    origin = get_origin(annotation)
-    return (origin in _JSON_TYPES or origin in (Union, UnionType)) and all(map(_is_json_type, get_args(annotation)))
+    if isinstance(value, datetime) and isinstance(back, datetime):
+        return value.isoformat() == back.isoformat()
+    parts, others = _parts(value), _parts(back)
+    if type(value) is not type(back) or parts.keys() != others.keys():
+        return False
+    different = [name for name in parts if parts[name] != others[name]]
+    can_differ_only_in_parts = bool(different) or _is_compared_by_identity(value)
+    return can_differ_only_in_parts and all(_is_same(parts[name], others[name]) for name in different)
 
 
-def _is_instance(value: Any, annotation: Any) -> bool:
-    try:
-        return isinstance(value, annotation)
-    except TypeError:  # a TypedDict or a list[int], say, cannot be asked
-        return True
+def _is_compared_by_identity(value: Any) -> bool:
+    return is_dataclass(value) and type(value).__eq__ is object.__eq__
 
 
-def _written_call(annotation: Any) -> str:
-    """``Charge(order_id=…)``, or the name alone of what has no fields."""
-    fields = getattr(annotation, "__dataclass_fields__", None) or getattr(annotation, "model_fields", None) or ()
-    return _name(annotation) + (f"({', '.join(f'{field}=…' for field in fields)})" if fields else "")
+def _parts(value: Any) -> Mapping[Any, Any]:
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple):
+        return dict(enumerate(value))
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return getattr(value, "__dict__", {})
 
 
-def _has_details(problem: Exception) -> bool:
-    from pydantic_core import ValidationError
+class HasOutput(Generic[OutputT_co]):
+    """A job type whose jobs return this."""
 
-    return isinstance(problem, ValidationError)
-
-
-def _without_values(problem: Any) -> str:
-    """Return what is wrong, without the values that pydantic quotes: they may be secrets, and errors are logged."""
-    if _has_details(problem):
-        parts = problem.errors(include_input=False, include_url=False, include_context=False)
-        return "; ".join(f"{_location(part['loc'])}{part['msg']}" for part in parts)
-    return "a part of it has another type than its annotation." if _quotes_values(problem) else str(problem)
+    name: str
+    output_codec: Codec
 
 
-def _cause(problem: Exception) -> Exception | None:
-    """Return the error to chain: none of those whose traceback would quote values."""
-    return None if _has_details(problem) or _quotes_values(problem) else problem
+def output_codec(type_name: str, expected: HasOutput[Any] | None = None) -> Codec:
+    """Return the codec for a type's outputs, from ``expected`` if it is this JobType, or else from the registered type.
 
-
-def _quotes_values(problem: Exception) -> bool:
-    from pydantic_core import PydanticSerializationError
-
-    return isinstance(problem, PydanticSerializationError) and str(problem).startswith("Pydantic serializer warnings")
-
-
-def _location(steps: Iterable[object]) -> str:
-    """``lines.0.price: `` of an error of pydantic; "" of the value itself."""
-    where = ".".join(map(str, steps))
-    return f"{where}: " if where else ""
-
-
-def _name(annotation: Any) -> str:
-    return getattr(annotation, "__qualname__", str(annotation))
+    Outputs of types that no app declares are JSON values.
+    """
+    if expected is None or expected.name != type_name:
+        config: Any = apps.get_app_config("django_jobchains")
+        expected = config.registry.find(type_name)
+    return Codec() if expected is None else expected.output_codec

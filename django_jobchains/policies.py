@@ -1,4 +1,4 @@
-"""How a job type is tried, and how long its chains are kept: waits, leases, errors worth another attempt, retention."""
+"""The policies of job types: backoff, lease, limits of attempts, errors that are retried, and retention."""
 
 import math
 import random
@@ -6,16 +6,20 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from functools import lru_cache
 from inspect import signature
 from typing import TypeGuard
 
 from asgiref.sync import iscoroutinefunction
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings, is_set
-from django_jobchains.schedules import MOST_SECONDS, seconds_of
+from django_jobchains.enqueue_options import MAX_SECONDS, seconds_of
+from django_jobchains.isolation import Isolation, to_isolation
 
-#: The largest number that the column of a job holds.
-MOST_ATTEMPTS = 2**31 - 1
+#: The largest value of the database column, which stands for ``math.inf`` there: no job has more attempts.
+ATTEMPTS_LIMIT = 2**31 - 1
 
 
 def is_number(given: object) -> TypeGuard[float]:
@@ -29,50 +33,63 @@ def _check_between(field: str, given: object, least: float, most: float, remedy:
 
 @dataclass(frozen=True)
 class Backoff:
-    """The wait before the next attempt: ``initial_seconds * multiplier ** (attempt - 1)``, at most the maximum.
+    """The wait before a retry: ``initial_seconds * multiplier ** (failures - 1)``, at most ``maximum_seconds``.
 
-    ``jitter`` is the share of it that is random (0 to 1), so that jobs that failed together do not come back together.
+    ``jitter`` is the random share of the wait (0 to 1), so that jobs that failed together are not retried together.
     """
 
     initial_seconds: float = 10
     multiplier: float = 2
-    maximum_seconds: float = 300
+    maximum_seconds: float = 3600
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("initial_seconds", "maximum_seconds"):
-            _check_between(name, getattr(self, name), 0, MOST_SECONDS, "a number of seconds from 0 to a thousand years")
+            _check_between(name, getattr(self, name), 0, MAX_SECONDS, "a number of seconds from 0 to a thousand years")
         _check_between("multiplier", self.multiplier, 1, math.inf, "a number that is 1 or more")
         _check_between("jitter", self.jitter, 0, 1, "a number from 0 to 1")
 
-    def seconds(self, attempt: int, share: float | None = None) -> float:
-        """The wait after try number ``attempt`` (1, 2, 3 …); ``share`` (0 to 1) stands in for chance in tests."""
+    def seconds(self, failures: int, share: float | None = None) -> float:
+        """Return the wait after this number of failures, from 1. ``share`` (0 to 1) replaces the random number."""
         try:
-            wait = min(self.initial_seconds * self.multiplier ** (attempt - 1), self.maximum_seconds)
+            wait = min(self.initial_seconds * self.multiplier ** (failures - 1), self.maximum_seconds)
         except OverflowError:
             wait = self.maximum_seconds
         return wait * (1 - self.jitter * (random.random() if share is None else share))  # noqa: S311 - no secret
 
 
+#: Returns the seconds until the next try, from the number of failures and the error. After a crash, it gets the number
+#: of crashes and None.
+BackoffFunction = Callable[[int, BaseException | None], float]
+
+
+def checked_backoff_seconds(backoff: "Backoff | BackoffFunction", failures: int, error: BaseException | None) -> float:
+    """Return the wait after this number of failures; raise ``ValueError`` if a function returns something else."""
+    seconds: object = backoff.seconds(failures) if isinstance(backoff, Backoff) else backoff(failures, error)
+    if not (is_number(seconds) and 0 <= seconds <= MAX_SECONDS):
+        raise ValueError(f"{seconds!r:.50} is not a number of seconds")
+    return seconds
+
+
 @dataclass(frozen=True)
 class Lease:
-    """How long a claimed job belongs to its worker without a renewal. Workers renew at a third of it."""
+    """How long a claimed job belongs to its worker without a renewal. Workers renew after a third of this time."""
 
     seconds: float = 60
 
     def __post_init__(self) -> None:
-        if not (is_number(self.seconds) and 0 < self.seconds <= MOST_SECONDS):
+        if not (is_number(self.seconds) and 0 < self.seconds <= MAX_SECONDS):
             raise ValueError(
                 f"A lease lasts more than 0 seconds, and less than a thousand years, not {self.seconds!r}."
             )
 
 
-def lease_of(given: Lease | timedelta | float | None) -> Lease | None:
-    """Return a ``Lease``, also for a length of time; raises ``TypeError`` or ``ValueError`` for anything else."""
+def to_lease(given: Lease | timedelta | float | None) -> Lease | None:
+    """Return a ``Lease``, if need be from a length of time; raise ``TypeError`` or ``ValueError`` for other values."""
     return given if given is None or isinstance(given, Lease) else Lease(seconds_of(given, "lease"))
 
 
-#: How long something is kept: a timedelta, or seconds; None: for ever.
+#: How long chains are kept: a timedelta or seconds, or None for no limit.
 Duration = timedelta | float | None
 
 MONTH = timedelta(days=30)
@@ -80,10 +97,10 @@ MONTH = timedelta(days=30)
 
 @dataclass(frozen=True)
 class Retention:
-    """How long workers keep chains after they ended so: timedeltas, or seconds; None: for ever.
+    """How long workers keep chains that ended with each status: a timedelta or seconds, or None for no limit.
 
-    ``keeps_keyed``: chains with a deduplication key are kept for ever, whatever their age, as their keys would be free
-    again without them. False where every key's window is shorter, or its scope "incomplete".
+    ``keeps_keyed``: keep a chain longer while its deduplication key can still match it, because the key could otherwise
+    be used again. With the scope "any" and no window, that is forever.
     """
 
     completed: Duration = MONTH
@@ -95,7 +112,7 @@ class Retention:
         for status in ("completed", "cancelled", "failed"):
             seconds: object = self.seconds(status)
             if seconds is not None and not (is_number(seconds) and 0 < seconds < math.inf):
-                raise ValueError(f"{self}: {status} is more than 0 seconds, or None for ever.")
+                raise ValueError(f"{self}: {status} is more than 0 seconds, or None for no limit.")
 
     def seconds(self, status: str) -> float | None:
         duration: Duration = getattr(self, status)
@@ -104,24 +121,26 @@ class Retention:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a processor, a slice or a worker says about attempts and chains; None: the next of them decides."""
+    """The policy of a processor, a slice or a worker. None means that the next of them decides."""
 
-    backoff: Backoff | None = None
+    backoff: Backoff | BackoffFunction | None = None
     lease: Lease | None = None
-    max_attempts: int | None = None
-    #: A timedelta or seconds; ``math.inf``: for ever, whatever the next of them says.
+    #: A whole number, or ``math.inf``: never give up.
+    max_attempts: float | None = None
+    #: A timedelta or seconds, or ``math.inf`` for no limit.
     timeout: timedelta | float | None = None
-    #: Of chains that start with the type.
+    #: For chains that start with the type.
     retention: Retention | None = None
+    isolation: Isolation | None = None
 
     def __post_init__(self) -> None:
-        _check_kind("backoff", self.backoff, Backoff, "Backoff(initial_seconds=…, multiplier=…, maximum_seconds=…)")
+        _check_backoff(self.backoff)
         _check_kind("lease", self.lease, Lease, "Lease(seconds=…), or the seconds")
+        _check_kind("isolation", self.isolation, Isolation, "a level such as 'process', or Isolation(level, …)")
         _check_kind("retention", self.retention, Retention, "Retention(completed=…, cancelled=…, failed=…)")
         if self.timeout is not None and not seconds_of(self.timeout, "timeout") > 0:
-            raise ValueError(f"timeout={self.timeout!r}: a timeout is more than 0 seconds; leave it out for none.")
-        if self.max_attempts != math.inf:
-            check_max_attempts(self.max_attempts)
+            raise ValueError(f"timeout={self.timeout!r}: a timeout is more than 0 seconds; math.inf is no limit.")
+        check_max_attempts(self.max_attempts)
 
     @property
     def timeout_seconds(self) -> float | None:
@@ -133,75 +152,135 @@ def _check_kind(argument: str, given: object, kind: type, remedy: str) -> None:
         raise TypeError(f"{argument}={given!r:.100} is not a {kind.__name__}: pass {remedy}.")
 
 
+def _check_backoff(given: object) -> None:
+    if given is None or isinstance(given, Backoff):
+        return
+    if not callable(given) or isinstance(given, type):
+        raise TypeError(
+            f"backoff={given!r:.100} is not a Backoff: pass Backoff(initial_seconds=…, multiplier=…, "
+            "maximum_seconds=…), or a function that returns the seconds."
+        )
+    check_function("backoff", given, 2, "the number of failures and the error")
+
+
+#: How error messages name a number of arguments.
+_COUNTS = {1: "one argument", 2: "two arguments"}
+
+
+def check_function(argument: str, given: object, count: int, meaning: str) -> None:
+    """Raise ``TypeError`` unless the value is a plain function that takes this number of positional arguments."""
+    # Calling a class or a coroutine function returns an object, whatever the arguments are.
+    if not callable(given) or isinstance(given, type) or iscoroutinefunction(given):
+        raise TypeError(f"{argument}={given!r:.100}: pass a plain function that takes {_COUNTS[count]}, {meaning}.")
+    with suppress(ValueError):  # some callables have no signature
+        try:
+            signature(given).bind(*[None] * count)
+        except TypeError:
+            raise TypeError(f"{argument}={given!r:.100} must take {_COUNTS[count]}, {meaning}.") from None
+
+
 def check_max_attempts(given: object) -> None:
-    """Raises ``TypeError`` or ``ValueError`` for what is neither None nor a whole number from 1."""
-    if given is None:
+    """Raise ``TypeError`` or ``ValueError`` unless the value is None, an integer from 1 or ``math.inf``."""
+    if given is None or given == math.inf:
         return
     if not isinstance(given, int) or isinstance(given, bool):
-        raise TypeError(f"max_attempts={given!r:.50} is not a whole number.")
-    if not 1 <= given <= MOST_ATTEMPTS:
-        raise ValueError(f"max_attempts={given}: it is 1 or more, at most {MOST_ATTEMPTS}; leave it out for no limit.")
+        raise TypeError(f"max_attempts={given!r:.50} is not a whole number or math.inf.")
+    if not 1 <= given <= ATTEMPTS_LIMIT:
+        raise ValueError(f"max_attempts={given}: it is 1 or more, at most {ATTEMPTS_LIMIT}; math.inf is no limit.")
 
 
 @dataclass(frozen=True)
 class AttemptPolicy:
-    """What holds for an attempt once everybody was asked. None: it is tried for ever, it may take for ever."""
+    """The policy of an attempt, resolved from the policies of its processor, slice and worker, and the settings."""
 
-    backoff: Backoff
+    backoff: Backoff | BackoffFunction
     lease: Lease
-    max_attempts: int | None
-    timeout_seconds: float | None = None
+    #: A whole number, or ``math.inf`` for no limit.
+    max_attempts: float
+    #: ``math.inf`` for no limit.
+    timeout_seconds: float
+    isolation: Isolation
 
 
 def resolve(*policies: Policy) -> AttemptPolicy:
-    """The first of the policies that says something, or else ``JOBCHAINS``: processor, slice, worker, settings."""
+    """Return for each field the value of the first policy that sets it, or else the one in ``JOBCHAINS``."""
     settings = get_settings()
-    backoff = Backoff(
+    return AttemptPolicy(
+        backoff=next((policy.backoff for policy in policies if policy.backoff), None) or backoff_of_settings(),
+        lease=next((policy.lease for policy in policies if policy.lease), Lease(settings.LEASE_SECONDS)),
+        max_attempts=next((policy.max_attempts for policy in policies if policy.max_attempts), settings.MAX_ATTEMPTS),
+        timeout_seconds=next(
+            (policy.timeout_seconds for policy in policies if policy.timeout_seconds), settings.TIMEOUT_SECONDS
+        ),
+        isolation=next((policy.isolation for policy in policies if policy.isolation), isolation_of_settings()),
+    )
+
+
+def default_backoff() -> Backoff:
+    """Return the backoff of the settings ``BACKOFF_…``, which also replaces a backoff function that fails."""
+    settings = get_settings()
+    return Backoff(
         settings.BACKOFF_INITIAL_SECONDS,
         settings.BACKOFF_MULTIPLIER,
         settings.BACKOFF_MAXIMUM_SECONDS,
         settings.BACKOFF_JITTER,
     )
-    return AttemptPolicy(
-        backoff=next((policy.backoff for policy in policies if policy.backoff), backoff),
-        lease=next((policy.lease for policy in policies if policy.lease), Lease(settings.LEASE_SECONDS)),
-        max_attempts=next((policy.max_attempts for policy in policies if policy.max_attempts), settings.MAX_ATTEMPTS),
-        timeout_seconds=next(
-            (policy.timeout_seconds for policy in policies if policy.timeout), settings.TIMEOUT_SECONDS
-        ),
-    )
 
 
-def retention_of(*policies: Policy) -> Retention:
-    """What the first of the policies says that says something, or else ``JOBCHAINS``: processor, slice, settings."""
+def isolation_of_settings() -> Isolation:
+    """Return ``JOBCHAINS["ISOLATION"]``."""
+    return to_isolation(get_settings().ISOLATION) or Isolation("thread")
+
+
+def backoff_of_settings() -> Backoff | BackoffFunction:
+    """Return the function that ``JOBCHAINS["BACKOFF"]`` names, or else the default backoff.
+
+    Raises ``ImproperlyConfigured`` if there is no such function.
+    """
+    path = get_settings().BACKOFF
+    return default_backoff() if path is None else _imported_backoff(path)
+
+
+@lru_cache(maxsize=4)
+def _imported_backoff(path: str) -> Backoff | BackoffFunction:
+    try:
+        backoff: Backoff | BackoffFunction = import_string(path)
+        _check_backoff(backoff)
+    except (ImportError, TypeError) as error:
+        raise ImproperlyConfigured(f"JOBCHAINS['BACKOFF']={path!r} cannot be used: {error}") from error
+    return backoff
+
+
+def resolve_retention(*policies: Policy) -> Retention:
+    """Return the retention of the first policy that sets one, or else of ``JOBCHAINS``."""
     settings = get_settings()
-    otherwise = Retention(
+    default = Retention(
         settings.RETENTION_COMPLETED_SECONDS,
         settings.RETENTION_CANCELLED_SECONDS,
         settings.RETENTION_FAILED_SECONDS,
         settings.RETENTION_KEEPS_KEYED,
     )
-    return next((policy.retention for policy in policies if policy.retention), otherwise)
+    return next((policy.retention for policy in policies if policy.retention), default)
 
 
 def sources(*policies: tuple[str, Policy]) -> dict[str, str]:
-    """Who decided each field of what ``resolve`` says of these named policies: one of them, settings or library."""
+    """Return for each field which of the named policies sets it, or else "settings" or "library"."""
     return {field.name: source(field.name, *policies) for field in fields(AttemptPolicy)}
 
 
 def source(name: str, *policies: tuple[str, Policy]) -> str:
-    """Who decided one field of a policy."""
-    own = next((said_by for said_by, policy in policies if getattr(policy, name) is not None), None)
-    return own or ("settings" if is_set(name) else "library")
+    """Return which of the named policies sets a field, or else "settings" or "library"."""
+    owner = next((owner for owner, policy in policies if getattr(policy, name) is not None), None)
+    return owner or ("settings" if is_set(name) else "library")
 
 
-#: The kinds of errors after which a job is not tried again: one class, or several in any collection.
-FailOn = Iterable[type[BaseException]] | type[BaseException] | None
+#: The errors after which a job is not retried: an exception class, or a collection of them.
+FailOn = Iterable[type[BaseException]] | type[BaseException]
 
 
-def fail_on_of(given: FailOn) -> tuple[type[BaseException], ...]:
-    """Return the classes as a tuple; raises ``TypeError`` for what is not an exception class."""
-    kinds = () if given is None else tuple(given) if isinstance(given, Iterable) else (given,)
+def to_exception_classes(given: FailOn) -> tuple[type[BaseException], ...]:
+    """Return the classes as a tuple; raise ``TypeError`` for anything that is not an exception class."""
+    kinds = tuple(given) if isinstance(given, Iterable) else (given,)
     for kind in kinds:
         if not _is_exception_class(kind):
             raise TypeError(f"fail_on={given!r:.100}: pass exception classes, as in fail_on=[KeyError, OSError].")
@@ -214,26 +293,14 @@ def _is_exception_class(given: object) -> bool:
 
 @dataclass(frozen=True)
 class RetryRule:
-    """Which errors are worth another attempt: none of ``fail_on``, and those ``retry_if`` says yes to."""
+    """The errors that are retried: those that are not in ``fail_on``, if ``retry_if`` returns true for them."""
 
     fail_on: tuple[type[BaseException], ...] = ()
     retry_if: Callable[[BaseException], bool] | None = None
 
     def __post_init__(self) -> None:
-        given: object = self.retry_if
-        if given is None:
-            return
-        # A class of errors and a coroutine are true: every error would be retried.
-        if not callable(given) or _is_exception_class(given) or iscoroutinefunction(given):
-            raise TypeError(
-                f"retry_if={given!r:.100}: pass a plain function that takes the error and returns whether to try "
-                "again, as in retry_if=lambda error: isinstance(error, TimeoutError)."
-            )
-        with suppress(ValueError):  # some callables have no signature
-            try:
-                signature(given).bind(None)
-            except TypeError:
-                raise TypeError(f"retry_if={given!r:.100} must take one argument, the error.") from None
+        if self.retry_if is not None:
+            check_function("retry_if", self.retry_if, 1, "the error")
 
     def allows(self, error: BaseException) -> bool:
         if isinstance(error, self.fail_on):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Before anybody imports them: so that a failing one says what it compared.
+# This must precede the import of the contracts, so that failing asserts show their values.
 pytest.register_assert_rewrite("django_jobchains.testing.contracts")
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Jobchains(SimpleNamespace):
 
 @pytest.fixture
 def jobchains(db: None) -> Iterator[Jobchains]:
-    """Chains in a test that has a database (of pytest-django): what is due runs when the test says so."""
+    """The testing functions, with a database from pytest-django. Due jobs run when the test runs them."""
     from django_jobchains import testing
 
     with testing.clock() as clock:

@@ -1,14 +1,14 @@
-"""Queues while workers run: pause, resume, limit the slots. Workers follow within a poll, mostly at once.
+"""Pauses, resumes and limits queues while workers run. Workers react at once, or at their next poll.
 
-Every call joins the caller's transaction if one is open, takes ``using`` for another database than the configured one,
-and has an ``a``-prefixed async twin. A queue is known by its name alone: one that holds no job yet may be paused too.
+Every function joins the caller's transaction, takes ``using`` for a database other than the configured one, and has an
+``a``-prefixed async twin. A queue that has no jobs yet can be paused, too.
 """
 
 from asgiref.sync import sync_to_async
 
-from django_jobchains.job_types import checked_queue
 from django_jobchains.models import QueueState
 from django_jobchains.notifications import EVERY, job_scheduled, publish_after_commit
+from django_jobchains.registry.arguments import checked_queue
 from django_jobchains.store import get_store
 
 __all__ = (
@@ -23,44 +23,44 @@ __all__ = (
     "states",
 )
 
-_MOST_SLOTS = 2**31 - 1
+_MAX_SLOTS = 2**31 - 1
 
 
 def pause(*names: str, using: str | None = None) -> None:
-    """Lets no worker start jobs of these queues. What runs already goes on, and jobs can still be enqueued."""
+    """Stop workers from starting jobs of these queues. Running jobs continue, and jobs can still be enqueued."""
     checked = _checked(names)
     store = get_store(using)
-    store.pause_queues(checked)
-    _tell_workers(store.using)
+    store.queues.pause(checked)
+    _notify_workers(store.using)
 
 
 def resume(*names: str, using: str | None = None) -> None:
-    """Lets workers start jobs of these queues again."""
+    """Let workers start jobs of these queues again."""
     checked = _checked(names)
     store = get_store(using)
-    store.resume_queues(checked)
-    _tell_workers(store.using)
+    store.queues.resume(checked)
+    _notify_workers(store.using)
 
 
 def set_limit(name: str, slots: int | None, *, using: str | None = None) -> None:
-    """Lets at most so many slots *of each worker* run jobs of this queue at once; None: as many as it has.
+    """Limit the slots *of each worker* that may run jobs of this queue at the same time; None removes the limit.
 
-    What runs already goes on. To start none at all, ``pause`` it.
+    Running jobs continue. To start no jobs at all, ``pause`` the queue.
     """
     checked = checked_queue(name)
     if slots is not None and not _is_count(slots):
         raise ValueError(
-            f"slots={slots!r}: a whole number from 1; None for no limit. To start no jobs, pause the queue."
+            f"slots={slots!r} must be an integer from 1, or None for no limit. To start no jobs, pause the queue."
         )
     store = get_store(using)
-    store.limit_queue(checked, slots)
-    _tell_workers(store.using)
+    store.queues.limit(checked, slots)
+    _notify_workers(store.using)
 
 
 def states(*, using: str | None = None) -> list[QueueState]:
-    """The queues that are paused or have a limit, in the order of their names."""
-    said = QueueState.objects.using(get_store(using).using)
-    rows = said.filter(paused_at__isnull=False) | said.filter(slot_limit__isnull=False)
+    """Return the queues that are paused or have a limit, ordered by name."""
+    stored = QueueState.objects.using(get_store(using).using)
+    rows = stored.filter(paused_at__isnull=False) | stored.filter(slot_limit__isnull=False)
     return list(rows.order_by("name"))
 
 
@@ -72,13 +72,13 @@ astates = sync_to_async(states)
 
 def _checked(names: tuple[str, ...]) -> list[str]:
     if not names:
-        raise TypeError("Name the queues: at least one.")
+        raise TypeError("Pass the name of at least one queue.")
     return [checked_queue(name) for name in names]
 
 
 def _is_count(slots: object) -> bool:
-    return isinstance(slots, int) and not isinstance(slots, bool) and 0 < slots <= _MOST_SLOTS
+    return isinstance(slots, int) and not isinstance(slots, bool) and 0 < slots <= _MAX_SLOTS
 
 
-def _tell_workers(using: str) -> None:
+def _notify_workers(using: str) -> None:
     publish_after_commit(using, [job_scheduled(EVERY)])

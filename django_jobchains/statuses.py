@@ -1,7 +1,7 @@
-"""The statuses of a job and every move between them.
+"""The statuses of a job, and all transitions between them.
 
-Only ``store`` moves a status. Each move is one method there, guarded in its ``WHERE``; the table below is what the
-documentation draws and what a test walks, also from each status a move is not allowed from.
+Only ``store`` changes a status. Each transition is one method there, guarded in its ``WHERE``. The documentation shows
+the table below, and tests check it, including the transitions that are not allowed.
 """
 
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ class Status(TextChoices):
     CANCELLED = "cancelled", _("cancelled")
 
 
-#: Ordered, as they stand in a migration.
+#: Migrations contain this order.
 OPEN = (Status.BLOCKED, Status.PENDING, Status.RUNNING)
 FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 
 
 @dataclass(frozen=True)
 class Transition:
-    """``move`` is the name of the method of ``store`` that makes it; ``source`` is None for a job that is created."""
+    """A change of status. ``move`` is the name of the store's method. ``source`` is None for a new job."""
 
     move: str
     source: Status | None
     target: Status
-    #: True when the WHERE also asks for the attempt's lease number.
+    #: True if the WHERE also checks the attempt's lease number.
     fenced: bool = False
 
 
-#: An attempt that was asked to stop and did not complete its job ends ``cancelled``, whatever else would have come.
+#: An attempt that was asked to stop, and does not complete its job, always ends as ``cancelled``.
 TRANSITIONS = (
     Transition("create", None, Status.PENDING),
     Transition("create", None, Status.BLOCKED),

@@ -1,7 +1,7 @@
-"""What was done lately: attempts that ended in each minute and hour, and how long those of each type took.
+"""Attempts that ended in each minute and hour, and their durations by type.
 
-Workers count what they end and tell it about once per heartbeat (``HEARTBEAT_SECONDS``), so no job is read for it. The
-newest minute is still to come in part, and a worker that was killed never told its last counts.
+Workers count their attempts and store the counts about once per heartbeat (``HEARTBEAT_SECONDS``), so jobs are not
+read. The latest minute is therefore incomplete, and the last counts of a killed worker are missing.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,15 @@ from asgiref.sync import sync_to_async
 
 from django_jobchains.store import HOUR, MINUTE, SHOWN, SpanCount, get_store
 
-__all__ = ("Ended", "Throughput", "TypeRuns", "athroughput", "throughput")
+__all__ = ("AttemptTotals", "Throughput", "TypeRuns", "athroughput", "throughput")
 
-#: Types that are told of: the slowest.
-MOST_TYPES = 100
+#: How many types are returned, slowest first.
+MAX_TYPES = 100
 
 
 @dataclass(frozen=True)
-class Ended:
-    """Attempts that ended in a time from ``starts_at``: those that completed their job, and those that failed, whether
-    the job is tried again or not; crashes too."""
+class AttemptTotals:
+    """Attempts that ended in a span of time from ``starts_at``. ``failed`` includes retried attempts and crashes."""
 
     starts_at: datetime
     completed: int
@@ -30,8 +29,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class TypeRuns:
-    """Attempts of a type in the ``hours`` of a ``Throughput``. What crashed ones took is not known, and left out of the
-    mean."""
+    """Attempts of a type in the ``hours`` of a ``Throughput``. The mean duration excludes crashes."""
 
     name: str
     completed: int
@@ -42,51 +40,51 @@ class TypeRuns:
 
 @dataclass(frozen=True)
 class Throughput:
-    """The last 60 minutes and 24 hours, the oldest first; the last of each is not over at ``now``, the database's time.
+    """The last 60 minutes and 24 hours, oldest first. The last of each is incomplete at ``now``, the database's time.
 
-    ``types``: those of the last day, slowest first, 100 at most.
+    ``types``: the 100 slowest types of these hours, slowest first.
     """
 
-    minutes: tuple[Ended, ...]
-    hours: tuple[Ended, ...]
+    minutes: tuple[AttemptTotals, ...]
+    hours: tuple[AttemptTotals, ...]
     types: tuple[TypeRuns, ...]
     now: datetime
 
     @property
-    def last_minute(self) -> Ended:
-        """The newest that is over."""
+    def last_minute(self) -> AttemptTotals:
+        """The latest complete minute."""
         return self.minutes[-2]
 
     @property
-    def last_hour(self) -> Ended:
-        """All of the minutes."""
-        return _together(self.minutes)
+    def last_hour(self) -> AttemptTotals:
+        """The sum of the minutes."""
+        return _sum(self.minutes)
 
     @property
-    def last_day(self) -> Ended:
-        """All of the hours."""
-        return _together(self.hours)
+    def last_day(self) -> AttemptTotals:
+        """The sum of the hours."""
+        return _sum(self.hours)
 
 
 def throughput(using: str | None = None) -> Throughput:
-    """What workers told of the last hour and day, in three statements."""
+    """Return the counts of the last hour and day. Executes three statements."""
     store = get_store(using)
-    now = store.time_ago(0)
-    found = store.counts_by_time(now)
-    types = tuple(TypeRuns(*count) for count in store.counts_by_type(now, MOST_TYPES))
+    now = store.stats.time_ago(0)
+    found = store.stats.counts_by_time(now)
+    types = tuple(TypeRuns(*count) for count in store.stats.counts_by_type(now, MAX_TYPES))
     return Throughput(_filled(found, MINUTE, now), _filled(found, HOUR, now), types, now)
 
 
 athroughput = sync_to_async(throughput)
 
 
-def _filled(found: Sequence[SpanCount], span: int, now: datetime) -> tuple[Ended, ...]:
-    """Also those in which nothing ended."""
+def _filled(found: Sequence[SpanCount], span: int, now: datetime) -> tuple[AttemptTotals, ...]:
+    """Return the totals of every span, including those without attempts."""
     counts = {count.starts_at: (count.completed, count.failed) for count in found if count.span == span}
     last = datetime.fromtimestamp(now.timestamp() // span * span, UTC)
     starts = (last - timedelta(seconds=span * back) for back in reversed(range(SHOWN[span])))
-    return tuple(Ended(start, *counts.get(start, (0, 0))) for start in starts)
+    return tuple(AttemptTotals(start, *counts.get(start, (0, 0))) for start in starts)
 
 
-def _together(parts: Sequence[Ended]) -> Ended:
-    return Ended(parts[0].starts_at, sum(part.completed for part in parts), sum(part.failed for part in parts))
+def _sum(parts: Sequence[AttemptTotals]) -> AttemptTotals:
+    return AttemptTotals(parts[0].starts_at, sum(part.completed for part in parts), sum(part.failed for part in parts))

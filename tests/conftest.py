@@ -1,21 +1,67 @@
+import gc
 import signal
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.db import connection
 
-#: A suite of its own, with a process that has no Django in it: make browser.
+from django_jobchains import waiting
+from tests.support.databases import TEMPLATE, copied_database
+
+#: ``make browser`` runs this separate suite, in processes without Django.
 collect_ignore = ["browser"]
 
 
 def pytest_configure() -> None:
-    """A process that a shell started in the background ignores Ctrl-C, and so would those that tests start."""
+    """Restore Ctrl-C, which processes that a shell has started in the background ignore, with their child processes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the process that began the run ends last
+        TEMPLATE.unlink(missing_ok=True)
+
+
+def pytest_collection() -> None:
+    """Disable garbage collection, because the thousands of tests that are created now live until the end."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the tests from each later garbage collection."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings() -> None:
+    """Keep the name that the settings chose for this process.
+
+    pytest-django's own suffix would not reach the processes that tests start.
+    """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    """Allow the first query of a call that waits for a chain to take as long as on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting, "FIRST_QUERY_SECONDS", 30)
+        yield
+
+
+if connection.vendor == "sqlite":
+
+    @pytest.fixture(scope="session")
+    def django_db_setup(django_test_environment: None, django_db_blocker: Any) -> Iterator[None]:
+        """Run the migrations once, and give each process of the run a copy of the result."""
+        with django_db_blocker.unblock(), copied_database():
+            yield
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if connection.vendor == "postgresql":
         return
-    for item in items:
-        if item.get_closest_marker("postgresql"):
-            item.add_marker(pytest.mark.skip(reason="needs PostgreSQL"))
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("postgresql")])
+    items[:] = [item for item in items if not item.get_closest_marker("postgresql")]

@@ -21,6 +21,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_jobchains",
     "tests.shop",
+    "tests.records",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -46,25 +47,41 @@ TEMPLATES = [
 ]
 ROOT_URLCONF = "tests.urls"
 STATIC_URL = "static/"
-MIGRATION_MODULES = {"shop": None}
+MIGRATION_MODULES = {"shop": None, "records": None}
 
-# Kept in the environment, so that a process a test starts works on the same database as the test itself.
-DATABASE_NAME = os.environ.setdefault("JOBCHAINS_TEST_NAME", f"test_jobchains_{os.getpid()}")
+
+def database_name() -> str:
+    """Return the name of this process's database: each process of a parallel run has its own."""
+    name = os.environ.get("JOBCHAINS_TEST_NAME", f"test_jobchains_{os.getpid()}")
+    # Removed, so that processes that a test starts use the same name.
+    worker = os.environ.pop("PYTEST_XDIST_WORKER", "")
+    return f"{name}_{worker}" if worker else name
+
+
+# All processes of a run share these environment variables. The first process names the file from which the databases
+# of the others are copied.
+TEMPLATE_NAME = os.environ.setdefault("JOBCHAINS_TEST_TEMPLATE", f"test_jobchains_{os.getpid()}_template")
+# A process that a test starts works on the same database as the test itself.
+DATABASE_NAME = os.environ["JOBCHAINS_TEST_NAME"] = database_name()
 
 
 def sqlite() -> dict[str, Any]:
-    """A file: threads and processes share it."""
+    """Return settings for a file that threads and processes share. Its data need not survive a crash of the machine."""
     path = str(Path(tempfile.gettempdir()) / f"{DATABASE_NAME}.sqlite3")
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": path,
-        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"},
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;",
+        },
         "TEST": {"NAME": path},
     }
 
 
 def postgresql(url: str) -> dict[str, Any]:
-    """A database of its own on the server the URL names; the URL's path is not used."""
+    """Return the settings of a separate database on the server that the URL names. The URL's path is ignored."""
     parts = urlsplit(url)
     return {
         "ENGINE": "django.db.backends.postgresql",

@@ -1,4 +1,4 @@
-"""The admin at ten million jobs: ``python -m benchmarks.admin fill`` makes them, ``measure`` visits every page.
+"""The admin at ten million jobs: ``python -m benchmarks.admin fill`` creates them, ``measure`` visits every page.
 
-``fill`` makes a PostgreSQL database that stays; ``drop`` removes it.
+``fill`` creates a PostgreSQL database that stays until ``drop`` removes it.
 """

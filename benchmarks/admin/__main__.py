@@ -1,4 +1,4 @@
-"""``python -m benchmarks.admin fill | measure | page | drop``."""
+"""Measure the admin with a large database: ``python -m benchmarks.admin fill | measure | page | drop``."""
 
 import argparse
 import json
@@ -27,17 +27,21 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.admin", description=__doc__)
     database = argparse.ArgumentParser(add_help=False)
-    database.add_argument("--database", default="jobchains_admin", help="its name; it stays until it is dropped")
+    database.add_argument(
+        "--database", default="jobchains_admin", help="the name of the database, which stays until it is dropped"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    fill = commands.add_parser("fill", parents=[database], help="make the database")
+    fill = commands.add_parser("fill", parents=[database], help="create the database")
     fill.add_argument("--jobs", type=int, default=10_000_000)
-    fill.add_argument("--replace", action="store_true", help="drop the one that is there")
+    fill.add_argument("--replace", action="store_true", help="drop an existing database first")
     measure = commands.add_parser("measure", parents=[database], help="visit every page")
     measure.add_argument("--times", type=int, default=20)
-    measure.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="visits whose group or name has it")
-    measure.add_argument("--json", type=Path, metavar="FILE", help="write every single value there")
-    measure.add_argument("--page", type=Path, metavar="FILE", help="write the page of the documentation there")
-    page = commands.add_parser("page", parents=[database], help="measure nothing: make the page from a file of --json")
+    measure.add_argument(
+        "--only", nargs="+", default=[], metavar="TEXT", help="only visits whose group or name contains a text"
+    )
+    measure.add_argument("--json", type=Path, metavar="FILE", help="write every value to this file")
+    measure.add_argument("--page", type=Path, metavar="FILE", help="write the documentation page to this file")
+    page = commands.add_parser("page", parents=[database], help="write the page from a --json file, without measuring")
     page.add_argument("--from", dest="read", type=Path, required=True, metavar="FILE")
     page.add_argument("--page", type=Path, required=True, metavar="FILE")
     commands.add_parser("drop", parents=[database], help="drop the database")

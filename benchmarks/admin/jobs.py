@@ -1,9 +1,9 @@
-"""Jobs of half a year, as a shop that grows has them: made by a few statements, each of a hundred thousand chains.
+"""Writes the jobs of half a year of a growing shop, with statements of a hundred thousand chains each.
 
-The chains are numbered, the oldest is 0; a chain's number decides all about it, so that two runs make the same. Jobs
-are written in the order in which they were created: the steps of a chain lie between those of others. Nearly all are
-completed. What runs, waits for a slot or for its time is among the newest chains; of what is blocked one half is the
-oldest of all, where a query that walks from the newest and hopes to meet it reads everything.
+The chains are numbered, and the oldest is 0. A chain's number decides everything about it, so that two runs create the
+same chains. Jobs are written in the order of their creation: the steps of different chains are mixed. Nearly
+all jobs are completed. Running, due and scheduled jobs are among the newest chains. Half of the blocked jobs are the
+oldest of all, where a query that walks from the newest job to find them reads everything.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from benchmarks.admin.sizes import APPS, COMMON, DAYS, QUEUES, STEPS, TYPES, Siz
 from benchmarks.admin.writing import Statements
 from django_jobchains.models import Job
 
-#: Chains written by one statement.
+#: The number of chains written by one statement.
 CHUNK = 100_000
-#: A prime above the number of chains that the types repeat after, and that of the lots.
+#: The numbers of chains after which types (a prime above the number of chains) and lots repeat.
 _TYPES_AFTER, _LOTS = 1_000_003, 1_000
-#: How many of the chains of the common type failed, in all that time.
+#: The number of failed chains of the common type, in the whole time.
 RARE_FAILURES = 4
 
 JOB = Job._meta.db_table
 
-#: Columns and their SQL, of a job that ``_STEPS_SQL`` or ``special`` placed. ``now`` is the transaction's.
+#: The columns of a placed job, with their SQL. ``now()`` is the start of the transaction.
 _ENDED = "status IN ('completed', 'failed', 'cancelled')"
 _WAS_TRIED = "status IN ('completed', 'failed', 'running')"
 COLUMNS = {
@@ -63,21 +63,24 @@ ERROR = """
 
 
 def id_sql(at: str, number: str) -> str:
-    """SQL of the version 7 UUID that a job of that time and number has."""
+    """Return SQL for the version 7 UUID of a job with that time and number."""
     milliseconds = f"(date_part('epoch', {at}) * 1000)::bigint"
     return f"(lpad(to_hex({milliseconds}), 12, '0') || '70008' || lpad(to_hex({number}), 15, '0'))::uuid"
 
 
-def write_chains(run: Statements, sizes: Sizes, tell: Callable[[str], object]) -> None:
+def write_chains(run: Statements, sizes: Sizes, show: Callable[[str], object]) -> None:
     for first in range(0, sizes.chains, CHUNK):
         last = min(first + CHUNK, sizes.chains) - 1
         run(insert_sql(_steps_sql(sizes, first, last)))
-        tell(f"{last + 1:,} of {sizes.chains:,} chains")
+        show(f"{last + 1:,} of {sizes.chains:,} chains")
 
 
 def insert_sql(placed: str) -> str:
-    """Of jobs as a SELECT places them: number, step, at, root_number, root_at, is_last, status, is_scheduled,
-    has_blockers, attempt, root_type, type_name, queue, priority, key."""
+    """Return SQL that inserts jobs placed by a SELECT.
+
+    The SELECT returns the columns number, step, at, root_number, root_at, is_last, status, is_scheduled, has_blockers,
+    attempt, root_type, type_name, queue, priority and key.
+    """
     known = {
         "job_id": id_sql("at", "number"),
         "root_id": id_sql("root_at", "root_number"),
@@ -114,7 +117,7 @@ def _steps_sql(sizes: Sizes, first: int, last: int) -> str:
 
 
 def _chains_sql(sizes: Sizes, first: int, last: int) -> str:
-    """With ``state``: a status, or scheduled. ``age`` counts the chains that are newer."""
+    """Return SQL for chains with a ``state``, which is a status or "scheduled". ``age`` counts the newer chains."""
     busy, waiting = sizes.running * 5 // 2, sizes.pending * 13 // 10
     return f"""
         SELECT *, CASE

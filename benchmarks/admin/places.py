@@ -1,4 +1,4 @@
-"""Rows of a filled database that the visits name: ids, keys, cursors in the middle of the lists."""
+"""Finds the rows that the visits need in a filled database: ids, keys, cursors in the middle of the lists."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from benchmarks.admin.sizes import DAYS, HUB, JOIN, LOOP, STUBBORN, TALKATIVE
-from django_jobchains.ids import first_id_at
+from django_jobchains.db.ids import first_id_at
 from django_jobchains.models import Chain, Job
 
-#: Rows that the actions of one measurement may take.
+#: The number of rows that the actions of one measurement may use.
 FOR_ACTIONS = 10_000
 
 
 @dataclass(frozen=True)
 class Places:
-    """Chains by what is special about them; ``jobs`` are their last jobs."""
+    """Special chains, and rows for actions and cursors."""
 
     single: Chain
     twenty_steps: Chain
@@ -31,12 +31,12 @@ class Places:
     talkative: Chain
     failed: Chain
     dependent: Chain
-    #: For actions, each of which takes some of them: the newest failed and pending jobs, and old completed chains.
+    #: Rows that the actions use up: the newest failed and pending jobs, and old completed chains.
     failed_jobs: Sequence[UUID]
     pending_jobs: Sequence[UUID]
     completed_chains: Sequence[UUID]
     key: str
-    #: Of the first page's end, and of a page far behind it, in the list of all chains, and of all jobs.
+    #: Cursors of pages far from the first one, in the lists of all chains and of all jobs.
     chain_cursor: str
     job_cursor: str
 
@@ -74,13 +74,13 @@ def _first(type_name: str, *statuses: str) -> Chain:
 
 
 def _with_steps(count: int) -> Chain:
-    """A completed one among the newest."""
+    """Return one of the newest completed chains with that number of steps."""
     completed = Chain.objects.with_status("completed").select_related("current_job").page(limit=1_000)
     return next(chain for chain in completed if chain.current_job.chain_index == count - 1)
 
 
 def _cursor(model: Any, column: str) -> str:
-    """Far behind the first page: a third of the days ago."""
+    """Return a cursor far from the first page, at a third of the days."""
     place = first_id_at(timezone.now() - timedelta(days=DAYS / 3))
     cursor = model.objects.filter(**{f"{column}__lt": place}).page(limit=1).next_cursor
     assert cursor is not None

@@ -1,37 +1,37 @@
-"""What was measured, as lines on the terminal and as a page of the documentation."""
+"""Reports the figures on the terminal and as a page of the documentation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from benchmarks.admin.visiting import MOST_MILLISECONDS, Visited
+from benchmarks.admin.visiting import MAX_MILLISECONDS, Visited
 
 INTRODUCTION = f"""\
 # The admin at ten million jobs
 
-Made by `python -m benchmarks.admin` from the figures of one run: change `benchmarks/admin/`, not this page.
+`python -m benchmarks.admin` writes this page from the figures of one run. To change it, change `benchmarks/admin/`.
 
-Each page is asked for by Django's test client in one process: middleware, session, permissions and templates are in the
-figures, the network is not. *p50* and *p95* are over {{times}} requests in milliseconds; *CPU* is the CPU time of
-Python and the database's process together, which does not depend on what else the machine does; *first* is the first
-request, which may read from the disk; *statements* counts all that a request asks, with those of the session and the
-user. The bound is a p95 below {MOST_MILLISECONDS:.0f} ms."""
+Django's test client requests each page in one process: the figures include middleware, session, permissions and
+templates, but not the network. *p50* and *p95* are milliseconds over {{times}} requests. *CPU* is the CPU time of
+Python and the database's process together, which does not depend on the machine's other work. *first* is the first
+request, which may read from the disk. *statements* counts all SQL statements of a request, including those for the
+session and the user. The limit is a p95 below {MAX_MILLISECONDS:.0f} ms."""
 
 REPEATING = """\
-## How to repeat it
+## How to repeat the measurement
 
     python -m benchmarks.admin fill --jobs {jobs}
     python -m benchmarks.admin measure --json .cache/admin.json --page docs/explanation/admin-at-scale.md
     python -m benchmarks.admin drop
 
-`BENCH_DATABASE_URL` names the server. `fill` takes some minutes and 8 GB for ten million jobs; a hundredth of them
-takes seconds and shows that everything works."""
+`BENCH_DATABASE_URL` names the server. `fill` takes some minutes and 8 GB for ten million jobs. With a hundredth of them
+it takes seconds, which is enough to check that everything works."""
 
 HEADER = ("", "p50 ms", "p95 ms", "CPU p95 ms", "first ms", "statements")
 
 
 def line(visit: Visited) -> str:
-    """On the terminal."""
+    """Return the line of a visit for the terminal."""
     if visit.failure:
         return f"  {visit.name:<70} FAILED  {visit.failure}"
     mark = "" if visit.is_fast else "  SLOW"
@@ -44,7 +44,7 @@ def line(visit: Visited) -> str:
 def page(run: dict[str, Any]) -> str:
     visits = [Visited(**values) for values in run["visits"]]
     parts = [INTRODUCTION.format(times=run["how"]["times"]), "## Measured on", _table(("", ""), _facts(run))]
-    parts += ["## What is in the tables", _table(("", "rows"), _rows(run)), "## Pages over the bound", _slow(visits)]
+    parts += ["## Table sizes", _table(("", "rows"), _rows(run)), "## Pages over the limit", _slow(visits)]
     for group, members in groupby(visits, key=lambda visit: visit.group):
         parts += [f"## {group}", _table(HEADER, map(_row, members))]
     parts.append(REPEATING.format(jobs=run["how"]["jobs"]))
@@ -55,7 +55,7 @@ def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
     server = {f"PostgreSQL: {name}": value for name, value in run["server"].items()}
     loads = [visit["load"] for visit in run["visits"]]
     yield from {**run["how"], **run["machine"], **server}.items()
-    yield "load of the machine meanwhile", f"{min(loads):.1f} to {max(loads):.1f}"
+    yield "load of the machine during the run", f"{min(loads):.1f} to {max(loads):.1f}"
 
 
 def _rows(run: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The benchmarks' project with the admin, served in the process that measures it."""
+"""Settings of the benchmarks' project with the admin, for the process that measures it."""
 
 from benchmarks.project.settings import *  # noqa: F403 - the same databases
 from benchmarks.project.settings import DATABASES, INSTALLED_APPS

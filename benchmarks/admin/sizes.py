@@ -1,28 +1,30 @@
-"""How much there is of everything, as shares of the jobs."""
+"""The number of rows of each kind, as shares of the jobs."""
 
 from dataclasses import dataclass
 
-#: How many steps the chains have, in turn: ten on average.
+#: The numbers of steps of the chains, in turn: ten on average.
 STEPS = (1, 1, 1, 6, 8, 11, 14, 18, 20, 20)
 TYPES = 100
 QUEUES = 30
 APPS = ("shop", "mail", "billing", "stock", "search", "import", "export", "report", "sync", "media")
 DAYS = 180
 
-#: Types of which there are a few chains, each with a lot of something.
+#: Types with a few special chains, each with a large number of related rows. Each type has its own queue.
 LOOP = "scale.loop"
 HUB = "scale.hub"
 JOIN = "scale.join"
 STUBBORN = "scale.stubborn"
 TALKATIVE = "scale.talkative"
 
-#: The most common type of all, of which only ``RARE_FAILURES`` chains failed.
+#: The most common type. Only ``RARE_FAILURES`` of its chains failed.
 COMMON = "shop.type_00"
+#: Its queue, which has jobs of three more types.
+COMMON_QUEUE = "queue_00"
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """A tenth of the jobs are chains. Of a small number of jobs the special chains are small too."""
+    """The sizes for a number of jobs. There is one chain for ten jobs, and the special chains grow with the jobs."""
 
     jobs: int = 10_000_000
 
@@ -52,7 +54,7 @@ class Sizes:
 
     @property
     def dependents(self) -> int:
-        """Of the one chain that half of the blocked jobs wait for."""
+        """The number of dependents of the one chain that half of the blocked jobs wait for."""
         return self.blocked // 2
 
     @property
@@ -69,5 +71,5 @@ class Sizes:
 
     @property
     def talking(self) -> int:
-        """Jobs with log lines and progress: the newest ones."""
+        """The number of jobs with log lines and progress, which are the newest ones."""
         return self.jobs // 100

@@ -1,6 +1,6 @@
-"""Pages visited by Django's test client: how long each takes, and how many statements it asks.
+"""Visits pages with Django's test client, and measures the time and the SQL statements of each.
 
-Everything runs in this process but the database: a request passes the middleware, the session and the templates.
+Everything except the database runs in this process: a request passes the middleware, the session and the templates.
 """
 
 import time
@@ -19,13 +19,13 @@ from benchmarks.admin.filling import USER
 from benchmarks.admin.places import Places
 from benchmarks.machine import cpu_seconds, load
 
-#: What the issue of the admin promises, p95 of every page.
-MOST_MILLISECONDS = 300.0
+#: The limit for the p95 of every page.
+MAX_MILLISECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class Visit:
-    """``request`` asks for the page once; of an action each call acts on others. ``status``: of the response."""
+    """A page to visit. ``request`` requests it once; each call of an action uses other rows. ``status`` is expected."""
 
     group: str
     name: str
@@ -35,8 +35,12 @@ class Visit:
 
 @dataclass
 class Visited:
-    """``first``: the first request, which also tells the statements. ``cpu``: milliseconds of CPU time of each request,
-    Python's and the database's together; none where that is not known. ``failure``: why there are no figures."""
+    """The figures of a visit.
+
+    ``first`` is the time of the first request, whose statements are counted. ``cpu`` has the milliseconds of CPU time
+    of each request, in Python and the database together; it is empty where this is not known. ``failure`` is the reason
+    why there are no figures.
+    """
 
     group: str
     name: str
@@ -61,7 +65,7 @@ class Visited:
 
     @property
     def is_fast(self) -> bool:
-        return not self.failure and self.p95 < MOST_MILLISECONDS
+        return not self.failure and self.p95 < MAX_MILLISECONDS
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,14 +78,14 @@ def _quantile(values: list[float], percent: int) -> float:
 
 
 def operator() -> Client:
-    """The browser of the superuser that ``fill`` made."""
+    """Return a client that is logged in as the superuser created by ``fill``."""
     client = Client()
     client.force_login(User.objects.get(username=USER))
     return client
 
 
 def visited(visits: Iterable[Visit], client: Client, places: Places, times: int) -> Iterator[Visited]:
-    """Each visit in turn. One that breaks costs its own row, not those behind it, and the row says so."""
+    """Measure each visit in turn. A failure is recorded in the visit's row and does not stop the others."""
     for visit in visits:
         result = Visited(visit.group, visit.name)
         try:

@@ -1,4 +1,4 @@
-"""Every page, with each filter, combination, form of search and a page far behind the first."""
+"""The visits: every page, with each filter, combination and form of search, and a page far from the first one."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -13,18 +13,18 @@ from django.test import Client
 from django.urls import reverse
 
 from benchmarks.admin.places import Places
-from benchmarks.admin.sizes import COMMON, HUB, LOOP
+from benchmarks.admin.sizes import COMMON, COMMON_QUEUE, HUB, LOOP
 from benchmarks.admin.visiting import Visit
 from django_jobchains.models import Chain
 from django_jobchains.statuses import Status
 
 APP = "django_jobchains"
-#: A type that never fails, one that often does, one of later steps, one that does not exist.
+#: A type that never fails, one that often fails, one of later steps, and one that does not exist.
 RELIABLE, FAILING, LATER, ABSENT = "shop.type_10", "mail.type_01", "shop.step_5", "shop.absent"
 
-#: The column by which a list is turned round.
+#: The column that reverses the order of a list.
 AGE_COLUMN = {"chain": 4, "job": 6}
-#: Rows of an action of several: as many as a list shows on two pages.
+#: The number of rows of an action on several rows, two pages of a list.
 MANY = 100
 
 Query = Callable[[Places], dict[str, object]]
@@ -38,7 +38,7 @@ def all_visits() -> Iterator[Visit]:
     for title, chain in JOBS.items():
         yield _page("Page of a job", title, _change_url("job", chain))
     yield _page("Dashboard", "the page", lambda places: reverse("admin:app_list", args=[APP]))
-    yield _page("Dashboard", "what refreshes itself", lambda places: reverse(f"admin:{APP}_dashboard"))
+    yield _page("Dashboard", "the part that refreshes itself", lambda places: reverse(f"admin:{APP}_dashboard"))
     yield from _questions()
     yield from _actions()
 
@@ -49,7 +49,7 @@ def _lists(name: str) -> Iterator[Visit]:
         yield _page(group, title, _list_url(name, query, is_deep=False))
     yield _page(group, "all, the oldest first", _list_url(name, _fixed(o=AGE_COLUMN[name]), is_deep=False))
     for title, query in PAGED.items():
-        yield _page(group, f"{title}, far behind the first page", _list_url(name, query, is_deep=True))
+        yield _page(group, f"{title}, far from the first page", _list_url(name, query, is_deep=True))
 
 
 def _fixed(**query: object) -> Query:
@@ -62,7 +62,7 @@ PAGED: dict[str, Query] = {
     "the most common type": _fixed(type=COMMON),
     "a type of later steps": _fixed(type=LATER),
     "a type of one long chain": _fixed(type=LOOP),
-    "a type that is not there": _fixed(type=ABSENT),
+    "an unknown type": _fixed(type=ABSENT),
     "the most common type, failed (4 of them)": _fixed(type=COMMON, status="failed"),
     "the most common type, running": _fixed(type=COMMON, status="running"),
     "the most common type, blocked": _fixed(type=COMMON, status="blocked"),
@@ -74,21 +74,36 @@ PAGED: dict[str, Query] = {
     "a type of later steps, failed": _fixed(type=LATER, status="failed"),
     "a type of one long chain, failed": _fixed(type=LOOP, status="failed"),
     "a type of one chain, completed": _fixed(type=HUB, status="completed"),
-    "15 types that begin so": _fixed(q="shop."),
-    "15 types that begin so, failed": _fixed(q="shop.", status="failed"),
-    "more types that begin so than are looked at": _fixed(q="s"),
+    "a prefix of 15 types": _fixed(q="shop."),
+    "a prefix of 15 types, failed": _fixed(q="shop.", status="failed"),
+    "a prefix of more types than a search reads": _fixed(q="s"),
+    "the most common queue": _fixed(queue=COMMON_QUEUE),
+    **{
+        f"the most common queue, {status}": _fixed(queue=COMMON_QUEUE, status=status)
+        for status in ("failed", "open", "completed")
+    },
+    "a queue with one chain": _fixed(queue=HUB),
+    "a queue with one chain, failed": _fixed(queue=HUB, status="failed"),
+    "a queue with one chain, completed": _fixed(queue=HUB, status="completed"),
+    "a queue with one long chain": _fixed(queue=LOOP),
+    "an unknown queue": _fixed(queue=ABSENT),
+    "an unknown queue, completed": _fixed(queue=ABSENT, status="completed"),
+    "the most common chain type": _fixed(chain_type=COMMON),
+    "chains that are not a blocker": _fixed(roots=1),
     "blocked by a chain with thousands of dependents": lambda places: {"blocked_by": places.hub.pk},
-    "blocked by it, failed": lambda places: {"blocked_by": places.hub.pk, "status": "failed"},
+    "blocked by that chain, failed": lambda places: {"blocked_by": places.hub.pk, "status": "failed"},
 }
 QUERIES: dict[str, Query] = {
     **PAGED,
+    "the past 24 hours": _fixed(created="day"),
+    "the past 24 hours, failed": _fixed(created="day", status="failed"),
     "id of a chain": lambda places: {"q": places.failed.pk},
     "id of a job": lambda places: {"q": places.twenty_steps.current_job_id},
-    "id that is not there": _fixed(q="01234567-89ab-7def-8123-456789abcdef"),
+    "unknown id": _fixed(q="01234567-89ab-7def-8123-456789abcdef"),
     "beginning of an id": lambda places: {"q": str(places.failed.pk)[:18]},
     "deduplication key": lambda places: {"q": places.key},
-    "deduplication key that is not there": _fixed(q="order:none"),
-    "what is not there": _fixed(q="no such thing"),
+    "unknown deduplication key": _fixed(q="order:none"),
+    "text that matches nothing": _fixed(q="no such thing"),
 }
 
 CHAINS: dict[str, Callable[[Places], Chain]] = {
@@ -104,12 +119,12 @@ CHAINS: dict[str, Callable[[Places], Chain]] = {
     "thousands of log lines": lambda places: places.talkative,
 }
 FAILED, PENDING, COMPLETED = attrgetter("failed_jobs"), attrgetter("pending_jobs"), attrgetter("completed_chains")
-#: Their last jobs.
+#: The last jobs of these chains.
 JOBS = {f"last of a chain of {title}" if "step" in title else title: chain for title, chain in CHAINS.items()}
 
 
 class Taken:
-    """Rows for an action: ``count`` of some, and at each call the next ones. ``since``: the share of them before."""
+    """Takes the next ``count`` rows for an action at each call. ``since``: the share of the rows to skip."""
 
     def __init__(self, rows: Callable[[Places], Sequence[UUID]], count: int, since: float = 0.0) -> None:
         self._rows, self._count, self._since, self._calls = rows, count, since, 0
@@ -122,8 +137,8 @@ class Taken:
 
 
 def _questions() -> Iterator[Visit]:
-    """Pages that ask before anything is done."""
-    group = "Pages that ask"
+    """Yield the confirmation pages of actions."""
+    group = "Confirmation pages"
     asked = {"retry": "failed", "cancel": "thousands of steps", "complete": "thousands of dependents"}
     for verb, title in asked.items():
         yield _page(group, f"{verb} a chain: {title}", _change_url("chain", CHAINS[title], verb))
@@ -136,7 +151,7 @@ def _questions() -> Iterator[Visit]:
 
 
 def _actions() -> Iterator[Visit]:
-    """Each with its redirect, which is not followed."""
+    """Yield the actions. Each includes its redirect, which is not followed."""
     group = "Actions"
     for verb, name, rows, since in (
         ("retry", "job", FAILED, 0.0),
@@ -151,7 +166,7 @@ def _actions() -> Iterator[Visit]:
 def _form(
     group: str, title: str, url: str, rows: Taken, status: int, answer: Mapping[str, str] = MappingProxyType({})
 ) -> Visit:
-    """What ticked rows send."""
+    """Return a visit that posts selected rows."""
 
     def request(client: Client, places: Places) -> HttpResponseBase:
         response: Any = client.post(reverse(f"admin:{APP}_{url}"), {**answer, ACTION_CHECKBOX_NAME: rows(places)})

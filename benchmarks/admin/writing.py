@@ -1,4 +1,4 @@
-"""How the rows get there: many statements, while only the keys are indexed."""
+"""Writes rows with SQL statements, while only the keys are indexed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import connection
 
-#: While rows are written: a crash would cost a run of minutes, and indexes are made in one go.
+#: Settings while rows are written: a crash costs only a run of minutes, and indexes are built at once.
 SETTINGS = {"synchronous_commit": "off", "maintenance_work_mem": "'1GB'", "work_mem": "'256MB'", "jit": "off"}
 
 
@@ -23,7 +23,7 @@ def statements() -> "Iterator[Statements]":
 
 
 class Statements:
-    """Executes SQL as it stands; percent signs are no parameters."""
+    """Executes SQL unchanged; percent signs are not parameters."""
 
     def __call__(self, sql: str) -> list[tuple[Any, ...]]:
         with connection.cursor() as cursor:
@@ -32,7 +32,7 @@ class Statements:
 
     @contextmanager
     def without_indexes(self, table: str) -> Iterator[None]:
-        """Those that belong to no constraint are dropped, and made again at the end from all rows at once."""
+        """Drop the indexes that do not belong to a constraint, and build them again at the end."""
         dropped = self(
             f"SELECT pg_get_indexdef(indexrelid), indexrelid::regclass FROM pg_index "
             f"WHERE indrelid = '{table}'::regclass "

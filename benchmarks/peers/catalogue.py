@@ -1,25 +1,28 @@
-"""Which systems stand beside ours, and how each is run.
+"""The systems to compare with, and how each one is run.
 
-Only the standard library is imported here: it is read before anything is installed, and inside each peer's environment.
+This module imports only the standard library: it is used before anything is installed, and in each peer's environment.
 """
 
 import os
 from dataclasses import dataclass, field
 
 SLOTS = 10
-#: Of a chain.
+#: The number of steps of a chain.
 STEPS = 5
-#: The server, and the number of a database on it; what is written there has a prefix.
+#: The Redis server and the number of the database. All keys that are written have a prefix.
 REDIS = os.environ.get("BENCH_REDIS_URL", "redis://127.0.0.1:6379/9")
 
 
 @dataclass(frozen=True)
 class Peer:
-    """``program``: its module in ``benchmarks.peers.programs``, told by ``options`` (environment variables) how to run.
+    """A system to compare with.
 
-    ``packages``: the first is the one whose version is told. ``pending``: the SQL that counts what is not yet
-    acknowledged; none for a system that keeps its jobs elsewhere. ``jobs``: of a drain.
-    ``gap_seconds``: how irregular the enqueues of the latency cells are; as long as a poll, or they would be in step.
+    - ``program``: its module in ``benchmarks.peers.programs``, configured by the environment variables ``options``.
+    - ``packages``: its packages, the most important one first.
+    - ``pending``: SQL that counts unacknowledged jobs; empty for a system that stores no jobs in the database.
+    - ``jobs``: the number of jobs of a drain.
+    - ``gap_seconds``: the random part of the gaps between enqueues in the latency cells. It is as long as a poll
+      interval, so that enqueues and polls are not synchronized.
     """
 
     name: str
@@ -34,19 +37,25 @@ class Peer:
     samples: int = 200
     chain_samples: int = 200
     is_only_drained: bool = False
+    #: The only cell in which it is measured; empty for the cells that its other attributes allow.
+    subject: str = ""
     options: dict[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> str:
-        """The first package's name without its version: peers that differ in their options share one."""
+        """The environment's name: the first package without its version. Peers that differ in options share one."""
         return _bare(self.packages[0])
 
     def takes(self, subject: str) -> bool:
+        if self.subject or subject in DRAINED:
+            return subject == self.subject
         return subject == "drain" if self.is_only_drained else self.has_bulk or subject != "enqueue-many"
 
     @property
     def amounts(self) -> str:
-        """Slow systems do less, or a round would take an hour."""
+        """The amounts of work as text. Slow systems get less work, because a round would otherwise take an hour."""
+        if self.subject:
+            return f"a drain of {self.jobs:,} jobs"
         latency = f", {self.samples} wake-ups, {self.chain_samples} chains"
         return f"a drain of {self.jobs:,} jobs{'' if self.is_only_drained else latency}"
 
@@ -59,6 +68,8 @@ def _bare(requirement: str) -> str:
     return requirement.partition(">=")[0].partition("[")[0]
 
 
+#: Cells that drain a peer with a separate configuration.
+DRAINED = ("isolated", "isolated-cpu")
 _PSYCOPG = "psycopg[binary,pool]>=3.2"
 _PGQUEUER = ("pgqueuer[asyncpg]>=1.6", "asyncpg>=0.30", "uvloop>=0.21")
 _DJANGO = "the connection stays open (CONN_MAX_AGE=None)"
@@ -68,10 +79,10 @@ PEERS = (
         "procrastinate",
         "procrastinate",
         ("procrastinate>=3.10", _PSYCOPG),
-        f"concurrency {SLOTS}, coroutine handlers, enqueued by its synchronous connector; LISTEN, and polls each 5 s",
+        f"concurrency {SLOTS}, coroutine handlers, enqueued with its synchronous connector; LISTEN, polls every 5 s",
         jobs=3_000,
         pending="SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
-        chain_samples=20,  # some of them wait for the poll
+        chain_samples=20,  # some samples wait for the poll
     ),
     Peer(
         "pgqueuer",
@@ -85,7 +96,7 @@ PEERS = (
         f"pgqueuer, at most {SLOTS}",
         "pgqueuer",
         _PGQUEUER,
-        f"as pgqueuer, with max_concurrent_tasks {SLOTS}, which wants a batch_size of {SLOTS // 2}",
+        f"as pgqueuer, with max_concurrent_tasks {SLOTS}, which requires a batch_size of {SLOTS // 2}",
         jobs=10_000,
         pending="SELECT count(*) FROM pgqueuer",
         is_only_drained=True,
@@ -95,7 +106,7 @@ PEERS = (
         "django-tasks-db",
         "django_tasks_db",
         ("django-tasks-db>=0.13", "django-tasks>=0.12", "Django>=5.2", _PSYCOPG),
-        f"one worker runs one task at a time; polls each 1 s (default), no start-up delay; {_DJANGO}",
+        f"one worker runs one task at a time; polls every 1 s (default), no start-up delay; {_DJANGO}",
         jobs=1_500,
         pending="SELECT count(*) FROM django_tasks_database_dbtaskresult WHERE status IN ('READY', 'RUNNING')",
         has_bulk=False,
@@ -107,7 +118,7 @@ PEERS = (
         "django-q2",
         "django_q2",
         ("django-q2>=1.11", "Django>=5.2", _PSYCOPG),
-        f"database broker, {SLOTS} worker processes, bulk 1, save_limit 250, polls each 0.2 s (defaults); {_DJANGO}",
+        f"database broker, {SLOTS} worker processes, bulk 1, save_limit 250, polls every 0.2 s (defaults); {_DJANGO}",
         jobs=500,
         pending="SELECT count(*) FROM django_q_ormq",
         has_bulk=False,
@@ -119,15 +130,33 @@ PEERS = (
         "celery with Redis",
         "celery_redis",
         ("celery[redis]>=5.5", "redis>=5"),
-        f"{SLOTS} threads in one process, no results, Redis as it is set up; a drain ends with the last handler",
+        f"{SLOTS} threads in one process, no results, Redis as configured; a drain ends with the last handler",
         jobs=5_000,
         has_bulk=False,
+    ),
+    Peer(
+        "celery prefork with Redis",
+        "celery_redis",
+        ("celery[redis]>=5.5", "redis>=5"),
+        "4 processes of billiard, no results, Redis as configured; a drain ends with the last handler",
+        jobs=5_000,
+        subject="isolated",
+        options={"BENCH_POOL": "prefork", "BENCH_CONCURRENCY": "4"},
+    ),
+    Peer(
+        "celery prefork with Redis, 10 ms",
+        "celery_redis",
+        ("celery[redis]>=5.5", "redis>=5"),
+        "a process of billiard for each CPU, no results, Redis as configured; a drain ends with the last handler",
+        jobs=1_000,
+        subject="isolated-cpu",
+        options={"BENCH_POOL": "prefork", "BENCH_CONCURRENCY": str(os.cpu_count()), "BENCH_BURN": "0.01"},
     ),
     Peer(
         "django-ox",
         "django_ox",
         ("django-ox>=1.9", "Django>=6.0", _PSYCOPG),
-        f"{SLOTS} threads in one process, quiet (--verbosity 0), polls each 1 s (default); {_DJANGO}",
+        f"{SLOTS} threads in one process, quiet (--verbosity 0), polls every 1 s (default); {_DJANGO}",
         jobs=3_000,
         pending="SELECT count(*) FROM django_ox_oxtask WHERE status IN ('READY', 'RUNNING')",
         python=(3, 12),

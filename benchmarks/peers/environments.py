@@ -1,4 +1,4 @@
-"""An environment for each peer, ``.venv-peers/<package>``: whether it is there, and what is in it."""
+"""The environments of the peers, ``.venv-peers/<package>``, and the versions of their packages."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ def python(peer: Peer) -> str:
 
 
 def is_ready(peer: Peer) -> bool:
-    """Whether all of it was installed, and as the catalogue has it now."""
+    """Return whether everything is installed as the catalogue currently requires."""
     marker = _marker(peer)
     return marker.exists() and marker.read_text() == _wanted(peer)
 
@@ -36,18 +36,18 @@ def prepare(peer: Peer, interpreter: str) -> None:
 
 
 def version(peer: Peer) -> str:
-    """``procrastinate 3.10.0, psycopg 3.3.9, Python 3.11``, as installed."""
+    """Return the installed versions, such as ``procrastinate 3.10.0, psycopg 3.3.9, Python 3.11``."""
     (packages,) = path(peer).glob("lib/python*/site-packages")
     found = {
         _normal(distribution.name): distribution.version
         for distribution in metadata.distributions(path=[str(packages)])
     }
-    told = [f"{name} {found[_normal(name)]}" for name in peer.distributions]
-    return ", ".join([*told, packages.parent.name.replace("python", "Python ")])
+    versions = [f"{name} {found[_normal(name)]}" for name in peer.distributions]
+    return ", ".join([*versions, packages.parent.name.replace("python", "Python ")])
 
 
 def interpreter(peer: Peer) -> str | None:
-    """This Python, if it is new enough for the peer; else another of this machine."""
+    """Return this Python if it is new enough for the peer, or another one of this machine."""
     return next((found for found in (sys.executable, *_others()) if _is_at_least(found, peer.python)), None)
 
 
@@ -60,7 +60,7 @@ def _others() -> Iterator[str]:
 
 
 def _is_at_least(interpreter: str, wanted: tuple[int, int]) -> bool:
-    """Asks it: what is on the PATH can be a stand-in of pyenv for a Python that is switched off."""
+    """Return whether the interpreter is new enough. It has to run, because it may be a pyenv shim of a disabled one."""
     question = f"import sys; sys.exit(sys.version_info < {wanted})"
     return subprocess.run([interpreter, "-c", question], capture_output=True, check=False).returncode == 0
 

@@ -1,4 +1,4 @@
-"""``make bench-peers``: installs the systems that stand beside ours, each in an environment of its own."""
+"""Installs the systems to compare with, each in a separate environment: ``make bench-peers``."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from benchmarks.peers.catalogue import PEERS, Peer
 def main() -> None:
     missing = [peer.name for peer in _one_of_each_environment() if not _install(peer)]
     if missing:
-        sys.exit(f"Left out: {', '.join(missing)}.")
+        sys.exit(f"Not installed: {', '.join(missing)}.")
 
 
 def _one_of_each_environment() -> list[Peer]:
@@ -18,13 +18,16 @@ def _one_of_each_environment() -> list[Peer]:
 
 
 def _install(peer: Peer) -> bool:
-    """Says why when it cannot; the other peers are installed all the same."""
+    """Install a peer, or report why this fails. Return whether it is installed."""
     if environments.is_ready(peer):
         return True
     interpreter = environments.interpreter(peer)
     if interpreter is None:
         wanted = ".".join(map(str, peer.python))
-        print(f"{peer.name} needs Python {wanted} or newer: none is on the PATH or in pyenv.", file=sys.stderr)
+        print(
+            f"{peer.name} requires Python {wanted} or newer, which is neither on the PATH nor in pyenv.",
+            file=sys.stderr,
+        )
         return False
     print(f"Installing {peer.name} ...", flush=True)
     try:

@@ -1,4 +1,4 @@
-"""The processes of a peer, each in its own environment: a worker, and clients that do one thing and end."""
+"""The processes of a peer in its environment: a worker, and clients that run one command and end."""
 
 import json
 import os
@@ -20,12 +20,12 @@ STOP_SECONDS = 10
 
 
 class PeerFailed(Exception):
-    """A peer did not do what is measured."""
+    """A peer did not do the measured work."""
 
 
 @dataclass
 class Place:
-    """What the processes of one run share: a database (for Redis a prefix), and the file of the handlers' times."""
+    """What the processes of one run share: a database (for Redis, a prefix) and the file of the handlers' times."""
 
     peer: Peer
     database: str
@@ -42,7 +42,7 @@ class Place:
         return [str(word) for word in words]
 
     def call(self, *arguments: object) -> Any:
-        """Runs one command of the peer's program and returns its figures."""
+        """Run one command of the peer's program and return its figures."""
         done = subprocess.run(
             self.command(*arguments),
             cwd=ROOT,
@@ -59,21 +59,21 @@ class Place:
 
 @dataclass
 class Worker:
-    """A worker that runs, with all the processes it has started: they are of its session."""
+    """A running worker and all the processes that it has started, which belong to its session."""
 
     process: "subprocess.Popen[bytes]"
     output: Any
 
     def check(self) -> None:
         if self.process.poll() is not None:
-            raise PeerFailed(f"The worker ended: {self.told()}")
+            raise PeerFailed(f"The worker ended: {self.end_of_output()}")
 
-    def told(self) -> str:
+    def end_of_output(self) -> str:
         self.output.seek(0)
         return _end_of(self.output.read().decode(errors="replace"))
 
     def cpu_seconds(self) -> float | None:
-        """Of all its processes, from Linux's books; None elsewhere."""
+        """Return the CPU time of all its processes on Linux; None on other systems."""
         spent = [_cpu_ticks(stat, self.process.pid) for stat in Path("/proc").glob("[0-9]*/stat")]
         return sum(spent) / os.sysconf("SC_CLK_TCK") if spent else None
 
@@ -107,7 +107,7 @@ def worker(place: Place) -> Iterator[Worker]:
 def _cpu_ticks(stat: Path, session: int) -> int:
     try:
         fields = stat.read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+    except (FileNotFoundError, ProcessLookupError):  # the process has just ended
         return 0
     return int(fields[11]) + int(fields[12]) if int(fields[3]) == session else 0
 

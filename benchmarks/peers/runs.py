@@ -1,4 +1,4 @@
-"""One run of one peer: an empty database of its own, the work, the figures, and nothing left behind."""
+"""Runs a peer once in a new database, which is dropped at the end."""
 
 import struct
 import tempfile
@@ -19,7 +19,7 @@ from benchmarks.project.settings import NAME, SERVER
 
 ENQUEUED = 3_000
 CALLS = 20
-#: The end of a drain is known as well as this.
+#: The interval of checks for the end of a drain, which limits the precision.
 LOOK_SECONDS = 0.01
 
 Connection = psycopg.Connection[Any]
@@ -44,7 +44,7 @@ def chain_latency(peer: Peer, *, is_quick: bool) -> Figures:
 
 
 def drain(peer: Peer, *, is_quick: bool) -> Figures:
-    """From the first handler's start to the last acknowledgement; where those cannot be seen, to the last handler's."""
+    """Measure from the first start of a handler to the last acknowledgement or, if there are none, the last start."""
     jobs = peer.jobs // 10 if is_quick else peer.jobs
     with _place(peer) as (place, database):
         _fill(place, database, jobs)
@@ -76,12 +76,12 @@ def _latency(peer: Peer, command: str, samples: int, *, is_quick: bool) -> Figur
         try:
             milliseconds = place.call(command, max(samples // 5, 5) if is_quick else samples, peer.gap_seconds)
         except PeerFailed:
-            running.check()  # its last words say more than the client that waited in vain
+            running.check()  # the worker's output explains more than the client's timeout
             raise
     percentiles = quantiles(milliseconds, n=100, method="inclusive")
-    # The last hundredth of a few samples says nothing.
-    told = (50, 95, 99) if len(milliseconds) >= 100 else (50, 95)
-    return {f"p{number} ms": percentiles[number - 1] for number in told}
+    # The 99th percentile of a few samples means nothing.
+    reported = (50, 95, 99) if len(milliseconds) >= 100 else (50, 95)
+    return {f"p{number} ms": percentiles[number - 1] for number in reported}
 
 
 def _wait_for(running: Worker, is_so: Callable[[], bool]) -> None:
@@ -89,7 +89,7 @@ def _wait_for(running: Worker, is_so: Callable[[], bool]) -> None:
     while not is_so():
         running.check()
         if time.monotonic() > deadline:
-            raise PeerFailed(f"Not done after {LONGEST_SECONDS} s: {running.told()}")
+            raise PeerFailed(f"Not finished after {LONGEST_SECONDS} s: {running.end_of_output()}")
         time.sleep(LOOK_SECONDS)
 
 
@@ -107,7 +107,7 @@ def _figures(figures: dict[str, float]) -> Figures:
 
 @contextmanager
 def _place(peer: Peer) -> Iterator[tuple[Place, Connection]]:
-    """The tables are made, nothing is in them; all is dropped at the end."""
+    """Create an empty database with the tables, and drop it at the end."""
     name = f"{NAME}_{peer.program}"
     with tempfile.TemporaryDirectory() as folder, _database(name) as database:
         place = Place(peer, name, Path(folder, "times"))

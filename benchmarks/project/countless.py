@@ -1,4 +1,4 @@
-"""As it would be if hints did not say how many jobs became due: each wakes all idle workers."""
+"""PostgreSQL's notifier, whose hints have no number of jobs here, so that each hint wakes all idle workers."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""The job types that are measured."""
+"""The measured job types."""
 
 import os
 
@@ -6,12 +6,14 @@ from django.db import connections
 
 from benchmarks import times
 from benchmarks.project import marks
-from benchmarks.project.models import Effect
+from benchmarks.project.burning import burn
+from benchmarks.project.models import Effect, Import
 from django_jobchains.processors import Continuation, Processors, RunningJob
+from django_jobchains.records import RecordRun
 
 STEPS = 5
 
-#: Where handlers write: the database of the jobs, or there would be two transactions.
+#: The database of the jobs, to which handlers also write, so that there is only one transaction.
 USING = os.environ.get("BENCH_USING", "default")
 
 processors = Processors()
@@ -19,14 +21,27 @@ processors = Processors()
 
 @processors.register("bench.value")
 def value(job: RunningJob[dict[str, int]]) -> int:
-    """Returns a value and writes nothing."""
+    """Return a value and write nothing."""
     marks.started()
     return job.input["i"]
 
 
+@processors.register("bench.burn")
+def busy(job: RunningJob[dict[str, int]]) -> int:
+    """Keep a CPU busy."""
+    marks.started()
+    return burn(0.01)
+
+
+@processors.records(Import, "bench.record")
+def record(record: Import, run: RecordRun) -> None:
+    """Handle a record, and write nothing."""
+    marks.started()
+
+
 @processors.register("bench.insert")
 def insert(job: RunningJob[dict[str, int]]) -> int:
-    """Writes one row with a cursor, in the transaction that completes the job."""
+    """Write one row with a cursor, in the transaction that completes the job."""
     marks.started()
     with job.complete():
         _write(job)
@@ -35,7 +50,7 @@ def insert(job: RunningJob[dict[str, int]]) -> int:
 
 @processors.register("bench.atomic")
 def atomic(job: RunningJob[dict[str, int]]) -> int:
-    """Writes one row with a cursor; the whole attempt is one transaction."""
+    """Write one row with a cursor; the whole attempt is one transaction."""
     marks.started()
     with job.prepare(mode="atomic"):
         _write(job)
@@ -44,7 +59,7 @@ def atomic(job: RunningJob[dict[str, int]]) -> int:
 
 @processors.register("bench.create")
 def create(job: RunningJob[dict[str, int]]) -> int:
-    """Writes one row with the ORM, in the transaction that completes the job."""
+    """Write one row with the ORM, in the transaction that completes the job."""
     marks.started()
     with job.complete():
         Effect.objects.using(USING).create(job_id=job.id, value=job.input["i"])
@@ -58,7 +73,7 @@ def wake(job: RunningJob[dict[str, int]]) -> None:
 
 @processors.register("bench.step")
 def step(job: RunningJob[dict[str, int]]) -> Continuation | int:
-    """One of the steps of a chain."""
+    """Run one step of a chain."""
     marks.started()
     if job.input["i"] < STEPS:
         return job.continue_with(step, {"i": job.input["i"] + 1})
@@ -67,7 +82,7 @@ def step(job: RunningJob[dict[str, int]]) -> Continuation | int:
 
 @processors.register("bench.timed_step")
 def timed_step(job: RunningJob[dict[str, int]]) -> Continuation | int:
-    """One of the steps of a chain whose last one marks its time."""
+    """Run one step of a chain; the last step records the time."""
     if job.input["i"] < STEPS:
         return job.continue_with(timed_step, {"i": job.input["i"] + 1})
     times.append()
@@ -76,13 +91,13 @@ def timed_step(job: RunningJob[dict[str, int]]) -> Continuation | int:
 
 @processors.register("bench.join")
 def join(job: RunningJob[None]) -> None:
-    """What waits for other chains."""
+    """Record the time of a job that waits for other chains."""
     times.append()
 
 
 def _write(job: RunningJob[dict[str, int]]) -> None:
     with connections[USING].cursor() as cursor:
-        # SQLite's driver takes no UUID.
+        # SQLite's driver does not accept a UUID.
         id_ = job.id if connections[USING].vendor == "postgresql" else job.id.hex
         cursor.execute("INSERT INTO project_effect (job_id, value) VALUES (%s, %s)", [id_, job.input["i"]])
 

@@ -1,6 +1,6 @@
-"""When the handlers of this process began and when their results were committed, for the process that measures.
+"""Records when the handlers of this process started and when their results were committed.
 
-What is measured may be several processes: they wait for each other before their work, and each leaves a summary.
+Several processes may be measured at once: they wait for each other before their work, and each writes a summary.
 """
 
 import atexit
@@ -16,15 +16,18 @@ from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from django_jobchains.pools.limits import resident_bytes
 from django_jobchains.telemetry import add_sink
-from django_jobchains.telemetry.events import AttemptEnded, Event
-from django_jobchains.worker.memory import resident_bytes
+from django_jobchains.telemetry.events import AttemptEnded, Event, RecordEnded
 
 SAMPLE_SECONDS = 0.1
 BARRIER_SECONDS = 60
 POLL_SECONDS = 0.001
-#: Jobs between two looks at the memory.
+#: The number of jobs between two samples of the memory; 0 for none.
 MEMORY_EACH = int(os.environ.get("BENCH_MEMORY_EACH", "0"))
+
+#: Whether the measurement begins with the end of the first attempt: handlers in child processes mark nothing here.
+BEGINS_WITH_END = os.environ.get("BENCH_FIRST") == "ended"
 
 _first: dict[str, float] = {}
 _last: dict[str, float] = {}
@@ -37,7 +40,7 @@ _threads: dict[str, float] = {}
 
 
 def meet() -> None:
-    """Returns when all ``BENCH_PROCESSES`` are here, which know each other by a file in the folder ``BENCH_MARKS``."""
+    """Wait until all ``BENCH_PROCESSES`` have created a file in the folder ``BENCH_MARKS``."""
     processes = int(os.environ.get("BENCH_PROCESSES", "1"))
     folder = _marks() / "here"
     folder.mkdir(exist_ok=True)
@@ -45,18 +48,18 @@ def meet() -> None:
     deadline = time.monotonic() + BARRIER_SECONDS
     while sum(1 for _ in folder.iterdir()) < processes:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"Fewer than {processes} processes came.")
+            raise TimeoutError(f"Fewer than {processes} processes have started.")
         time.sleep(POLL_SECONDS)
 
 
 def started() -> None:
-    """The first line of a handler in a throughput cell: remembers the process's first one."""
-    if not _first:
+    """Record the start of the process's first handler. This is a handler's first line in a throughput cell."""
+    if not _first and not BEGINS_WITH_END:
         _first.update(_now())
 
 
 def watch() -> None:
-    """Leaves a summary in the folder ``BENCH_MARKS`` when the process ends."""
+    """Write a summary to the folder ``BENCH_MARKS`` when the process ends."""
     add_sink(_on_event)
     atexit.register(_write)
     connection_created.connect(_on_connection)
@@ -65,7 +68,7 @@ def watch() -> None:
 
 
 def drained() -> None:
-    """The end of a process of bare statements, which reports no events."""
+    """Record the end of a process with bare statements, which reports no events."""
     _last["time"] = time.time()
     _memory[0] = resident_bytes()
 
@@ -78,13 +81,15 @@ def _write() -> None:
 
 
 def _on_event(event: Event) -> None:
-    """The worker reports an attempt's end after the commit of its outcome."""
+    """Record the end of an attempt, which the worker reports after the commit of its outcome."""
     global _ended
-    if isinstance(event, AttemptEnded):
+    if isinstance(event, AttemptEnded | RecordEnded):
         if event.error:
             _errors.append(event.error)
             return
         with _counting:
+            if not _first:
+                _first.update(_now())
             _ended += 1
             _last["time"] = time.time()
             if MEMORY_EACH and _ended % MEMORY_EACH == 0:
@@ -105,7 +110,7 @@ def _on_connection(connection: BaseDatabaseWrapper, **_: Any) -> None:
 
 
 def _count_locked(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
-    """Counts them where they happen: the store tries some of them again."""
+    """Count "database is locked" where it happens, because the store retries some of these statements."""
     global _locked
     try:
         return execute(sql, params, many, context)
@@ -117,7 +122,7 @@ def _count_locked(execute: Callable[..., Any], sql: str, params: Any, many: bool
 
 
 def _sample() -> None:
-    """CPU seconds by thread, from Linux's books."""
+    """Sample the CPU seconds of each thread on Linux."""
     tick = os.sysconf("SC_CLK_TCK")
     while True:
         for thread in threading.enumerate():

@@ -1,6 +1,12 @@
-"""``BENCH_DATABASE_URL`` names the PostgreSQL server, ``BENCH_DATABASE_NAME`` the database that is made and dropped
-there, ``BENCH_SQLITE`` the file, ``BENCH_NOTIFIER`` the setting ``NOTIFIER`` as JSON, ``BENCH_REDIS`` the cache's URL;
-the rest is default."""
+"""The settings of the benchmarks' project, configured by environment variables.
+
+- ``BENCH_DATABASE_URL``: the PostgreSQL server.
+- ``BENCH_DATABASE_NAME``: the database that is created and dropped there.
+- ``BENCH_SQLITE``: the SQLite file.
+- ``BENCH_NOTIFIER``: the setting ``NOTIFIER`` as JSON.
+- ``BENCH_ISOLATION``: the arguments of an ``Isolation`` as JSON, for the setting ``ISOLATION``.
+- ``BENCH_REDIS``: the URL of the cache.
+"""
 
 import json
 import os
@@ -8,17 +14,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from django_jobchains.isolation import Isolation
+
 NAME = os.environ.get("BENCH_DATABASE_NAME", "jobchains_bench")
 SERVER = urlsplit(os.environ.get("BENCH_DATABASE_URL", "postgresql://postgres@127.0.0.1:5432/postgres"))
 
-SECRET_KEY = "measures nothing secret"
+SECRET_KEY = "for benchmarks only"
 USE_TZ = True
 TIME_ZONE = "UTC"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["django_jobchains", "benchmarks.project"]
 MIGRATION_MODULES = {"project": None}
 
-JOBCHAINS = {"NOTIFIER": json.loads(os.environ.get("BENCH_NOTIFIER", "{}"))}
+JOBCHAINS: dict[str, Any] = {"NOTIFIER": json.loads(os.environ.get("BENCH_NOTIFIER", "{}"))}
+if "BENCH_ISOLATION" in os.environ:
+    JOBCHAINS["ISOLATION"] = Isolation(**json.loads(os.environ["BENCH_ISOLATION"]))
 if "BENCH_REDIS" in os.environ:
     CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["BENCH_REDIS"]}}
 
@@ -43,7 +53,7 @@ DATABASES: dict[str, dict[str, Any]] = {
     },
 }
 
-#: The same tables once more, in a schema of their own: beside the empty ones some that are full.
+#: The same tables in a separate schema, so that there are full tables and empty ones.
 DATABASES["backlog"] = {
     **DATABASES["default"],
     "OPTIONS": {**DATABASES["default"]["OPTIONS"], "options": "-c search_path=backlog"},

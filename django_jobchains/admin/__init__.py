@@ -1,14 +1,28 @@
-"""The pages of the Django admin: lists of chains and jobs, what is to be known of one, and what may be done about it.
+"""The admin of chains and jobs: lists, pages, actions and the dashboard.
 
-A project that wants them otherwise unregisters a class here and registers its own subclass.
+To customize it, unregister one of these classes and register a subclass. ``JobRecordAdmin`` is a mixin for the admin
+classes of models with records.
 """
 
 from django.contrib import admin
 
-from django_jobchains.admin.classes import ChainAdmin, JobAdmin
+from django_jobchains.admin.actions.enqueue import EnqueueAdmin
+from django_jobchains.admin.actions.row_actions import JobActionAdmin
+from django_jobchains.admin.dashboard.views import DashboardAdmin
+from django_jobchains.admin.detail.history import ChainHistoryAdmin, JobHistoryAdmin
+from django_jobchains.admin.detail.views import ChainDetailAdmin, JobDetailAdmin
+from django_jobchains.admin.lists.changelists import ChainListAdmin, JobListAdmin
+from django_jobchains.admin.records.record_admin import JobRecordAdmin
 from django_jobchains.models import Chain, Job
 
-__all__ = ("ChainAdmin", "JobAdmin")
+__all__ = ("ChainAdmin", "JobAdmin", "JobRecordAdmin")
 
-admin.site.register(Chain, ChainAdmin)
-admin.site.register(Job, JobAdmin)
+
+@admin.register(Chain)
+class ChainAdmin(EnqueueAdmin, ChainHistoryAdmin, ChainDetailAdmin, ChainListAdmin):
+    """The admin class of chains."""
+
+
+@admin.register(Job)
+class JobAdmin(JobActionAdmin, DashboardAdmin, JobHistoryAdmin, JobDetailAdmin, JobListAdmin):
+    """The admin class of jobs."""

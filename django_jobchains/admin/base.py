@@ -1,19 +1,29 @@
-"""What all classes share: the database, and that rows are changed by actions alone."""
+"""The base class of the admin classes, and the time limit of their database queries."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.contrib import admin
+from django.db import OperationalError
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.visibility import Visibility, has_own_view_permission, is_whole
 from django_jobchains.conf import get_settings
 from django_jobchains.models import Chain, Job
+from django_jobchains.store import get_store
+
+#: The time limit of a query of a page.
+QUERY_SECONDS = 5.0
+#: The template and the context of the page that replaces one whose queries take longer.
+TIME_LIMIT_PAGE = ("admin/django_jobchains/time_limit_exceeded.html", {"title": _("Time limit exceeded")})
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no parameter at run time
-    """Rows of the database that holds the jobs. Only the store writes them: there are no forms of Django's for them."""
+    """Shows rows that only the store writes, without Django's forms to add, change and delete them."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -25,35 +35,63 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no par
         return False
 
     def may(self, request: HttpRequest, permission: str, obj: Model | None = None) -> bool:
-        """Return whether the user has one of our permissions, such as ``retry_job``.
+        """Return whether the user has a permission of this app, such as ``retry_job``.
 
-        It is asked once without a row and then for each row, so that a subclass can decide by the row: a chain, a job,
-        or for ``change_queuestate`` a ``QueueState``, which need not be stored.
+        It is called once without a row and then for each row, so that a subclass can decide by the row: a chain, a
+        job, or for ``change_queuestate`` a ``QueueState``, which may be unsaved.
         """
         return bool(request.user.has_perm(f"django_jobchains.{permission}"))
 
     def decides_by_row(self) -> bool:
-        """Return whether ``may`` may give another answer for each row."""
+        """Return whether a subclass overrides ``may``, which can then depend on the row."""
         return type(self).may is not ReadOnlyAdmin.may
 
     def sees_all_rows(self, request: HttpRequest) -> bool:
         """Return whether no row of this class is hidden from the user.
 
-        A class that overrides ``has_view_permission`` is taken to hide rows. If yours does not, or not from this user,
-        override this method too.
+        A class that overrides ``has_view_permission`` is assumed to hide rows. If yours does not, or not from this
+        user, override this method too.
         """
         return not has_own_view_permission(self) and is_whole(self.get_queryset(request))
 
     def visibility(self, request: HttpRequest) -> Visibility:
-        """Return what decides which rows and payloads the pages show to this user."""
+        """Return the object that decides which rows and payloads this user may see."""
         return Visibility(request, self)
 
     def actions_for(self, request: HttpRequest, chain: Chain, job: Job) -> Sequence[Any]:
-        """What the user may do about a chain, or this job of it, now."""
+        """Return the buttons of the actions that the user can perform on a chain, or on this job of it."""
         return ()
+
+    def render(
+        self, request: HttpRequest, template: Any, context: Mapping[str, Any], status: int = 200
+    ) -> TemplateResponse:
+        """Return a page with the context that the templates of the admin need."""
+        request.current_app = self.admin_site.name
+        page_context = {**self.admin_site.each_context(request), "opts": self.opts, **context}
+        return TemplateResponse(request, template, page_context, status=status)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).using(get_settings().DATABASE)
 
     class Media:
-        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "lists", "pages", "acting")]}
+        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "lists", "pages", "actions")]}
+
+
+class TimeLimitExceeded(Exception):
+    """A query of a page reached its time limit."""
+
+
+@contextmanager
+def time_limit(using: str, seconds: float | None = None) -> Iterator[None]:
+    """Raise ``TimeLimitExceeded`` if a query inside takes longer. Evaluate lazy querysets inside.
+
+    Do not nest it: on SQLite, the inner time limit removes the outer one.
+    """
+    store = get_store(using)
+    try:
+        with store.db.reads_within(QUERY_SECONDS if seconds is None else seconds):
+            yield
+    except OperationalError as error:
+        if not store.db.is_out_of_time(error):
+            raise
+        raise TimeLimitExceeded from error

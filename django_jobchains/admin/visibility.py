@@ -1,7 +1,7 @@
-"""What the user of a request may see. Every page, action, graph, search and figure of the admin asks here.
+"""Decides what the user of a request may see, for all pages, actions, graphs, searches and figures of the admin.
 
-A project hides rows in two ways: ``get_queryset`` leaves them out, and ``has_view_permission(request, obj)`` refuses
-them one by one. Both count everywhere: a row that is hidden in either way is treated as if it did not exist.
+A project can hide rows with ``get_queryset``, which excludes them, and with ``has_view_permission(request, obj)``,
+which rejects single rows. A row that is hidden in either way is treated everywhere as if it did not exist.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -9,33 +9,34 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from django.contrib.admin import ModelAdmin
-from django.db.models import Exists, Model, OuterRef, QuerySet
+from django.db.models import Exists, Model, OuterRef, QuerySet, Subquery
+from django.db.models.lookups import IsNull
 from django.http import HttpRequest
 
-from django_jobchains.admin.payloads import PERMISSION, Payloads
+from django_jobchains.admin.payload_display import PERMISSION, Payloads
+from django_jobchains.chains.tree import with_ids
 from django_jobchains.conf import get_settings
 from django_jobchains.models import Chain, Job
-from django_jobchains.trees import with_ids
 
 RowT = TypeVar("RowT", bound=Model)
 
-#: Columns that may be large, and are not needed to decide who sees a row.
+#: Columns that may be large and are not needed to decide who may see a row.
 LARGE = ("input", "output", "last_error")
 
 
 class Visibility:
     """The chains and jobs that the user of a request may see.
 
-    ``own`` is the admin class that answers the request. For the other model, the class that is registered on the same
-    site decides; unless it is a subclass of ours, its rows are hidden.
+    ``model_admin`` handles the request. The class that is registered for the other model on the same site decides about
+    its rows. They are hidden if it is not a subclass of ``ReadOnlyAdmin``.
     """
 
-    def __init__(self, request: HttpRequest, own: Any) -> None:
+    def __init__(self, request: HttpRequest, model_admin: Any) -> None:
         self._request = request
-        self._own = own
+        self._model_admin = model_admin
 
     def rows(self, model: type[Model]) -> QuerySet[Any]:
-        """Return the rows that ``get_queryset`` does not leave out. Pass what you read of them through ``seen``."""
+        """Return the rows of ``get_queryset``. Pass the rows that you read to ``seen``."""
         admin = self._admin(model)
         if admin is None or not admin.has_view_permission(self._request):
             return model._default_manager.using(get_settings().DATABASE).none()
@@ -43,7 +44,7 @@ class Visibility:
         return rows
 
     def seen(self, rows: Iterable[RowT]) -> list[RowT]:
-        """Return those of the rows that ``has_view_permission(request, obj)`` does not hide."""
+        """Return the rows that ``has_view_permission(request, obj)`` does not hide."""
         rows = list(rows)
         if not rows or not self.checks_each_row(type(rows[0])):
             return rows
@@ -60,15 +61,30 @@ class Visibility:
         return has_own_view_permission(self._admin(model)) and not self.sees_all(model)
 
     def within(self, model: type[Model], rows: QuerySet[Any], key: str, column: str = "pk") -> QuerySet[Any]:
-        """Narrow ``rows`` of any model, in the query, to those whose ``key`` is the ``column`` of a row in ``rows``."""
+        """Filter ``rows`` of any model to those whose ``key`` equals the ``column`` of a visible row of ``model``."""
         if self.sees_all(model):
             return rows
         return rows.filter(Exists(self.rows(model).filter(**{column: OuterRef(key)})))
 
+    def related_to(self, model: type[Model], rows: QuerySet[Any], key: str) -> QuerySet[Any]:
+        """Filter ``rows``, whose ``key`` refers to a row of ``model``, to those where that row is visible.
+
+        If each row must be checked, the result is empty, because a query cannot exclude hidden rows.
+        """
+        if self.sees_all(model):
+            return rows
+        if self.checks_each_row(model):
+            return rows.none()
+        # Not EXISTS, which PostgreSQL may turn into a join that reads the rows of all previous pages.
+        visible = self.rows(model).filter(pk=OuterRef(key)).order_by().values("pk")[:1]
+        return rows.filter(IsNull(Subquery(visible), False))
+
     def chains(self, ids: Iterable[UUID]) -> dict[UUID, Chain]:
         """Return the visible chains with these ids, with their current jobs."""
         ids = list(ids)
-        return {chain.id: chain for chain in self.seen(with_ids(chains(self.rows(Chain)), ids) if ids else ())}
+        return {
+            chain.id: chain for chain in self.seen(with_ids(with_current_jobs(self.rows(Chain)), ids) if ids else ())
+        }
 
     def jobs(self, ids: Iterable[UUID]) -> dict[UUID, Job]:
         """Return the visible jobs with these ids."""
@@ -77,15 +93,15 @@ class Visibility:
         return {job.id: job for job in self.seen(found)}
 
     def hidden_chains(self, ids: Collection[UUID]) -> set[UUID]:
-        """Return those of the ids whose chains are hidden."""
+        """Return the ids of hidden chains among these."""
         return set() if self.sees_all(Chain) else set(ids) - self.chains(ids).keys()
 
     def hidden_jobs(self, ids: Collection[UUID]) -> set[UUID]:
-        """Return those of the ids whose jobs are hidden."""
+        """Return the ids of hidden jobs among these."""
         return set() if self.sees_all(Job) else set(ids) - self.jobs(ids).keys()
 
     def chains_with_hidden_jobs(self, chain_ids: Collection[UUID]) -> set[UUID]:
-        """Return the ids of those of the chains that have a step which is hidden."""
+        """Return the ids of the chains that have a hidden step."""
         if self.sees_all(Job) or not chain_ids:
             return set()
         jobs = Job.objects.using(get_settings().DATABASE).filter(chain_id__in=chain_ids)
@@ -98,37 +114,41 @@ class Visibility:
         return hidden
 
     def may(self, permission: str, row: Model | None = None, model: type[Model] = Job) -> bool:
-        """Ask the class of the row, or of the model, whether the user has this permission of ours."""
+        """Return whether the admin class of the row or model grants the user a permission of this app."""
         admin = self._admin(type(row) if row is not None else model)
         return bool(admin and admin.may(self._request, permission, row))
 
     def entry_types(self) -> Mapping[str, Any]:
-        """Return the job types that the class of chains lets the user start chains with, by name."""
+        """Return the job types that the user may start chains with, by name."""
         admin = self._admin(Chain)
         return admin.entry_types(self._request) if admin else {}
 
-    def payloads(self, *rows: Model) -> Payloads:
-        """Return what shows payloads that belong to all of these rows: none of them unless each row allows it.
+    def chain_type_names(self) -> set[str]:
+        """Return the types that the user may filter jobs by the type of their chain; see ``related_to``."""
+        admin = self._admin(Chain)
+        return set() if admin is None or self.checks_each_row(Chain) else admin.type_names(self._request)
 
-        Without a row, the permission alone decides.
+    def payloads(self, *rows: Model) -> Payloads:
+        """Return a formatter for payloads of these rows, which hides them unless the user may see them for each row.
+
+        Without rows, only the permission is checked.
         """
         return Payloads(is_allowed=all(self.may(PERMISSION, row) for row in rows or (None,)))
 
     def _admin(self, model: type[Model]) -> Any:
-        if issubclass(model, self._own.model):
-            return self._own
-        admin = self._own.admin_site._registry.get(model)
+        if issubclass(model, self._model_admin.model):
+            return self._model_admin
+        admin = self._model_admin.admin_site._registry.get(model)
         return admin if hasattr(admin, "sees_all_rows") else None
 
 
-def chains(queryset: QuerySet[Chain]) -> QuerySet[Chain]:
-    """Return the chains with their current jobs, and without what may be large."""
+def with_current_jobs(queryset: QuerySet[Chain]) -> QuerySet[Chain]:
+    """Return the chains with their current jobs, without large columns."""
     jobs = (f"current_job__{name}" for name in (*LARGE, "context"))
     return queryset.select_related("current_job").defer(*LARGE, *jobs)
 
 
 def has_own_view_permission(admin: Any) -> bool:
-    """Return whether a class decides itself who may view which row."""
     return admin is not None and type(admin).has_view_permission is not ModelAdmin.has_view_permission
 
 

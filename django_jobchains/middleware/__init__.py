@@ -1,6 +1,6 @@
-"""What runs around handlers: ``Processors(middleware=[LogContext(), ActorContext()])``, the first outermost.
+"""Code around handlers: ``Processors(middleware=[LogContext(), ActorContext()])``, the first outermost.
 
-Your own is a subclass of ``Middleware`` with the hooks it needs, each a context manager.
+Write your own as a subclass of ``Middleware`` with the hooks that you need, each a context manager.
 """
 
 from django_jobchains.middleware.actor_context import ActorContext

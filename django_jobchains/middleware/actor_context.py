@@ -1,20 +1,21 @@
-"""For whom a job runs: what was bound where its chain was enqueued is bound again while its handler runs."""
+"""Restoring the context of a chain, such as its tenant, while its handler runs."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from django_jobchains.context import common, decoded, restored
+from django_jobchains.context import decode_context, restore_context, shared_context
 from django_jobchains.exceptions import FailJob, RegistryError
+from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.middleware.hooks import Middleware
-from django_jobchains.running import RunningJob
 
 
 class ActorContext(Middleware):
-    """``context.current()["tenant"]`` in the handler is that of the job, and chains which the handler enqueues have it.
+    """Bind the values of the job's context again, for ``context.current()`` and the chains that the handler enqueues.
 
-    ``require``: names that each job must have bound, and not as None; a job without them fails, for good, and its
-    handler does not see it. For a ``Batch`` that is bound which all of its jobs have in common.
+    ``require``: names that the context of each job must have, with values other than None. A job without them fails
+    without a retry, and its handler is not called. For a ``Batch``, the values that all jobs have in common are bound.
+    Records have no context, so nothing is bound for them, and ``require`` fails them.
     """
 
     def __init__(self, *, require: Iterable[str] = ()) -> None:
@@ -24,23 +25,25 @@ class ActorContext(Middleware):
 
     def around_handler(self, job: RunningJob[Any]) -> AbstractContextManager[None]:
         if isinstance(job, Sequence):
-            return restored(self._of_batch(job))
+            return restore_context(self._shared_context(job))
         if problem := self._problem(job):
             raise FailJob(problem)
-        return restored(job.stored_context)
+        return restore_context(job.stored_context)
 
-    def _of_batch(self, batch: Sequence[Any]) -> str | None:
+    def _shared_context(self, batch: Sequence[Any]) -> str | None:
         complete = []
         for job in batch:
             if problem := self._problem(job):
                 job.fail(problem)
             else:
                 complete.append(job.stored_context)
-        return common(complete)
+        return shared_context(complete)
 
     def _problem(self, job: RunningJob[Any]) -> str:
-        values = {} if job.stored_context is None else decoded(job.stored_context)
+        values = {} if job.stored_context is None else decode_context(job.stored_context)
         missing = [name for name in self.require if values.get(name) is None]
         if not missing:
             return ""
+        if hasattr(job, "record"):
+            return "Records store no context: register them in a slice without ActorContext(require=…)."
         return f"Its context has no {', '.join(missing)}. Enqueue it inside context.bound({missing[0]}=…)."

@@ -1,11 +1,11 @@
-"""The hooks of a middleware, and the onion that those of a slice make around a handler and its phases."""
+"""The hooks of middleware, nested around a handler and its phases."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 from django_jobchains.exceptions import RegistryError
-from django_jobchains.running import RunningJob
+from django_jobchains.handlers.running_job import RunningJob
 
 Hook = Literal["around_handler", "around_prepare", "around_complete"]
 
@@ -15,36 +15,43 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 class Middleware:
     """Code around the handlers of a slice. Override the hooks you need, decorated with ``@contextmanager``.
 
-    One instance serves all threads of a process at once: what belongs to one attempt goes into ``job.context`` or into
-    local variables. ``job`` is a ``RunningJob``. An error of the handler, or of a middleware further in, arrives at the
-    ``yield``: it may be replaced by another. Swallowing it completes nothing: the attempt fails all the same. An error
-    that a hook raises, before or after the ``yield``, is one of the handler.
+    One instance serves all threads of a process: keep the state of an attempt in ``job.context`` or in local variables.
+    ``job`` is a ``RunningJob``, a ``Batch``, or for a record its ``RecordRun``, which has no ``input``. An error of the
+    handler, or of inner middleware, is raised at the ``yield``. A hook may replace it with another error, but not
+    swallow it: the attempt still fails. An error that a hook raises, before or after the ``yield``, counts as an error
+    of the handler.
     """
 
     def around_handler(self, job: RunningJob[Any]) -> AbstractContextManager[object]:
-        """Around the handler, on the thread that runs it (of an ``async def`` handler: on the event loop, so do not
-        block). ``job.input`` is decoded. No transaction is open before the ``yield``; after it that of
-        ``job.complete()``, if the handler used it, which is committed when all middleware is through."""
+        """Wrap the handler, on its thread, or on the event loop of an ``async def`` handler, where it must not block.
+
+        ``job.input`` is decoded. No transaction is open before the ``yield``. After it, the transaction of
+        ``job.complete()`` is open if the handler used it; it is committed after all middleware has returned.
+        """
         return nullcontext()
 
     def around_prepare(self, job: RunningJob[Any]) -> AbstractContextManager[object]:
-        """Around the block of ``job.prepare()``, inside its transaction, on the thread of that; the job's row is
-        locked. With ``mode="atomic"`` of ``register`` the block is the whole handler."""
+        """Wrap the block of ``job.prepare()``, inside its transaction, on its thread. The job row is locked.
+
+        With ``mode="atomic"``, the block is the whole handler.
+        """
         return nullcontext()
 
     def around_complete(self, job: RunningJob[Any]) -> AbstractContextManager[object]:
-        """Around the block of ``job.complete()``, inside its transaction, on the thread of that; the job's row is
-        locked. It is not called for a handler that just returns."""
+        """Wrap the block of ``job.complete()``, inside its transaction, on its thread. The job row is locked.
+
+        Not called for a handler that does not use ``job.complete()``.
+        """
         return nullcontext()
 
 
 def around(middleware: tuple[Middleware, ...], hook: Hook, job: RunningJob[Any]) -> AbstractContextManager[object]:
-    """One hook of every middleware, the first outermost. Without middleware it costs next to nothing."""
-    return _onion(middleware, hook, job) if middleware else _NOTHING
+    """Return a context manager that enters this hook of all middleware, the first outermost."""
+    return _nested(middleware, hook, job) if middleware else _NOTHING
 
 
 @contextmanager
-def _onion(middleware: tuple[Middleware, ...], hook: Hook, job: RunningJob[Any]) -> Iterator[None]:
+def _nested(middleware: tuple[Middleware, ...], hook: Hook, job: RunningJob[Any]) -> Iterator[None]:
     with ExitStack() as stack:
         for part in middleware:
             stack.enter_context(_layer(part, hook, job))
@@ -53,7 +60,7 @@ def _onion(middleware: tuple[Middleware, ...], hook: Hook, job: RunningJob[Any])
 
 @contextmanager
 def _layer(part: Middleware, hook: Hook, job: RunningJob[Any]) -> Iterator[None]:
-    """A middleware that swallows an error hides it neither from those around it nor from the attempt."""
+    """Enter one hook, and raise the error of the block again if the hook swallows it."""
     error: BaseException | None = None
     with _entered(part, hook, job):
         try:
@@ -79,7 +86,7 @@ def _name(part: Middleware, hook: Hook) -> str:
 
 
 def checked_middleware(given: Iterable[Middleware]) -> tuple[Middleware, ...]:
-    """The middleware of a slice; raises ``RegistryError`` for what is none."""
+    """Return the middleware of a slice; raise ``RegistryError`` for other objects."""
     if isinstance(given, Middleware) or not isinstance(given, Iterable):
         raise RegistryError(f"middleware={given!r}: give a list, the outermost first: middleware=[LogContext()].")
     parts = tuple(given)
@@ -87,5 +94,5 @@ def checked_middleware(given: Iterable[Middleware]) -> tuple[Middleware, ...]:
         if isinstance(part, type):
             raise RegistryError(f"middleware holds the class {part.__name__}: give an instance, {part.__name__}().")
         if not isinstance(part, Middleware):
-            raise RegistryError(f"{part!r} is no middleware: subclass django_jobchains.middleware.Middleware.")
+            raise RegistryError(f"{part!r} is not middleware: subclass django_jobchains.middleware.Middleware.")
     return parts

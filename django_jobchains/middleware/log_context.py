@@ -1,4 +1,4 @@
-"""Which job a log record belongs to, as fields of the record: ``%(job_id)s`` in any formatter."""
+"""The job of each log record, as fields of the record: ``%(job_id)s`` in any formatter."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -7,25 +7,24 @@ from contextvars import ContextVar
 from typing import Any
 
 from django_jobchains.exceptions import RegistryError
+from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.middleware.hooks import Middleware
-from django_jobchains.running import RunningJob
-from django_jobchains.texts import printable
+from django_jobchains.text.errors import printable
 
 OWN_FIELDS = ("job_id", "chain_id", "job_type", "attempt")
 _RESERVED = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", *OWN_FIELDS})
 
-#: Every field of every instance; a record has all of them, so that one formatter fits all.
+#: The fields of all instances. Every record has all of them, so that one formatter fits all.
 _fields: dict[str, str] = {}
 _values: ContextVar[Mapping[str, Any]] = ContextVar("jobchains_log_fields")
 
 
 class LogContext(Middleware):
-    """Puts ``job_id``, ``chain_id``, ``job_type`` and ``attempt`` on every log record that is made while the handler
-    runs, by whatever logger, on its thread or in its task.
+    """Add ``job_id``, ``chain_id``, ``job_type`` and ``attempt`` to the log records of a handler's thread or task.
 
-    ``names``: keys of the job's context whose values become fields too. Control characters in a text are replaced by
-    spaces, so that it cannot forge a line of the log. Records from elsewhere have the same fields, empty. An ``extra``
-    of one's own with such a name counts more. For a ``Batch`` only what its jobs share is set.
+    ``names``: keys of the job's context whose values become fields too. Control characters in strings are replaced with
+    spaces, so that they cannot forge log lines. In other records, the fields are empty. An ``extra`` with the same name
+    takes precedence. For a ``Batch``, only the values that its jobs have in common are set.
     """
 
     def __init__(self, *names: str) -> None:
@@ -52,7 +51,7 @@ class LogContext(Middleware):
 
 
 def _on_one_line(value: Any) -> Any:
-    """A value other than a text is formatted by ``repr``, which escapes control characters."""
+    """Replace control characters in a string. Other values are formatted by ``repr``, which escapes them."""
     return printable(value) if isinstance(value, str) else value
 
 
@@ -63,7 +62,7 @@ def _checked_name(name: object) -> str:
 
 
 class _Attributes(dict[str, Any]):
-    """Of a log record. ``logging`` refuses an ``extra`` that a record has already; it may name our fields."""
+    """The attributes of a log record. Lets an ``extra`` replace our fields, which ``logging`` would refuse."""
 
     def __contains__(self, name: object) -> bool:
         return name not in _fields and super().__contains__(name)
@@ -73,7 +72,7 @@ class _Attributes(dict[str, Any]):
 
 
 def _install() -> None:
-    """Once, around the factory that makes the records of all loggers."""
+    """Wrap the factory of log records once."""
     if _fields:
         return
     make = logging.getLogRecordFactory()

@@ -1,6 +1,6 @@
-"""Middleware that every slice must have of which a worker runs jobs: a tenant check that nobody can forget."""
+"""Required middleware: workers refuse to run a slice without it, such as a slice that lacks the tenant check."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -12,22 +12,28 @@ from django_jobchains.middleware.hooks import Middleware
 Kind = type[Middleware]
 
 
-def required_kinds(more: Iterable[Kind | str] = ()) -> tuple[Kind, ...]:
-    """What ``JOBCHAINS["REQUIRED_MIDDLEWARE"]`` and a worker require; raises ``ImproperlyConfigured``."""
-    return tuple(dict.fromkeys(_kind(one) for one in (*_many(get_settings().REQUIRED_MIDDLEWARE), *_many(more))))
+def required_middleware(more: Iterable[Kind | str] = ()) -> tuple[Kind, ...]:
+    """Return the classes in ``JOBCHAINS["REQUIRED_MIDDLEWARE"]`` and ``more``; raise ``ImproperlyConfigured``."""
+    return tuple(dict.fromkeys(_kind(given) for given in (*_many(get_settings().REQUIRED_MIDDLEWARE), *_many(more))))
 
 
-def lacking(given: Iterable[Middleware], required: Iterable[Kind]) -> list[Kind]:
-    """Those of the required of which there is no instance, nor one of a subclass."""
-    parts = tuple(given)
-    return [kind for kind in required if not any(isinstance(part, kind) for part in parts)]
+def middleware_problem(given: Iterable[Middleware], required: Sequence[Kind]) -> str:
+    """Return what is wrong with the middleware of a slice, or "".
+
+    It has an instance of each required class, or of a subclass, in the required order. Other middleware may be
+    anywhere in the list.
+    """
+    parts = list(given)
+    if lacks := [kind for kind in required if not any(isinstance(part, kind) for part in parts)]:
+        return f"lacks {_names(lacks)}"
+    for kind in required:
+        while parts and not isinstance(parts[0], kind):
+            parts.pop(0)
+    return "" if parts or not required else f"has it in another order than {_names(required)}"
 
 
-def described(lacks: Iterable[tuple[str, Iterable[Kind]]]) -> str:
-    """Every slice by its name, with all that it lacks."""
-    return "; ".join(
-        f"{name} lacks {', '.join(f'{kind.__module__}.{kind.__qualname__}' for kind in kinds)}" for name, kinds in lacks
-    )
+def _names(kinds: Iterable[Kind]) -> str:
+    return ", ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
 
 
 def _many(given: Any) -> Iterable[Any]:
@@ -44,5 +50,5 @@ def _kind(given: Any) -> Kind:
         except ImportError as error:
             raise ImproperlyConfigured(f"Required middleware {given!r} cannot be imported: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, Middleware)):
-        raise ImproperlyConfigured(f"Required middleware {given!r} is no subclass of Middleware.")
+        raise ImproperlyConfigured(f"Required middleware {given!r} is not a subclass of Middleware.")
     return kind

@@ -4,8 +4,8 @@ import django.db.models.deletion
 import django.db.models.expressions
 from django.db import migrations, models
 
-import django_jobchains.ids
-from django_jobchains import chain_view
+import django_jobchains.db.ids
+from django_jobchains.models import chain_view
 
 
 class Migration(migrations.Migration):
@@ -54,7 +54,7 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.UUIDField(
-                        default=django_jobchains.ids.new_id, editable=False, primary_key=True, serialize=False
+                        default=django_jobchains.db.ids.new_id, editable=False, primary_key=True, serialize=False
                     ),
                 ),
                 ("chain_id", models.UUIDField(verbose_name="chain")),

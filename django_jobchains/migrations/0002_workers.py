@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-from django_jobchains.online_migrations import OnlineMigration
+from django_jobchains.db.online_migrations import OnlineMigration
 
 
 class Migration(OnlineMigration):

@@ -1,5 +1,5 @@
-from django_jobchains.online_migrations import OnlineMigration
-from django_jobchains.storage_parameters import SetStorageParameters
+from django_jobchains.db.online_migrations import OnlineMigration
+from django_jobchains.db.storage_parameters import SetStorageParameters
 
 #: These tables keep history, and only what is new in them changes. A share of the whole table, as the server has it
 #: (0.2), would let 2 million dead rows gather beside 10 million jobs that are kept; and a vacuum that rests as often as

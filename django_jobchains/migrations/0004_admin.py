@@ -3,8 +3,8 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
-from django_jobchains.online_migrations import OnlineMigration
-from django_jobchains.storage_parameters import SetStorageParameters
+from django_jobchains.db.online_migrations import OnlineMigration
+from django_jobchains.db.storage_parameters import SetStorageParameters
 
 #: As for the other tables of history (0003): most of it stays as it is, and a share of all would be too much to gather.
 OF_HISTORY = {

@@ -1,7 +1,7 @@
 from django.db import models
 from django.db.models.expressions import CombinedExpression
 
-from django_jobchains.online_migrations import AddIndexOnline, OnlineMigration, ReplaceIndexOnline
+from django_jobchains.db.online_migrations import AddIndexOnline, OnlineMigration, ReplaceIndexOnline
 
 
 class Migration(OnlineMigration):

@@ -1,7 +1,7 @@
 from django.db import migrations
 
-from django_jobchains import chain_view
-from django_jobchains.online_migrations import OnlineMigration
+from django_jobchains.db.online_migrations import OnlineMigration
+from django_jobchains.models import chain_view
 
 
 class Migration(OnlineMigration):

@@ -1,7 +1,7 @@
 from django.db import migrations, models
 
-from django_jobchains.online_migrations import OnlineMigration
-from django_jobchains.storage_parameters import SetUnlogged
+from django_jobchains.db.online_migrations import OnlineMigration
+from django_jobchains.db.storage_parameters import SetUnlogged
 
 
 class Migration(OnlineMigration):

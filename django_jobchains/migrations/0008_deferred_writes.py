@@ -1,7 +1,7 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
-from django_jobchains.online_migrations import OnlineMigration
+from django_jobchains.db.online_migrations import OnlineMigration
 
 
 class Migration(OnlineMigration):

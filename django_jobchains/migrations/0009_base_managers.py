@@ -1,6 +1,6 @@
 from django.db import migrations
 
-from django_jobchains.online_migrations import OnlineMigration
+from django_jobchains.db.online_migrations import OnlineMigration
 
 
 class Migration(OnlineMigration):

@@ -1,4 +1,4 @@
-"""What is stored. Rows are written by ``store`` alone; the models are for asking, the admin and migrations."""
+"""The database tables, for queries, the admin and migrations. Only ``store`` writes their rows."""
 
 from django_jobchains.models.attempts import (
     PROGRESS_TEXT_LENGTH,
@@ -8,9 +8,8 @@ from django_jobchains.models.attempts import (
     JobProgress,
     LogLine,
 )
-from django_jobchains.models.chains import Chain, ChainQuerySet
+from django_jobchains.models.chains import Chain, ChainQuerySet, KeyLock
 from django_jobchains.models.jobs import LAST, QUEUE_LENGTH, TYPE_NAME_LENGTH, Job, JobBlocker, JobQuerySet
-from django_jobchains.models.key_locks import KeyLock
 from django_jobchains.models.workers import QueueState, WorkerPresence
 
 __all__ = (

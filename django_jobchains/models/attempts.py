@@ -1,30 +1,33 @@
-"""What attempts leave behind: why they failed, what they said, how far they are."""
+"""Records of attempts: failures, log lines, progress, deferred writes and counts."""
 
 from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_jobchains.db.keyset import JobTablesQuerySet
 from django_jobchains.models.jobs import TYPE_NAME_LENGTH, Job
-from django_jobchains.pages import JobTablesQuerySet
+from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
 
+#: The limit of characters of a progress text. Its column has none, because an encoded text is longer.
 PROGRESS_TEXT_LENGTH = 200
 
 
 class FailedAttempt(models.Model):
-    """One attempt that did not complete its job. Attempts that succeed cost no row."""
+    """One attempt that did not complete its job. Successful attempts have no row."""
 
     class Kind(models.TextChoices):
         ERROR = "error", _("error")
+        TIMEOUT = "timeout", _("timeout")
         CRASH = "crash", _("crash")
 
-    #: Without an index of its own: the constraint below starts with it.
+    #: Needs no index, because the index of the constraint below starts with this column.
     job = models.ForeignKey(Job, models.CASCADE, related_name="failed_attempts", db_index=False, verbose_name=_("job"))
     attempt = models.PositiveIntegerField(_("attempt"))
     lease_number = models.PositiveIntegerField()
     kind = models.CharField(_("kind"), max_length=10, choices=Kind)
-    error = models.TextField(_("error"))
-    traceback = models.TextField(_("traceback"))
+    error = PayloadTextField(_("error"))
+    traceback = PayloadTextField(_("traceback"))
     worker = models.CharField(_("worker"), max_length=200)
     started_at = models.DateTimeField(_("started at"))
     finished_at = models.DateTimeField(_("finished at"))
@@ -43,10 +46,10 @@ class FailedAttempt(models.Model):
 
 
 class LogLine(models.Model):
-    """What a handler said by ``job.log``. Of each attempt ``notes.MOST_LINES`` are kept at the most."""
+    """One call of ``job.log`` by a handler. ``job_log.MAX_LINES`` lines of each attempt are kept."""
 
     class Level(models.IntegerChoices):
-        """As in ``logging``."""
+        """The levels of ``logging``."""
 
         DEBUG = DEBUG, _("debug")
         INFO = INFO, _("info")
@@ -56,16 +59,16 @@ class LogLine(models.Model):
 
     pk = models.CompositePrimaryKey("job_id", "lease_number", "position")
     job = models.ForeignKey(Job, models.CASCADE, related_name="log_lines", db_index=False, verbose_name=_("job"))
-    #: Of the attempt that said it.
+    #: The lease number of the attempt that wrote it.
     lease_number = models.PositiveIntegerField()
-    #: Counts from 0 within the attempt; where lines were left out it leaps.
+    #: From 0 within the attempt, with gaps where lines were omitted.
     position = models.PositiveIntegerField(_("position"))
     attempt = models.PositiveIntegerField(_("attempt"))
-    said_at = models.DateTimeField(_("said at"))
+    logged_at = models.DateTimeField(_("logged at"), db_column="said_at")
     level = models.SmallIntegerField(_("level"), choices=Level)
-    text = models.TextField(_("text"))
-    #: The keyword arguments; NULL without any.
-    fields = models.JSONField(_("fields"), null=True)
+    text = PayloadTextField(_("text"))
+    #: The keyword arguments, or NULL.
+    fields = PayloadField(_("fields"), null=True)
 
     objects = JobTablesQuerySet.as_manager()
 
@@ -76,25 +79,25 @@ class LogLine(models.Model):
         default_permissions = ()
 
     def __str__(self) -> str:
-        return self.text
+        return str(self.text)
 
 
 class JobProgress(models.Model):
-    """How far a job is, as the handler last said by ``job.set_progress``.
+    """The last call of ``job.set_progress``.
 
-    It stays when another attempt begins: it is over when its ``lease_number`` is not the job's any more.
+    The row stays when another attempt begins. It is outdated if its ``lease_number`` differs from the job's.
     """
 
     job = models.OneToOneField(
         Job, models.CASCADE, primary_key=True, related_name="progress", db_index=False, verbose_name=_("job")
     )
-    #: Of the attempt that said it.
+    #: The lease number of the attempt that wrote it.
     lease_number = models.PositiveIntegerField()
     attempt = models.PositiveIntegerField(_("attempt"))
-    #: 0 to 1.
+    #: From 0 to 1.
     fraction = models.FloatField(_("fraction"))
-    text = models.CharField(_("text"), max_length=PROGRESS_TEXT_LENGTH)
-    said_at = models.DateTimeField(_("said at"))
+    text = PayloadTextField(_("text"))
+    logged_at = models.DateTimeField(_("logged at"), db_column="said_at")
 
     objects = JobTablesQuerySet.as_manager()
 
@@ -109,17 +112,17 @@ class JobProgress(models.Model):
 
 
 class DeferredWrite(models.Model):
-    """A write to a job whose row someone else had locked. It takes effect, or is applied, without waiting for that row.
+    """A write to a job whose row another transaction had locked, so that the writer does not wait for it.
 
-    Rows are only added and deleted, and there is no foreign key in the database: whoever adds one waits for no lock.
+    Rows are only inserted and deleted, and have no foreign key in the database: inserting one waits for no lock.
     """
 
     class Kind(models.TextChoices):
-        #: The lease of an attempt lasts until ``leased_until``.
+        #: The lease of an attempt is extended until ``leased_until``.
         LEASE = "lease"
-        #: An attempt has ended as ``outcome`` says. Workers apply it when the row is free.
+        #: An attempt has ended with ``outcome``. Workers apply it when the row is unlocked.
         OUTCOME = "outcome"
-        #: The chain is to be cancelled; ``job`` is its first job. Workers apply it when the row is free.
+        #: A request to cancel the chain. ``job`` is its first job. Workers apply it when the row is unlocked.
         CANCEL = "cancel"
 
     id = models.BigAutoField(primary_key=True)
@@ -141,11 +144,10 @@ class DeferredWrite(models.Model):
 
 
 class AttemptCount(models.Model):
-    """How many attempts ended in a minute, and how many of a type in an hour, as the workers told: no job is counted
-    for it."""
+    """How many attempts ended in a minute, or in an hour for one type, as counted by the workers."""
 
     class Span(models.IntegerChoices):
-        """Seconds."""
+        """The length of a span in seconds."""
 
         MINUTE = 60, _("minute")
         HOUR = 3600, _("hour")
@@ -153,17 +155,17 @@ class AttemptCount(models.Model):
     pk = models.CompositePrimaryKey("span", "starts_at", "type_name")
     span = models.PositiveIntegerField(_("span"), choices=Span)
     starts_at = models.DateTimeField(_("starts at"))
-    #: "" of a minute: all types.
+    #: "" in rows of a minute, which count all types.
     type_name = models.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
-    #: Jobs that were completed.
+    #: Attempts that completed their job.
     completed = models.PositiveIntegerField(_("completed"))
-    #: Attempts that failed, whether the job is tried again or not,
+    #: Attempts that failed, whether or not the job is retried.
     failed = models.PositiveIntegerField(_("failed"))
-    #: and those whose lease ran out.
+    #: Attempts whose lease ran out.
     crashed = models.PositiveIntegerField(_("crashed"), default=0)
-    #: What the attempts took together, without the crashed ones,
+    #: The total duration of the attempts, without the crashed ones.
     seconds = models.FloatField(_("seconds"))
-    #: and the longest of them.
+    #: The longest duration of these attempts.
     longest_seconds = models.FloatField(_("longest"))
 
     objects = JobTablesQuerySet.as_manager()

@@ -1,42 +1,67 @@
-"""Jobs, and the chains they wait for."""
+"""Jobs, and the chains that they wait for."""
 
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Case, F, OuterRef, Q, Value, When
+from django.db.models.lookups import IsNull
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.deduplication import KEY_LENGTH
-from django_jobchains.ids import ChainPart, ChainRef, chain_id_of, new_id
-from django_jobchains.pages import JobTablesQuerySet, Orders, PagedQuerySet
+from django_jobchains.conf import get_settings
+from django_jobchains.db.ids import ChainPart, ChainRef, chain_id_of, new_id
+from django_jobchains.db.keyset import InArray, JobTablesQuerySet, Orders, PagedQuerySet
+from django_jobchains.db.times import Times
+from django_jobchains.enqueue_options import KEY_LENGTH
+from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
+from django_jobchains.policies import ATTEMPTS_LIMIT
 from django_jobchains.statuses import OPEN, Status
+
+if TYPE_CHECKING:
+    from django_jobchains.models.chains import Chain
 
 TYPE_NAME_LENGTH = 200
 QUEUE_LENGTH = 100
 
-#: The last job of its chain: one that the chain went on from has no output, not even a JSON null.
+#: Selects the last job of each chain. A job that has a continuation has no output, not even a JSON null.
 LAST = ~Q(status=Status.COMPLETED) | Q(output__isnull=False)
 
 
-class Among(models.Func):
-    """``id IN (…)``, for which PostgreSQL would rather walk through all rows in the order of the page."""
+def not_a_blocker(chain_id: str) -> Case:
+    """Return the condition that no job has the chain as a blocker.
 
-    template = "%(expressions)s"
-    arg_joiner = " IN "
-    output_field = models.BooleanField()
-
-    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        return self.as_sql(compiler, connection, template="%(expressions)s)", arg_joiner=" = ANY(ARRAY", **extra)
+    PostgreSQL would read all blockers for an EXISTS. It evaluates this form by one index probe for each row, and
+    expects it to be true for half of them.
+    """
+    links = JobBlocker.objects.filter(blocker=OuterRef(chain_id)).values("blocker_id")
+    has_none = When(IsNull(models.Subquery(links[:1]), True), then=Value(True))
+    return Case(has_none, default=Value(False), output_field=models.BooleanField())
 
 
 class JobQuerySet(PagedQuerySet["Job"]):
     page_orders: Orders = (("-chain_id", "-chain_index"), ("chain_id", "chain_index"))
 
     def with_status(self, *statuses: str) -> "JobQuerySet":
-        return self._any_of("status", known(statuses))
+        return self._any_of("status", check_statuses(statuses))
 
     def of_type(self, *type_names: str) -> "JobQuerySet":
         return self._any_of("type_name", type_names)
+
+    def of_chain_type(self, *type_names: str) -> "JobQuerySet":
+        """Jobs of chains that start with one of these types."""
+        return self._any_of("chain_type_name", type_names)
+
+    def roots(self) -> "JobQuerySet":
+        """Jobs of chains that no job has as a blocker."""
+        return self.filter(not_a_blocker("chain_id"))
+
+    def created_between(self, start: datetime | None, end: datetime | None) -> "JobQuerySet":
+        """See ``PagedQuerySet.created_between``. Pages are in the order of the jobs' own ids."""
+        jobs = super().created_between(start, end)
+        if jobs.page_orders == JobQuerySet.page_orders:
+            jobs.page_orders = (("-id",), ("id",))
+        return jobs
 
     def of_chain(self, chain: ChainRef) -> "JobQuerySet":
         """The jobs of a chain, in the order of its steps."""
@@ -49,13 +74,13 @@ class JobQuerySet(PagedQuerySet["Job"]):
         return self._any_of("status", OPEN)
 
     def blocked_by(self, chain: ChainRef) -> "JobQuerySet":
-        """Jobs that have this chain as a blocker, also when they no longer wait for it."""
+        """Jobs that have this chain as a blocker, even if they no longer wait for it."""
         links = JobBlocker.objects.filter(blocker=chain_id_of(chain))
-        return self.filter(Among(F("id"), models.Subquery(links.values("job_id"))))
+        return self.filter(InArray(F("id"), models.Subquery(links.values("job_id"))))
 
 
 class Job(ChainPart, models.Model):
-    """One unit of work. A chain is its first job: ``chain_id == id`` there, and continuations carry it on."""
+    """One unit of work. A chain has the id of its first job, and continues with further jobs."""
 
     class OnBlockerFailure(models.TextChoices):
         WAIT = "wait", _("wait")
@@ -73,28 +98,33 @@ class Job(ChainPart, models.Model):
     status = models.CharField(_("status"), max_length=10, choices=Status)
     run_at = models.DateTimeField(_("run at"))
     attempt = models.PositiveIntegerField(_("attempt"), default=0)
-    #: Rises at every claim; every write of an attempt asks for it.
+    #: Incremented by every claim, and checked by every write of an attempt.
     lease_number = models.PositiveIntegerField(default=0)
     leased_by = models.CharField(_("leased by"), max_length=200, null=True)  # noqa: DJ001 - NULL is "nobody"
     leased_until = models.DateTimeField(_("leased until"), null=True)
-    #: Leases that ran out, counted apart from failures.
+    #: Leases that ran out, which are counted separately from failures.
     crashes = models.PositiveIntegerField(_("crashes"), default=0)
+    #: Attempts that ended with ``RescheduleJob``, which are not failures either. NULL is 0: adding the column neither
+    #: rewrites the table nor checks its rows.
+    reschedules = models.IntegerField(_("reschedules"), null=True)
     max_attempts = models.PositiveIntegerField(_("maximum attempts"), null=True)
-    input = models.JSONField(_("input"), null=True)
-    output = models.JSONField(_("output"), null=True)
-    last_error = models.TextField(_("last error"), null=True)  # noqa: DJ001 - NULL is "none"
+    input = PayloadField(_("input"), null=True)
+    output = PayloadField(_("output"), null=True)
+    last_error = PayloadTextField(_("last error"), null=True)
     created_at = models.DateTimeField(_("created at"))
     last_attempt_at = models.DateTimeField(_("last attempt at"), null=True)
     finished_at = models.DateTimeField(_("finished at"), null=True)
-    #: The worker that completed it; NULL when it was completed without one.
+    #: The worker that completed it. NULL if it was completed without a worker.
     completed_by = models.CharField(_("completed by"), max_length=200, null=True)  # noqa: DJ001
-    #: Of the chain: each of its jobs carries it, so that the one that is not final can be found by it.
+    #: The key of the chain. Each job of the chain has it, so that the unfinished one can be found by it.
     deduplication_key = models.CharField(_("deduplication key"), max_length=KEY_LENGTH, null=True)  # noqa: DJ001
-    #: What was bound where the chain was enqueued (see ``context``): a tenant, an actor; NULL when nothing was.
-    context = models.JSONField(_("context"), null=True)
-    #: A running job was asked to stop; whichever way its attempt ends, but by completing, it is cancelled.
+    #: Until when the first job of a chain keeps its key after the chain has ended. NULL with a key means forever.
+    deduplicates_until = models.DateTimeField(_("deduplicates until"), null=True)
+    #: The values that were bound where the chain was enqueued (see ``context``), such as a tenant or an actor.
+    context = PayloadField(_("context"), null=True)
+    #: When a running job was asked to stop. It is cancelled, unless its attempt completes it.
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
-    #: Of a job with blockers; NULL for one without.
+    #: NULL for a job without blockers.
     on_blocker_failure = models.CharField(  # noqa: DJ001
         _("on blocker failure"), max_length=4, choices=OnBlockerFailure, null=True
     )
@@ -122,18 +152,18 @@ class Job(ChainPart, models.Model):
                 -F("priority"),
                 "run_at",
                 "id",
-                # Once more, as itself: PostgreSQL counts by the index alone only if it has each column that is named.
+                # Repeated as a plain column: PostgreSQL counts with an index-only scan if the index has every column.
                 "priority",
                 condition=Q(status=Status.PENDING),
                 name="jobchains_claimable",
             ),
             models.Index(fields=["leased_until"], condition=Q(status=Status.RUNNING), name="jobchains_leased"),
-            # Pages by status and by type, and the sweeper.
+            # For pages by status and by type, and for the sweeper.
             models.Index(fields=["status", "chain_id", "chain_index"], name="jobchains_status"),
             models.Index(fields=["type_name", "chain_id", "chain_index"], name="jobchains_type"),
-            # Pages of chains of a type; the condition is the view's.
-            models.Index(fields=["chain_type_name", "chain_id"], condition=LAST, name="jobchains_chain_type"),
-            # What failed of a type, few among many of both. A job that completes is in neither.
+            # For pages of chains of a type, and of their jobs.
+            models.Index(fields=["chain_type_name", "chain_id", "chain_index"], name="jobchains_chain_type"),
+            # For failed jobs of a type, which are few. Completed jobs are not in these indexes.
             models.Index(
                 fields=["type_name", "chain_id", "chain_index"],
                 condition=Q(status=Status.FAILED),
@@ -141,6 +171,13 @@ class Job(ChainPart, models.Model):
             ),
             models.Index(
                 fields=["chain_type_name", "chain_id"], condition=Q(status=Status.FAILED), name="jobchains_failed_chain"
+            ),
+            # For pages by queue: docs/decisions/0040-queue-index.md.
+            models.Index(fields=["queue", "chain_id", "chain_index"], name="jobchains_queue"),
+            models.Index(
+                fields=["queue", "chain_id", "chain_index"],
+                condition=Q(status=Status.FAILED),
+                name="jobchains_failed_queue",
             ),
             models.Index(
                 fields=["deduplication_key", "chain_type_name"],
@@ -157,19 +194,36 @@ class Job(ChainPart, models.Model):
     def __str__(self) -> str:
         return f"{self.type_name} {self.id}"
 
+    @property
+    def blockers(self) -> "list[Chain[Any]]":
+        """The chains that the job waits for or has waited for, in their declared order, read from the database."""
+        chain: Any = apps.get_model("django_jobchains", "Chain")  # that module imports this one
+        by_job: dict[Any, list[Chain[Any]]] = chain.blockers_of([self.id], self._state.db or get_settings().DATABASE)
+        return by_job.get(self.id, [])
+
+    @property
+    def finite_max_attempts(self) -> int | None:
+        """The limit that was passed when the job was enqueued, or None if there is none."""
+        return None if self.max_attempts == ATTEMPTS_LIMIT else self.max_attempts
+
+    @property
+    def counted_attempts(self) -> int:
+        """The attempts that count towards the limit: failed ones, and one that is running."""
+        return self.attempt - self.crashes - (self.reschedules or 0)
+
 
 class JobBlocker(models.Model):
-    """One chain a job waits for. The row stays when the chain has ended: the job reads its output by it."""
+    """One chain that a job waits for. The row stays after the chain has ended, so that the job can read its output."""
 
     pk = models.CompositePrimaryKey("job_id", "position")
     job = models.ForeignKey(Job, models.CASCADE, related_name="blocker_links", db_index=False, verbose_name=_("job"))
-    #: Counts from 0, in the order the blockers were given.
+    #: From 0, in the order in which the blockers were passed.
     position = models.PositiveIntegerField(_("position"))
     #: The first job of the chain.
     blocker = models.ForeignKey(
         Job, models.PROTECT, related_name="dependent_links", db_index=False, verbose_name=_("blocker")
     )
-    #: Until the chain has ended so that the job may run.
+    #: True until the chain has ended in a way that lets the job run.
     is_open = models.BooleanField(_("open"))
 
     objects = JobTablesQuerySet.as_manager()
@@ -188,8 +242,35 @@ class JobBlocker(models.Model):
         return f"job {self.job_id} waits for chain {self.blocker_id}"
 
 
-def known(statuses: tuple[str, ...]) -> tuple[str, ...]:
-    """The statuses; raises ``ValueError`` for one that there is not."""
+class ShownStatus(models.TextChoices):
+    """The status of a job as people see it, which also depends on other columns."""
+
+    BLOCKED = "blocked", _("blocked")
+    #: Pending, but not due yet.
+    SCHEDULED = "scheduled", _("scheduled")
+    PENDING = "pending", _("pending")
+    RUNNING = "running", _("running")
+    #: Running, but asked to stop.
+    STOPPING = "stopping", _("stopping")
+    #: Completed, with a continuation.
+    CONTINUED = "continued", _("continued")
+    COMPLETED = "completed", _("completed")
+    FAILED = "failed", _("failed")
+    CANCELLED = "cancelled", _("cancelled")
+
+
+def shown_status(job: Job, times: Times, *, is_last: bool = True) -> ShownStatus:
+    if job.status == Status.PENDING and times.seconds_since(job.run_at) < 0:
+        return ShownStatus.SCHEDULED
+    if job.status == Status.COMPLETED and not is_last:
+        return ShownStatus.CONTINUED
+    if job.status == Status.RUNNING and job.cancel_requested_at:
+        return ShownStatus.STOPPING
+    return ShownStatus(job.status)
+
+
+def check_statuses(statuses: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the statuses. Raises ``ValueError`` for one that does not exist."""
     if unknown := [status for status in statuses if status not in Status.values]:
-        raise ValueError(f"{unknown[0]!r} is no status. Known: {', '.join(Status.values)}.")
+        raise ValueError(f"{unknown[0]!r} is not a status. Known: {', '.join(Status.values)}.")
     return statuses

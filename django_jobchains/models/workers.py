@@ -1,31 +1,33 @@
-"""Workers that run, and what was said about queues meanwhile."""
+"""Running workers, and the state of queues."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_jobchains.db.keyset import JobTablesQuerySet
 from django_jobchains.models.jobs import QUEUE_LENGTH
-from django_jobchains.pages import JobTablesQuerySet
 
 
 class WorkerPresence(models.Model):
-    """A worker that runs, or did until a moment ago: it renews its row. No job refers to it."""
+    """A running worker, which updates its row at each heartbeat. No job refers to it."""
 
-    #: New for each start of a worker: ``name:pid:…``, as in ``Job.leased_by``.
+    #: ``name:pid:…``, as in ``Job.leased_by``; different for each start of a worker.
     id = models.CharField(primary_key=True, max_length=200)
     host = models.CharField(_("host"), max_length=255)
     pid = models.PositiveIntegerField(_("process"))
     version = models.CharField(_("version"), max_length=50)
     slots = models.PositiveIntegerField(_("slots"))
     busy = models.PositiveIntegerField(_("busy"))
-    #: Slots held by handlers that do not stop.
+    #: Slots that are occupied by handlers that do not stop.
     stuck = models.PositiveIntegerField(_("stuck"))
-    #: NULL: every queue.
+    #: NULL for all queues.
     queues = models.JSONField(_("queues"), null=True)
     type_names = models.JSONField(_("types"))
     is_stopping = models.BooleanField(_("stopping"))
+    #: Its pools of child processes, as ``PoolState``; NULL or an empty list if it has none.
+    pools = models.JSONField(_("pools"), null=True)
     started_at = models.DateTimeField(_("started at"))
     heartbeat_at = models.DateTimeField(_("heartbeat at"))
-    #: Between two of its heartbeats: after some that did not come it is taken for dead.
+    #: The interval of its heartbeats. After several missed heartbeats, the worker counts as dead.
     heartbeat_seconds = models.FloatField(_("seconds between heartbeats"))
 
     objects = JobTablesQuerySet.as_manager()
@@ -41,11 +43,11 @@ class WorkerPresence(models.Model):
 
 
 class QueueState(models.Model):
-    """What was said about a queue while workers run. A queue without a row is open and has no limit."""
+    """A queue that is, or was, paused or limited. A queue without a row is open and has no limit."""
 
     name = models.CharField(_("name"), primary_key=True, max_length=QUEUE_LENGTH)
     paused_at = models.DateTimeField(_("paused at"), null=True)
-    #: Attempts of this queue that run at once in one worker; NULL: as many as it has slots.
+    #: The number of its jobs that may run at the same time in one worker; NULL for no limit.
     slot_limit = models.PositiveIntegerField(_("slot limit"), null=True)
 
     objects = JobTablesQuerySet.as_manager()

@@ -1,4 +1,4 @@
-"""Wake-ups: hints that there may be work. They never carry truth; a lost one costs time, never work."""
+"""Wake-ups: hints that there may be work. The database decides what runs: a lost hint delays jobs, but loses none."""
 
 import os
 import threading
@@ -8,10 +8,11 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
-from django.db import connections, transaction
+from django.db import connections
 from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings
+from django_jobchains.db.connections import call_after_commit
 from django_jobchains.notifications.base import Notifier, NullNotifier
 from django_jobchains.notifications.hints import (
     EVERY,
@@ -24,8 +25,8 @@ from django_jobchains.notifications.hints import (
     job_scheduled,
     ownership_lost,
 )
-from django_jobchains.notifications.listening import ListeningThread
-from django_jobchains.notifications.subscribing import Listener, Subscribers
+from django_jobchains.notifications.listening_thread import ListeningThread
+from django_jobchains.notifications.subscriptions import Listener, Subscribers
 
 __all__ = (
     "EVERY",
@@ -53,13 +54,11 @@ _BY_VENDOR = {
 
 
 def publish_after_commit(using: str, hints: Collection[Hint]) -> None:
-    """Sends hints after the outermost commit; a rollback, also of a savepoint, drops its own.
+    """Send hints after the outermost commit. A rollback, also to a savepoint, drops the hints of its block.
 
-    In manual transaction management nobody knows when that is: the workers' next poll finds the jobs.
+    With manual transaction management, the commit cannot be detected: the workers' next poll finds the jobs.
     """
-    connection = connections[using]
-    if connection.in_atomic_block or connection.get_autocommit():
-        transaction.on_commit(partial(get_notifier(using).publish, hints), using=using, robust=True)
+    call_after_commit(using, partial(get_notifier(using).publish, hints))
 
 
 _notifiers: dict[str, Notifier] = {}
@@ -67,22 +66,21 @@ _lock = threading.Lock()
 
 
 def get_notifier(using: str) -> Notifier:
-    """Return the notifier of a database alias: the one that ``JOBCHAINS`` names for it, or that of its vendor."""
+    """Return the notifier of a database alias: the configured one, or else the default for its vendor."""
     notifier = _notifiers.get(using)
     if notifier is None:
         with _lock:
-            notifier = _notifiers.get(using) or _notifiers.setdefault(using, _made(using))
+            notifier = _notifiers.get(using) or _notifiers.setdefault(using, _create(using))
     return notifier
 
 
-def _made(using: str) -> Notifier:
+def _create(using: str) -> Notifier:
     settings = get_settings()
-    given: dict[str, Any] = dict(settings.of(using, "NOTIFIER"))
+    setting: dict[str, Any] = dict(settings.of(using, "NOTIFIER"))
     name = settings.name_of(using, "NOTIFIER")
-    path = given.pop("BACKEND", None) or _BY_VENDOR.get(connections[using].vendor)
-    options = given.pop("OPTIONS", {})
-    if given:
-        unknown = ", ".join(given)
+    path = setting.pop("BACKEND", None) or _BY_VENDOR.get(connections[using].vendor)
+    options = setting.pop("OPTIONS", {})
+    if unknown := ", ".join(setting):
         raise ImproperlyConfigured(f"Unknown keys in {name}: {unknown}. Known: BACKEND, OPTIONS.")
     if path is None:
         return NullNotifier(using)
@@ -93,20 +91,20 @@ def _made(using: str) -> Notifier:
     return notifier
 
 
-def _forget(*, setting: str, **kwargs: Any) -> None:
+def _on_setting_changed(*, setting: str, **kwargs: Any) -> None:
     if setting in ("JOBCHAINS", "DATABASES", "CACHES"):
-        before = list(_notifiers.values())
+        notifiers = list(_notifiers.values())
         _notifiers.clear()
-        for notifier in before:
+        for notifier in notifiers:
             notifier.close()
 
 
-def _forget_after_fork() -> None:
-    """What the parent has open is the parent's."""
+def _reset_after_fork() -> None:
+    """Forget the notifiers without closing them: their connections belong to the parent."""
     global _lock
     _lock = threading.Lock()
     _notifiers.clear()
 
 
-setting_changed.connect(_forget)
-os.register_at_fork(after_in_child=_forget_after_fork)
+setting_changed.connect(_on_setting_changed)
+os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,4 +1,4 @@
-"""The contract of a notifier: publish hints, listen for them, share jobs out among those who hear, close."""
+"""The contract of a notifier: publish hints, listen for them, and distribute their jobs among workers."""
 
 import re
 import time
@@ -6,99 +6,118 @@ from collections.abc import Callable, Collection
 from logging import getLogger
 
 from django_jobchains.conf import get_settings
-from django_jobchains.notifications.hints import KINDS, Hint, HintKind
-from django_jobchains.notifications.merging import Merger
-from django_jobchains.notifications.subscribing import Listener, Subscribers
-from django_jobchains.texts import log_text
+from django_jobchains.notifications.hints import KINDS, Hint, HintKind, HintMerger
+from django_jobchains.notifications.subscriptions import Listener, Subscribers
+from django_jobchains.text.errors import log_text
 
 logger = getLogger("django_jobchains")
 
-#: While sending fails, it is said once in this time.
-WARN_SECONDS = 10.0
+#: A failure that persists is logged once in this time.
+WARNING_INTERVAL_SECONDS = 10.0
 
 
 def default_prefix(using: str) -> str:
-    """Return the prefix of channels on a server that knows nothing of databases: each alias has its own."""
+    """Return the default prefix of channels on a server that several databases share: each alias has its own."""
     if using == get_settings().DATABASE:
         return "django_jobchains"
     return f"django_jobchains.{re.sub('[^A-Za-z0-9_-]', '_', using)}"
 
 
-class Notifier:
-    """Sends hints between processes. A subclass says how in ``send`` and ``connect``; both may lose any of them.
+class WarningThrottle:
+    """Allows one warning in ``WARNING_INTERVAL_SECONDS``."""
 
-    ``using``: the alias of the database whose jobs the hints are about. Options of ``JOBCHAINS["NOTIFIER"]`` are
-    further keyword arguments. Its methods are called from any thread.
+    def __init__(self) -> None:
+        self._next_at = 0.0
+
+    def allows(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_at:
+            return False
+        self._next_at = now + WARNING_INTERVAL_SECONDS
+        return True
+
+    def reset(self) -> None:
+        self._next_at = 0.0
+
+
+class Notifier:
+    """Sends hints between processes. A subclass implements ``send`` and ``connect``; both may lose hints.
+
+    ``using``: the alias of the database whose jobs the hints concern. The options of ``JOBCHAINS["NOTIFIER"]`` are
+    further keyword arguments. Methods are called from any thread.
     """
 
-    #: False: whoever waits has to poll.
+    #: False: listeners never receive anything, so callers have to poll.
     carries_hints = True
 
     def __init__(self, using: str) -> None:
         self.using = using
-        self._merger = Merger()
+        self._merger = HintMerger()
         self._subscribers = Subscribers(self.connect)
-        self._warn_at = 0.0
+        self._throttle = WarningThrottle()
         self._failures = 0
 
-    # What a subclass says
+    # For subclasses
 
     def send(self, hints: Collection[Hint]) -> None:
-        """Hands the hints over, in few and short steps: an enqueue waits for it."""
+        """Send hints, in few and short steps: an enqueue waits for it."""
 
     def connect(self, subscribers: Subscribers) -> Listener:
-        """Starts to listen; one listener serves all who listen in this process.
+        """Start to listen. One listener serves all subscribers of this process.
 
-        It calls ``subscribers(hint)`` for the hints it hears, of ``subscribers.kinds`` at least, which may change
-        meanwhile. After each (re)connection it calls ``subscribers.look(kinds)``: subscribe, then look. It does not
-        wait until it is connected. ``ListeningThread`` is one to start from.
+        The listener calls ``subscribers(hint)`` for the hints it receives, at least for those in
+        ``subscribers.kinds``, which may change. After each connection it subscribes first, and then calls
+        ``subscribers.resync(kinds)``. This method does not wait for the connection. ``ListeningThread`` is a base class
+        for listeners.
         """
         return Listener()
 
-    def take(self, hint: Hint, most: int, group: str) -> int | None:
-        """The wake budget: how many of the ``hint.count`` jobs of a hint the caller is to look for, at most ``most``.
+    def take(self, hint: Hint, limit: int, group: str) -> int | None:
+        """Return how many of the hint's jobs the caller may query for, at most ``limit``: its wake budget.
 
-        All who ask with one ``hint.id`` and ``group`` together get ``hint.count``: workers of one group could each run
-        any of these jobs. Asked from the thread that calls ``subscribers``. None: not known, as ever when in doubt;
-        the caller looks then. Never raises.
+        All callers with the same ``hint.id`` and ``group`` get ``hint.count`` jobs between them: any worker of a group
+        could run any of these jobs. Called from the thread that calls ``subscribers``. None means unknown, so that the
+        caller queries. Never raises.
         """
         return None
 
     def close(self) -> None:
-        """Gives back what sending holds; it may be used again. Listeners are closed by whoever listens."""
+        """Release the resources used for sending. The notifier may be used again. Listeners are closed separately."""
 
-    def unprotected(self) -> str | None:
-        """How the server is open to anybody who reaches it, for the deployment check; None: it is not.
+    def security_problem(self) -> str | None:
+        """Return how the server is open to anyone who can reach it, for the deployment check, or None.
 
-        Of the settings alone: it does not connect.
+        Depends on the settings only and does not connect.
         """
         return None
 
-    # What callers use
+    # For callers
 
     def publish(self, hints: Collection[Hint]) -> None:
-        """Sends the hints this process has not just sent. Never raises: a failed wake-up undoes no finished job."""
+        """Send the hints that this process has not just sent.
+
+        Never raises: a failed wake-up must not undo a finished job.
+        """
         if fresh := self._merger.fresh(hints):
             try:
                 self.send(fresh)
             except Exception as error:
                 self._warn(error)
             else:
-                self._failures = 0
+                if self._failures:
+                    self._failures = 0
+                    self._throttle.reset()
 
     def listen(self, on_hint: Callable[[Hint], None], kinds: Collection[HintKind] = KINDS) -> Listener:
-        """Calls ``on_hint`` for each hint of these kinds, from a thread of the notifier's own, until it is closed.
+        """Call ``on_hint`` for each hint of these kinds, from a thread of the notifier, until the listener is closed.
 
-        Whenever hints may have been missed, and first of all, it is called with one of each kind whose subject is
-        ``EVERY``.
+        At first, and whenever hints may have been missed, call it with one hint per kind whose subject is ``EVERY``.
         """
         return self._subscribers.add(on_hint, kinds)
 
     def _warn(self, error: Exception) -> None:
         self._failures += 1
-        now = time.monotonic()
-        if self._failures == 1 or now >= self._warn_at:
-            self._warn_at = now + WARN_SECONDS
+        if self._throttle.allows():
             text = "Wake-ups were not sent (%d times in a row); workers find the jobs at their next poll: %s"
             logger.warning(text, self._failures, log_text(error))
 

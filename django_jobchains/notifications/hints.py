@@ -1,24 +1,28 @@
-"""What a wake-up says, and how it is written for the way."""
+"""Hints, their form on a channel, and which of them a process skips."""
 
+import random
 import re
-from dataclasses import dataclass, field
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 from uuid import UUID
 
 HintKind = Literal["job_scheduled", "chain_finished", "ownership_lost"]
 KINDS: frozenset[HintKind] = frozenset(get_args(HintKind))
 
-#: The subject of a hint that is about any of its kind: "look for yourself".
+#: The subject of a hint that may concern any subject of its kind, so that every receiver queries.
 EVERY = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """``subject``: the type of ``job_scheduled``, the chain of ``chain_finished``, the job of ``ownership_lost``.
+    """A message that something may have changed. Hints with the same kind and subject are equal.
 
-    ``count``: how many jobs became due, None if that is not known. ``id``: of one sending, to share those jobs out by;
-    up to 16 hexadecimal digits, empty with an unknown count. Hints of one kind and subject are equal: the one stands
-    for the other.
+    ``subject``: the type for ``job_scheduled``, the chain for ``chain_finished``, the job for ``ownership_lost``.
+    ``count``: how many jobs became due, or None if that is unknown. ``id``: identifies one sending, so that its jobs
+    can be distributed: up to 16 hexadecimal digits, or empty if the count is unknown.
     """
 
     kind: HintKind
@@ -39,9 +43,11 @@ def ownership_lost(job_id: UUID | str) -> Hint:
     return Hint("ownership_lost", str(job_id))
 
 
-#: Said when it is not known what was missed.
-LOOK = (job_scheduled(EVERY), chain_finished(EVERY), ownership_lost(EVERY))
+#: What subscribers receive whenever hints may have been missed.
+RESYNC_HINTS = (job_scheduled(EVERY), chain_finished(EVERY), ownership_lost(EVERY))
 
+#: Longer texts are rejected. ``encode`` writes none.
+MAX_BYTES = 1_000
 _SUBJECT = {
     "job_scheduled": r"[^\x00-\x1f\x7f]{1,200}",
     "chain_finished": r"\*|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
@@ -51,18 +57,16 @@ _TEXT = {
     kind: re.compile(rf"(?P<count>[1-9]\d{{0,8}})?:(?P<id>[0-9a-f]{{0,16}}):(?P<subject>{subject})", re.ASCII)
     for kind, subject in _SUBJECT.items()
 }
-#: No text is longer: what is, was not written here.
-MOST_BYTES = 1_000
 
 
 def encode(hint: Hint) -> str:
-    """The text of a hint. Its kind is not in it: each kind has a channel of its own."""
+    """Return the text of a hint. It does not contain the kind, because each kind has its own channel."""
     return f"{'' if hint.count is None else hint.count}:{hint.id}:{hint.subject}"
 
 
 def decode(kind: HintKind, text: str | bytes) -> Hint | None:
-    """The hint of a text from a channel, to which anybody may have written: None for what is no hint of ours."""
-    if len(text) > MOST_BYTES:
+    """Decode a text from a channel. Return None if it is not valid: anyone may write to a channel."""
+    if len(text) > MAX_BYTES:
         return None
     try:
         found = _TEXT[kind].fullmatch(text if isinstance(text, str) else text.decode())
@@ -72,3 +76,58 @@ def decode(kind: HintKind, text: str | bytes) -> Hint | None:
         return None
     count = found["count"]
     return Hint(kind, found["subject"], None if count is None else int(count), found["id"])
+
+
+#: A process sends one hint of a kind and subject in this time, and skips the others. Receivers query again after twice
+#: the time, and so find what was committed in the meantime. This needs neither a thread nor a delayed send.
+MERGE_SECONDS = 0.005
+REQUERY_SECONDS = 2 * MERGE_SECONDS
+
+#: How many hints are remembered. Beyond that, hints are sent without being merged.
+_MAX_REMEMBERED = 1_000
+_LONG_AGO = float("-inf")
+
+
+class HintMerger:
+    """Decides which hints of a process are sent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sent: dict[Hint, float] = {}
+        self._chain_finished_at = _LONG_AGO
+        #: The jobs of the hints that were skipped since then, which the next hint includes.
+        self._left_out: dict[Hint, int | None] = {}
+
+    def fresh(self, hints: Collection[Hint]) -> list[Hint]:
+        """Return the hints to send now. Those with a count get a new id."""
+        now = time.monotonic()
+        with self._lock:
+            if len(self._sent) > _MAX_REMEMBERED:
+                self._sent.clear()
+                self._left_out.clear()
+            return [self._with_id(hint, now) for hint in self._widened(hints, now) if self._is_due(hint, now)]
+
+    def _widened(self, hints: Collection[Hint], now: float) -> Collection[Hint]:
+        """Replace chains that end shortly after others by ``EVERY``: thousands may end each second."""
+        if not any(hint.kind == "chain_finished" for hint in hints):
+            return hints
+        is_close, self._chain_finished_at = now - self._chain_finished_at < MERGE_SECONDS, now
+        if not is_close:
+            return hints
+        return [*(hint for hint in hints if hint.kind != "chain_finished"), chain_finished(EVERY)]
+
+    def _is_due(self, hint: Hint, now: float) -> bool:
+        if now - self._sent.get(hint, _LONG_AGO) >= MERGE_SECONDS:
+            return True
+        self._left_out[hint] = _sum(self._left_out.get(hint, 0), hint.count)
+        return False
+
+    def _with_id(self, hint: Hint, now: float) -> Hint:
+        self._sent[hint] = now
+        count = _sum(self._left_out.pop(hint, 0), hint.count)
+        hint_id = "" if count is None else f"{random.getrandbits(64):016x}"
+        return replace(hint, count=count, id=hint_id)
+
+
+def _sum(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first + second

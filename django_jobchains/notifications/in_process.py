@@ -1,30 +1,36 @@
-"""Hints between threads of one process: for a worker that runs inside the program that enqueues, and for tests."""
+"""Hints between the threads of one process: for a worker inside the program that enqueues, and for tests."""
 
 import os
 import threading
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection
 
 from django_jobchains.notifications.base import Notifier
-from django_jobchains.notifications.budgets import Budgets
 from django_jobchains.notifications.hints import Hint
-from django_jobchains.notifications.subscribing import Listener, Subscribers
+from django_jobchains.notifications.subscriptions import Listener, Subscribers
+
+#: Hints whose wake budgets are remembered. Workers that receive a hint ask at once, so old ones are not needed.
+_MAX_REMEMBERED = 1_000
 
 _lock = threading.Lock()
 _listening: dict[str, list[Subscribers]] = defaultdict(list)
-_budgets = Budgets()
+#: How many jobs of a hint workers already claim, by the id of the hint and the group of the workers.
+_taken: OrderedDict[tuple[str, str], int] = OrderedDict()
 
 
-def _forget_after_fork() -> None:
-    global _lock, _budgets
-    _lock, _budgets = threading.Lock(), Budgets()
+def _reset_after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
     _listening.clear()
+    _taken.clear()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 class InProcessNotifier(Notifier):
+    """Calls the listeners of this process."""
+
     def send(self, hints: Collection[Hint]) -> None:
         with _lock:
             listening = list(_listening[self.using])
@@ -35,8 +41,17 @@ class InProcessNotifier(Notifier):
     def connect(self, subscribers: Subscribers) -> Listener:
         return _InProcessListener(self.using, subscribers)
 
-    def take(self, hint: Hint, most: int, group: str) -> int | None:
-        return _budgets.take(hint, most, group)
+    def take(self, hint: Hint, limit: int, group: str) -> int | None:
+        if hint.count is None or not hint.id:
+            return None
+        key = (hint.id, group)
+        with _lock:
+            taken = _taken.get(key, 0)
+            share = max(min(limit, hint.count - taken), 0)
+            _taken[key] = taken + share
+            if len(_taken) > _MAX_REMEMBERED:
+                _taken.popitem(last=False)
+        return share
 
 
 class _InProcessListener(Listener):
@@ -44,7 +59,7 @@ class _InProcessListener(Listener):
         self._using, self._subscribers = using, subscribers
         with _lock:
             _listening[using].append(subscribers)
-        subscribers.look(self.kinds)
+        subscribers.resync(self.kinds)
 
     def close(self) -> None:
         with _lock:

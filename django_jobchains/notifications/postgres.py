@@ -1,4 +1,4 @@
-"""LISTEN/NOTIFY. A NOTIFY never travels in the user's transaction: its commit would take a database-wide lock."""
+"""Wake-ups by LISTEN/NOTIFY. A NOTIFY is never part of a user's transaction: its commit would take a global lock."""
 
 import re
 import time
@@ -11,49 +11,48 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from psycopg import pq
 
-from django_jobchains import libpq
-from django_jobchains.network import NETWORK_OPTIONS
+from django_jobchains.db import libpq
 from django_jobchains.notifications.base import Notifier, logger
 from django_jobchains.notifications.hints import EVERY, Hint, HintKind, decode, encode
-from django_jobchains.notifications.listening import ListeningThread
-from django_jobchains.notifications.subscribing import Listener, Subscribers
-from django_jobchains.texts import log_text
+from django_jobchains.notifications.listening_thread import ListeningThread
+from django_jobchains.notifications.subscriptions import Listener, Subscribers
+from django_jobchains.text.errors import log_text
 
-#: Each kind has its own: a worker hears of no chain that ended, whoever waits for one of no job that is due.
+#: One channel per kind, so that listeners receive only the kinds they want.
 CHANNELS: dict[HintKind, str] = {
     "job_scheduled": "django_jobchains_scheduled",
     "chain_finished": "django_jobchains_finished",
     "ownership_lost": "django_jobchains_lost",
 }
 _PREFIX = "django_jobchains"
-#: More subjects than this in one transaction are sent as one "look for yourself".
-MOST_HINTS = 50
-#: A listener that heard nothing for so long asks the server whether it still listens.
+#: If one transaction has more subjects, one hint for ``EVERY`` subject is sent instead.
+MAX_HINTS = 50
+#: A listener that received nothing for this time asks the server whether it still listens.
 PROBE_SECONDS = 5.0
-#: Between looks at whether the listener is to close.
+#: How often a listener checks whether it is to close.
 TICK_SECONDS = 0.2
-#: What a listener says of itself must reach it in this time, by the way that every hint takes.
-PROOF_SECONDS = 5.0
-#: Before a listener that is deaf tries again: a pooler will not go away by itself.
-DEAF_SECONDS = 60.0
+#: How long a listener waits for the message that it sends to itself.
+SELF_TEST_SECONDS = 5.0
+#: The pause after a failed self-test: a pooler will not go away soon.
+FAILED_SELF_TEST_SECONDS = 60.0
 
-_DEAF = (
-    "what is notified does not arrive at database {!r}, though LISTEN works. Is there a transaction pooler in between? "
-    "Name an alias that reaches the same database without it, JOBCHAINS['NOTIFIER'] = {{'OPTIONS': {{'listen_using': "
-    "'direct'}}}}, or poll by choice, with the BACKEND 'django_jobchains.notifications.NullNotifier'"
+_NOT_RECEIVED = (
+    "notifications on database {!r} do not arrive, although LISTEN works. Is there a transaction pooler in "
+    "between? Name an alias that reaches the same database without it, JOBCHAINS['NOTIFIER'] = {{'OPTIONS': "
+    "{{'listen_using': 'direct'}}}}, or poll by choice, with the BACKEND 'django_jobchains.notifications.NullNotifier'"
 )
 
 
-class Deaf(Exception):
-    """Subscribed, but hints do not arrive."""
+class HintsNotReceived(Exception):
+    """The listener is subscribed, but hints do not arrive."""
 
 
 class PostgresNotifier(Notifier):
-    """Sends on the connection that just committed; listens on one connection per worker process.
+    """Sends on the connection that just committed, and listens on one connection per process.
 
-    ``listen_using``: the alias to listen with, when the job tables are reached through a transaction pooler. It is the
-    same database without the pooler. ``prefix``: of the channels; projects whose job tables are in one database, in
-    different schemas, have one each.
+    ``listen_using``: the alias to listen on, if the job tables are reached through a transaction pooler. It is the same
+    database without the pooler. ``prefix``: the prefix of the channels, different for each project whose job tables are
+    in another schema of the same database.
     """
 
     def __init__(self, using: str, listen_using: str | None = None, prefix: str = _PREFIX) -> None:
@@ -67,21 +66,24 @@ class PostgresNotifier(Notifier):
         if self.listen_using not in connections.settings:
             known = ", ".join(connections.settings)
             raise ImproperlyConfigured(f"listen_using: there is no database {listen_using!r}. Known: {known}.")
-        #: Whether a hint was seen to arrive; it need not be shown again at each reconnect.
+        #: Whether a listener has received its own message once. Later connections need no self-test.
         self.is_proven = False
 
     def send(self, hints: Collection[Hint]) -> None:
-        if len(hints) > MOST_HINTS:
+        if len(hints) > MAX_HINTS:
             hints = {Hint(hint.kind, EVERY) for hint in hints}
         self.notify([(self.channels[hint.kind], encode(hint)) for hint in hints])
 
-    def notify(self, texts: Collection[tuple[str, str]]) -> None:
-        """Sends texts, each on a channel, in one round trip: every enqueue waits for it, so without a cursor."""
+    def notify(self, messages: Collection[tuple[str, str]]) -> None:
+        """Send messages, pairs of a channel and a text, in one round trip.
+
+        Every enqueue waits for it, so it uses no cursor.
+        """
         connection = connections[self.using]
         connection.ensure_connection()
         raw: psycopg.Connection[Any] = connection.connection
         escape = pq.Escaping(raw.pgconn).escape_literal
-        statements = [f"NOTIFY {channel}, {bytes(escape(text.encode())).decode()}" for channel, text in texts]
+        statements = [f"NOTIFY {channel}, {bytes(escape(text.encode())).decode()}" for channel, text in messages]
         with connection.wrap_database_errors:
             libpq.execute(raw, "; ".join(statements))
 
@@ -99,58 +101,60 @@ class PostgresListener(ListeningThread):
 
     def watch(self) -> None:
         self.kinds = frozenset()
-        with psycopg.connect(**_parameters(self._notifier.listen_using), autocommit=True) as connection:
+        with psycopg.connect(**_connection_parameters(self._notifier.listen_using), autocommit=True) as connection:
             self._subscribe(connection)
             if not self._notifier.is_proven:
-                self._prove(connection)
+                self._test(connection)
             self.connected()
-            heard_at = time.monotonic()
+            received_at = time.monotonic()
             while not self.closing.is_set():
                 for notification in list(connection.notifies(timeout=TICK_SECONDS, stop_after=1)):
-                    heard_at = time.monotonic()
+                    received_at = time.monotonic()
                     self._pass_on(notification)
-                self.subscribers.look(self._subscribe(connection))
-                if time.monotonic() - heard_at >= PROBE_SECONDS:
+                self.subscribers.resync(self._subscribe(connection))
+                if time.monotonic() - received_at >= PROBE_SECONDS:
                     _probe(connection, {self._notifier.channels[kind] for kind in self.kinds})
-                    heard_at = time.monotonic()
+                    received_at = time.monotonic()
+
+    def retry_seconds(self, error: BaseException) -> float | None:
+        return FAILED_SELF_TEST_SECONDS if isinstance(error, HintsNotReceived) else None
 
     def _subscribe(self, connection: "psycopg.Connection[Any]") -> frozenset[HintKind]:
-        """Listens to what is wanted now; returns what is new of it."""
-        wanted, known = self.subscribers.kinds, self.kinds
-        for kind in sorted(wanted ^ known):
+        """Listen to the kinds that are wanted now, and return the new ones."""
+        wanted, before = self.subscribers.kinds, self.kinds
+        for kind in sorted(wanted ^ before):
             connection.execute(f"{'LISTEN' if kind in wanted else 'UNLISTEN'} {self._notifier.channels[kind]}")
         self.kinds = wanted
-        return wanted - known
+        return wanted - before
 
-    def _prove(self, connection: "psycopg.Connection[Any]") -> None:
-        """Says something where all others do, and waits until it arrives here; nobody else takes it for a hint. What
-        else arrives may be dropped: after it everybody looks."""
-        proof = str(uuid4())
+    def _test(self, connection: "psycopg.Connection[Any]") -> None:
+        """Send a message to all channels and wait until it arrives. Other listeners do not take it for a hint.
+
+        Hints that arrive in the meantime may be dropped, because all subscribers query afterwards.
+        """
+        message = str(uuid4())
         try:
-            self._say([(self._notifier.channels[kind], proof) for kind in self.kinds])
-        except Exception as error:  # no connection is left, perhaps: no reason not to listen
-            text = "Whether wake-ups arrive is seen at the next connection, now it could not be: %s"
+            self._send([(self._notifier.channels[kind], message) for kind in self.kinds])
+        except Exception as error:  # without a free connection it cannot test itself, but it can still listen
+            text = "Could not test whether wake-ups arrive; the test is repeated with the next connection: %s"
             logger.info(text, log_text(error))
             return
-        until = time.monotonic() + PROOF_SECONDS
+        until = time.monotonic() + SELF_TEST_SECONDS
         while not self._notifier.is_proven and not self.closing.is_set():
             if time.monotonic() >= until:
-                raise Deaf(_DEAF.format(self._notifier.listen_using))
-            heard = [notification.payload for notification in connection.notifies(timeout=TICK_SECONDS, stop_after=1)]
-            self._notifier.is_proven = proof in heard
+                raise HintsNotReceived(_NOT_RECEIVED.format(self._notifier.listen_using))
+            received = [item.payload for item in connection.notifies(timeout=TICK_SECONDS, stop_after=1)]
+            self._notifier.is_proven = message in received
 
-    def _say(self, texts: Collection[tuple[str, str]]) -> None:
-        """On a connection of this thread's own: a session is always told what it says itself, also by a pooler."""
+    def _send(self, messages: Collection[tuple[str, str]]) -> None:
+        """Send on another connection: a session always receives its own messages, even through a pooler."""
         try:
-            self._notifier.notify(texts)
+            self._notifier.notify(messages)
         finally:
             connections[self._notifier.using].close()
 
-    def seconds_after(self, error: BaseException) -> float | None:
-        return DEAF_SECONDS if isinstance(error, Deaf) else None
-
     def _pass_on(self, notification: psycopg.Notify) -> None:
-        """Anybody with a database login may write to a channel: what is no hint of ours is dropped."""
+        """Pass on a hint. Drop anything else, because anyone with a database login may write to a channel."""
         if hint := decode(self._kinds[notification.channel], notification.payload):
             self.subscribers(hint)
 
@@ -161,9 +165,9 @@ def _probe(connection: "psycopg.Connection[Any]", channels: set[str]) -> None:
         raise psycopg.OperationalError("the session no longer listens (is there a transaction pooler in between?)")
 
 
-def _parameters(using: str) -> dict[str, Any]:
-    """Django's own connection parameters without what is Django's, and with the network options it leaves open."""
+def _connection_parameters(using: str) -> dict[str, Any]:
+    """Return Django's parameters without those that only Django uses, and with the network options that are missing."""
     parameters = connections[using].get_connection_params()
     for name in ("cursor_factory", "context", "prepare_threshold", "server_side_binding", "pool", "isolation_level"):
         parameters.pop(name, None)
-    return {**NETWORK_OPTIONS, "prepare_threshold": None, **parameters}
+    return {**libpq.NETWORK_OPTIONS, "prepare_threshold": None, **parameters}

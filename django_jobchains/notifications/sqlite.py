@@ -4,11 +4,11 @@ from django.db import connections
 from django.db.backends.utils import CursorWrapper
 
 from django_jobchains.notifications.base import Notifier
-from django_jobchains.notifications.listening import ListeningThread
-from django_jobchains.notifications.subscribing import Listener, Subscribers
+from django_jobchains.notifications.listening_thread import ListeningThread
+from django_jobchains.notifications.subscriptions import Listener, Subscribers
 
-#: Between looks. One costs a few microseconds.
-LOOK_SECONDS = 0.02
+#: The pause between two queries, each of which takes a few microseconds.
+POLL_SECONDS = 0.02
 
 
 class SqliteNotifier(Notifier):
@@ -29,10 +29,10 @@ class SqliteListener(ListeningThread):
             with connection.cursor() as cursor:
                 last = _data_version(cursor)
                 self.connected()
-                while not self.closing.wait(LOOK_SECONDS):
+                while not self.closing.wait(POLL_SECONDS):
                     if (version := _data_version(cursor)) != last:
                         last = version
-                        self.subscribers.look(self.kinds)
+                        self.subscribers.resync(self.kinds)
         finally:
             connection.close()
 

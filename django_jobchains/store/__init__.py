@@ -1,4 +1,4 @@
-"""The only place that changes a status, and the only place with SQL."""
+"""The store: the only package that changes a status, and the only one with SQL."""
 
 from functools import lru_cache
 from typing import Any
@@ -8,75 +8,111 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings
-from django_jobchains.store.attempt_counts import HOUR, MINUTE, SHOWN, SpanCount, TypeCount, TypeTally
 from django_jobchains.store.base import Store
-from django_jobchains.store.counting import MOST_FAILED, MOST_GROUPS, Activity, FailingGroup, HeldGroup, PendingGroup
-from django_jobchains.store.presence import Beat, PresentWorker
-from django_jobchains.store.pruning import Ended, Place
-from django_jobchains.store.queue_states import QueueRule
+from django_jobchains.store.failures import FailedJob, FailureType
+from django_jobchains.store.last_jobs import LastJob
+from django_jobchains.store.leases import CrashBackoff
+from django_jobchains.store.queues import QueueRule
+from django_jobchains.store.record_tables import Dequeued, RecordBeat, RecordEnd, RecordKey, RecordTable, StalledRecord
+from django_jobchains.store.records import DequeueRequest
+from django_jobchains.store.retention import EndedChains, EndPosition
 from django_jobchains.store.rows import (
     AttemptKey,
+    ChainEnd,
+    ChainLifetime,
     ClaimedJob,
     CreatedJob,
     Effects,
     EndedAttempt,
     FailedTry,
+    FailedWaiter,
+    FailureKind,
     FinishedJob,
     HeldLease,
+    LogEntries,
     NewJob,
+    NewLogLine,
+    NewProgress,
     OpenTransaction,
     ReapedJob,
     Renewal,
-    Said,
-    SaidLine,
-    SaidProgress,
 )
-from django_jobchains.store.tails import Tail
+from django_jobchains.store.stats import (
+    HOUR,
+    MAX_FAILED,
+    MAX_GROUPS,
+    MINUTE,
+    SHOWN,
+    Activity,
+    FailingGroup,
+    HeldGroup,
+    PendingGroup,
+    SpanCount,
+    TypeCount,
+    TypeTally,
+)
+from django_jobchains.store.workers import Beat, PoolState, PresentWorker, WorkerState
 
 __all__ = (
     "HOUR",
+    "MAX_FAILED",
+    "MAX_GROUPS",
     "MINUTE",
-    "MOST_FAILED",
-    "MOST_GROUPS",
     "SHOWN",
     "Activity",
     "AttemptKey",
     "Beat",
+    "ChainEnd",
+    "ChainLifetime",
     "ClaimedJob",
+    "CrashBackoff",
     "CreatedJob",
+    "DequeueRequest",
+    "Dequeued",
     "Effects",
-    "Ended",
+    "EndPosition",
     "EndedAttempt",
+    "EndedChains",
+    "FailedJob",
     "FailedTry",
+    "FailedWaiter",
     "FailingGroup",
+    "FailureKind",
+    "FailureType",
     "FinishedJob",
     "HeldGroup",
     "HeldLease",
+    "LastJob",
+    "LogEntries",
     "NewJob",
+    "NewLogLine",
+    "NewProgress",
     "OpenTransaction",
     "PendingGroup",
-    "Place",
+    "PoolState",
     "PresentWorker",
     "QueueRule",
     "ReapedJob",
+    "RecordBeat",
+    "RecordEnd",
+    "RecordKey",
+    "RecordTable",
     "Renewal",
-    "Said",
-    "SaidLine",
-    "SaidProgress",
     "SpanCount",
+    "StalledRecord",
     "Store",
-    "Tail",
     "TypeCount",
     "TypeTally",
+    "WorkerState",
     "get_store",
 )
 
 
 def get_store(using: str | None = None) -> Store:
-    """The store of a database alias; None is ``JOBCHAINS["DATABASE"]``.
+    """Return the store of a database alias; None is ``JOBCHAINS["DATABASE"]``.
 
-    It is made for the vendor, or the class that ``JOBCHAINS`` names for the alias. Raises ``ImproperlyConfigured``.
-    Every public call passes its ``using`` through here before it is used.
+    The store is the one for the vendor, or an instance of the class that ``JOBCHAINS`` names for the alias. Raises
+    ``ImproperlyConfigured``. Every public call validates its ``using`` here.
     """
     settings = get_settings()
     alias: Any = settings.DATABASE if using is None else using
@@ -116,7 +152,7 @@ def _of_vendor(using: str) -> Store:
         return SQLiteStore(using)
     raise ImproperlyConfigured(
         f"django_jobchains keeps jobs in PostgreSQL or SQLite; {using!r} is {vendor}. "
-        f"Another database needs a store of its own, {_setting(using)}."
+        f"Another database needs a custom store, {_setting(using)}."
     )
 
 

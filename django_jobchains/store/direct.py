@@ -1,65 +1,134 @@
-"""Statements of an attempt's transaction by libpq's own calls, one wait each: docs/decisions/0017-no-pipelines.md.
+"""Sends statements with libpq calls: those of an attempt's transaction, and those in autocommit.
 
-The threads of a worker wait for each other more than for the database. psycopg's ``execute`` makes a cursor, and lets
-go of the interpreter several times for one statement; these calls do so once.
+psycopg's ``execute`` takes more time than the rest of an enqueue: docs/decisions/0062-direct-autocommit.md. The threads
+of a worker also wait for each other more than for the database. psycopg releases the interpreter's lock several times
+for one statement; the calls in attempts release it once: docs/decisions/0017-no-pipelines.md.
 """
 
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import psycopg
+from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import pq
 from psycopg.adapt import Transformer
+from psycopg.errors import InvalidSqlStatementName
 
-from django_jobchains import libpq
+from django_jobchains.db import libpq
+from django_jobchains.db.connections import ignoring_own_statements
 
-#: Prepared statements of a connection. They change with the age of their plans.
-MOST_PREPARED = 20
+#: The limit of prepared statements of a connection. Statements change with the age of their plans.
+MAX_PREPARED = 50
 
 
 class Direct:
-    """One connection, as attempts use it."""
+    """The prepared statements of one connection, and the transaction of an attempt on it."""
 
     def __init__(self, raw: "psycopg.Connection[Any]") -> None:
-        self._names: dict[str, bytes] = {}
+        #: The names of statements, by their text and the age of their plans.
+        self._names: dict[tuple[str, str], bytes] = {}
         self._prepared = 0
-        #: The outermost ``atomic`` of the attempt at hand.
+        #: The outermost ``atomic`` of the current attempt.
         self.transaction: object = None
-        #: No other statement is prepared here. psycopg, when it has any, may say ``DEALLOCATE ALL`` whenever something
-        #: is rolled back, dropped or altered, and ours would be gone in the middle of a transaction.
+        #: Whether the store has sent nothing in that transaction since it began.
+        self.is_untouched = False
+        #: The age of the plans in that transaction. If a handler has removed the statements of this age, the
+        #: transaction's first one fails, before anything is written.
+        self.age = ""
+        #: Whether psycopg has prepared no statement here. If it has, it may send ``DEALLOCATE ALL`` whenever something
+        #: is rolled back, dropped or altered, which would remove these statements in the middle of a transaction.
         self.is_alone = raw.prepare_threshold is None
 
-    def begin(self, raw: "psycopg.Connection[Any]", transaction: object, select: str) -> list[tuple[Any, ...]]:
-        """Begins the transaction that Django has opened, together with its first statement, which has no parameters, if
-        there is one.
+    def begin(self, raw: "psycopg.Connection[Any]", transaction: object, first: str) -> list[tuple[Any, ...]]:
+        """Begin the transaction that Django has opened, together with its first statements, if any.
 
-        psycopg sends no other BEGIN: it looks whether one is open.
+        Return the rows of the last one. psycopg does not send another BEGIN: it checks whether a transaction is open.
         """
-        rows = _rows(raw, libpq.execute(raw, f"BEGIN; {select}"))
-        self.transaction = transaction
+        rows = _rows(raw, libpq.execute(raw, f"BEGIN; {first}"))
+        self.transaction, self.is_untouched = transaction, True
         return rows
 
-    def has_begun(self, raw: "psycopg.Connection[Any]", atomic_blocks: Sequence[object]) -> bool:
-        """Return whether the transaction that ``begin`` began is open.
+    def can_commit(self, raw: "psycopg.Connection[Any]", atomic_blocks: Sequence[object]) -> bool:
+        """Return whether that transaction is the only open block, and the store has sent nothing in it."""
+        is_outermost = len(atomic_blocks) == 1
+        return is_outermost and self.is_alone and self.is_untouched and self.has_begun(raw, atomic_blocks)
 
-        Django's atomic object alone does not tell: a decorator uses one object for many transactions.
+    def commit(self, raw: "psycopg.Connection[Any]", sql: str, params: Sequence[Any]) -> None:
+        """Commit that transaction together with its last statement, unless that fails.
+
+        psycopg does not send another COMMIT: it checks whether a transaction is open.
+        """
+        libpq.execute(raw, f"{self.call(raw, sql, self.age, params)}; COMMIT")
+
+    def has_begun(self, raw: "psycopg.Connection[Any]", atomic_blocks: Sequence[object]) -> bool:
+        """Return whether the transaction that ``begin`` started is open, and statements are still encoded as UTF-8.
+
+        Django's atomic object does not suffice: a decorator uses one object for many transactions.
         """
         is_same = atomic_blocks[:1] == [self.transaction]
-        return is_same and raw.pgconn.transaction_status != pq.TransactionStatus.IDLE
+        return is_same and raw.pgconn.transaction_status != pq.TransactionStatus.IDLE and _is_utf8(raw)
 
-    def fetch(self, raw: "psycopg.Connection[Any]", sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """A statement of that transaction, prepared once."""
-        name = self._names.get(sql) or self._prepare(raw, sql)
-        return _rows(raw, libpq.checked(raw, raw.pgconn.exec_prepared(name, [_text(param) for param in params])))
+    def fetch(
+        self,
+        raw: "psycopg.Connection[Any]",
+        atomic_blocks: Sequence[object],
+        sql: str,
+        age: str,
+        params: Sequence[Any],
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement, which is prepared once for each age of its plan.
 
-    def _prepare(self, raw: "psycopg.Connection[Any]", sql: str) -> bytes:
-        if len(self._names) >= MOST_PREPARED:
+        It is sent directly in the transaction that ``begin`` started and in autocommit, and by psycopg in other
+        transactions.
+        """
+        if self.is_alone and self.has_begun(raw, atomic_blocks):
+            name = self._names.get((sql, age)) or self._prepare(raw, sql, age)
+            return _rows(raw, libpq.checked(raw, raw.pgconn.exec_prepared(name, [_text(param) for param in params])))
+        if not (raw.autocommit and is_idle(raw)):
+            return self._fetch_with_cursor(raw, sql, age, params)
+        try:
+            return self._fetch_alone(raw, sql, age, params)
+        except InvalidSqlStatementName:
+            # psycopg, or the project with DISCARD ALL, has deallocated it. Nothing has been executed.
+            self._names.clear()
+            return self._fetch_alone(raw, sql, age, params)
+
+    def _fetch_alone(
+        self, raw: "psycopg.Connection[Any]", sql: str, age: str, params: Sequence[Any]
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement in its own transaction."""
+        name = self._names.get((sql, age)) or self._prepare(raw, sql, age)
+        raw.pgconn.send_query_prepared(name, [_text(param) for param in params])
+        return _rows(raw, libpq.awaited(raw))
+
+    def _fetch_with_cursor(
+        self, raw: "psycopg.Connection[Any]", sql: str, age: str, params: Sequence[Any]
+    ) -> list[tuple[Any, ...]]:
+        self.is_alone = False
+        threshold, raw.prepare_threshold = raw.prepare_threshold, 0
+        try:
+            # In a comment, so that psycopg prepares the statement again when its plan is too old.
+            return psycopg.Cursor(raw).execute(f"{sql} -- {age}", params).fetchall()
+        finally:
+            raw.prepare_threshold = threshold
+
+    def call(self, raw: "psycopg.Connection[Any]", sql: str, age: str, params: Sequence[Any]) -> str:
+        """Return SQL that runs a statement, prepared as in ``fetch``, to be sent with others."""
+        name = self._names.get((sql, age)) or self._prepare(raw, sql, age)
+        return f"EXECUTE {name.decode()}({', '.join(_literal(raw, param) for param in params)})"
+
+    def _prepare(self, raw: "psycopg.Connection[Any]", sql: str, age: str) -> bytes:
+        if len(self._names) >= MAX_PREPARED:
             oldest = next(iter(self._names))
             libpq.execute(raw, f"DEALLOCATE {self._names.pop(oldest).decode()}")
         self._prepared += 1
-        name = b"jobchains_%d" % self._prepared
-        libpq.checked(raw, raw.pgconn.prepare(name, _numbered(sql).encode()))
-        self._names[sql] = name
+        text = _numbered(sql).encode()
+        # With a hash, so that a session which a pooler passes on never runs another client's statement instead.
+        name = b"jobchains_%d_%s" % (self._prepared, blake2b(text, digest_size=8).hexdigest().encode())
+        raw.pgconn.send_prepare(name, text)
+        libpq.awaited(raw)
+        self._names[sql, age] = name
         return name
 
 
@@ -69,17 +138,38 @@ def _rows(raw: "psycopg.Connection[Any]", result: pq.abc.PGresult) -> list[tuple
     return rows.load_rows(0, result.ntuples, tuple)
 
 
-def is_possible(raw: "psycopg.Connection[Any]") -> bool:
-    """Whether no transaction has begun, and psycopg would begin a plain one."""
+def is_idle(raw: "psycopg.Connection[Any]") -> bool:
+    """Return whether no transaction has begun, and statements can be sent directly."""
     pgconn = raw.pgconn
     return (
         pgconn.transaction_status == pq.TransactionStatus.IDLE
         and pgconn.pipeline_status == pq.PipelineStatus.OFF
-        and pgconn.parameter_status(b"client_encoding") == b"UTF8"
-        and raw.isolation_level is None
-        and raw.read_only is None
-        and raw.deferrable is None
+        and _is_utf8(raw)
     )
+
+
+def is_possible(raw: "psycopg.Connection[Any]") -> bool:
+    """Return whether no transaction has begun, and psycopg would begin a plain one."""
+    return is_idle(raw) and raw.isolation_level is None and raw.read_only is None and raw.deferrable is None
+
+
+def can_begin(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether Django has opened a transaction whose BEGIN can still be sent directly."""
+    return bool(connection.atomic_blocks) and not is_watched(connection) and is_possible(connection.connection)
+
+
+def is_watched(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether statements go through Django's cursor, without being prepared.
+
+    This is the case behind a transaction pooler (Django's ``DISABLE_SERVER_SIDE_CURSORS``), where the next statement
+    may reach another session, and while Django's statements are logged or wrapped, so that these are included.
+    """
+    is_pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    return is_pooled or connection.queries_logged or not ignoring_own_statements.issuperset(connection.execute_wrappers)
+
+
+def _is_utf8(raw: "psycopg.Connection[Any]") -> bool:
+    return raw.pgconn.parameter_status(b"client_encoding") == b"UTF8"
 
 
 def _numbered(sql: str) -> str:
@@ -88,10 +178,14 @@ def _numbered(sql: str) -> str:
 
 
 def _text(param: Any) -> Any:
-    """As the server reads it; the type is the one that the statement asks for."""
+    """Return a value in the text format of the server; the statement determines its type."""
     if param is None:
         return None
     return (_array(param) if isinstance(param, list) else str(param)).encode()
+
+
+def _literal(raw: "psycopg.Connection[Any]", param: str | int) -> str:
+    return str(param) if isinstance(param, int) else pq.Escaping(raw.pgconn).escape_literal(param.encode()).decode()
 
 
 def _array(ids: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""What database errors mean. After a conflict the whole transaction is tried again, when it is our own."""
+"""Classifies database errors. After a conflict, the store runs its own transactions again."""
 
 import random
 import sqlite3
@@ -12,14 +12,16 @@ from django.db import InterfaceError, InternalError, OperationalError
 
 #: serialization_failure, deadlock_detected
 CONFLICTS = ("40001", "40P01")
+UNIQUE_VIOLATION = "23505"
+DIVISION_BY_ZERO = "22012"
 #: A lock was not available within ``lock_timeout``.
 LOCK_NOT_AVAILABLE = "55P03"
-#: Among others by ``statement_timeout``.
+#: A statement was cancelled, for example by ``statement_timeout``.
 QUERY_CANCELED = "57014"
 #: transaction_rollback, program_limit_exceeded
 STATEMENT_CLASSES = ("40", "54")
 TRIES = 8
-#: Before the second try, at most; twice as much before each of the next, so that a pile of conflicts falls apart.
+#: The longest wait before the second try. It doubles before each of the next, so that repeated conflicts spread out.
 FIRST_WAIT_SECONDS = 0.02
 
 Params = ParamSpec("Params")
@@ -28,31 +30,31 @@ Self = TypeVar("Self", bound=Any)
 
 
 def retried(method: Callable[Concatenate[Self, Params], Result]) -> Callable[Concatenate[Self, Params], Result]:
-    """Tries a store method again after a conflict, unless it runs in a transaction of the caller's."""
-    return _retried(method, lambda store: nullcontext())
+    """Run a method of the store again after a conflict, unless it has joined the caller's transaction."""
+    return _retried(method, lambda part: nullcontext())
 
 
 def retried_at_read_committed(
     method: Callable[Concatenate[Self, Params], Result],
 ) -> Callable[Concatenate[Self, Params], Result]:
-    """As ``retried``, for methods that read and write nothing but leases, the next tries at READ COMMITTED.
+    """Like ``retried``, but retry at READ COMMITTED: for methods that read and write only leases.
 
-    There a statement meets no serialisation failure. Other methods keep the project's level, see docs/decisions/0028.
+    Statements do not fail to serialize at that level. Other methods keep the project's level, see docs/decisions/0028.
     """
-    return _retried(method, lambda store: store._at_read_committed())
+    return _retried(method, lambda part: part.db.at_read_committed())
 
 
 def _retried(
     method: Callable[Concatenate[Self, Params], Result], again: Callable[[Any], AbstractContextManager[None]]
 ) -> Callable[Concatenate[Self, Params], Result]:
     @wraps(method)
-    def run(store: Self, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+    def run(part: Self, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
         for tried in range(TRIES):
             try:
-                with again(store) if tried else nullcontext():
-                    return method(store, *args, **kwargs)
+                with again(part) if tried else nullcontext():
+                    return method(part, *args, **kwargs)
             except OperationalError as error:
-                if tried == TRIES - 1 or store.connection.in_atomic_block or not store._is_conflict(error):
+                if tried == TRIES - 1 or part.db.connection.in_atomic_block or not part.db.is_conflict(error):
                     raise
                 time.sleep(random.uniform(0.005, FIRST_WAIT_SECONDS * 2**tried))  # noqa: S311 - jitter
         raise AssertionError("unreachable")
@@ -61,26 +63,26 @@ def _retried(
 
 
 def is_lock_timeout(error: BaseException) -> bool:
-    """Whether a statement waited for a lock for as long as it was allowed to."""
+    """Return whether a statement reached the time limit for its lock."""
     return sqlstate(error) == LOCK_NOT_AVAILABLE
 
 
 def is_out_of_time(error: BaseException) -> bool:
-    """Whether a statement took longer than it was allowed to, or someone cancelled it."""
+    """Return whether a statement reached its time limit or was cancelled."""
     return sqlstate(error) == QUERY_CANCELED
 
 
 def blames_statement(error: BaseException) -> bool:
-    """Whether a database error is about the statement, or what it met: a time limit, a conflict, a limit of its size.
+    """Return whether an error concerns only one statement: a time limit, a conflict or a size limit.
 
-    The database itself is there, and other statements may succeed.
+    The database is available, and other statements may succeed.
     """
     state = sqlstate(error) or ""
     return state in (QUERY_CANCELED, LOCK_NOT_AVAILABLE) or state[:2] in STATEMENT_CLASSES
 
 
 def is_database_away(error: BaseException) -> bool:
-    """Whether the database, not the statement, is what failed: restarts, cut connections, full disks."""
+    """Return whether the database failed, not the statement: restarts, lost connections, full disks."""
     if blames_statement(error):
         return False
     if getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # "no such table" and the like
@@ -89,11 +91,16 @@ def is_database_away(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether a statement met another transaction, and may succeed when that has ended."""
+    """Return whether a statement conflicted with another transaction, and may succeed once that has ended."""
     return (sqlstate(error) or "") in (*CONFLICTS, LOCK_NOT_AVAILABLE)
 
 
+def is_serialization_conflict(error: BaseException) -> bool:
+    """Return whether a transaction failed because of a concurrent one or a deadlock, and may be run again."""
+    return sqlstate(error) in CONFLICTS
+
+
 def sqlstate(error: BaseException) -> str | None:
-    """The SQLSTATE of a database error that Django wrapped."""
+    """Return the SQLSTATE of a database error that Django wrapped."""
     state = getattr(error.__cause__, "sqlstate", None)
     return state if isinstance(state, str) else None

@@ -1,13 +1,22 @@
-"""The rows that go into and come out of the store. Values are JSON texts; times are aware."""
+"""The arguments and results of the store. Payloads are JSON texts; times are aware.
 
-from collections import Counter
+The store encodes the payloads that it writes (see ``payload_codecs``), except those that are encoded already. It
+returns payloads as they are stored, so that a payload that cannot be decoded raises an error where it is used.
+"""
+
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from django_jobchains.deduplication import Deduplicate
+from django_jobchains.enqueue_options import Deduplicate
+from django_jobchains.policies import Backoff
+from django_jobchains.statuses import FINAL
+
+#: How an attempt failed, as ``FailedAttempt.Kind``: by an error, because it took too long, or because the process that
+#: ran it died.
+FailureKind = Literal["error", "timeout", "crash"]
 
 #: One attempt: the job's id and the lease number it was claimed with.
 AttemptKey = tuple[UUID, int]
@@ -15,7 +24,7 @@ AttemptKey = tuple[UUID, int]
 
 @dataclass(slots=True)
 class NewJob:
-    """A job to create. ``run_at`` or ``delay_seconds`` from now; neither: due at once."""
+    """A job to create, due at ``run_at`` or ``delay_seconds`` from now. Without both it is due at once."""
 
     id: UUID
     chain_id: UUID
@@ -28,57 +37,71 @@ class NewJob:
     run_at: datetime | None = None
     delay_seconds: float | None = None
     max_attempts: int | None = None
-    #: Chains to wait for, in the order the handler sees them; None accepts chains of any type.
+    #: Chains to wait for, in the order that the handler receives them.
     blockers: tuple[UUID, ...] = ()
+    #: Type names; None accepts chains of any type.
     accepted_blockers: frozenset[str] | None = None
+    #: The type names of the blockers, by position, or None.
+    blocker_slots: tuple[str, ...] | None = None
     on_blocker_failure: str = "wait"
-    #: Of a first job.
+    #: Only for the first job of a chain.
     deduplicate: Deduplicate | None = None
-    #: Of the chain.
+    #: The key of the chain.
     deduplication_key: str | None = None
-    #: The continuation of a job that was asked to stop, and completed.
+    #: True for the continuation of a job that was asked to stop and completed nonetheless.
     is_cancelled: bool = False
-    #: Of an id that may have been used before, and of which a stale attempt may still run.
+    #: Above 0 if the id may have been used before, so that a stale attempt may still be running.
     lease_number: int = 0
-    #: Stored for the handler, as a JSON text.
+    #: A JSON text for the handler.
     context: str | None = None
 
 
 class CreatedJob(NamedTuple):
-    """``created_at`` None: not created yet."""
+    """A job that ``create`` created or found. ``created_at`` is None before its transaction has created it."""
 
     id: UUID
     created_at: datetime | None
-    #: It existed already, or is the first of its key in a batch.
+    #: True if it existed already, or is the first with its key in a batch.
     is_deduplicated: bool = False
 
 
 @dataclass(slots=True)
 class Effects:
-    """Who has to hear of what was written, after its commit. A method of the store adds to it."""
+    """What to announce after the commit. Methods of the store add to it."""
 
-    #: Types of which a job may be due, or have a due date that is new.
+    #: Types with a job that may be due, or that has a new due date.
     due_types: set[str] = field(default_factory=set)
-    #: How many jobs of a type became due; those of which more is to be known are not in it.
+    #: How many jobs of a type became due, for the types where this is known exactly.
     due_counts: dict[str, int] = field(default_factory=dict, compare=False)
-    #: Chains that ended, or are gone.
+    #: Chains that ended or were deleted.
     finished_chains: set[UUID] = field(default_factory=set)
-    #: Running jobs whose attempts have to stop.
+    #: Running jobs whose attempts should stop.
     stopped_jobs: set[UUID] = field(default_factory=set)
+    #: Jobs that failed because a blocker failed or was cancelled, by their id.
+    failed_waiters: dict[UUID, "FailedWaiter"] = field(default_factory=dict)
+    #: Jobs that became free to run because their last blocker ended, with their types.
+    unblocked: dict[UUID, str] = field(default_factory=dict, compare=False)
+    #: The jobs that ``on_failure`` enqueued, with their types and queues.
+    failure_jobs: dict[UUID, tuple[str, str]] = field(default_factory=dict, compare=False)
 
     def add(self, other: "Effects") -> None:
         for name in other.due_types:
             self._add_type(name, other.due_counts.get(name))
         self.finished_chains |= other.finished_chains
         self.stopped_jobs |= other.stopped_jobs
+        self.failed_waiters |= other.failed_waiters
+        self.unblocked |= other.unblocked
+        self.failure_jobs |= other.failure_jobs
 
     def add_due(self, type_names: Iterable[str]) -> None:
-        """The type of each job that became due."""
-        for name, count in Counter(type_names).items():
+        counts: dict[str, int] = {}  # This is faster than a Counter.
+        for name in type_names:
+            counts[name] = counts.get(name, 0) + 1
+        for name, count in counts.items():
             self._add_type(name, count)
 
     def add_scheduled(self, type_names: Iterable[str]) -> None:
-        """The types of jobs that are due some time."""
+        """Add the types of jobs, whenever they are due."""
         for name in type_names:
             self._add_type(name, None)
 
@@ -90,8 +113,33 @@ class Effects:
         self.due_types.add(name)
 
 
+class ChainEnd(NamedTuple):
+    """The status of a chain, None if it does not exist, and how it ended if it did. The output is a JSON text."""
+
+    chain_id: UUID
+    status: str | None
+    output: str | None = None
+    error: str | None = None
+    #: The type of the last job.
+    type_name: str = ""
+    chain_type_name: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        return self.status is None or self.status in FINAL
+
+
+class ChainLifetime(NamedTuple):
+    """A chain that has ended, and the seconds from its creation to its end."""
+
+    chain_id: UUID
+    type_name: str
+    status: str
+    seconds: float
+
+
 class ClaimedJob(NamedTuple):
-    """What an attempt needs to know of its job."""
+    """A claimed job, with the columns that an attempt uses."""
 
     id: UUID
     chain_id: UUID
@@ -108,17 +156,24 @@ class ClaimedJob(NamedTuple):
     last_error: str | None
     created_at: datetime
     deduplication_key: str | None
-    context: str | None = None
-    crashes: int = 0
+    context: str | None
+    crashes: int
+    reschedules: int
+    last_attempt_at: datetime
+    #: The id of the worker that claimed it.
+    worker: str
+    #: The id and the lease number. This is a field because each attempt reads it many times.
+    key: AttemptKey
 
     @property
-    def key(self) -> AttemptKey:
-        return self.id, self.lease_number
+    def wait_seconds(self) -> float:
+        """The seconds from when the job was due until it was claimed."""
+        return max((self.last_attempt_at - self.run_at).total_seconds(), 0.0)
 
     @property
     def failures(self) -> int:
-        """The number of failed attempts if this one fails. Crashes are counted apart."""
-        return self.attempt - self.crashes
+        """The number of failed attempts if this one fails, without crashes and reschedules."""
+        return self.attempt - self.crashes - self.reschedules
 
 
 class HeldLease(NamedTuple):
@@ -135,19 +190,20 @@ class HeldLease(NamedTuple):
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """The caller's transaction as the database knows it: ``lock`` fills it in, and later calls compare it."""
+    """The caller's transaction: ``lock`` fills it in, and later calls rely on it."""
 
+    #: The database's id of the transaction, by which later calls notice that it has ended.
     id: str | None = None
+    #: The job's chain, if no job waited for it after the lock. Only this transaction can change that until it ends.
+    unawaited_chain_id: UUID | None = None
 
 
 @dataclass(slots=True)
-class FinishedJob:
-    """A completed attempt: an output, or the job the chain goes on with."""
+class OfAttempt:
+    """A value about one attempt."""
 
     job_id: UUID
     lease_number: int
-    output: str | None = None
-    continuation: NewJob | None = None
 
     @property
     def key(self) -> AttemptKey:
@@ -155,77 +211,92 @@ class FinishedJob:
 
 
 @dataclass(slots=True)
-class FailedTry:
-    """An attempt that did not complete. Texts are cleaned; ``run_at`` or ``delay_seconds`` says when to try again."""
+class FinishedJob(OfAttempt):
+    """A completed attempt: an output, or the job that the chain continues with."""
 
-    job_id: UUID
-    lease_number: int
+    output: str | None = None
+    continuation: NewJob | None = None
+
+
+@dataclass(slots=True)
+class FailedTry(OfAttempt):
+    """An attempt that did not complete, with cleaned texts. ``run_at`` or ``delay_seconds``: when the next one runs.
+
+    ``is_failure`` is False if the handler asked for another attempt: then ``error`` may be "".
+    """
+
     error: str
     traceback: str
     run_at: datetime | None = None
     delay_seconds: float | None = None
-
-    @property
-    def key(self) -> AttemptKey:
-        return self.job_id, self.lease_number
+    is_failure: bool = True
+    #: Crashes are counted separately from the attempts.
+    kind: FailureKind = "error"
 
 
 @dataclass(slots=True)
 class EndedAttempt:
-    """An attempt that has ended, and how: what ``finish``, ``reschedule``, ``fail`` or ``hand_back`` takes."""
+    """An attempt that has ended, and how: an argument of ``finish``, ``reschedule``, ``fail`` or ``hand_back``."""
 
-    ending: Literal["completed", "rescheduled", "failed", "handed_back"]
-    row: FinishedJob | FailedTry | HeldLease
+    ending: Literal["completed", "retried", "rescheduled", "failed", "handed_back"]
+    row: FinishedJob | FailedTry | AttemptKey
+    #: The wait before the job is tried again if this cannot be written. None: the job fails.
+    retry_seconds: float | None = Backoff().initial_seconds
 
     @property
     def key(self) -> AttemptKey:
-        return self.row.key
+        return self.row if isinstance(self.row, tuple) else self.row.key
 
 
-class SaidLine(NamedTuple):
-    """A log line. ``position`` counts from 0 in its attempt; ``said`` is a monotonic time; ``fields`` a JSON text."""
+class NewLogLine(NamedTuple):
+    """A log line: its position in the attempt, from 0, its monotonic time, and its fields as a JSON text."""
 
     position: int
-    said: float
+    logged_at: float
     level: int
     text: str
     fields: str | None
 
 
-class SaidProgress(NamedTuple):
-    """``fraction``: 0 to 1; ``said``: a monotonic time."""
+class NewProgress(NamedTuple):
+    """The progress of an attempt, from 0 to 1, and its monotonic time."""
 
     fraction: float
     text: str
-    said: float
+    logged_at: float
 
 
 @dataclass(slots=True)
-class Said:
-    """What an attempt has said since it was last asked. Texts are cleaned."""
+class LogEntries(OfAttempt):
+    """What an attempt has logged since the last write. Texts are cleaned."""
 
-    job_id: UUID
-    lease_number: int
     attempt: int
-    lines: list[SaidLine]
-    progress: SaidProgress | None = None
-    #: Positions of lines that are kept no longer.
+    lines: list[NewLogLine]
+    progress: NewProgress | None = None
+    #: Positions of lines to delete.
     outdated: range = range(0)
 
-    @property
-    def key(self) -> AttemptKey:
-        return self.job_id, self.lease_number
+
+class FailedWaiter(NamedTuple):
+    """A job that waited for a chain and failed with it."""
+
+    job_id: UUID
+    chain_id: UUID
+    type_name: str
+    error: str
 
 
 class ReapedJob(NamedTuple):
     id: UUID
+    chain_id: UUID
     type_name: str
+    attempt: int
     status: str
     crashes: int
 
 
 class Renewal(NamedTuple):
-    """``lost``: the attempts that have no lease any more, with the abort reason. ``cancelled``: those to stop."""
+    """The attempts that lost their lease, with the abort reason, and the attempts that should stop."""
 
     lost: dict[AttemptKey, str]
     cancelled: set[AttemptKey]

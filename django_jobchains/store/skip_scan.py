@@ -1,26 +1,37 @@
-"""PostgreSQL's claim: its cost does not depend on what else lies in the table."""
+"""PostgreSQL's claim: its cost does not depend on the other rows of the table."""
 
 import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from django_jobchains.store.base import Store
 from django_jobchains.store.errors import retried_at_read_committed
+from django_jobchains.store.jobs import Jobs
+from django_jobchains.store.statements import statement
 
-#: Below every priority turned round.
+#: Below every negated priority.
 BEFORE_ALL_RANKS = -32_769
 
-#: Of the group a skip scan has reached.
-_TYPE_PLACE = "width_bucket(reached.type_name::text, served.types)"
-_QUEUE_PLACE = "width_bucket(reached.queue::text, served.queues)"
-_IS_TYPE_SERVED = f"COALESCE(served.types[{_TYPE_PLACE}] = reached.type_name, false)"
+#: The position of the group that a skip scan has reached, among the served types and queues.
+_TYPE_POSITION = "width_bucket(reached.type_name::text, served.types)"
+_QUEUE_POSITION = "width_bucket(reached.queue::text, served.queues)"
+_IS_TYPE_SERVED = f"COALESCE(served.types[{_TYPE_POSITION}] = reached.type_name, false)"
 _IS_QUEUE_SERVED = (
     "(NOT served.excluded ? reached.queue AND reached.queue <> ALL (served.paused) AND "
-    f"(served.is_every_queue OR COALESCE(served.queues[{_QUEUE_PLACE}] = reached.queue, false)))"
+    f"(served.is_every_queue OR COALESCE(served.queues[{_QUEUE_POSITION}] = reached.queue, false)))"
 )
 
 
-class SkipScan(Store):
+class SkipScan(Jobs):
+    """Finds the first job of each (queue, type, priority) by a skip scan, and then the jobs of these groups.
+
+    Each step of the scan is one index probe. From a served group it goes to the next group, and from any other group to
+    the next served type or queue, however many groups are between. So a claim makes no more probes than there are
+    groups, and for each queue no more than two for each served type, plus one for each of its priorities. The backlogs
+    of other types do not count. The served names are sorted by the database, in the order of its index:
+    ``width_bucket`` finds a name and its successor. Paused queues are read in the same statement, so that no job is
+    claimed after the pause of its queue was committed.
+    """
+
     def _claim(
         self,
         worker: str,
@@ -29,65 +40,65 @@ class SkipScan(Store):
         queues: Collection[str] | None,
         excluded: Collection[str],
     ) -> list[tuple[Any, ...]]:
-        # What lies before the first job of a group is dead. It is walked over once, to find that job, and not again:
-        # while somebody holds a snapshot, these are the entries of all jobs claimed since.
-        sql = f"""
-            WITH RECURSIVE {self._heads_sql},
-            due AS MATERIALIZED (
-                SELECT picked.id
-                FROM (SELECT * FROM heads WHERE run_at <= {self.now} ORDER BY rank, run_at, id) AS served
-                CROSS JOIN LATERAL (
-                    SELECT id FROM {self.job}
-                    WHERE status = 'pending' AND queue = served.queue AND type_name = served.type_name
-                    AND priority * -1 = served.rank AND run_at BETWEEN served.run_at AND {self.now}
-                    ORDER BY run_at, id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
-                ) AS picked
-                LIMIT %s
-            )
-            UPDATE {self.job} AS job
-            SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
-                leased_until = clock.now + (%s::jsonb ->> type_name)::float * interval '1 second',
-                last_attempt_at = clock.now
-            FROM {self.clock} WHERE job.id {self._any("SELECT id FROM due")} AND job.status || '' = 'pending'
-            RETURNING {self._claimed_columns}
-        """
-        return self._fetch(sql, [*_served(leases, queues, excluded), limit, limit, worker, json.dumps(dict(leases))])
+        values = [*_served(leases, queues, excluded), limit, limit, worker, json.dumps(dict(leases))]
+        return self.db.fetch(self._claim_jobs, values)
 
     @retried_at_read_committed
     def next_due(
         self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
     ) -> float | None:
-        now = self._after(self._clock, str(self.ahead_seconds))
-        sql = f"WITH RECURSIVE {self._heads_sql} SELECT extract(epoch FROM min(run_at) - {now}) FROM heads"
-        ((seconds,),) = self._fetch(sql, _served(leases, queues, excluded))
+        ((seconds,),) = self.db.fetch(self._next_due, _served(leases, queues, excluded))
         return None if seconds is None else float(seconds)
 
-    @property
-    def _heads_sql(self) -> str:
-        """The first job of each (queue, type, priority) that is pending and served, found by a skip scan.
-
-        Each step is one index probe. From a group that is served it goes on to the next one; from one that is not, to
-        the next type or queue that is, whatever lies between. So a claim makes no more probes than there are groups,
-        and for each queue no more than two for each served type, with one for each of its priorities: others' backlogs
-        do not count. The served names are sorted by the database, as its index is: ``width_bucket`` looks a name up,
-        and what follows it. Paused queues are read here, so that no job is claimed once the pause of its queue has
-        been committed.
+    @statement
+    def _claim_jobs(self) -> str:
+        # The index entries before the first job of a group are dead. They are scanned only once, to find that job:
+        # while any transaction holds a snapshot, they are the entries of all jobs claimed since then.
+        return f"""
+            WITH RECURSIVE {self._heads},
+            due AS MATERIALIZED (
+                SELECT picked.id
+                FROM (SELECT * FROM heads WHERE run_at <= {self.db.now} ORDER BY rank, run_at, id) AS served
+                CROSS JOIN LATERAL (
+                    SELECT id FROM {self.tables.job}
+                    WHERE status = 'pending' AND queue = served.queue AND type_name = served.type_name
+                    AND priority * -1 = served.rank AND run_at BETWEEN served.run_at AND {self.db.now}
+                    ORDER BY run_at, id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
+                ) AS picked
+                LIMIT %s
+            )
+            UPDATE {self.tables.job} AS job
+            SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
+                leased_until = clock.now + (%s::jsonb ->> type_name)::float * interval '1 second',
+                last_attempt_at = clock.now
+            FROM {self.db.clock}
+            WHERE job.id {self.db.any_of("SELECT id FROM due")} AND job.status || '' = 'pending'
+            RETURNING {self._claimed_columns}
         """
+
+    @statement
+    def _next_due(self) -> str:
+        now = self.db.after(self.db.clock_sql, str(self.db.ahead_seconds))
+        return f"WITH RECURSIVE {self._heads} SELECT extract(epoch FROM min(run_at) - {now}) FROM heads"
+
+    @property
+    def _heads(self) -> str:
+        """SQL of the first job of each (queue, type, priority) that is pending and served."""
         group = "queue, type_name, priority * -1"
         return f"""
             served AS MATERIALIZED (
                 SELECT ARRAY(SELECT name FROM jsonb_object_keys(%s::jsonb) AS name ORDER BY name) AS types,
                 (SELECT array_agg(name ORDER BY name) FROM jsonb_array_elements_text(%s::jsonb) AS name) AS queues,
                 %s::boolean AS is_every_queue, %s::jsonb AS excluded,
-                ARRAY(SELECT name FROM {self.queue} WHERE paused_at IS NOT NULL) AS paused
+                ARRAY(SELECT name FROM {self.tables.queue} WHERE paused_at IS NOT NULL) AS paused
             ),
             reached AS (
-                (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
+                (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.tables.job}
                  WHERE status = 'pending' ORDER BY {group}, run_at, id LIMIT 1)
                 UNION ALL
                 SELECT following.* FROM reached CROSS JOIN served CROSS JOIN LATERAL ({self._next_key}) AS key
                 CROSS JOIN LATERAL (
-                    SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
+                    SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.tables.job}
                     WHERE status = 'pending' AND ({group}) > (key.queue, key.type_name, key.rank)
                     ORDER BY {group}, run_at, id LIMIT 1
                 ) AS following
@@ -98,11 +109,11 @@ class SkipScan(Store):
 
     @property
     def _next_key(self) -> str:
-        """What the next group lies behind: this one, or the start of the next that may be served."""
+        """SQL of the key before the next group: this group's key, or the start of the next that may be served."""
         next_queue = (
-            f"CASE WHEN served.is_every_queue THEN (SELECT queue FROM {self.job} WHERE status = 'pending' "
+            f"CASE WHEN served.is_every_queue THEN (SELECT queue FROM {self.tables.job} WHERE status = 'pending' "
             "AND queue > reached.queue ORDER BY queue, type_name, priority * -1, run_at, id LIMIT 1) "
-            f"ELSE served.queues[{_QUEUE_PLACE} + 1] END"
+            f"ELSE served.queues[{_QUEUE_POSITION} + 1] END"
         )
         return f"""
             SELECT CASE WHEN goes_on THEN reached.queue ELSE {next_queue} END AS queue,
@@ -114,30 +125,29 @@ class SkipScan(Store):
                 next_type
                 FROM (
                     SELECT {_IS_QUEUE_SERVED} AS is_open, {_IS_TYPE_SERVED} AS is_type,
-                    served.types[{_TYPE_PLACE} + 1] AS next_type
+                    served.types[{_TYPE_POSITION} + 1] AS next_type
                 ) AS known
             ) AS step"""
 
-    @property
-    def _groups_sql(self) -> str:
-        """The first job of each (queue, type, priority) that is pending, found by a skip scan.
 
-        One index probe for each group that is present, however many jobs it holds. ``rank`` is the priority turned
-        round, so that every column of the row comparison ascends, as the index does; it is written as Django writes the
-        index's expression, or the index would not be used.
-        """
-        group = "queue, type_name, priority * -1"
-        return f"""
-            groups AS (
-                (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
-                 WHERE status = 'pending' ORDER BY {group}, run_at, id LIMIT 1)
-                UNION ALL
-                SELECT following.* FROM groups CROSS JOIN LATERAL (
-                    SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.job}
-                    WHERE status = 'pending' AND ({group}) > (groups.queue, groups.type_name, groups.rank)
-                    ORDER BY {group}, run_at, id LIMIT 1
-                ) AS following
-            )"""
+def groups(job: str) -> str:
+    """SQL of ``Database.groups``, for the table of jobs: one index probe for each group, however many jobs it holds.
+
+    ``rank`` is the negated priority, so that every column of the row comparison ascends, as the index does; it is
+    written as Django writes the index's expression, or the index would not be used.
+    """
+    group = "queue, type_name, priority * -1"
+    return f"""
+        groups AS (
+            (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {job}
+             WHERE status = 'pending' ORDER BY {group}, run_at, id LIMIT 1)
+            UNION ALL
+            SELECT following.* FROM groups CROSS JOIN LATERAL (
+                SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {job}
+                WHERE status = 'pending' AND ({group}) > (groups.queue, groups.type_name, groups.rank)
+                ORDER BY {group}, run_at, id LIMIT 1
+            ) AS following
+        )"""
 
 
 def _served(leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]) -> list[Any]:

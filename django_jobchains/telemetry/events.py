@@ -1,41 +1,81 @@
-"""Every fact worth seeing, each a frozen event. Payloads are not in them."""
+"""Events as frozen dataclasses. Only errors may quote payloads. All events except ``DetailEvent`` are logged."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
+from django_jobchains.telemetry.worker_events import (
+    DetailEvent,
+    Event,
+    IsolationFailed,
+    IsolationWeakened,
+    LeasesRenewed,
+    NotifierConnected,
+    NotifierFailed,
+    OperationEnded,
+    ProcessEnded,
+    ProcessNotReplaced,
+    ProcessNotStarted,
+    ProcessStarted,
+    SupervisorGaveUp,
+    ThreadFailed,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+)
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """``worker`` is the id of the worker it is about."""
-
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStarted(Event):
-    slots: int
-    #: 0 without a type whose handler is async.
-    async_slots: int
-    type_names: tuple[str, ...]
-    queues: tuple[str, ...] | None
-    using: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStopping(Event):
-    running: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStopped(Event):
-    """``abandoned``: attempts that did not end in time; their jobs were handed back."""
-
-    abandoned: int
+__all__ = (
+    "AttemptAbandoned",
+    "AttemptEnded",
+    "AttemptStarted",
+    "AttemptStuck",
+    "BlockedJobFailed",
+    "BlockedJobsSwept",
+    "ChainCancelRequested",
+    "ChainCreated",
+    "ChainDeleted",
+    "ChainEnded",
+    "ChainsPruned",
+    "ChildCrashed",
+    "ChildKilled",
+    "CompletedWithoutWorker",
+    "DetailEvent",
+    "Event",
+    "IsolationFailed",
+    "IsolationWeakened",
+    "JobCreated",
+    "JobReaped",
+    "JobRescheduled",
+    "JobRetried",
+    "JobTriggered",
+    "JobUnblocked",
+    "LeasesRenewed",
+    "NotifierConnected",
+    "NotifierFailed",
+    "OperationEnded",
+    "OutcomeDelayed",
+    "ProcessEnded",
+    "ProcessNotReplaced",
+    "ProcessNotStarted",
+    "ProcessStarted",
+    "RecordAbandoned",
+    "RecordCanceled",
+    "RecordEnded",
+    "RecordReset",
+    "RecordStuck",
+    "SupervisorGaveUp",
+    "ThreadFailed",
+    "WorkerStarted",
+    "WorkerStopped",
+    "WorkerStopping",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded(Event):
-    """``ending`` as in ``attempts.Ending``; ``error`` is one line, "" when the job is completed."""
+    """An attempt has ended. ``error``: one line, or "" without an error.
+
+    ``ending``: "completed", "retried", "rescheduled", "failed", "cancelled", "handed_back" or "abandoned".
+    """
 
     job_id: UUID
     chain_id: UUID
@@ -44,23 +84,42 @@ class AttemptEnded(Event):
     ending: str
     seconds: float
     error: str
-    #: The type the chain goes on with, if it does.
+    #: The type of the continuation, if there is one.
     continued_with: str | None
+    #: The error of a failed attempt, not redacted. Its traceback has no local variables.
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
+    queue: str = ""
+    #: Why the attempt could not write, if ``ending`` is "abandoned".
+    abandoned_reason: str = ""
+    #: The seconds from when the job was due until it was claimed.
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobReaped(Event):
-    """A job was taken back whose lease had run out."""
+    """A job whose lease had run out was taken from its worker. ``attempt``: the number of the attempt that lost it."""
 
     job_id: UUID
+    chain_id: UUID
     type_name: str
+    attempt: int
     status: str
     crashes: int
 
 
 @dataclass(frozen=True, slots=True)
+class BlockedJobFailed(Event):
+    """A job failed because a blocker failed or was cancelled. ``worker`` is "", because no worker has run the job."""
+
+    job_id: UUID
+    chain_id: UUID
+    type_name: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class BlockedJobsSwept(Event):
-    """Blocked jobs were looked at. ``found`` of them waited for nothing and were freed: it must stay 0."""
+    """Blocked jobs were checked. ``found`` of them waited for nothing and were unblocked: it should always be 0."""
 
     found: int
     job_ids: tuple[UUID, ...]
@@ -68,14 +127,14 @@ class BlockedJobsSwept(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChainsPruned(Event):
-    """Chains that are kept no longer were deleted, so many in one round."""
+    """Chains were deleted at the end of their retention. ``count``: how many in one round."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLost(Event):
-    """An attempt of this worker may no longer write; ``reason`` is its abort reason."""
+class AttemptAbandoned(Event):
+    """An attempt of this worker may no longer write. ``reason`` is its abort reason."""
 
     job_id: UUID
     reason: str
@@ -83,9 +142,9 @@ class LeaseLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class OutcomeDelayed(Event):
-    """The outcome of an attempt could not be written for ``seconds`` and is tried again.
+    """The outcome of an attempt could not be written for ``seconds``, and is retried.
 
-    Someone else has locked the job, or a job that waits for its chain; ``error`` is "" or says what happened instead.
+    If ``error`` is "", another transaction has locked the job, or a job that waits for its chain.
     """
 
     job_id: UUID
@@ -96,64 +155,192 @@ class OutcomeDelayed(Event):
 
 @dataclass(frozen=True, slots=True)
 class AttemptStuck(Event):
-    """A handler was asked to stop and does not: its slot is lost to it. ``stack`` says where it is."""
+    """A handler was asked to stop, but does not, and occupies its slot. ``stack`` is its current stack."""
 
     job_id: UUID
     type_name: str
     reason: str
-    #: Slots of the worker that are held so.
+    #: The number of such slots of the worker.
     stuck: int
     stack: str
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadFailed(Event):
-    """A part of the worker failed and is tried again after a wait; ``fatal``: the worker gives up."""
+class ChildCrashed(Event):
+    """A child process died while it ran an attempt. ``exitcode``: negative for the signal that killed it.
 
-    thread: str
+    ``job_id``: for a record, its primary key as text.
+    """
+
+    job_id: UUID | str
+    type_name: str
+    pid: int
+    exitcode: int
     error: str
-    failures: int
-    fatal: bool
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessStarted(Event):
-    """A supervisor started worker process ``number``; ``reason`` is "" when it is not in the place of another."""
+class ChildKilled(Event):
+    """A child process was ended because its attempt was asked to stop for this ``reason``, and did not.
 
-    number: int
+    ``job_id``: for a record, its primary key as text.
+    """
+
+    job_id: UUID | str
+    type_name: str
     pid: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessNotStarted(Event):
-    """The system could not start worker process ``number``."""
+class RecordEnded(Event):
+    """An attempt at a record has ended. ``record``: its primary key as text. ``type_name``: see ``processors.records``.
 
-    number: int
+    ``ending``: the new state of the record, or "requeued" or "handed_back". ``attempt``: 0 if it could not be loaded.
+    """
+
+    record: str
+    type_name: str
+    attempt: int
+    ending: str
+    seconds: float
     error: str
-    restart_seconds: float
+    #: Like the field of ``AttemptEnded``.
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessEnded(Event):
-    """``code``: its exit code, negative when a signal killed it. ``restart_seconds``: None when it stays ended."""
+class RecordCanceled(Event):
+    """A record was canceled instead of being started, because its flag was set."""
 
-    number: int
-    pid: int
-    code: int
-    restart_seconds: float | None
+    record: str
+    type_name: str
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessNotReplaced(Event):
-    """What was started in the place of worker process ``number`` did not begin to work: the old one goes on."""
+class RecordReset(Event):
+    """A record was taken back from a worker that sent no heartbeats. ``state``: "queued", "failed" or "canceled"."""
 
-    number: int
+    record: str
+    type_name: str
+    state: str
+    resets: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAbandoned(Event):
+    """An attempt of this worker may no longer write to its record. ``reason`` is its abort reason."""
+
+    record: str
+    type_name: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class SupervisorGaveUp(Event):
-    """No worker process began to work, many times in a row."""
+class RecordStuck(Event):
+    """The handler of a record was asked to stop, but does not: see ``AttemptStuck``."""
 
+    record: str
+    type_name: str
     reason: str
+    stuck: int
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobCreated(DetailEvent):
+    """A job was created. ``chain_index`` is 0 for the first job of a chain. ``is_blocked``: it waits for blockers."""
+
+    job_id: UUID
+    chain_id: UUID
+    type_name: str
+    queue: str
+    chain_index: int
+    is_blocked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCreated(DetailEvent):
+    """A chain was created, with its first job, which has the same id."""
+
+    chain_id: UUID
+    type_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChainEnded(DetailEvent):
+    """A chain has ended. ``seconds``: from its creation to its end, by the database's clock."""
+
+    chain_id: UUID
+    type_name: str
+    status: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChainDeleted(DetailEvent):
+    """A chain was deleted by ``chains.delete``. ``ChainsPruned`` reports chains at the end of their retention."""
+
+    chain_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCancelRequested(DetailEvent):
+    """``chains.cancel`` cancelled a chain, or asked its running job to stop. ``ChainEnded`` reports its end."""
+
+    chain_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class JobUnblocked(DetailEvent):
+    """The last blocker of a job has ended, so that the job may run."""
+
+    job_id: UUID
+    type_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobTriggered(DetailEvent):
+    """``chains.run_now`` made a job due. ``target_id``: the id that was given, of a chain or a job."""
+
+    target_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class JobRescheduled(DetailEvent):
+    """``chains.reschedule`` moved a job. ``target_id``: the id that was given, of a chain or a job.
+
+    A handler that reschedules its own job is an ``AttemptEnded``.
+    """
+
+    target_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class JobRetried(DetailEvent):
+    """``chains.retry`` made a failed or cancelled job due. Retries after an error are reported by ``AttemptEnded``."""
+
+    job_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedWithoutWorker(DetailEvent):
+    """A job was completed by ``chains.complete`` or ``current_job``. ``continued_with``: the next type, or None."""
+
+    job_id: UUID
+    chain_id: UUID
+    type_name: str
+    continued_with: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted(DetailEvent):
+    """An attempt begins. ``wait_seconds``: from when the job was due until it was claimed."""
+
+    job_id: UUID
+    chain_id: UUID
+    type_name: str
+    queue: str
+    attempt: int
+    wait_seconds: float

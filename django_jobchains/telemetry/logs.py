@@ -1,68 +1,121 @@
-"""Events as records of the logger ``django_jobchains``."""
+"""Writes events to the logger ``django_jobchains``."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
+from functools import cache
 from logging import DEBUG, ERROR, INFO, WARNING, getLogger
 from typing import Any, TypeVar
 
-from django_jobchains.redaction import redacted_text
 from django_jobchains.telemetry.events import (
+    AttemptAbandoned,
     AttemptEnded,
     AttemptStuck,
+    BlockedJobFailed,
     BlockedJobsSwept,
+    ChildCrashed,
+    ChildKilled,
     Event,
+    IsolationFailed,
+    IsolationWeakened,
     JobReaped,
-    LeaseLost,
     OutcomeDelayed,
     ProcessEnded,
     ProcessNotReplaced,
     ProcessNotStarted,
+    RecordAbandoned,
+    RecordEnded,
+    RecordReset,
+    RecordStuck,
     SupervisorGaveUp,
     ThreadFailed,
 )
-from django_jobchains.texts import printable
+from django_jobchains.text.errors import add_traceback, printable
+from django_jobchains.text.redaction import redacted_text
 
 EventType = TypeVar("EventType", bound=Event)
 
 logger = getLogger("django_jobchains")
 
-#: The beginning of each value, which follows its name in the message of a record.
+#: How many characters of each value are in the message of a log record.
 _MAX_VALUE_LENGTH = 500
-#: Of attempts, by their endings; the others are warnings.
-_LEVELS = {"completed": DEBUG, "cancelled": INFO, "handed_back": INFO, "failed": ERROR}
+#: The levels of attempts by their ending. Other endings are warnings.
+_LEVELS = {
+    "completed": DEBUG,
+    "rescheduled": DEBUG,
+    "requeued": DEBUG,
+    "abandoned": DEBUG,  # An AttemptAbandoned was logged.
+    "cancelled": INFO,
+    "canceled": INFO,
+    "handed_back": INFO,
+    "failed": ERROR,
+}
+_WARNINGS = (
+    AttemptAbandoned,
+    RecordAbandoned,
+    OutcomeDelayed,
+    ChildCrashed,
+    ChildKilled,
+    IsolationWeakened,
+    IsolationFailed,
+)
+_ERRORS = (
+    BlockedJobFailed,
+    ThreadFailed,
+    AttemptStuck,
+    RecordStuck,
+    ProcessNotReplaced,
+    ProcessNotStarted,
+    SupervisorGaveUp,
+)
 
 
 def log(event: Event) -> None:
+    """Log an event with a constant message template, and with its fields as ``record.jobchains``."""
     level = _level(event)
-    if logger.isEnabledFor(level):
-        facts = asdict(without_secrets(event))
-        logger.log(level, _text(event, facts), extra={"event": type(event).__name__, "jobchains": facts})
+    if not logger.isEnabledFor(level):
+        return
+    facts = _facts(redact_event(event))
+    shown = {name: _one_line(value) for name, value in facts.items() if value not in ("", None)}
+    template = _template(type(event).__name__, tuple(shown))
+    extra = {"event": type(event).__name__, "jobchains": facts}
+    path, line, function, _ = logger.findCaller(stacklevel=2)
+    record = logger.makeRecord(logger.name, level, path, line, template, (shown,), None, function, extra=extra)
+    if isinstance(event, AttemptEnded | RecordEnded) and event.exception is not None:
+        add_traceback(record, event.exception)
+    logger.handle(record)
 
 
 def _level(event: Event) -> int:
-    if isinstance(event, AttemptEnded):
+    if isinstance(event, AttemptEnded | RecordEnded):
         return _LEVELS.get(event.ending, WARNING)
+    if isinstance(event, JobReaped):
+        return ERROR if event.status == "failed" else WARNING
+    if isinstance(event, RecordReset):
+        return ERROR if event.state == "failed" else WARNING
     if isinstance(event, BlockedJobsSwept):
         return ERROR if event.found else DEBUG
-    if isinstance(event, ThreadFailed | AttemptStuck | ProcessNotReplaced | ProcessNotStarted | SupervisorGaveUp):
+    if isinstance(event, _ERRORS):
         return ERROR
     if isinstance(event, ProcessEnded):
         return WARNING if event.code else INFO
-    return WARNING if isinstance(event, JobReaped | LeaseLost | OutcomeDelayed) else INFO
+    return WARNING if isinstance(event, _WARNINGS) else INFO
 
 
-def without_secrets(event: EventType) -> EventType:
-    """The event with its texts redacted, because errors and stacks quote what jobs were given."""
+def redact_event(event: EventType) -> EventType:
+    """Return the event with redacted texts, because errors and stacks may quote inputs."""
     values = {field.name: getattr(event, field.name) for field in fields(event)}
     return replace(event, **{name: redacted_text(value) for name, value in values.items() if isinstance(value, str)})
 
 
-def _text(event: Event, facts: Mapping[str, Any]) -> str:
-    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__)
-    said = {name: value for name, value in facts.items() if value not in ("", None)}
-    return f"{words.strip()}: " + ", ".join(f"{name}={_one_line(value)}" for name, value in said.items())
+def _facts(event: Event) -> dict[str, Any]:
+    return {field.name: getattr(event, field.name) for field in fields(event) if field.name != "exception"}
+
+
+@cache
+def _template(event_name: str, names: tuple[str, ...]) -> str:
+    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in event_name)
+    return f"{words.strip()}: " + ", ".join(f"{name}=%({name})s" for name in names)
 
 
 def _one_line(value: object) -> str:
-    """Control characters in type names or errors must not forge log lines."""
+    """Replace control characters: type names and errors must not forge log lines."""
     return printable(str(value)[:_MAX_VALUE_LENGTH])

@@ -1,27 +1,36 @@
-"""What templates of the admin ask for that Django's own views show."""
+"""Template tags for pages of the admin that Django's own views render.
 
-from typing import Any
+Django imports this module for every template engine, also in a project without the admin.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from django import template
-from django.contrib.admin import AdminSite
 from django.http import HttpRequest
 
-from django_jobchains.admin.dashboard import Dashboard, Dashboards, TooSlow
 from django_jobchains.models import Job
+
+if TYPE_CHECKING:
+    from django.contrib.admin import AdminSite
+
+    from django_jobchains.admin.dashboard.views import Dashboard, DashboardAdmin, TooSlow
 
 register = template.Library()
 
 
 @register.simple_tag(takes_context=True)
-def jobchains_dashboard(context: dict[str, Any]) -> Dashboard | TooSlow | None:
-    """The dashboard, for a page of the site itself; None for who may not view it, and on a site without it."""
+def jobchains_dashboard(context: dict[str, Any]) -> "Dashboard | TooSlow | None":
+    """Return the dashboard for the index of the app, or None if the user may not view it or the site has none."""
     request: HttpRequest = context["request"]
-    # The site itself, as its URLs have it: several sites may have the same name, and other rules for what is seen.
-    page = _dashboards(getattr(getattr(request.resolver_match, "func", None), "admin_site", None))
-    return page.dashboard(request) if page and page.has_dashboard_permission(request) else None
+    # Take the site from the URL: several sites can have the same name, but different rules for visibility.
+    model_admin = _dashboard_admin(getattr(getattr(request.resolver_match, "func", None), "admin_site", None))
+    is_shown = model_admin and model_admin.has_dashboard_permission(request)
+    return model_admin.dashboard(request) if model_admin and is_shown else None
 
 
-def _dashboards(site: AdminSite | None) -> Dashboards | None:
-    """Return the class that a site has for jobs, which may be a project's own; None if it has no dashboard."""
-    page = site.get_model_admin(Job) if site and site.is_registered(Job) else None
-    return page if isinstance(page, Dashboards) else None
+def _dashboard_admin(site: "AdminSite | None") -> "DashboardAdmin | None":
+    """Return the admin class of jobs on a site, or None if it has no dashboard."""
+    from django_jobchains.admin.dashboard.views import DashboardAdmin
+
+    model_admin = site.get_model_admin(Job) if site and site.is_registered(Job) else None
+    return model_admin if isinstance(model_admin, DashboardAdmin) else None

@@ -1,31 +1,33 @@
-"""Whether a worker is well: live (its loops go on) and ready (it reaches the database and hears wake-ups)."""
+"""The health of a worker: live (its loops make progress) and ready (it reaches the database and receives wake-ups)."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from django_jobchains.notifications import Listener, Notifier
-from django_jobchains.worker.event_loop import AsyncSlots
-from django_jobchains.worker.lanes import Place
-from django_jobchains.worker.maintenance import Rounds
+from django_jobchains.store import PoolState
+from django_jobchains.worker.isolated.isolation_pool import IsolationPool
+from django_jobchains.worker.maintenance.periodic_tasks import PeriodicTasks
+from django_jobchains.worker.slots.event_loop import AsyncSlots
+from django_jobchains.worker.slots.lanes import SlotPool
 from django_jobchains.worker.threads import OwnedThread
 
-#: A step that takes longer than any statement should: the worker is not ready.
+#: A worker with a longer step is not ready, because no statement should take that long.
 SLOW_SECONDS = 10.0
-#: What the database's answer may be late.
+#: The tolerated delay of the database's response.
 LATE_SECONDS = 5.0
-#: A worker process reports each second. So long may it be silent,
-SILENT_SECONDS = 5.0
-#: and so long until it is first heard of.
-START_SECONDS = 60.0
+#: The longest time between two reports of a worker process, which reports every second.
+MAX_SILENCE_SECONDS = 5.0
+#: The longest time until the first report.
+MAX_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Health:
-    """``problems``: why it is not live, or not ready. There is no payload and no secret in it.
+    """The health of a worker, or of a supervisor. ``problems``: why it is not live or not ready, without secrets.
 
-    ``processes``: of a supervisor, the health of each of its workers.
+    ``pools``: its pools of child processes. ``processes``: the health of each worker process of a supervisor.
     """
 
     worker: str
@@ -35,21 +37,24 @@ class Health:
     slots: int = 0
     running: int = 0
     processes: tuple["Health", ...] = ()
+    pools: tuple[PoolState, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         values = {**vars(self), "problems": list(self.problems)}
+        values["pools"] = [asdict(pool) for pool in self.pools]
         values["processes"] = [process.as_json() for process in self.processes]
         return values
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Health":
         processes = tuple(cls.from_json(process) for process in values["processes"])
-        return cls(**{**values, "problems": tuple(values["problems"]), "processes": processes})
+        pools = tuple(PoolState(**pool) for pool in values["pools"])
+        return cls(**{**values, "problems": tuple(values["problems"]), "processes": processes, "pools": pools})
 
 
 class Process(Protocol):
-    """What a supervisor knows of a worker."""
+    """A worker process, as its supervisor knows it."""
 
     health: Health | None
 
@@ -60,9 +65,9 @@ class Process(Protocol):
 def health_of_processes(
     name: str, processes: Mapping[int, Process | None], *, is_stopping: bool, is_stuck: bool
 ) -> Health:
-    """Live: every worker is, and was heard of lately. Ready: at least one is. ``None``: it is to be started again."""
+    """Return the health of a supervisor: live if every process is live, ready if any is. None: to be restarted."""
     known = [process.health for process in processes.values() if process and process.health]
-    broken = ["the supervisor does not look at its processes"] if is_stuck else []
+    broken = ["the supervisor does not check its processes"] if is_stuck else []
     broken += [f"process {number}: {text}" for number, process in processes.items() for text in _broken(process)]
     problems = broken + [
         f"process {number}: {text}"
@@ -80,35 +85,29 @@ def health_of_processes(
 
 def _broken(process: Process | None) -> list[str]:
     if process is None:
-        return ["ended, and is to be started again"]
-    limit = SILENT_SECONDS if process.health else START_SECONDS
+        return ["ended, and will be restarted"]
+    limit = MAX_SILENCE_SECONDS if process.health else MAX_START_SECONDS
     if process.silent_seconds > limit:
-        return [f"not heard of for {process.silent_seconds:.0f} s"]
+        return [f"no report for {process.silent_seconds:.0f} s"]
     return list(process.health.problems) if process.health and not process.health.is_live else []
 
 
-class Checkup:
-    """Looks at a worker's parts, from any thread, without asking the database."""
+@dataclass(eq=False)
+class HealthMonitor:
+    """Checks the components of a worker, from any thread and without a query."""
 
-    def __init__(
-        self,
-        *,
-        worker: str,
-        threads: Collection[OwnedThread],
-        rounds: Rounds,
-        places: Sequence[Place],
-        notifier: Notifier,
-        liveness_seconds: float,
-    ) -> None:
-        self._worker = worker
-        self._threads = threads
-        self._rounds = rounds
-        self._places = places
-        self._notifier = notifier
-        self._liveness_seconds = liveness_seconds
+    threads: Collection[OwnedThread]
+    maintenance: PeriodicTasks
+    pools: Sequence[SlotPool]
+    isolation_pools: Collection[IsolationPool]
+    notifier: Notifier
+    worker: str
+    liveness_seconds: float
+
+    def __post_init__(self) -> None:
         self._listener: Listener | None = None
-        self._since = time.monotonic()
-        #: What keeps it from being ready: it starts, retires, or stops.
+        self._created_at = time.monotonic()
+        #: Why the worker is not ready: "starting", "retiring" or "stopping".
         self._state = "starting"
 
     def started(self, listener: Listener) -> None:
@@ -116,55 +115,56 @@ class Checkup:
         if self._state == "starting":
             self._state = ""
 
-    def leaves(self, state: str) -> None:
-        """From now on it is not ready; ``state`` is "retiring" or "stopping"."""
+    def set_state(self, state: str) -> None:
+        """Report the worker as not ready from now on. ``state``: "retiring" or "stopping"."""
         self._state = state
 
     @property
     def has_begun(self) -> bool:
-        """Whether it started, and reached the database: it can take the place of another, even if it has to poll."""
-        return self._state != "starting" and self._rounds.reached_at is not None
+        """Whether the worker has started and reached the database, so that it can replace another."""
+        return self._state != "starting" and self.maintenance.reached_at is not None
 
     def health(self) -> Health:
         broken = self._broken()
-        problems = broken or self._hindered()
+        problems = broken or self._not_ready()
         return Health(
-            worker=self._worker,
+            worker=self.worker,
             is_live=not broken,
             is_ready=not problems,
             problems=tuple(problems),
-            slots=sum(place.count for place in self._places),
-            running=sum(place.running for place in self._places),
+            slots=sum(pool.count for pool in self.pools),
+            running=sum(pool.running for pool in self.pools),
+            pools=tuple(pool.state() for pool in self.isolation_pools),
         )
 
     def _broken(self) -> list[str]:
-        if self._state == "stopping":  # it ends by a deadline of its own
+        if self._state == "stopping":  # Stopping has its own deadline.
             return []
         if self._state == "starting":
-            seconds = time.monotonic() - self._since
-            return [f"still starting after {seconds:.0f} s"] if seconds > self._liveness_seconds else []
-        ended = [f"{thread.name} has ended" for thread in self._threads if not thread.is_alive]
-        return ended + self._busy(self._liveness_seconds)
+            seconds = time.monotonic() - self._created_at
+            return [f"still starting after {seconds:.0f} s"] if seconds > self.liveness_seconds else []
+        ended = [f"{thread.name} has ended" for thread in self.threads if not thread.is_alive]
+        return ended + self._busy(self.liveness_seconds)
 
-    def _hindered(self) -> list[str]:
+    def _not_ready(self) -> list[str]:
         if self._state:
             return [self._state]
-        failing = [f"{thread.name} fails and is tried again" for thread in self._threads if thread.is_failing]
-        return failing + self._busy(SLOW_SECONDS) + self._unreached() + self._deaf()
+        failing = [f"{thread.name} fails and is retried" for thread in self.threads if thread.is_failing]
+        return failing + self._busy(SLOW_SECONDS) + self._unreached() + self._without_listener()
 
     def _busy(self, limit: float) -> list[str]:
-        steps = [(thread.name, thread.busy_seconds) for thread in self._threads]
-        steps += [("the event loop", place.lag_seconds) for place in self._places if isinstance(place, AsyncSlots)]
+        steps = [(thread.name, thread.busy_seconds) for thread in self.threads]
+        steps += [("the event loop", pool.lag_seconds) for pool in self.pools if isinstance(pool, AsyncSlots)]
         return [f"{name} is busy with one step for {seconds:.0f} s" for name, seconds in steps if seconds > limit]
 
     def _unreached(self) -> list[str]:
-        if self._rounds.reached_at is None:
-            return ["the database was not reached yet"]
-        seconds = time.monotonic() - self._rounds.reached_at
-        is_late = seconds > 2 * self._rounds.seconds + LATE_SECONDS
+        if self.maintenance.reached_at is None:
+            return ["the database has not been reached yet"]
+        seconds = time.monotonic() - self.maintenance.reached_at
+        is_late = seconds > 2 * self.maintenance.seconds + LATE_SECONDS
         return [f"the database was last reached {seconds:.0f} s ago"] if is_late else []
 
-    def _deaf(self) -> list[str]:
-        if not self._notifier.carries_hints or (self._listener and self._listener.is_alive):
+    def _without_listener(self) -> list[str]:
+        if not self.notifier.carries_hints or (self._listener and self._listener.is_alive):
             return []
-        return ["wake-ups are not heard; it polls"]
+        return ["the listener for wake-ups is not connected; the worker polls"]

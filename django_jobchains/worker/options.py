@@ -1,42 +1,96 @@
-"""Checks of the arguments of ``Worker``. Each raises ``ImproperlyConfigured``, which names the argument."""
+"""The options of a worker, and checks of the arguments of ``Worker``.
 
-from collections.abc import Collection, Iterable
+Each check raises ``ImproperlyConfigured``, which names the argument.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import TypeVar
 
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured
 
-from django_jobchains.database_setup import thread_problem
-from django_jobchains.job_types import checked_queue
-from django_jobchains.policies import Backoff, Lease, Policy, lease_of
-from django_jobchains.processors import Registry, get_registry
-from django_jobchains.schedules import MOST_SECONDS, seconds_of
+from django_jobchains.db.setup import thread_problem
+from django_jobchains.enqueue_options import MAX_SECONDS, seconds_of
+from django_jobchains.isolation import Isolation, Level, to_isolation
+from django_jobchains.middleware import Middleware
+from django_jobchains.middleware.required import required_middleware
+from django_jobchains.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, Policy, resolve, to_lease
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.registry.arguments import checked_queue
+from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.store import Store, get_store
+from django_jobchains.worker.isolated.attempt_messages import is_known_to_children
 
 NAME_LENGTH = 100
 
+DefaultT = TypeVar("DefaultT", int, None)
 
-def checked_count(argument: str, given: object) -> int:
-    """Return a whole number from 1."""
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """The checked options of a worker. ``policies``: by job type served; ``records``: the record workers by name.
+
+    ``queues`` None: every queue.
+    """
+
+    worker: str
+    name: str
+    store: Store
+    registry: Registry
+    policies: Mapping[str, AttemptPolicy]
+    records: Mapping[str, RecordType]
+    #: By the names of record workers.
+    record_isolations: Mapping[str, Isolation]
+    queues: tuple[str, ...] | None
+    slots: int
+    async_slots: int
+    poll_seconds: float
+    max_jobs: int | None
+
+    @property
+    def shortest_lease_seconds(self) -> float:
+        leases = [policy.lease.seconds for policy in self.policies.values()]
+        return min([*leases, *(kind.stalled_seconds for kind in self.records.values())])
+
+    @property
+    def type_names(self) -> tuple[str, ...]:
+        """The names of the job types and record workers."""
+        return tuple(sorted([*self.policies, *self.records]))
+
+
+def checked_count(argument: str, given: object, default: DefaultT) -> int | DefaultT:
+    """Return a whole number of at least 1, or the default for None."""
+    if given is None:
+        return default
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise refused(argument, given, "is not a whole number from 1")
     return given
 
 
-def checked_seconds(argument: str, given: timedelta | float, *, least: float | None = None) -> float:
-    """Return the seconds of a timedelta or a number: more than 0, or from ``least``; less than a thousand years."""
+def checked_seconds(
+    argument: str, given: timedelta | float | None, default: float, *, least: float | None = None
+) -> float:
+    """Return the seconds of a timedelta or number, or the default for None.
+
+    They must be more than 0, or at least ``least``, and less than a thousand years.
+    """
+    if given is None:
+        return default
     try:
         seconds = seconds_of(given, argument)
     except TypeError as error:
         raise ImproperlyConfigured(f"Worker(): {error}") from error
     is_long_enough = seconds > 0 if least is None else seconds >= least
-    if not (is_long_enough and seconds <= MOST_SECONDS):
+    if not (is_long_enough and seconds <= MAX_SECONDS):
         bound = "more than 0" if least is None else f"{least:g} or more"
         raise refused(argument, given, f"is not a usable length of time: pass {bound} seconds, or a timedelta")
     return seconds
 
 
 def checked_flag(argument: str, given: object) -> bool:
-    """Return True or False; nothing else is taken for one of them."""
+    """Return a boolean; raise for other values."""
     if not isinstance(given, bool):
         raise refused(argument, given, "is not True or False")
     return given
@@ -66,7 +120,7 @@ def checked_types(given: Collection[str] | None) -> tuple[str, ...] | None:
 
 
 def _checked_names(argument: str, given: object, all_of_them: str) -> tuple[str, ...] | None:
-    """A string is one name: its characters are never meant."""
+    """Return the names. A string is one name, not a list of characters."""
     if given is None:
         return None
     names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
@@ -94,18 +148,122 @@ def checked_store(using: str | None) -> Store:
 
 
 def checked_policy(
-    backoff: Backoff | None,
+    backoff: Backoff | BackoffFunction | None,
     lease: Lease | timedelta | float | None,
-    max_attempts: int | None,
+    max_attempts: float | None,
     timeout: timedelta | float | None,
+    isolation: Isolation | Level | None,
 ) -> Policy:
-    """Return what the worker decides about attempts of types that decide nothing themselves."""
+    """Return the worker's own policy, which applies where a job type and its slice set nothing."""
     try:
-        return Policy(backoff, lease_of(lease), max_attempts, timeout)
+        return Policy(backoff, to_lease(lease), max_attempts, timeout, isolation=to_isolation(isolation))
     except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"Worker(): {error}") from error
 
 
+def served_policies(
+    registry: Registry,
+    types: Collection[str] | None,
+    own: Policy,
+    required: Collection[type[Middleware] | str],
+) -> dict[str, AttemptPolicy]:
+    """Return the policy of each type served, and check that the worker can run jobs of all of them."""
+    registry.check()
+    policies = _policies(registry, types, own)
+    _check_middleware(registry, _served_names(registry, types), required)
+    _check_failure_types(registry)
+    _check_isolated_types(registry, policies)
+    return policies
+
+
+def _policies(registry: Registry, types: Collection[str] | None, own: Policy) -> dict[str, AttemptPolicy]:
+    """Return the policy of each type served, from the processor, its slice, the worker, the settings and defaults."""
+    policies = {
+        processor.job_type.name: resolve(*processor.policies, own)
+        for processor in registry.processors()
+        if _is_served(processor.job_type.name, types)
+    }
+    names = [kind.name for kind in registry.record_types()]
+    if not policies and not any(_is_served(name, types) for name in names):
+        names += [processor.job_type.name for processor in registry.processors()]
+        wanted = ", ".join(types or ["all"])
+        known = ", ".join(sorted(names)) or "none"
+        raise ImproperlyConfigured(f"No processor to work for (types: {wanted}). Registered: {known}.")
+    return policies
+
+
+def records_of(
+    registry: Registry, types: Collection[str] | None, queues: Collection[str] | None, using: str, *, has_jobs: bool
+) -> dict[str, RecordType]:
+    """Return the record workers of these types and queues.
+
+    Raise ``ImproperlyConfigured`` if a column is missing, or if there is nothing to work for.
+    """
+    kinds = {
+        kind.name: kind
+        for kind in registry.record_types()
+        if _is_served(kind.name, types) and (queues is None or kind.queue in queues)
+    }
+    if not kinds and not has_jobs:
+        raise refused("queues", queues, "has no queue of the records to work for, and there are no job types")
+    for kind in kinds.values():
+        try:
+            kind.table(using)
+        except FieldDoesNotExist as error:
+            raise ImproperlyConfigured(f"Records {kind.name!r}: {error} Run manage.py check.") from error
+    return kinds
+
+
+def record_isolations(registry: Registry, records: Mapping[str, RecordType], own: Policy) -> dict[str, Isolation]:
+    """Return the isolation of each record worker: from its registration, the worker or the settings."""
+    isolations = {name: resolve(Policy(isolation=kind.own_isolation), own).isolation for name, kind in records.items()}
+    if any(isolation.is_process for isolation in isolations.values()):
+        _check_registry(registry)
+    return isolations
+
+
+def _served_names(registry: Registry, types: Collection[str] | None) -> set[str]:
+    names = [processor.job_type.name for processor in registry.processors()]
+    return {name for name in (*names, *(kind.name for kind in registry.record_types())) if _is_served(name, types)}
+
+
+def _is_served(name: str, types: Collection[str] | None) -> bool:
+    return types is None or any(fnmatchcase(name, pattern) for pattern in types)
+
+
+def _check_middleware(registry: Registry, types: Collection[str], required: Collection[type[Middleware] | str]) -> None:
+    """Raise ``ImproperlyConfigured`` if the slice of a type served lacks required middleware."""
+    if problems := registry.middleware_problems(required_middleware(required), types):
+        raise ImproperlyConfigured(f"Required middleware: {problems}. Correct it: Processors(middleware=[…]).")
+
+
+def _check_failure_types(registry: Registry) -> None:
+    """Raise ``ImproperlyConfigured`` if an ``on_failure`` could not be handled as it is declared."""
+    if problem := next(registry.failure_problems(), None):
+        raise ImproperlyConfigured(f"{problem}.")
+    if registry is not get_registry() and any(processor.on_failure for processor in registry.processors()):
+        raise ImproperlyConfigured("Worker(): on_failure works for types in the project's registry only.")
+
+
+def _check_isolated_types(registry: Registry, policies: Mapping[str, AttemptPolicy]) -> None:
+    """Raise ``ImproperlyConfigured`` if a child process could not find a handler, or the backoff of its type."""
+    isolated = {name: policy for name, policy in policies.items() if policy.isolation.is_process}
+    if isolated:
+        _check_registry(registry)
+    for name, policy in isolated.items():
+        if not is_known_to_children(policy.backoff, registry.processor(name)):
+            raise ImproperlyConfigured(
+                f"Worker(): {policy.backoff!r:.100} is the backoff of {name!r}, which runs in child processes, and "
+                "these cannot import it. Define it in a module, or pass it to register()."
+            )
+
+
+def _check_registry(registry: Registry) -> None:
+    """Raise ``ImproperlyConfigured`` if child processes could not find the handlers."""
+    if registry is not get_registry():
+        raise ImproperlyConfigured("Worker(): isolation in processes works for types in the project's registry only.")
+
+
 def refused(argument: str, given: object, problem: str) -> ImproperlyConfigured:
-    """Return the error about an argument of ``Worker``."""
+    """Return the error about an invalid argument of ``Worker``."""
     return ImproperlyConfigured(f"Worker(): {argument}={given!r:.100} {problem}.")

@@ -1,20 +1,22 @@
-"""How a worker stops, step by step and by a deadline, whatever hangs."""
+"""How a worker stops: step by step, with a deadline for each step."""
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from logging import getLogger
 
 from django.db import OperationalError
 
-from django_jobchains.announcing import announce
-from django_jobchains.hygiene import close_all
-from django_jobchains.store import AttemptKey, Effects, EndedAttempt, HeldLease, Store
-from django_jobchains.store.errors import blames_statement
-from django_jobchains.texts import log_error
-from django_jobchains.worker.loop import leases_of
-from django_jobchains.worker.parts import Parts
-from django_jobchains.worker.threads import LOCK_SECONDS
+from django_jobchains.db.connections import close_thread_connections
+from django_jobchains.store import AttemptKey, EndedAttempt, Store
+from django_jobchains.store.errors import blames_statement, is_database_away
+from django_jobchains.text.errors import log_error
+from django_jobchains.wakeups import announced
+from django_jobchains.worker.claim_loop import keys_of
+from django_jobchains.worker.components import Components
+from django_jobchains.worker.outcome_writer import ended_attempts
+from django_jobchains.worker.process import StopRequest
+from django_jobchains.worker.threads import LOCK_SECONDS, OwnedThread
 
 logger = getLogger("django_jobchains")
 
@@ -24,27 +26,27 @@ DEFERRED = (
     "stored, and any worker applies them when the locks are released."
 )
 
-#: Between looks at whether somebody is in a hurry.
-LOOK_SECONDS = 0.1
-#: What aborted handlers get beyond the shutdown timeout,
-LAST_WORDS_SECONDS = 1.0
-#: each of the steps that may wait for the database,
+#: How often the stop request is checked for urgency.
+CHECK_SECONDS = 0.1
+#: How long aborted handlers may take to end.
+ABORT_GRACE_SECONDS = 1.0
+#: The limit of each step that waits for the database.
 STEP_SECONDS = 0.5
-#: and each that comes after one for which it did not answer.
-UNANSWERED_SECONDS = 0.1
+#: The limit after a step in which the database did not respond.
+STEP_AFTER_SILENCE_SECONDS = 0.1
 
 
 class Shutdown:
-    """``is_hurried``: whether running handlers are not to be waited for."""
+    """Stops the components of a worker. An urgent request does not wait for running handlers."""
 
-    def __init__(self, parts: Parts, store: Store, *, is_hurried: Callable[[], bool]) -> None:
-        self._parts = parts
+    def __init__(self, components: Components, store: Store, request: StopRequest) -> None:
+        self._components = components
         self._store = store
-        self._is_hurried = is_hurried
+        self._request = request
         self._step_seconds = STEP_SECONDS
 
     def run(self, timeout: float) -> int:
-        """Lets handlers end for ``timeout`` seconds; returns how many attempts had not ended, and were handed back."""
+        """Wait up to ``timeout`` seconds for handlers. Returns how many attempts had not ended and were handed back."""
         self._stop_claiming()
         self._drain(time.monotonic() + timeout)
         abandoned = self._finish_writing()
@@ -52,99 +54,149 @@ class Shutdown:
         return abandoned
 
     def _stop_claiming(self) -> None:
-        """A claim that is under way is not waited for: what it brings is handed back."""
-        self._parts.threads["claims"].stop()
-        self._parts.loop.close()
-        for place in self._parts.places:
-            self._hand_back(leases_of(place.take_back(waited_seconds=0)))
-            place.close()
+        """Stop the claim loop without waiting for it. It hands back the jobs that a claim in progress returns."""
+        self._components.threads["claim-loop"].stop()
+        self._components.claim_loop.close()
+        for pool in self._components.pools:
+            waiting = pool.take_back(waited_seconds=0)
+            self._components.records.hand_back(waiting)
+            self._hand_back(keys_of(waiting))
+            pool.close()
 
     def _drain(self, deadline: float) -> None:
-        """Waits for running handlers; at the deadline, or in a hurry, they are told to stop."""
-        while time.monotonic() < deadline and not self._is_hurried():
-            if not self._join_places(min(time.monotonic() + LOOK_SECONDS, deadline)):
+        """Wait for running handlers, and abort them at the deadline or when the request becomes urgent."""
+        while time.monotonic() < deadline and not self._request.is_urgent:
+            if not self._join_pools(min(time.monotonic() + CHECK_SECONDS, deadline)):
                 return
-        self._parts.leases.abort_all("worker_stopping")
-        if names := self._join_places(time.monotonic() + LAST_WORDS_SECONDS):
-            logger.warning(self._still_running(), ", ".join(names))
+        self._components.leases.abort_all("worker_stopping")
+        self._components.record_leases.abort_all("worker_stopping")
+        if self._join_pools(time.monotonic() + ABORT_GRACE_SECONDS):
+            self._kill_children()
+        if names := self._join_pools(time.monotonic()):
+            text = "Still running after the shutdown timeout: %s. Raise SHUTDOWN_SECONDS."
+            if self._request.is_urgent:
+                text = "Still running after a second signal to stop: %s. Their jobs are handed back."
+            logger.warning(text, ", ".join(names))
 
-    def _still_running(self) -> str:
-        if self._is_hurried():
-            return "Still running after a second signal to stop: %s. Their jobs are handed back."
-        return "Still running after the shutdown timeout: %s. Raise SHUTDOWN_SECONDS."
+    def _kill_children(self) -> None:
+        """Kill the child processes that run handlers, so that their jobs are handed back."""
+        tasks = self._components.slots.child_tasks()
+        for task in tasks:
+            task.kill()
+        if tasks:
+            self._join_pools(time.monotonic() + self._step_seconds)
 
-    def _join_places(self, deadline: float) -> list[str]:
-        return [name for place in self._parts.places for name in place.join(deadline)]
+    def _join_pools(self, deadline: float) -> list[str]:
+        return [name for pool in self._components.pools for name in pool.join(deadline)]
 
     def _finish_writing(self) -> int:
-        """Writes the last outcomes and notes, then hands back the jobs of attempts that did not end."""
-        parts, deadline = self._parts, time.monotonic() + self._step_seconds
-        parts.notes.hasten()
-        while not (parts.completer.is_through and parts.notes.is_through) and time.monotonic() < deadline:
+        """Write the last outcomes and log lines, then hand back the jobs of attempts that did not end."""
+        outcome_writer, log_writer = self._components.outcome_writer, self._components.log_writer
+        log_writer.flush()
+        deadline = time.monotonic() + self._step_seconds
+        while not (outcome_writer.is_drained and log_writer.is_drained) and time.monotonic() < deadline:
             time.sleep(0.005)
-        held = parts.leases.held()  # first: an attempt that ends now is among one of them at least
-        ended = parts.completer.unwritten()
-        keys = {attempt.key for attempt in ended}
-        leases = [lease for lease in held if lease.key not in keys]
-        self._hand_back(leases, ended)
-        return len(leases)
+        # First, so that an attempt that ends now is in at least one of the lists.
+        held = self._components.leases.held()
+        pending = outcome_writer.pending()
+        ended = {outcome.job.key for outcome in pending}
+        keys = [key for key in held if key not in ended]
+        self._hand_back(keys, ended_attempts(pending))
+        return len(keys) + self._components.records.finish(self._step_seconds)
 
-    def _hand_back(self, leases: list[HeldLease], ended: Sequence[EndedAttempt] = ()) -> None:
-        """On a thread of its own: a database that does not answer must not hold up the end.
+    def _hand_back(self, keys: list[AttemptKey], ended: Sequence[EndedAttempt] = ()) -> None:
+        """Write on another thread, so that an unresponsive database cannot delay the end.
 
-        ``ended``: attempts that have ended, and whose outcomes could not be written, because of a lock for example.
+        ``ended``: attempts that have ended and whose outcomes could not be written, for example because of a lock.
         """
-        if not leases and not ended:
+        if not keys and not ended:
             return
-        self._parts.leases.let_go([*leases, *ended])
-        arguments = (leases, ended)
+        self._components.leases.release([*keys, *(attempt.key for attempt in ended)])
+        arguments = (keys, ended)
         thread = threading.Thread(target=self._write_back, args=arguments, name="jobchains-hand-back", daemon=True)
         thread.start()
         thread.join(self._step_seconds)
         if thread.is_alive():
-            self._step_seconds = UNANSWERED_SECONDS
-            logger.warning("The database does not answer: jobs are taken back when their leases run out.")
+            self._step_seconds = STEP_AFTER_SILENCE_SECONDS
+            logger.warning("The database does not answer. Jobs are reclaimed when their leases expire.")
 
-    def _write_back(self, leases: list[HeldLease], ended: Sequence[EndedAttempt]) -> None:
+    def _write_back(self, keys: list[AttemptKey], ended: Sequence[EndedAttempt]) -> None:
         try:
-            locked = self._hand_back_unlocked(leases)
+            locked = self._hand_back_unlocked(keys)
             if ended or locked:
-                self._store.defer([*ended, *(EndedAttempt("handed_back", lease) for lease in locked)])
+                self._defer([*ended, *(EndedAttempt("handed_back", key) for key in locked)])
                 logger.warning(DEFERRED, len(ended), len(locked))
         except Exception as error:
             text = "Jobs could not be handed back; they are reclaimed when their leases expire: %s"
             log_error(logger, error, text)
         finally:
-            close_all()
+            close_thread_connections()
 
-    def _hand_back_unlocked(self, leases: list[HeldLease]) -> list[HeldLease]:
-        """Returns those that a lock, such as that of a handler inside ``complete()``, keeps from being handed back."""
-        effects = Effects()
+    def _defer(self, ended: Sequence[EndedAttempt]) -> None:
+        """Store how attempts ended. One that cannot be stored, for example by its codec, does not affect the others."""
+        try:
+            self._store.deferred.defer(ended)
+        except Exception as error:
+            if is_database_away(error):
+                raise
+            for attempt in ended:
+                self._defer_one(attempt)
+
+    def _defer_one(self, attempt: EndedAttempt) -> None:
+        try:
+            self._store.deferred.defer([attempt])
+        except Exception as error:
+            text = "The outcome of job %s could not be stored; the job is reclaimed when its lease expires: %s"
+            log_error(logger, error, text, attempt.key[0])
+
+    def _hand_back_unlocked(self, keys: list[AttemptKey]) -> list[AttemptKey]:
+        """Hand jobs back. Return the keys of those that are locked, for example by a handler inside ``complete()``."""
         written: set[AttemptKey] = set()
         try:
-            with self._store.waits_at_most(LOCK_SECONDS):
-                written = self._store.hand_back(leases, effects)
+            with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):
+                written = self._store.attempts.hand_back(keys, effects)
         except OperationalError as error:
             if not blames_statement(error):
                 raise
-        announce(self._store.using, effects)
-        missing = [lease for lease in leases if lease.key not in written]
-        lost = self._store.check(missing).lost
-        return [lease for lease in missing if lease.key not in lost]
+        missing = [key for key in keys if key not in written]
+        lost = self._store.leases.check(missing).lost
+        return [key for key in missing if key not in lost]
+
+    def _cancel_claim(self, thread: OwnedThread) -> None:
+        """Cancel a claim that is still running: if the server finished it later, its jobs would count as crashed."""
+        deadline = time.monotonic() + self._step_seconds
+        # On another thread, because an unresponsive server would delay the shutdown.
+        cancel = threading.Thread(target=self._cancel, args=(thread,), name="jobchains-cancel-claim", daemon=True)
+        cancel.start()
+        thread.join(deadline)
+
+    def _cancel(self, thread: OwnedThread) -> None:
+        try:
+            if thread.connection is not None:
+                self._store.db.cancel(thread.connection)
+        except Exception as error:
+            log_error(logger, error, "A claim could not be cancelled: %s")
 
     def _close(self) -> None:
-        parts = self._parts
-        for thread in parts.threads.values():
+        components = self._components
+        for thread in components.threads.values():
             thread.stop()
-        for part in (parts.rounds, parts.keeper, parts.watch):
-            part.pause.set()
-        parts.completer.wake()
-        parts.notes.hasten()
-        if parts.listener is not None:
-            parts.listener.close()
+        for component in (components.maintenance, components.lease_keeper, components.watchdog):
+            component.pause.set()
+        components.outcome_writer.interrupt()
+        components.records.close()
+        components.log_writer.flush()
+        if components.listener is not None:
+            components.listener.close()
+        for child_slots in components.child_slots.values():
+            child_slots.pool.terminate()
         deadline = time.monotonic() + self._step_seconds
-        for thread in parts.threads.values():
+        if not components.threads["claim-loop"].join(deadline):
+            self._cancel_claim(components.threads["claim-loop"])
+        for thread in components.threads.values():
             if not thread.join(deadline):
                 logger.warning("%s did not end in time.", thread.name)
-        self._hand_back(parts.leases.held())  # of a claim that was through with its last look at whether it may start
-        parts.heartbeat.leave(self._step_seconds)
+        # The jobs of a claim that ended while the claim loop was being closed.
+        self._hand_back(components.leases.held())
+        components.records.finish(self._step_seconds)
+        components.heartbeat.leave(self._step_seconds)

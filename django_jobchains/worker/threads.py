@@ -1,4 +1,4 @@
-"""Threads that are owned: named, restarted after a failure, stopped by an event, joined to a deadline."""
+"""Threads with an owner: named, restarted after a failure, stopped by an event, joined with a deadline."""
 
 import random
 import threading
@@ -6,27 +6,31 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
-from django_jobchains.database_setup import is_table_missing, remedy_for
-from django_jobchains.hygiene import close_all, tidy
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_jobchains.db.connections import close_thread_connections, repair_connections
+from django_jobchains.db.setup import is_table_missing, remedy_for
 from django_jobchains.store.errors import blames_statement, is_database_away
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import ThreadFailed
-from django_jobchains.texts import describe
+from django_jobchains.text.errors import describe
 
-#: How long a worker's own transactions wait for someone else's lock: see docs/decisions/0031-deferred-writes.md.
+#: How long a worker's own transactions wait for another transaction's lock: see docs/decisions/0031-deferred-writes.md.
 LOCK_SECONDS = 0.02
 FIRST_WAIT_SECONDS = 0.1
 LAST_WAIT_SECONDS = 10.0
-#: So many failures in a row that are not the database's end the worker: a process manager starts a clean one.
-MOST_FAILURES = 10
+#: The limit of consecutive failures, except database failures, before the worker stops, so that a process manager
+#: starts a new one.
+MAX_FAILURES = 10
 
 
 class OwnedThread:
-    """Calls ``step`` again and again until it is stopped. A step that raises is tried again after a growing wait.
+    """Calls ``step`` repeatedly until it is stopped. After an error, it waits for an increasing time and continues.
 
-    A database that is away, or that a statement takes too long for, is waited for without a limit. A missing table ends
-    the worker at once, and any other error after ``MOST_FAILURES`` in a row. ``using``: the alias of the database the
-    steps work on.
+    Errors of an unavailable database, and of statements that take too long, are retried without a limit. A missing
+    table stops the worker at once; other errors do after ``MAX_FAILURES`` in a row. ``using``: the alias of the
+    database that the steps use. ``give_up``: stops the worker.
     """
 
     def __init__(
@@ -38,9 +42,11 @@ class OwnedThread:
         self._give_up = give_up
         self._using = using
         self._failures = 0
-        #: Whether its last step failed.
+        #: Whether the last step failed.
         self.is_failing = False
         self._busy_since: float | None = None
+        #: The connection of the thread, while it runs and uses a database.
+        self.connection: BaseDatabaseWrapper | None = None
         self._thread = threading.Thread(target=self._run, name=f"jobchains-{name}", daemon=True)
 
     @property
@@ -61,7 +67,7 @@ class OwnedThread:
 
     @property
     def busy_seconds(self) -> float:
-        """How long it has been busy with the same step; 0 while it waits for something to do."""
+        """How long the current step has taken; 0 while it waits for something to do."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -72,38 +78,39 @@ class OwnedThread:
         self.stopping.set()
 
     def join(self, deadline: float) -> bool:
-        """Waits until the monotonic time ``deadline``; whether the thread has ended."""
+        """Wait until the monotonic time ``deadline``. Returns whether the thread has ended."""
         if self._thread.ident is not None:
             self._thread.join(max(deadline - time.monotonic(), 0))
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         _own.thread = self
+        self.connection = connections[self._using] if self._using else None
         try:
             while not self.stopping.is_set():
                 self._step_once()
         finally:
             self._busy_since = None
-            close_all()
+            close_thread_connections()
 
     def _step_once(self) -> None:
         self._busy_since = time.monotonic()
         try:
             self._step()
             self._failures, self.is_failing = 0, False
-        except BaseException as error:  # a thread that dies silently is the worst of failures
+        except BaseException as error:  # A thread must not end silently.
             self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
         self._failures += 1
         self.is_failing = True
-        fatal = self._failures >= MOST_FAILURES and not (is_database_away(error) or blames_statement(error))
+        fatal = self._failures >= MAX_FAILURES and not (is_database_away(error) or blames_statement(error))
         text = describe(error)
         if self._using and (remedy := remedy_for(error, self._using)):
             fatal |= is_table_missing(error)
             text = f"{text}. {remedy}"
         report(ThreadFailed(self._worker, self.name, text, self._failures, fatal))
-        tidy()
+        repair_connections()
         if fatal:
             self.stopping.set()
             self._give_up()
@@ -126,7 +133,7 @@ _own = threading.local()
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Around a wait for something to do: however long it takes, this thread is well."""
+    """Mark a wait for something to do. The thread stays healthy however long the wait takes."""
     thread: OwnedThread | None = getattr(_own, "thread", None)
     with thread.waits() if thread else nullcontext():
         yield

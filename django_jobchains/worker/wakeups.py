@@ -2,29 +2,30 @@
 
 import threading
 import time
-from collections.abc import Collection
 from math import inf
 
-from django_jobchains.notifications import EVERY, Hint
-from django_jobchains.notifications.merging import LOOK_AGAIN_SECONDS
+from django_jobchains.notifications.hints import REQUERY_SECONDS
 from django_jobchains.worker.threads import waiting
-from django_jobchains.worker.turns import Turns
 
 
 class WakeUp:
-    """Set from any thread; waited for by the claim loop alone."""
+    """Wakes the claim loop, which alone waits for it. Can be set from any thread.
 
-    def __init__(self, type_names: Collection[str], turns: Turns) -> None:
-        self._subjects = {EVERY, *type_names}
-        self._turns = turns
+    ``is_eager``: whether every outcome wakes the claim loop, because the worker may wait for it before it ends.
+    """
+
+    def __init__(self, *, is_eager: bool = False) -> None:
+        self.is_eager = is_eager
+        #: Whether the claim loop could claim jobs. False while the worker stops.
+        self.accepts_hints = True
         self._changed = threading.Condition()
         self._is_set = False
-        self._look_again_at: float | None = None
-        #: When to look for jobs that somebody else is to look for first.
+        self._second_query_at: float | None = None
+        #: When to query for jobs that other workers are to claim first.
         self._late_at: float | None = None
-        self._heard_at = 0.0
+        self._hinted_at = 0.0
         self._was_fruitless = False
-        #: Whether the next look is for jobs of which others were told to leave some alone.
+        #: Whether the next query is for the worker's share of jobs, so that its peers may have skipped the hint.
         self._is_shared = False
 
     def set(self) -> None:
@@ -33,70 +34,65 @@ class WakeUp:
                 self._is_set = True
                 self._changed.notify()
 
-    def on_hint(self, hint: Hint) -> None:
-        """Wakes the loop now, and once more a little later: senders leave out hints that follow closely.
+    @property
+    def will_query_soon(self) -> bool:
+        """Whether a hint changes nothing, because the claim loop queries within milliseconds anyway."""
+        return self._is_set or (self._second_query_at is not None and self._was_fruitless)
 
-        While looks find nothing, hints that come before that second look wait for it: a flood of them, forged or not,
-        costs a look in ten milliseconds.
+    def query_in(self, seconds: float, *, is_shared: bool) -> None:
+        """Let the claim loop query because of a hint: after some seconds, or now and once more a little later.
+
+        The second query is needed because senders leave out hints that follow closely. While queries find nothing, a
+        hint that arrives before the second query waits for it. So a flood of hints, forged or not, costs one query per
+        ten milliseconds.
         """
-        if hint.kind != "job_scheduled" or hint.subject not in self._subjects:
-            return
-        is_looking_soon = self._is_looking_soon
-        seconds = 0.0 if is_looking_soon else self._turns.seconds_until(hint)
-        self._turns.heard(hint)
-        if seconds is None:
-            return
         with self._changed:
-            self._is_shared |= not is_looking_soon and self._turns.is_sharing
+            self._is_shared |= is_shared
             if seconds:
                 self._late_at = min(self._late_at or inf, time.monotonic() + seconds)
             else:
-                self._look_soon()
+                self._query_now_and_again()
             self._changed.notify()
 
-    @property
-    def _is_looking_soon(self) -> bool:
-        return self._is_set or (self._look_again_at is not None and self._was_fruitless)
-
-    def _look_soon(self) -> None:
-        self._heard_at = time.monotonic()
-        if self._look_again_at is None or not self._was_fruitless:
-            self._look_again_at = self._heard_at + LOOK_AGAIN_SECONDS
+    def _query_now_and_again(self) -> None:
+        self._hinted_at = time.monotonic()
+        if self._second_query_at is None or not self._was_fruitless:
+            self._second_query_at = self._hinted_at + REQUERY_SECONDS
             self._is_set = True
 
     def clear(self) -> None:
-        """Before looking: what is set from now on is a reason to look again."""
+        """Call before a query. Anything set from now on causes another query."""
         with self._changed:
             self._is_set = False
             self._late_at = None
-            if self._look_again_at is not None and time.monotonic() >= self._look_again_at:
-                was_heard_since = self._heard_at > self._look_again_at - LOOK_AGAIN_SECONDS
-                self._look_again_at = self._heard_at + LOOK_AGAIN_SECONDS if was_heard_since else None
+            if self._second_query_at is not None and time.monotonic() >= self._second_query_at:
+                was_hinted_since = self._hinted_at > self._second_query_at - REQUERY_SECONDS
+                self._second_query_at = self._hinted_at + REQUERY_SECONDS if was_hinted_since else None
 
-    def looked(self, *, found: bool, is_full: bool) -> None:
-        """After looking: whether there was something to claim, and whether it took all the room."""
+    def record_query(self, *, found: bool, is_full: bool) -> None:
+        """Call after a query. ``found``: whether there were jobs to claim. ``is_full``: whether they took all slots."""
         self._was_fruitless = not found
         if self._is_shared and is_full:
-            self._look_again_at = time.monotonic() + LOOK_AGAIN_SECONDS
-        elif not self.is_looking_again:
+            self._second_query_at = time.monotonic() + REQUERY_SECONDS
+        elif not self.is_second_query_due:
             self._is_shared = False
 
-    def leaves_some_alone(self) -> bool:
-        """Without room: whether it is time to see if jobs are left that others were told to leave alone. Once."""
-        if self.is_looking_again or not self._is_shared:
+    def must_notify_peers(self) -> bool:
+        """Return, once, whether a worker without free slots must check for due jobs whose hint its peers skipped."""
+        if self.is_second_query_due or not self._is_shared:
             return False
         self._is_shared = False
         return True
 
     @property
-    def is_looking_again(self) -> bool:
-        return self._look_again_at is not None
+    def is_second_query_due(self) -> bool:
+        return self._second_query_at is not None
 
     def wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         with waiting(), self._changed:
-            while not self._is_set and (left := self._next_look(until) - time.monotonic()) > 0:
+            while not self._is_set and (left := self._next_query_at(until) - time.monotonic()) > 0:
                 self._changed.wait(left)
 
-    def _next_look(self, until: float) -> float:
-        return min(at for at in (until, self._look_again_at, self._late_at) if at is not None)
+    def _next_query_at(self, until: float) -> float:
+        return min(at for at in (until, self._second_query_at, self._late_at) if at is not None)

@@ -1,33 +1,36 @@
-"""The worker as a whole: what it works for, and when it starts and stops."""
+"""The worker: its options, and when it starts and stops."""
 
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from fnmatch import fnmatchcase
+from math import inf
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 
 from django_jobchains.conf import get_settings
-from django_jobchains.database_setup import setup_problem
-from django_jobchains.hygiene import tidy
-from django_jobchains.ids import new_id
+from django_jobchains.db.connections import repair_connections
+from django_jobchains.db.ids import new_id
+from django_jobchains.db.setup import setup_problem
+from django_jobchains.enqueue_options import seconds_of
+from django_jobchains.isolation import Isolation, Level
 from django_jobchains.middleware import Middleware
-from django_jobchains.middleware.required import required_kinds
-from django_jobchains.policies import AttemptPolicy, Backoff, Lease, Policy, resolve
-from django_jobchains.processors import Registry
-from django_jobchains.schedules import seconds_of
+from django_jobchains.policies import Backoff, BackoffFunction, Lease
+from django_jobchains.pools.limits import resident_bytes
+from django_jobchains.registry.registry import Registry
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import WorkerStarted, WorkerStopped, WorkerStopping
+from django_jobchains.telemetry.probes import add_worker, remove_worker
+from django_jobchains.worker.components import Components
 from django_jobchains.worker.health import Health
-from django_jobchains.worker.memory import resident_bytes
 from django_jobchains.worker.options import (
     NAME_LENGTH,
+    WorkerOptions,
     checked_count,
     checked_flag,
     checked_name,
@@ -37,27 +40,34 @@ from django_jobchains.worker.options import (
     checked_seconds,
     checked_store,
     checked_types,
+    record_isolations,
+    records_of,
+    served_policies,
 )
-from django_jobchains.worker.parts import Parts, Scope
+from django_jobchains.worker.process import StopRequest
 from django_jobchains.worker.shutdown import Shutdown
-from django_jobchains.worker.stop_request import StopRequest
 
-#: Between looks of the waiting main thread at signals and at what ended.
-LOOK_SECONDS = 0.1
-#: Between looks whether copies of a signal may still arrive.
-COPIES_LOOK_SECONDS = 0.02
+#: How often the main thread checks for signals and for the end of the work.
+CHECK_SECONDS = 0.1
+#: How often the worker checks whether copies of a signal may still arrive.
+CHECK_COPIES_SECONDS = 0.02
 
 
 class Worker:
-    """Runs jobs of the registered types in ``slots`` threads, ``async_slots`` of async ones at once on an event loop.
+    """Runs jobs and records of the registered types.
 
-    ``queues``: the queues served, None is every queue. ``types``: names or patterns ("shop.*"), None is every type with
-    a processor. A string is one name. ``burst``: end when nothing is due. ``max_jobs``: end after so many jobs.
-    ``max_rss``: ``run`` ends when the process has more bytes of memory and what runs has ended. Durations are
-    timedeltas or seconds, and come from ``JOBCHAINS`` unless given. ``required_middleware``: classes or dotted paths,
-    besides those that ``JOBCHAINS`` requires. Raises ``ImproperlyConfigured`` for an argument that cannot be used, when
-    no registered type matches, and when the slice of one that does lacks required middleware.
+    Up to ``slots`` run in threads, and up to ``async_slots`` async ones on an event loop.
+
+    ``queues``: the queues served, None for every queue. ``types``: names or patterns ("shop.*"), None for every type
+    with a processor. A string is one name. ``burst``: end when nothing is due. ``max_jobs``: end after this number of
+    jobs. ``max_rss``: a limit in bytes; a larger process claims no more jobs, and ``run`` ends after running attempts.
+    ``max_active_seconds``: the same after the worker has been active for this time. Durations are timedeltas or
+    seconds, and default to ``JOBCHAINS``. ``required_middleware``: classes or dotted paths, in addition to those that
+    ``JOBCHAINS`` requires. Raises ``ImproperlyConfigured`` for an invalid argument, if no registered type matches, if
+    the slice of a matching type lacks required middleware, or for an invalid ``on_failure``.
     """
+
+    _started_at: float | None = None
 
     def __init__(
         self,
@@ -69,99 +79,89 @@ class Worker:
         using: str | None = None,
         name: str | None = None,
         registry: Registry | None = None,
-        backoff: Backoff | None = None,
+        backoff: Backoff | BackoffFunction | None = None,
         lease: Lease | timedelta | float | None = None,
-        max_attempts: int | None = None,
+        max_attempts: float | None = None,
         timeout: timedelta | float | None = None,
+        isolation: Isolation | Level | None = None,
         poll_seconds: timedelta | float | None = None,
         shutdown_seconds: timedelta | float | None = None,
         burst: bool = False,
         max_jobs: int | None = None,
         max_rss: int | None = None,
+        max_active_seconds: timedelta | float | None = None,
         required_middleware: Collection[type[Middleware] | str] = (),
     ) -> None:
         settings = get_settings()
-        self.slot_count = settings.SLOTS if slots is None else checked_count("slots", slots)
-        self.async_slot_count = (
-            settings.ASYNC_SLOTS if async_slots is None else checked_count("async_slots", async_slots)
-        )
-        if max_jobs is not None:
-            checked_count("max_jobs", max_jobs)
-        #: Unique for each start, so that a restarted worker is never taken for the one that died.
         self.name = (checked_name(name) or socket.gethostname())[:NAME_LENGTH]
-        self.id = f"{self.name}:{os.getpid()}:{str(new_id())[-12:]}"
-        self.queues = checked_queues(queues)
-        self.shutdown_seconds = (
-            settings.SHUTDOWN_SECONDS
-            if shutdown_seconds is None
-            else checked_seconds("shutdown_seconds", shutdown_seconds, least=0)
+        self.id = _unique_id(self.name)
+        self.shutdown_seconds = checked_seconds(
+            "shutdown_seconds", shutdown_seconds, settings.SHUTDOWN_SECONDS, least=0
         )
         self.burst = checked_flag("burst", burst)
-        self._max_rss = None if max_rss is None else checked_count("max_rss", max_rss)
-        self._retires = False
-        self.failed = False
-        registry = checked_registry(registry)
-        own_policy = checked_policy(backoff, lease, max_attempts, timeout)
-        self.policies = _policies(registry, checked_types(types), own_policy)
-        _check_middleware(registry, self.policies, required_middleware)
+        self._max_rss = checked_count("max_rss", max_rss, None)
+        self._max_active_seconds = checked_seconds("max_active_seconds", max_active_seconds, inf)
+        registry, served_types, served_queues = checked_registry(registry), checked_types(types), checked_queues(queues)
+        own = checked_policy(backoff, lease, max_attempts, timeout, isolation)
+        policies = served_policies(registry, served_types, own, required_middleware)
         self.store = checked_store(using)
-        self.stop_request = StopRequest()
-        self._stopped = threading.Event()
-        self.parts = Parts(
-            Scope(
-                worker=self.id,
-                store=self.store,
-                registry=registry,
-                policies=self.policies,
-                queues=self.queues,
-                slots=self.slot_count,
-                async_slots=self.async_slot_count,
-                poll_seconds=(
-                    settings.POLL_SECONDS if poll_seconds is None else checked_seconds("poll_seconds", poll_seconds)
-                ),
-                max_jobs=max_jobs,
-            ),
-            is_eager=lambda: self.burst or max_jobs is not None or self._retires,
-            give_up=self._give_up,
+        records = records_of(registry, served_types, served_queues, self.store.using, has_jobs=bool(policies))
+        self.options = WorkerOptions(
+            worker=self.id,
+            name=self.name,
+            store=self.store,
+            registry=registry,
+            policies=policies,
+            records=records,
+            record_isolations=record_isolations(registry, records, own),
+            queues=served_queues,
+            slots=checked_count("slots", slots, settings.SLOTS),
+            async_slots=checked_count("async_slots", async_slots, settings.ASYNC_SLOTS),
+            poll_seconds=checked_seconds("poll_seconds", poll_seconds, settings.POLL_SECONDS),
+            max_jobs=checked_count("max_jobs", max_jobs, None),
         )
+        self.stop_request = StopRequest()
+        self._failed, self._stopped = threading.Event(), threading.Event()
+        self.components = Components(self.options, give_up=self._failed.set)
 
     # Running
 
     def run(self) -> int:
-        """Runs until a signal, or until burst or max_jobs are through; returns the exit code (1: a part gave up).
+        """Run until a signal, or until the end of ``burst`` or ``max_jobs``. Returns the exit code, 1 after a failure.
 
-        On the main thread, SIGTERM and SIGINT stop it: the first lets running handlers end, the second does not wait.
-        Signals that arrive at the same time are one signal.
+        On the main thread, SIGTERM and SIGINT stop it. It waits for running handlers after the first signal, but not
+        after a second one. Signals that arrive at the same time count as one.
         """
         with self._handled_signals():
             try:
                 self.start()
                 while not self._is_over():
-                    self._stopped.wait(LOOK_SECONDS)
-                    self._retire_if_too_large()
+                    self._stopped.wait(CHECK_SECONDS)
+                    self._retire_at_limits()
                 self._await_copies()
             finally:
                 self.stop()
         return int(self.failed)
 
     def run_until_idle(self, timeout: timedelta | float = 60) -> None:
-        """Runs what is due, and what becomes due at once by it; ``timeout`` is a timedelta or seconds.
+        """Run all due jobs, and jobs that become due at once because of them. ``timeout``: a timedelta or seconds.
 
-        Raises ``TimeoutError``, ``ImproperlyConfigured`` when tables are missing, and ``RuntimeError`` when a part of
-        the worker failed too often.
+        Raises ``TimeoutError``, ``ImproperlyConfigured`` if tables are missing, and ``RuntimeError`` if a thread of the
+        worker failed too often.
         """
         deadline = time.monotonic() + seconds_of(timeout, "timeout")
         self.burst = True
         try:
             self.start()
             while not self._is_over() and time.monotonic() < deadline:
-                self.parts.loop.idle.wait(0.01)
+                self.components.claim_loop.idle.wait(0.01)
+                self._retire_at_limits()
             is_over = self._is_over()
         finally:
             self.stop()
         if self.failed:
             self.check_database()
-            raise RuntimeError("The worker gave up. The log of 'django_jobchains' has the error.")
+            raise RuntimeError("The worker failed. The log of 'django_jobchains' has the error.")
         if not is_over:
             raise TimeoutError(f"There was still work after {timeout} seconds.")
 
@@ -173,89 +173,99 @@ class Worker:
         try:
             problem = setup_problem(self.store.using)
         except Error:
-            tidy()
+            repair_connections()
             return
         if problem:
             raise ImproperlyConfigured(problem)
 
     def start(self) -> None:
-        """Starts the threads and returns."""
-        self.store.prepare_for_workers()
-        async_slots = self.parts.async_slots.count if self.parts.async_slots else 0
-        types = tuple(sorted(self.policies))
-        report(WorkerStarted(self.id, self.slot_count, async_slots, types, self.queues, self.store.using))
-        self.parts.start()
+        self.store.db.prepare_for_workers()
+        self.components.wake.is_eager |= self.burst
+        options, async_slots = self.options, self.components.async_slots.count if self.components.async_slots else 0
+        report(WorkerStarted(self.id, options.slots, async_slots, options.type_names, options.queues, self.store.using))
+        self._started_at = time.monotonic()
+        self.components.start()
+        add_worker(self.components)
 
     def stop(self, timeout: timedelta | float | None = None) -> int:
-        """Claims no more, lets handlers end for ``timeout``, then aborts them and hands their jobs back.
+        """Claim no more jobs, wait for handlers for ``timeout``, then abort them and hand their jobs back.
 
-        ``timeout`` is a timedelta or seconds. Returns how many attempts had not ended. May be called once; ends within
-        the timeout and a second or two.
+        ``timeout`` is a timedelta or seconds. Returns how many attempts had not ended. May be called once. Takes at
+        most a second or two longer than the timeout.
         """
         seconds = self.shutdown_seconds if timeout is None else seconds_of(timeout, "timeout")
-        self.parts.checkup.leaves("stopping")
+        self.components.health_monitor.set_state("stopping")
         report(WorkerStopping(self.id, self.running))
-        self.parts.say_that_it_stops()
-        abandoned = Shutdown(self.parts, self.store, is_hurried=lambda: self.stop_request.is_urgent).run(seconds)
+        self.components.announce_stop()
+        abandoned = Shutdown(self.components, self.store, self.stop_request).run(seconds)
+        remove_worker(self.components)
         report(WorkerStopped(self.id, abandoned))
         self._stopped.set()
         return abandoned
 
     def request_stop(self) -> None:
-        """From any thread: ``run`` stops the worker, as the first SIGTERM does."""
+        """Stop the worker, as after the first SIGTERM. Can be called from any thread."""
         self.stop_request.make()
 
     def retire(self) -> None:
-        """From any thread: claims no more; ``run`` ends when what runs has ended, however long that takes."""
-        if not self._retires:
-            self._retires = True
-            self.parts.checkup.leaves("retiring")
-            self.parts.say_that_it_stops()
-            self.parts.loop.retire()
+        """Claim no more jobs, and let ``run`` end after all running attempts. Can be called from any thread."""
+        if not self.components.claim_loop.retires:
+            self.components.health_monitor.set_state("retiring")
+            self.components.announce_stop()
+            self.components.claim_loop.retire()
+
+    @property
+    def active_seconds(self) -> float:
+        """The seconds since the worker was started, 0 before."""
+        return 0.0 if self._started_at is None else time.monotonic() - self._started_at
 
     @property
     def claimed(self) -> int:
-        """Jobs so far."""
-        return self.parts.loop.claimed
+        """The number of jobs claimed so far."""
+        return self.components.claim_loop.claimed
 
     @property
     def has_begun(self) -> bool:
-        """Whether it started, and reached the database."""
-        return self.parts.checkup.has_begun
+        """Whether the worker has started and reached the database."""
+        return self.components.health_monitor.has_begun
+
+    @property
+    def failed(self) -> bool:
+        """Whether a component could not continue."""
+        return self._failed.is_set()
 
     def health(self) -> Health:
-        """From any thread, at any time; asks no database."""
-        return self.parts.checkup.health()
-
-    def _retire_if_too_large(self) -> None:
-        if self._max_rss and resident_bytes() > self._max_rss:
-            self.retire()
+        """Return the current health, without a query. Can be called from any thread."""
+        return self.components.health_monitor.health()
 
     @property
     def running(self) -> int:
-        """Attempts that run, those that do not stop among them."""
-        return self.parts.running
+        """The number of running attempts, including stuck ones."""
+        return self.components.running
 
     @property
     def is_stuck(self) -> bool:
-        """Whether, after ``stop``, a handler or a database that does not answer still holds one of its threads."""
-        return self.parts.is_stuck
+        """Whether a handler or an unresponsive database still occupies a thread after ``stop``."""
+        return self.components.is_stuck
 
     # Signals and ends
 
     def _is_over(self) -> bool:
-        if self.stop_request.is_made or self.failed or self.parts.loop.spent.is_set():
+        claim_loop = self.components.claim_loop
+        if self.stop_request.is_made or self.failed or claim_loop.exhausted.is_set():
             return True
-        return self.burst and self.parts.loop.idle.is_set()
+        return self.burst and claim_loop.idle.is_set()
 
-    def _give_up(self) -> None:
-        self.failed = True
+    def _retire_at_limits(self) -> None:
+        is_too_large = self._max_rss and resident_bytes() > self._max_rss
+        if is_too_large or self.active_seconds >= self._max_active_seconds:
+            self.retire()
 
     def _await_copies(self) -> None:
-        """Wait, without claiming, until another signal is a second one. "Stopping" is logged after that."""
+        """Wait, without claiming, until another signal would not be a copy. Only then is "Stopping" logged."""
         while self.running and self.stop_request.expects_copies and not self.stop_request.has_supervisor:
             self.retire()
-            self._stopped.wait(COPIES_LOOK_SECONDS)
+            self._stopped.wait(CHECK_COPIES_SECONDS)
 
     @contextmanager
     def _handled_signals(self) -> Iterator[None]:
@@ -271,21 +281,6 @@ class Worker:
                 signal.signal(number, handler_before)
 
 
-def _policies(registry: Registry, types: Collection[str] | None, own: Policy) -> dict[str, AttemptPolicy]:
-    """The policy of each type served: processor, slice, worker, settings, library."""
-    registry.check()
-    policies = {
-        processor.job_type.name: resolve(*processor.policies, own)
-        for processor in registry.processors()
-        if types is None or any(fnmatchcase(processor.job_type.name, pattern) for pattern in types)
-    }
-    if not policies:
-        known = ", ".join(sorted(processor.job_type.name for processor in registry.processors())) or "none"
-        wanted = ", ".join(types or ["all"])
-        raise ImproperlyConfigured(f"No processor to work for (types: {wanted}). Registered: {known}.")
-    return policies
-
-
-def _check_middleware(registry: Registry, types: Container[str], required: Collection[type[Middleware] | str]) -> None:
-    if lacks := registry.lacking(required_kinds(required), types):
-        raise ImproperlyConfigured(f"Required middleware is missing: {lacks}. Add it: Processors(middleware=[…]).")
+def _unique_id(name: str) -> str:
+    """Return an id for one start of a worker, so that a restarted worker is not mistaken for the one that died."""
+    return f"{name}:{os.getpid()}:{str(new_id())[-12:]}"

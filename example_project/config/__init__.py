@@ -1,4 +1,4 @@
-"""The example's settings. It runs from a checkout: an installed django_jobchains wins, the one next door fills in."""
+"""Settings package. Falls back to the checkout's ``django_jobchains`` if none is installed."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``DATABASE_URL`` as Django's ``DATABASES`` entry, without an extra dependency."""
+"""Converts ``DATABASE_URL`` to an entry of ``DATABASES``, without an extra dependency."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 
 def database_from_url(url: str) -> dict[str, Any]:
-    """``postgres://user:password@host:port/name?sslmode=require`` or ``sqlite:////absolute/path.sqlite3``."""
+    """Accept ``postgres://user:password@host:port/name?sslmode=require`` or ``sqlite:////absolute/path.sqlite3``."""
     parts = urlsplit(url)
     if parts.scheme in ("postgres", "postgresql"):
         return _postgresql(parts)
@@ -16,7 +16,10 @@ def database_from_url(url: str) -> dict[str, Any]:
 
 
 def sqlite(path: Path) -> dict[str, Any]:
-    """WAL: readers don't wait for the writer. IMMEDIATE: a writer waits at BEGIN instead of failing half-way."""
+    """Return an entry for SQLite.
+
+    With WAL, readers do not wait for the writer. With IMMEDIATE, a writer waits at BEGIN instead of failing later.
+    """
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": path,

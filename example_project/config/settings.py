@@ -1,4 +1,4 @@
-"""Settings of the example shop: SQLite in this folder, or any database named by DATABASE_URL."""
+"""Settings of the example shop. The database is SQLite in this folder, or the one in DATABASE_URL."""
 
 import os
 from pathlib import Path
@@ -10,8 +10,8 @@ from config.database import database_from_url, sqlite
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-# For a shop on your own machine. A real one takes its key from the environment and turns DEBUG off.
-SECRET_KEY = os.environ.get("SECRET_KEY", "the example shop keeps no secrets, so this key protects none")
+# These are for development. In production, set SECRET_KEY in the environment and turn DEBUG off.
+SECRET_KEY = os.environ.get("SECRET_KEY", "an insecure key, for development only")
 DEBUG = os.environ.get("DEBUG", "1") == "1"
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
@@ -30,7 +30,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "config.csp.ContentSecurityPolicy",
     "django.contrib.sessions.middleware.SessionMiddleware",
-    # The admin speaks the visitor's language; the shop itself knows English alone.
+    # The admin follows the visitor's language. The shop itself is in English only.
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -64,17 +64,17 @@ USE_TZ = True
 DATABASE_URL = os.environ.get("DATABASE_URL", "")
 DATABASES = {"default": database_from_url(DATABASE_URL) if DATABASE_URL else sqlite(BASE_DIR / "db.sqlite3")}
 if not DATABASE_URL:
-    # The tests run workers: their threads need a file, not one in memory.
+    # Tests start workers, whose threads need a file: each would have its own in-memory database.
     DATABASES["default"]["TEST"] = {"NAME": Path(gettempdir()) / f"tin-kettle-test-{os.getpid()}.sqlite3"}
 
-# Receipts end in a table, so that they can be read on a page of the shop.
+# Mail is stored in a table, so that a page of the shop can show it.
 DEFAULT_FROM_EMAIL = "The Tin Kettle <shop@tin-kettle.example>"
 if django.VERSION >= (6, 1):
     MAILERS = {"default": {"BACKEND": "shop.outbox.OutboxBackend"}}
 else:
     EMAIL_BACKEND = "shop.outbox.OutboxBackend"
 
-# Every key of JOBCHAINS has a default, and the shop needs no other: its database wakes the workers, unless these do.
+# The defaults of JOBCHAINS are enough. REDIS_URL and NATS_URL replace the database's own wake-ups.
 JOBCHAINS: dict[str, object] = {}
 REDIS_URL, NATS_URL = os.environ.get("REDIS_URL"), os.environ.get("NATS_URL")
 if REDIS_URL:
@@ -89,5 +89,5 @@ elif NATS_URL:
         "OPTIONS": {"servers": NATS_URL, "prefix": "tin_kettle"},
     }
 
-# The queue of the orders' chains. `manage.py demo` takes one of its own, so that its worker touches no other job.
+# The queue of the orders' chains. `manage.py demo` uses a separate queue, so that its worker runs no other jobs.
 SHOP_QUEUE = os.environ.get("SHOP_QUEUE", "default")

@@ -3,6 +3,7 @@ from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
+from django_jobchains.admin import JobRecordAdmin
 from shop.models import (
     CarrierEntry,
     GatewayCharge,
@@ -13,6 +14,7 @@ from shop.models import (
     PriceList,
     Product,
     SalesReport,
+    SupplierImport,
 )
 from shop.patterns.compensation import send_off
 from shop.patterns.fan_in import start_import
@@ -27,15 +29,15 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no para
 
     @admin.action(description="Count the selected products", permissions=["change"])
     def count_selected(self, request: HttpRequest, queryset: QuerySet[Product]) -> None:
-        """Takes seconds for each product: a chain to look at while it runs, and to cancel."""
+        """Start a chain that is slow enough to watch and to cancel: it takes seconds per product."""
         shelf = Shelf(list(queryset.values_list("pk", flat=True)))
         count_stock.enqueue(shelf, queue=settings.SHOP_QUEUE)
-        self.message_user(request, f"{len(shelf.product_ids)} products are counted now.")
+        self.message_user(request, f"{len(shelf.product_ids)} products are being counted.")
 
 
 @admin.register(Order)
 class OrderAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """The card can be changed: give a declined order a good one, then retry its failed job."""
+    """The card is editable: give a declined order a good card, then retry its failed job."""
 
     list_display = ("__str__", "email", "product", "quantity", "card", "state", "delivery", "placed_at")
     list_filter = ("state", "delivery", "card")
@@ -59,15 +61,15 @@ class OrderAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @admin.action(description="Send off the selected orders", permissions=["change"])
     def send_off_selected(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
-        """Packs and ships what is paid; an order that was sent off already is not sent off again."""
+        """Pack and ship paid orders. An order that has already been sent off is not sent off again."""
         chains = [send_off(order, settings.SHOP_QUEUE) for order in queryset.exclude(payment_reference="")]
         started = [chain for chain in chains if not chain.deduplicated]
-        self.message_user(request, f"{len(started)} of {len(queryset)} orders are sent off now.")
+        self.message_user(request, f"{len(started)} of {len(queryset)} orders were sent off.")
 
 
 @admin.register(PriceList)
 class PriceListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Saving a new list starts its import; come back to see what it did."""
+    """Saving a new list starts its import. The list then shows the result."""
 
     list_display = ("__str__", "added_at", "changed", "problems")
     readonly_fields = ("chain_id", "changed", "problems")
@@ -79,8 +81,20 @@ class PriceListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         start_import(obj)
 
 
+@admin.register(SupplierImport)
+class SupplierImportAdmin(JobRecordAdmin, admin.ModelAdmin):  # type: ignore[type-arg]
+    """The rows are jobs: they can be retried, requeued and canceled. A wrong file can be corrected before a retry."""
+
+    list_display = ("file_name", "record_state", "record_error", "lines", "added", "record_queued", "record_attempts")
+    search_fields = ("file_name",)
+    readonly_fields = ("file_name", "lines", "added")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False  # The shop's page counts the lines.
+
+
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Rows that jobs write, for people to look at."""
+    """Base class for rows that jobs write and people only view."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""The page on which a person approves or rejects orders. Only staff may."""
+"""The page where staff approve or reject orders."""
 
 from django.contrib import messages
 from django.contrib.admin.views.decorators import staff_member_required
@@ -29,10 +29,10 @@ def decide(request: HttpRequest, order_id: int) -> HttpResponse:
     try:
         if request.POST.get("decision") == "approve":
             approve(order, person)
-            messages.success(request, f"{order} is approved: its chain goes on to the charge.")
+            messages.success(request, f"{order} is approved. Its chain continues with the charge.")
         else:
-            reject(order, "Our shop could not accept an order of this size.", person)
-            messages.success(request, f"{order} is rejected: nothing is charged.")
+            reject(order, "We cannot accept an order of this size.", person)
+            messages.success(request, f"{order} is rejected. Nothing is charged.")
     except AlreadyDecided:
-        messages.warning(request, f"{order} was decided already; nothing was changed.")
+        messages.warning(request, f"{order} had already been decided. Nothing was changed.")
     return redirect("shop:approvals")

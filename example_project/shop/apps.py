@@ -6,5 +6,11 @@ PATTERNS = ("approval", "branched", "compensation", "fan_in", "go_to", "loop", "
 class ShopConfig(AppConfig):
     name = "shop"
     verbose_name = "The Tin Kettle"
-    #: Where this app declares its jobs. An app with a single jobs.py needs no such line.
-    jobchains_modules = ("jobs", "stocktaking", *(f"shop.patterns.{name}" for name in PATTERNS))
+    #: The modules that declare jobs. An app that declares them all in jobs.py does not need this.
+    jobchains_modules = (
+        "jobs",
+        "labels",
+        "stocktaking",
+        "supplier_imports",
+        *(f"shop.patterns.{name}" for name in PATTERNS),
+    )

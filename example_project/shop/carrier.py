@@ -1,4 +1,4 @@
-"""A fake carrier: it refuses addresses that it cannot find, and a parcel goes on a step each time it is looked for."""
+"""A fake carrier. It refuses unknown addresses, and a parcel advances one step each time it is queried."""
 
 from django.db import transaction
 
@@ -6,19 +6,19 @@ from shop.models import CarrierEntry
 
 SCANS = ("collected", "in the depot", "in the van", "delivered")
 DELIVERED = SCANS[-1]
-#: The streets whose names the carrier corrects, if it is asked.
+#: Misspelt streets that the carrier can correct.
 SPELLINGS = {"Dowing Street": "Downing Street", "Bakker Street": "Baker Street"}
 
 
 class AddressRefused(Exception):
-    """The carrier can't find the address; sending it again won't help."""
+    """The carrier does not know the address. Sending it again does not help."""
 
 
 def hand_over(address: str, *, idempotency_key: str) -> str:
-    """Takes a parcel, once per key; returns its tracking code."""
+    """Accept a parcel once per key, and return its tracking code."""
     if "Nowhere" in address or any(wrong in address for wrong in SPELLINGS):
         raise AddressRefused(address)
-    # durable: this is somebody else's database, which a rollback of ours can't undo.
+    # Durable, because it stands for another company's database: a rollback of ours cannot undo it.
     with transaction.atomic(durable=True):
         code = f"TK-{idempotency_key}"
         CarrierEntry.objects.get_or_create(tracking_code=code, defaults={"address": address})
@@ -26,14 +26,14 @@ def hand_over(address: str, *, idempotency_key: str) -> str:
 
 
 def correct(address: str) -> str:
-    """The address as the carrier would write it."""
+    """Return the address with the carrier's spelling."""
     for wrong, right in SPELLINGS.items():
         address = address.replace(wrong, right)
     return address
 
 
 def whereabouts(tracking_code: str) -> str:
-    """Where the parcel is."""
+    """Return the parcel's latest scan."""
     with transaction.atomic(durable=True):
         entry = CarrierEntry.objects.select_for_update().get(tracking_code=tracking_code)
         entry.looks += 1

@@ -1,7 +1,7 @@
-"""A fake payment service: slow, sometimes unreachable, and it remembers idempotency keys.
+"""A fake payment service: slow, sometimes unreachable, and with idempotency keys.
 
-The flaky card shows the two ways a call can fail: the first try never arrives, the second takes the money and loses
-the answer. The third try gets the remembered answer, and the customer has paid once.
+The flaky card shows the two ways a call can fail: the first call never arrives, and the second takes the money but
+its response is lost. The third call gets the stored response, and the customer has paid once.
 """
 
 import secrets
@@ -16,36 +16,36 @@ LATENCY_SECONDS = 0.04
 
 
 class GatewayTimeout(Exception):
-    """No answer. The money may or may not have been taken: ask again with the same key."""
+    """No response. The money may or may not have been taken: retry with the same key."""
 
 
 class CardDeclined(Exception):
-    """The answer is no; asking again won't help."""
+    """The bank declined the card. A retry does not help."""
 
 
 def charge(card: str, amount: Decimal, *, idempotency_key: str) -> str:
-    """Takes the amount once per key, however often it is called; returns the payment's reference."""
+    """Charge the amount, at most once per key, and return the payment's reference."""
     time.sleep(LATENCY_SECONDS)
     tries = _count_try(idempotency_key, amount)
     if card == Order.Card.DECLINED:
-        raise CardDeclined("the bank said no")
+        raise CardDeclined("declined by the bank")
     if card == Order.Card.FLAKY and tries == 1:
         raise GatewayTimeout("no connection to the payment service")
     reference = _take_money_once(idempotency_key)
     if card == Order.Card.FLAKY and tries == 2:
-        raise GatewayTimeout("the money was taken, but the answer got lost")
+        raise GatewayTimeout("the money was taken, but the response was lost")
     return reference
 
 
 def refund(reference: str, *, idempotency_key: str) -> None:
-    """Gives the money of a payment back, once per payment, however often it is called."""
+    """Refund a payment, at most once."""
     time.sleep(LATENCY_SECONDS)
     with transaction.atomic(durable=True):
         GatewayCharge.objects.filter(reference=reference, refund_key="").update(refund_key=idempotency_key)
 
 
 def _count_try(idempotency_key: str, amount: Decimal) -> int:
-    # durable: this is somebody else's database, which a rollback of ours can't undo.
+    # Durable, because it stands for another company's database: a rollback of ours cannot undo it.
     with transaction.atomic(durable=True):
         GatewayCharge.objects.get_or_create(idempotency_key=idempotency_key, defaults={"amount": amount})
         entry = _locked(idempotency_key)

@@ -1,4 +1,4 @@
-"""What happens after an order is placed: charge → receipt → loyalty points.
+"""The chain of an order: charge → receipt → loyalty points.
 
 Each step commits its own writes, its completion and the next step in one transaction.
 """
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from django.core.mail import EmailMessage
 
+from django_jobchains import Backoff, FailJob, Processors, RunningJob
 from django_jobchains.middleware import LogContext
-from django_jobchains.processors import Backoff, Continuation, FailJob, Processors, RunningJob
+from django_jobchains.processors import Continuation, FailedJob
 from shop import gateway
 from shop.models import LoyaltyAccount, Order
 
-# A short backoff, so that you see a retry while you watch. The library's default starts at 10 seconds.
-# Whatever is logged while one of these runs says for which job.
+# A short backoff makes retries visible while you watch; the library's default starts at 10 seconds.
+# LogContext adds the job's id to everything that these handlers log.
 processors = Processors(backoff=Backoff(initial_seconds=1, maximum_seconds=8), timeout=60, middleware=[LogContext()])
 
 
@@ -34,9 +35,9 @@ class Points:
     points: int
 
 
-@processors.register("shop.charge", continues_with=["shop.send_receipt"])
+@processors.register("shop.charge", continues_with=["shop.send_receipt"], max_attempts=5, on_failure="shop.mark_unpaid")
 def charge(job: RunningJob[Charge]) -> Continuation:
-    """Asks for the money outside any transaction; the job's id makes asking again safe."""
+    """Charge the card outside any transaction. The job's id is the idempotency key, so that a retry is safe."""
     order = _order(job.input.order_id)
     try:
         reference = gateway.charge(order.card, order.total, idempotency_key=str(job.id))
@@ -48,9 +49,18 @@ def charge(job: RunningJob[Charge]) -> Continuation:
         return job.continue_with(send_receipt, Receipt(order.pk, reference))
 
 
+@processors.register("shop.mark_unpaid")
+def mark_unpaid(job: RunningJob[FailedJob]) -> None:
+    """Mark the order of a failed charge as unpaid, unless it was declined, or paid by a retry in the meantime."""
+    with job.complete():
+        order = Order.objects.select_for_update().get(pk=job.input.input["order_id"])
+        if order.state == Order.State.PLACED:
+            order.mark_unpaid()
+
+
 @processors.register("shop.send_receipt", entry=False, continues_with=["shop.credit_points"])
 def send_receipt(job: RunningJob[Receipt]) -> Continuation:
-    """A mail can't be rolled back: it goes out first, with an id that lets the receiver drop a second copy."""
+    """Send the mail before completing: it cannot be rolled back, but its id lets the receiver drop a duplicate."""
     order = _order(job.input.order_id)
     receipt_mail(order, job.input.payment_reference, message_id=f"<{job.id}@tin-kettle.example>").send()
     with job.complete():
@@ -60,7 +70,7 @@ def send_receipt(job: RunningJob[Receipt]) -> Continuation:
 
 @processors.register("shop.credit_points", entry=False)
 def credit_points(job: RunningJob[Points]) -> int:
-    """Credits exactly once: the points and the job's completion are one commit."""
+    """Credit the points exactly once: they and the job's completion are one commit."""
     order = _order(job.input.order_id)
     with job.complete():
         LoyaltyAccount.objects.credit(order.email, job.input.points)

@@ -1,4 +1,4 @@
-"""What the shop stores. Each order knows its chain; the chain knows nothing of the shop."""
+"""The shop's models. An order refers to its chain; the chain does not refer to the shop."""
 
 from decimal import Decimal
 from uuid import UUID
@@ -10,14 +10,15 @@ from django.urls import reverse
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain
+from django_jobchains.records import JobRecord
 
-LARGEST_QUANTITY = 20
+MAX_QUANTITY = 20
 FULL_SHELF = 500
 
 
 class ProductManager(models.Manager["Product"]):
     def take(self, product_id: int, quantity: int) -> bool:
-        """Takes goods off the shelf in the caller's transaction; False when there are too few."""
+        """Take goods off the shelf in the caller's transaction. Return False if there are too few."""
         enough = self.filter(pk=product_id, stock__gte=quantity)
         return bool(enough.update(stock=F("stock") - quantity))
 
@@ -40,19 +41,20 @@ class Product(models.Model):
 
     @property
     def picture(self) -> str:
-        """The path of its drawing below STATIC_URL."""
+        """The path of the product's picture, relative to STATIC_URL."""
         return f"shop/pictures/{self.slug}.svg"
 
 
 class Order(models.Model):
     class State(models.TextChoices):
         PLACED = "placed", "Placed"
-        AWAITING_APPROVAL = "awaiting", "Waits for approval"
+        AWAITING_APPROVAL = "awaiting", "Awaiting approval"
         REJECTED = "rejected", "Not approved"
         PAID = "paid", "Paid"
         RECEIPT_SENT = "receipt_sent", "Receipt sent"
         POINTS_CREDITED = "points_credited", "Points credited"
         DECLINED = "declined", "Card declined"
+        UNPAID = "unpaid", "Payment failed"
 
     class Delivery(models.TextChoices):
         NOT_STARTED = "none", "Not started"
@@ -62,27 +64,27 @@ class Order(models.Model):
         REFUNDED = "refunded", "Sold out, refunded"
 
     class Card(models.TextChoices):
-        """What the fake payment service does with it: see ``shop.gateway``."""
+        """Test cards. ``shop.gateway`` simulates what each of them does."""
 
         GOOD = "good", "A good card"
-        FLAKY = "flaky", "A flaky card: two time-outs, then it works"
+        FLAKY = "flaky", "A flaky card: works after two time-outs"
         DECLINED = "declined", "A card that is declined"
 
     product = models.ForeignKey(Product, models.PROTECT)
     quantity = models.PositiveSmallIntegerField(
-        default=1, validators=[MinValueValidator(1), MaxValueValidator(LARGEST_QUANTITY)]
+        default=1, validators=[MinValueValidator(1), MaxValueValidator(MAX_QUANTITY)]
     )
-    #: Of one piece, when the order was placed: prices change.
+    #: The price of one piece when the order was placed.
     unit_price = models.DecimalField(max_digits=8, decimal_places=2, editable=False)
     email = models.EmailField("e-mail")
     card = models.CharField(max_length=10, choices=Card, default=Card.GOOD)
     address = models.CharField("deliver to", max_length=200, blank=True)
     state = models.CharField(max_length=20, choices=State, default=State.PLACED, editable=False)
-    #: Who approved or rejected it; empty when nobody had to, or nobody did.
+    #: The user who approved or rejected the order; empty if nobody did.
     decided_by = models.CharField(max_length=150, blank=True, editable=False)
     delivery = models.CharField(max_length=20, choices=Delivery, default=Delivery.NOT_STARTED, editable=False)
     payment_reference = models.CharField(max_length=40, blank=True, editable=False)
-    #: Set in the transaction that creates the order; no foreign key, so that old chains can be pruned.
+    #: Set in the transaction that creates the order. It is not a foreign key, so that old chains can be pruned.
     chain_id = models.UUIDField(null=True, unique=True, editable=False)
     placed_at = models.DateTimeField(auto_now_add=True)
 
@@ -96,7 +98,7 @@ class Order(models.Model):
         return reverse("shop:order", args=[self.pk])
 
     def load_chain(self) -> Chain:
-        """Its chain as it is now; raises ``ChainNotFound`` once that was deleted."""
+        """Load the order's chain. Raise ``ChainNotFound`` if it has been deleted."""
         return chains.get(self.known_chain_id)
 
     @property
@@ -126,6 +128,9 @@ class Order(models.Model):
     def mark_declined(self) -> None:
         self._enter(self.State.DECLINED)
 
+    def mark_unpaid(self) -> None:
+        self._enter(self.State.UNPAID)
+
     def mark_awaiting_approval(self) -> None:
         self._enter(self.State.AWAITING_APPROVAL)
 
@@ -148,7 +153,7 @@ class Order(models.Model):
 
 class LoyaltyAccountManager(models.Manager["LoyaltyAccount"]):
     def credit(self, email: str, points: int) -> None:
-        """Adds the points in the caller's transaction; the first credit opens the account."""
+        """Add the points in the caller's transaction. The first credit creates the account."""
         account, _ = self.get_or_create(email=email)
         self.filter(pk=account.pk).update(points=F("points") + points)
 
@@ -167,16 +172,16 @@ class LoyaltyAccount(models.Model):
 
 
 class GatewayCharge(models.Model):
-    """The payment service's memory. A real one is another company's database."""
+    """A row of the payment service. In reality, this is in another company's database."""
 
     idempotency_key = models.CharField(max_length=80, unique=True)
     amount = models.DecimalField(max_digits=8, decimal_places=2)
     #: Empty until the money is taken.
     reference = models.CharField(max_length=40, blank=True)
     tries = models.PositiveIntegerField(default=0)
-    #: Must never be above 1: what the idempotency key is for.
+    #: Never above 1, thanks to the idempotency key.
     times_charged = models.PositiveIntegerField(default=0)
-    #: The key of the refund, if the money went back.
+    #: The idempotency key of the refund; empty if there was none.
     refund_key = models.CharField(max_length=80, blank=True)
 
     class Meta:
@@ -187,7 +192,7 @@ class GatewayCharge(models.Model):
 
 
 class OutboxMessage(models.Model):
-    """An e-mail that was sent: see ``shop.outbox``."""
+    """A sent e-mail, stored by ``shop.outbox``."""
 
     message_id = models.CharField(max_length=200, unique=True)
     recipient = models.EmailField()
@@ -203,7 +208,7 @@ class OutboxMessage(models.Model):
 
 
 class Parcel(models.Model):
-    """What leaves the shop for one order: an order may need several."""
+    """A parcel of an order. An order may have several."""
 
     class State(models.TextChoices):
         PACKED = "packed", "Packed"
@@ -218,7 +223,7 @@ class Parcel(models.Model):
     address = models.CharField(max_length=200, blank=True)
     tracking_code = models.CharField(max_length=80, blank=True)
     state = models.CharField(max_length=20, choices=State, default=State.PACKED)
-    #: What the carrier said last.
+    #: The carrier's latest scan.
     scan = models.CharField(max_length=40, blank=True)
 
     class Meta:
@@ -240,7 +245,7 @@ class Parcel(models.Model):
 
 
 class CarrierEntry(models.Model):
-    """The carrier's memory. A real one is another company's database."""
+    """A row of the carrier. In reality, this is in another company's database."""
 
     tracking_code = models.CharField(max_length=80, unique=True)
     address = models.CharField(max_length=200)
@@ -255,7 +260,7 @@ class CarrierEntry(models.Model):
 
 
 class SalesReport(models.Model):
-    """What was ordered on a day, and paid."""
+    """The paid orders of one day."""
 
     day = models.DateField(unique=True)
     orders = models.PositiveIntegerField()
@@ -269,11 +274,11 @@ class SalesReport(models.Model):
 
 
 class PriceList(models.Model):
-    """New prices, one product a line: ``sencha;11.90``. Saving one in the admin starts its import."""
+    """New prices, one product per line: ``sencha;11.90``. Saving a list in the admin starts its import."""
 
-    lines = models.TextField(help_text="One product a line, as in: sencha;11.90")
+    lines = models.TextField(help_text="One product per line, for example: sencha;11.90")
     chain_id = models.UUIDField(null=True, unique=True, editable=False)
-    #: Written by the summary: how many prices changed, and what was wrong.
+    #: Written by the summary: the number of changed prices, and the errors.
     changed = models.PositiveIntegerField(null=True, editable=False)
     problems = models.JSONField(default=list, editable=False)
     added_at = models.DateTimeField(auto_now_add=True)
@@ -283,3 +288,26 @@ class PriceList(models.Model):
 
     def __str__(self) -> str:
         return f"Price list {self.pk}"
+
+
+class SupplierImport(JobRecord):
+    """A supplier's file, with one delivered product per line: ``sencha;40``. Its row is the job that adds the goods."""
+
+    file_name = models.CharField(max_length=200)
+    content = models.TextField()
+    lines = models.PositiveIntegerField()
+    #: The number of pieces that were added to the stock, written in the transaction that completes the record.
+    added = models.PositiveIntegerField(null=True, editable=False)
+
+    class Meta(JobRecord.Meta):
+        ordering = ("-pk",)
+
+    def __str__(self) -> str:
+        return f"{self.file_name} ({self.pk})"
+
+    @property
+    def badge(self) -> str:
+        """The class of the state in the shop's pages, which know the states of jobs."""
+        return {"queued": "pending", "processing": "running", "errored": "pending", "canceled": "cancelled"}.get(
+            self.state, self.state
+        )

@@ -1,4 +1,4 @@
-"""An e-mail backend that keeps the mail in a table, for a page of the shop to show."""
+"""An e-mail backend that stores mail in a table, so that a page of the shop can show it."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from shop.models import OutboxMessage
 
 
 class OutboxBackend(BaseEmailBackend):
-    """Drops a second mail with the same Message-ID, as a mail server may."""
+    """Stores each mail, and drops a second one with the same Message-ID, as a mail server may."""
 
     def send_messages(self, email_messages: Sequence[EmailMessage]) -> int:
         return sum(self._send(message) for message in email_messages)

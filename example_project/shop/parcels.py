@@ -1,4 +1,4 @@
-"""What most jobs about a parcel take as their input."""
+"""The input of most jobs about a parcel."""
 
 from dataclasses import dataclass
 

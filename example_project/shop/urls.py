@@ -1,6 +1,6 @@
 from django.urls import path
 
-from shop import approvals, views
+from shop import approvals, deliveries, label_pages, views
 
 app_name = "shop"
 urlpatterns = [
@@ -10,5 +10,10 @@ urlpatterns = [
     path("orders/<int:order_id>/", views.order_page, name="order"),
     path("approvals/", approvals.approval_list, name="approvals"),
     path("approvals/<int:order_id>/", approvals.decide, name="decide"),
+    path("deliveries/", deliveries.import_list, name="imports"),
+    path("deliveries/add/", deliveries.add_import, name="add_import"),
+    path("labels/", label_pages.label_list, name="labels"),
+    path("labels/render/", label_pages.render_one, name="render_label"),
+    path("labels/<uuid:job_id>.svg", label_pages.picture, name="label_picture"),
     path("outbox/", views.outbox, name="outbox"),
 ]

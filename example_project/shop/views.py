@@ -1,4 +1,4 @@
-"""The pages of the shop. ``place_order`` is the one to read: the order and its chain are one commit."""
+"""The shop's pages. ``place_order`` creates an order and its chain in one commit."""
 
 from django.conf import settings
 from django.db import transaction

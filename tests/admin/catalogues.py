@@ -1,4 +1,4 @@
-"""What a catalogue of translations says, and what the code and the templates ask one for."""
+"""The messages in the translation catalogues, and the messages in code and templates."""
 
 import ast
 import gettext
@@ -15,7 +15,7 @@ import django_jobchains
 PACKAGE = Path(django_jobchains.__file__).parent
 LOCALE = PACKAGE / "locale"
 
-#: Each with the places of its arguments that are texts, and of its context if it takes one.
+#: The functions that mark messages, by the number and meaning of their arguments.
 SINGULAR = {"gettext", "gettext_lazy", "gettext_noop"}
 PLURAL = {"ngettext", "ngettext_lazy"}
 IN_CONTEXT = {"pgettext", "pgettext_lazy"}
@@ -26,7 +26,7 @@ _PLACEHOLDER = re.compile(r"%\((\w+)\)|(?<!\{)\{(\w+)\}|(%%)|(%[a-z])")
 
 @dataclass(frozen=True)
 class Message:
-    """What is asked for; ``plural`` is empty where there is none."""
+    """A message in the source. ``plural`` is empty if it has no plural form."""
 
     text: str
     plural: str = ""
@@ -54,7 +54,7 @@ def placeholders(text: str) -> set[str]:
 
 @cache
 def asked_for() -> dict[Message, str]:
-    """Every message, and a file that has it."""
+    """Return every message, with a file that uses it."""
     found: dict[Message, str] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         found |= dict.fromkeys(of_code(path.read_text()), str(path.relative_to(PACKAGE)))
@@ -73,12 +73,12 @@ def of_code(source: str) -> list[Message]:
 
 
 def of_template(source: str) -> list[Message]:
-    """Django writes templates as calls, with other texts as they may come between them."""
+    """Return the messages of a template, which Django converts to calls with other texts between them."""
     return [_message(name, call) for name, call in _calls(templatize(source))]
 
 
 def words_outside(template: str) -> list[str]:
-    """What a template says itself, in its text and in the attributes that are read."""
+    """Return the untranslated words of a template, in its text and in attributes that screen readers read."""
     classes = r"{%\s*block (?:coltype|bodyclass)\s*%}.*?{%\s*endblock\s*%}"
     blocks = r"{%\s*(comment|blocktranslate)\b.*?{%\s*end\1\s*%}|{#.*?#}|{%.*?%}|{{.*?}}|&\w+;"
     html = re.sub(blocks, " ", re.sub(classes, " ", template), flags=re.DOTALL)
@@ -98,7 +98,7 @@ def _name(call: ast.Call) -> str:
 
 
 def _calls(written: str) -> Iterator[tuple[str, ast.Call]]:
-    """``_`` and the functions by their own names; a call ends with the first bracket that makes it one."""
+    """Find calls of ``_`` and of the functions. A call ends at the first bracket that completes an expression."""
     for match in re.finditer(r"(?<!\w)(_|n?p?gettext)\(", written):
         ends = (end.end() for end in re.finditer(r"\)", written[match.start() :]))
         [call] = _first_expression(written[match.start() :], ends)
@@ -132,7 +132,7 @@ def _count(function: str) -> int:
 
 
 def entries(language: str) -> list[Entry]:
-    """Of the ``.po``, without its header."""
+    """Return the entries of the ``.po`` file, without its header."""
     text = (LOCALE / language / "LC_MESSAGES" / "django.po").read_text()
     found = [_entry(block) for block in re.split(r"\n\s*\n", text.strip()) if block.strip()]
     return [entry for entry in found if entry.message.text]
@@ -145,7 +145,7 @@ def compiled(language: str) -> gettext.GNUTranslations:
 
 def _entry(block: str) -> Entry:
     flags: set[str] = set()
-    said: dict[str, str] = {}
+    fields: dict[str, str] = {}
     field = ""
     is_obsolete = False
     for line in block.splitlines():
@@ -157,7 +157,7 @@ def _entry(block: str) -> Entry:
             continue
         if not line.startswith('"'):
             field, line = line.split(" ", 1)
-        said[field] = said.get(field, "") + ast.literal_eval(line)
-    message = Message(said.get("msgid", ""), said.get("msgid_plural", ""), said.get("msgctxt", ""))
-    translations = tuple(text for name, text in said.items() if name.startswith("msgstr"))
+        fields[field] = fields.get(field, "") + ast.literal_eval(line)
+    message = Message(fields.get("msgid", ""), fields.get("msgid_plural", ""), fields.get("msgctxt", ""))
+    translations = tuple(text for name, text in fields.items() if name.startswith("msgstr"))
     return Entry(message, translations, frozenset(flags), is_obsolete)

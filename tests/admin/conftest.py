@@ -1,18 +1,26 @@
-"""People who look at the admin, each with what they may do."""
+"""Clients of users with different permissions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+from django.utils import translation
 
-#: What a person needs to see the lists and pages; the rest is given by name.
+#: The permissions to view the lists and pages. Tests name all others.
 VIEW = ("view_chain", "view_job")
+
+
+@pytest.fixture(autouse=True)
+def _language() -> Iterator[None]:
+    """Restore the language, because the one that a request activates stays active."""
+    with translation.override("en"):
+        yield
 
 
 @pytest.fixture
 def staff(db: None) -> Callable[..., Client]:
-    """``staff("retry_job")`` is the browser of somebody who may see the pages, and retry."""
+    """Return a function: ``staff("retry_job")`` is a client of a user who may view the pages, and retry."""
 
     def log_in(*permissions: str, view: bool = True) -> Client:
         user = User.objects.create_user(f"staff-{User.objects.count()}", is_staff=True)
@@ -20,7 +28,7 @@ def staff(db: None) -> Callable[..., Client]:
         user.user_permissions.set(
             Permission.objects.filter(content_type__app_label="django_jobchains", codename__in=wanted)
         )
-        assert user.user_permissions.count() == len(wanted), f"Unknown among {sorted(wanted)}."
+        assert user.user_permissions.count() == len(wanted), f"unknown permission among {sorted(wanted)}"
         client = Client()
         client.force_login(user)
         return client

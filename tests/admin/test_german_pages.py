@@ -1,4 +1,4 @@
-"""Who asks for German sees German: on every page no text of ours is left in English."""
+"""With German as the language, no text of the admin is in English on any page."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -11,42 +11,43 @@ from django.urls import reverse
 from django.utils import translation
 
 from django_jobchains import queues
-from django_jobchains.admin import detail, lists
-from django_jobchains.admin.reading import TookTooLong
+from django_jobchains.admin.base import TimeLimitExceeded
+from django_jobchains.admin.detail import views
+from django_jobchains.admin.lists import changelists
 from django_jobchains.chains import Chain
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
 from django_jobchains.processors import get_registry
 from django_jobchains.store import Beat, Store, get_store
-from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, ask_many, said, url
+from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, choose_action, messages_in, url
 from tests.admin.actions.conftest import pack, send
 from tests.admin.catalogues import entries, placeholders
+from tests.admin.dashboard.browsing import Element, Page, index
 from tests.admin.dashboard.conftest import fail
-from tests.admin.dashboard.looking import Element, Page, index
 from tests.admin.pages import rows
 from tests.commands.conftest import Run, run  # noqa: F401 - a fixture
-from tests.interventions.chains_at import STATES, failed, mail, scheduled, ship
-from tests.store.jobs import create
+from tests.support.chains import STATES, failed, mail, scheduled, ship
+from tests.support.jobs import create
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 VERBS = tuple(PERMISSIONS)
 READ_ALOUD = ("aria-label", "title", "data-label", "data-text-failed", "data-text-ended", "data-text-waiting")
 
 Staff = Callable[..., Client]
-#: A page's address, or the answer to a form.
+#: The address of a page, or a function that submits a form.
 Asked = Callable[[Client], Any]
 
 
 @pytest.fixture(autouse=True)
 def _language() -> Iterator[None]:
-    """What a request activates stays active."""
+    """Deactivate the language that a request has activated."""
     with translation.override("en"):
         yield
 
 
 @pytest.fixture(autouse=True)
-def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
+def _declared_types(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get_registry(), "declared", {part.name: part for part in (ship, mail, pack, send)})
 
 
@@ -56,7 +57,7 @@ def store(db: None) -> Store:
 
 
 def read(client: Client, asked: str | Asked, language: str = "de") -> Page:
-    """The page, and behind a form the one that comes next."""
+    """Return a page, after following redirects if a form was submitted."""
     client.defaults["HTTP_ACCEPT_LANGUAGE"] = language
     reply = client.get(asked) if isinstance(asked, str) else asked(client)
     while reply.status_code == 302:
@@ -65,7 +66,7 @@ def read(client: Client, asked: str | Asked, language: str = "de") -> Page:
 
 
 def is_german(client: Client, asked: str | Asked) -> bool:
-    """Nothing of it is English. That the same page in English is recognised shows that it is looked at rightly."""
+    """Assert that a page contains no English text."""
     assert english_in(read(client, asked)) == set()
     return True
 
@@ -81,7 +82,7 @@ def english_among(texts: Iterable[str]) -> set[str]:
 
 @cache
 def _english() -> tuple[set[str], re.Pattern[str]]:
-    """Our texts that are others in German: those without values, and one pattern for the rest."""
+    """Return the English texts that differ in German: those without placeholders, and a pattern for the others."""
     pairs = {(form, entry.translations) for entry in entries("de") for form in entry.message.forms}
     texts = {" ".join(form.replace("%%", "%").split()) for form, german in pairs if form not in german}
     with_values = {text for text in texts if placeholders(text)}
@@ -89,7 +90,7 @@ def _english() -> tuple[set[str], re.Pattern[str]]:
 
 
 def _with_any_values(text: str) -> str:
-    """Short ones, but for what an exception says: data may have an "of" or an "in" in it."""
+    """Return a pattern. Only values of exceptions may be long, because other texts may contain an "of" or "in"."""
     parts = re.split(r"%\((\w+)\)s|\{(\w+)\}", text)
     names = [name or other for name, other in zip(parts[1::3], parts[2::3], strict=True)]
     values = [".+" if name in ("problem", "reason", "names") else ".{1,60}" for name in names]
@@ -115,7 +116,7 @@ def headings(page: Page, tag: str = "h2") -> list[str]:
 
 
 def every_state(store: Store) -> list[Chain]:
-    """What waits already is not claimed before it."""
+    """Create a chain in each state. Pending jobs get a lower priority, so that they are not claimed for the others."""
     made = []
     for make in STATES.values():
         Job.objects.filter(status="pending").update(priority=0)
@@ -130,7 +131,7 @@ def full_dashboard(store: Store) -> None:
         "b": {"busy": 0, "stuck": 0, "is_stopping": True},
         "c": {"busy": 0, "stuck": 0, "is_stopping": False},
     }.items():
-        store.beat(Beat(worker=name, up_seconds=120.0, heartbeat_seconds=10.0, **likely, **states))  # type: ignore[arg-type]
+        store.workers.beat(Beat(id=name, up_seconds=120.0, heartbeat_seconds=10.0, **likely, **states))  # type: ignore[arg-type]
     create(store, 3, "shop.lost")
     create(store)
     fail(store)
@@ -144,7 +145,7 @@ def test_the_dashboard(superuser: Client, store: Store) -> None:
     assert is_german(superuser, index())
     page = read(superuser, index())
     assert [heading.text for heading in page.root.all(id="jobchains-dashboard")[0].all("h2")] == [
-        "Was Aufmerksamkeit braucht",
+        "Meldungen",
         "Durchsatz und Fehlschläge",
         "Fehlschlagende Typen",
         "Warteschlangen",
@@ -153,17 +154,16 @@ def test_the_dashboard(superuser: Client, store: Store) -> None:
         "Typen mit Jobs",
         "Datenbank",
     ]
-    assert any("Kein Worker bedient Typ shop.lost: 3 Jobs sind fällig" in text for text in page.concerns()), (
-        page.concerns()
-    )
+    assert any("Kein Worker bedient Typ shop.lost: 3 Jobs sind fällig" in text for text in page.alerts()), page.alerts()
     assert "shop.declined" in page.rows("failing")[0]
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "limit", "forget"])
-@pytest.mark.parametrize("slots", ["", "1", "2", "0"])
-def test_what_is_told_of_a_queue(superuser: Client, verb: str, slots: str) -> None:
+def test_messages_about_queues(superuser: Client) -> None:
     address = reverse("admin:django_jobchains_change_queue")
-    assert is_german(superuser, lambda client: client.post(address, {"verb": verb, "queue": "mail", "slots": slots}))
+    for verb in ("pause", "resume", "limit", "forget"):
+        for slots in ("", "1", "2", "0"):
+            form = {"verb": verb, "queue": "mail", "slots": slots}
+            assert is_german(superuser, lambda client, form=form: client.post(address, form)), form  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
@@ -188,14 +188,14 @@ def test_the_lists(superuser: Client, store: Store, model: str) -> None:
         assert is_german(superuser, list_ + query), query
 
 
-def test_a_list_that_took_too_long(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_exceeds_the_time_limit(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def give_up(*_: Any) -> None:
-        raise TookTooLong
+        raise TimeLimitExceeded
 
-    monkeypatch.setattr(lists, "bounded", give_up)
-    monkeypatch.setattr(detail, "bounded", give_up)
+    monkeypatch.setattr(changelists, "time_limit", give_up)
+    monkeypatch.setattr(views, "time_limit", give_up)
     page = read(superuser, url("changelist"))
-    assert headings(page, "h1") == ["Dauerte zu lange"]
+    assert headings(page, "h1") == ["Zeitlimit überschritten"]
     assert english_in(page) == set()
     assert is_german(superuser, url("change", rows.chain()[0]))
 
@@ -209,14 +209,14 @@ def test_the_pages_of_a_chain_and_of_a_job(superuser: Client, store: Store, stat
     assert headings(page)[-1] == "Schritte"
 
 
-def test_what_is_hidden(staff: Staff, store: Store) -> None:
+def test_hidden_payloads(staff: Staff, store: Store) -> None:
     chain = failed(store)
     page = read(staff(), url("change", chain))
     assert english_in(page) == set()
-    assert "Verborgen: Dazu ist die Berechtigung nötig, Nutzdaten anzusehen." in set(_texts(page.root))
+    assert "Verborgen: Sie haben keine Berechtigung, Nutzdaten anzusehen." in set(_texts(page.root))
 
 
-def test_the_pages_of_a_long_chain_with_all_that_a_page_may_show(superuser: Client) -> None:
+def test_the_pages_of_a_long_chain_with_every_section(superuser: Client) -> None:
     job = rows.chain(41, "blocked", deduplication_key="7", max_attempts=20, crashes=2, on_blocker_failure="wait")[-1]
     rows.attempts(job, 14)
     rows.lines(job, 130)
@@ -238,26 +238,26 @@ def test_the_pages_of_a_long_chain_with_all_that_a_page_may_show(superuser: Clie
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_pages_that_ask(superuser: Client, store: Store, verb: str) -> None:
-    """Of several rows it tells of each what happens, or why it is left as it is."""
+def test_the_confirmation_pages(superuser: Client, store: Store, verb: str) -> None:
+    """The page for several rows shows for each of them what will happen, or why it is skipped."""
     assert is_german(superuser, url(verb, scheduled(store)))
     assert is_german(superuser, url(verb, failed(store)))
     made = every_state(store)
-    assert is_german(superuser, lambda client: ask_many(client, verb, made))
-    assert is_german(superuser, lambda client: ask_many(client, verb, []))
+    assert is_german(superuser, lambda client: choose_action(client, verb, made))
+    assert is_german(superuser, lambda client: choose_action(client, verb, []))
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_is_told_of_what_was_done_and_what_was_not(superuser: Client, store: Store, verb: str) -> None:
+def test_messages_about_results(superuser: Client, store: Store, verb: str) -> None:
     superuser.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
-    told = [text for chain in every_state(store) for text in said(act(superuser, verb, chain))]
+    messages = [text for chain in every_state(store) for text in messages_in(act(superuser, verb, chain))]
     made: list[Any] = [*every_state(store), new_id()]
-    told += said(act_many(superuser, verb, made, delay_minutes="1", cascade="on", payload="5"))
-    assert len(told) > len(STATES) - 1
-    assert english_among(told) == set()
+    messages += messages_in(act_many(superuser, verb, made, delay_minutes="1", cascade="on", payload="5"))
+    assert len(messages) > len(STATES) - 1
+    assert english_among(messages) == set()
 
 
-def test_forms_that_are_filled_in_wrongly(superuser: Client, store: Store) -> None:
+def test_invalid_forms(superuser: Client, store: Store) -> None:
     chain = scheduled(store).refresh()
     for payload in ("", "{", "1" * 5000):
         assert is_german(superuser, lambda client, payload=payload: act(client, "complete", chain, payload=payload))  # type: ignore[misc]
@@ -267,11 +267,11 @@ def test_forms_that_are_filled_in_wrongly(superuser: Client, store: Store) -> No
         assert is_german(superuser, f"{url('complete', chain)}?type={type_name}")
 
 
-def test_completing_several(superuser: Client, store: Store) -> None:
+def test_completing_several_jobs(superuser: Client, store: Store) -> None:
     made = [scheduled(store).refresh() for _ in range(2)]
-    assert is_german(superuser, lambda client: ask_many(client, "complete", made))
-    assert is_german(superuser, lambda client: ask_many(client, "complete", [*made, mail.enqueue()]))
-    assert said(act_many(superuser, "complete", made, **answers("complete", *made))) == ["2 Jobs abgeschlossen."]
+    assert is_german(superuser, lambda client: choose_action(client, "complete", made))
+    assert is_german(superuser, lambda client: choose_action(client, "complete", [*made, mail.enqueue()]))
+    assert messages_in(act_many(superuser, "complete", made, **answers("complete", *made))) == ["2 Jobs abgeschlossen."]
 
 
 def test_enqueueing(superuser: Client) -> None:
@@ -280,36 +280,36 @@ def test_enqueueing(superuser: Client) -> None:
     assert is_german(superuser, url("enqueue"))
     form = f"{url('enqueue')}?type=shop.pack"
     assert is_german(superuser, form)
-    once = {"payload": '{"number": 5}', "deduplication_key": "5"}
-    for answer in (once, once, {"payload": "[]"}, {"payload": "{}", "queue": "\x01", "deduplication_key": "\x01"}):
+    once = {"payload_number": "5", "deduplication_key": "5"}
+    for answer in (once, once, {"payload_number": ""}, {"queue": "\x01", "deduplication_key": "\x01"}):
         assert is_german(superuser, lambda client, answer=answer: client.post(form, answer))  # type: ignore[misc]
-    refused = read(superuser, lambda client: client.post(form, {"payload": "[]"}))
-    assert any(text.startswith("Nicht angenommen: ") for text in _texts(refused.root))
+    refused = read(superuser, lambda client: client.post(form, {"payload_number": "5", "payload_to": "x" * 2**20}))
+    assert any(text.startswith("Ungültiger Wert: ") for text in _texts(refused.root))
 
 
 @pytest.mark.parametrize("page", ["changelist", "enqueue"])
-def test_english_is_recognised(superuser: Client, page: str) -> None:
-    """Else the tests above would see nothing."""
+def test_english_is_recognized(superuser: Client, page: str) -> None:
+    """Check that the other tests can fail."""
     assert len(english_in(read(superuser, url(page), "en"))) > 4
 
 
-def test_english_is_recognised_on_each_kind_of_page(superuser: Client, store: Store) -> None:
+def test_english_is_recognized_on_each_kind_of_page(superuser: Client, store: Store) -> None:
     chain = failed(store)
-    full_dashboard(store)  # which pauses the queue
+    full_dashboard(store)  # pauses the queue
     found = english_in(read(superuser, index(), "en"))
-    assert {"Queues", "paused", "Pause", "2 slots of each worker", "every queue"} <= found
-    assert any(text.startswith("No worker serves type shop.lost: 3 jobs are due") for text in found)
+    assert {"Queues", "paused", "Pause", "2 slots per worker", "all queues"} <= found
+    assert any(text.startswith("No worker processes type shop.lost: 3 jobs are due") for text in found)
     assert any(text.startswith("created") for text in english_in(read(superuser, url("change", chain), "en")))
     found = english_in(read(superuser, url("retry", chain), "en"))
-    assert {"What you chose", "No, go back", "Retry"} <= found
+    assert {"Selected rows", "No, go back", "Retry"} <= found
 
 
-def test_the_terminal_stays_english(run: Run) -> None:  # noqa: F811 - the fixture
+def test_the_terminal_is_always_in_english(run: Run) -> None:  # noqa: F811 - the fixture
     job = rows.chain(1, "failed")[0]
     rows.lines(job, 2)
     with translation.override("de"):
         lines = run("show", job.chain_id).lines
-    assert any(line.endswith("info · said 1") for line in lines)
+    assert any(line.endswith("info · line 1") for line in lines)
     assert any("failed · " in line for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""Every page works under ``default-src 'self'``: it has nothing that such a Content Security Policy would block."""
+"""Every page works with the policy ``default-src 'self'``: it contains nothing that this policy would block."""
 
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -9,13 +9,13 @@ from django.test import Client
 from django.urls import reverse
 
 from django_jobchains import queues
-from django_jobchains.admin import lists
-from django_jobchains.admin.reading import TookTooLong
-from tests.admin.actions.browsing import ask_many, url
+from django_jobchains.admin.base import TimeLimitExceeded
+from django_jobchains.admin.lists import changelists
+from tests.admin.actions.browsing import choose_action, url
 from tests.admin.visibility.test_pages import PAGES
 from tests.admin.visibility.world import World, make_world
 
-#: Attributes whose value the browser loads, sends to or goes to.
+#: Attributes with URLs that a browser loads or opens.
 ADDRESSES = ("src", "href", "action", "formaction", "data", "poster", "srcset", "xlink:href")
 
 
@@ -56,24 +56,25 @@ def world(db: None, settings: Any) -> World:
     return make_world()
 
 
+@pytest.mark.slow
 def test_nothing_on_any_page_is_blocked(superuser: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {title: Blocked(superuser.get(page(world)).content.decode()).found for title, page in PAGES.items()}
     enqueue = reverse("admin:django_jobchains_chain_enqueue")
     others: dict[str, Callable[[], Any]] = {
         "enqueue": lambda: superuser.get(enqueue),
         "an empty list": lambda: superuser.get(url("changelist") + "?q=nothing"),
-        "several": lambda: ask_many(superuser, "delete", [world.plain, world.stepped[0]]),
-        "several to complete": lambda: ask_many(superuser, "complete", [world.plain]),
+        "several": lambda: choose_action(superuser, "delete", [world.plain, world.stepped[0]]),
+        "several to complete": lambda: choose_action(superuser, "complete", [world.plain]),
         "the admin's index": lambda: superuser.get(reverse("admin:index")),
     }
     found |= {title: Blocked(get().content.decode()).found for title, get in others.items()}
-    monkeypatch.setattr(lists.KeysetChangeList, "get_results", _too_late)
+    monkeypatch.setattr(changelists.KeysetChangeList, "get_results", _too_late)
     found["took too long"] = Blocked(superuser.get(url("changelist")).content.decode()).found
     assert {title: problems for title, problems in found.items() if problems} == {}
 
 
 def _too_late(*args: Any) -> None:
-    raise TookTooLong
+    raise TimeLimitExceeded
 
 
 @pytest.mark.parametrize(
@@ -93,5 +94,5 @@ def _too_late(*args: Any) -> None:
         '<iframe src="/x"></iframe>',
     ],
 )
-def test_the_check_sees_what_would_be_blocked(html: str) -> None:
+def test_the_check_finds_blocked_content(html: str) -> None:
     assert Blocked(html).found

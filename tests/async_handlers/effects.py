@@ -1,4 +1,4 @@
-"""What handlers of these tests write, and what of it is left."""
+"""Rows that handlers of these tests write, and queries for them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from tests.shop.models import Effect
 
 
 def write(job: RunningJob[Any], label: str, error: BaseException | None = None) -> Callable[[], str]:
-    """A function for ``aprepare`` and ``acomplete``: writes, and raises the error if one is given."""
+    """Return a function for ``aprepare`` and ``acomplete`` that writes a row, and raises the error if there is one."""
 
     def function() -> str:
         Effect.objects.create(job_id=job.id, label=label)

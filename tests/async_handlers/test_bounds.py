@@ -1,27 +1,30 @@
-"""What async handlers cost stays flat: places, threads, memory, and what is kept after an attempt."""
+"""The resources of async handlers are limited: slots, threads, memory, and objects kept after an attempt."""
 
 import asyncio
 import gc
 import threading
 import tracemalloc
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.async_attempts import AsyncAttempt
+from django_jobchains.attempts.async_attempt import AsyncAttempt
 from django_jobchains.models import Job
 from django_jobchains.processors import Processors, RunningJob
 from tests.async_handlers.effects import write
-from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
-from tests.worker.fixtures import StartWorker
-from tests.worker.waiting import stays, until
+from tests.support.attempts import Work, committed
+from tests.support.waiting import stays, until
+from tests.support.workers import StartWorker
 
 pytestmark = committed
 
 
-def test_no_more_attempts_run_at_once_than_there_are_places(processors: Processors, start_worker: StartWorker) -> None:
+def test_at_most_as_many_attempts_run_at_once_as_there_are_slots(
+    processors: Processors, start_worker: StartWorker
+) -> None:
     gate, inside = threading.Event(), []
 
     @processors.register("async.held")
@@ -57,24 +60,30 @@ def test_plain_and_async_handlers_do_not_wait_for_each_other(processors: Process
     until(lambda: Job.objects.with_status("completed").count() == 3)
 
 
-def test_nothing_of_an_attempt_is_kept(once: Processors, work: Work) -> None:
-    @once.register("forgotten")
-    async def forgotten(job: RunningJob[int]) -> None:
+def attempts_in_memory() -> set[AsyncAttempt]:
+    gc.collect()
+    return {found for found in gc.get_objects() if type(found) is AsyncAttempt}
+
+
+def test_attempt_is_freed_when_it_ends(once: Processors, work: Work) -> None:
+    before = attempts_in_memory()
+
+    @once.register("freed")
+    async def freed(job: RunningJob[int]) -> None:
         await asyncio.gather(asyncio.sleep(0), Effect.objects.acount())
         await job.signal.async_wait(0)
         await job.acomplete(write(job, "completed"))
         if job.input % 2:
             raise ValueError("no luck")
 
-    chains.enqueue_many([forgotten.item(number) for number in range(20)])
+    chains.enqueue_many([freed.item(number) for number in range(20)])
     work()
-    gc.collect()
-    assert [thing for thing in gc.get_objects() if type(thing) is AsyncAttempt] == []
+    assert attempts_in_memory() <= before
 
 
 @pytest.mark.slow
-def test_memory_stays_flat_over_thousands_of_jobs(once: Processors, work: Work) -> None:
-    """Some warm it up; each further five hundred leave next to nothing."""
+def test_thousands_of_jobs_leak_no_memory(once: Processors, work: Work) -> None:
+    """Run rounds of 500 jobs, the first of which warms up caches."""
 
     @once.register("small")
     async def small(job: RunningJob[Any]) -> None:
@@ -84,12 +93,14 @@ def test_memory_stays_flat_over_thousands_of_jobs(once: Processors, work: Work) 
         chains.enqueue_many([small.item(number) for number in range(500)])
         work()
         gc.collect()
-        return tracemalloc.get_traced_memory()[0]
+        traces = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, "*/psycopg/_queries.py")])
+        return sum(trace.size for trace in traces.traces)
 
-    used_after_five_hundred()
     tracemalloc.start()
     try:
-        sizes = [used_after_five_hundred() for _ in range(4)]
+        sizes = [used_after_five_hundred() for _ in range(5)]
     finally:
         tracemalloc.stop()
-    assert sizes[-1] - sizes[1] < 100_000, sizes
+    # A leak adds to every round. Threads of a stopped worker that end late, and log records, add to one of them.
+    # psycopg caches up to 128 statements, and prepares more of them the longer the rounds take.
+    assert min(after - before for before, after in pairwise(sizes)) < 50_000, sizes

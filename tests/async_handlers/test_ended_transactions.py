@@ -1,4 +1,4 @@
-"""What functions inside ``aprepare`` and ``acomplete`` leave open, or end themselves, fails the attempt."""
+"""An attempt fails if a function of ``aprepare`` or ``acomplete`` ends its transaction or leaves another one open."""
 
 from contextlib import suppress
 from typing import Any, Literal
@@ -10,8 +10,8 @@ from django_jobchains.exceptions import TransactionEnded, TransactionLeftOpen
 from django_jobchains.models import Chain
 from django_jobchains.processors import Processors, RunningJob
 from tests.attempts.conftest import second_alias
-from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 __all__ = ("second_alias",)
 
@@ -22,7 +22,7 @@ phases = pytest.mark.parametrize("phase", ["complete", "staged", "atomic"])
 
 
 def enqueue(once: Processors, phase: Phase, function: Any) -> Chain:
-    """A job whose handler calls the function inside the phase, and swallows what that raises."""
+    """Enqueue a job whose handler calls the function inside the phase, and swallows the error of the phase."""
 
     @once.register("messy")
     async def messy(job: RunningJob[Any]) -> str:
@@ -45,7 +45,7 @@ def assert_failed(chain: Chain, error: type[Exception]) -> None:
 
 
 @phases
-def test_a_transaction_that_was_ended(once: Processors, work: Work, phase: Phase) -> None:
+def test_transaction_ended_in_a_phase_fails_the_attempt(once: Processors, work: Work, phase: Phase) -> None:
     def end() -> None:
         with connection.cursor() as cursor:
             cursor.execute("ROLLBACK")
@@ -57,7 +57,7 @@ def test_a_transaction_that_was_ended(once: Processors, work: Work, phase: Phase
 
 
 @phases
-def test_a_transaction_left_open_on_another_database(
+def test_transaction_left_open_on_another_database_fails_the_attempt(
     once: Processors, work: Work, second_alias: str, phase: Phase
 ) -> None:
     chain = enqueue(once, phase, lambda: transaction.atomic(using=second_alias).__enter__())

@@ -1,4 +1,4 @@
-"""Which writes of an async handler survive an exception, by the place where it is raised."""
+"""An exception in an async handler rolls back the writes of the phase in which it is raised."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -10,12 +10,10 @@ from django.db import transaction
 from django_jobchains.models import Chain, Job
 from django_jobchains.processors import Processors, RunningJob
 from tests.async_handlers.effects import effects, write
-from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
-
-MODES = pytest.mark.parametrize(("mode", "left"), [("staged", ["prepared"]), ("atomic", [])])
 
 
 class Broken(Exception):
@@ -30,37 +28,48 @@ def assert_rescheduled(chain: Chain, error: str = "Broken: no luck") -> None:
     assert abs(job.run_at - failed.finished_at - timedelta(seconds=100)) < timedelta(seconds=1)
 
 
-def test_an_exception_before_any_phase_reschedules_the_job(once: Processors, work: Work) -> None:
-    @once.register("broken")
-    async def broken(job: RunningJob[Any]) -> None:
-        await Effect.objects.acreate(job_id=job.id, label="outside")
-        raise Broken("no luck")
-
-    chain = broken.enqueue()
-    work()
-    assert_rescheduled(chain)
-    assert effects() == ["outside"]
+async def outside_of_the_phases(job: RunningJob[Any], mode: Any) -> None:
+    await Effect.objects.acreate(job_id=job.id, label="outside")
 
 
-@pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_an_exception_in_prepare_undoes_its_writes(once: Processors, work: Work, mode: Any) -> None:
-    @once.register("broken")
-    async def broken(job: RunningJob[Any]) -> None:
-        await job.aprepare(write(job, "prepared", Broken("no luck")), mode=mode)
-
-    chain = broken.enqueue()
-    work()
-    assert_rescheduled(chain)
-    assert effects() == []
+async def in_prepare(job: RunningJob[Any], mode: Any) -> None:
+    await job.aprepare(write(job, "prepared", Broken("no luck")), mode=mode)
 
 
-@MODES
-def test_an_exception_between_the_phases_undoes_atomic_prepare_and_keeps_staged(
-    once: Processors, work: Work, mode: Any, left: list[str]
+async def between_the_phases(job: RunningJob[Any], mode: Any) -> None:
+    await job.aprepare(write(job, "prepared"), mode=mode)
+
+
+async def in_complete(job: RunningJob[Any], mode: Any) -> None:
+    await job.aprepare(write(job, "prepared"), mode=mode)
+    await job.acomplete(write(job, "completed", Broken("no luck")))
+
+
+async def after_complete(job: RunningJob[Any], mode: Any) -> None:
+    await job.aprepare(write(job, "prepared"), mode=mode)
+    await job.acomplete(write(job, "completed"))
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "left"),
+    [
+        (outside_of_the_phases, "staged", ["outside"]),
+        (in_prepare, "staged", []),
+        (in_prepare, "atomic", []),
+        (between_the_phases, "staged", ["prepared"]),
+        (between_the_phases, "atomic", []),
+        (in_complete, "staged", ["prepared"]),
+        (in_complete, "atomic", []),
+        (after_complete, "staged", ["prepared"]),
+        (after_complete, "atomic", []),
+    ],
+)
+def test_exception_rolls_back_its_phase_and_an_atomic_prepare(
+    once: Processors, work: Work, place: Any, mode: Any, left: list[str]
 ) -> None:
     @once.register("broken")
     async def broken(job: RunningJob[Any]) -> None:
-        await job.aprepare(write(job, "prepared"), mode=mode)
+        await place(job, mode)
         raise Broken("no luck")
 
     chain = broken.enqueue()
@@ -69,24 +78,7 @@ def test_an_exception_between_the_phases_undoes_atomic_prepare_and_keeps_staged(
     assert effects() == left
 
 
-@MODES
-@pytest.mark.parametrize("is_after", [False, True])
-def test_an_exception_in_or_after_complete_undoes_it_and_atomic_prepare(
-    once: Processors, work: Work, mode: Any, left: list[str], is_after: bool
-) -> None:
-    @once.register("broken")
-    async def broken(job: RunningJob[Any]) -> None:
-        await job.aprepare(write(job, "prepared"), mode=mode)
-        await job.acomplete(write(job, "completed", None if is_after else Broken("no luck")))
-        raise Broken("no luck")
-
-    chain = broken.enqueue()
-    work()
-    assert_rescheduled(chain)
-    assert effects() == left
-
-
-def test_an_exception_after_complete_undoes_the_continuation_and_chains_enqueued_in_it(
+def test_exception_after_complete_rolls_back_its_continuation_and_the_chains_enqueued_in_it(
     once: Processors, work: Work
 ) -> None:
     @once.register("next")
@@ -109,12 +101,12 @@ def test_an_exception_after_complete_undoes_the_continuation_and_chains_enqueued
     assert effects() == []
 
 
-def test_swallowing_the_error_of_complete_does_not_save_the_attempt(once: Processors, work: Work) -> None:
+def test_swallowed_error_of_complete_fails_the_attempt(once: Processors, work: Work) -> None:
     @once.register("broken")
     async def broken(job: RunningJob[Any]) -> str:
         with suppress(Broken):
             await job.acomplete(write(job, "half", Broken("no luck")))
-        return "all is well"
+        return "done"
 
     chain = broken.enqueue()
     work()
@@ -122,7 +114,7 @@ def test_swallowing_the_error_of_complete_does_not_save_the_attempt(once: Proces
     assert effects() == []
 
 
-def test_a_swallowed_database_error_that_broke_the_transaction_completes_nothing(once: Processors, work: Work) -> None:
+def test_swallowed_database_error_in_complete_fails_the_attempt(once: Processors, work: Work) -> None:
     @once.register("broken")
     async def broken(job: RunningJob[Any]) -> None:
         def complete() -> None:
@@ -137,7 +129,7 @@ def test_a_swallowed_database_error_that_broke_the_transaction_completes_nothing
     assert effects() == []
 
 
-def test_all_phases_that_succeed_are_one_commit_and_staged_prepare_one_before(once: Processors, work: Work) -> None:
+def test_staged_prepare_is_committed_at_once_and_complete_at_the_end(once: Processors, work: Work) -> None:
     seen: list[Any] = []
 
     @once.register("fine")
@@ -152,21 +144,3 @@ def test_all_phases_that_succeed_are_one_commit_and_staged_prepare_one_before(on
     work()
     assert seen == ["prepared", ["prepared"], "completed", ["prepared"]]
     assert (chain.refresh().output, effects()) == ("done", ["prepared", "completed"])
-
-
-def test_a_failed_attempt_is_followed_by_one_that_knows_its_error(once: Processors, work: Work) -> None:
-    seen: list[tuple[int, str | None]] = []
-
-    @once.register("second time lucky")
-    async def lucky(job: RunningJob[Any]) -> str:
-        seen.append((job.attempt, job.last_error))
-        if job.attempt == 1:
-            raise Broken("no luck")
-        return "luck"
-
-    chain = lucky.enqueue()
-    work()
-    Job.objects.update(run_at=chain.created_at)
-    work()
-    assert seen == [(1, None), (2, "Broken: no luck")]
-    assert chain.refresh().output == "luck"

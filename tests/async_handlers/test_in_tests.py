@@ -17,7 +17,7 @@ from tests.testing.conftest import processors
 __all__ = ("processors",)
 
 
-def test_functions_and_queries_run_in_the_tests_own_transaction(jobchains: Jobchains, processors: Processors) -> None:
+def test_functions_and_queries_run_in_the_transaction_of_the_test(jobchains: Jobchains, processors: Processors) -> None:
     threads: list[int] = []
 
     @processors.register("kit.next")
@@ -40,7 +40,7 @@ def test_functions_and_queries_run_in_the_tests_own_transaction(jobchains: Jobch
     assert connection.in_atomic_block
 
 
-def test_an_error_undoes_the_phase_and_leaves_the_tests_transaction_whole(
+def test_error_rolls_back_the_phase_and_keeps_the_transaction_of_the_test(
     jobchains: Jobchains, processors: Processors
 ) -> None:
     @processors.register("kit.broken")
@@ -51,11 +51,11 @@ def test_an_error_undoes_the_phase_and_leaves_the_tests_transaction_whole(
 
     broken.enqueue()
     (outcome,) = jobchains.run_due_jobs()
-    assert (outcome.ending, outcome.error, effects()) == ("rescheduled", "SystemExit: 3", ["prepared"])
+    assert (outcome.ending, outcome.error, effects()) == ("retried", "SystemExit: 3", ["prepared"])
     assert connection.in_atomic_block
 
 
-def test_tasks_left_behind_end_with_the_attempt(jobchains: Jobchains, processors: Processors) -> None:
+def test_remaining_tasks_end_with_the_attempt(jobchains: Jobchains, processors: Processors) -> None:
     left: list[asyncio.Task[None]] = []
 
     @processors.register("kit.leaves")
@@ -68,14 +68,14 @@ def test_tasks_left_behind_end_with_the_attempt(jobchains: Jobchains, processors
 
 
 @pytest.mark.django_db
-def test_it_can_be_used_from_an_async_test(processors: Processors) -> None:
+def test_run_due_jobs_can_be_called_from_an_async_test(processors: Processors) -> None:
     @processors.register("kit.async")
     async def handler(job: RunningJob[Any]) -> str:
         return await job.acomplete(write(job, "completed"))
 
-    async def a_test() -> Any:
+    async def enqueue_and_run() -> Any:
         chain = await handler.aenqueue()
         await sync_to_async(run_due_jobs)()
         return await chain.aresult(timeout=0)
 
-    assert async_to_sync(a_test)() == "completed"
+    assert async_to_sync(enqueue_and_run)() == "completed"

@@ -1,4 +1,4 @@
-"""What async handlers may do in which order, and what they are told when they do something else."""
+"""The phases of async handlers: their order, their threads, and the errors for other orders."""
 
 import asyncio
 import contextvars
@@ -13,7 +13,7 @@ from django.utils import translation
 from django_jobchains.models import Chain
 from django_jobchains.processors import Processors, RunningJob
 from tests.async_handlers.effects import effects, write
-from tests.attempts.work import Work, committed
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
@@ -23,7 +23,7 @@ tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant")
 
 @pytest.fixture
 def run(once: Processors, work: Work) -> Callable[[Handler], Chain]:
-    """Runs a handler once."""
+    """Return a function that runs a handler once."""
 
     def run(handler: Handler) -> Chain:
         chain = once.register("tried")(handler).enqueue()
@@ -78,13 +78,13 @@ async def waits_on_the_loop(job: RunningJob[Any]) -> None:
     job.signal.wait(60)
 
 
-async def completes_and_forgets(job: RunningJob[Any]) -> None:
-    task = asyncio.create_task(job.acomplete(write(job, "forgotten")))
+async def completes_without_awaiting(job: RunningJob[Any]) -> None:
+    task = asyncio.create_task(job.acomplete(write(job, "not awaited")))
     await asyncio.sleep(0)
     assert not task.done()
 
 
-async def prepares_strangely(job: RunningJob[Any]) -> None:
+async def prepares_in_an_unknown_mode(job: RunningJob[Any]) -> None:
     await job.aprepare(lambda: None, mode="sometimes")  # type: ignore[arg-type]
 
 
@@ -96,7 +96,7 @@ def completes_as_an_async_handler(job: RunningJob[Any]) -> None:
     job.acomplete(lambda: None)
 
 
-def asks_as_an_async_handler(job: RunningJob[Any]) -> None:
+def reads_blockers_as_an_async_handler(job: RunningJob[Any]) -> None:
     job.ablockers()
 
 
@@ -106,26 +106,26 @@ def asks_as_an_async_handler(job: RunningJob[Any]) -> None:
         (prepares_twice, "PhaseError: prepare() can be used once"),
         (prepares_after_complete, "PhaseError: prepare() can be used once, and before complete()"),
         (completes_twice, "PhaseError: complete() can be used once"),
-        (prepares_strangely, "PhaseError: prepare(mode='sometimes'): 'staged' or 'atomic'."),
+        (prepares_in_an_unknown_mode, "PhaseError: prepare(mode='sometimes'): 'staged' or 'atomic'."),
         (prepares_as_a_plain_handler, "PhaseError: In an 'async def' handler use 'await job.aprepare(function)'"),
         (completes_as_a_plain_handler, "PhaseError: In an 'async def' handler use 'await job.acomplete(function)'"),
         (completes_with_a_coroutine, "TypeError: job.acomplete() takes a plain function without arguments"),
         (reads_blockers, "SynchronousOnlyOperation: job.blockers would read the database on the event loop"),
         (waits_on_the_loop, "SynchronousOnlyOperation: job.signal.wait() would block the event loop"),
-        (completes_and_forgets, "PhaseError: The handler ended before its job.aprepare() or job.acomplete() did"),
+        (completes_without_awaiting, "PhaseError: The handler ended before its job.aprepare() or job.acomplete() did"),
         (prepares_as_an_async_handler, "PhaseError: job.aprepare() is for 'async def' handlers"),
         (completes_as_an_async_handler, "PhaseError: job.acomplete() is for 'async def' handlers"),
-        (asks_as_an_async_handler, "PhaseError: job.ablockers() is for 'async def' handlers"),
+        (reads_blockers_as_an_async_handler, "PhaseError: job.ablockers() is for 'async def' handlers"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_is_out_of_order_is_an_error_that_says_what_to_do(
+def test_misused_phases_raise_an_error_that_says_what_to_do(
     run: Callable[[Handler], Chain], handler: Handler, error: str
 ) -> None:
     assert error_of(run(handler)).startswith(error)
 
 
-def test_a_function_runs_on_a_thread_with_the_context_of_the_handler(run: Callable[[Handler], Chain]) -> None:
+def test_function_runs_on_a_thread_with_the_context_of_the_handler(run: Callable[[Handler], Chain]) -> None:
     seen: list[Any] = []
 
     async def handler(job: RunningJob[Any]) -> None:
@@ -138,22 +138,22 @@ def test_a_function_runs_on_a_thread_with_the_context_of_the_handler(run: Callab
     assert seen == [("acme", "de"), True]
 
 
-def test_what_one_handler_sets_the_next_does_not_see(once: Processors, work: Work) -> None:
+def test_context_variables_of_one_handler_are_not_visible_to_the_next(once: Processors, work: Work) -> None:
     seen: list[str] = []
 
     @once.register("sets")
     async def sets(job: RunningJob[str]) -> None:
-        seen.append(tenant.get("nobody"))
+        seen.append(tenant.get("unset"))
         tenant.set(job.input)
 
     for name in ("acme", "zenith"):
         sets.enqueue(name)
     work(async_slots=1)
-    assert seen == ["nobody", "nobody"]
+    assert seen == ["unset", "unset"]
 
 
 def test_complete_commits_when_the_handler_returns(run: Callable[[Handler], Chain]) -> None:
-    """Whoever waits on the handler's own thread would wait for ever: nothing of it is committed before."""
+    """Nothing is visible to other connections before."""
 
     async def handler(job: RunningJob[Any]) -> int:
         await job.acomplete(write(job, "in complete"))
@@ -163,7 +163,7 @@ def test_complete_commits_when_the_handler_returns(run: Callable[[Handler], Chai
     assert effects() == ["in complete"]
 
 
-def test_phases_that_are_started_together_run_one_after_the_other(run: Callable[[Handler], Chain]) -> None:
+def test_phases_started_together_run_one_after_the_other(run: Callable[[Handler], Chain]) -> None:
     async def handler(job: RunningJob[Any]) -> None:
         await asyncio.gather(job.aprepare(write(job, "a")), job.ablockers(), job.acomplete(write(job, "b")))
 
@@ -193,9 +193,7 @@ def test_blockers_are_read_without_blocking_the_loop(once: Processors, work: Wor
     assert chain.refresh().output == [2, 4]
 
 
-def test_a_lost_lease_is_noticed_in_complete_and_nothing_is_written(
-    once: Processors, work: Work, steal: Callable[[UUID], None]
-) -> None:
+def test_lost_lease_is_detected_in_complete(once: Processors, work: Work, steal: Callable[[UUID], None]) -> None:
     @once.register("stolen")
     async def stolen(job: RunningJob[Any]) -> str:
         await asyncio.to_thread(steal, job.id)
@@ -208,7 +206,7 @@ def test_a_lost_lease_is_noticed_in_complete_and_nothing_is_written(
     assert (job.status, job.lease_number, effects()) == ("running", 2, [])
 
 
-def test_a_lease_lost_after_the_last_phase_is_noticed_when_the_outcome_is_written(
+def test_lease_lost_after_the_last_phase_is_detected_when_the_outcome_is_written(
     once: Processors, work: Work, steal: Callable[[UUID], None]
 ) -> None:
     @once.register("stolen")
@@ -221,22 +219,15 @@ def test_a_lease_lost_after_the_last_phase_is_noticed_when_the_outcome_is_writte
     assert (chain.refresh().status, chain.output) == ("running", None)
 
 
-def test_with_one_thread_many_transactions_take_turns(once: Processors, work: Work, settings: Any) -> None:
-    @once.register("turns")
-    async def turns(job: RunningJob[Any]) -> None:
+def test_many_attempts_can_share_one_thread(once: Processors, work: Work, settings: Any) -> None:
+    @once.register("shares")
+    async def shares(job: RunningJob[Any]) -> None:
         await job.aprepare(write(job, "prepared"))
         await asyncio.sleep(0)
         await job.acomplete(write(job, "completed"))
 
     for _ in range(30):
-        turns.enqueue()
+        shares.enqueue()
     settings.JOBCHAINS = {"ASYNC_THREADS": 1}
     work()
     assert sorted(effects()) == ["completed"] * 30 + ["prepared"] * 30
-
-
-def test_a_lambda_of_aprepare_may_return_a_value_for_the_handler(run: Callable[[Handler], Chain]) -> None:
-    async def handler(job: RunningJob[Any]) -> Any:
-        return [await job.aprepare(lambda: UUID(int=1).hex[-1]), await job.acomplete(lambda: 2)]
-
-    assert run(handler).output == ["1", 2]

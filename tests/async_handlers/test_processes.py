@@ -1,4 +1,4 @@
-"""Worker processes with async handlers: signals, a blocked event loop, and death by SIGKILL."""
+"""Worker processes with async handlers: signals, a blocked event loop, and SIGKILL."""
 
 import signal
 import time
@@ -7,15 +7,15 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from tests.chaos.app import jobs
 from tests.shop.models import Effect
-from tests.worker.processes import StartProcess
-from tests.worker.waiting import until
+from tests.support.waiting import until
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess
 
 pytestmark = pytest.mark.slow
 
-#: What stopping may take beyond its timeout.
-LAST_WORDS = 3.0
+#: Less than the long timeout below, and enough for a slow machine to stop within the short one.
+MAX_SECONDS = 40.0
 
 
 def started(count: int = 1) -> bool:
@@ -23,7 +23,7 @@ def started(count: int = 1) -> bool:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_signals_hand_back_what_awaits_and_no_attempt_is_used(start_process: StartProcess, number: int) -> None:
+def test_signals_hand_back_waiting_handlers_and_use_no_attempt(start_process: StartProcess, number: int) -> None:
     chains.enqueue_many([jobs.async_heed.item() for _ in range(20)])
     process = start_process("--shutdown-timeout", "0.5" if number == 1 else "60", "--async-slots", "20")
     until(lambda: started(20), 30, lambda: process.output)
@@ -34,25 +34,25 @@ def test_signals_hand_back_what_awaits_and_no_attempt_is_used(start_process: Sta
         assert process.is_alive
         process.signal(signal.SIGTERM)
     assert process.wait() == 0
-    assert time.monotonic() - since < 0.5 + LAST_WORDS
+    assert time.monotonic() - since < MAX_SECONDS
     assert set(Job.objects.values_list("status", "attempt", "leased_by")) == {("pending", 0, None)}
     assert not FailedAttempt.objects.exists()
     assert "Traceback" not in process.output
     assert "Warning" not in process.output
 
 
-def test_a_blocked_event_loop_keeps_no_process(start_process: StartProcess) -> None:
+def test_blocked_event_loop_does_not_keep_the_process_running(start_process: StartProcess) -> None:
     jobs.async_block.enqueue()
     process = start_process("--shutdown-timeout", "0.5")
     until(started, 30, lambda: process.output)
     since = time.monotonic()
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
-    assert time.monotonic() - since < 0.5 + LAST_WORDS
+    assert time.monotonic() - since < MAX_SECONDS
     assert set(Job.objects.values_list("status", "attempt", "leased_by")) == {("pending", 0, None)}
 
 
-def test_jobs_of_a_killed_worker_are_written_once(start_process: StartProcess) -> None:
+def test_jobs_of_a_killed_worker_write_once(start_process: StartProcess) -> None:
     chains.enqueue_many([jobs.async_write.item(0.3) for _ in range(40)])
     first = start_process("--async-slots", "30")
     until(lambda: Effect.objects.exists(), 30, lambda: first.output)

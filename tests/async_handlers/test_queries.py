@@ -1,4 +1,4 @@
-"""Async handlers use Django's async ORM: on a few owned threads, whose connections are mended, checked and closed."""
+"""Async handlers use Django's async ORM on a few threads of the worker, which keeps their connections usable."""
 
 import asyncio
 import threading
@@ -14,11 +14,11 @@ from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.processors import Processors, RunningJob
 from tests.async_handlers.effects import effects, write
-from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
-from tests.worker.fixtures import StartWorker
-from tests.worker.statements import statements_of_others
-from tests.worker.waiting import until_completed
+from tests.support.attempts import Work, committed
+from tests.support.statements import statements_of_others
+from tests.support.waiting import until_completed
+from tests.support.workers import StartWorker
 
 pytestmark = committed
 
@@ -30,24 +30,24 @@ def names_of_threads(part: str) -> set[str]:
 def test_queries_of_many_handlers_share_a_few_connections(once: Processors, work: Work) -> None:
     seen: set[str] = set()
 
-    @once.register("asks")
-    async def asks(job: RunningJob[int]) -> int:
-        await Effect.objects.acreate(job_id=job.id, label="asked")
+    @once.register("queries")
+    async def queries(job: RunningJob[int]) -> int:
+        await Effect.objects.acreate(job_id=job.id, label="written")
         seen.update(names_of_threads("async-queries"))
         labels = [effect.label async for effect in Effect.objects.filter(job_id=job.id)]
         return len(labels)
 
-    chains.enqueue_many([asks.item(number) for number in range(60)])
+    chains.enqueue_many([queries.item(number) for number in range(60)])
     with statements_of_others() as statements:
         work()
     assert set(Job.objects.values_list("output", flat=True)) == {1}
     assert len(seen) <= 2
-    # Two for the queries, a handful for the worker itself.
+    # Two connections for the queries, and a few for the worker itself.
     assert statements.connections < 10
     assert names_of_threads("async") == set()
 
 
-def test_an_attempt_keeps_to_one_thread_so_that_it_may_iterate(once: Processors, work: Work) -> None:
+def test_all_queries_of_an_attempt_use_one_thread_so_that_it_can_iterate(once: Processors, work: Work) -> None:
     @once.register("iterates")
     async def iterates(job: RunningJob[int]) -> list[str]:
         threads = []
@@ -64,7 +64,7 @@ def test_an_attempt_keeps_to_one_thread_so_that_it_may_iterate(once: Processors,
     assert len({name for output in outputs for name in output}) == 2
 
 
-def test_the_plain_orm_on_the_event_loop_is_an_error(once: Processors, work: Work) -> None:
+def test_plain_orm_on_the_event_loop_is_an_error(once: Processors, work: Work) -> None:
     @once.register("blocks")
     async def blocks(job: RunningJob[Any]) -> int:
         return Effect.objects.count()
@@ -87,7 +87,7 @@ def enters_atomic() -> None:
 
 
 @pytest.mark.parametrize("leave_open", [begins, leaves_autocommit_off, enters_atomic])
-def test_a_transaction_left_open_on_a_shared_connection_swallows_nothing(
+def test_transaction_left_open_on_a_shared_connection_loses_no_writes(
     once: Processors, work: Work, settings: Any, leave_open: Callable[[], None]
 ) -> None:
     @once.register("leaves")
@@ -104,7 +104,7 @@ def test_a_transaction_left_open_on_a_shared_connection_swallows_nothing(
     assert (second.refresh().status, effects()) == ("completed", ["kept"])
 
 
-def test_a_database_error_is_the_handlers_to_handle(once: Processors, work: Work) -> None:
+def test_handler_can_handle_a_database_error(once: Processors, work: Work) -> None:
     @once.register("twice")
     async def twice(job: RunningJob[Any]) -> str:
         await Effect.objects.acreate(id=1, job_id=job.id, label="first")
@@ -120,7 +120,7 @@ def test_a_database_error_is_the_handlers_to_handle(once: Processors, work: Work
 
 
 @pytest.mark.parametrize("kind", ["query", "transaction"])
-def test_a_connection_that_was_cut_is_replaced(processors: Processors, start_worker: StartWorker, kind: str) -> None:
+def test_closed_connection_is_replaced(processors: Processors, start_worker: StartWorker, kind: str) -> None:
     def cut() -> None:
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor, pytest.raises(OperationalError):
@@ -146,22 +146,22 @@ def test_a_connection_that_was_cut_is_replaced(processors: Processors, start_wor
     assert chain.output in (1, 2)
 
 
-def test_a_function_in_a_transaction_may_call_async_code(once: Processors, work: Work) -> None:
+def test_function_in_a_transaction_may_call_async_code(once: Processors, work: Work) -> None:
     async def label(job: RunningJob[Any]) -> str:
         effect = await Effect.objects.acreate(job_id=job.id, label="from within")
         return effect.label
 
-    @once.register("there and back")
-    async def there_and_back(job: RunningJob[Any]) -> str:
+    @once.register("calls async code")
+    async def calls_async_code(job: RunningJob[Any]) -> str:
         return await job.acomplete(lambda: async_to_sync(label)(job))
 
-    chain = there_and_back.enqueue()
+    chain = calls_async_code.enqueue()
     work()
     assert (chain.refresh().output, effects()) == ("from within", ["from within"])
 
 
 def test_connections_of_other_threads_are_closed_after_each_call(once: Processors, work: Work) -> None:
-    """``asyncio.to_thread`` has threads that nobody owns; an open connection there would be a leak."""
+    """The threads of ``asyncio.to_thread`` have no owner, so an open connection there would leak."""
 
     @once.register("aside")
     async def aside(job: RunningJob[Any]) -> list[bool]:

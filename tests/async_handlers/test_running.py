@@ -1,4 +1,4 @@
-"""Async handlers in a real worker: hundreds at once on one event loop, with the guarantees of threads."""
+"""A worker runs hundreds of async handlers at once on one event loop."""
 
 import asyncio
 import threading
@@ -7,23 +7,23 @@ from typing import Any
 from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.processors import Processors, RunningJob
-from tests.attempts.work import committed
 from tests.shop.models import Effect
-from tests.worker.fixtures import StartWorker
-from tests.worker.waiting import until, until_completed
+from tests.support.attempts import committed
+from tests.support.waiting import until, until_completed
+from tests.support.workers import StartWorker
 
 pytestmark = committed
 
 
-class Crowd:
-    """Counts those inside; each waits there until so many have come."""
+class Barrier:
+    """Lets handlers wait until the given number of them has arrived, and counts them."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.inside = self.peak = 0
         self._full: asyncio.Event | None = None
 
-    async def join(self) -> None:
+    async def wait(self) -> None:
         self._full = self._full or asyncio.Event()
         self.inside += 1
         self.peak = max(self.peak, self.inside)
@@ -33,28 +33,26 @@ class Crowd:
         self.inside -= 1
 
 
-def test_five_hundred_handlers_that_await_run_at_once_on_few_threads(
-    processors: Processors, start_worker: StartWorker
-) -> None:
-    crowd = Crowd(500)
+def test_five_hundred_handlers_run_at_once_on_few_threads(processors: Processors, start_worker: StartWorker) -> None:
+    barrier = Barrier(500)
     threads: list[int] = []
 
-    @processors.register("async.crowd")
-    async def crowd_member(job: RunningJob[int]) -> int:
-        await crowd.join()
+    @processors.register("async.waits")
+    async def waits(job: RunningJob[int]) -> int:
+        await barrier.wait()
         threads.append(threading.active_count())
         return job.input
 
-    chains.enqueue_many([crowd_member.item(number) for number in range(500)])
+    chains.enqueue_many([waits.item(number) for number in range(500)])
     before = threading.active_count()
     start_worker()
     until(lambda: Job.objects.with_status("completed").count() == 500, 30)
-    assert crowd.peak == 500
+    assert barrier.peak == 500
     assert max(threads) - before < 15
     assert sorted(Job.objects.values_list("output", flat=True)) == list(range(500))
 
 
-def test_a_continuation_may_be_async_or_not(processors: Processors, start_worker: StartWorker) -> None:
+def test_chain_may_have_async_and_plain_handlers(processors: Processors, start_worker: StartWorker) -> None:
     @processors.register("async.last")
     def last(job: RunningJob[int]) -> int:
         return job.input + 1

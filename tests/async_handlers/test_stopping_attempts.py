@@ -1,4 +1,4 @@
-"""An async attempt that is asked to stop is cancelled; what is under way on a thread is not torn."""
+"""The task of an async attempt that should stop is cancelled, but a function on a thread is not interrupted."""
 
 import asyncio
 import threading
@@ -15,9 +15,9 @@ from django_jobchains.processors import Lease, Processors, RunningJob
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck
 from django_jobchains.worker import Worker
 from tests.async_handlers.effects import effects, write
-from tests.attempts.work import WITHOUT_WAKE_UPS, committed
-from tests.worker.fixtures import Events, StartWorker
-from tests.worker.waiting import stays, until
+from tests.support.attempts import WITHOUT_WAKE_UPS, committed
+from tests.support.waiting import stays, until
+from tests.support.workers import Events, StartWorker
 
 pytestmark = committed
 
@@ -32,7 +32,7 @@ def started() -> threading.Event:
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """Lets functions on threads go on, at the latest at the end of the test."""
+    """An event that functions on threads wait for. It is set at the end of the test at the latest."""
     gate = threading.Event()
     yield gate
     gate.set()
@@ -40,7 +40,7 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def run(processors: Processors, start_worker: StartWorker, started: threading.Event) -> Callable[..., Chain]:
-    """Starts a worker and a handler in it."""
+    """Return a function that starts a worker and waits until it runs the handler."""
 
     def run(handler: Handler, *, options: dict[str, Any] | None = None, **policy: Any) -> Chain:
         job_type = processors.register("async.stopped", **{"lease": Lease(FOR_EVER), **policy})(handler)
@@ -62,7 +62,7 @@ def until_status(chain: Chain, status: str) -> Job:
     return chain.current_job
 
 
-def test_a_handler_that_awaits_is_cancelled_with_its_job(
+def test_handler_that_awaits_is_cancelled_with_its_job(
     run: Callable[..., Chain], started: threading.Event, events: Events
 ) -> None:
     reasons: list[Any] = []
@@ -82,7 +82,9 @@ def test_a_handler_that_awaits_is_cancelled_with_its_job(
     until(lambda: [event.ending for event in events.of(AttemptEnded)] == ["cancelled"])
 
 
-def test_a_cancellation_of_its_own_is_an_ordinary_error(run: Callable[..., Chain], started: threading.Event) -> None:
+def test_cancellation_that_the_handler_raises_is_an_ordinary_error(
+    run: Callable[..., Chain], started: threading.Event
+) -> None:
     async def handler(job: RunningJob[Any]) -> str:
         started.set()
         if job.attempt == 1:
@@ -95,9 +97,7 @@ def test_a_cancellation_of_its_own_is_an_ordinary_error(run: Callable[..., Chain
     assert FailedAttempt.objects.get().error == "CancelledError"
 
 
-def test_a_handler_that_cancels_itself_and_returns_completes(
-    run: Callable[..., Chain], started: threading.Event
-) -> None:
+def test_handler_that_cancels_itself_and_returns_completes(run: Callable[..., Chain], started: threading.Event) -> None:
     async def handler(job: RunningJob[Any]) -> str:
         started.set()
         await job.acomplete(write(job, "kept"))
@@ -109,7 +109,7 @@ def test_a_handler_that_cancels_itself_and_returns_completes(
     assert effects() == ["kept"]
 
 
-def test_a_task_group_that_is_cancelled_counts_as_stopped(run: Callable[..., Chain], started: threading.Event) -> None:
+def test_cancelled_task_group_stops_the_attempt(run: Callable[..., Chain], started: threading.Event) -> None:
     async def part(job: RunningJob[Any]) -> None:
         try:
             started.set()
@@ -127,7 +127,7 @@ def test_a_task_group_that_is_cancelled_counts_as_stopped(run: Callable[..., Cha
     assert (chain.refresh().status, chain.current_job.attempt) == ("pending", 0)
 
 
-def test_a_handler_that_completes_nevertheless_completes_its_job(
+def test_handler_that_ignores_the_cancellation_may_complete_its_job(
     run: Callable[..., Chain], started: threading.Event
 ) -> None:
     async def handler(job: RunningJob[Any]) -> str:
@@ -144,11 +144,11 @@ def test_a_handler_that_completes_nevertheless_completes_its_job(
 
 
 @pytest.mark.parametrize("phase", ["aprepare", "acomplete"])
-def test_a_function_on_its_thread_is_not_torn(
+def test_function_on_its_thread_is_not_interrupted(
     run: Callable[..., Chain], started: threading.Event, gate: threading.Event, events: Events, phase: str
 ) -> None:
-    """The cancellation takes effect when the function has ended: staged prepare is committed, complete undone."""
-    told = threading.Event()
+    """The cancellation takes effect after the function: a staged prepare is committed, and complete rolled back."""
+    aborted = threading.Event()
     had_ended: list[bool] = []
 
     async def handler(job: RunningJob[Any]) -> None:
@@ -157,18 +157,18 @@ def test_a_function_on_its_thread_is_not_torn(
             gate.wait(30)
             write(job, phase)()
 
-        job.signal.on_abort(told.set)
+        job.signal.on_abort(aborted.set)
         try:
             await getattr(job, phase)(function)
         finally:
             had_ended.append(gate.is_set())
-        raise AssertionError("it was cancelled")
+        raise AssertionError("The handler was not cancelled.")
 
     run(handler)
     worker = worker_of(run)
     stopping = threading.Thread(target=worker.stop, kwargs={"timeout": 0})
     stopping.start()
-    assert told.wait(15)
+    assert aborted.wait(15)
     assert stays(lambda: not had_ended, 0.1)
     gate.set()
     stopping.join()
@@ -177,11 +177,11 @@ def test_a_function_on_its_thread_is_not_torn(
     assert effects() == (["aprepare"] if phase == "aprepare" else [])
 
 
-@pytest.mark.postgresql  # on SQLite the one that has the thread keeps all others from writing
+@pytest.mark.postgresql  # on SQLite the transaction on the only thread prevents all other writes
 def test_waiting_for_a_thread_ends_with_the_cancellation(
     run: Callable[..., Chain], started: threading.Event, gate: threading.Event, settings: Any, processors: Processors
 ) -> None:
-    """One attempt has the only thread, another waits for it, is cancelled, and leaves the place in the queue."""
+    """One attempt uses the only thread. Another one that waits for the thread is cancelled."""
     settings.JOBCHAINS = {"ASYNC_THREADS": 1}
     waiting = threading.Event()
 
@@ -210,7 +210,7 @@ def test_waiting_for_a_thread_ends_with_the_cancellation(
     until_status(later, "completed")
 
 
-def test_a_lost_lease_cancels_the_handler(
+def test_lost_lease_cancels_the_handler(
     run: Callable[..., Chain], started: threading.Event, steal: Callable[[UUID], None], settings: Any
 ) -> None:
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
@@ -223,14 +223,14 @@ def test_a_lost_lease_cancels_the_handler(
         finally:
             reasons.append(job.signal.reason)
 
-    chain = run(handler, lease=Lease(1), options={"poll_seconds": 0.1})
+    chain = run(handler, lease=Lease(3), options={"poll_seconds": 0.1})
     steal(chain.id)
     until(lambda: reasons)
     assert reasons == ["taken_by_another_worker"]
     assert chain.refresh().current_job.failed_attempts.count() == 0
 
 
-def test_an_attempt_that_takes_too_long_is_cancelled_and_tried_again(
+def test_attempt_that_exceeds_its_timeout_is_cancelled_and_retried(
     run: Callable[..., Chain], started: threading.Event
 ) -> None:
     async def handler(job: RunningJob[Any]) -> str:
@@ -239,19 +239,19 @@ def test_an_attempt_that_takes_too_long_is_cancelled_and_tried_again(
             await asyncio.sleep(FOR_EVER)
         return "in time"
 
-    chain = run(handler, timeout=0.2)
+    chain = run(handler, timeout=1)
     until_status(chain, "completed")
     assert FailedAttempt.objects.get().error == "JobAborted: The attempt was asked to stop: timed out."
 
 
-def test_a_side_task_may_wait_for_the_signal(run: Callable[..., Chain], started: threading.Event) -> None:
-    heard: list[Any] = []
+def test_another_task_may_wait_for_the_signal(run: Callable[..., Chain], started: threading.Event) -> None:
+    results: list[Any] = []
 
     async def listen(job: RunningJob[Any]) -> None:
-        heard.append(await job.signal.async_wait(0.01))
+        results.append(await job.signal.async_wait(0.01))
         started.set()
-        heard.append(await job.signal.async_wait(60))
-        heard.append(await job.signal.async_wait(60))
+        results.append(await job.signal.async_wait(60))
+        results.append(await job.signal.async_wait(60))
 
     async def handler(job: RunningJob[Any]) -> None:
         listening = asyncio.create_task(listen(job))
@@ -263,19 +263,19 @@ def test_a_side_task_may_wait_for_the_signal(run: Callable[..., Chain], started:
     chain = run(handler)
     chains.cancel(chain)
     until_status(chain, "cancelled")
-    assert heard == [False, True, True]
+    assert results == [False, True, True]
 
 
-class TestAHandlerThatDoesNotStop:
+class TestUnresponsiveHandlers:
     @pytest.fixture(autouse=True)
     def _settings(self, settings: Any) -> None:
         settings.JOBCHAINS = {"STUCK_SECONDS": 0.3}
 
     @pytest.fixture
-    def deaf(self, started: threading.Event, gate: threading.Event) -> Handler:
-        async def deaf(job: RunningJob[Any]) -> str:
+    def unresponsive(self, started: threading.Event, gate: threading.Event) -> Handler:
+        async def unresponsive(job: RunningJob[Any]) -> str:
             if job.attempt == 2:
-                return "second try"
+                return "second attempt"
             await job.aprepare(write(job, "atomic"), mode="atomic")
             started.set()
             while not gate.is_set():
@@ -283,31 +283,33 @@ class TestAHandlerThatDoesNotStop:
                     await asyncio.sleep(0.02)
             return "late"
 
-        return deaf
+        return unresponsive
 
-    def test_its_job_is_freed_and_its_late_outcome_dropped(
-        self, run: Callable[..., Chain], deaf: Handler, gate: threading.Event, events: Events
+    def test_stuck_attempt_loses_its_job_and_its_late_outcome_is_dropped(
+        self, run: Callable[..., Chain], unresponsive: Handler, gate: threading.Event, events: Events
     ) -> None:
-        chain = run(deaf, timeout=0.2, options={"async_slots": 1})
+        chain = run(unresponsive, timeout=1, options={"async_slots": 1})
         until_status(chain, "completed")
-        assert chain.output == "second try"
+        assert chain.output == "second attempt"
         failed = FailedAttempt.objects.get()
         assert failed.error.startswith("HandlerStuck: The handler was asked to stop (timed out)")
-        assert "in deaf" in failed.traceback
-        assert len(events.of(AttemptStuck)) == 1
+        assert "in unresponsive" in failed.traceback
+        until(lambda: len(events.of(AttemptStuck)) == 1)
         gate.set()
         until(lambda: not worker_of(run).running)
-        assert chain.refresh().output == "second try"
+        assert chain.refresh().output == "second attempt"
         assert (effects(), FailedAttempt.objects.count()) == ([], 1)
 
-    def test_the_worker_does_not_wait_for_it(self, run: Callable[..., Chain], deaf: Handler, events: Events) -> None:
-        chain = run(deaf, timeout=0.2)
+    def test_worker_does_not_wait_for_a_stuck_attempt(
+        self, run: Callable[..., Chain], unresponsive: Handler, events: Events
+    ) -> None:
+        chain = run(unresponsive, timeout=1)
         until_status(chain, "completed")
         assert worker_of(run).stop(timeout=0) == 0
         assert worker_of(run).is_stuck
 
 
-class TestAWorkerThatStops:
+class TestStoppingWorkers:
     @pytest.fixture
     def sleeper(self, started: threading.Event) -> Handler:
         async def sleeper(job: RunningJob[Any]) -> None:
@@ -318,7 +320,7 @@ class TestAWorkerThatStops:
 
         return sleeper
 
-    def test_handlers_may_end(self, run: Callable[..., Chain], started: threading.Event) -> None:
+    def test_handlers_may_finish(self, run: Callable[..., Chain], started: threading.Event) -> None:
         async def handler(job: RunningJob[Any]) -> str:
             started.set()
             await asyncio.sleep(0.3)
@@ -329,7 +331,7 @@ class TestAWorkerThatStops:
         assert worker_of(run).stop() == 0
         assert (chain.refresh().output, effects()) == ("done", ["kept"])
 
-    def test_handlers_that_await_are_handed_back_without_having_used_an_attempt(
+    def test_waiting_handlers_are_handed_back_and_use_no_attempt(
         self, run: Callable[..., Chain], sleeper: Handler, events: Events
     ) -> None:
         chain = run(sleeper)
@@ -340,12 +342,12 @@ class TestAWorkerThatStops:
         assert not FailedAttempt.objects.exists()
         assert not worker_of(run).is_stuck
 
-    def test_one_that_does_not_hear_is_handed_back_in_time(
+    def test_handler_that_ignores_its_signal_is_handed_back_in_time(
         self, run: Callable[..., Chain], started: threading.Event, gate: threading.Event
     ) -> None:
         errors: list[BaseException] = []
 
-        async def deaf(job: RunningJob[Any]) -> None:
+        async def unresponsive(job: RunningJob[Any]) -> None:
             started.set()
             while not gate.is_set():
                 with suppress(asyncio.CancelledError):
@@ -356,7 +358,7 @@ class TestAWorkerThatStops:
                 errors.append(error)
                 raise
 
-        chain = run(deaf)
+        chain = run(unresponsive)
         worker = worker_of(run)
         assert worker.stop(timeout=0) == 1
         assert (chain.refresh().status, chain.current_job.attempt) == ("pending", 0)
@@ -366,7 +368,7 @@ class TestAWorkerThatStops:
         assert [type(error).__name__ for error in errors] == ["LeaseLost"]
         assert (chain.refresh().status, effects()) == ("pending", [])
 
-    def test_nothing_of_the_loop_is_left(self, run: Callable[..., Chain], sleeper: Handler) -> None:
+    def test_stopped_worker_leaves_no_thread_of_the_loop(self, run: Callable[..., Chain], sleeper: Handler) -> None:
         run(sleeper)
         worker_of(run).stop(timeout=0)
         assert [

@@ -1,14 +1,14 @@
-"""An error after the commit changes nothing: the row tells that the job is completed."""
+"""An error after the commit neither undoes nor repeats the job, because its row says that it is completed."""
 
 from typing import Any
 
 import pytest
 from django.db import OperationalError, transaction
 
-from django_jobchains.phases import AttemptPhases
+from django_jobchains.attempts.phases import AttemptPhases
 from django_jobchains.processors import Continuation, Processors, RunningJob
-from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
@@ -28,19 +28,25 @@ def register_two_steps(processors: Processors, *, in_completion: Any = lambda: N
     return first
 
 
-def test_a_failing_on_commit_hook_neither_undoes_nor_repeats_the_job(processors: Processors, work: Work) -> None:
+LOGGED = "An error after the commit does not change that"
+
+
+def test_failing_on_commit_hook_neither_undoes_nor_repeats_the_job(
+    processors: Processors, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail() -> None:
-        raise ValueError("a hook of the project's")
+        raise ValueError("a hook of the project")
 
     chain = register_two_steps(processors, in_completion=lambda: transaction.on_commit(fail)).enqueue()
     work()
     assert (chain.refresh().status, chain.output) == ("completed", "done")
     assert [job.attempt for job in chain.jobs] == [1, 1]
     assert Effect.objects.count() == 1
+    assert LOGGED in caplog.text
 
 
-def test_a_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(
-    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch
+def test_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(
+    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     commit = AttemptPhases.commit
     replies = [OperationalError("the reply was lost")]
@@ -56,9 +62,10 @@ def test_a_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(
     assert (chain.refresh().status, chain.output) == ("completed", "done")
     assert [job.attempt for job in chain.jobs] == [1, 1]
     assert Effect.objects.count() == 1
+    assert LOGGED in caplog.text
 
 
-def test_a_commit_that_failed_is_tried_again(
+def test_job_whose_commit_failed_is_retried(
     processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = AttemptPhases.commit

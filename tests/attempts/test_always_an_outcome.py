@@ -1,4 +1,4 @@
-"""Whatever fails around the handler, the attempt has an outcome that is written, and the slot goes on."""
+"""An attempt has an outcome even if something around the handler fails, and its slot continues."""
 
 import math
 from collections.abc import Callable
@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.attempts import Attempt
+from django_jobchains.attempts import outcome as outcomes
+from django_jobchains.attempts import phases
+from django_jobchains.attempts.phases import AttemptPhases
+from django_jobchains.db.connections import ThreadConnections
 from django_jobchains.models import FailedAttempt
-from django_jobchains.phases import AttemptPhases
 from django_jobchains.processors import Batch, JobType, Processors, RunningJob
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import JobReaped, ThreadFailed
-from tests.attempts.work import Work, committed
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
@@ -21,9 +23,9 @@ Failing = Callable[..., None]
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
-    """Lets the first calls of a method raise."""
+    """Return a function that makes the first calls of a method, or of a module's function, raise errors."""
 
-    def patch(kind: type, name: str, times: float = 1, error: type[BaseException] = RuntimeError) -> None:
+    def patch(kind: object, name: str, times: float = 1, error: type[BaseException] = RuntimeError) -> None:
         original, left = getattr(kind, name), [times]
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -39,7 +41,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
 
 @pytest.fixture(autouse=True)
 def _no_thread_fails() -> Any:
-    """Nor is a job taken back: the slot itself ended each attempt."""
+    """Check that no thread failed, and that no job had to be reaped."""
     failed: list[Event] = []
 
     def sink(event: Event) -> None:
@@ -53,26 +55,26 @@ def _no_thread_fails() -> Any:
 
 
 def plain(job: RunningJob[str]) -> str:
-    return act(job.input)
+    return run(job.input)
 
 
 def completing(job: RunningJob[str]) -> str:
     with job.complete():
-        return act(job.input)
+        return run(job.input)
 
 
 async def awaiting(job: RunningJob[str]) -> str:
-    return str(await job.acomplete(lambda: act(job.input)))
+    return str(await job.acomplete(lambda: run(job.input)))
 
 
-def together(batch: Batch[str]) -> None:
+def in_batches(batch: Batch[str]) -> None:
     for job in batch:
-        job.finish(act(job.input))
+        job.finish(run(job.input))
 
 
-def act(input: str) -> str:
+def run(input: str) -> str:
     if input == "fails":
-        raise ValueError("by the handler")
+        raise ValueError("no")
     return input
 
 
@@ -80,7 +82,7 @@ HANDLERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "plain": (plain, {}),
     "complete": (completing, {}),
     "async": (awaiting, {}),
-    "batch": (together, {"batch_limit": 10}),
+    "batch": (in_batches, {"batch_limit": 10}),
 }
 
 
@@ -91,44 +93,44 @@ def job_type(request: Any, processors: Processors) -> JobType[Any, Any]:
     return job_type
 
 
-def test_a_connection_that_cannot_be_prepared_is_closed_and_the_handler_runs(
+def test_connection_that_cannot_be_prepared_is_closed_and_the_handler_runs(
     job_type: JobType[Any, Any], work: Work, failing: Failing
 ) -> None:
-    failing(AttemptPhases, "begin")
+    failing(phases, "ThreadConnections")
     chain = job_type.enqueue("fine")
     work(slots=1)
     assert (chain.refresh().status, chain.output, chain.current_job.attempt) == ("completed", "fine", 1)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, MemoryError])
-def test_an_attempt_that_cannot_begin_is_tried_again(
+def test_attempt_that_cannot_start_is_retried(
     job_type: JobType[Any, Any], work: Work, failing: Failing, error: type[BaseException]
 ) -> None:
-    failing(AttemptPhases, "begin", 2 if issubclass(error, Exception) else 1, error)
+    failing(phases, "ThreadConnections", 2 if issubclass(error, Exception) else 1, error)
     chain = job_type.enqueue("fine")
     work(slots=1)
     chain.refresh()
     assert (chain.status, chain.current_job.attempt) == ("pending", 1)
-    assert FailedAttempt.objects.get().error == f"{error.__name__}: begin failed"
+    assert FailedAttempt.objects.get().error == f"{error.__name__}: ThreadConnections failed"
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 @pytest.mark.parametrize("input", ["fine", "fails"])
-def test_what_fails_after_the_handler_does_not_change_how_it_ended(
+def test_error_after_the_handler_does_not_change_the_outcome(
     job_type: JobType[Any, Any], work: Work, failing: Failing, input: str, error: type[BaseException]
 ) -> None:
-    failing(AttemptPhases, "end", math.inf, error)
-    chain, next_one = job_type.enqueue(input), job_type.enqueue("next")
+    failing(ThreadConnections, "clean", math.inf, error)
+    chain, following = job_type.enqueue(input), job_type.enqueue("next")
     work(slots=1)
     chain.refresh()
     assert (chain.status, chain.current_job.attempt) == ("completed" if input == "fine" else "pending", 1)
-    assert next_one.refresh().current_job.attempt == 1
+    assert following.refresh().current_job.attempt == 1
     for failed in FailedAttempt.objects.all():
-        assert failed.error == "ValueError: by the handler"
+        assert failed.error == "ValueError: no"
 
 
-@pytest.mark.parametrize(("kind", "name"), [(AttemptPhases, "give_up"), (Attempt, "_next_try")])
-def test_a_failure_path_that_fails_keeps_the_error_of_the_handler(
+@pytest.mark.parametrize(("kind", "name"), [(AttemptPhases, "give_up"), (outcomes, "backoff_seconds")])
+def test_error_while_a_failure_is_handled_does_not_replace_the_error_of_the_handler(
     job_type: JobType[Any, Any], work: Work, failing: Failing, kind: type, name: str
 ) -> None:
     failing(kind, name, math.inf)
@@ -136,4 +138,4 @@ def test_a_failure_path_that_fails_keeps_the_error_of_the_handler(
     work(slots=1)
     chain.refresh()
     assert (chain.status, chain.current_job.attempt) == ("pending", 1)
-    assert FailedAttempt.objects.get().error == "ValueError: by the handler"
+    assert FailedAttempt.objects.get().error == "ValueError: no"

@@ -1,4 +1,4 @@
-"""How a handler completes its job: by returning, or in a transaction with its own writes."""
+"""A handler completes its job by returning, or in a transaction with its own writes."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from django.db import connection, transaction
 
 from django_jobchains.models import Job
 from django_jobchains.processors import Processors, RunningJob
-from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
@@ -16,7 +16,7 @@ def effects() -> list[str]:
     return list(Effect.objects.order_by("id").values_list("label", flat=True))
 
 
-def test_a_returned_value_completes_the_job_with_it(processors: Processors, work: Work) -> None:
+def test_returned_value_completes_the_job_with_it(processors: Processors, work: Work) -> None:
     @processors.register("double")
     def double(job: RunningJob[int]) -> int:
         return 2 * job.input
@@ -28,18 +28,7 @@ def test_a_returned_value_completes_the_job_with_it(processors: Processors, work
     assert (chain.status, chain.output) == ("completed", 42)
 
 
-def test_a_handler_that_returns_nothing_completes_with_none(processors: Processors, work: Work) -> None:
-    @processors.register("quiet")
-    def quiet(job: RunningJob[Any]) -> None:
-        pass
-
-    chain = quiet.enqueue()
-    work()
-    job = chain.refresh().current_job
-    assert (job.status, job.output) == ("completed", None)
-
-
-def test_a_completed_job_has_no_lease_and_says_who_completed_it_and_when(processors: Processors, work: Work) -> None:
+def test_completed_job_has_no_lease_and_records_its_worker_and_times(processors: Processors, work: Work) -> None:
     @processors.register("quiet")
     def quiet(job: RunningJob[Any]) -> None:
         pass
@@ -53,18 +42,18 @@ def test_a_completed_job_has_no_lease_and_says_who_completed_it_and_when(process
     assert job.created_at <= job.last_attempt_at <= job.finished_at  # type: ignore[operator]
 
 
-def test_the_handler_sees_its_job(processors: Processors, work: Work) -> None:
+def test_handler_gets_its_job(processors: Processors, work: Work) -> None:
     seen: list[RunningJob[Any]] = []
 
-    @processors.register("look")
-    def look(job: RunningJob[Any]) -> None:
+    @processors.register("reads")
+    def reads(job: RunningJob[Any]) -> None:
         seen.append(job)
 
-    chain = look.enqueue({"a": 1}, priority=3, queue="mail")
+    chain = reads.enqueue({"a": 1}, priority=3, queue="mail")
     work()
     (job,) = seen
     row = chain.current_job
-    assert (job.id, job.chain_id, job.type_name, job.input) == (chain.id, chain.id, "look", {"a": 1})
+    assert (job.id, job.chain_id, job.type_name, job.input) == (chain.id, chain.id, "reads", {"a": 1})
     assert (job.attempt, job.priority, job.queue, job.last_error) == (1, 3, "mail", None)
     assert (job.created_at, job.run_at) == (row.created_at, row.run_at)
     assert job.created_at.utcoffset() is not None
@@ -74,8 +63,8 @@ def test_the_handler_sees_its_job(processors: Processors, work: Work) -> None:
 def test_no_transaction_is_open_while_a_staged_handler_runs(processors: Processors, work: Work) -> None:
     open_: list[bool] = []
 
-    @processors.register("look")
-    def look(job: RunningJob[Any]) -> None:
+    @processors.register("reads")
+    def reads(job: RunningJob[Any]) -> None:
         open_.append(connection.in_atomic_block)
         with job.prepare():
             open_.append(connection.in_atomic_block)
@@ -83,18 +72,16 @@ def test_no_transaction_is_open_while_a_staged_handler_runs(processors: Processo
         with job.complete():
             open_.append(connection.in_atomic_block)
 
-    look.enqueue()
+    reads.enqueue()
     work()
     assert open_ == [False, True, False, True]
 
 
-def test_the_transaction_of_atomic_prepare_stays_open_until_the_handler_returns(
-    processors: Processors, work: Work
-) -> None:
+def test_transaction_of_atomic_prepare_stays_open_until_the_handler_returns(processors: Processors, work: Work) -> None:
     open_: list[bool] = []
 
-    @processors.register("look")
-    def look(job: RunningJob[Any]) -> str:
+    @processors.register("reads")
+    def reads(job: RunningJob[Any]) -> str:
         with job.prepare(mode="atomic"):
             Effect.objects.create(job_id=job.id, label="prepared")
         open_.append(connection.in_atomic_block)
@@ -103,7 +90,7 @@ def test_the_transaction_of_atomic_prepare_stays_open_until_the_handler_returns(
         open_.append(connection.in_atomic_block)
         return "done"
 
-    chain = look.enqueue()
+    chain = reads.enqueue()
     work()
     assert open_ == [True, True]
     assert effects() == ["prepared", "completed"]
@@ -113,13 +100,13 @@ def test_the_transaction_of_atomic_prepare_stays_open_until_the_handler_returns(
 def test_atomic_mode_runs_the_whole_handler_in_the_completion_transaction(processors: Processors, work: Work) -> None:
     open_: list[bool] = []
 
-    @processors.register("look", mode="atomic")
-    def look(job: RunningJob[Any]) -> str:
+    @processors.register("reads", mode="atomic")
+    def reads(job: RunningJob[Any]) -> str:
         open_.append(connection.in_atomic_block)
         Effect.objects.create(job_id=job.id, label="done")
         return "done"
 
-    chain = look.enqueue()
+    chain = reads.enqueue()
     work()
     assert open_ == [True]
     assert effects() == ["done"]
@@ -139,20 +126,7 @@ def test_complete_may_be_used_in_atomic_mode(processors: Processors, work: Work)
     assert chain.refresh().output == "done"
 
 
-def test_a_handler_may_return_inside_complete(processors: Processors, work: Work) -> None:
-    @processors.register("inside")
-    def inside(job: RunningJob[Any]) -> str:
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="done")
-            return "from inside"
-
-    chain = inside.enqueue()
-    work()
-    assert effects() == ["done"]
-    assert chain.refresh().output == "from inside"
-
-
-def test_complete_commits_only_when_the_handler_returned(processors: Processors, work: Work) -> None:
+def test_complete_commits_when_the_handler_returns(processors: Processors, work: Work) -> None:
     open_: list[bool] = []
 
     @processors.register("late")
@@ -196,21 +170,3 @@ def test_on_commit_hooks_of_complete_run_after_the_job_is_completed(processors: 
     hooked.enqueue()
     work()
     assert statuses == ["completed"]
-
-
-def test_a_failing_on_commit_hook_does_not_undo_or_repeat_a_completed_job(processors: Processors, work: Work) -> None:
-    def fail() -> None:
-        raise ValueError("too late")
-
-    @processors.register("hooked")
-    def hooked(job: RunningJob[Any]) -> str:
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="done")
-            transaction.on_commit(fail)
-        return "done"
-
-    chain = hooked.enqueue()
-    work()
-    assert effects() == ["done"]
-    assert (chain.refresh().status, chain.output) == ("completed", "done")
-    assert not chain.current_job.failed_attempts.exists()

@@ -1,4 +1,4 @@
-"""The next job of a chain is created in the completion of the one before it."""
+"""A continuation is created in the transaction that completes the job before it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +11,14 @@ from django.db.backends.signals import connection_created
 
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, RunningJob
-from tests.attempts.work import Work, committed
-from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
 after = JobType("after")
 
 
-def test_a_continuation_carries_the_chain_on(processors: Processors, work: Work) -> None:
+def test_chain_continues_with_the_next_job(processors: Processors, work: Work) -> None:
     @processors.register("first")
     def first(job: RunningJob[Any]) -> Any:
         return job.continue_with(second, job.input + 1)
@@ -36,34 +35,8 @@ def test_a_continuation_carries_the_chain_on(processors: Processors, work: Work)
     assert (chain.status, chain.input, chain.output) == ("completed", 1, [2, str(chain.id)])
 
 
-@pytest.mark.parametrize("target", [after, "second"])
-def test_a_continuation_is_named_or_given_as_a_job_type(processors: Processors, work: Work, target: Any) -> None:
-    processors.register("second")(lambda job: None)
-
-    @processors.register("first")
-    def first(job: RunningJob[Any]) -> Any:
-        return job.continue_with(target)
-
-    chain = first.enqueue()
-    work()
-    assert chain.jobs.count() == 2
-
-
-def test_a_continuation_in_complete_commits_with_its_writes(processors: Processors, work: Work) -> None:
-    @processors.register("first")
-    def first(job: RunningJob[Any]) -> Any:
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="done")
-            return job.continue_with(after, 2)
-
-    chain = first.enqueue()
-    work()
-    assert [(job.status, job.input) for job in chain.refresh().jobs] == [("completed", None), ("pending", 2)]
-    assert Effect.objects.count() == 1
-
-
 @pytest.mark.parametrize("place", ["staged", "complete", "atomic"])
-def test_a_continuation_inherits_queue_and_priority(processors: Processors, work: Work, place: str) -> None:
+def test_continuation_inherits_queue_and_priority(processors: Processors, work: Work, place: str) -> None:
     @processors.register("first", mode="atomic" if place == "atomic" else "staged")
     def first(job: RunningJob[Any]) -> Any:
         if place == "complete":
@@ -77,7 +50,7 @@ def test_a_continuation_inherits_queue_and_priority(processors: Processors, work
     assert (job.type_name, job.queue, job.priority) == ("after", "mail", 7)
 
 
-def test_a_queue_and_priority_of_its_own_win(processors: Processors, work: Work) -> None:
+def test_explicit_queue_and_priority_take_precedence(processors: Processors, work: Work) -> None:
     @processors.register("own", queue="slow", priority=-3)
     def own(job: RunningJob[Any]) -> Any:
         return job.continue_with(own, queue="given", priority=5, delay=60) if job.queue == "slow" else None
@@ -92,7 +65,7 @@ def test_a_queue_and_priority_of_its_own_win(processors: Processors, work: Work)
 
 
 @pytest.mark.parametrize("place", ["staged", "complete"])
-def test_a_continuation_waits_for_its_time(processors: Processors, work: Work, place: str) -> None:
+def test_continuation_may_have_a_delay_or_a_date(processors: Processors, work: Work, place: str) -> None:
     run_at = datetime(2091, 2, 3, 4, 5, 6, 789_012, tzinfo=UTC)
 
     @processors.register("first")
@@ -110,7 +83,7 @@ def test_a_continuation_waits_for_its_time(processors: Processors, work: Work, p
     assert abs(job.run_at - job.created_at - timedelta(minutes=5)) < timedelta(milliseconds=2)
 
 
-def test_a_chain_goes_on_after_a_failed_step(processors: Processors, work: Work) -> None:
+def test_failed_step_is_retried_within_its_chain(processors: Processors, work: Work) -> None:
     @processors.register("first")
     def first(job: RunningJob[Any]) -> Any:
         return job.continue_with(second)
@@ -129,23 +102,9 @@ def test_a_chain_goes_on_after_a_failed_step(processors: Processors, work: Work)
     assert (chain.refresh().output, chain.jobs.count()) == ("done", 2)
 
 
-def test_a_type_that_is_no_entry_may_be_continued_to(processors: Processors, work: Work) -> None:
-    @processors.register("first")
-    def first(job: RunningJob[Any]) -> Any:
-        return job.continue_with(inner, "in")
-
-    @processors.register("inner", entry=False)
-    def inner(job: RunningJob[Any]) -> Any:
-        return job.input
-
-    chain = first.enqueue()
-    work()
-    assert chain.refresh().output == "in"
-
-
 @contextmanager
 def counted_statements() -> Iterator[list[str]]:
-    """The statements of every thread: of connections that are opened meanwhile, and of this one."""
+    """Record the statements of this connection, and of connections that other threads open."""
     statements: list[str] = []
     watched: list[Any] = []
 
@@ -163,12 +122,14 @@ def counted_statements() -> Iterator[list[str]]:
             yield statements
     finally:
         connection_created.disconnect(install)
-        for opened in watched:  # this thread's may be one of them, and stay
+        for opened in watched:  # includes this thread's connection if it was reopened
             opened.execute_wrappers.remove(count)
 
 
 @pytest.mark.parametrize("place", ["staged", "complete"])
-def test_each_link_of_a_long_chain_costs_the_same(processors: Processors, work: Work, place: str) -> None:
+def test_number_of_statements_does_not_grow_with_the_length_of_the_chain(
+    processors: Processors, work: Work, place: str
+) -> None:
     @processors.register("link")
     def link(job: RunningJob[int]) -> Any:
         if place == "complete":

@@ -1,4 +1,4 @@
-"""A transaction that the handler ended itself, or a connection that broke, fails the attempt; nothing is half done."""
+"""An attempt fails as a whole if its handler ends the transaction, or if the connection breaks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,13 +8,13 @@ from django.db import OperationalError, connection, connections, transaction
 
 from django_jobchains.exceptions import ConnectionLost, TransactionEnded, TransactionLeftOpen
 from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import Backoff, Batch, Processors, RescheduleJob, RunningJob
-from tests.attempts.work import Work, committed
+from django_jobchains.processors import Backoff, Batch, Processors, RunningJob
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
-#: What ends a transaction behind Django's back. After the last of each another one is open.
+#: Statements that end a transaction without Django's knowledge. Some of them begin another one.
 ENDS = ["ROLLBACK", "ROLLBACK; BEGIN", "COMMIT", "COMMIT; BEGIN"]
 
 ends = pytest.mark.parametrize("end", ENDS)
@@ -44,7 +44,7 @@ def assert_failed(*chains: Chain, error: type[Exception] = TransactionEnded) -> 
 
 @ends
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_in_complete(processors: Processors, work: Work, end: str, mode: Any) -> None:
+def test_transaction_ended_in_complete(processors: Processors, work: Work, end: str, mode: Any) -> None:
     @processors.register("ends", mode=mode)
     def ends(job: RunningJob[Any]) -> str:
         with job.complete():
@@ -59,7 +59,7 @@ def test_in_complete(processors: Processors, work: Work, end: str, mode: Any) ->
 
 
 @ends
-def test_in_an_atomic_handler(processors: Processors, work: Work, end: str) -> None:
+def test_transaction_ended_in_an_atomic_handler(processors: Processors, work: Work, end: str) -> None:
     @processors.register("ends", mode="atomic")
     def ends(job: RunningJob[Any]) -> Any:
         effect(job, "before")
@@ -69,27 +69,27 @@ def test_in_an_atomic_handler(processors: Processors, work: Work, end: str) -> N
     chain = ends.enqueue()
     work(slots=1)
     assert_failed(chain)
-    assert Job.objects.count() == 1, "the chain went on"
+    assert Job.objects.count() == 1
 
 
 @ends
-def test_in_a_staged_prepare(processors: Processors, work: Work, end: str) -> None:
-    went_on: list[bool] = []
+def test_transaction_ended_in_a_staged_prepare(processors: Processors, work: Work, end: str) -> None:
+    continued: list[bool] = []
 
     @processors.register("ends")
     def ends(job: RunningJob[Any]) -> None:
         with job.prepare():
             effect(job, "before")
             execute(end)
-        went_on.append(True)
+        continued.append(True)
 
     chain = ends.enqueue()
     work(slots=1)
     assert_failed(chain)
-    assert went_on == []
+    assert continued == []
 
 
-def test_what_is_written_in_the_next_transaction_is_rolled_back(processors: Processors, work: Work) -> None:
+def test_writes_in_the_next_transaction_are_rolled_back(processors: Processors, work: Work) -> None:
     @processors.register("ends")
     def ends(job: RunningJob[Any]) -> None:
         with job.complete():
@@ -106,10 +106,11 @@ def test_what_is_written_in_the_next_transaction_is_rolled_back(processors: Proc
 @ends
 @pytest.mark.postgresql
 @pytest.mark.parametrize("option", ["prepare_threshold", "DISABLE_SERVER_SIDE_CURSORS"])
-def test_by_psycopgs_cursor_and_by_djangos(
+def test_transaction_ended_with_other_kinds_of_cursors(
     processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, end: str, option: str
 ) -> None:
-    """Where statements go by neither libpq's own calls nor one way alone."""
+    """These settings change how statements are sent."""
+    connection.ensure_connection()  # the connection of this thread keeps its options after the test
     if option == "prepare_threshold":
         monkeypatch.setitem(connection.settings_dict, "OPTIONS", {**connection.settings_dict["OPTIONS"], option: 0})
     else:
@@ -128,7 +129,7 @@ def test_by_psycopgs_cursor_and_by_djangos(
 
 @ends
 @pytest.mark.parametrize("count", [1, 3])
-def test_in_a_batch(processors: Processors, work: Work, end: str, count: int) -> None:
+def test_transaction_ended_in_a_batch(processors: Processors, work: Work, end: str, count: int) -> None:
     @processors.register("ends", batch_limit=5)
     def ends(jobs: Batch[Any]) -> None:
         with jobs.complete():
@@ -142,8 +143,8 @@ def test_in_a_batch(processors: Processors, work: Work, end: str, count: int) ->
     assert_failed(*enqueued)
 
 
-def test_in_a_batch_that_completes_nothing(processors: Processors, work: Work) -> None:
-    """Its jobs end as it said, but without half of its writes."""
+def test_transaction_ended_in_a_batch_that_completes_nothing(processors: Processors, work: Work) -> None:
+    """The jobs get the outcomes that the handler gave them, but none of its writes is kept."""
 
     @processors.register("ends", batch_limit=5)
     def ends(jobs: Batch[Any]) -> None:
@@ -155,12 +156,12 @@ def test_in_a_batch_that_completes_nothing(processors: Processors, work: Work) -
 
     chain = ends.enqueue()
     work(slots=1)
-    assert_failed(chain, error=RescheduleJob)
+    assert (chain.refresh().status, chain.current_job.reschedules) == ("pending", 1)
     assert labels() == []
 
 
 @pytest.mark.parametrize("end", ["ROLLBACK TO spot", "RELEASE spot"])
-def test_savepoints_are_the_handlers_own(processors: Processors, work: Work, end: str) -> None:
+def test_handler_may_end_its_own_savepoints(processors: Processors, work: Work, end: str) -> None:
     @processors.register("careful")
     def careful(job: RunningJob[Any]) -> str:
         with job.prepare():
@@ -185,7 +186,7 @@ def test_savepoints_are_the_handlers_own(processors: Processors, work: Work, end
 
 @pytest.mark.parametrize("place", ["before", "inside", "after"])
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_a_transaction_left_open_on_another_database_undoes_complete(
+def test_transaction_left_open_on_another_database_rolls_back_complete(
     processors: Processors, work: Work, second_alias: str, place: str, mode: Any
 ) -> None:
     def leave(job: RunningJob[Any], here: str) -> None:
@@ -210,7 +211,7 @@ def test_a_transaction_left_open_on_another_database_undoes_complete(
 
 
 @pytest.mark.parametrize("completes", [True, False])
-def test_a_transaction_left_open_by_a_batch_undoes_what_was_said(
+def test_transaction_left_open_by_a_batch_rolls_back_its_outcomes(
     processors: Processors, work: Work, second_alias: str, completes: bool
 ) -> None:
     @processors.register("messy", batch_limit=5)
@@ -228,7 +229,7 @@ def test_a_transaction_left_open_by_a_batch_undoes_what_was_said(
     assert labels() == []
 
 
-def test_what_on_commit_hooks_leave_open_is_closed_and_the_job_stays_completed(
+def test_transaction_left_open_by_an_on_commit_hook_is_closed_and_the_job_remains_completed(
     processors: Processors, work: Work, second_alias: str
 ) -> None:
     open_: list[bool] = []
@@ -242,23 +243,23 @@ def test_what_on_commit_hooks_leave_open_is_closed_and_the_job_stays_completed(
             transaction.on_commit(leave)
         return "done"
 
-    @processors.register("looks")
-    def looks(job: RunningJob[Any]) -> None:
+    @processors.register("reads")
+    def reads(job: RunningJob[Any]) -> None:
         open_.append(connections[second_alias].in_atomic_block)
 
     chain = messy.enqueue()
-    looks.enqueue(priority=-1)
+    reads.enqueue(priority=-1)
     work(slots=1)
     assert chain.refresh().output == "done"
     assert open_ == [False]
 
 
-# Connections that break
+# Broken connections
 
 
 @pytest.fixture
 def break_connection() -> Callable[[], None]:
-    """The server ends this thread's session, and a query notices it; its error is swallowed."""
+    """Return a function that makes the server end this thread's session, and swallows the error of the next query."""
     psycopg = pytest.importorskip("psycopg")
 
     def cut() -> None:
@@ -274,7 +275,7 @@ def break_connection() -> Callable[[], None]:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("place", ["before the phase", "in the phase", "in a handler without phases"])
-def test_a_broken_connection_whose_error_was_swallowed(
+def test_broken_connection_whose_error_was_swallowed_fails_the_attempt(
     processors: Processors, work: Work, break_connection: Callable[[], None], place: str
 ) -> None:
     @processors.register("breaks", backoff=Backoff(0, 1, 0, 0), max_attempts=3)

@@ -1,4 +1,4 @@
-"""Which writes survive an exception, by the place where it is raised."""
+"""An exception rolls back the writes of the phase in which it is raised."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 
 from django_jobchains.models import Chain, Job
 from django_jobchains.processors import Processors, RunningJob
-from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
@@ -22,7 +22,7 @@ def effects() -> list[str]:
 
 
 def assert_rescheduled(chain: Chain) -> None:
-    """Pending again after the slice's backoff of 100 seconds, its one failed attempt recorded, nothing else left."""
+    """Check that the job is pending after the backoff of 100 seconds, and has one failed attempt and no output."""
     (job,) = chain.refresh().jobs
     (failed,) = job.failed_attempts.all()
     assert (job.status, job.attempt, job.last_error, job.output) == ("pending", 1, "Broken: no luck", None)
@@ -30,106 +30,77 @@ def assert_rescheduled(chain: Chain) -> None:
     assert abs(job.run_at - failed.finished_at - timedelta(seconds=100)) < timedelta(seconds=1)
 
 
-def test_an_exception_before_any_phase_reschedules_the_job(processors: Processors, work: Work) -> None:
-    @processors.register("broken")
-    def broken(job: RunningJob[Any]) -> None:
-        Effect.objects.create(job_id=job.id, label="outside")
+def write(job: RunningJob[Any], label: str) -> None:
+    Effect.objects.create(job_id=job.id, label=label)
+
+
+def outside_of_the_phases(job: RunningJob[Any], mode: Any) -> None:
+    write(job, "outside")
+    raise Broken("no luck")
+
+
+def in_prepare(job: RunningJob[Any], mode: Any) -> None:
+    with job.prepare(mode=mode):
+        write(job, "prepared")
         raise Broken("no luck")
 
-    chain = broken.enqueue()
-    work()
-    assert_rescheduled(chain)
-    assert effects() == ["outside"]
+
+def between_the_phases(job: RunningJob[Any], mode: Any) -> None:
+    with job.prepare(mode=mode):
+        write(job, "prepared")
+    raise Broken("no luck")
 
 
-@pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_an_exception_in_prepare_undoes_its_writes(processors: Processors, work: Work, mode: Any) -> None:
-    @processors.register("broken")
-    def broken(job: RunningJob[Any]) -> None:
-        with job.prepare(mode=mode):
-            Effect.objects.create(job_id=job.id, label="prepared")
-            raise Broken("no luck")
-
-    chain = broken.enqueue()
-    work()
-    assert_rescheduled(chain)
-    assert effects() == []
+def in_complete(job: RunningJob[Any], mode: Any) -> None:
+    with job.prepare(mode=mode):
+        write(job, "prepared")
+    with job.complete():
+        write(job, "completed")
+        raise Broken("no luck")
 
 
-@pytest.mark.parametrize(("mode", "left"), [("staged", ["prepared"]), ("atomic", [])])
-def test_an_exception_between_the_phases_keeps_what_staged_prepare_committed_and_undoes_atomic_prepare(
-    processors: Processors, work: Work, mode: Any, left: list[str]
+def after_complete(job: RunningJob[Any], mode: Any) -> None:
+    with job.prepare(mode=mode):
+        write(job, "prepared")
+    with job.complete():
+        write(job, "completed")
+    raise Broken("no luck")
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "left"),
+    [
+        (outside_of_the_phases, "staged", ["outside"]),
+        (in_prepare, "staged", []),
+        (in_prepare, "atomic", []),
+        (between_the_phases, "staged", ["prepared"]),
+        (between_the_phases, "atomic", []),
+        (in_complete, "staged", ["prepared"]),
+        (in_complete, "atomic", []),
+        (after_complete, "staged", ["prepared"]),
+        (after_complete, "atomic", []),
+    ],
+)
+def test_exception_rolls_back_its_phase_and_an_atomic_prepare(
+    processors: Processors, work: Work, place: Any, mode: Any, left: list[str]
 ) -> None:
-    @processors.register("broken")
-    def broken(job: RunningJob[Any]) -> None:
-        with job.prepare(mode=mode):
-            Effect.objects.create(job_id=job.id, label="prepared")
-        raise Broken("no luck")
-
-    chain = broken.enqueue()
+    chain = processors.register("broken")(lambda job: place(job, mode)).enqueue()
     work()
     assert_rescheduled(chain)
     assert effects() == left
 
 
-@pytest.mark.parametrize(("mode", "left"), [("staged", ["prepared"]), ("atomic", [])])
-def test_an_exception_in_complete_undoes_its_writes_and_those_of_atomic_prepare(
-    processors: Processors, work: Work, mode: Any, left: list[str]
+def test_exception_after_complete_rolls_back_the_continuation_and_chains_enqueued_in_it(
+    processors: Processors, work: Work
 ) -> None:
-    @processors.register("broken")
-    def broken(job: RunningJob[Any]) -> None:
-        with job.prepare(mode=mode):
-            Effect.objects.create(job_id=job.id, label="prepared")
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="completed")
-            raise Broken("no luck")
-
-    chain = broken.enqueue()
-    work()
-    assert_rescheduled(chain)
-    assert effects() == left
-
-
-def test_an_exception_in_complete_undoes_the_continuation(processors: Processors, work: Work) -> None:
-    @processors.register("next")
-    def next_(job: RunningJob[Any]) -> None:
-        Effect.objects.create(job_id=job.id, label="next ran")
-
-    @processors.register("broken")
-    def broken(job: RunningJob[Any]) -> None:
-        with job.complete():
-            job.continue_with(next_, 1)
-            raise Broken("no luck")
-
-    chain = broken.enqueue()
-    work()
-    assert_rescheduled(chain)
-    assert effects() == []
-
-
-def test_an_exception_after_the_block_of_complete_undoes_the_block(processors: Processors, work: Work) -> None:
-    @processors.register("broken")
-    def broken(job: RunningJob[Any]) -> None:
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="completed")
-        raise Broken("no luck")
-
-    chain = broken.enqueue()
-    work()
-    assert_rescheduled(chain)
-    assert effects() == []
-
-
-def test_an_exception_after_the_block_undoes_the_continuation_made_in_it(processors: Processors, work: Work) -> None:
-    @processors.register("next")
-    def next_(job: RunningJob[Any]) -> None:
-        Effect.objects.create(job_id=job.id, label="next ran")
+    other = processors.register("other")(lambda job: None)
 
     @processors.register("broken")
     def broken(job: RunningJob[Any]) -> Any:
         try:
             with job.complete():
-                return job.continue_with(next_, 1)
+                other.enqueue()
+                return job.continue_with(other)
         finally:
             raise Broken("no luck")
 
@@ -139,24 +110,7 @@ def test_an_exception_after_the_block_undoes_the_continuation_made_in_it(process
     assert Job.objects.count() == 1
 
 
-def test_a_chain_enqueued_in_complete_is_gone_with_it(processors: Processors, work: Work) -> None:
-    @processors.register("other")
-    def other(job: RunningJob[Any]) -> None:
-        pass
-
-    @processors.register("broken")
-    def broken(job: RunningJob[Any]) -> None:
-        with job.complete():
-            other.enqueue()
-        raise Broken("no luck")
-
-    chain = broken.enqueue()
-    work()
-    assert_rescheduled(chain)
-    assert Job.objects.count() == 1
-
-
-def test_an_exception_in_atomic_mode_undoes_everything(processors: Processors, work: Work) -> None:
+def test_exception_in_atomic_mode_rolls_back_all_writes(processors: Processors, work: Work) -> None:
     @processors.register("broken", mode="atomic")
     def broken(job: RunningJob[Any]) -> None:
         Effect.objects.create(job_id=job.id, label="done")
@@ -168,20 +122,20 @@ def test_an_exception_in_atomic_mode_undoes_everything(processors: Processors, w
     assert effects() == []
 
 
-def test_a_failed_attempt_is_followed_by_one_that_knows_its_error(processors: Processors, work: Work) -> None:
+def test_next_attempt_can_read_the_last_error(processors: Processors, work: Work) -> None:
     seen: list[tuple[int, str | None]] = []
 
-    @processors.register("second time lucky")
-    def lucky(job: RunningJob[Any]) -> str:
+    @processors.register("fails once")
+    def fails_once(job: RunningJob[Any]) -> str:
         seen.append((job.attempt, job.last_error))
         if job.attempt == 1:
             raise Broken("no luck")
-        return "luck"
+        return "done"
 
-    chain = lucky.enqueue()
+    chain = fails_once.enqueue()
     work()
     Job.objects.update(run_at=chain.created_at)
     work()
     assert seen == [(1, None), (2, "Broken: no luck")]
     job = chain.refresh().current_job
-    assert (job.status, job.output, job.last_error) == ("completed", "luck", None)
+    assert (job.status, job.output, job.last_error) == ("completed", "done", None)

@@ -1,4 +1,4 @@
-"""What a handler leaves open is rolled back, its job is rescheduled, and the slot's next job starts clean."""
+"""A transaction that a handler leaves open is rolled back, its job is retried, and the slot's next job starts clean."""
 
 import gc
 from collections.abc import Callable
@@ -9,20 +9,15 @@ from django.db import connection, connections, transaction
 
 from django_jobchains.models import Chain
 from django_jobchains.processors import Processors, RunningJob
-from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
-Mess = Callable[[], Any]
+Leave = Callable[[], Any]
 
 
 def leave_an_atomic_block() -> None:
-    transaction.atomic().__enter__()
-
-
-def leave_two_atomic_blocks() -> None:
-    transaction.atomic().__enter__()
     transaction.atomic().__enter__()
 
 
@@ -38,15 +33,73 @@ def leave_a_raw_transaction() -> None:
     connection.cursor().execute("BEGIN")
 
 
-everything = pytest.mark.parametrize(
-    "leave", [leave_an_atomic_block, leave_two_atomic_blocks, leave_autocommit_off, leave_a_raw_transaction]
-)
-blocks = pytest.mark.parametrize("leave", [leave_an_atomic_block, leave_a_block_without_savepoint])
+everything = (leave_an_atomic_block, leave_autocommit_off, leave_a_raw_transaction)
+blocks = (leave_an_atomic_block, leave_a_block_without_savepoint)
+
+
+def write(job: RunningJob[Any]) -> None:
+    Effect.objects.create(job_id=job.id, label="left")
+
+
+def returns(job: RunningJob[Any], leave: Leave) -> None:
+    leave()
+    write(job)
+
+
+def raises(job: RunningJob[Any], leave: Leave) -> None:
+    returns(job, leave)
+    raise ValueError("no luck")
+
+
+def completes_afterwards(job: RunningJob[Any], leave: Leave) -> None:
+    leave()
+    with job.complete():
+        write(job)
+
+
+def prepares_afterwards(job: RunningJob[Any], leave: Leave) -> None:
+    leave()
+    with job.prepare():
+        write(job)
+
+
+def in_complete(job: RunningJob[Any], leave: Leave) -> None:
+    with job.complete():
+        returns(job, leave)
+
+
+def raises_in_complete(job: RunningJob[Any], leave: Leave) -> None:
+    with job.complete():
+        raises(job, leave)
+
+
+def in_staged_prepare(job: RunningJob[Any], leave: Leave) -> None:
+    with job.prepare():
+        returns(job, leave)
+
+
+def in_atomic_prepare(job: RunningJob[Any], leave: Leave) -> None:
+    with job.prepare(mode="atomic"):
+        returns(job, leave)
+
+
+BLOCK_ERROR = "PhaseError: An atomic block was opened inside"
+#: Where a handler leaves something open, what it leaves, and the error of its attempt.
+PLACES: list[tuple[Callable[[RunningJob[Any], Leave], None], tuple[Leave, ...], str]] = [
+    (returns, everything, "open transaction on database 'default'"),
+    (raises, everything, "ValueError: no luck"),
+    (completes_afterwards, everything, ""),
+    (prepares_afterwards, everything, ""),
+    (in_complete, blocks, BLOCK_ERROR),
+    (raises_in_complete, blocks, "ValueError: no luck"),
+    (in_staged_prepare, blocks, BLOCK_ERROR),
+    (in_atomic_prepare, blocks, BLOCK_ERROR),
+]
 
 
 @pytest.fixture
-def follow(processors: Processors, work: Work) -> Callable[[Chain], None]:
-    """Runs a job on the only slot, then another, and asserts: the first pending without effects, the second fine."""
+def check_retried(processors: Processors, work: Work) -> Callable[[Chain], None]:
+    """Return a function that checks that a job is retried without effects, and that the slot's next job completes."""
 
     @processors.register("follower")
     def follower(job: RunningJob[Any]) -> list[bool]:
@@ -67,122 +120,33 @@ def follow(processors: Processors, work: Work) -> Callable[[Chain], None]:
     return run
 
 
-@everything
-def test_after_a_handler_that_returns(processors: Processors, follow: Callable[[Chain], None], leave: Mess) -> None:
+@pytest.mark.parametrize(
+    ("place", "leave", "error"), [(place, leave, error) for place, leaves, error in PLACES for leave in leaves]
+)
+def test_what_a_handler_leaves_open_is_rolled_back(
+    processors: Processors, check_retried: Callable[[Chain], None], place: Any, leave: Leave, error: str
+) -> None:
+    chain = processors.register("messy")(lambda job: place(job, leave)).enqueue()
+    check_retried(chain)
+    assert error in chain.current_job.last_error
+
+
+@pytest.mark.parametrize("leave", blocks)
+def test_block_left_open_in_atomic_mode_is_rolled_back(
+    processors: Processors, check_retried: Callable[[Chain], None], leave: Leave
+) -> None:
+    check_retried(processors.register("messy", mode="atomic")(lambda job: returns(job, leave)).enqueue())
+
+
+@pytest.mark.parametrize("leave", everything)
+def test_staged_prepare_before_an_open_transaction_stays_committed(
+    processors: Processors, work: Work, leave: Leave
+) -> None:
     @processors.register("messy")
-    def messy(job: RunningJob[Any]) -> str:
-        leave()
-        Effect.objects.create(job_id=job.id, label="left")
-        return "done"
-
-    chain = messy.enqueue()
-    follow(chain)
-    assert "transaction open on database 'default'" in chain.current_job.last_error
-
-
-@everything
-def test_after_a_handler_that_raises(processors: Processors, follow: Callable[[Chain], None], leave: Mess) -> None:
-    @processors.register("messy")
-    def messy(job: RunningJob[Any]) -> str:
-        leave()
-        Effect.objects.create(job_id=job.id, label="left")
-        raise ValueError("no luck")
-
-    chain = messy.enqueue()
-    follow(chain)
-    assert chain.current_job.last_error == "ValueError: no luck"
-
-
-@blocks
-def test_inside_complete(processors: Processors, follow: Callable[[Chain], None], leave: Mess) -> None:
-    @processors.register("messy")
-    def messy(job: RunningJob[Any]) -> str:
-        with job.complete():
-            leave()
-            Effect.objects.create(job_id=job.id, label="left")
-        return "done"
-
-    chain = messy.enqueue()
-    follow(chain)
-    assert chain.current_job.last_error.startswith("PhaseError: An atomic block was opened inside")
-
-
-@blocks
-def test_inside_complete_with_an_error(processors: Processors, follow: Callable[[Chain], None], leave: Mess) -> None:
-    @processors.register("messy")
-    def messy(job: RunningJob[Any]) -> str:
-        with job.complete():
-            leave()
-            Effect.objects.create(job_id=job.id, label="left")
-            raise ValueError("no luck")
-
-    chain = messy.enqueue()
-    follow(chain)
-    assert chain.current_job.last_error == "ValueError: no luck"
-
-
-@blocks
-@pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_inside_prepare(processors: Processors, follow: Callable[[Chain], None], leave: Mess, mode: Any) -> None:
-    @processors.register("messy")
-    def messy(job: RunningJob[Any]) -> str:
-        with job.prepare(mode=mode):
-            leave()
-            Effect.objects.create(job_id=job.id, label="left")
-        return "done"
-
-    chain = messy.enqueue()
-    follow(chain)
-    assert chain.current_job.last_error.startswith("PhaseError: An atomic block was opened inside")
-
-
-@blocks
-def test_in_atomic_mode(processors: Processors, follow: Callable[[Chain], None], leave: Mess) -> None:
-    @processors.register("messy", mode="atomic")
-    def messy(job: RunningJob[Any]) -> str:
-        leave()
-        Effect.objects.create(job_id=job.id, label="left")
-        return "done"
-
-    chain = messy.enqueue()
-    follow(chain)
-
-
-@everything
-def test_before_complete(processors: Processors, follow: Callable[[Chain], None], leave: Mess) -> None:
-    """The completion cannot be a transaction of its own then, so there is none."""
-
-    @processors.register("messy")
-    def messy(job: RunningJob[Any]) -> str:
-        leave()
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="left")
-        return "done"
-
-    follow(messy.enqueue())
-
-
-@everything
-def test_before_prepare(processors: Processors, follow: Callable[[Chain], None], leave: Mess) -> None:
-    @processors.register("messy")
-    def messy(job: RunningJob[Any]) -> str:
-        leave()
-        with job.prepare():
-            Effect.objects.create(job_id=job.id, label="left")
-        return "done"
-
-    follow(messy.enqueue())
-
-
-@everything
-def test_after_staged_prepare(processors: Processors, work: Work, leave: Mess) -> None:
-    @processors.register("messy")
-    def messy(job: RunningJob[Any]) -> str:
+    def messy(job: RunningJob[Any]) -> None:
         with job.prepare():
             Effect.objects.create(job_id=job.id, label="prepared")
-        leave()
-        Effect.objects.create(job_id=job.id, label="left")
-        return "done"
+        returns(job, leave)
 
     chain = messy.enqueue()
     work(slots=1)
@@ -190,8 +154,8 @@ def test_after_staged_prepare(processors: Processors, work: Work, leave: Mess) -
     assert [effect.label for effect in Effect.objects.all()] == ["prepared"]
 
 
-def test_a_transaction_left_open_on_another_database(
-    processors: Processors, follow: Callable[[Chain], None], second_alias: str
+def test_transaction_left_open_on_another_database(
+    processors: Processors, check_retried: Callable[[Chain], None], second_alias: str
 ) -> None:
     clean: list[bool] = []
 
@@ -208,16 +172,16 @@ def test_a_transaction_left_open_on_another_database(
 
     chain = messy.enqueue()
     next_user.enqueue(priority=-2)
-    follow(chain)
-    assert "transaction open on database 'second'" in chain.current_job.last_error
+    check_retried(chain)
+    assert "open transaction on database 'second'" in chain.current_job.last_error
     assert clean == [True]
     assert [effect.label for effect in Effect.objects.using(second_alias)] == ["next user"]
 
 
-def test_a_raw_transaction_ends_also_when_its_cursor_is_kept(
-    processors: Processors, follow: Callable[[Chain], None]
+def test_raw_transaction_is_ended_even_if_its_cursor_is_kept(
+    processors: Processors, check_retried: Callable[[Chain], None]
 ) -> None:
-    """SQLite closes a connection only when the last of its statements is gone, and keeps its locks until then."""
+    """SQLite closes a connection, and releases its locks, only when its last statement is finalized."""
     kept: list[Any] = []
 
     @processors.register("messy")
@@ -228,14 +192,14 @@ def test_a_raw_transaction_ends_also_when_its_cursor_is_kept(
         return "done"
 
     try:
-        follow(messy.enqueue())
+        check_retried(messy.enqueue())
     finally:
         kept.clear()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_result_that_is_still_being_read_does_not_disturb_the_next_job(processors: Processors, work: Work) -> None:
-    """SQLite keeps the snapshot of a statement that is not at its end, and refuses to write after it."""
+def test_unfinished_query_does_not_affect_the_next_job(processors: Processors, work: Work) -> None:
+    """SQLite keeps the snapshot of an unfinished query, and refuses to write after others have written."""
     kept: list[Any] = []
 
     @processors.register("reads")
@@ -256,13 +220,13 @@ def test_a_result_that_is_still_being_read_does_not_disturb_the_next_job(process
         chains += [reads.enqueue(priority=-number), writes.enqueue(priority=-number)]
     work(slots=1)
     kept.clear()
-    gc.collect()  # their connections are closed, of which SQLite's complain
+    gc.collect()  # a closed SQLite connection raises an error here
     errors = [chain.refresh().current_job.last_error for chain in chains]
     assert errors == [None] * 8
     assert Effect.objects.filter(label="written").count() == 4
 
 
-def test_a_handler_may_close_its_connection(processors: Processors, work: Work) -> None:
+def test_handler_may_close_its_connection(processors: Processors, work: Work) -> None:
     @processors.register("closes")
     def closes(job: RunningJob[Any]) -> str:
         Effect.objects.create(job_id=job.id, label="before")

@@ -1,4 +1,4 @@
-"""prepare() and complete() at most once and in this order, one continuation, and it is returned."""
+"""``prepare()`` and ``complete()`` may each be used once and in this order, and a continuation must be returned."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +11,9 @@ from django.db import transaction
 from django_jobchains.exceptions import ContinuationNotAllowed, InvalidInput, JobTypeNotFound, LeaseLost, PhaseError
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, RunningJob
-from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
-from tests.worker.waiting import until
+from tests.support.attempts import Work, committed
+from tests.support.waiting import until
 
 pytestmark = committed
 
@@ -22,13 +22,13 @@ Handler = Callable[[RunningJob[Any]], Any]
 after = JobType("after")
 
 
-def twice_prepare(job: RunningJob[Any]) -> None:
+def prepare_twice(job: RunningJob[Any]) -> None:
     for _ in range(2):
         with job.prepare():
             pass
 
 
-def twice_complete(job: RunningJob[Any]) -> None:
+def complete_twice(job: RunningJob[Any]) -> None:
     for _ in range(2):
         with job.complete():
             Effect.objects.create(job_id=job.id, label="completed")
@@ -55,19 +55,19 @@ def prepare_in_complete(job: RunningJob[Any]) -> None:
             pass
 
 
-def prepare_in_another_mode(job: RunningJob[Any]) -> None:
+def prepare_in_an_unknown_mode(job: RunningJob[Any]) -> None:
     with job.prepare(mode="whatever"):  # type: ignore[arg-type]
         pass
 
 
-def complete_in_a_transaction_of_its_own(job: RunningJob[Any]) -> None:
+def complete_in_an_open_transaction(job: RunningJob[Any]) -> None:
     with transaction.atomic():
         Effect.objects.create(job_id=job.id, label="own")
         with job.complete():
             Effect.objects.create(job_id=job.id, label="completed")
 
 
-def prepare_in_a_transaction_of_its_own(job: RunningJob[Any]) -> None:
+def prepare_in_an_open_transaction(job: RunningJob[Any]) -> None:
     with transaction.atomic():
         Effect.objects.create(job_id=job.id, label="own")
         with job.prepare():
@@ -121,26 +121,26 @@ def continue_in_complete_without_returning_it(job: RunningJob[Any]) -> None:
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        (twice_prepare, "prepare() can be used once"),
-        (twice_complete, "complete() can be used once"),
+        (prepare_twice, "prepare() can be used once"),
+        (complete_twice, "complete() can be used once"),
         (complete_in_complete, "complete() can be used once"),
         (prepare_after_complete, "before complete()"),
         (prepare_in_complete, "before complete()"),
-        (prepare_in_another_mode, "'staged' or 'atomic'"),
-        (complete_in_a_transaction_of_its_own, "Close your own transaction"),
-        (prepare_in_a_transaction_of_its_own, "Close your own transaction"),
-        (complete_on_another_thread, "another thread than the handler's"),
-        (complete_on_another_thread_than_prepare, "another thread than the handler's"),
-        (prepare_on_another_thread, "another thread than the handler's"),
+        (prepare_in_an_unknown_mode, "'staged' or 'atomic'"),
+        (complete_in_an_open_transaction, "Close your own transaction"),
+        (prepare_in_an_open_transaction, "Close your own transaction"),
+        (complete_on_another_thread, "a thread other than the handler's"),
+        (complete_on_another_thread_than_prepare, "a thread other than the handler's"),
+        (prepare_on_another_thread, "a thread other than the handler's"),
         (continue_twice, "continue_with() can be used once"),
         (continue_without_returning_it, "must be returned"),
         (continue_in_complete_without_returning_it, "must be returned"),
     ],
 )
-def test_the_wrong_order_is_an_error_that_leaves_nothing(
+def test_misused_phases_fail_the_attempt_and_are_rolled_back(
     processors: Processors, work: Work, handler: Handler, words: str
 ) -> None:
-    chain = processors.register("disorderly")(handler).enqueue()
+    chain = processors.register("misuses")(handler).enqueue()
     work()
     (job,) = chain.refresh().jobs
     assert job.status == "pending"
@@ -149,21 +149,21 @@ def test_the_wrong_order_is_an_error_that_leaves_nothing(
     assert not Effect.objects.exists()
 
 
-def test_complete_in_a_transaction_of_its_own_is_an_error_even_when_it_is_swallowed(
+def test_complete_in_an_open_transaction_fails_the_attempt_even_if_the_error_is_swallowed(
     processors: Processors, work: Work
 ) -> None:
-    @processors.register("disorderly")
-    def disorderly(job: RunningJob[Any]) -> None:
+    @processors.register("misuses")
+    def misuses(job: RunningJob[Any]) -> None:
         with transaction.atomic(), pytest.raises(PhaseError), job.complete():
             Effect.objects.create(job_id=job.id, label="completed")
 
-    chain = disorderly.enqueue()
+    chain = misuses.enqueue()
     work()
     assert chain.refresh().status == "pending"
     assert not Effect.objects.exists()
 
 
-def test_a_continuation_of_another_job_is_refused(processors: Processors, work: Work) -> None:
+def test_continuation_of_another_job_is_refused(processors: Processors, work: Work) -> None:
     kept: list[Any] = []
 
     @processors.register("greedy")
@@ -177,10 +177,10 @@ def test_a_continuation_of_another_job_is_refused(processors: Processors, work: 
     assert [job.type_name for job in first.refresh().jobs] == ["greedy", "after"]
     (job,) = second.refresh().jobs
     assert job.status == "pending"
-    assert "not its own job's" in job.last_error
+    assert "the continuation of another job" in job.last_error
 
 
-def test_a_job_that_outlives_its_handler_cannot_complete_again(processors: Processors, work: Work) -> None:
+def test_job_that_outlives_its_handler_cannot_complete_again(processors: Processors, work: Work) -> None:
     kept: list[RunningJob[Any]] = []
 
     @processors.register("kept")
@@ -200,42 +200,42 @@ def test_a_job_that_outlives_its_handler_cannot_complete_again(processors: Proce
     assert not Effect.objects.exists()
 
 
-def continue_with_the_forbidden(job: RunningJob[Any]) -> Any:
+def continue_with_a_type_that_is_not_allowed(job: RunningJob[Any]) -> Any:
     return job.continue_with("other", 1)
 
 
-def continue_with_the_unknown(job: RunningJob[Any]) -> Any:
-    return job.continue_with("nobody knows", 1)
+def continue_with_an_unknown_type(job: RunningJob[Any]) -> Any:
+    return job.continue_with("unknown", 1)
 
 
-def continue_with_no_json(job: RunningJob[Any]) -> Any:
+def continue_with_a_set(job: RunningJob[Any]) -> Any:
     return job.continue_with(after, {1, 2})
 
 
 @pytest.mark.parametrize(
     ("handler", "error", "allowed"),
     [
-        (continue_with_the_forbidden, ContinuationNotAllowed, ["after"]),
-        (continue_with_the_unknown, JobTypeNotFound, None),
-        (continue_with_no_json, InvalidInput, None),
+        (continue_with_a_type_that_is_not_allowed, ContinuationNotAllowed, ["after"]),
+        (continue_with_an_unknown_type, JobTypeNotFound, None),
+        (continue_with_a_set, InvalidInput, None),
     ],
 )
-def test_a_continuation_that_cannot_be_is_told_to_the_handler(
+def test_invalid_continuation_raises_an_error_in_the_handler(
     processors: Processors, work: Work, handler: Handler, error: type[Exception], allowed: list[str] | None
 ) -> None:
-    told: list[Exception] = []
+    raised: list[Exception] = []
     processors.register("other")(lambda job: None)
 
     @processors.register("asks", continues_with=allowed)
     def asks(job: RunningJob[Any]) -> str:
         try:
             handler(job)
-        except error as problem:
-            told.append(problem)
+        except error as caught:
+            raised.append(caught)
         return "without it"
 
     chain = asks.enqueue()
     work()
-    assert [type(problem) for problem in told] == [error]
+    assert [type(caught) for caught in raised] == [error]
     assert chain.refresh().output == "without it"
     assert Job.objects.count() == 1

@@ -1,5 +1,6 @@
-"""What an attempt's transaction says to PostgreSQL in how many waits, and what may get in its way there."""
+"""The round trips to PostgreSQL that an attempt's transaction takes, and its behaviour on errors between them."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,17 @@ from psycopg import pq
 from django_jobchains import chains
 from django_jobchains.models import Chain, FailedAttempt
 from django_jobchains.processors import Backoff, Batch, Processors, RunningJob
-from tests.attempts.work import Work, committed
+from django_jobchains.store import postgresql
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = [committed, pytest.mark.postgresql]
 
-AT_ONCE = Backoff(initial_seconds=0)
+NO_BACKOFF = Backoff(initial_seconds=0)
 
 
-class Traced:
-    """What goes through a thread's connection, in the words of the protocol: libpq's own trace."""
+class Trace:
+    """libpq's trace of the protocol messages of one connection."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
@@ -34,22 +36,25 @@ class Traced:
 
     @property
     def sent(self) -> list[str]:
-        """What ends a message to the server, after which somebody waits for the answer."""
+        """The messages after which the client waits for an answer."""
         lines = self._path.read_text(errors="replace").splitlines()
         fields = [line.split("\t") for line in lines]
         return [" ".join(field[2:]) for field in fields if field[0] == "F" and field[2] in ("Query", "Sync")]
 
     @property
     def prepared_by_psycopg(self) -> list[str]:
-        """Statements that psycopg has prepared, by names of its own."""
+        """The lines about statements that psycopg has prepared."""
         return [line for line in self._path.read_text(errors="replace").splitlines() if '"_pg3_' in line]
 
 
 @pytest.fixture
-def traced(tmp_path: Path) -> Iterator[Traced]:
-    traced = Traced(tmp_path / "trace")
-    yield traced
-    traced._file.close()
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trace]:
+    """Trace messages. Slow or old statements are not prepared again, because that would take another round trip."""
+    monkeypatch.setattr(postgresql, "SLOW_SECONDS", math.inf)
+    monkeypatch.setattr(postgresql, "PLAN_SECONDS", math.inf)
+    trace = Trace(tmp_path / "trace")
+    yield trace
+    trace._file.close()
 
 
 def effect(job: RunningJob[Any]) -> None:
@@ -61,41 +66,41 @@ def numbers(chains: list[Chain]) -> list[int]:
 
 
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_one_effect_takes_four_waits(processors: Processors, work: Work, traced: Traced, mode: Any) -> None:
-    """BEGIN with the lock, the effect, the finish, COMMIT."""
+def test_attempt_with_one_write_takes_three_round_trips(
+    processors: Processors, work: Work, trace: Trace, mode: Any
+) -> None:
+    """They are BEGIN with the lock, the write, and the outcome with COMMIT."""
 
     @processors.register("writes", mode=mode)
     def writes(job: RunningJob[int]) -> None:
         if mode == "staged":
             if job.input == 1:
-                traced.start()
+                trace.start()
             with job.complete():
                 effect(job)
         else:
             effect(job)
             if job.input == 0:
-                traced.start()
+                trace.start()
 
     writes.enqueue(0, priority=1)
     writes.enqueue(1)
     work(slots=1)
-    sent = traced.sent if mode == "staged" else traced.sent[-4:]
-    assert [message.split()[0] for message in sent] == ["Query", "Query", "Sync", "Query"]
-    assert "BEGIN; SELECT status" in sent[0]
+    sent = trace.sent if mode == "staged" else trace.sent[-3:]
+    assert [message.split()[0] for message in sent] == ["Query", "Query", "Query"]
+    assert "BEGIN; EXECUTE" in sent[0]
     assert "INSERT" in sent[1]
-    assert "COMMIT" in sent[3]
+    assert "COMMIT" in sent[2]
     assert Effect.objects.count() == 2
 
 
-def test_a_batch_leaves_the_statements_of_later_attempts_direct(
-    processors: Processors, work: Work, traced: Traced
-) -> None:
-    """psycopg would send Parse, Bind, Describe and Execute for a statement, and count it from then on."""
+def test_statements_are_still_sent_directly_after_a_batch(processors: Processors, work: Work, trace: Trace) -> None:
+    """A statement that psycopg sends takes Parse, Bind, Describe and Execute, and psycopg may prepare it."""
 
     @processors.register("together", batch_limit=5)
     def together(batch: Batch[int]) -> None:
         if not batch[0].input:
-            traced.start()
+            trace.start()
         with batch.complete():
             chains.enqueue_many([alone.item(0), alone.item(0)])
 
@@ -107,16 +112,17 @@ def test_a_batch_leaves_the_statements_of_later_attempts_direct(
     chains.enqueue_many([together.item(number) for number in range(3)])
     work(slots=1)
     assert Effect.objects.count() == 2
-    assert [message.split()[0] for message in traced.sent[-4:]] == ["Query", "Query", "Sync", "Query"]
-    assert "BEGIN; SELECT status" in traced.sent[-4]
-    assert not traced.prepared_by_psycopg
+    assert [message.split()[0] for message in trace.sent[-3:]] == ["Query", "Query", "Query"]
+    assert "BEGIN; EXECUTE" in trace.sent[-3]
+    assert not trace.prepared_by_psycopg
 
 
 @pytest.mark.parametrize("options", [{}, {"server_side_binding": True, "prepare_threshold": 0}])
-def test_a_handler_may_drop_and_alter_tables_in_its_transaction(
+def test_handler_may_drop_and_alter_tables_in_its_transaction(
     processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """psycopg, if it prepares statements, then gives up all that there are on the connection."""
+    """psycopg then deallocates all its prepared statements of the connection."""
+    connection.ensure_connection()  # the connection of this thread keeps its options after the test
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {**connection.settings_dict["OPTIONS"], **options})
 
     @processors.register("tidies")
@@ -139,10 +145,10 @@ def test_a_handler_may_drop_and_alter_tables_in_its_transaction(
     assert not FailedAttempt.objects.exists()
 
 
-def test_a_rolled_back_attempt_leaves_a_connection_for_the_next(processors: Processors, work: Work) -> None:
-    @processors.register("fails_first", backoff=AT_ONCE, max_attempts=3)
+def test_connection_can_be_used_after_a_rolled_back_attempt(processors: Processors, work: Work) -> None:
+    @processors.register("fails_first", backoff=NO_BACKOFF, max_attempts=3)
     def fails_first(job: RunningJob[int]) -> Any:
-        beside.enqueue()  # by a statement that psycopg has prepared, and gives up with the rollback
+        beside.enqueue()  # psycopg prepares this statement, and deallocates it after the rollback
         with job.complete():
             effect(job)
             if job.attempt == 1:
@@ -160,7 +166,7 @@ def test_a_rolled_back_attempt_leaves_a_connection_for_the_next(processors: Proc
     assert Effect.objects.count() == 6
 
 
-def test_what_a_commit_refuses_fails_the_attempt(processors: Processors, work: Work) -> None:
+def test_error_at_commit_fails_the_attempt(processors: Processors, work: Work) -> None:
     @processors.register("doubles")
     def doubles(job: RunningJob[None]) -> None:
         with job.complete(), connection.cursor() as cursor:
@@ -176,7 +182,7 @@ def test_what_a_commit_refuses_fails_the_attempt(processors: Processors, work: W
     assert not Effect.objects.exists()
 
 
-def test_a_server_that_ended_the_session_meanwhile_costs_no_attempt(processors: Processors, work: Work) -> None:
+def test_session_that_ends_before_the_transaction_costs_no_attempt(processors: Processors, work: Work) -> None:
     @processors.register("cut")
     def cut(job: RunningJob[None]) -> None:
         connection.ensure_connection()
@@ -191,14 +197,15 @@ def test_a_server_that_ended_the_session_meanwhile_costs_no_attempt(processors: 
 
 
 @pytest.mark.parametrize("place", ["before the finish", "before the commit"])
-def test_a_session_that_ends_in_the_transaction_is_a_failed_try(processors: Processors, work: Work, place: str) -> None:
-    @processors.register("cut", backoff=AT_ONCE, max_attempts=3)
+def test_session_that_ends_in_the_transaction_fails_the_attempt(processors: Processors, work: Work, place: str) -> None:
+    @processors.register("cut", backoff=NO_BACKOFF, max_attempts=3)
     def cut(job: RunningJob[None]) -> None:
         with job.complete():
             effect(job)
             if job.attempt == 1 and place == "before the finish":
                 end_session(connection.connection)
             elif job.attempt == 1:
+                cut.enqueue(delay=1_000)  # after another statement of the store, COMMIT is sent separately
                 end_before_commit(connection.connection)
 
     chain = cut.enqueue()
@@ -209,7 +216,7 @@ def test_a_session_that_ends_in_the_transaction_is_a_failed_try(processors: Proc
 
 
 def end_session(raw: "psycopg.Connection[Any]") -> None:
-    """From another session, as an administrator does."""
+    """End a session from another session, as an administrator does."""
     parameters = {key: value for key, value in connection.get_connection_params().items() if key in _PARAMETERS}
     with psycopg.connect(**parameters, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s, 5000)", [raw.info.backend_pid])

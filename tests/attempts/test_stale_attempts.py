@@ -1,4 +1,4 @@
-"""An attempt whose lease number is no longer the job's writes nothing, however it ends."""
+"""An attempt whose lease number is outdated writes nothing, however it ends."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,8 @@ import pytest
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import FailJob, Processors, RescheduleJob, RunningJob
-from tests.attempts.work import Work, committed, elsewhere
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed, on_own_connection
 
 pytestmark = committed
 
@@ -18,7 +18,7 @@ Steal = Callable[[UUID], None]
 
 
 def assert_untouched(job_id: UUID) -> None:
-    """As the thief left it: running for somebody else, nothing written by the stale attempt."""
+    """Check that the job still runs for the other worker, and that the stale attempt has written nothing."""
     (job,) = Job.objects.filter(chain_id=job_id)
     assert (job.status, job.lease_number, job.attempt, job.output, job.last_error) == ("running", 2, 1, None, None)
     assert job.leased_until is not None
@@ -27,7 +27,7 @@ def assert_untouched(job_id: UUID) -> None:
 
 
 @pytest.mark.parametrize("phase", ["prepare", "complete"])
-def test_a_phase_raises_lease_lost_before_the_handler_writes(
+def test_phase_raises_lease_lost_before_the_handler_writes(
     processors: Processors, work: Work, steal: Steal, phase: str
 ) -> None:
     raised: list[LeaseLost] = []
@@ -49,7 +49,7 @@ def test_a_phase_raises_lease_lost_before_the_handler_writes(
     assert_untouched(chain.id)
 
 
-def test_a_handler_that_swallows_lease_lost_still_writes_nothing(
+def test_handler_that_swallows_lease_lost_still_writes_nothing(
     processors: Processors, work: Work, steal: Steal
 ) -> None:
     @processors.register("slow")
@@ -67,41 +67,41 @@ def test_a_handler_that_swallows_lease_lost_still_writes_nothing(
     assert_untouched(chain.id)
 
 
-def test_a_returned_value_is_not_written(processors: Processors, work: Work, steal: Steal) -> None:
-    @processors.register("slow")
-    def slow(job: RunningJob[Any]) -> str:
-        steal(job.id)
-        return "stale"
-
-    chain = slow.enqueue()
-    work()
-    assert_untouched(chain.id)
+def returns(job: RunningJob[Any]) -> str:
+    return "stale"
 
 
-def test_a_returned_continuation_is_not_created(processors: Processors, work: Work, steal: Steal) -> None:
+def continues(job: RunningJob[Any]) -> Any:
+    return job.continue_with("slow", 2)
+
+
+def raising(error: BaseException) -> Callable[[RunningJob[Any]], Any]:
+    def raises(job: RunningJob[Any]) -> None:
+        raise error
+
+    return raises
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        returns,
+        continues,
+        *map(raising, (ValueError("stale"), FailJob("stale"), RescheduleJob(delay=5), SystemExit())),
+    ],
+)
+def test_no_outcome_of_a_stale_attempt_is_written(processors: Processors, work: Work, steal: Steal, end: Any) -> None:
     @processors.register("slow")
     def slow(job: RunningJob[Any]) -> Any:
         steal(job.id)
-        return job.continue_with("slow", 2)
+        return end(job)
 
     chain = slow.enqueue()
     work()
     assert_untouched(chain.id)
 
 
-@pytest.mark.parametrize("error", [ValueError("stale"), FailJob("stale"), RescheduleJob(delay=5), SystemExit()])
-def test_an_error_is_not_recorded(processors: Processors, work: Work, steal: Steal, error: BaseException) -> None:
-    @processors.register("slow")
-    def slow(job: RunningJob[Any]) -> None:
-        steal(job.id)
-        raise error
-
-    chain = slow.enqueue()
-    work()
-    assert_untouched(chain.id)
-
-
-def test_a_lease_lost_between_the_phases_keeps_only_what_prepare_committed(
+def test_lease_lost_between_the_phases_keeps_only_what_prepare_committed(
     processors: Processors, work: Work, steal: Steal
 ) -> None:
     @processors.register("slow")
@@ -128,14 +128,14 @@ def test_a_lease_lost_between_the_phases_keeps_only_what_prepare_committed(
         ("failed", "taken_by_another_worker"),
     ],
 )
-def test_the_reason_is_what_became_of_the_job(processors: Processors, work: Work, status: str, reason: str) -> None:
+def test_lease_lost_has_the_reason(processors: Processors, work: Work, status: str, reason: str) -> None:
     reasons: list[str] = []
 
     @processors.register("slow")
     def slow(job: RunningJob[Any]) -> None:
         later = "2091-01-01T00:00Z"
         end = {"status": status, "output": "by hand", "leased_by": None, "leased_until": None, "run_at": later}
-        elsewhere(lambda: Job.objects.filter(pk=job.id).update(**end))
+        on_own_connection(lambda: Job.objects.filter(pk=job.id).update(**end))
         try:
             with job.complete():
                 Effect.objects.create(job_id=job.id, label="stale")
@@ -151,12 +151,12 @@ def test_the_reason_is_what_became_of_the_job(processors: Processors, work: Work
     assert not FailedAttempt.objects.exists()
 
 
-def test_a_deleted_job_is_not_found_and_stays_deleted(processors: Processors, work: Work) -> None:
+def test_deleted_job_is_not_found_and_stays_deleted(processors: Processors, work: Work) -> None:
     reasons: list[str] = []
 
     @processors.register("slow")
     def slow(job: RunningJob[Any]) -> str:
-        elsewhere(lambda: Job.objects.filter(pk=job.id).delete())
+        on_own_connection(lambda: Job.objects.filter(pk=job.id).delete())
         try:
             with job.complete():
                 pass
@@ -171,8 +171,8 @@ def test_a_deleted_job_is_not_found_and_stays_deleted(processors: Processors, wo
     assert not FailedAttempt.objects.exists()
 
 
-def test_neighbours_of_a_stale_attempt_are_completed(processors: Processors, work: Work, steal: Steal) -> None:
-    """Also when their results are written in one statement with the stale one."""
+def test_other_jobs_are_completed_beside_a_stale_attempt(processors: Processors, work: Work, steal: Steal) -> None:
+    """Their outcomes may be written in one statement with the stale one."""
 
     @processors.register("slow")
     def slow(job: RunningJob[Any]) -> Any:

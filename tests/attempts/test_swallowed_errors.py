@@ -1,6 +1,7 @@
-"""A handler may swallow the error of a phase; the attempt does not: it is rolled back, never committed half."""
+"""An attempt is rolled back after an error in a phase, even if its handler swallows the error."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ from django.db import DataError, IntegrityError, connection, transaction
 
 from django_jobchains.models import Chain
 from django_jobchains.processors import Processors, RunningJob
-from tests.attempts.work import Work, committed
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
@@ -23,149 +24,148 @@ def assert_rescheduled_without_effects(chain: Chain, error: str) -> None:
 
 
 def violate_a_constraint() -> None:
-    """Django remembers this one: the ORM's own block has no savepoint."""
+    """Cause an error after which Django refuses to commit, because it happens in a block without a savepoint."""
     with pytest.raises(IntegrityError):
         Effect.objects.create(job_id=None, label="of no job")
 
 
 def divide_by_zero() -> None:
-    """Django does not see this one: only PostgreSQL knows that the transaction is lost."""
+    """Cause an error that Django does not see. Only PostgreSQL knows that the transaction has failed."""
     with pytest.raises(DataError), connection.cursor() as cursor:
         cursor.execute("SELECT 1 / 0")
 
 
-poisons = pytest.mark.parametrize(
-    "poison", [violate_a_constraint, pytest.param(divide_by_zero, marks=pytest.mark.postgresql)]
+failing_statements = pytest.mark.parametrize(
+    "fail", [violate_a_constraint, pytest.param(divide_by_zero, marks=pytest.mark.postgresql)]
 )
 
 
-@pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_a_swallowed_error_of_complete_is_not_committed(
-    processors: Processors, work: Work, error: type[BaseException]
+def write_half(job: RunningJob[Any]) -> None:
+    Effect.objects.create(job_id=job.id, label="half")
+
+
+def raise_in_complete(job: RunningJob[Any]) -> None:
+    with suppress(ValueError), job.complete():
+        write_half(job)
+        raise ValueError("inside")
+
+
+def exit_in_complete(job: RunningJob[Any]) -> None:
+    with suppress(SystemExit), job.complete():
+        write_half(job)
+        raise SystemExit("inside")
+
+
+def raise_in_staged_prepare(job: RunningJob[Any]) -> None:
+    with suppress(ValueError), job.prepare():
+        write_half(job)
+        raise ValueError("inside")
+
+
+def raise_in_atomic_prepare(job: RunningJob[Any]) -> None:
+    with suppress(ValueError), job.prepare(mode="atomic"):
+        write_half(job)
+        raise ValueError("inside")
+
+
+def complete_after_an_error_in_prepare(job: RunningJob[Any]) -> None:
+    raise_in_staged_prepare(job)
+    with job.complete():
+        write_half(job)
+
+
+def raise_in_a_block_without_savepoint(job: RunningJob[Any]) -> None:
+    """After an error in such a block, Django does not let the outer block commit."""
+    with job.complete():
+        write_half(job)
+        with suppress(ValueError), transaction.atomic(savepoint=False):
+            raise ValueError("inside")
+
+
+def set_rollback(job: RunningJob[Any]) -> None:
+    with job.complete():
+        write_half(job)
+        transaction.set_rollback(True)
+
+
+def close_the_connection(job: RunningJob[Any]) -> None:
+    with job.complete():
+        write_half(job)
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("handler", "error"),
+    [
+        (raise_in_complete, "ValueError: inside"),
+        (exit_in_complete, "SystemExit: inside"),
+        (raise_in_staged_prepare, "ValueError: inside"),
+        (raise_in_atomic_prepare, "ValueError: inside"),
+        (complete_after_an_error_in_prepare, "ValueError: inside"),
+        (raise_in_a_block_without_savepoint, "the transaction is lost"),
+        (set_rollback, "the transaction is lost"),
+        (close_the_connection, ""),
+    ],
+)
+def test_attempt_is_rolled_back_although_its_handler_returns(
+    processors: Processors, work: Work, handler: Any, error: str
 ) -> None:
-    @processors.register("swallows")
-    def swallows(job: RunningJob[Any]) -> str:
-        try:
-            with job.complete():
-                Effect.objects.create(job_id=job.id, label="half")
-                raise error("inside")
-        except error:
-            pass
-        return "as if nothing had happened"
-
-    chain = swallows.enqueue()
+    chain = processors.register("swallows")(handler).enqueue()
     work()
-    assert_rescheduled_without_effects(chain, f"{error.__name__}: inside")
+    assert_rescheduled_without_effects(chain, error)
 
 
-def test_writes_after_a_swallowed_error_of_complete_are_outside_of_it(processors: Processors, work: Work) -> None:
+def test_no_transaction_is_open_after_a_swallowed_error_of_complete(processors: Processors, work: Work) -> None:
     open_: list[bool] = []
 
     @processors.register("swallows")
     def swallows(job: RunningJob[Any]) -> None:
-        try:
-            with job.complete():
-                raise ValueError("inside")
-        except ValueError:
-            open_.append(connection.in_atomic_block)
+        raise_in_complete(job)
+        open_.append(connection.in_atomic_block)
 
-    chain = swallows.enqueue()
+    swallows.enqueue()
     work()
     assert open_ == [False]
-    assert_rescheduled_without_effects(chain, "ValueError: inside")
 
 
+@failing_statements
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_a_swallowed_error_of_prepare_is_not_committed(processors: Processors, work: Work, mode: Any) -> None:
-    @processors.register("swallows")
-    def swallows(job: RunningJob[Any]) -> str:
-        try:
-            with job.prepare(mode=mode):
-                Effect.objects.create(job_id=job.id, label="half")
-                raise ValueError("inside")
-        except ValueError:
-            pass
-        return "as if nothing had happened"
-
-    chain = swallows.enqueue()
-    work()
-    assert_rescheduled_without_effects(chain, "ValueError: inside")
-
-
-def test_completing_after_a_swallowed_error_of_prepare_is_not_committed(processors: Processors, work: Work) -> None:
-    @processors.register("swallows")
-    def swallows(job: RunningJob[Any]) -> str:
-        try:
-            with job.prepare():
-                raise ValueError("inside")
-        except ValueError:
-            pass
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="half")
-        return "as if nothing had happened"
-
-    chain = swallows.enqueue()
-    work()
-    assert_rescheduled_without_effects(chain, "ValueError: inside")
-
-
-@poisons
-@pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_a_transaction_poisoned_in_complete_is_rolled_back(
-    processors: Processors, work: Work, mode: Any, poison: Callable[[], None]
+def test_transaction_that_failed_in_complete_is_rolled_back(
+    processors: Processors, work: Work, mode: Any, fail: Callable[[], None]
 ) -> None:
-    @processors.register("poisoned", mode=mode)
-    def poisoned(job: RunningJob[Any]) -> str:
+    @processors.register("fails", mode=mode)
+    def fails(job: RunningJob[Any]) -> str:
         with job.complete():
             Effect.objects.create(job_id=job.id, label="half")
-            poison()
-        return "as if nothing had happened"
+            fail()
+        return "done"
 
-    chain = poisoned.enqueue()
+    chain = fails.enqueue()
     work()
     assert_rescheduled_without_effects(chain, "transaction")
 
 
-@poisons
-def test_a_transaction_poisoned_in_prepare_is_no_prepared_job(
-    processors: Processors, work: Work, poison: Callable[[], None]
+@failing_statements
+def test_transaction_that_failed_in_prepare_ends_the_attempt(
+    processors: Processors, work: Work, fail: Callable[[], None]
 ) -> None:
-    """The block's end cannot commit: going on would run the handler without the writes it relies on."""
-    went_on: list[bool] = []
+    """The end of the block cannot commit, so the handler would continue without the writes that it relies on."""
+    continued: list[bool] = []
 
-    @processors.register("poisoned")
-    def poisoned(job: RunningJob[Any]) -> None:
+    @processors.register("fails")
+    def fails(job: RunningJob[Any]) -> None:
         with job.prepare():
             Effect.objects.create(job_id=job.id, label="half")
-            poison()
-        went_on.append(True)
+            fail()
+        continued.append(True)
 
-    chain = poisoned.enqueue()
+    chain = fails.enqueue()
     work()
     assert_rescheduled_without_effects(chain, "")
-    assert went_on == []
+    assert continued == []
 
 
-def test_a_broken_block_inside_complete_rolls_it_all_back(processors: Processors, work: Work) -> None:
-    """As Django has it: an error leaves a block without a savepoint, so the outer one must not commit."""
-
-    @processors.register("poisons")
-    def poisons(job: RunningJob[Any]) -> str:
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="half")
-            try:
-                with transaction.atomic(savepoint=False):
-                    raise ValueError("inside")
-            except ValueError:
-                pass
-        return "as if nothing had happened"
-
-    chain = poisons.enqueue()
-    work()
-    assert_rescheduled_without_effects(chain, "the transaction is lost")
-
-
-def test_an_error_caught_around_a_savepoint_does_no_harm(processors: Processors, work: Work) -> None:
+def test_error_caught_around_a_savepoint_is_allowed(processors: Processors, work: Work) -> None:
     @processors.register("careful")
     def careful(job: RunningJob[Any]) -> str:
         with job.complete():
@@ -182,29 +182,3 @@ def test_an_error_caught_around_a_savepoint_does_no_harm(processors: Processors,
     work()
     assert chain.refresh().output == "done"
     assert [effect.label for effect in Effect.objects.all()] == ["whole"]
-
-
-def test_set_rollback_in_complete_completes_nothing(processors: Processors, work: Work) -> None:
-    @processors.register("undecided")
-    def undecided(job: RunningJob[Any]) -> str:
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="half")
-            transaction.set_rollback(True)
-        return "done"
-
-    chain = undecided.enqueue()
-    work()
-    assert_rescheduled_without_effects(chain, "the transaction is lost")
-
-
-def test_a_connection_closed_in_complete_completes_nothing(processors: Processors, work: Work) -> None:
-    @processors.register("closes")
-    def closes(job: RunningJob[Any]) -> str:
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="half")
-            connection.close()
-        return "done"
-
-    chain = closes.enqueue()
-    work()
-    assert_rescheduled_without_effects(chain, "")

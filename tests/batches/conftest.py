@@ -1,14 +1,14 @@
 import pytest
 
 from django_jobchains.processors import Backoff, Processors, Registry
-from tests.worker.fixtures import events, make_worker, registry, start_worker, store
+from tests.support.workers import events, make_worker, registry, start_worker, store
 
 __all__ = ("events", "make_worker", "registry", "start_worker", "store")
 
 
 @pytest.fixture
 def processors(registry: Registry) -> Processors:
-    """A slice whose failed jobs are due again at once."""
+    """Processors whose failed jobs are due again at once."""
     part = Processors(backoff=Backoff(0, 1, 0, 0))
     registry.add(part)
     return part

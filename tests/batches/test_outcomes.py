@@ -1,4 +1,4 @@
-"""Each job of a batch ends by itself: completed, failed, rescheduled or with a continuation."""
+"""Each job of a batch has its own outcome: completed, failed, rescheduled or continued."""
 
 import threading
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.processors import Batch, JobType, Processors, RescheduleJob, RunningJob
 from django_jobchains.telemetry.events import AttemptEnded
 from tests.shop.models import Effect
-from tests.worker.fixtures import Events, StartWorker
+from tests.support.workers import Events, StartWorker
 
 
 def outputs(enqueued: list[Chain]) -> list[Any]:
@@ -25,7 +25,7 @@ def jobs_of(enqueued: list[Chain]) -> list[Job]:
     return [chain.jobs.first() for chain in enqueued]  # type: ignore[misc]
 
 
-def test_a_handler_gets_up_to_so_many_jobs_of_its_type(processors: Processors, make_worker: StartWorker) -> None:
+def test_handler_gets_at_most_batch_limit_jobs(processors: Processors, make_worker: StartWorker) -> None:
     sizes: list[int] = []
 
     @processors.register("batches.double", batch_limit=10)
@@ -40,7 +40,7 @@ def test_a_handler_gets_up_to_so_many_jobs_of_its_type(processors: Processors, m
     assert sizes == [10, 10, 5]
 
 
-def test_a_batch_never_waits_to_be_full(processors: Processors, make_worker: StartWorker) -> None:
+def test_batch_does_not_wait_until_it_is_full(processors: Processors, make_worker: StartWorker) -> None:
     @processors.register("batches.count", batch_limit=100)
     def count(jobs: Batch[None]) -> None:
         for job in jobs:
@@ -51,18 +51,20 @@ def test_a_batch_never_waits_to_be_full(processors: Processors, make_worker: Sta
     assert chain.refresh().output == 1
 
 
-def test_returning_completes_what_was_not_spoken_of(processors: Processors, make_worker: StartWorker) -> None:
-    @processors.register("batches.silent", batch_limit=5)
-    def silent(jobs: Batch[int]) -> None:
-        jobs[0].finish("said")
+def test_handler_that_returns_completes_the_jobs_without_an_outcome(
+    processors: Processors, make_worker: StartWorker
+) -> None:
+    @processors.register("batches.partial", batch_limit=5)
+    def partial(jobs: Batch[int]) -> None:
+        jobs[0].finish("first")
 
-    enqueued = chains.enqueue_many([silent.item(number) for number in range(3)])
+    enqueued = chains.enqueue_many([partial.item(number) for number in range(3)])
     make_worker().run_until_idle()
-    assert outputs(enqueued) == ["said", None, None]
+    assert outputs(enqueued) == ["first", None, None]
     assert {chain.status for chain in enqueued} == {"completed"}
 
 
-def test_each_job_ends_as_it_was_said(processors: Processors, make_worker: StartWorker) -> None:
+def test_each_job_has_the_outcome_that_the_handler_gave_it(processors: Processors, make_worker: StartWorker) -> None:
     @processors.register("batches.next")
     def following(job: RunningJob[str]) -> str:
         return f"after {job.input}"
@@ -72,7 +74,7 @@ def test_each_job_ends_as_it_was_said(processors: Processors, make_worker: Start
         for job in jobs:
             if job.input == "finish":
                 job.finish("finished")
-            elif job.input == "go on":
+            elif job.input == "continue":
                 job.continue_with(following, job.input)
             elif job.input == "fail":
                 job.fail("no good")
@@ -81,11 +83,11 @@ def test_each_job_ends_as_it_was_said(processors: Processors, make_worker: Start
             elif job.input == "retry" and job.attempt == 1:
                 job.retry(ValueError("not yet"))
 
-    names = ["finish", "go on", "fail", "reschedule", "retry"]
-    finished, gone_on, failed, rescheduled, retried = chains.enqueue_many([mixed.item(name) for name in names])
+    names = ["finish", "continue", "fail", "reschedule", "retry"]
+    finished, continued, failed, rescheduled, retried = chains.enqueue_many([mixed.item(name) for name in names])
     make_worker().run_until_idle()
     assert finished.refresh().output == "finished"
-    assert gone_on.refresh().output == "after go on"
+    assert continued.refresh().output == "after continue"
     assert (failed.refresh().status, failed.last_error) == ("failed", "FailJob: no good")
     job = rescheduled.refresh().current_job
     assert (job.status, (job.run_at - job.created_at).total_seconds() > 3500) == ("pending", True)
@@ -93,7 +95,7 @@ def test_each_job_ends_as_it_was_said(processors: Processors, make_worker: Start
     assert FailedAttempt.objects.get(job_id=retried.id).error == "ValueError: not yet"
 
 
-def test_an_error_of_the_handler_is_one_of_the_jobs_it_had_not_spoken_of(
+def test_error_of_the_handler_fails_only_the_jobs_without_an_outcome(
     processors: Processors, make_worker: StartWorker
 ) -> None:
     @processors.register("batches.broken", batch_limit=5)
@@ -112,7 +114,7 @@ def test_an_error_of_the_handler_is_one_of_the_jobs_it_had_not_spoken_of(
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), MemoryError(), RescheduleJob(delay=0)])
-def test_no_error_of_a_handler_ends_the_slot(
+def test_slot_continues_after_any_error_of_a_handler(
     processors: Processors, make_worker: StartWorker, error: BaseException
 ) -> None:
     @processors.register("batches.broken", batch_limit=5)
@@ -143,7 +145,7 @@ class Mail:
     to: str
 
 
-def test_an_input_that_cannot_be_read_fails_alone(processors: Processors, make_worker: StartWorker) -> None:
+def test_invalid_input_fails_only_its_own_job(processors: Processors, make_worker: StartWorker) -> None:
     @processors.register("batches.mail", batch_limit=5)
     def mail(jobs: Batch[Mail]) -> None:
         for job in jobs:
@@ -156,20 +158,18 @@ def test_an_input_that_cannot_be_read_fails_alone(processors: Processors, make_w
     assert (enqueued[1].status, enqueued[1].current_job.attempt) == ("failed", 1)
 
 
-def test_an_output_is_checked_where_it_is_said(processors: Processors, make_worker: StartWorker) -> None:
+def test_invalid_output_raises_in_finish(processors: Processors, make_worker: StartWorker) -> None:
     @processors.register("batches.strict", batch_limit=5, output=int)
     def strict(jobs: Batch[Any]) -> None:
         for job in jobs:
             job.finish(job.input if job.attempt == 1 else 7)
 
-    enqueued = chains.enqueue_many([strict.item(1), strict.item("no number"), strict.item(3)])
+    enqueued = chains.enqueue_many([strict.item(1), strict.item("not a number"), strict.item(3)])
     make_worker().run_until_idle()
     assert outputs(enqueued) == [1, 7, 7]
 
 
-def test_a_job_left_out_fails_alone_when_its_type_has_an_output(
-    processors: Processors, make_worker: StartWorker
-) -> None:
+def test_job_without_the_output_that_its_type_requires_fails(processors: Processors, make_worker: StartWorker) -> None:
     @processors.register("batches.strict", batch_limit=5, output=int, max_attempts=1)
     def strict(jobs: Batch[Any]) -> None:
         jobs[0].finish(1)
@@ -180,7 +180,7 @@ def test_a_job_left_out_fails_alone_when_its_type_has_an_output(
     assert "InvalidOutput" in str(enqueued[1].last_error)
 
 
-def test_it_can_be_said_once(processors: Processors, make_worker: StartWorker) -> None:
+def test_job_can_get_one_outcome(processors: Processors, make_worker: StartWorker) -> None:
     errors: list[Exception] = []
 
     @processors.register("batches.twice", batch_limit=5)
@@ -196,7 +196,7 @@ def test_it_can_be_said_once(processors: Processors, make_worker: StartWorker) -
     assert (chain.refresh().output, len(errors)) == ("first", 5)
 
 
-def test_a_result_is_an_error_that_says_what_to_do(processors: Processors, make_worker: StartWorker) -> None:
+def test_handler_must_not_return_a_value(processors: Processors, make_worker: StartWorker) -> None:
     @processors.register("batches.returning", batch_limit=5, max_attempts=1)
     def returning(jobs: Batch[Any]) -> Any:
         return ["something"]
@@ -230,7 +230,7 @@ def test_blockers_of_all_jobs_are_read_together(processors: Processors, make_wor
 
 
 def test_batches_and_single_jobs_share_the_slots(processors: Processors, make_worker: StartWorker) -> None:
-    """Neither backlog keeps the other from the only slot."""
+    """Neither backlog delays the other until its end."""
     order: list[str] = []
 
     @processors.register("batches.many", batch_limit=2)
@@ -248,7 +248,7 @@ def test_batches_and_single_jobs_share_the_slots(processors: Processors, make_wo
     assert order.index("single") < 30
 
 
-def test_a_worker_runs_batches_side_by_side(processors: Processors, make_worker: StartWorker) -> None:
+def test_worker_runs_batches_at_the_same_time(processors: Processors, make_worker: StartWorker) -> None:
     meeting = threading.Barrier(3, timeout=20)
 
     @processors.register("batches.meeting", batch_limit=4)
@@ -260,7 +260,7 @@ def test_a_worker_runs_batches_side_by_side(processors: Processors, make_worker:
     assert {chain.refresh().status for chain in enqueued} == {"completed"}
 
 
-def test_the_most_jobs_of_a_worker_bounds_a_batch(processors: Processors, make_worker: StartWorker) -> None:
+def test_max_jobs_limits_the_last_batch(processors: Processors, make_worker: StartWorker) -> None:
     sizes: list[int] = []
 
     @processors.register("batches.count", batch_limit=10)
@@ -272,7 +272,7 @@ def test_the_most_jobs_of_a_worker_bounds_a_batch(processors: Processors, make_w
     assert sum(sizes) == 13
 
 
-def test_every_job_is_reported(processors: Processors, make_worker: StartWorker, events: Events) -> None:
+def test_event_is_reported_for_each_job(processors: Processors, make_worker: StartWorker, events: Events) -> None:
     @processors.register("batches.mixed", batch_limit=9)
     def mixed(jobs: Batch[int]) -> None:
         with jobs.complete():
@@ -287,7 +287,7 @@ def test_every_job_is_reported(processors: Processors, make_worker: StartWorker,
     }  # fmt: skip
 
 
-def test_what_a_handler_takes_must_fit(processors: Processors) -> None:
+def test_annotation_of_a_handler_must_match_batch_limit(processors: Processors) -> None:
     with pytest.raises(RegistryError, match="takes a Batch"):
 
         @processors.register("batches.wrong", batch_limit=5)
@@ -302,7 +302,7 @@ def test_what_a_handler_takes_must_fit(processors: Processors) -> None:
         processors.register("batches.wrong", batch_limit=0)
 
 
-def test_a_declared_type_may_be_handled_in_batches(processors: Processors, make_worker: StartWorker) -> None:
+def test_declared_type_may_be_handled_in_batches(processors: Processors, make_worker: StartWorker) -> None:
     declared: JobType[Mail, str] = JobType("batches.declared", input=Mail, output=str)
 
     @processors.register(declared, batch_limit=5)

@@ -1,4 +1,4 @@
-"""The transaction of a batch is one: its effects and all outcomes, or nothing."""
+"""A batch has one transaction, which commits the writes and the outcomes of all jobs, or nothing."""
 
 import threading
 from typing import Any
@@ -11,17 +11,17 @@ from django_jobchains import chains
 from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.processors import Batch, JobType, Processors, RunningJob
 from django_jobchains.store import Store
-from tests.attempts.work import elsewhere
 from tests.shop.models import Effect
-from tests.worker.fixtures import Events, StartWorker
-from tests.worker.waiting import until, until_completed
+from tests.support.attempts import on_own_connection
+from tests.support.waiting import until, until_completed
+from tests.support.workers import Events, StartWorker
 
 
-def note(job: RunningJob[Any], label: str) -> None:
+def write_effect(job: RunningJob[Any], label: str) -> None:
     Effect.objects.create(job_id=job.id, label=label)
 
 
-def noted(label: str) -> set[Any]:
+def written_by(label: str) -> set[Any]:
     return set(Effect.objects.filter(label=label).values_list("job_id", flat=True))
 
 
@@ -38,24 +38,24 @@ def test_effects_and_outcomes_commit_together(processors: Processors, make_worke
     def write(jobs: Batch[int]) -> None:
         with jobs.complete():
             for job in jobs:
-                note(job, "written")
+                write_effect(job, "written")
             jobs[0].continue_with(following)
             jobs[1].finish("second")
 
     enqueued = chains.enqueue_many([write.item(number) for number in range(3)])
     make_worker().run_until_idle()
     assert [chain.refresh().output for chain in enqueued] == ["end", "second", None]
-    assert noted("written") == {chain.id for chain in enqueued}
+    assert written_by("written") == {chain.id for chain in enqueued}
 
 
 @pytest.mark.parametrize("where", ["inside", "after", "database"])
-def test_an_error_undoes_all_of_it(processors: Processors, make_worker: StartWorker, where: str) -> None:
+def test_error_rolls_back_the_whole_batch(processors: Processors, make_worker: StartWorker, where: str) -> None:
     @processors.register("batches.write", batch_limit=5)
     def write(jobs: Batch[int]) -> None:
         first = jobs[0].attempt == 1
         with jobs.complete():
             for job in jobs:
-                note(job, "written")
+                write_effect(job, "written")
                 job.finish("done")
             if first and where == "inside":
                 raise ValueError(where)
@@ -72,14 +72,13 @@ def test_an_error_undoes_all_of_it(processors: Processors, make_worker: StartWor
     assert FailedAttempt.objects.count() == 3
 
 
-def test_a_swallowed_error_of_the_transaction_completes_nothing(
-    processors: Processors, make_worker: StartWorker
-) -> None:
+def test_swallowed_error_of_the_transaction_completes_no_job(processors: Processors, make_worker: StartWorker) -> None:
     @processors.register("batches.swallow", batch_limit=5)
     def swallow(jobs: Batch[int]) -> None:
         try:
             with jobs.complete():
-                note(jobs[0], "written")
+                for job in jobs:
+                    write_effect(job, "written")
                 if jobs[0].attempt == 1:
                     raise ValueError("swallowed")
         except ValueError:
@@ -88,34 +87,34 @@ def test_a_swallowed_error_of_the_transaction_completes_nothing(
     enqueued = chains.enqueue_many([swallow.item(number) for number in range(2)])
     make_worker().run_until_idle()
     assert {chain.jobs.get().attempt for chain in enqueued} == {2}
-    assert Effect.objects.count() == 1
+    assert Effect.objects.count() == 2
 
 
-def test_the_whole_handler_may_be_the_transaction(processors: Processors, make_worker: StartWorker) -> None:
+def test_handler_in_atomic_mode_is_rolled_back_completely(processors: Processors, make_worker: StartWorker) -> None:
     @processors.register("batches.atomic", batch_limit=5, mode="atomic")
     def atomic(jobs: Batch[int]) -> None:
         for job in jobs:
-            note(job, f"attempt {job.attempt}")
+            write_effect(job, f"attempt {job.attempt}")
         if jobs[0].attempt == 1:
-            raise ValueError("undone")
+            raise ValueError("no luck")
 
     chains.enqueue_many([atomic.item(number) for number in range(3)])
     make_worker().run_until_idle()
     assert set(Effect.objects.values_list("label", flat=True)) == {"attempt 2"}
 
 
-def test_what_was_prepared_stays(processors: Processors, make_worker: StartWorker) -> None:
+def test_staged_prepare_is_committed_at_once(processors: Processors, make_worker: StartWorker) -> None:
     @processors.register("batches.staged", batch_limit=5)
     def staged(jobs: Batch[int]) -> None:
         with jobs.prepare():
             for job in jobs:
-                note(job, f"prepared {job.attempt}")
+                write_effect(job, f"prepared {job.attempt}")
         assert not transaction.get_connection().in_atomic_block
         if jobs[0].attempt == 1:
             raise ValueError("after")
         with jobs.complete():
             for job in jobs:
-                note(job, "completed")
+                write_effect(job, "completed")
 
     chains.enqueue_many([staged.item(number) for number in range(2)])
     make_worker().run_until_idle()
@@ -123,7 +122,7 @@ def test_what_was_prepared_stays(processors: Processors, make_worker: StartWorke
     assert labels == ["completed"] * 2 + ["prepared 1"] * 2 + ["prepared 2"] * 2
 
 
-def test_a_job_that_fails_in_the_transaction_does_not_undo_the_others(
+def test_job_that_fails_in_a_savepoint_does_not_affect_the_others(
     processors: Processors, make_worker: StartWorker
 ) -> None:
     @processors.register("batches.savepoints", batch_limit=5)
@@ -132,7 +131,7 @@ def test_a_job_that_fails_in_the_transaction_does_not_undo_the_others(
             for job in jobs:
                 try:
                     with transaction.atomic():
-                        note(job, "written")
+                        write_effect(job, "written")
                         if job.input == 1:
                             raise IntegrityError("bad")
                 except IntegrityError as error:
@@ -141,39 +140,39 @@ def test_a_job_that_fails_in_the_transaction_does_not_undo_the_others(
     enqueued = chains.enqueue_many([savepoints.item(number) for number in range(3)])
     make_worker().run_until_idle()
     assert statuses(enqueued) == ["completed", "failed", "completed"]
-    assert noted("written") == {enqueued[0].id, enqueued[2].id}
+    assert written_by("written") == {enqueued[0].id, enqueued[2].id}
 
 
-def test_a_lost_lease_undoes_all_and_hands_the_others_back(
+def test_lost_lease_rolls_back_the_batch_and_hands_back_the_other_jobs(
     processors: Processors, make_worker: StartWorker, store: Store
 ) -> None:
-    """The transaction was about all of them; those that are still held lose no attempt by it."""
+    """The other jobs lose no attempt."""
 
     def take_over(job_id: Any) -> None:
-        Job.objects.filter(pk=job_id).update(lease_number=1000, attempt=2, leased_by="somebody else")
+        Job.objects.filter(pk=job_id).update(lease_number=1000, attempt=2, leased_by="another worker")
 
     @processors.register("batches.write", batch_limit=5)
     def write(jobs: Batch[int]) -> None:
         if len(jobs) == 3:
-            elsewhere(take_over, jobs[1].id)
+            on_own_connection(take_over, jobs[1].id)
         with jobs.complete():
             for job in jobs:
-                note(job, "written")
+                write_effect(job, "written")
 
     enqueued = chains.enqueue_many([write.item(number) for number in range(3)])
     make_worker().run_until_idle()
     assert statuses(enqueued) == ["completed", "running", "completed"]
     assert [chain.jobs.get().attempt for chain in enqueued] == [1, 2, 1]
-    assert noted("written") == {enqueued[0].id, enqueued[2].id}
+    assert written_by("written") == {enqueued[0].id, enqueued[2].id}
     assert Effect.objects.count() == 2
     assert not FailedAttempt.objects.exists()
 
 
-def test_a_lost_lease_without_a_transaction_is_the_loss_of_one(
+def test_lost_lease_without_a_transaction_affects_only_its_own_job(
     processors: Processors, make_worker: StartWorker
 ) -> None:
     def take_over(job_id: Any) -> None:
-        Job.objects.filter(pk=job_id).update(lease_number=1000, leased_by="somebody else")
+        Job.objects.filter(pk=job_id).update(lease_number=1000, leased_by="another worker")
 
     @processors.register("batches.quick", batch_limit=5)
     def quick(jobs: Batch[int]) -> None:
@@ -193,26 +192,28 @@ def gate() -> Any:
 
 
 @pytest.fixture
-def heeding(processors: Processors) -> JobType[Any, Any]:
-    """Raises as soon as any job, or the whole batch, is to stop."""
+def checks_signals(processors: Processors) -> JobType[Any, Any]:
+    """A type whose handler raises as soon as one of its jobs, or the whole batch, should stop."""
 
-    @processors.register("batches.heeding", batch_limit=5)
-    def heeding(jobs: Batch[Any]) -> None:
+    @processors.register("batches.checks_signals", batch_limit=5)
+    def checks_signals(jobs: Batch[Any]) -> None:
         for job in jobs:
-            note(job, "started")
+            write_effect(job, "started")
         while jobs[0].attempt == 1 and len(jobs) == 3:
             for job in jobs:
                 job.signal.raise_if_aborted()
             jobs.signal.wait(0.02)
             jobs.signal.raise_if_aborted()
 
-    return heeding
+    return checks_signals
 
 
-def test_cancelling_one_job_costs_the_others_no_attempt(heeding: JobType[Any, Any], start_worker: StartWorker) -> None:
-    enqueued = chains.enqueue_many([heeding.item() for _ in range(3)])
+def test_cancelling_one_job_costs_the_others_no_attempt(
+    checks_signals: JobType[Any, Any], start_worker: StartWorker
+) -> None:
+    enqueued = chains.enqueue_many([checks_signals.item() for _ in range(3)])
     start_worker()
-    until(lambda: len(noted("started")) == 3)
+    until(lambda: len(written_by("started")) == 3)
     chains.cancel(enqueued[1])
     until_completed(enqueued[0])
     until_completed(enqueued[2])
@@ -220,17 +221,19 @@ def test_cancelling_one_job_costs_the_others_no_attempt(heeding: JobType[Any, An
     assert [chain.jobs.get().attempt for chain in enqueued] == [1, 1, 1]
 
 
-def test_stopping_hands_the_whole_batch_back(heeding: JobType[Any, Any], start_worker: StartWorker) -> None:
-    enqueued = chains.enqueue_many([heeding.item() for _ in range(3)])
+def test_stopping_worker_hands_back_the_whole_batch(
+    checks_signals: JobType[Any, Any], start_worker: StartWorker
+) -> None:
+    enqueued = chains.enqueue_many([checks_signals.item() for _ in range(3)])
     worker = start_worker()
-    until(lambda: len(noted("started")) == 3)
+    until(lambda: len(written_by("started")) == 3)
     worker.stop(timeout=0)
     assert {(job.status, job.attempt) for job in Job.objects.all()} == {("pending", 0)}
     assert len(enqueued) == 3
 
 
-def test_a_batch_has_one_time_limit(processors: Processors, start_worker: StartWorker) -> None:
-    @processors.register("batches.slow", batch_limit=5, timeout=0.1)
+def test_batch_has_one_time_limit(processors: Processors, start_worker: StartWorker) -> None:
+    @processors.register("batches.slow", batch_limit=5, timeout=0.5)
     def slow(jobs: Batch[Any]) -> None:
         if jobs[0].attempt == 1:
             jobs.signal.wait(30)
@@ -244,29 +247,29 @@ def test_a_batch_has_one_time_limit(processors: Processors, start_worker: StartW
     assert [chain.jobs.get().attempt for chain in enqueued] == [2, 2, 2]
 
 
-def test_a_batch_that_does_not_stop_frees_its_jobs(
+def test_jobs_of_an_unresponsive_batch_are_retried(
     processors: Processors, start_worker: StartWorker, gate: threading.Event, settings: Any, events: Events
 ) -> None:
-    settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
+    settings.JOBCHAINS = {"STUCK_SECONDS": 0.5}
 
-    @processors.register("batches.deaf", batch_limit=5, timeout=0.1)
-    def deaf(jobs: Batch[Any]) -> None:
+    @processors.register("batches.unresponsive", batch_limit=5, timeout=0.5)
+    def unresponsive(jobs: Batch[Any]) -> None:
         if jobs[0].attempt == 1:
             gate.wait(30)
             with jobs.complete():
-                note(jobs[0], "late")
+                write_effect(jobs[0], "late")
 
-    enqueued = chains.enqueue_many([deaf.item() for _ in range(3)])
+    enqueued = chains.enqueue_many([unresponsive.item() for _ in range(3)])
     worker = start_worker(slots=1)
     for chain in enqueued:
         until_completed(chain)
     gate.set()
-    until(lambda: not worker.parts.slots.stuck)
-    assert not noted("late")
+    until(lambda: not worker.components.slots.stuck)
+    assert not written_by("late")
     assert [chain.jobs.get().attempt for chain in enqueued] == [2, 2, 2]
 
 
-def test_statements_do_not_grow_with_the_batch(processors: Processors, make_worker: StartWorker) -> None:
+def test_number_of_statements_does_not_depend_on_the_batch(processors: Processors, make_worker: StartWorker) -> None:
     counts: list[int] = []
 
     @processors.register("batches.counted", batch_limit=100)

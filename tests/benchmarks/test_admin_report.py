@@ -1,4 +1,4 @@
-"""The page of the admin's figures: every visit, and first those that were too slow or broke."""
+"""The report about the admin's pages: every visit, preceded by the visits that were too slow or failed."""
 
 from typing import Any
 
@@ -24,19 +24,19 @@ def test_each_visit_has_its_line_under_its_group() -> None:
     text = written(visited("failed", 10, 20, 30), visited("one step", 5, 5, group="Page of a chain"))
     assert "| failed | 20 | 29 | 0 | 50 | 8 |" in section(text, "List of jobs")
     assert "| one step | 5 | 5 | 0 | 50 | 8 |" in section(text, "Page of a chain")
-    assert "| jobs | 10,000,000 |" in section(text, "What is in the tables")
+    assert "| jobs | 10,000,000 |" in section(text, "Table sizes")
     assert "| PostgreSQL: jit | on |" in section(text, "Measured on")
 
 
-def test_a_visit_over_the_bound_is_told_first() -> None:
+def test_a_visit_over_the_limit_is_listed_first() -> None:
     text = written(visited("quick", 299, 299), visited("slow", 1, 1, 1, 1, 900, 900))
-    assert "| List of jobs | slow |" in section(text, "Pages over the bound")
-    assert "quick" not in section(text, "Pages over the bound")
+    assert "| List of jobs | slow |" in section(text, "Pages over the limit")
+    assert "quick" not in section(text, "Pages over the limit")
     assert written(visited("quick", 299)).count("None.") == 1
 
 
-def test_a_visit_that_broke_says_why_and_is_not_taken_for_a_quick_one() -> None:
+def test_a_failed_visit_has_its_reason_and_does_not_count_as_fast() -> None:
     broken = visited("all", failure="UnexpectedResponse: 500 instead of 200")
     assert not broken.is_fast
-    assert "500 instead of 200" in section(written(broken), "Pages over the bound")
+    assert "500 instead of 200" in section(written(broken), "Pages over the limit")
     assert "FAILED" in line(broken)

@@ -1,9 +1,13 @@
-"""The cells themselves, as ``python -m benchmarks`` lists them."""
+"""The cells that ``python -m benchmarks`` lists."""
 
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks import peers
+
+pytestmark = pytest.mark.slow
 
 
 def names(*options: str) -> list[str]:
@@ -12,20 +16,20 @@ def names(*options: str) -> list[str]:
     return [line.split()[0] for line in lines]
 
 
-def test_each_cell_has_a_name_of_its_own_and_peers_have_cells() -> None:
+def test_each_cell_has_its_own_name_and_peers_have_cells() -> None:
     everything = names("--full")
     assert len(set(everything)) == len(everything)
     assert set(peers.SUBJECTS) <= set(everything)
 
 
-def test_extra_cells_are_measured_when_they_are_asked_for() -> None:
+def test_extra_cells_are_measured_only_on_request() -> None:
     extra = "drain-2-processes-1-slot"
     assert extra not in names("--only", "drain")
     assert extra in names("--only", "drain", "--full")
     assert names("--only", extra) == [extra]
 
 
-def test_notifiers_are_measured_with_one_idle_worker_with_many_and_for_what_they_cost() -> None:
+def test_notifiers_are_measured_with_one_idle_worker_with_many_and_for_their_cost() -> None:
     found = names("--only", "notifying", "sqlite-notifying", "notify", "herd")
     assert sorted(found) == [
         "herd",

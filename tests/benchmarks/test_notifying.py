@@ -1,4 +1,4 @@
-"""Notifiers side by side: the servers they need, the processes that wait, and what is made of what was seen."""
+"""Comparison of notifiers: the servers that they need, the waiting processes, and the figures."""
 
 import json
 import os
@@ -10,21 +10,21 @@ from django.db import connections
 
 from benchmarks.bare_signals import SENDERS, WAITS
 from benchmarks.cells import NotRun
-from benchmarks.crowd import crowd, say_ready, waiting
+from benchmarks.crowd import crowd, report_ready, waiting
 from benchmarks.notifiers import NULL, Way
 from benchmarks.ports import answers
 from benchmarks.seen import Seen, figures
 from benchmarks.servers import Servers, reached_at
 from benchmarks.workers import WorkerFailed
 
-#: Takes the port that a server is told last, and waits.
+#: A program that listens on the port in its last argument.
 SERVER = f"""#!{sys.executable}
 import socket, sys, threading
 listener = socket.create_server(("127.0.0.1", int(sys.argv[-1])))
 threading.Event().wait()
 """
 
-SAYS_READY = "from benchmarks.crowd import say_ready; import threading; say_ready(); threading.Event().wait()"
+REPORTS_READY = "from benchmarks.crowd import report_ready; import threading; report_ready(); threading.Event().wait()"
 
 
 def program(folder: Path, name: str, text: str) -> None:
@@ -47,7 +47,7 @@ def test_a_server_is_started_once_and_ends_with_its_cell(tmp_path: Path, monkeyp
     assert not answers(port_of(url))
 
 
-def test_a_server_that_is_not_there_or_does_not_start_is_a_reason(
+def test_a_server_that_is_missing_or_does_not_start_is_a_reason_to_skip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -59,27 +59,27 @@ def test_a_server_that_is_not_there_or_does_not_start_is_a_reason(
             servers.nats()
 
 
-def test_a_notifier_without_its_driver_is_a_reason() -> None:
+def test_a_missing_driver_is_a_reason_to_skip() -> None:
     with Servers() as servers, pytest.raises(NotRun, match="not_there"):
-        Way("not_there.Notifier").told(servers)
+        Way("not_there.Notifier").environment_for(servers)
 
 
-def test_processes_are_told_of_a_notifier_by_their_environment() -> None:
+def test_processes_receive_their_notifier_in_the_environment() -> None:
     way = Way("in_process.InProcessNotifier", lambda servers: {"servers": "a"}, lambda servers: {"BENCH_REDIS": "b"})
-    told = way.told(Servers())
-    assert json.loads(told.pop("BENCH_NOTIFIER")) == {
+    environment = way.environment_for(Servers())
+    assert json.loads(environment.pop("BENCH_NOTIFIER")) == {
         "BACKEND": "django_jobchains.notifications.in_process.InProcessNotifier",
         "OPTIONS": {"servers": "a"},
     }
-    assert told == {"BENCH_REDIS": "b"}
-    assert json.loads(NULL.told(Servers())["BENCH_NOTIFIER"])["OPTIONS"] == {}
+    assert environment == {"BENCH_REDIS": "b"}
+    assert json.loads(NULL.environment_for(Servers())["BENCH_NOTIFIER"])["OPTIONS"] == {}
 
 
-def test_a_floor_sends_what_its_worker_waits_for() -> None:
+def test_each_floor_has_a_sender_and_a_waiting_worker() -> None:
     assert set(SENDERS) == set(WAITS)
 
 
-def test_another_process_reaches_a_database_by_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_processes_receive_the_database_as_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
     one = {"USER": "me", "PASSWORD": "p@ss", "HOST": "127.0.0.1", "PORT": "5433", "NAME": "postgres"}
     monkeypatch.setitem(connections.databases, "elsewhere", one)
     assert reached_at("elsewhere") == {
@@ -88,7 +88,7 @@ def test_another_process_reaches_a_database_by_its_url(monkeypatch: pytest.Monke
     }
 
 
-def test_processes_wait_until_the_end_and_are_gone_after_it() -> None:
+def test_a_crowd_is_ready_when_the_count_has_grown() -> None:
     numbers: list[int] = []
 
     def ready() -> int:
@@ -100,24 +100,24 @@ def test_processes_wait_until_the_end_and_are_gone_after_it() -> None:
         assert numbers[-1] >= 3
 
 
-def test_processes_say_themselves_that_they_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with waiting([sys.executable, "-c", SAYS_READY], 2, {}):
+def test_waiting_processes_report_that_they_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with waiting([sys.executable, "-c", REPORTS_READY], 2, {}):
         pass
     monkeypatch.setenv("BENCH_READY", str(tmp_path))
-    say_ready()
+    report_ready()
     assert [file.name for file in tmp_path.iterdir()] == [str(os.getpid())]
 
 
-def test_a_process_that_ends_before_its_time_tells_its_last_words() -> None:
+def test_a_process_that_ends_early_is_an_error_with_its_output() -> None:
     code = "raise SystemExit('no such table')"
     with (
         pytest.raises(WorkerFailed, match=r"processes ended, with .1.\.\nno such table"),
         waiting([sys.executable, "-c", code], 2, {}),
     ):
-        pytest.fail("Nobody is ready.")
+        pytest.fail("no process can be ready")
 
 
-def test_a_job_costs_the_statements_until_the_next() -> None:
+def test_the_figures_of_a_job_are_computed() -> None:
     seen = Seen(milliseconds=[1.0, 2.0, 3.0], statements=[8, 9, 40], idle_statements=[0, 3], transactions=60)
     found = figures(seen)
     assert found["p50 ms"] == 2.0
@@ -127,6 +127,6 @@ def test_a_job_costs_the_statements_until_the_next() -> None:
     assert found["transactions of a job, mean"] == 20
 
 
-def test_where_nobody_counts_there_is_only_the_time() -> None:
+def test_without_counts_there_are_only_times() -> None:
     seen = Seen(milliseconds=[1.0, 2.0], statements=[], idle_statements=[], transactions=None)
     assert set(figures(seen)) == {"p50 ms", "p95 ms", "p99 ms"}

@@ -1,4 +1,4 @@
-"""The systems beside ours: which of them are measured, and what is left when one has been."""
+"""Peers, the systems that are compared with ours: which are measured, and how they are stopped."""
 
 import ast
 import os
@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import peers
 from benchmarks.peers import environments, install
-from benchmarks.peers.catalogue import PEERS, Peer
+from benchmarks.peers.catalogue import DRAINED, PEERS, Peer
 from benchmarks.peers.processes import PeerFailed, Worker
 
 ONE = PEERS[0]
@@ -31,7 +31,7 @@ def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def _install(peer: Peer) -> None:
-    """Only what says that it is installed."""
+    """Create only the files that mark the peer as installed."""
     packages = environments.path(peer) / "lib" / "python3.11" / "site-packages"
     for name in peer.distributions:
         folder = packages / f"{name.replace('-', '_').lower()}-1.2.3.dist-info"
@@ -47,31 +47,39 @@ def _interpreter(path: Path, *, is_new_enough: bool) -> str:
     return str(path)
 
 
-def test_a_peer_that_is_not_installed_is_left_out_and_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_peer_that_is_not_installed_is_skipped_and_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     _install(ONE)
 
     found = [list(peers.contestants(subject, is_quick=True)) for subject in peers.SUBJECTS]
 
-    assert found == [[ONE.name]] * len(peers.SUBJECTS)
-    told = capsys.readouterr().err.splitlines()
-    assert told == [f"Without {peer.name}: not installed (make bench-peers)." for peer in PEERS if peer is not ONE]
+    assert found == [[] if subject in DRAINED else [ONE.name] for subject in peers.SUBJECTS]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"Skipping {peer.name}: not installed (make bench-peers)." for peer in PEERS if peer is not ONE]
 
 
-def test_a_peer_without_its_redis_is_left_out_and_named(
+def test_a_peer_without_its_redis_is_skipped_and_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _install(ON_REDIS)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(peers, "REDIS", f"redis://127.0.0.1:{server.getsockname()[1]}/9")
-        assert peers.present() == (ON_REDIS,)
+        # Three peers share this environment, with different configurations.
+        assert [peer.environment for peer in peers.present()] == ["celery"] * 3
     peers.present.cache_clear()
     capsys.readouterr()
 
     assert peers.present() == ()
-    assert f"Without {ON_REDIS.name}: no Redis answers" in capsys.readouterr().err
+    assert f"Skipping {ON_REDIS.name}: no Redis server responds" in capsys.readouterr().err
 
 
-def test_a_peer_is_only_asked_for_what_it_can_do() -> None:
+def test_a_peer_with_a_subject_is_measured_only_in_that_cell() -> None:
+    for peer in PEERS:
+        if peer.subject:
+            assert [subject for subject in peers.SUBJECTS if peer.takes(subject)] == [peer.subject]
+            assert not peer.amounts.endswith("chains")
+
+
+def test_a_peer_is_measured_only_in_what_it_supports() -> None:
     for name in ("pgqueuer", "django-tasks-db"):
         _install(next(peer for peer in PEERS if peer.name == name))
 
@@ -86,25 +94,23 @@ def test_a_peer_is_only_asked_for_what_it_can_do() -> None:
     }
 
 
-def test_the_settings_tell_the_installed_version_and_the_amounts() -> None:
+def test_the_settings_contain_the_installed_version_and_the_amounts() -> None:
     _install(ONE)
 
     assert list(peers.settings()) == [ONE.name]
-    told = peers.settings()[ONE.name]
-    assert told.startswith("procrastinate 1.2.3, psycopg 1.2.3, Python 3.11; ")
-    assert told.endswith("; a drain of 3,000 jobs, 200 wake-ups, 20 chains")
+    settings = peers.settings()[ONE.name]
+    assert settings.startswith("procrastinate 1.2.3, psycopg 1.2.3, Python 3.11; ")
+    assert settings.endswith("; a drain of 3,000 jobs, 200 wake-ups, 20 chains")
 
 
-def test_an_environment_made_for_other_packages_is_made_anew() -> None:
+def test_an_environment_for_other_packages_is_not_ready() -> None:
     _install(ONE)
 
     assert environments.is_ready(ONE)
     assert not environments.is_ready(replace(ONE, packages=(*ONE.packages, "another>=1")))
 
 
-def test_a_python_that_is_too_old_or_does_not_run_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_that_is_too_old_or_broken_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", _interpreter(tmp_path / "own" / "python3", is_new_enough=False))
     monkeypatch.setenv("PATH", str(tmp_path / "shims"), prepend=os.pathsep)
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
@@ -116,31 +122,30 @@ def test_a_python_that_is_too_old_or_does_not_run_is_passed_over(
     assert environments.interpreter(ONE) == wanted
 
 
-def test_a_peer_whose_python_is_nowhere_is_named_and_the_rest_is_installed(
+def test_a_peer_without_its_python_is_named_and_the_others_are_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(environments, "interpreter", lambda peer: None if peer.python > (3, 11) else "python")
     monkeypatch.setattr(environments, "prepare", lambda peer, interpreter: _install(peer))
 
-    with pytest.raises(SystemExit, match=r"Left out: django-ox\."):
+    with pytest.raises(SystemExit, match=r"Not installed: django-ox\."):
         install.main()
 
-    assert "django-ox needs Python 3.12 or newer" in capsys.readouterr().err
+    assert "django-ox requires Python 3.12 or newer" in capsys.readouterr().err
     assert [peer.name for peer in PEERS if not environments.is_ready(peer)] == ["django-ox"]
 
 
 @pytest.mark.parametrize("name", sorted({peer.program for peer in PEERS}))
-def test_a_program_has_what_is_asked_of_it(name: str) -> None:
-    """Read, not imported: what it imports is in another environment."""
+def test_a_program_has_the_required_functions(name: str) -> None:
+    """The source is parsed, because its imports are installed in another environment."""
     source = Path(peers.__file__).with_name("programs") / f"{name}.py"
     functions = {node.name for node in ast.parse(source.read_text()).body if isinstance(node, ast.FunctionDef)}
 
     assert {"prepare", "worker", "client"} <= functions
 
 
-@pytest.mark.timeout(20)
-def test_a_worker_is_stopped_with_the_processes_it_has_started() -> None:
-    """Even with those it would leave behind: the pipe is closed when nobody holds it any more."""
+def test_a_worker_is_stopped_with_its_child_processes() -> None:
+    """The pipe is closed only when the last process that holds it has ended."""
     with _process("sleep 1000 & echo started; wait") as process, tempfile.TemporaryFile() as output:
         assert process.stdout is not None
         assert process.stdout.readline() == b"started\n"
@@ -150,7 +155,7 @@ def test_a_worker_is_stopped_with_the_processes_it_has_started() -> None:
         assert process.stdout.read() == b""
 
 
-def test_a_worker_that_has_ended_tells_its_last_words() -> None:
+def test_the_error_of_a_worker_that_has_ended_contains_its_output() -> None:
     with tempfile.TemporaryFile() as output, _process("exit 3") as process:
         output.write(b"no such table")
         process.wait()

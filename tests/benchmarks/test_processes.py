@@ -1,4 +1,4 @@
-"""Several processes as one contestant: from the first handler's start to the last commit of any of them."""
+"""Several processes as one contestant, measured from the first start of a handler to the last commit."""
 
 import sys
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.workers import WorkerFailed, check_ended, figures, together
 
-#: Leaves a summary as a worker does, with what the process was told.
+#: Writes a summary, as a worker does, with the values that the process received.
 PROCESS = """
 import json, os, pathlib
 summary = {"ended": int(os.environ["JOBS"]), "processes": os.environ["BENCH_PROCESSES"]}
@@ -26,25 +26,25 @@ def marks(first: tuple[float, float] | None, last: tuple[float, float], ended: i
     }
 
 
-def test_time_goes_from_the_first_start_to_the_last_commit_of_all_processes() -> None:
+def test_time_is_measured_from_the_first_start_to_the_last_commit_of_all_processes() -> None:
     both = [marks((10.0, 1.0), (12.0, 2.0), 30), marks((11.0, 1.0), (15.0, 4.0), 70)]
     assert figures(both, 100) == {"jobs/s": 20.0, "CPU µs/job": 40_000.0}
 
 
-def test_a_process_that_got_no_job_does_not_count() -> None:
+def test_a_process_without_jobs_is_not_counted() -> None:
     assert figures([marks((1.0, 0.0), (2.0, 1.0), 10), marks(None, (0.0, 5.0), 0)], 10, "step")["steps/s"] == 10.0
 
 
-def test_jobs_that_did_not_end_are_an_error_that_tells_theirs() -> None:
+def test_jobs_that_did_not_end_are_an_error_with_their_errors() -> None:
     with pytest.raises(WorkerFailed, match=r"30 of 31 jobs ended. 1 errors: .'ValueError: no'"):
         check_ended([marks((1.0, 0.0), (2.0, 1.0), 30), marks(None, (0.0, 0.0), 0)], 31)
 
 
-def test_each_process_leaves_its_marks_and_knows_how_many_there_are() -> None:
+def test_each_process_writes_its_marks_and_knows_the_number_of_processes() -> None:
     command = [sys.executable, "-c", PROCESS]
     assert together([command] * 2, JOBS="7") == [{"ended": 7, "processes": "2"}] * 2
 
 
-def test_a_process_that_fails_ends_the_others_and_its_output_is_told() -> None:
+def test_a_process_that_fails_ends_the_others_and_its_output_is_in_the_error() -> None:
     with pytest.raises(WorkerFailed, match="no such table"):
         together([[sys.executable, "-c", code] for code in (WAITS, "raise SystemExit('no such table')")])

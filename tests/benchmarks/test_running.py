@@ -1,4 +1,4 @@
-"""A whole run: what it leaves behind when a cell breaks, and several runs as one."""
+"""A whole run: what it saves when a cell fails, and several runs merged into one."""
 
 import json
 from pathlib import Path
@@ -18,9 +18,7 @@ def run(json_file: Path, *cells: Cell) -> list[str]:
     return Run(how, {json_file.stem: "here"}, {json_file.stem: "1.0"}, json_file).measure(cells)
 
 
-def test_a_cell_that_breaks_is_named_and_the_others_are_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_cell_is_named_and_the_others_are_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def broken() -> Figures:
         raise OSError("no server")
 
@@ -30,7 +28,7 @@ def test_a_cell_that_breaks_is_named_and_the_others_are_kept(
     assert "OSError: no server" in capsys.readouterr().err
 
 
-def test_of_a_cell_in_several_runs_the_last_counts(tmp_path: Path) -> None:
+def test_the_last_run_of_a_cell_counts(tmp_path: Path) -> None:
     files = tmp_path / "monday.json", tmp_path / "tuesday.json"
     run(files[0], cell("drain", 1), cell("chains", 2))
     run(files[1], cell("drain", 9))

@@ -1,4 +1,4 @@
-"""Blockers that cannot be waited for are a clear error, and nothing is created."""
+"""Invalid blockers raise a clear error, and nothing is created."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,15 +12,16 @@ from django_jobchains.exceptions import ChainNotFound, InvalidBlockers, Jobchain
 from django_jobchains.models import Chain, Job
 from django_jobchains.processors import JobType, Processors, RunningJob
 from django_jobchains.store import Store
-from tests.attempts.work import Work, committed
-from tests.blockers.kinds import STEP, WAITS, by_hand, statuses
-from tests.blockers.oracle import assert_sound
-from tests.store.jobs import tables
+from tests.blockers.chains import STEP, WAITS, complete_by_hand, statuses
+from tests.blockers.consistency import assert_consistent
+from tests.support.attempts import Work, committed
+from tests.support.jobs import tables
 
 pytestmark = committed
 
 PICKY: JobType[Any, Any] = JobType("blockers.picky", blockers=[STEP, "blockers.other"])
 ALONE: JobType[Any, Any] = JobType("blockers.alone", blockers=[])
+SLOTS: JobType[Any, Any] = JobType("blockers.slots", blockers=(STEP, "blockers.waits"))
 UNKNOWN = uuid4()
 
 Blockers = Callable[[Chain], list[Any]]
@@ -29,26 +30,29 @@ BAD: dict[str, tuple[JobType[Any, Any], Blockers, type[JobchainsError], str]] = 
     "twice": (STEP, lambda chain: [chain, chain.id], InvalidBlockers, "twice"),
     "unknown": (STEP, lambda chain: [chain, UNKNOWN], ChainNotFound, str(UNKNOWN)),
     "a type not accepted": (PICKY, lambda chain: [WAITS.enqueue()], InvalidBlockers, "'blockers.waits'"),
+    "fewer than required": (SLOTS, lambda chain: [chain], InvalidBlockers, "requires 2 blockers"),
+    "more than required": (
+        SLOTS,
+        lambda chain: [chain, WAITS.enqueue(), STEP.enqueue()],
+        InvalidBlockers,
+        "requires 2 blockers",
+    ),
+    "in another order than declared": (
+        SLOTS,
+        lambda chain: [WAITS.enqueue(), chain],
+        InvalidBlockers,
+        "requires a chain of 'blockers.step' as blocker 1, not of 'blockers.waits'",
+    ),
     "any, where none is accepted": (ALONE, lambda chain: [chain], InvalidBlockers, "accepts blockers of none"),
 }
 bad = pytest.mark.parametrize(("job_type", "blockers", "error", "text"), BAD.values(), ids=BAD)
+#: One error of the arguments, one of the database, and one of the declared types.
+SOME = ("twice", "unknown", "fewer than required")
+some_bad = pytest.mark.parametrize(("job_type", "blockers", "error", "text"), [BAD[name] for name in SOME], ids=SOME)
 
 
 @bad
-def test_enqueueing_with_bad_blockers_creates_nothing(
-    job_type: JobType[Any, Any], blockers: Blockers, error: type[JobchainsError], text: str
-) -> None:
-    given = blockers(STEP.enqueue())
-    before = tables()
-    with pytest.raises(error, match=text):
-        job_type.enqueue(blockers=given)
-    with pytest.raises(error, match=text):
-        chains.enqueue_many([STEP.item(), job_type.item(blockers=given), STEP.item()])
-    assert tables() == before
-
-
-@bad
-def test_the_callers_transaction_goes_on_after_bad_blockers(
+def test_enqueueing_with_bad_blockers_creates_nothing_and_the_transaction_continues(
     job_type: JobType[Any, Any], blockers: Blockers, error: type[JobchainsError], text: str
 ) -> None:
     given = blockers(STEP.enqueue())
@@ -56,44 +60,46 @@ def test_the_callers_transaction_goes_on_after_bad_blockers(
     with transaction.atomic():
         with pytest.raises(error, match=text):
             job_type.enqueue(blockers=given)
+        with pytest.raises(error, match=text):
+            chains.enqueue_many([STEP.item(), job_type.item(blockers=given), STEP.item()])
         assert tables() == before
         after = STEP.enqueue()
     assert statuses(after) == ["pending"]
 
 
-@bad
-def test_going_on_by_hand_with_bad_blockers_changes_nothing(
+@some_bad
+def test_continuing_by_hand_with_bad_blockers_changes_nothing(
     job_type: JobType[Any, Any], blockers: Blockers, error: type[JobchainsError], text: str
 ) -> None:
     given = blockers(STEP.enqueue())
     chain = STEP.enqueue()
     before = tables()
-    with pytest.raises(error, match=text), chains.complete(chain.id) as current:
+    with pytest.raises(error, match=text), chains.current_job(chain.id) as current:
         current.continue_with(job_type, blockers=given)
     assert tables() == before
 
 
-@bad
-def test_bad_blockers_that_are_caught_in_the_block_leave_the_job_as_it_was(
+@some_bad
+def test_bad_blockers_caught_in_the_block_do_not_change_the_job(
     store: Store, job_type: JobType[Any, Any], blockers: Blockers, error: type[JobchainsError], text: str
 ) -> None:
     given = blockers(STEP.enqueue())
     chain = STEP.enqueue()
     dependent = WAITS.enqueue(blockers=[chain])
     before = tables()
-    with chains.complete(chain.id) as current:
+    with chains.current_job(chain.id) as current:
         with pytest.raises(error, match=text):
             current.continue_with(job_type, blockers=given)
         assert current.job.status == "pending"
     assert tables() == before
-    by_hand(chain)
+    complete_by_hand(chain)
     assert statuses(dependent) == ["pending"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
-@bad
+@some_bad
 @pytest.mark.parametrize("place", ["returned", "complete"])
-def test_a_handler_that_goes_on_with_bad_blockers_has_not_completed(
+def test_handler_that_continues_with_bad_blockers_does_not_complete(
     processors: Processors,
     work: Work,
     store: Store,
@@ -113,43 +119,37 @@ def test_a_handler_that_goes_on_with_bad_blockers_has_not_completed(
             return job.continue_with(job_type, blockers=given)
 
     chain = first.enqueue()
-    neighbours = [chains.enqueue(processors_type(processors)) for _ in range(3)]
+    good = processors.register("good")(lambda job: None)
+    others = [good.enqueue() for _ in range(3)]
     work(slots=4)
     job = Job.objects.get(chain_id=chain.id)
     assert (job.status, job.output) == ("failed", None)
     assert text in str(job.last_error)
-    assert statuses(*neighbours) == ["completed"] * 3
-    assert_sound(store)
+    assert statuses(*others) == ["completed"] * 3
+    assert_consistent(store)
 
 
-def processors_type(processors: Processors) -> JobType[Any, Any]:
-    """A type whose jobs complete, in the same batches as those that do not."""
-    if "good" not in processors.by_name:
-        processors.register("good")(lambda job: None)
-    return processors.by_name["good"].job_type
-
-
-def test_a_job_cannot_wait_for_itself() -> None:
+def test_job_cannot_wait_for_itself() -> None:
     own = uuid4()
     with pytest.raises(InvalidBlockers, match="itself"):
         STEP.enqueue(id=own, blockers=[own])
     chain = STEP.enqueue()
     before = tables()
-    with pytest.raises(InvalidBlockers, match="itself"), chains.complete(chain.id) as current:
+    with pytest.raises(InvalidBlockers, match="itself"), chains.current_job(chain.id) as current:
         current.continue_with(STEP, blockers=[chain])
     assert tables() == before
 
 
-def test_a_continuations_id_is_no_chain() -> None:
+def test_id_of_a_continuation_is_not_a_chain() -> None:
     chain = STEP.enqueue()
-    with chains.complete(chain.id) as current:
+    with chains.current_job(chain.id) as current:
         current.continue_with(STEP)
     with pytest.raises(ChainNotFound):
         WAITS.enqueue(blockers=[chain.refresh().current_job.id])
 
 
 @pytest.mark.parametrize("value", ["no id", 3, None])
-def test_a_blocker_is_a_chain_or_an_id(value: Any) -> None:
+def test_blocker_is_a_chain_or_an_id(value: Any) -> None:
     with pytest.raises(TypeError, match=r"blockers expects a uuid\.UUID, a Chain or a Job"):
         STEP.enqueue(blockers=[value])
 
@@ -161,7 +161,7 @@ def test_a_blocker_is_a_chain_or_an_id(value: Any) -> None:
 )
 def test_blockers_are_one_or_several_chains_ids_or_jobs(given: Callable[[Chain], Any]) -> None:
     chain = STEP.enqueue()
-    with chains.complete(chain) as current:
+    with chains.current_job(chain) as current:
         current.continue_with(STEP)
     dependent = WAITS.enqueue(blockers=given(chain))
     assert [link.blocker_id for link in dependent.current_job.blocker_links.all()] == [chain.id]
@@ -171,16 +171,25 @@ def last(chain: Chain) -> Job:
     return chain.refresh().current_job
 
 
-def test_the_type_of_the_chain_counts_and_not_that_of_the_job_it_is_at() -> None:
+def test_type_of_the_chain_counts_instead_of_that_of_its_current_job() -> None:
     chain = STEP.enqueue()
-    with chains.complete(chain.id) as current:
+    with chains.current_job(chain.id) as current:
         current.continue_with(WAITS)
     dependent = PICKY.enqueue(blockers=[chain])
     assert statuses(dependent) == ["blocked"]
 
 
-def test_a_chain_that_was_deleted_is_unknown() -> None:
+def test_chain_that_was_deleted_is_unknown() -> None:
     chain = STEP.enqueue()
     chains.delete(chain.id)
     with pytest.raises(ChainNotFound, match=str(chain.id)):
         WAITS.enqueue(blockers=[chain])
+
+
+def test_required_blockers_are_accepted_in_their_declared_order(store: Store) -> None:
+    step, waits = STEP.enqueue(), WAITS.enqueue()
+    dependent = SLOTS.enqueue(blockers=[step, waits])
+    assert dependent.current_job.blockers == [step, waits]
+    with pytest.raises(InvalidBlockers, match="requires 2 blockers"):
+        SLOTS.enqueue()
+    assert_consistent(store)

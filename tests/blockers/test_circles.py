@@ -1,4 +1,4 @@
-"""A continuation cannot wait for a chain that, in the end, waits for it: nothing of either would ever run again."""
+"""A continuation cannot wait for a chain that waits for it, directly or indirectly: neither would ever run."""
 
 from itertools import pairwise
 from typing import Any
@@ -8,20 +8,22 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.exceptions import ChainNotFound, InvalidBlockers
 from django_jobchains.store import ClaimedJob, Store
-from tests.blockers.oracle import assert_sound
-from tests.store.connections import committing, holding, waiting
-from tests.store.jobs import create, finished, new_job, next_job, running, stored, tables
+from tests.blockers.consistency import assert_consistent
+from tests.support.connections import committing, holding, waiting
+from tests.support.jobs import create, finished, new_job, next_job, running, stored, tables
 
 pytestmark = committing
 
 
 def wait_for(store: Store, job: ClaimedJob, *others: ClaimedJob) -> set[Any]:
-    """Completes a job with a continuation that waits for the others' chains."""
-    return store.finish([finished(job, None, next_job(job, blockers=tuple(other.chain_id for other in others)))])
+    """Complete a job with a continuation that waits for the chains of the others."""
+    return store.attempts.finish(
+        [finished(job, None, next_job(job, blockers=tuple(other.chain_id for other in others)))]
+    )
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 10])
-def test_a_continuation_that_closes_a_circle_of_any_length_is_refused(store: Store, length: int) -> None:
+@pytest.mark.parametrize("length", [1, 3])
+def test_continuation_that_closes_a_circle_of_any_length_is_refused(store: Store, length: int) -> None:
     jobs = running(store, length)
     for job, following in pairwise(jobs):
         wait_for(store, job, following)
@@ -29,42 +31,41 @@ def test_a_continuation_that_closes_a_circle_of_any_length_is_refused(store: Sto
     with pytest.raises(InvalidBlockers, match=str(jobs[-1].chain_id)):
         wait_for(store, jobs[-1], jobs[0])
     assert tables() == before
-    assert_sound(store)
+    assert_consistent(store)
 
 
-def test_a_circle_through_chains_that_were_enqueued_with_blockers_is_refused(store: Store) -> None:
+def test_circle_through_chains_that_were_enqueued_with_blockers_is_refused(store: Store) -> None:
     [job] = running(store)
     [one] = create(store, blockers=(job.chain_id,))
     [two] = create(store, blockers=(one,))
     before = tables()
     with pytest.raises(InvalidBlockers):
-        store.finish([finished(job, None, next_job(job, blockers=(two,)))])
+        store.attempts.finish([finished(job, None, next_job(job, blockers=(two,)))])
     assert tables() == before
 
 
-def test_chains_that_meet_again_without_a_circle_are_accepted(store: Store) -> None:
+def test_two_paths_to_the_same_chain_are_not_a_circle(store: Store) -> None:
     first, second = running(store, 2)
     [left] = create(store, blockers=(second.chain_id,))
     [right] = create(store, blockers=(second.chain_id,))
-    store.finish([finished(first, None, next_job(first, blockers=(left, right)))])
-    assert_sound(store)
+    store.attempts.finish([finished(first, None, next_job(first, blockers=(left, right)))])
+    assert_consistent(store)
 
 
-def test_a_chain_that_was_completed_by_hand_closes_no_circle(store: Store) -> None:
-    """It has the same blockers as before, but it waits no more."""
+def test_chain_that_was_completed_by_hand_closes_no_circle(store: Store) -> None:
+    """It has the same blockers as before, but no longer waits."""
     [job] = running(store)
     [dependent] = create(store, blockers=(job.chain_id,))
-    with chains.complete(dependent) as current:
-        current.finish()
-    store.finish([finished(job, None, continuation := next_job(job, blockers=(dependent,)))])
+    chains.complete(dependent)
+    store.attempts.finish([finished(job, None, continuation := next_job(job, blockers=(dependent,)))])
     assert stored(continuation.id).status == "pending"
 
 
-def test_a_circle_within_one_batch_of_completions_is_refused(store: Store) -> None:
+def test_circle_within_one_batch_of_completions_is_refused(store: Store) -> None:
     one, two = running(store, 2)
     before = tables()
     with pytest.raises(InvalidBlockers):
-        store.finish(
+        store.attempts.finish(
             [
                 finished(one, None, next_job(one, blockers=(two.chain_id,))),
                 finished(two, None, next_job(two, blockers=(one.chain_id,))),
@@ -73,31 +74,31 @@ def test_a_circle_within_one_batch_of_completions_is_refused(store: Store) -> No
     assert tables() == before
 
 
-def test_a_circle_within_one_batch_that_is_enqueued_names_an_unknown_chain(store: Store) -> None:
+def test_two_new_chains_cannot_wait_for_each_other(store: Store) -> None:
     one, two = new_job(), new_job()
     one.blockers, two.blockers = (two.id,), (one.id,)
     with pytest.raises(ChainNotFound):
-        store.create([one, two])
+        store.jobs.create([one, two])
     assert not any(tables())
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("length", [2, 3, 4, 6])
-def test_a_circle_cannot_be_closed_by_transactions_that_do_not_see_each_other(store: Store, length: int) -> None:
-    """Every second chain waits for the next already; the others begin to do so at the same time."""
+@pytest.mark.parametrize("length", [2, 3, 4])
+def test_circle_cannot_be_closed_by_transactions_that_do_not_see_each_other(store: Store, length: int) -> None:
+    """Every second chain already waits for the next one. The others begin to wait at the same time."""
     jobs = running(store, length)
     following = dict(zip(jobs, [*jobs[1:], jobs[0]], strict=True))
     late = jobs[1::2] if length > 2 else jobs
     for job in jobs:
         if job not in late:
             wait_for(store, job, following[job])
-    errors = together(late, following)
-    assert_sound(store)
+    errors = continue_together(late, following)
+    assert_consistent(store)
     assert [type(error) for error in errors] == [InvalidBlockers]
 
 
-def together(jobs: list[ClaimedJob], following: dict[ClaimedJob, ClaimedJob]) -> list[Exception]:
-    """The errors of the continuations, begun while the first is not committed."""
+def continue_together(jobs: list[ClaimedJob], following: dict[ClaimedJob, ClaimedJob]) -> list[Exception]:
+    """Start all continuations before the first one is committed, and return their errors."""
     first, *others = jobs
     actors = [holding(lambda store: wait_for(store, first, following[first]))]
     actors += [waiting(lambda store, job=job: wait_for(store, job, following[job])) for job in others]

@@ -1,7 +1,7 @@
-"""A blocker ends while something else happens to it or to its dependents, on two connections stepped in both orders.
+"""A blocker ends while another connection changes it or its dependents, in both orders.
 
-Whatever the order of their statements, the moves come to what they come to one after the other: nobody stays blocked
-for ever, nobody starts early.
+Whatever the order of the statements, the result is the same as if one operation had followed the other: no job stays
+blocked forever, and no job starts early.
 """
 
 from collections.abc import Collection
@@ -11,48 +11,47 @@ from typing import Any
 import pytest
 
 from django_jobchains.store import Effects, Store
-from tests.blockers.actors import stopped_before, waiting
-from tests.blockers.oracle import assert_sound
-from tests.blockers.scene import ENDS, MOVES, Picture, Result, Scene
-from tests.store.connections import Actor, committing
+from tests.blockers.consistency import assert_consistent
+from tests.blockers.graph import ENDS, MOVES, Graph, Result, Snapshot
+from tests.support.connections import Actor, committing
+from tests.support.isolation_levels import stopped_before, waiting
 
 pytestmark = [committing, pytest.mark.postgresql]
 
-Outcome = tuple[list[Result], Picture]
+Outcome = tuple[list[Result], Snapshot]
 
-#: The two that stand for the others where time is short,
-MAIN_ENDS = ("left is finished", "left goes on")
-#: and for what happens beside them.
+#: The ends and moves in the tests that are not marked as slow.
+MAIN_ENDS = ("left is finished", "left continues")
 MAIN_MOVES = (
     "right is finished",
-    "right goes on and waits for left",
+    "right continues and waits for left",
     "both is completed by hand",
     "both is deleted with its blockers",
     "waits and fails are cancelled",
     "stopped is retried",
     "a job that waits is enqueued",
 )
-#: The one stepped statement by statement there.
+#: The move that these tests step statement by statement.
 STEPPED = "a job that waits is enqueued"
-#: They skip a row that someone else has locked, and come again.
+#: Operations that skip a row which another transaction has locked. Their callers repeat them.
 SKIPPING = {
     "left is finished",
-    "left goes on",
+    "left continues",
     "left fails",
     "left is handed back",
     "left is reaped",
     "right is finished",
-    "right goes on",
-    "right goes on and waits for left",
+    "right continues",
+    "right continues and waits for left",
 }
-#: It does not wait for one either, but is applied later: so it returns the chain even if that ends meanwhile.
+#: The operation that does not wait for a lock, but is applied later. It returns the chain even if that has ended.
 CANCELLING = "left is cancelled"
-#: More than any move has.
-MOST_STATEMENTS = 30
+#: More statements than any operation sends.
+MAX_STATEMENTS = 30
 
 
 def pairs(ends: Collection[str], moves: Collection[str], quick: Collection[str]) -> list[Any]:
-    """Each end of the blocker with each move beside it, in both orders."""
+    """Combine each end of the blocker with each operation, in both orders."""
     found = []
     for end, move in product(ends, moves):
         marks = () if end in MAIN_ENDS and move in quick else pytest.mark.slow
@@ -62,64 +61,66 @@ def pairs(ends: Collection[str], moves: Collection[str], quick: Collection[str])
 
 
 @pytest.mark.parametrize(("first", "second"), pairs(ENDS, MOVES, quick=MAIN_MOVES))
-def test_a_move_that_waits_for_another_comes_to_what_it_comes_to_after_it(
+def test_operation_that_waits_for_a_lock_has_the_same_result_as_after_the_other(
     store: Store, first: str, second: str
 ) -> None:
-    scene = Scene(store)
-    expected = outcomes(store, scene, first, second)
-    before = Actor(lambda store: scene.play(store, MOVES[first]), holds=True).start().until_stopped()
-    after = waiting(lambda store: scene.play(store, MOVES[second]))
+    graph = Graph(store)
+    expected = outcomes(store, graph, first, second)
+    before = Actor(lambda store: graph.apply(store, MOVES[first]), holds=True).start().until_stopped()
+    after = waiting(lambda store: graph.apply(store, MOVES[second]))
     results = [before.result(), after.result()]
-    store.apply_deferred(10, 0, Effects())
+    store.deferred.apply(10, 0, Effects())
     if second == CANCELLING:
         results[1] = expected[0][0][1]
-    assert (results, scene.picture()) in expected
+    assert (results, graph.snapshot()) in expected
     assert before.conflicts == after.conflicts == []
-    assert_sound(store)
+    assert_consistent(store)
 
 
 @pytest.mark.parametrize(("first", "second"), pairs(MAIN_ENDS, MAIN_MOVES, quick=[STEPPED]))
-def test_a_move_overtaken_between_its_statements_comes_to_the_same(store: Store, first: str, second: str) -> None:
-    expected = [picture for _, picture in outcomes(store, Scene(store), first, second)]
-    for statement in range(2, MOST_STATEMENTS):
-        Scene.clear()
-        scene = Scene(store)
-        slow = stopped_before(statement, lambda store, scene=scene: scene.play(store, MOVES[first]))
+def test_operation_interrupted_between_its_statements_has_the_same_result(
+    store: Store, first: str, second: str
+) -> None:
+    expected = [snapshot for _, snapshot in outcomes(store, Graph(store), first, second)]
+    for statement in range(2, MAX_STATEMENTS):
+        Graph.clear()
+        graph = Graph(store)
+        slow = stopped_before(statement, lambda store, graph=graph: graph.apply(store, MOVES[first]))
         if slow.has_ended:
             return
-        quick = waiting(lambda store, scene=scene: scene.play(store, MOVES[second]))
+        quick = waiting(lambda store, graph=graph: graph.apply(store, MOVES[second]))
         slow.result(), quick.result()
-        store.apply_deferred(10, 0, Effects())
-        assert scene.picture() in expected, f"overtaken before statement {statement}"
-        assert_sound(store)
-    raise AssertionError("It never ends.")
+        store.deferred.apply(10, 0, Effects())
+        assert graph.snapshot() in expected, f"The first operation was interrupted before statement {statement}."
+        assert_consistent(store)
+    raise AssertionError(f"The operation sends more than {MAX_STATEMENTS} statements.")
 
 
-def outcomes(store: Store, scene: Scene, first: str, second: str) -> list[Outcome]:
-    """What is right: one after the other, either way round."""
-    straight = scene.one_after_the_other(store, MOVES[first], MOVES[second])
-    results, picture = scene.one_after_the_other(store, MOVES[second], MOVES[first])
-    right = [straight, (results[::-1], picture)]
+def outcomes(store: Store, graph: Graph, first: str, second: str) -> list[Outcome]:
+    """Return the valid outcomes: the results of one operation after the other, in both orders."""
+    straight = graph.apply_in_sequence(store, MOVES[first], MOVES[second])
+    results, snapshot = graph.apply_in_sequence(store, MOVES[second], MOVES[first])
+    right = [straight, (results[::-1], snapshot)]
     nothing: Result = (False, frozenset(), frozenset(), frozenset())
     for skipping in {first, second} & SKIPPING:
         other = first if second == skipping else second
-        [result], picture = scene.one_after_the_other(store, MOVES[other])
-        right.append(([result, nothing] if second == skipping else [nothing, result], picture))
+        [result], snapshot = graph.apply_in_sequence(store, MOVES[other])
+        right.append(([result, nothing] if second == skipping else [nothing, result], snapshot))
     return right
 
 
-@pytest.mark.parametrize("end", ["left is completed by hand", "left is cancelled", "left goes on by hand"])
-def test_whoever_waited_for_a_chain_that_has_gone_on_holds_it_where_it_is_now(store: Store, end: str) -> None:
-    """Three connections: the chain goes on, a job comes to wait for it, and then the chain moves again."""
-    scene = Scene(store)
-    going_on = Actor(lambda store: scene.play(store, MOVES["left goes on"]), holds=True).start().until_stopped()
-    enqueueing = Actor(lambda store: scene.play(store, MOVES["a job that runs anyway is enqueued"]), holds=True)
+@pytest.mark.parametrize("end", ["left is completed by hand", "left is cancelled", "left continues by hand"])
+def test_locking_a_chain_that_has_continued_locks_its_last_job(store: Store, end: str) -> None:
+    """Three connections: the chain continues, a job starts to wait for it, and then the chain continues again."""
+    graph = Graph(store)
+    continuing = Actor(lambda store: graph.apply(store, MOVES["left continues"]), holds=True).start().until_stopped()
+    enqueueing = Actor(lambda store: graph.apply(store, MOVES["a job that runs anyway is enqueued"]), holds=True)
     enqueueing.start().until_blocked_or_ended()
-    going_on.result()
+    continuing.result()
     enqueueing.until_stopped()
-    moving = waiting(lambda store: scene.play(store, MOVES[end]))
+    moving = waiting(lambda store: graph.apply(store, MOVES[end]))
     assert enqueueing.result()[0] is True
     assert moving.result()[0] is True
-    late = scene.picture()[0]["late.0"][0]
-    assert late == ("blocked" if end == "left goes on by hand" else "pending")
-    assert_sound(store)
+    late = graph.snapshot()[0]["late.0"][0]
+    assert late == ("blocked" if end == "left continues by hand" else "pending")
+    assert_consistent(store)

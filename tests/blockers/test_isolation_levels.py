@@ -1,6 +1,6 @@
 """The two races of fan-in at each isolation level of PostgreSQL.
 
-The store's own transactions are tried again after a conflict; the caller's fails with it, and has changed nothing.
+After a conflict the store retries its own transactions. A transaction of the caller fails, and changes nothing.
 """
 
 from typing import Any
@@ -8,84 +8,91 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from django_jobchains.deduplication import Deduplicate
+from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.models import Chain
 from django_jobchains.store import Effects, Store
-from tests.blockers.actors import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE, StepActor, stopped_before, waiting
-from tests.blockers.kinds import STEP, WAITS, goes_on, started, statuses
-from tests.blockers.oracle import assert_sound
-from tests.store.connections import committing, is_conflict
-from tests.store.jobs import finished
+from tests.blockers.chains import STEP, WAITS, claim_only, continued, statuses
+from tests.blockers.consistency import assert_consistent
+from tests.support.connections import committing, is_conflict
+from tests.support.isolation_levels import (
+    READ_COMMITTED,
+    REPEATABLE_READ,
+    SERIALIZABLE,
+    StepActor,
+    stopped_before,
+    waiting,
+)
+from tests.support.jobs import finished
 
 pytestmark = [committing, pytest.mark.postgresql, pytest.mark.slow]
 
 levels = pytest.mark.parametrize("level", [READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE])
-#: The statements before which a move is held: all that one of them has.
-statements = pytest.mark.parametrize(
-    "statement", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
-)
-is_going_on = pytest.mark.parametrize("goes_on_", [True, False], ids=["goes on", "ends"])
+#: The statements before which an operation is stopped.
+statements = pytest.mark.parametrize("statement", [2, 3, 4])
+either_end = pytest.mark.parametrize("continues", [True, False], ids=["continues", "ends"])
 
 
 @levels
 @statements
-def test_the_last_two_blockers_that_end_together_free_their_job(store: Store, level: str, statement: int) -> None:
+def test_last_two_blockers_that_end_together_free_their_job(store: Store, level: str, statement: int) -> None:
     blockers = [STEP.enqueue(), STEP.enqueue()]
     dependent = WAITS.enqueue(blockers=blockers)
-    one, two = started(store, *blockers)
-    slow = stopped_before(statement, lambda store: store.finish([finished(one)]), level)
-    quick = waiting(lambda store: store.finish([finished(two)]), level)
+    one, two = claim_only(store, *blockers)
+    slow = stopped_before(statement, lambda store: store.attempts.finish([finished(one)]), level)
+    quick = waiting(lambda store: store.attempts.finish([finished(two)]), level)
     assert slow.result()
     assert quick.result()
     assert statuses(*blockers, dependent) == ["completed", "completed", "pending"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
 @levels
 @statements
-@is_going_on
-def test_a_job_is_enqueued_while_its_blocker_is_completing(
-    store: Store, level: str, statement: int, goes_on_: bool
+@either_end
+def test_job_is_enqueued_while_its_blocker_is_completing(
+    store: Store, level: str, statement: int, continues: bool
 ) -> None:
     blocker = STEP.enqueue()
-    [job] = started(store, blocker)
-    slow = stopped_before(statement, lambda store: store.finish([goes_on(job) if goes_on_ else finished(job)]), level)
+    [job] = claim_only(store, blocker)
+    slow = stopped_before(
+        statement, lambda store: store.attempts.finish([continued(job) if continues else finished(job)]), level
+    )
     quick = waiting(lambda store: WAITS.enqueue(blockers=[blocker]), level)
     assert slow.result()
-    assert_waits_for(store, quick.result(), goes_on_)
+    assert_waits_for(store, quick.result(), continues)
 
 
 @levels
 @statements
-@is_going_on
-def test_a_blocker_completes_while_a_job_that_waits_for_it_is_enqueued(
-    store: Store, level: str, statement: int, goes_on_: bool
+@either_end
+def test_blocker_completes_while_a_dependent_is_enqueued(
+    store: Store, level: str, statement: int, continues: bool
 ) -> None:
     blocker = STEP.enqueue()
-    [job] = started(store, blocker)
+    [job] = claim_only(store, blocker)
     slow = stopped_before(statement, lambda store: WAITS.enqueue(blockers=[blocker]), level)
-    quick = waiting(lambda store: store.finish([goes_on(job) if goes_on_ else finished(job)]), level)
+    quick = waiting(lambda store: store.attempts.finish([continued(job) if continues else finished(job)]), level)
     dependent = slow.result()
     if not quick.result():  # it skipped the blocker, which was locked
-        assert store.finish([goes_on(job) if goes_on_ else finished(job)])
-    assert_waits_for(store, dependent, goes_on_)
+        assert store.attempts.finish([continued(job) if continues else finished(job)])
+    assert_waits_for(store, dependent, continues)
 
 
 @levels
-@is_going_on
-def test_a_blocker_is_completed_in_its_handlers_transaction_while_a_job_that_waits_for_it_is_enqueued(
-    store: Store, level: str, goes_on_: bool
+@either_end
+def test_blocker_completes_in_the_transaction_of_its_handler_while_a_dependent_is_enqueued(
+    store: Store, level: str, continues: bool
 ) -> None:
-    """Where the caller's transaction cannot go on, nothing of it stays."""
+    """If the caller's transaction has a conflict, it is rolled back completely."""
 
     def complete(store: Store) -> Any:
-        with store.transaction():
-            if store.lock(job.id) != ("running", job.lease_number):
+        with store.db.transaction():
+            if store.attempts.lock(job.id) != ("running", job.lease_number):
                 return None
-            return store.finish([goes_on(job) if goes_on_ else finished(job)], Effects(), is_locked=True)
+            return store.attempts.finish([continued(job) if continues else finished(job)], Effects(), is_locked=True)
 
     blocker = STEP.enqueue()
-    [job] = started(store, blocker)
+    [job] = claim_only(store, blocker)
     slow = stopped_before(3, lambda store: WAITS.enqueue(blockers=[blocker]), level)
     quick = waiting(complete, level)
     dependent = slow.result()
@@ -93,25 +100,25 @@ def test_a_blocker_is_completed_in_its_handlers_transaction_while_a_job_that_wai
         assert level != READ_COMMITTED
         assert (statuses(blocker), statuses(dependent)) == (["running"], ["blocked"])
         complete(store)
-    assert_waits_for(store, dependent, goes_on_)
+    assert_waits_for(store, dependent, continues)
 
 
 @levels
-def test_a_callers_transaction_that_conflicts_changes_nothing(store: Store, level: str) -> None:
+def test_transaction_of_the_caller_that_conflicts_changes_nothing(store: Store, level: str) -> None:
     blockers = [STEP.enqueue(), STEP.enqueue()]
     dependent = WAITS.enqueue(blockers=blockers)
-    one, two = started(store, *blockers)
-    first = StepActor(lambda store: store.finish([finished(one)]), level=level, holds=True)
+    one, two = claim_only(store, *blockers)
+    first = StepActor(lambda store: store.attempts.finish([finished(one)]), level=level, holds=True)
     first.start().until_stopped()
-    second = StepActor(lambda store: store.finish([finished(two)]), level=level, holds=True)
+    second = StepActor(lambda store: store.attempts.finish([finished(two)]), level=level, holds=True)
     second.start().until_blocked_or_ended()
     assert first.result()
     if conflict(second):
         assert level != READ_COMMITTED
         assert statuses(*blockers, dependent) == ["completed", "running", "blocked"]
-        store.finish([finished(two)])
+        store.attempts.finish([finished(two)])
     assert statuses(*blockers, dependent) == ["completed", "completed", "pending"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
 def conflict(actor: StepActor) -> bool:
@@ -126,7 +133,7 @@ def conflict(actor: StepActor) -> bool:
 
 def assert_waits_for(store: Store, dependent: Chain, is_blocked: bool) -> None:
     assert statuses(dependent) == ["blocked" if is_blocked else "pending"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
 @levels
@@ -141,20 +148,20 @@ def test_two_jobs_enqueued_for_one_blocker_do_not_deadlock(store: Store, level: 
 
 
 @levels
-def test_a_keyed_job_with_blockers_waits_for_them(store: Store, level: str) -> None:
+def test_keyed_job_with_blockers_waits_for_them(store: Store, level: str) -> None:
     blocker = STEP.enqueue()
-    [job] = started(store, blocker)
-    slow = stopped_before(2, lambda store: store.finish([finished(job)]), level)
+    [job] = claim_only(store, blocker)
+    slow = stopped_before(2, lambda store: store.attempts.finish([finished(job)]), level)
     quick = waiting(lambda store: WAITS.enqueue(blockers=[blocker], deduplicate=Deduplicate("key")), level)
     assert slow.result()
     assert statuses(quick.result()) == ["pending"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
 @pytest.mark.parametrize("between", [READ_COMMITTED, SERIALIZABLE])
 @pytest.mark.parametrize("statement", [2, 3])
-def test_the_level_of_one_threads_transaction_is_not_taken_for_that_of_another(between: str, statement: int) -> None:
-    """Threads share the store. At REPEATABLE READ a lock that is shared first would let two enqueues deadlock."""
+def test_each_thread_uses_the_isolation_level_of_its_own_transaction(between: str, statement: int) -> None:
+    """Threads share the store. At REPEATABLE READ two enqueues that took a shared lock first would deadlock."""
     blocker, other = STEP.enqueue(), STEP.enqueue()
     slow = stopped_before(statement, lambda store: WAITS.enqueue(blockers=[blocker]), REPEATABLE_READ)
     waiting(lambda store: WAITS.enqueue(blockers=[other]), between).result()

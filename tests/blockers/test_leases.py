@@ -1,35 +1,35 @@
-"""A blocker runs while a job that waits for it is being enqueued in a transaction that stays open."""
+"""A transaction that enqueues a dependent and stays open does not end the attempt of the blocker."""
 
 import time
 from datetime import timedelta
 
 import pytest
 
-from django_jobchains.leases import HeldLeases
+from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.policies import Backoff
 from django_jobchains.store import Store
-from tests.blockers.kinds import STEP, WAITS, started
-from tests.store.connections import committing, holding
-from tests.store.jobs import alter, database_now, stored
+from tests.blockers.chains import STEP, WAITS, claim_only
+from tests.support.connections import committing, holding
+from tests.support.jobs import alter, database_now, stored
 
 pytestmark = [committing, pytest.mark.postgresql]
 
 
-def test_a_blockers_attempt_goes_on_and_is_not_taken_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The open transaction locks the job for longer than its lease lasts."""
+def test_attempt_of_a_blocker_continues_and_is_not_reaped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The open transaction locks the job for longer than its lease."""
     blocker = STEP.enqueue()
-    [job] = started(store, blocker)
+    [job] = claim_only(store, blocker)
     alter([job], leased_until=database_now() + timedelta(seconds=1))
     leases = HeldLeases(store)
     signal = leases.hold(job, 60, since=time.monotonic() - 59)
     enqueueing = holding(lambda store: WAITS.enqueue(blockers=[blocker]))
     leases.renew_due()
     leases.abort_overdue()
-    monkeypatch.setattr(store, "ahead_seconds", 30)
-    assert store.reap(10, Backoff(), 10) == []
+    monkeypatch.setattr(store.db, "ahead_seconds", 30)
+    assert store.leases.reap(10, Backoff(), 10) == []
     enqueueing.result()
-    assert store.reap(10, Backoff(), 10) == []
+    assert store.leases.reap(10, Backoff(), 10) == []
     assert not signal.aborted
-    monkeypatch.setattr(store, "ahead_seconds", 61)
-    assert [reaped.id for reaped in store.reap(10, Backoff(), 10)] == [job.id]
+    monkeypatch.setattr(store.db, "ahead_seconds", 61)
+    assert [reaped.id for reaped in store.leases.reap(10, Backoff(), 10)] == [job.id]
     assert stored(job).status == "pending"

@@ -1,4 +1,4 @@
-"""Retrying in a graph of chains: a blocker frees its dependents later, a dependent looks at its blockers anew."""
+"""Retrying in a graph of chains: a blocker frees its dependents later, and a dependent reads its blockers again."""
 
 from typing import Any
 
@@ -8,86 +8,71 @@ from django_jobchains import chains
 from django_jobchains.exceptions import ChainReferenced, JobNotRunnable
 from django_jobchains.processors import JobType
 from django_jobchains.store import Effects, Store
-from tests.blockers.kinds import (
+from tests.blockers.chains import (
     FAILS,
-    FAILURES,
     RUNS,
     STEP,
     WAITS,
     End,
-    by_hand,
-    current,
+    cancel,
+    claim_only,
+    complete_by_hand,
     fail,
     links,
-    started,
     statuses,
 )
-from tests.blockers.oracle import assert_sound
-from tests.store.jobs import failed_try, finished
+from tests.blockers.consistency import assert_consistent
+from tests.support.jobs import failed_try, finished
 
 pytestmark = pytest.mark.django_db
 
-failures = pytest.mark.parametrize("end", FAILURES.values(), ids=FAILURES)
+either_failure = pytest.mark.parametrize("end", [fail, cancel])
 kinds = pytest.mark.parametrize("kind", [WAITS, FAILS, RUNS], ids=str)
 
 
-@failures
-def test_a_blocker_that_is_retried_and_completes_frees_who_waited(store: Store, end: End) -> None:
-    blocker = STEP.enqueue()
-    dependents = [WAITS.enqueue(blockers=[blocker]) for _ in range(2)]
-    end(store, blocker, Effects())
-    chains.retry(current(blocker))
-    assert statuses(blocker, *dependents) == ["pending", "blocked", "blocked"]
-    [job] = started(store, blocker)
-    store.finish([finished(job)], effects := Effects())
-    assert statuses(blocker, *dependents) == ["completed", "pending", "pending"]
-    assert effects == Effects(due_types={WAITS.name}, finished_chains={blocker.id})
-    assert_sound(store)
-
-
-def test_a_blocker_that_fails_again_leaves_its_dependents_blocked(store: Store) -> None:
+def test_blocker_that_fails_again_leaves_its_dependents_blocked(store: Store) -> None:
     blocker = STEP.enqueue()
     dependent = WAITS.enqueue(blockers=[blocker])
     for _ in range(2):
         fail(store, blocker, Effects())
         chains.retry(blocker.id)
     assert statuses(blocker, dependent) == ["pending", "blocked"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
 @kinds
-def test_a_cancelled_dependent_whose_blockers_completed_meanwhile_becomes_pending(
+def test_cancelled_dependent_whose_blockers_completed_meanwhile_becomes_pending(
     store: Store, kind: JobType[Any, Any]
 ) -> None:
     blockers = [STEP.enqueue(), STEP.enqueue()]
     dependent = kind.enqueue(blockers=blockers)
     chains.cancel(dependent)
     for blocker in blockers:
-        by_hand(blocker)
+        complete_by_hand(blocker)
         assert statuses(dependent) == ["cancelled"]
     effects = Effects()
-    assert store.retry([dependent.id], effects) == {dependent.id}
+    assert store.chains.retry([dependent.id], effects) == {dependent.id}
     assert (statuses(dependent), effects.due_types) == (["pending"], {kind.name})
-    assert_sound(store)
+    assert_consistent(store)
 
 
 @kinds
-def test_a_cancelled_dependent_is_blocked_again_while_a_blocker_is_open(store: Store, kind: JobType[Any, Any]) -> None:
+def test_cancelled_dependent_is_blocked_again_while_a_blocker_is_open(store: Store, kind: JobType[Any, Any]) -> None:
     done, open_ = STEP.enqueue(), STEP.enqueue()
     dependent = kind.enqueue(blockers=[done, open_])
     chains.cancel(dependent)
-    by_hand(done)
+    complete_by_hand(done)
     chains.retry(dependent.id)
     assert (statuses(dependent), links(dependent)) == (["blocked"], [(done.id, False), (open_.id, True)])
     with pytest.raises(JobNotRunnable):
         chains.run_now(dependent.id)
-    by_hand(open_)
+    complete_by_hand(open_)
     assert statuses(dependent) == ["pending"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
-@failures
-def test_a_cancelled_dependent_that_runs_anyway_becomes_pending_when_its_blocker_failed_meanwhile(
+@either_failure
+def test_cancelled_dependent_that_runs_anyway_becomes_pending_when_its_blocker_failed_meanwhile(
     store: Store, end: End
 ) -> None:
     blocker = STEP.enqueue()
@@ -96,10 +81,10 @@ def test_a_cancelled_dependent_that_runs_anyway_becomes_pending_when_its_blocker
     end(store, blocker, Effects())
     chains.retry(dependent.id)
     assert statuses(dependent) == ["pending"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
-def test_who_failed_with_a_blocker_is_blocked_again_when_both_are_retried(store: Store) -> None:
+def test_job_that_failed_with_its_blocker_is_blocked_again_when_both_are_retried(store: Store) -> None:
     blocker = STEP.enqueue()
     middle = FAILS.enqueue(blockers=[blocker])
     last = FAILS.enqueue(blockers=[middle])
@@ -107,13 +92,13 @@ def test_who_failed_with_a_blocker_is_blocked_again_when_both_are_retried(store:
     assert chains.retry([last.id, middle.id, blocker.id]) == {blocker.id, middle.id, last.id}
     assert statuses(blocker, middle, last) == ["pending", "blocked", "blocked"]
     for chain in (blocker, middle, last):
-        [job] = started(store, chain)
-        store.finish([finished(job)])
+        [job] = claim_only(store, chain)
+        store.attempts.finish([finished(job)])
     assert statuses(blocker, middle, last) == ["completed"] * 3
-    assert_sound(store)
+    assert_consistent(store)
 
 
-def test_who_failed_with_a_blocker_fails_with_it_again(store: Store) -> None:
+def test_job_that_failed_with_its_blocker_fails_with_it_again(store: Store) -> None:
     blocker = STEP.enqueue()
     dependent = FAILS.enqueue(blockers=[blocker])
     for _ in range(2):
@@ -121,26 +106,26 @@ def test_who_failed_with_a_blocker_fails_with_it_again(store: Store) -> None:
         assert statuses(dependent) == ["failed"]
         assert effects.finished_chains == {blocker.id, dependent.id}
         chains.retry([blocker.id, dependent.id])
-    assert_sound(store)
+    assert_consistent(store)
 
 
-@failures
-def test_who_fails_with_a_blocker_fails_at_once_when_it_is_retried_before_the_blocker(store: Store, end: End) -> None:
+@either_failure
+def test_job_that_failed_with_its_blocker_fails_at_once_when_it_is_retried_first(store: Store, end: End) -> None:
     blocker = STEP.enqueue()
     middle = FAILS.enqueue(blockers=[blocker])
     last = FAILS.enqueue(blockers=[middle])
     chains.cancel([last, middle])
     end(store, blocker, Effects())
     effects = Effects()
-    assert store.retry([middle.id], effects) == {middle.id}
+    assert store.chains.retry([middle.id], effects) == {middle.id}
     assert statuses(blocker, middle, last)[1:] == ["failed", "cancelled"]
     assert effects.finished_chains == {middle.id}
     chains.retry(last.id)
     assert statuses(last) == ["failed"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
-def test_who_waits_for_a_retried_job_fails_when_that_fails_at_once(store: Store) -> None:
+def test_dependent_of_a_retried_job_fails_when_that_fails_at_once(store: Store) -> None:
     blocker = STEP.enqueue()
     middle = FAILS.enqueue(blockers=[blocker])
     last = WAITS.enqueue(blockers=[middle])
@@ -153,47 +138,47 @@ def test_who_waits_for_a_retried_job_fails_when_that_fails_at_once(store: Store)
     assert statuses(last, fails_too) == ["blocked", "blocked"]
     chains.retry(middle.id)
     assert statuses(middle, last, fails_too) == ["failed", "blocked", "blocked"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
-def test_who_failed_with_a_blocker_becomes_pending_when_the_blocker_completed_since(store: Store) -> None:
+def test_job_that_failed_with_its_blocker_becomes_pending_when_the_blocker_has_completed_since(store: Store) -> None:
     blocker = STEP.enqueue()
     dependent = FAILS.enqueue(blockers=[blocker])
     fail(store, blocker, Effects())
     chains.retry(blocker.id)
-    by_hand(blocker)
+    complete_by_hand(blocker)
     assert statuses(dependent) == ["failed"]
     chains.retry(dependent.id)
     assert statuses(dependent) == ["pending"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
-def test_a_dependent_that_failed_itself_is_pending_when_it_is_retried(store: Store) -> None:
+def test_dependent_that_failed_itself_is_pending_when_it_is_retried(store: Store) -> None:
     blocker = STEP.enqueue()
     dependent = WAITS.enqueue(blockers=[blocker])
-    by_hand(blocker)
-    [job] = started(store, dependent)
-    store.fail([failed_try(job)])
+    complete_by_hand(blocker)
+    [job] = claim_only(store, dependent)
+    store.attempts.fail([failed_try(job)])
     chains.retry(dependent.id)
     assert statuses(dependent) == ["pending"]
-    assert_sound(store)
+    assert_consistent(store)
 
 
 @kinds
-def test_a_blocker_cannot_be_deleted_as_long_as_a_job_may_need_it(store: Store, kind: JobType[Any, Any]) -> None:
+def test_blocker_cannot_be_deleted_as_long_as_a_job_may_need_it(store: Store, kind: JobType[Any, Any]) -> None:
     blocker = STEP.enqueue()
     dependent = kind.enqueue(blockers=[blocker])
     chains.cancel(dependent)
     with pytest.raises(ChainReferenced, match=str(dependent.id)):
         chains.delete(blocker)
     assert chains.delete([blocker, dependent]) == {blocker.id, dependent.id}
-    assert_sound(store)
+    assert_consistent(store)
 
 
-def test_a_blocker_may_be_deleted_once_its_dependents_are_completed(store: Store) -> None:
+def test_blocker_may_be_deleted_once_its_dependents_are_completed(store: Store) -> None:
     blocker = STEP.enqueue()
     dependent = WAITS.enqueue(blockers=[blocker])
-    by_hand(dependent)
+    complete_by_hand(dependent)
     assert chains.delete(blocker) == {blocker.id}
     assert (statuses(dependent), links(dependent)) == (["completed"], [])
-    assert_sound(store)
+    assert_consistent(store)

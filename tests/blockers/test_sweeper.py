@@ -1,4 +1,4 @@
-"""The sweeper finds blocked jobs that wait for nothing. There must not be any; these were made by hand."""
+"""The sweeper finds blocked jobs that wait for nothing. They should not exist, so the tests create them by hand."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from django_jobchains.models import Chain, Job, JobBlocker
 from django_jobchains.processors import JobType, Processors
 from django_jobchains.store import Effects, Store
 from django_jobchains.telemetry.events import BlockedJobsSwept
-from tests.attempts.work import WITHOUT_WAKE_UPS
-from tests.blockers.kinds import FAILS, RUNS, STEP, WAITS, by_hand, fail, links, statuses
-from tests.blockers.oracle import assert_sound, problems, swept
-from tests.store.connections import committing
-from tests.worker.fixtures import Events, StartWorker, events, make_worker, registry, start_worker
-from tests.worker.waiting import until, until_completed
+from tests.blockers.chains import FAILS, RUNS, STEP, WAITS, complete_by_hand, fail, links, statuses
+from tests.blockers.consistency import assert_consistent, problems, swept
+from tests.support.attempts import WITHOUT_WAKE_UPS
+from tests.support.connections import committing
+from tests.support.waiting import until, until_completed
+from tests.support.workers import Events, StartWorker, events, make_worker, registry, start_worker
 
 __all__ = ("events", "make_worker", "registry", "start_worker")
 
@@ -23,84 +23,84 @@ pytestmark = committing
 Breakage = Any
 
 
-def forgotten_link(kind: JobType[Any, Any] = WAITS) -> Chain:
-    """Blocked, with an open link to a chain that is completed."""
+def stale_link(kind: JobType[Any, Any] = WAITS) -> Chain:
+    """Create a blocked job with an open link to a completed chain."""
     chain = kind.enqueue(blockers=[blocker := STEP.enqueue()])
-    by_hand(blocker)
+    complete_by_hand(blocker)
     JobBlocker.objects.filter(job_id=chain.id).update(is_open=True)
     Job.objects.filter(pk=chain.id).update(status="blocked")
     return chain
 
 
-def forgotten_job(kind: JobType[Any, Any] = WAITS) -> Chain:
-    """Blocked, with all its links closed."""
+def job_with_closed_links(kind: JobType[Any, Any] = WAITS) -> Chain:
+    """Create a blocked job whose links are all closed."""
     chain = kind.enqueue(blockers=[blocker := STEP.enqueue()])
-    by_hand(blocker)
+    complete_by_hand(blocker)
     Job.objects.filter(pk=chain.id).update(status="blocked")
     return chain
 
 
-def lost_links() -> Chain:
-    """Blocked, by nothing."""
+def job_without_links() -> Chain:
+    """Create a blocked job without links."""
     chain = WAITS.enqueue()
     Job.objects.filter(pk=chain.id).update(status="blocked")
     return chain
 
 
-def forgotten_end() -> Chain:
-    """Blocked by a chain that failed, with which it should have failed."""
+def missed_failure() -> Chain:
+    """Create a blocked job that should have failed with its blocker."""
     chain = FAILS.enqueue(blockers=[blocker := STEP.enqueue()])
     Job.objects.filter(pk=blocker.id).update(status="failed")
     return chain
 
 
-def forgotten_failure() -> Chain:
-    """Blocked by a chain that failed, which it does not mind."""
+def missed_end() -> Chain:
+    """Create a blocked job that should run after its blocker failed."""
     chain = RUNS.enqueue(blockers=[blocker := STEP.enqueue()])
     Job.objects.filter(pk=blocker.id).update(status="failed")
     return chain
 
 
-broken = pytest.mark.parametrize("broken", [forgotten_link, forgotten_job, lost_links, forgotten_failure])
+broken = pytest.mark.parametrize("broken", [stale_link, job_with_closed_links, job_without_links, missed_end])
 
 
 @broken
-def test_a_stuck_job_is_freed_and_named(store: Store, broken: Breakage) -> None:
+def test_stuck_job_is_freed_and_returned(store: Store, broken: Breakage) -> None:
     healthy = WAITS.enqueue(blockers=[STEP.enqueue()])
     chain = broken()
     effects = Effects()
-    assert store.sweep(100, None, effects) == ([chain.id], None)
+    assert store.blockers.sweep(100, None, effects) == ([chain.id], None)
     assert (statuses(chain, healthy), effects.due_types) == (["pending", "blocked"], {chain.type_name})
     assert swept(store) == []
 
 
-def test_a_job_that_should_have_failed_with_its_blocker_fails_and_is_named(store: Store) -> None:
-    chain = forgotten_end()
+def test_job_that_should_have_failed_with_its_blocker_fails_and_is_returned(store: Store) -> None:
+    chain = missed_failure()
     last = FAILS.enqueue(blockers=[chain])
     effects = Effects()
-    assert store.sweep(100, None, effects) == ([chain.id], None)
+    assert store.blockers.sweep(100, None, effects) == ([chain.id], None)
     assert (statuses(chain, last), effects.finished_chains) == (["failed", "failed"], {chain.id, last.id})
     assert swept(store) == []
 
 
-def test_a_job_with_one_forgotten_link_and_one_open_blocker_is_not_stuck(store: Store) -> None:
+def test_job_with_one_stale_link_and_one_open_blocker_is_not_stuck(store: Store) -> None:
     done, open_ = STEP.enqueue(), STEP.enqueue()
     chain = WAITS.enqueue(blockers=[done, open_])
-    by_hand(done)
+    complete_by_hand(done)
     JobBlocker.objects.filter(job_id=chain.id).update(is_open=True)
     assert swept(store) == []
     assert statuses(chain) == ["blocked"]
-    by_hand(open_)
+    complete_by_hand(open_)
     assert swept(store) == [chain.id]
     assert (statuses(chain), links(chain)) == (["pending"], [(done.id, False), (open_.id, False)])
 
 
-def test_it_looks_at_a_part_of_the_blocked_jobs_at_a_time_and_goes_on(store: Store) -> None:
-    blocked = [forgotten_job() if number % 3 == 0 else waiting_job() for number in range(20)]
+def test_sweeper_reads_blocked_jobs_page_by_page(store: Store) -> None:
+    blocked = [job_with_closed_links() if number % 3 == 0 else waiting_job() for number in range(20)]
     stuck = [chain.id for chain in blocked[::3]]
     pages, after = [], None
     while True:
-        page, after = store.sweep(6, after, Effects())
+        page, after = store.blockers.sweep(6, after, Effects())
         pages.append(page)
         if after is None:
             break
@@ -109,32 +109,32 @@ def test_it_looks_at_a_part_of_the_blocked_jobs_at_a_time_and_goes_on(store: Sto
     assert problems() == []
 
 
-def test_a_page_that_ends_with_the_last_job_is_followed_by_an_empty_one(store: Store) -> None:
-    blocked = [forgotten_job() for _ in range(3)]
-    found, after = store.sweep(3, None, Effects())
+def test_page_that_ends_with_the_last_job_is_followed_by_an_empty_one(store: Store) -> None:
+    blocked = [job_with_closed_links() for _ in range(3)]
+    found, after = store.blockers.sweep(3, None, Effects())
     assert (found, after) == ([chain.id for chain in blocked], blocked[-1].id)
-    assert store.sweep(3, after, Effects()) == ([], None)
+    assert store.blockers.sweep(3, after, Effects()) == ([], None)
 
 
-def test_it_finds_nothing_in_healthy_tables(store: Store) -> None:
-    """Jobs that wait for open chains, for chains that go on, and for chains that failed and may be retried."""
+def test_sweeper_finds_nothing_in_healthy_tables(store: Store) -> None:
+    """It skips jobs that wait for open chains, for chains that continue, and for failed chains that may be retried."""
     blocker, failed = STEP.enqueue(), STEP.enqueue(priority=9)
-    with chains.complete(blocker.id) as job:
+    with chains.current_job(blocker.id) as job:
         job.continue_with(STEP, delay=60)
     fail(store, failed, Effects())
     waiting = [kind.enqueue(blockers=[blocker]) for kind in (WAITS, FAILS, RUNS)]
     waiting += [WAITS.enqueue(blockers=[failed]), WAITS.enqueue(blockers=[waiting[0]])]
     assert set(statuses(*waiting)) == {"blocked"}
-    assert_sound(store)
+    assert_consistent(store)
 
 
-def test_a_worker_frees_and_reports_stuck_jobs(
+def test_worker_frees_and_reports_stuck_jobs(
     store: Store, processors: Processors, registry: Any, start_worker: StartWorker, events: Events, settings: Any
 ) -> None:
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05}
     kind = processors.register("stuck")(lambda job: "freed")
     registry.add(processors)
-    chain = forgotten_link(kind)
+    chain = stale_link(kind)
     waiting = waiting_job()
     start_worker(poll_seconds=0.1)
     until_completed(chain)
@@ -144,7 +144,7 @@ def test_a_worker_frees_and_reports_stuck_jobs(
     assert statuses(waiting) == ["blocked"]
 
 
-def test_a_worker_reports_that_it_found_nothing(
+def test_worker_reports_that_it_found_nothing(
     processors: Processors, registry: Any, start_worker: StartWorker, events: Events, settings: Any
 ) -> None:
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05}
@@ -157,10 +157,10 @@ def test_a_worker_reports_that_it_found_nothing(
     assert statuses(waiting) == ["blocked"]
 
 
-def test_one_of_several_workers_looks_for_all(
+def test_one_of_several_workers_runs_the_sweeper(
     processors: Processors, registry: Any, start_worker: StartWorker, events: Events, settings: Any
 ) -> None:
-    settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05, "HEARTBEAT_SECONDS": 0.05}
+    settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05, "HEARTBEAT_SECONDS": 1}
     processors.register("anything")(lambda job: None)
     registry.add(processors)
 
@@ -170,7 +170,7 @@ def test_one_of_several_workers_looks_for_all(
     first = start_worker()
     until(lambda: sweeps_of(first))
     second = start_worker()
-    until(lambda: second.parts.heartbeat.last_success_at)
+    until(lambda: second.components.heartbeat.last_success_at)
     before = sweeps_of(first)
     until(lambda: sweeps_of(first) > before + 3)
     assert not sweeps_of(second)

@@ -1,4 +1,4 @@
-"""axe over a page: rules of WCAG 2.1, levels A and AA."""
+"""Runs axe on a page, with the rules of WCAG 2.1, levels A and AA."""
 
 from typing import Any
 
@@ -6,17 +6,19 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "resultTypes": ["violations"]}
-#: Rules that the admin's own templates break, and where. A test looks whether they still do, on a page without ours.
+#: Rules that Django's own templates break, and where. A test checks on a page of Django that they still do.
 OF_DJANGO = {
-    # Only their colour tells the links of the breadcrumbs from the text around them.
+    # Links of breadcrumbs differ from the text around them only by their colour.
     "link-in-text-block": ".breadcrumbs a",
 }
 IS_AT = "(node, at) => node.matches(at)"
 
 
 def violations(page: Page) -> dict[str, set[str]]:
-    """The names of the rules, and the selectors of what breaks them. The page's context needs ``bypass_csp``: axe adds
-    a stylesheet of its own."""
+    """Return the names of the violated rules, each with the selectors of the elements that violate it.
+
+    The page's context needs ``bypass_csp``, because axe adds a stylesheet.
+    """
     found: list[dict[str, Any]] = Axe().run(page, options=RULES).response["violations"]
     return {rule["id"]: {" ".join(node["target"]) for node in rule["nodes"]} for rule in found}
 

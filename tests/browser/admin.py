@@ -1,4 +1,4 @@
-"""What a person does in the admin, and where its pages are."""
+"""The steps of a user in the admin, and the paths of its pages."""
 
 import re
 import time
@@ -22,12 +22,15 @@ def job_page(id_: str) -> str:
     return f"{list_of('job')}{id_}/change/"
 
 
+RECORDS = f"{ADMIN}shop/supplierimport/"
+
+
 class Admin:
     def __init__(self, page: Page) -> None:
         self.page = page
 
     def search(self, text: str) -> Locator:
-        """The rows of chains that are found."""
+        """Search the list of chains, and return the rows."""
         self.page.goto(list_of("chain"))
         self.page.locator("#searchbar").fill(text)
         self.page.locator("#searchbar").press("Enter")
@@ -35,7 +38,7 @@ class Admin:
         return self.page.locator("#result_list tbody tr")
 
     def find(self, text: str) -> str:
-        """Opens the page of the one chain that is found; its id."""
+        """Open the page of the only chain that a search finds, and return its id."""
         rows = self.search(text)
         expect(rows).to_have_count(1)
         rows.locator("th a, td a").first.click()
@@ -43,7 +46,7 @@ class Admin:
         return self.page.url.split("/")[-3]
 
     def choose(self, verb: str) -> None:
-        """Follows the button of a chain's page to the page that asks."""
+        """Follow the button of an action to its confirmation page."""
         self.button(verb).first.click()
         expect(self.page.get_by_role("link", name="No, go back")).to_be_visible()
 
@@ -52,13 +55,13 @@ class Admin:
 
     def confirm(self, verb: str, message: str) -> None:
         self.page.get_by_role("button", name=verb, exact=True).click()
-        self.is_told(message)
+        self.expect_message(message)
 
-    def is_told(self, message: str) -> None:
+    def expect_message(self, message: str) -> None:
         expect(self.page.locator(".messagelist")).to_contain_text(message)
 
     def tick_all(self, action: str) -> None:
-        """Ticks the rows of a list, one by one, and asks for an action."""
+        """Select all rows of a list one by one, and submit an action."""
         for box in self.page.locator("#result_list tbody input[name=_selected_action]").all():
             box.check()
         self.page.get_by_label("Action:").select_option(label=action)
@@ -66,7 +69,7 @@ class Admin:
 
 
 def eventually(page: Page, shown: Locator, text: str, seconds: float) -> None:
-    """Loads the page again until the element says so: it also works without scripts."""
+    """Reload the page until the element has the text, which also works without scripts."""
     deadline = time.monotonic() + seconds
     while text not in shown.inner_text():
         assert time.monotonic() < deadline, f"Not within {seconds} s: {text!r}, but {shown.inner_text()!r}"

@@ -1,4 +1,4 @@
-"""A browser, shops, and pages of somebody in a shop that are watched as long as they are open."""
+"""Fixtures for a browser, for shops, and for pages on which errors are recorded."""
 
 import os
 import shutil
@@ -13,18 +13,18 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from tests.browser.databases import database
 from tests.browser.shop import Shop
 from tests.browser.watching import Watch
-from tests.matrix import CACHE
-from tests.matrix.browser import chromium
+from tests.support.servers import CACHE
+from tests.support.servers.chromium import chromium
 
 FAILED = CACHE / "browser"
-#: For anything a page is asked to do.
+#: The timeout of each action on a page.
 PATIENCE_SECONDS = 10
 
 Visit = Callable[..., Page]
 
 
 def pytest_configure() -> None:
-    """Ended by ``make``, the run still stops the processes it started."""
+    """Stop the started processes even if ``make`` ends the run."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     expect.set_options(timeout=PATIENCE_SECONDS * 1000)
 
@@ -42,7 +42,7 @@ FAILURE = pytest.StashKey[bool]()
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    # Chromium refuses its sandbox to root.
+    # Chromium cannot use its sandbox when it runs as root.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as driver, driver.chromium.launch(executable_path=chromium(), args=arguments) as browser:
         yield browser
@@ -50,7 +50,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Shop]]:
-    """``open_shop("flows")`` is a shop with tables, people and a server."""
+    """``open_shop("flows")`` opens a shop with tables, users and a server."""
     with ExitStack() as stack:
 
         def opened(name: str) -> Shop:
@@ -62,19 +62,19 @@ def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 @pytest.fixture(scope="session")
 def shop(open_shop: Callable[[str], Shop]) -> Shop:
-    """The shop in which people do things: a worker is there while tests ask for it."""
+    """The shop for tests that change something, with a worker while a test needs it."""
     return open_shop("flows")
 
 
 @pytest.fixture(scope="session")
 def busy(open_shop: Callable[[str], Shop]) -> Shop:
-    """A shop to look at, with something of everything; nothing changes in it."""
+    """A shop with rows of all kinds, which tests do not change."""
     return open_shop("busy")
 
 
 @pytest.fixture(scope="session")
 def ids(busy: Shop) -> dict[str, str]:
-    """Of what there is to look at."""
+    """The ids of the rows in the busy shop."""
     known: dict[str, str] = busy.script("scene")
     return known
 
@@ -87,9 +87,9 @@ def worker(shop: Shop) -> Iterator[None]:
 
 @pytest.fixture
 def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visit]:
-    """``visit(shop, "root")`` is an empty page of somebody in that shop; keywords are Playwright's for a context.
+    """``visit(shop, "root")`` opens an empty page for a user. Other options are Playwright's for a context.
 
-    What goes wrong on it fails the test, but for answers with an error that ``may_answer`` names.
+    Every problem on the page fails the test, except responses with the error codes in ``may_answer``.
     """
     with ExitStack() as stack:
 
@@ -114,7 +114,7 @@ def watched(context: BrowserContext, shop: Shop, may_answer: Collection[int], te
 
 
 def keep(context: BrowserContext, shop: Shop, name: str) -> None:
-    """What a failed test saw: a picture and the HTML of each page, and what the shop wrote meanwhile."""
+    """Save a screenshot and the HTML of each page of a failed test, and the output of the shop."""
     FAILED.mkdir(parents=True, exist_ok=True)
     for number, page in enumerate(context.pages):
         page.screenshot(path=FAILED / f"{name}-{number}.png", full_page=True)

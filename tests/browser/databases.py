@@ -11,7 +11,7 @@ from psycopg.sql import SQL, Identifier
 
 @contextmanager
 def database(name: str, folder: Path) -> Iterator[str]:
-    """Its URL, as the example project takes it."""
+    """Create a database for the example project, and yield its URL."""
     server = os.environ.get("JOBCHAINS_TEST_DATABASE", "sqlite")
     if server == "sqlite":
         yield f"sqlite:///{folder / name}.sqlite3"

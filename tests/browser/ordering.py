@@ -1,4 +1,4 @@
-"""Customers: they place orders in the shop front, and look how far they are."""
+"""Customers, who place orders in the shop and follow their progress."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tests.browser.admin import eventually
 
 GOOD = "A good card"
 DECLINED = "A card that is declined"
-#: For what a worker has to do.
+#: The timeout of everything that waits for a worker.
 WORK_SECONDS = 20
 
 
@@ -24,13 +24,13 @@ class Placed:
 
 
 class Ordering:
-    """What a customer does on a page."""
+    """The steps of a customer on a page."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
 
     def place(self, product: str = "Sencha, 100 g", quantity: int = 1, card: str = GOOD) -> Placed:
-        """Leaves the browser on the order's page."""
+        """Place an order, whose page is open afterwards."""
         self.page.goto("/")
         form = self.page.locator("form[action^='/orders/place']")
         form.get_by_label("Product").select_option(product)

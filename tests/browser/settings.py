@@ -1,4 +1,4 @@
-"""The example project's own, but people are there at once, and what the server says about errors is heard."""
+"""The settings of the example project, with existing users and with the server's errors on the console."""
 
 from config.settings import *  # noqa: F403
 

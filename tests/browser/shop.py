@@ -1,4 +1,4 @@
-"""The example shop as its visitors have it: processes and a database of its own, real HTTP."""
+"""Runs the example shop with separate processes, its own database, and HTTP."""
 
 import json
 import os
@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.matrix import ROOT
-from tests.matrix.postgresql import free_port
+from tests.support.servers import ROOT, free_port
 
 PROJECT = ROOT / "example_project"
 COMMAND_SECONDS = 60
@@ -23,7 +22,7 @@ LOOK_SECONDS = 0.05
 
 
 class Shop:
-    """A server, once it is opened, and a worker while a test wants one. Its output is in the folder."""
+    """The server of a shop, and a worker while a test needs one. Their output is in the folder."""
 
     def __init__(self, folder: Path, database_url: str) -> None:
         self.folder = folder
@@ -31,7 +30,7 @@ class Shop:
         self.environment = {
             **os.environ,
             "DATABASE_URL": database_url,
-            "DEBUG": "0",  # errors look as they do to customers, and keep the Content-Security-Policy
+            "DEBUG": "0",  # shows errors as customers see them, with the Content-Security-Policy
             "DJANGO_SETTINGS_MODULE": "tests.browser.settings",
             "PYTHONPATH": f"{ROOT}{os.pathsep}{PROJECT}",
             "PYTHONUNBUFFERED": "1",
@@ -44,7 +43,7 @@ class Shop:
         return f"http://127.0.0.1:{self.port}"
 
     def script(self, name: str, *arguments: str) -> Any:
-        """What a script of ``tests.browser.scripts`` says, as JSON: it runs inside the project."""
+        """Return the JSON output of a script of ``tests.browser.scripts``, which runs in the project."""
         done = subprocess.run(
             [sys.executable, "-m", f"tests.browser.scripts.{name}", *arguments],
             env=self.environment,
@@ -69,7 +68,7 @@ class Shop:
     def worker(self) -> Iterator[None]:
         with self._running("run_jobworker", "--slots", "4") as (process, log):
             yield
-            assert process.poll() is None, f"The worker left:\n{log.read_text()}"
+            assert process.poll() is None, f"The worker exited:\n{log.read_text()}"
 
     @contextmanager
     def _running(self, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
@@ -107,7 +106,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def until(condition: Callable[[], object], seconds: float, what: Callable[[], str]) -> None:
-    """Waits with a deadline; ``what`` is said when it has passed."""
+    """Wait with a deadline; ``what`` describes the state in the error."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"Not true within {seconds} s:\n{what()}"

@@ -1,4 +1,4 @@
-"""Our pages for everybody: by axe's rules, in light and dark, on a phone, in another language."""
+"""The pages follow axe's accessibility rules: in light and dark mode, on a phone, and in another language."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.accessibility import OF_DJANGO, is_of_django, violations, violations_of_ours
-from tests.browser.admin import ADMIN, DASHBOARD, chain_page, job_page, list_of
+from tests.browser.admin import ADMIN, DASHBOARD, RECORDS, chain_page, job_page, list_of
 from tests.browser.conftest import Visit
 from tests.browser.shop import Shop
 
@@ -19,17 +19,21 @@ PAGES: dict[str, Address] = {
     "failed chain": lambda ids: chain_page(ids["failed"]),
     "fan-in": lambda ids: chain_page(ids["import"]),
     "job": lambda ids: job_page(ids["part"]),
-    "complete": lambda ids: f"{list_of('chain')}{ids['approval']}/complete/?type=shop.charge",
+    "complete": lambda ids: f"{list_of('chain')}{ids['approval']}/complete/",
+    "complete with an output": lambda ids: f"{list_of('chain')}{ids['scheduled']}/complete/",
     "retry": lambda ids: f"{list_of('chain')}{ids['failed']}/retry/",
     "reschedule": lambda ids: f"{list_of('chain')}{ids['scheduled']}/reschedule/",
     "delete": lambda ids: f"{list_of('chain')}{ids['order']}/delete/",
+    "records": lambda ids: RECORDS,
+    "record": lambda ids: f"{RECORDS}{ids['record']}/change/",
+    "requeue a record": lambda ids: f"{RECORDS}{ids['record']}/record-requeue/",
     "enqueue": lambda ids: f"{list_of('chain')}enqueue/?type=shop.charge",
 }
 PHONE = {"width": 360, "height": 740}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(busy: Shop, ids: dict[str, str], visit: Visit, scheme: str) -> None:
+def test_axe_finds_no_violations(busy: Shop, ids: dict[str, str], visit: Visit, scheme: str) -> None:
     page = visit(busy, "root", color_scheme=scheme, bypass_csp=True)
     found = {}
     for name, address in PAGES.items():
@@ -38,7 +42,7 @@ def test_axe_finds_nothing(busy: Shop, ids: dict[str, str], visit: Visit, scheme
     assert found == {name: {} for name in PAGES}
 
 
-def test_axe_sees_what_is_wrong(busy: Shop, visit: Visit) -> None:
+def test_axe_finds_violations(busy: Shop, visit: Visit) -> None:
     page = visit(busy, "root", bypass_csp=True)
     page.goto(ADMIN)
     wrong = "<input><p style='color: #ccc; background: #fff'>pale</p>"
@@ -47,14 +51,14 @@ def test_axe_sees_what_is_wrong(busy: Shop, visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("rule", OF_DJANGO)
-def test_what_is_forgiven_is_wrong_in_the_admin_without_us_too(busy: Shop, visit: Visit, rule: str) -> None:
+def test_accepted_violations_are_those_of_djangos_admin(busy: Shop, visit: Visit, rule: str) -> None:
     page = visit(busy, "root", bypass_csp=True)
     page.goto(f"{ADMIN}auth/")
     assert any(is_of_django(page, rule, selector) for selector in violations(page)[rule])
 
 
 @pytest.mark.parametrize(("locale", "log_out"), [("en-GB", "Log out"), ("de-DE", "Abmelden")])
-def test_on_a_phone_nothing_has_to_be_moved_sideways(
+def test_pages_do_not_scroll_horizontally_on_a_phone(
     busy: Shop, ids: dict[str, str], visit: Visit, locale: str, log_out: str
 ) -> None:
     page = visit(busy, "root", viewport=PHONE, locale=locale)

@@ -1,11 +1,9 @@
-"""What people do about orders when something is wrong, in the admin, with scripts and without."""
-
-import json
+"""Typical tasks in the admin, with scripts and without."""
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.admin import DASHBOARD, Admin, chain_page, eventually, list_of
+from tests.browser.admin import DASHBOARD, RECORDS, Admin, chain_page, eventually, list_of
 from tests.browser.conftest import Visit
 from tests.browser.ordering import DECLINED, WORK_SECONDS, Ordering, Placed
 from tests.browser.shop import Shop
@@ -21,16 +19,29 @@ def test_an_expensive_order_is_approved(shop: Shop, visit: Visit, scripts: bool)
     page = visit(shop, "root", java_script_enabled=scripts)
     customer, admin = Ordering(page), Admin(page)
     order = customer.place("Stoneware cup", 14)
-    customer.comes_to(order, "Waits for approval")
+    customer.comes_to(order, "Awaiting approval")
     admin.find(order.chain_id)
+    admin.choose("Complete")
+    page.get_by_label("Reject").check()
+    page.get_by_role("button", name="Complete", exact=True).click()
+    expect(page.locator(".errorlist")).to_contain_text("Tell the customer why.")
+    page.get_by_label("Approve").check()
+    admin.confirm("Complete", "1 job completed.")
+    customer.comes_to(order, "Points credited")
+
+
+@with_and_without_scripts
+def test_a_job_is_completed_with_the_input_of_the_next_one(shop: Shop, visit: Visit, scripts: bool) -> None:
+    page = visit(shop, "root", java_script_enabled=scripts)
+    customer, admin = Ordering(page), Admin(page)
+    order = customer.place("Stoneware cup", 14)
+    enqueue_for_later(page)
     admin.choose("Complete")
     page.get_by_label("Continue with").select_option("shop.charge")
     page.get_by_role("button", name="Choose").click()
-    form = page.get_by_label("Input of the next step, as JSON")
-    form.fill('{"order_id": }')
     page.get_by_role("button", name="Complete and continue with shop.charge").click()
-    expect(page.locator(".errorlist")).to_contain_text("This is no JSON")
-    form.fill(json.dumps({"order_id": order.number}))
+    expect(page.locator(".errorlist")).to_contain_text("This field is required.")
+    page.get_by_label("Order id").fill(str(order.number))
     admin.confirm("Complete and continue with shop.charge", "1 job completed.")
     customer.comes_to(order, "Points credited")
 
@@ -56,7 +67,7 @@ def test_a_running_job_is_cancelled(shop: Shop, visit: Visit) -> None:
     admin = Admin(page)
     page.goto("/admin/shop/product/")
     admin.tick_all("Count the selected products")
-    admin.is_told("are counted now")
+    admin.expect_message("products are being counted")
     admin.find("shop.count_stock")
     eventually(page, page.locator(STATUS).first, "running", WORK_SECONDS)
     admin.choose("Cancel chain")
@@ -69,8 +80,8 @@ def test_a_queue_is_paused_and_resumed(shop: Shop, visit: Visit, scripts: bool) 
     page = visit(shop, "root", java_script_enabled=scripts)
     customer = Ordering(page)
     page.goto(DASHBOARD)
-    page.get_by_text("Pause a queue that is not shown").click()
-    page.get_by_label("Name of the queue").fill("default")
+    page.get_by_text("Pause another queue").click()
+    page.get_by_label("Queue name").fill("default")
     page.get_by_role("button", name="Pause", exact=True).click()
     expect(page.get_by_role("row", name="default")).to_contain_text("paused")
     order = customer.place()
@@ -82,7 +93,7 @@ def test_a_queue_is_paused_and_resumed(shop: Shop, visit: Visit, scripts: bool) 
     customer.comes_to(order, "Points credited")
 
 
-def test_several_are_retried_at_once_after_a_look_at_what_will_happen(shop: Shop, visit: Visit) -> None:
+def test_several_jobs_are_retried_after_a_confirmation(shop: Shop, visit: Visit) -> None:
     page = visit(shop, "root")
     customer, admin = Ordering(page), Admin(page)
     orders = [customer.place(card=DECLINED) for _ in range(2)]
@@ -96,24 +107,36 @@ def test_several_are_retried_at_once_after_a_look_at_what_will_happen(shop: Shop
     admin.confirm("Retry", "2 jobs retried.")
 
 
-def test_several_are_completed_at_once_with_the_same_output(shop: Shop, visit: Visit) -> None:
+def test_several_jobs_are_completed_with_the_same_output(shop: Shop, visit: Visit) -> None:
     page = visit(shop, "root")
-    customer, admin = Ordering(page), Admin(page)
-    orders = [customer.place("Stoneware cup", 14) for _ in range(2)]
-    page.goto(f"{list_of('chain')}?status=pending&type=shop.approval")
+    admin = Admin(page)
+    chain_ids = [enqueue_for_later(page) for _ in range(2)]
+    page.goto(f"{list_of('chain')}?status=pending&type=shop.report_sales")
+    page.get_by_label("Queue").select_option("default")
+    page.get_by_role("button", name="Filter").last.click()
     expect(page.locator("#result_list tbody tr")).to_have_count(2)
     admin.tick_all("Complete")
-    for order in orders:
-        expect(page.locator("#content")).to_contain_text(order.chain_id)
+    for chain_id in chain_ids:
+        expect(page.locator("#content")).to_contain_text(chain_id)
     output = page.get_by_label("Output, as JSON")
     output.fill("{")
     page.get_by_role("button", name="Complete", exact=True).click()
-    expect(page.locator(".errorlist")).to_contain_text("This is no JSON")
-    output.fill("null")
+    expect(page.locator(".errorlist")).to_contain_text("Invalid JSON")
+    output.fill("3")
     admin.confirm("Complete", "2 jobs completed.")
-    for order in orders:
-        admin.find(order.chain_id)
+    for chain_id in chain_ids:
+        page.goto(chain_page(chain_id))
         expect(page.locator(STATUS).first).to_have_text("completed")
+
+
+def enqueue_for_later(page: Page) -> str:
+    """Enqueue a chain that no worker runs yet, and return its id. Its page is open afterwards."""
+    page.goto(f"{list_of('chain')}enqueue/?type=shop.report_sales")
+    page.get_by_label("Day").fill("2026-01-02")
+    page.get_by_label("Or delay in minutes").fill("60")
+    page.get_by_role("button", name="Enqueue").click()
+    expect(page.locator(STATUS).first).to_have_text("scheduled")
+    return page.url.split("/")[-3]
 
 
 def test_a_chain_is_enqueued_and_deleted(shop: Shop, visit: Visit) -> None:
@@ -123,13 +146,13 @@ def test_a_chain_is_enqueued_and_deleted(shop: Shop, visit: Visit) -> None:
     page.get_by_role("link", name="Enqueue a chain").click()
     page.get_by_label("Type").select_option("shop.count_stock")
     page.get_by_role("button", name="Choose").click()
-    page.get_by_label("Input, as JSON").fill('{"product_ids": []}')
+    expect(page.get_by_label("Product ids")).to_have_value("[]")
     page.get_by_role("button", name="Enqueue").click()
     eventually(page, page.locator(STATUS).first, "completed", WORK_SECONDS)
     chain_id = page.url.split("/")[-3]
     admin.choose("Delete")
-    expect(page.get_by_role("heading", name="What goes with them")).to_be_visible()
-    expect(page.get_by_text("1 chain that you chose:")).to_be_visible()
+    expect(page.get_by_role("heading", name="What will be deleted")).to_be_visible()
+    expect(page.get_by_text("1 selected chain:")).to_be_visible()
     admin.confirm("Delete", "1 chain deleted.")
     expect(admin.search(chain_id)).to_have_count(0)
 
@@ -142,7 +165,7 @@ def declined(shop: Shop, visit: Visit) -> Placed:
     return order
 
 
-def test_who_may_only_view_sees_no_buttons_and_no_payloads(shop: Shop, visit: Visit, declined: Placed) -> None:
+def test_users_who_may_only_view_see_no_buttons_and_no_payloads(shop: Shop, visit: Visit, declined: Placed) -> None:
     root, viewer = visit(shop, "root"), visit(shop, "viewer")
     told = f'"order_id": {declined.number}'
     root.goto(chain_page(declined.chain_id))
@@ -162,10 +185,10 @@ def assert_no_controls(page: Page) -> None:
     for verb in ("Complete", "Retry", "Cancel chain", "Run now", "Reschedule", "Delete", "Enqueue a chain"):
         expect(page.get_by_role("link", name=verb, exact=True)).to_have_count(0)
     expect(page.locator("select[name=action]")).to_have_count(0)
-    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+    expect(page.locator("button[name=verb]")).to_have_count(0)
 
 
-def test_a_job_is_retried_by_the_keyboard_alone(shop: Shop, visit: Visit, declined: Placed) -> None:
+def test_a_job_is_retried_with_the_keyboard(shop: Shop, visit: Visit, declined: Placed) -> None:
     page = visit(shop, "root")
     page.goto(chain_page(declined.chain_id))
     tab_to(page, "Retry")
@@ -173,10 +196,36 @@ def test_a_job_is_retried_by_the_keyboard_alone(shop: Shop, visit: Visit, declin
     expect(page.get_by_role("link", name="No, go back")).to_be_visible()
     tab_to(page, "Retry")
     page.keyboard.press("Enter")
-    Admin(page).is_told("1 job retried.")
+    Admin(page).expect_message("1 job retried.")
 
 
-#: What the focus is on, and whether one sees that it is.
+@with_and_without_scripts
+def test_a_delivery_is_imported_and_a_wrong_one_is_corrected_and_retried(
+    shop: Shop, visit: Visit, scripts: bool
+) -> None:
+    page = visit(shop, "root", java_script_enabled=scripts)
+    admin = Admin(page)
+    page.goto("/deliveries/")
+    page.get_by_role("button", name="Import sample file").click()
+    eventually(page, page.locator(".badge").first, "completed", WORK_SECONDS)
+    wrong = {"name": "june.csv", "mimeType": "text/csv", "buffer": b"spoon;1"}
+    page.get_by_label("Delivery note").set_input_files(wrong)  # type: ignore[arg-type]
+    page.get_by_role("button", name="Upload").click()
+    eventually(page, page.locator(".badge").first, "failed", WORK_SECONDS)
+    page.goto(f"{RECORDS}?record_state=failed")
+    page.get_by_role("link", name="june.csv").first.click()
+    expect(page.locator(".jobchains-record")).to_contain_text("there is no product 'spoon'")
+    page.get_by_label("Content").fill("cup;1")
+    page.get_by_role("button", name="Save and continue editing").click()
+    admin.choose("Retry")
+    admin.confirm("Retry", "1 record retried.")
+    eventually(page, page.locator(STATUS).first, "completed", WORK_SECONDS)
+    page.goto(DASHBOARD)
+    section = page.get_by_role("region", name="Records", exact=True)
+    expect(section.get_by_role("row", name="shop.supplier_import")).to_be_visible()
+
+
+#: The focused element, and whether its focus is visible.
 FOCUSED = """() => {
     const node = document.activeElement;
     const style = getComputedStyle(node);
@@ -184,14 +233,14 @@ FOCUSED = """() => {
         || ["INPUT", "BUTTON"].includes(node.tagName);
     return [(node.value || node.textContent).trim(), isSeen];
 }"""
-MOST_TABS = 60
+MAX_TABS = 60
 
 
 def tab_to(page: Page, name: str) -> None:
-    for _ in range(MOST_TABS):
+    for _ in range(MAX_TABS):
         page.keyboard.press("Tab")
         text, is_seen = page.evaluate(FOCUSED)
         if text == name:
-            assert is_seen, f"One cannot see that {name!r} has the focus."
+            assert is_seen, f"{name!r} has the focus, but does not show it."
             return
-    raise AssertionError(f"{MOST_TABS} tabs do not lead to {name!r}.")
+    raise AssertionError(f"{MAX_TABS} tabs do not lead to {name!r}.")

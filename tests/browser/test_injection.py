@@ -1,4 +1,4 @@
-"""Rows whose every text is an attack are shown as text, on every page."""
+"""Hostile texts in all columns of rows are escaped on every page."""
 
 from collections.abc import Callable
 from urllib.parse import quote
@@ -6,13 +6,13 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.admin.vectors import VECTORS
 from tests.browser.admin import ADMIN, Admin, chain_page, job_page, list_of
 from tests.browser.conftest import Visit
 from tests.browser.shop import Shop
+from tests.support.hostile_texts import VECTORS
 
-#: What would be there if a text had become markup: our scripts have a source, no element has a handler or a style, and
-#: nothing leads out of the site. A script of a text that ran would open a dialog, which ``Watch`` sees.
+#: Finds what a text could have added as markup: on our pages, scripts have a source, no element has a handler or a
+#: style, and no URL leads to another site. If a script in a text runs, it opens a dialog, which ``Watch`` records.
 HARM = """
 () => {
     const harm = [];
@@ -30,7 +30,7 @@ HARM = """
     return harm;
 }
 """
-#: For each vector the ids of chains that failed, run and are completed, and of the failed job.
+#: For each text: the ids of the failed, the running and the completed chain, and of the failed job.
 Written = dict[str, str]
 
 
@@ -89,7 +89,7 @@ def test_the_page_that_asks_before(page: Page, rows: list[Written], which: str, 
         assert_harmless(page, f"{list_of('chain')}{of_vector[which]}/{verb}/", vector)
 
 
-def test_the_page_that_asks_before_all_of_them_are_retried(page: Page, rows: list[Written]) -> None:
+def test_the_confirmation_page_for_all_of_them(page: Page, rows: list[Written]) -> None:
     admin = Admin(page)
     page.goto(f"{list_of('chain')}?status=failed")
     admin.tick_all("Retry")
@@ -112,7 +112,7 @@ def test_what_is_searched_for_is_shown_as_text(page: Page) -> None:
 def test_what_is_typed_into_forms_is_shown_as_text(page: Page) -> None:
     for vector in VECTORS:
         page.goto(f"{list_of('chain')}enqueue/?type=shop.count_stock")
-        page.get_by_label("Input, as JSON").fill(vector)
+        page.get_by_label("Product ids").fill(vector)
         page.get_by_label("Deduplication key").fill(vector)
         page.get_by_label("Queue").fill(vector[:100])
         page.get_by_role("button", name="Enqueue").click()

@@ -1,4 +1,4 @@
-"""The pictures of the documentation, made of the same pages. ``make pictures`` writes them to docs/pictures."""
+"""The pictures of the documentation. ``make pictures`` writes them to docs/pictures."""
 
 import os
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from tests.browser.test_accessibility import PAGES, PHONE
 FOLDER = Path(os.environ.get("JOBCHAINS_PICTURES", ".cache/browser"))
 DESKTOP = {"width": 1200, "height": 900}
 TALL = {"width": 1200, "height": 1400}
-MOST_BYTES = 150_000
+MAX_BYTES = 150_000
 
 
 @dataclass(frozen=True)
 class Picture:
     name: str
-    #: One of ``PAGES``.
+    #: The name of a page in ``PAGES``.
     page: str
     options: dict[str, Any]
-    #: What is shown of the page; all that fits, when empty.
+    #: The selector of the part that is shown. If it is empty, everything that fits into the viewport is shown.
     part: str = ""
 
 
@@ -49,4 +49,4 @@ def test_pictures(busy: Shop, ids: dict[str, str], visit: Visit, picture: Pictur
     FOLDER.mkdir(parents=True, exist_ok=True)
     path = FOLDER / f"{picture.name}.png"
     shown.screenshot(path=path, animations="disabled")
-    assert path.stat().st_size < MOST_BYTES
+    assert path.stat().st_size < MAX_BYTES

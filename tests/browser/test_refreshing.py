@@ -1,4 +1,4 @@
-"""Pages that keep themselves up to date take nothing from whoever reads them; time passes here as tests say."""
+"""Auto-refresh does not disturb the user. The tests control the clock of the page."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +13,12 @@ from tests.browser.shop import Shop
 
 PART = "**/job/dashboard/"
 SECONDS = 10
-NAME = "Name of the queue"
+NAME = "Queue name"
 
 
 @pytest.fixture(scope="module")
 def idle(open_shop: Callable[[str], Shop]) -> Shop:
-    """A shop without a worker: what is placed stays due."""
+    """A shop without a worker, where new jobs stay due."""
     return open_shop("idle")
 
 
@@ -30,8 +30,8 @@ def page(idle: Shop, visit: Visit) -> Page:
     return page
 
 
-def asks(page: Page, seconds: int = SECONDS) -> Response:
-    """After so many seconds, and this is the answer."""
+def next_response(page: Page, seconds: int = SECONDS) -> Response:
+    """Return the response of the refresh after this many seconds."""
     with page.expect_response(PART) as answered:
         page.clock.fast_forward(seconds * 1000)
     return answered.value
@@ -39,7 +39,7 @@ def asks(page: Page, seconds: int = SECONDS) -> Response:
 
 @contextmanager
 def refreshed(page: Page) -> Iterator[None]:
-    """After it all of the part was replaced, and the next time is planned."""
+    """Wait until the part has been replaced and the next refresh is planned."""
     page.evaluate("document.getElementById('jobchains-dashboard').firstElementChild.dataset.isOld = ''")
     yield
     expect(page.locator("[data-is-old]")).to_have_count(0)
@@ -59,22 +59,22 @@ def stays(page: Page, seconds: int = 600) -> None:
 
 
 def due(page: Page) -> int:
-    """Of the figure that is shown now."""
-    return int(page.locator(".jobchains-figures div", has_text="jobs due").locator("dd").inner_text())
+    """Return the figure that is shown now."""
+    return int(page.locator(".jobchains-figures div", has_text="due jobs").locator("dd").inner_text())
 
 
-def is_told(page: Page, text: str) -> None:
+def expect_message(page: Page, text: str) -> None:
     expect(page.get_by_role("status")).to_have_text(text)
 
 
-def test_the_dashboard_shows_what_came_since(idle: Shop, visit: Visit, page: Page) -> None:
+def test_the_dashboard_shows_new_jobs(idle: Shop, visit: Visit, page: Page) -> None:
     before = due(page)
     Ordering(visit(idle)).place()
     assert due(page) == before
     refreshes(page)
-    figure = page.locator(".jobchains-figures div", has_text="jobs due").locator("dd")
+    figure = page.locator(".jobchains-figures div", has_text="due jobs").locator("dd")
     expect(figure).to_have_text(str(before + 1))
-    is_told(page, "")
+    expect_message(page, "")
 
 
 def test_the_page_of_an_open_chain_too(idle: Shop, visit: Visit) -> None:
@@ -87,50 +87,50 @@ def test_the_page_of_an_open_chain_too(idle: Shop, visit: Visit) -> None:
     expect(page.locator("#content h1")).to_have_count(1)
 
 
-def test_it_is_stopped_and_goes_on(page: Page) -> None:
-    page.get_by_role("button", name="Stop refreshing by itself").click()
+def test_auto_refresh_is_paused_and_resumed(page: Page) -> None:
+    page.get_by_role("button", name="Pause auto-refresh").click()
     stays(page)
     with refreshed(page):
-        page.get_by_role("button", name="Refresh by itself again").click()
+        page.get_by_role("button", name="Resume auto-refresh").click()
     refreshes(page)
 
 
-def test_what_was_opened_stays_open_and_keeps_the_focus(page: Page) -> None:
-    page.get_by_text("Pause a queue that is not shown").click()
+def test_a_refresh_keeps_open_details_and_the_focus(page: Page) -> None:
+    page.get_by_text("Pause another queue").click()
     page.get_by_label(NAME).focus()
     refreshes(page)
     expect(page.get_by_label(NAME)).to_be_visible()
     expect(page.get_by_label(NAME)).to_be_focused()
 
 
-def test_nothing_is_taken_from_somebody_who_writes(page: Page) -> None:
-    page.get_by_text("Pause a queue that is not shown").click()
+def test_a_refresh_does_not_interrupt_typing(page: Page) -> None:
+    page.get_by_text("Pause another queue").click()
     page.get_by_label(NAME).fill("half a na")
-    asks(page)
-    is_told(page, "Refreshing stands still while you write or select.")
+    next_response(page)
+    expect_message(page, "Auto-refresh is paused while you type or select text.")
     expect(page.get_by_label(NAME)).to_have_value("half a na")
     page.get_by_label(NAME).fill("")
     refreshes(page)
-    is_told(page, "")
+    expect_message(page, "")
 
 
-def test_after_errors_it_asks_less_and_less_often_until_all_is_well(page: Page) -> None:
+def test_refresh_backs_off_after_errors(page: Page) -> None:
     page.route(PART, lambda route: route.fulfill(status=503, body="too slow"))
-    assert asks(page).status == 503
-    is_told(page, "The page could not be refreshed. It will be tried again in 20 seconds.")
+    assert next_response(page).status == 503
+    expect_message(page, "The page could not be refreshed. Retrying in 20 seconds.")
     stays(page, 15)
-    assert asks(page, 5).status == 503
-    is_told(page, "The page could not be refreshed. It will be tried again in 40 seconds.")
+    assert next_response(page, 5).status == 503
+    expect_message(page, "The page could not be refreshed. Retrying in 40 seconds.")
     expect(page.get_by_role("heading", name="Queues")).to_be_visible()
     page.unroute(PART)
     refreshes(page, 40)
-    is_told(page, "")
+    expect_message(page, "")
     refreshes(page)
 
 
-def test_who_is_logged_out_is_told_and_keeps_what_there_is(page: Page) -> None:
+def test_after_a_logout_the_page_keeps_its_content_and_shows_a_message(page: Page) -> None:
     page.context.clear_cookies()
-    assert asks(page).status == 302
-    is_told(page, "You are no longer logged in, or may no longer see this. The page refreshes itself no more.")
+    assert next_response(page).status == 302
+    expect_message(page, "You are logged out, or are no longer allowed to view this page. Auto-refresh has stopped.")
     expect(page.get_by_role("heading", name="Queues")).to_be_visible()
     stays(page)

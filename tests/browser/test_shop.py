@@ -1,4 +1,4 @@
-"""The shop itself, and the browser's own watch over it."""
+"""The shop, and the browser's checks of its pages."""
 
 import pytest
 from playwright.sync_api import Browser, expect

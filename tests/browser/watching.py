@@ -1,18 +1,18 @@
-"""What must not happen on any page, noted while it is looked at."""
+"""Records events that must not happen on any page."""
 
 from collections.abc import Collection
 
 from playwright.sync_api import BrowserContext, ConsoleMessage, Dialog, Response
 
-#: Of the console: what else is said there is no problem.
+#: Types of console messages that are problems.
 LOUD = ("error", "warning")
 
 
 class Watch:
-    """Dialogs, errors of scripts, violations of the Content-Security-Policy, and answers that are errors."""
+    """Records dialogs, script errors, violations of the Content-Security-Policy and error responses."""
 
     def __init__(self, context: BrowserContext, may_answer: Collection[int] = ()) -> None:
-        #: Each once, in the order in which they came.
+        #: The problems, each once, in the order in which they occurred.
         self.problems: dict[str, None] = {}
         self._expected = may_answer
         context.on("dialog", self._on_dialog)
@@ -29,7 +29,7 @@ class Watch:
 
     def _on_console(self, message: ConsoleMessage) -> None:
         expected = any(f"status of {status} " in message.text for status in self._expected)
-        # The browser asks for it by itself, and the admin's pages name none.
+        # The browser requests the icon although no page links to it.
         is_of_icon = message.location["url"].endswith("/favicon.ico")
         if message.type in LOUD and not expected and not is_of_icon:
             self._note(f"console {message.type}: {message.text} ({message.page and message.page.url})")

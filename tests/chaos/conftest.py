@@ -1,3 +1,3 @@
-from tests.worker.processes import start_process
+from tests.support.worker_processes import start_process
 
 __all__ = ("start_process",)

@@ -1,4 +1,4 @@
-"""Errors thrown into a thread of the worker where it calls another part, before the call and after it."""
+"""Errors raised in a thread of the worker where it calls another component, before and after the call."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-#: In this order; the second of a pair comes when the call was made already, as from a connection that broke.
+#: The errors in the order in which they are raised. If the second value is true, the error is raised after the call,
+#: as when a connection breaks.
 ERRORS = (
     (RuntimeError("a bug"), False),
     (SystemExit(3), True),
@@ -19,21 +20,21 @@ ERRORS = (
 
 
 class Faults:
-    """``thread``: the beginning of the name of the threads that fail."""
+    """Errors to raise in the threads whose names start with ``thread``."""
 
     def __init__(self, thread: str, step: str) -> None:
         self.step = step
         self._thread = f"jobchains-{thread}"
         self._left = list(ERRORS)
         self._lock = threading.Lock()
-        #: Set when each error was thrown.
+        #: Set when all errors have been raised.
         self.all_thrown = threading.Event()
 
     def __repr__(self) -> str:
         return f"{self._thread} {self.step}: not thrown: {self._left}"
 
     def throw_in(self, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Each call of ``owner.name`` by the thread fails, until there is no error left."""
+        """Make each call of ``owner.name`` by the threads fail, until all errors have been raised."""
         function = getattr(owner, name)
 
         def fails(*args: Any, **kwargs: Any) -> Any:

@@ -1,11 +1,11 @@
-"""How long chaos lasts. ``JOBCHAINS_CHAOS_SECONDS`` in the environment makes it longer than in a run of the suite."""
+"""How long the chaos tests last. The environment variable ``JOBCHAINS_CHAOS_SECONDS`` makes them longer."""
 
 import os
 
-#: None: as long as each test says.
+#: None: each test has its own duration.
 SECONDS = float(os.environ["JOBCHAINS_CHAOS_SECONDS"]) if "JOBCHAINS_CHAOS_SECONDS" in os.environ else None
 
 
 def lasting(seconds: float) -> float:
-    """The seconds a test goes on for, if nothing else is asked for."""
+    """Return the duration of a test in seconds: from the environment, or else this default."""
     return SECONDS or seconds

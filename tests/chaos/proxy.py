@@ -1,4 +1,4 @@
-"""A way to PostgreSQL that can be cut, at the very byte a test wants, or go silent."""
+"""A proxy for PostgreSQL that can cut connections at any byte, or stop forwarding."""
 
 import os
 import random
@@ -13,10 +13,10 @@ from typing import Literal
 import pytest
 from django.db import connection
 
-#: What happens to a COMMIT: it passes, it is lost with its connection, or its answer is.
+#: What happens to a COMMIT: it is forwarded, it is lost with its connection, or its response is lost.
 Fate = Literal["passes", "is lost", "its answer is lost"]
 
-#: First messages that ask for encryption. Refused: what is encrypted cannot be read here.
+#: First messages that ask for encryption. They are refused, because the proxy reads the messages.
 ENCRYPTION_REQUESTS = (80877103, 80877104)
 CHUNK = 65_536
 
@@ -32,10 +32,9 @@ class Proxy:
         #: What happens to the next COMMIT.
         self.fate: Callable[[], Fate] = lambda: "passes"
         self.fates: Counter[Fate] = Counter()
-        #: How many bytes the next connection lives for, either way; None: as long as it likes.
+        #: The number of bytes in either direction after which the next connection is cut. None: never.
         self.lifetime: Callable[[], int | None] = lambda: None
-        #: Cleared: nothing is forwarded, and nobody is told. New connections are taken, as a dead network would not do,
-        #: but as a dead server does.
+        #: While this is cleared, nothing is forwarded and neither end is notified, but connections are still accepted.
         self.flowing = threading.Event()
         self.flowing.set()
         self._thread = threading.Thread(target=self._accept, name="proxy")
@@ -56,7 +55,7 @@ class Proxy:
             link.cut()
 
     def forget_all(self) -> None:
-        """As a server that died: its sessions are gone, and the client is told once, if the network lets it be told."""
+        """Act like a server that died: its sessions have ended, and a working network notifies the client once."""
         for link in self._links:
             link.forget()
 
@@ -86,7 +85,7 @@ class Proxy:
 
 
 class Link:
-    """One connection, forwarded by two threads."""
+    """A connection, forwarded by two threads."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy
@@ -107,13 +106,13 @@ class Link:
         return any(thread.is_alive() for thread in self._threads)
 
     def cut(self) -> None:
-        """Both ends hear of it at once."""
+        """Cut the connection, and notify both ends at once."""
         for end in (self._client, self._server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
     def forget(self) -> None:
-        """The ends are closed by a reset, which is not sent again as an orderly end would be."""
+        """Close both ends with a reset, which is not sent again, unlike a normal end."""
         self._is_forgotten = True
         for end in (self._client, self._server):
             with suppress(OSError):
@@ -156,7 +155,7 @@ class Link:
             self._send(self._client, data)
 
     def _forward_beginning(self) -> bool:
-        """The messages before the session, which have no type."""
+        """Read the messages before the session, which have no type."""
         while header := self._read(8):
             length, code = struct.unpack("!II", header)
             if code not in ENCRYPTION_REQUESTS:
@@ -170,7 +169,7 @@ class Link:
             yield header + self._read(struct.unpack("!I", header[1:])[0] - 4)
 
     def _read(self, size: int) -> bytes:
-        """So many bytes of the client, or none."""
+        """Return this many bytes from the client, or none if it has closed the connection."""
         read = bytearray()
         while len(read) < size:
             if not (data := self._client.recv(size - len(read))):
@@ -179,7 +178,7 @@ class Link:
         return bytes(read)
 
     def _send(self, end: socket.socket, data: bytes) -> None:
-        """As much as the connection lives for."""
+        """Send the data, or the part of it that may be sent before the connection is cut."""
         self._proxy.flowing.wait()
         if self._left is None:
             end.sendall(data)
@@ -194,11 +193,11 @@ def _is_commit(message: bytes) -> bool:
     kind, body = message[:1], message[5:]
     if kind == b"P":  # Parse: a name, and the statement
         return body.split(b"\0")[1] == b"COMMIT"
-    return kind == b"Q" and body == b"COMMIT\0"
+    return kind == b"Q" and body.endswith(b"COMMIT\0")  # alone, or after the statement that completes a job
 
 
 def connect_to_database() -> socket.socket:
-    """To the server that the tests use."""
+    """Return a new connection to the server that the tests use."""
     settings = connection.settings_dict
     host, port = settings["HOST"], settings["PORT"] or "5432"
     if host and not host.startswith("/"):

@@ -5,10 +5,10 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from tests.chaos.app import jobs
-from tests.chaos.oracle import assert_invariants
-from tests.worker.processes import StartProcess, WorkerProcess
-from tests.worker.waiting import until
+from tests.support.invariants import assert_invariants
+from tests.support.waiting import until
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 

@@ -1,4 +1,4 @@
-"""Hosts disagree about the time: the database's clock decides."""
+"""The clocks of hosts differ: the database's clock decides."""
 
 import shutil
 from datetime import timedelta
@@ -7,26 +7,26 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from tests.chaos.app import jobs
-from tests.chaos.oracle import assert_invariants
-from tests.worker.processes import StartProcess
-from tests.worker.waiting import until
+from tests.support.invariants import assert_invariants
+from tests.support.waiting import until
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
 LATER = timedelta(seconds=2)
 
 
-def test_workers_whose_clocks_are_ten_minutes_apart_start_nothing_early_and_take_nothing_away(
+def test_workers_whose_clocks_differ_by_ten_minutes_start_nothing_early_and_reap_nothing(
     start_process: StartProcess,
 ) -> None:
-    """The one that is ahead looks for leases that ran out while the other holds some, and the other way round."""
+    """Each worker queries for expired leases while the other one holds leases."""
     if not shutil.which("faketime"):
-        pytest.skip("needs faketime: nothing shows here that clocks may differ")
+        pytest.skip("needs faketime to run workers with different clocks")
     chains.enqueue_many([jobs.patient.item(3.0) for _ in range(8)])
     late = chains.enqueue_many([jobs.step.item(0, delay=LATER) for _ in range(20)])
     workers = [
-        # The monotonic clock is a host's own affair, and it is the one that waits go by.
+        # The monotonic clock, which waits use, is the same for all processes of a host.
         start_process("--slots", "6", within=("faketime", "--exclude-monotonic", "-f", offset))
         for offset in ("+10m", "-10m")
     ]

@@ -1,4 +1,4 @@
-"""Connections that are cut at the worst moments: around a COMMIT, and in the middle of a message."""
+"""Connections that end at the worst moments: around a COMMIT, and in the middle of a message."""
 
 import random
 import signal
@@ -8,18 +8,18 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from tests.chaos.app import jobs
-from tests.chaos.oracle import assert_invariants
 from tests.chaos.proxy import Fate, Proxy, by_chance, proxy
-from tests.worker.processes import StartProcess, WorkerProcess
-from tests.worker.waiting import until
+from tests.support.invariants import assert_invariants
+from tests.support.waiting import until
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
 __all__ = ("proxy",)
 
-#: What stopping may take beyond the handlers'.
-LAST_WORDS = 3.0
+#: How long stopping may take in addition to the handlers.
+EXIT_SECONDS = 3.0
 
 
 def start_behind(proxy: Proxy, start_process: StartProcess) -> WorkerProcess:
@@ -27,7 +27,7 @@ def start_behind(proxy: Proxy, start_process: StartProcess) -> WorkerProcess:
 
 
 def enqueue_mixed() -> int:
-    """Completed in a transaction of their own, and in a batch; the number of jobs in the end."""
+    """Enqueue jobs that are completed in their own transactions and in batches. Return their final number."""
     chains.enqueue_many([jobs.write.item(0.0) for _ in range(150)])
     chains.enqueue_many([jobs.attempt.item(0.0) for _ in range(50)])
     chains.enqueue_many([jobs.first.item(3) for _ in range(10)])
@@ -49,25 +49,24 @@ def until_all_completed(process: WorkerProcess, seconds: float = 60) -> None:
 def assert_ends_well(process: WorkerProcess) -> None:
     assert process.is_alive, process.output
     process.signal(signal.SIGTERM)
-    assert process.wait(LAST_WORDS) == 0
+    assert process.wait(EXIT_SECONDS) == 0
 
 
-def test_a_commit_whose_answer_is_lost_is_a_commit(proxy: Proxy, start_process: StartProcess) -> None:
-    """The job is completed, its effect is there, and it is not tried again."""
+def test_a_commit_without_a_reply_completes_the_job(proxy: Proxy, start_process: StartProcess) -> None:
+    """The job is completed, its effect exists, and it is not retried."""
     proxy.fate = by_chance(random.Random(3), 0.2, "its answer is lost")
     chains.enqueue_many([jobs.write.item(0.0) for _ in range(150)])
     process = start_behind(proxy, start_process)
     until_all_completed(process)
     assert proxy.fates["its answer is lost"] > 10
     assert set(Job.objects.values_list("attempt", "crashes")) == {(1, 0)}
-    assert "lease lost" not in process.output
+    assert "lost its lease" not in process.output
     assert not FailedAttempt.objects.exists()
     assert_invariants()
     assert_ends_well(process)
 
 
-def test_a_commit_that_is_lost_is_none(proxy: Proxy, start_process: StartProcess) -> None:
-    """Nothing of the attempt is left but the record of its failure."""
+def test_a_lost_commit_leaves_only_a_failed_attempt(proxy: Proxy, start_process: StartProcess) -> None:
     proxy.fate = by_chance(random.Random(4), 0.2, "is lost")
     chains.enqueue_many([jobs.write.item(0.0) for _ in range(150)])
     process = start_behind(proxy, start_process)
@@ -78,7 +77,7 @@ def test_a_commit_that_is_lost_is_none(proxy: Proxy, start_process: StartProcess
     assert_ends_well(process)
 
 
-def test_lost_commits_and_lost_answers_in_any_order_double_nothing(proxy: Proxy, start_process: StartProcess) -> None:
+def test_lost_commits_and_lost_replies_duplicate_nothing(proxy: Proxy, start_process: StartProcess) -> None:
     chance = random.Random(5)
     fates: list[Fate] = ["is lost", "its answer is lost", *["passes"] * 6]  # type: ignore[list-item]
     proxy.fate = lambda: chance.choice(fates)
@@ -91,7 +90,7 @@ def test_lost_commits_and_lost_answers_in_any_order_double_nothing(proxy: Proxy,
     assert_ends_well(process)
 
 
-def test_connections_that_end_in_the_middle_of_a_message_lose_and_double_nothing(
+def test_connections_that_end_in_the_middle_of_a_message_lose_and_duplicate_nothing(
     proxy: Proxy, start_process: StartProcess
 ) -> None:
     chance = random.Random(6)

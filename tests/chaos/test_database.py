@@ -1,4 +1,4 @@
-"""The database restarts, ends sessions, and stops to answer, while a worker works."""
+"""The database restarts, ends sessions, and stops responding while a worker runs."""
 
 import random
 import signal
@@ -10,20 +10,20 @@ from django.db import connections
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from tests.chaos.app import jobs
-from tests.chaos.cluster import ALIAS, Server, cluster, reconnect, server, start_process
 from tests.chaos.lasting import lasting
-from tests.chaos.oracle import assert_invariants
 from tests.shop.models import Effect
-from tests.worker.processes import StartProcess, WorkerProcess
-from tests.worker.waiting import until, until_completed
+from tests.support.invariants import assert_invariants
+from tests.support.servers.cluster import ALIAS, Server, cluster, reconnect, server, start_process
+from tests.support.waiting import until, until_completed
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.timeout(lasting(0) + 120)]
 
 __all__ = ("cluster", "server", "start_process")
 
-#: What stopping may take beyond its timeout.
-LAST_WORDS = 3.0
+#: How long stopping may take in addition to its timeout.
+EXIT_SECONDS = 3.0
 
 
 def completed() -> int:
@@ -105,7 +105,7 @@ def enqueue_mixed() -> None:
 def test_a_worker_survives_a_database_that_restarts_every_few_seconds(
     cluster: Server, start_process: StartProcess
 ) -> None:
-    """Again and again under load; some restarts come while the worker is still reconnecting."""
+    """Some restarts come while the worker is still reconnecting."""
     chance = random.Random(12)
     process = start_process("--slots", "4")
     until_then = time.monotonic() + lasting(8)
@@ -118,11 +118,11 @@ def test_a_worker_survives_a_database_that_restarts_every_few_seconds(
     assert process.is_alive
     assert_invariants(ALIAS)
     process.signal(signal.SIGTERM)
-    assert process.wait(LAST_WORDS) == 0
+    assert process.wait(EXIT_SECONDS) == 0
 
 
 def end_a_session(chance: random.Random) -> int:
-    """Of the worker: nobody else has one, but this process."""
+    """End a random session of the worker, and return 1, or 0 if it has none. All other sessions are the worker's."""
     with connections[ALIAS].cursor() as cursor:
         cursor.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -146,7 +146,7 @@ def test_a_worker_ends_in_time_although_its_database_does_not_answer(
         since = time.monotonic()
         process.signal(signal.SIGTERM)
         process.wait()
-        assert time.monotonic() - since < 1 + LAST_WORDS
+        assert time.monotonic() - since < 1 + EXIT_SECONDS
     finally:
         cluster.start() if state == "stopped" else cluster.thaw()
     other = start_process()
@@ -156,14 +156,14 @@ def test_a_worker_ends_in_time_although_its_database_does_not_answer(
 def test_attempts_end_before_their_lease_when_the_database_does_not_answer(
     cluster: Server, start_process: StartProcess
 ) -> None:
-    """Nobody else may start the job before. The lease is 2 seconds long."""
+    """No other worker may start the job before the lease of 2 seconds ends."""
     jobs.heed.enqueue(using=ALIAS)
     process = start_process("--verbosity", "2")
     until(lambda: Effect.objects.using(ALIAS).filter(label="started").exists(), 30, lambda: process.output)
     try:
         cluster.freeze()
         frozen = time.monotonic()
-        until(lambda: "lease lost" in process.output, 10, lambda: process.output)
+        until(lambda: "lost its lease" in process.output, 10, lambda: process.output)
         assert time.monotonic() - frozen < 2.0 + 0.3
         assert ": error" in process.output
     finally:

@@ -1,4 +1,4 @@
-"""A worker ends in time, with the right code and without a word of complaint, whatever it is doing."""
+"""A worker ends in time, with the right code and without a warning, whatever it is doing."""
 
 import random
 import signal
@@ -8,30 +8,30 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from tests.chaos.app import jobs
 from tests.chaos.lasting import lasting
-from tests.chaos.oracle import assert_invariants
-from tests.worker.processes import StartProcess, WorkerProcess
-from tests.worker.waiting import until
+from tests.support.invariants import assert_invariants
+from tests.support.waiting import until
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(lasting(0) + 120)]
 
 SHUTDOWN_SECONDS = 0.5
-#: What stopping may take beyond its timeout.
-LAST_WORDS = 3.0
-#: From the start of the process: in which it imports, connects, claims, and works.
+#: How long stopping may take in addition to its timeout.
+EXIT_SECONDS = 3.0
+#: The time from the start of the process in which it imports, connects, claims and works.
 LATEST_SIGNAL_SECONDS = 1.6
 
 
 def has_started(process: WorkerProcess) -> bool:
-    """From here on it handles signals itself."""
+    """Return whether the worker handles signals itself by now."""
     return "Worker " in process.output
 
 
 def assert_ended_well(process: WorkerProcess, *, was_started: bool) -> None:
     since = time.monotonic()
     code = process.wait()
-    assert time.monotonic() - since < SHUTDOWN_SECONDS + LAST_WORDS
+    assert time.monotonic() - since < SHUTDOWN_SECONDS + EXIT_SECONDS
     if was_started or has_started(process):
         assert code == 0, process.output
         assert "Stopped" in process.output
@@ -40,7 +40,7 @@ def assert_ended_well(process: WorkerProcess, *, was_started: bool) -> None:
             assert word not in process.output, process.output
 
 
-def test_a_worker_that_is_told_to_stop_at_any_moment_ends_clean(start_process: StartProcess) -> None:
+def test_a_worker_stopped_at_any_moment_ends_cleanly(start_process: StartProcess) -> None:
     chance = random.Random(8)
     until_then = time.monotonic() + lasting(4)
     while time.monotonic() < until_then:
@@ -61,7 +61,7 @@ def test_a_worker_that_is_told_to_stop_at_any_moment_ends_clean(start_process: S
     assert_invariants()
 
 
-def test_a_worker_that_is_through_ends_clean(start_process: StartProcess) -> None:
+def test_a_worker_that_has_finished_ends_cleanly(start_process: StartProcess) -> None:
     for options in (["--max-jobs", "5"], ["--burst"]):
         chains.enqueue_many([jobs.write.item(0.0) for _ in range(10)])
         run_through(start_process, *options)

@@ -1,4 +1,4 @@
-"""The server ends what takes too long, and has fewer connections than the worker wants."""
+"""The server ends statements that take too long, and has fewer connections than the worker wants."""
 
 import signal
 import time
@@ -13,21 +13,21 @@ from django.db import connection, connections, transaction
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Processors
-from tests.chaos.app import jobs
-from tests.chaos.cluster import ALIAS, Server, cluster, reconnect, server, start_process
-from tests.chaos.oracle import assert_invariants
 from tests.shop.models import Effect
-from tests.worker.fixtures import StartWorker, events, make_worker, processors, registry, start_worker
-from tests.worker.processes import StartProcess, WorkerProcess
-from tests.worker.waiting import until
+from tests.support.invariants import assert_invariants
+from tests.support.servers.cluster import ALIAS, Server, cluster, reconnect, server, start_process
+from tests.support.waiting import until
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.workers import StartWorker, events, make_worker, processors, registry, start_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
 
 __all__ = ("cluster", "events", "make_worker", "processors", "registry", "server", "start_process", "start_worker")
 
-#: What stopping may take beyond the handlers'.
-LAST_WORDS = 3.0
-#: This one, and those of a worker's own threads.
+#: How long stopping may take in addition to the handlers.
+EXIT_SECONDS = 3.0
+#: The connection of this process, and the connections of a worker's own threads.
 OTHER_SESSIONS = 1 + 6
 TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
@@ -57,12 +57,12 @@ def until_all_completed(process: WorkerProcess, seconds: float = 60) -> None:
 def assert_ends_well(process: WorkerProcess) -> None:
     assert process.is_alive, process.output
     process.signal(signal.SIGTERM)
-    assert process.wait(LAST_WORDS) == 0
+    assert process.wait(EXIT_SECONDS) == 0
 
 
 @contextmanager
 def short(timeout: str) -> Iterator[None]:
-    """In every session of others."""
+    """Set the limits for every other session."""
     execute(f"ALTER DATABASE postgres SET {timeout} = '200ms'")
     end_other_sessions()
     try:
@@ -79,7 +79,7 @@ def locked(table: str) -> Iterator[None]:
         yield
 
 
-def test_a_worker_outlives_statements_locks_and_transactions_that_are_cut_short(
+def test_a_worker_survives_time_limits_of_statements_locks_and_transactions(
     cluster: Server, start_process: StartProcess
 ) -> None:
     chains.enqueue_many([jobs.write.item(0.02) for _ in range(300)], using=ALIAS)
@@ -102,7 +102,7 @@ def test_a_worker_outlives_statements_locks_and_transactions_that_are_cut_short(
 
 @pytest.fixture
 def crowded(cluster: Server) -> Iterator[Server]:
-    """Ten connections, for everybody."""
+    """Limit the server to ten connections."""
     execute("ALTER SYSTEM SET max_connections = 10")
     restart(cluster)
     try:
@@ -118,8 +118,8 @@ def restart(cluster: Server) -> None:
     cluster.restart("fast")
 
 
-def test_a_worker_works_with_the_connections_it_gets(crowded: Server, start_process: StartProcess) -> None:
-    """It wants more than twice as many as there are. Whoever has one may go on to enqueue."""
+def test_a_worker_works_with_fewer_connections_than_it_wants(crowded: Server, start_process: StartProcess) -> None:
+    """The worker wants more than twice as many as exist. A handler with a connection can still enqueue."""
     chains.enqueue_many([jobs.write.item(0.02) for _ in range(100)], using=ALIAS)
     process = start_process("--slots", "20")
     until(lambda: "too many clients" in process.output or failures(), 20, lambda: process.output)
@@ -147,17 +147,17 @@ def test_a_worker_without_any_connection_waits_for_one_and_ends_in_time(
         since = time.monotonic()
         stopped.signal(signal.SIGTERM)
         assert stopped.wait() == 0
-        assert time.monotonic() - since < LAST_WORDS
+        assert time.monotonic() - since < EXIT_SECONDS
     until_all_completed(process)
     assert chain.refresh().status == "completed"
     assert_ends_well(process)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_slots_that_have_nothing_to_do_leave_their_connections_to_others(
+def test_idle_slots_release_their_connections(
     processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_jobchains.worker.slots.IDLE_SECONDS", 0.3)
+    monkeypatch.setattr("django_jobchains.worker.slots.threads.IDLE_SECONDS", 0.3)
     write = processors.register("chaos.write")(lambda job: Job.objects.count() and None)
     start_worker(slots=8)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The network between a worker and its database is gone, and comes back. Neither end is told."""
+"""The network between a worker and its database fails and recovers. Neither end is notified."""
 
 import os
 import re
@@ -15,23 +15,23 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from tests.chaos.app import jobs
-from tests.chaos.oracle import assert_invariants
 from tests.chaos.proxy import Proxy, connect_to_database, proxy
 from tests.shop.models import Effect
-from tests.worker.processes import StartProcess, WorkerProcess
-from tests.worker.waiting import until, until_completed
+from tests.support.invariants import assert_invariants
+from tests.support.waiting import until, until_completed
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
 __all__ = ("proxy",)
 
-#: What stopping may take beyond its timeout: each of its steps waits for a database that does not answer.
-LAST_WORDS = 5.0
-#: In which a worker is back at work when the network is.
+#: How long stopping may take in addition to its timeout: each step waits for a database that does not respond.
+EXIT_SECONDS = 5.0
+#: The time in which a worker continues after the network has recovered.
 BACK_SECONDS = 15
-#: What a worker says, and where, when the answer to a COMMIT was lost and the job is completed.
-COMMITTED = re.compile(r"an error after its commit changes nothing: OperationalError: .*\n(  .*\n)*")
+#: What a worker logs after the response to the COMMIT of a completed job was lost.
+COMMITTED = re.compile(r"An error after the commit does not change that: OperationalError: .*\n(  .*\n)*")
 
 
 def until_started(process: WorkerProcess) -> None:
@@ -46,11 +46,11 @@ def until_it_works_again(process: WorkerProcess, seconds: float) -> None:
 
 def assert_ends_well(process: WorkerProcess) -> None:
     process.signal(signal.SIGTERM)
-    assert process.wait(LAST_WORDS) == 0
+    assert process.wait(EXIT_SECONDS) == 0
     assert "Traceback" not in COMMITTED.sub("", process.output)
 
 
-def test_a_worker_that_is_cut_off_stops_its_handlers_before_another_takes_over(
+def test_a_disconnected_worker_stops_its_handlers_before_another_worker_takes_over(
     proxy: Proxy, start_process: StartProcess, tmp_path: Path
 ) -> None:
     cut_off = start_process("--shutdown-timeout", "1", JOBCHAINS_TEST_DATABASE=proxy.url).until_ready()
@@ -77,7 +77,7 @@ def test_a_worker_that_is_cut_off_stops_its_handlers_before_another_takes_over(
     assert_ends_well(cut_off)
 
 
-def test_a_worker_that_is_cut_off_ends_in_time(proxy: Proxy, start_process: StartProcess) -> None:
+def test_a_disconnected_worker_ends_in_time(proxy: Proxy, start_process: StartProcess) -> None:
     process = start_process("--shutdown-timeout", "1", JOBCHAINS_TEST_DATABASE=proxy.url).until_ready()
     jobs.heed.enqueue()
     until_started(process)
@@ -85,12 +85,12 @@ def test_a_worker_that_is_cut_off_ends_in_time(proxy: Proxy, start_process: Star
     since = time.monotonic()
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
-    assert time.monotonic() - since < 1 + LAST_WORDS
+    assert time.monotonic() - since < 1 + EXIT_SECONDS
     assert "does not answer" in process.output
 
 
 class Network:
-    """A network namespace, and one cable into it. A process ``within`` it sees this host as ``host``."""
+    """A network namespace with one virtual cable. A process ``within`` it reaches this host as ``host``."""
 
     def __init__(self) -> None:
         self.name = f"jobchains-{os.getpid()}"
@@ -106,14 +106,14 @@ class Network:
         _run("ip", "link", "set", self._cable, "up")
 
     def cut(self) -> None:
-        """No packet comes back. Inside, the cable seems to be fine."""
+        """Drop all packets from outside. Inside, the cable seems to work."""
         _run("ip", "route", "add", "blackhole", self._worker)
 
     def mend(self) -> None:
         _run("ip", "route", "delete", "blackhole", self._worker)
 
     def remove(self) -> None:
-        with suppress(subprocess.CalledProcessError):  # it was mended
+        with suppress(subprocess.CalledProcessError):  # the route was deleted already
             self.mend()
         _run("ip", "netns", "delete", self.name)
 
@@ -125,7 +125,7 @@ def _run(*command: str) -> None:
 @pytest.fixture
 def network() -> Iterator[Network]:
     if os.geteuid() != 0 or not shutil.which("ip"):
-        pytest.skip("needs root and the program ip: the network is not cut for real")
+        pytest.skip("needs root and the program ip to cut the network")
     try:
         network = Network()
     except subprocess.CalledProcessError as error:
@@ -138,7 +138,7 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def far_proxy(transactional_db: None, network: Network) -> Iterator[Proxy]:
-    """At the other end of the cable."""
+    """Yield a proxy for the server, which processes at the other end of the cable can reach."""
     proxy = Proxy(connect_to_database, network.host)
     try:
         yield proxy
@@ -146,11 +146,11 @@ def far_proxy(transactional_db: None, network: Network) -> Iterator[Proxy]:
         proxy.close()
 
 
-def test_a_worker_whose_answers_never_come_is_back_in_fifteen_seconds(
+def test_a_worker_without_replies_recovers_in_fifteen_seconds(
     network: Network, far_proxy: Proxy, start_process: StartProcess
 ) -> None:
-    """The network goes while its statements are under way, and the server gives its sessions up. Nothing that arrives
-    ever tells the worker: its connections have to ask."""
+    """The network fails during its statements, and the server ends its sessions. The worker receives no packet about
+    that, so its connections must send probes."""
     chains.enqueue_many([jobs.write.item(0.02) for _ in range(200)])
     process = start_process("--slots", "4", within=network.within, JOBCHAINS_TEST_DATABASE=far_proxy.url)
     until(lambda: Job.objects.with_status("completed").count() > 30, 30, lambda: process.output)
@@ -167,7 +167,7 @@ def test_a_worker_whose_answers_never_come_is_back_in_fifteen_seconds(
     assert_ends_well(process)
 
 
-def test_a_worker_without_a_network_does_not_hang_in_it(
+def test_a_worker_does_not_hang_without_a_network(
     network: Network, far_proxy: Proxy, start_process: StartProcess
 ) -> None:
     process = start_process("--shutdown-timeout", "1", within=network.within, JOBCHAINS_TEST_DATABASE=far_proxy.url)
@@ -179,4 +179,4 @@ def test_a_worker_without_a_network_does_not_hang_in_it(
     since = time.monotonic()
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
-    assert time.monotonic() - since < 1 + LAST_WORDS
+    assert time.monotonic() - since < 1 + EXIT_SECONDS

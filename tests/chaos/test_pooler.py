@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode: each statement may meet another session."""
+"""Workers behind PgBouncer in transaction mode, where each statement may use another session."""
 
 import os
 import shutil
@@ -14,18 +14,18 @@ from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from tests.chaos.app import jobs
-from tests.chaos.cluster import free_port
-from tests.chaos.oracle import assert_invariants
-from tests.worker.processes import StartProcess, WorkerProcess
-from tests.worker.waiting import until, until_completed
+from tests.support.invariants import assert_invariants
+from tests.support.servers.cluster import free_port
+from tests.support.waiting import until, until_completed
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
-#: Server connections, for a worker that has more threads than that.
+#: The number of server connections, fewer than a worker has threads.
 POOL_SIZE = 3
-#: What stopping may take beyond the handlers'.
-LAST_WORDS = 3.0
+#: How long stopping may take in addition to the handlers.
+EXIT_SECONDS = 3.0
 
 CONFIGURATION = """
 [databases]
@@ -47,7 +47,7 @@ class Pooler:
         configuration = folder / "pgbouncer.ini"
         configuration.write_text(CONFIGURATION.format(server=" ".join(_server()), port=self.port, pool_size=POOL_SIZE))
         self._log = folder / "pgbouncer.log"
-        # As a user that is not root: it refuses to be.
+        # PgBouncer refuses to run as root.
         as_user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
         with configuration.open("rb") as file, self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -57,7 +57,7 @@ class Pooler:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For a worker behind it, which knows the way round it as ``direct``."""
+        """Return the environment of a worker behind the pooler, with the alias ``direct`` for the server itself."""
         url = f"postgresql://{connection.settings_dict['USER']}@127.0.0.1:{self.port}/"
         return {"JOBCHAINS_TEST_DATABASE": url, "JOBCHAINS_TEST_DIRECT": os.environ["JOBCHAINS_TEST_DATABASE"]}
 
@@ -80,7 +80,7 @@ def _server() -> Iterator[str]:
 def pooler(transactional_db: None, tmp_path: Path) -> Iterator[Pooler]:
     program = shutil.which("pgbouncer")
     if program is None:
-        pytest.skip("needs PgBouncer: nothing shows here that a worker works behind a transaction pooler")
+        pytest.skip("needs PgBouncer to run workers behind a transaction pooler")
     pooler = Pooler(program, tmp_path)
     try:
         yield pooler
@@ -90,12 +90,12 @@ def pooler(transactional_db: None, tmp_path: Path) -> Iterator[Pooler]:
 
 def assert_ends_well(process: WorkerProcess) -> None:
     process.signal(signal.SIGTERM)
-    assert process.wait(LAST_WORDS) == 0
+    assert process.wait(EXIT_SECONDS) == 0
     assert "prepared statement" not in process.output
     assert "Traceback" not in process.output
 
 
-def test_a_worker_behind_a_transaction_pooler_does_every_job_and_says_that_it_is_deaf(
+def test_a_worker_behind_a_transaction_pooler_runs_every_job_and_reports_that_it_receives_no_hints(
     pooler: Pooler, start_process: StartProcess
 ) -> None:
     chains.enqueue_many([jobs.write.item(0.0) for _ in range(200)])
@@ -106,14 +106,14 @@ def test_a_worker_behind_a_transaction_pooler_does_every_job_and_says_that_it_is
     assert not FailedAttempt.objects.exists()
     assert set(Job.objects.values_list("attempt", flat=True)) == {1}
     assert_invariants()
-    until(lambda: "does not arrive" in process.output, 15, lambda: process.output)
+    until(lambda: "do not arrive" in process.output, 15, lambda: process.output)
     assert "listen_using" in process.output
     chain = jobs.write.enqueue(0.0)
     until_completed(chain, 15, lambda: process.output)
     assert_ends_well(process)
 
 
-def test_a_worker_that_listens_round_the_pooler_is_woken(pooler: Pooler, start_process: StartProcess) -> None:
+def test_a_worker_that_listens_without_the_pooler_is_woken(pooler: Pooler, start_process: StartProcess) -> None:
     options = {"POLL_SECONDS": 600, "NOTIFIER": {"OPTIONS": {"listen_using": "direct"}}}
     process = start_process(jobchains=options, **pooler.environment).until_ready()
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Worker processes that are killed, stopped for a while, and told to end, while they work."""
+"""Worker processes that are killed, paused, and stopped while they run jobs."""
 
 import random
 import signal
@@ -7,15 +7,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from tests.chaos.app import jobs
-from tests.chaos.oracle import assert_invariants
 from tests.shop.models import Effect
-from tests.worker.processes import StartProcess, WorkerProcess
-from tests.worker.waiting import stays, until, until_completed
+from tests.support.invariants import assert_invariants
+from tests.support.waiting import stays, until, until_completed
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -40,7 +40,7 @@ def until_all_completed(*processes: WorkerProcess, seconds: float = 60) -> None:
     until(lambda: not Job.objects.exclude(status="completed").exists(), seconds, facts)
 
 
-def test_a_killed_worker_loses_no_job_and_doubles_no_effect(start_process: StartProcess) -> None:
+def test_a_killed_worker_loses_no_job_and_duplicates_no_effect(start_process: StartProcess) -> None:
     chains.enqueue_many([jobs.write.item(0.004) for _ in range(450)])
     chains.enqueue_many([jobs.step.item(9) for _ in range(5)])
     for killed_at in (80, 200, 320):
@@ -69,7 +69,7 @@ def test_two_workers_never_run_one_attempt(start_process: StartProcess) -> None:
 
 
 def pause(process: WorkerProcess) -> None:
-    """Freezes it, but not while it holds SQLite's one write lock: nobody could take its jobs over."""
+    """Suspend the worker, but not while it holds SQLite's write lock, because nothing could reclaim its jobs then."""
     process.freeze()
     while connection.vendor == "sqlite" and _is_locked():
         process.signal(signal.SIGCONT)
@@ -88,7 +88,7 @@ def _is_locked() -> bool:
     return False
 
 
-def test_a_worker_that_was_paused_past_its_lease_writes_nothing_and_goes_on(start_process: StartProcess) -> None:
+def test_a_worker_paused_beyond_its_lease_writes_nothing_and_continues(start_process: StartProcess) -> None:
     first = start_process()
     chain = jobs.hold.enqueue()
     until(lambda: Effect.objects.filter(label=f"started by {first.pid}").exists(), 30, lambda: first.output)
@@ -110,26 +110,38 @@ def test_a_worker_that_was_paused_past_its_lease_writes_nothing_and_goes_on(star
     assert_invariants()
 
 
-def test_workers_paused_in_turn_lose_and_double_nothing(start_process: StartProcess) -> None:
-    """Each is stopped for longer than its lease in the middle of its work, while the other works."""
+def test_workers_paused_in_turn_lose_and_duplicate_nothing(start_process: StartProcess) -> None:
+    """Each is suspended for longer than its lease while it works and the other continues."""
     processes = [start_process("--slots", "4").until_ready() for _ in range(2)]
     for process in (*processes, *processes):
-        chains.enqueue_many([jobs.write.item(0.02) for _ in range(150)])
-        until(partial(pause_at_work, process), 20, lambda: processes[0].output)
-        until_crashes(1 + FailedAttempt.objects.filter(kind="crash").count())
+        before = crashes_of(process)
+        until(partial(pause_at_work, process), 30, lambda: processes[0].output)
+        until(lambda process=process, before=before: crashes_of(process) > before, 30)  # type: ignore[misc]
         process.signal(signal.SIGCONT)
     until_all_completed(*processes)
     assert all(process.is_alive for process in processes)
     assert_invariants()
 
 
+def crashes_of(process: WorkerProcess) -> int:
+    return FailedAttempt.objects.filter(kind="crash", worker__contains=f":{process.pid}:").count()
+
+
 def pause_at_work(process: WorkerProcess) -> bool:
-    """Whether it has jobs now that it is paused; otherwise it goes on."""
+    """Pause the worker, and return whether it holds a job that others can take back. If not, let it continue.
+
+    They cannot take back a job whose row the worker has locked. More jobs are enqueued, because otherwise the other
+    worker may have run all of them before this one is paused.
+    """
+    if Job.objects.with_status("pending").count() < 50:
+        chains.enqueue_many([jobs.write.item(0.02) for _ in range(150)])
     pause(process)
-    has_jobs = Job.objects.filter(status="running", leased_by__contains=f":{process.pid}:").exists()
-    if not has_jobs:
+    with transaction.atomic():
+        jobs_of_process = Job.objects.filter(status="running", leased_by__contains=f":{process.pid}:")
+        holds_unlocked = jobs_of_process.select_for_update(skip_locked=connection.vendor == "postgresql").exists()
+    if not holds_unlocked:
         process.signal(signal.SIGCONT)
-    return has_jobs
+    return holds_unlocked
 
 
 def test_a_deploy_in_the_middle_of_work_costs_no_attempt(start_process: StartProcess) -> None:

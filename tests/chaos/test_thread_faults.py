@@ -1,4 +1,4 @@
-"""Every thread of the worker is hit at every call it makes to another part: it goes on, and every job ends right."""
+"""Every call between components fails once on every thread of the worker: it continues, and every job ends."""
 
 import threading
 import time
@@ -10,8 +10,8 @@ import pytest
 from django.db import connection
 
 from django_jobchains import chains
-from django_jobchains.attempts import Attempt
-from django_jobchains.leases import HeldLeases
+from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.models import Job
 from django_jobchains.notifications import get_notifier, ownership_lost
 from django_jobchains.processors import (
@@ -25,36 +25,41 @@ from django_jobchains.processors import (
     RunningJob,
 )
 from django_jobchains.store import get_store
-from django_jobchains.worker.completer import Completer
-from django_jobchains.worker.slots import Slots
+from django_jobchains.worker.attempt_counter import AttemptCounter
+from django_jobchains.worker.outcome_writer import OutcomeWriter
+from django_jobchains.worker.slots.threads import Slots
+from django_jobchains.worker.wake_order import WakeOrder
 from django_jobchains.worker.wakeups import WakeUp
 from tests.chaos.faults import Faults
-from tests.chaos.oracle import assert_invariants
 from tests.shop.models import Effect
-from tests.worker.fixtures import StartWorker, events, make_worker, registry, start_worker
-from tests.worker.waiting import until, until_completed
+from tests.support.invariants import assert_invariants
+from tests.support.waiting import until, until_completed
+from tests.support.workers import StartWorker, events, make_worker, registry, start_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 __all__ = ("events", "make_worker", "registry", "start_worker")
 
-#: What stopping may take beyond its timeout of none.
-LAST_WORDS = 3.0
+#: How long stopping may take. The timeout is 0.
+EXIT_SECONDS = 3.0
 
-#: By thread; each of a line is hit in one run of the test.
+#: The calls of each thread. Each line is one run of the test.
 STEPS = {
-    "claims": [
-        "store.claim store.next_due",
+    "claim-loop": [
+        "store.jobs.claim store.jobs.next_due",
         "leases.hold slots.room slots.put slots.take_back",
-        "wake.clear wake.looked wake.wait",
+        "wake.clear wake.record_query wake.wait",
         "registry.processor attempt.__init__",
     ],
-    "slot": ["attempt.run store.lock store.finish", "completer.put", "leases.let_go wake.set"],
-    "completer": ["store.finish store.reschedule store.fail", "leases.let_go wake.set worker.completer.announce"],
-    "reaper": ["store.reap store.sweep leases.held worker.maintenance.announce"],
-    "keeper": ["leases.renew_due store.renew leases.check store.check"],
-    "watch": ["leases.abort_overdue"],
-    "listener": ["wake.on_hint listening"],
+    "slot": ["attempt.run store.attempts.lock store.attempts.finish", "outcome_writer.put", "wake.set"],
+    "outcome-writer": [
+        "store.attempts.finish store.attempts.reschedule store.attempts.fail",
+        "leases.release wake.set counter.ended worker.outcome_writer.publish",
+    ],
+    "maintenance": ["store.leases.reap store.blockers.sweep leases.held wakeups.publish"],
+    "lease-keeper": ["leases.renew_due store.leases.renew leases.check store.leases.check"],
+    "watchdog": ["leases.abort_overdue"],
+    "listener": ["wake_order.on_hint listening"],
 }
 
 
@@ -69,19 +74,24 @@ def _impatient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     if connection.vendor == "postgresql":
         monkeypatch.setattr("django_jobchains.notifications.postgres.PROBE_SECONDS", 0)
-    monkeypatch.setattr("django_jobchains.worker.threads.MOST_FAILURES", 1_000)
+    monkeypatch.setattr("django_jobchains.worker.threads.MAX_FAILURES", 1_000)
     monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.05)
-    for module in ("worker.threads.FIRST_WAIT_SECONDS", "notifications.listening.FIRST_RETRY_SECONDS"):
+    for module in ("worker.threads.FIRST_WAIT_SECONDS", "notifications.listening_thread.FIRST_RETRY_SECONDS"):
         monkeypatch.setattr(f"django_jobchains.{module}", 0.01)
 
 
 def parts() -> dict[str, Any]:
     return {
-        "store": type(get_store()),
+        "store.attempts": type(get_store().attempts),
+        "store.blockers": type(get_store().blockers),
+        "store.jobs": type(get_store().jobs),
+        "store.leases": type(get_store().leases),
         "leases": HeldLeases,
         "slots": Slots,
-        "completer": Completer,
+        "outcome_writer": OutcomeWriter,
+        "counter": AttemptCounter,
         "wake": WakeUp,
+        "wake_order": WakeOrder,
         "registry": Registry,
         "attempt": Attempt,
     }
@@ -109,7 +119,7 @@ class Work:
         chains.enqueue_many([*items, *(self.attempt.item(kind) for kind in ("", "reschedule", "fail"))])
 
     def enqueue_until(self, faults: list[Faults], seconds: float) -> int:
-        """More and more, ever more slowly: each part has something to do, and runs dry. How often."""
+        """Enqueue more and more slowly, so that each component is busy and idle in turn. Return the number of times."""
         deadline = time.monotonic() + seconds
         times = 0
         while not are_all_thrown(faults) and time.monotonic() < deadline:
@@ -124,7 +134,7 @@ def are_all_thrown(faults: list[Faults]) -> bool:
 
 
 def declare(registry: Registry, faults: list[Faults]) -> Work:
-    """Types for each way to end, and one that lasts as long as errors are thrown."""
+    """Register types for each way to end, and one that runs as long as errors are raised."""
     processors = Processors(lease=Lease(1), backoff=Backoff(0.02, 1, 0.02, 0))
     registry.add(processors)
 
@@ -156,7 +166,7 @@ def declare(registry: Registry, faults: list[Faults]) -> Work:
         while not are_all_thrown(faults):
             get_notifier("default").publish([ownership_lost(job.id)])
             job.signal.wait(0.05)
-            job.signal.raise_if_aborted()  # its lease may have run out meanwhile: it is tried again
+            job.signal.raise_if_aborted()  # the lease may have expired, so that the job is retried
 
     return Work(write, step, attempt, last)
 
@@ -171,7 +181,7 @@ def has_ended() -> bool:
 
 
 @pytest.mark.parametrize(("thread", "steps"), [(thread, steps) for thread in STEPS for steps in STEPS[thread]])
-def test_a_thread_that_fails_at_a_step_goes_on(
+def test_a_thread_that_fails_at_a_step_continues(
     registry: Registry, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, thread: str, steps: str
 ) -> None:
     faults = [Faults(thread, step) for step in steps.split()]
@@ -188,10 +198,10 @@ def test_a_thread_that_fails_at_a_step_goes_on(
     until_completed(work.write.enqueue())
     assert Job.objects.with_status("failed").count() == times
     assert_invariants(all_completed=False)
-    until(worker.parts.loop.idle.is_set, 10, lambda: vars(worker.parts.completer))
-    until(lambda: not len(worker.parts.leases), 10, lambda: worker.parts.leases.held())
+    until(worker.components.claim_loop.idle.is_set, 10, lambda: vars(worker.components.outcome_writer))
+    until(lambda: not len(worker.components.leases), 10, lambda: worker.components.leases.held())
     assert not worker.failed
     since = time.monotonic()
     assert worker.stop(timeout=0) == 0
-    assert time.monotonic() - since < LAST_WORDS
+    assert time.monotonic() - since < EXIT_SECONDS
     until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("jobchains-")])

@@ -11,12 +11,12 @@ from django.core.management import CommandError, call_command
 
 from django_jobchains.processors import Backoff, Lease, Processors, Registry, RunningJob
 from django_jobchains.store import Store, get_store
-from tests.interventions.chains_at import mail, ship
+from tests.support.chains import mail, ship
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a call wrote, and its exit code with the line of the error."""
+    """The output of a call, its notes on stderr, its exit code, and its error message."""
 
     out: str
     notes: str
@@ -37,13 +37,13 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def store() -> Store:
-    """The store of the database the suite runs on; the test itself marks its access to it."""
+    """Return the store of the default database. The test itself must request database access."""
     return get_store()
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Calls ``manage.py jobchains`` in this process; ``width`` is of the terminal, ``stdin`` what is read there."""
+    """Call ``manage.py jobchains`` in this process, in a terminal of this width, with this standard input."""
 
     def run(*words: object, width: int | None = None, stdin: str = "", **options: Any) -> Done:
         monkeypatch.setenv("COLUMNS", str(width or ""))
@@ -61,7 +61,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """With two types that are declared only, and a slice of three processors."""
+    """A registry with two declared types that nobody handles, and three processors."""
     registry = Registry()
     registry.declared = {ship.name: ship, mail.name: mail}
     registry.add(_slice())

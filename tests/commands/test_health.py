@@ -1,4 +1,4 @@
-"""``health``: its exit code says whether somebody should be woken up, and its words why."""
+"""``health``: an exit code for alerts, and messages with the reasons."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ from django.db import OperationalError, ProgrammingError
 
 from django_jobchains import queues, testing
 from django_jobchains.chains import enqueue
-from django_jobchains.console import health
+from django_jobchains.cli import health
 from django_jobchains.store import Store
 from tests.commands.conftest import Run
-from tests.commands.facts import worker
-from tests.interventions.chains_at import mail
+from tests.commands.workers import worker
+from tests.support.chains import mail
 
 pytestmark = pytest.mark.django_db
 
@@ -22,7 +22,7 @@ def clock() -> Iterator[testing.Clock]:
         yield clock
 
 
-def test_with_a_worker_and_no_backlog_it_is_healthy(run: Run, store: Store) -> None:
+def test_with_a_worker_and_an_empty_backlog_it_is_healthy(run: Run, store: Store) -> None:
     worker(store)
     done = run("health", "--max-age", "5m", "--max-backlog", "0")
     assert (done.code, done.out) == (0, "Healthy: 1 worker, 0 jobs due.\n")
@@ -36,10 +36,10 @@ def test_with_a_worker_and_no_backlog_it_is_healthy(run: Run, store: Store) -> N
     }
 
 
-def test_without_enough_workers_it_is_not(run: Run, store: Store, clock: testing.Clock) -> None:
+def test_too_few_workers_are_a_problem(run: Run, store: Store, clock: testing.Clock) -> None:
     done = run("health")
     assert (done.code, done.error) == (1, "not healthy: 1 problem")
-    assert done.out == "0 of 1 worker alive: start manage.py run_jobworker.\n"
+    assert done.out == "0 of 1 worker alive. Start manage.py run_jobworker.\n"
     assert run("health", "--min-workers", "0").code == 0
     worker(store)
     assert run("health", "--min-workers", "2").code == 1
@@ -49,13 +49,13 @@ def test_without_enough_workers_it_is_not(run: Run, store: Store, clock: testing
     assert "0 of 1 worker alive" in run("health").out
 
 
-def test_a_job_that_waits_for_too_long_is_a_problem(run: Run, store: Store, clock: testing.Clock) -> None:
+def test_a_job_that_is_due_for_too_long_is_a_problem(run: Run, store: Store, clock: testing.Clock) -> None:
     enqueue("shop.plain")
     clock.advance(400)
     worker(store)
     done = run("health", "--max-age", "5m")
     assert done.code == 1
-    assert done.out == "The oldest due job waits for 6 min, more than 5 min.\n"
+    assert done.out == "The oldest due job has been waiting for 6 min, more than 5 min.\n"
     assert run("health", "--max-age", "500").code == run("health").code == 0
     [problem] = run("health", "--max-age", "300", "--format", "json").json["problems"]
     assert problem["code"] == "age"
@@ -71,9 +71,7 @@ def test_a_backlog_is_a_problem(run: Run, store: Store) -> None:
     assert done.json["problems"] == [{"code": "backlog", "text": "3 jobs due, more than 2."}]
 
 
-def test_what_is_scheduled_paused_of_another_queue_or_completed_from_outside_does_not_count(
-    run: Run, store: Store, clock: testing.Clock
-) -> None:
+def test_only_due_jobs_that_a_worker_would_run_are_counted(run: Run, store: Store, clock: testing.Clock) -> None:
     worker(store)
     enqueue("shop.plain", delay=10_000)
     enqueue("shop.plain", queue="held")
@@ -82,7 +80,7 @@ def test_what_is_scheduled_paused_of_another_queue_or_completed_from_outside_doe
     clock.advance(100)
     assert run(*words).code == 0
     assert run(*words, "--format", "json").json["paused"] == ["held"]
-    mail.enqueue()  # completed from outside
+    mail.enqueue()  # completed by hand
     assert run(*words).code == 0
     enqueue("shop.plain", queue="other")
     assert run(*words, "--queue", "bank").code == 0
@@ -93,7 +91,7 @@ def test_what_is_scheduled_paused_of_another_queue_or_completed_from_outside_doe
     "error", [OperationalError("connection refused\nIs the server running?"), ProgrammingError("no such table")]
 )
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_a_database_that_is_away_is_a_problem_and_no_traceback(
+def test_a_database_error_is_a_problem_without_a_traceback(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, form: str
 ) -> None:
     def away(using: str, **options: object) -> None:
@@ -106,13 +104,11 @@ def test_a_database_that_is_away_is_a_problem_and_no_traceback(
         assert done.json["problems"][0]["code"] == "database"
         assert done.json["workers"] is done.json["backlog"] is None
     else:
-        assert done.out.startswith(f"The database says: {str(error).splitlines()[0]}.")
+        assert done.out.startswith(f"Database error: {str(error).splitlines()[0]}.")
         assert ("Has manage.py migrate been run?" in done.out) == ("table" in str(error))
 
 
-def test_a_database_that_does_not_answer_is_waited_for_no_longer_than_said(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_database_has_a_limited_time_to_respond(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     import signal
     import time
 
@@ -126,11 +122,11 @@ def test_a_database_that_does_not_answer_is_waited_for_no_longer_than_said(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--max-age", "soon"], "'soon' is no duration: write 90s, 5m, 12h, 30d or 2w"),
-        (["--max-age", "-1"], "'-1' must be seconds, 0 or more"),
-        (["--max-backlog", "1.5"], "'1.5' must be a whole number from 0"),
+        (["--max-age", "soon"], "'soon' is not a duration: write for example 90s, 5m, 12h, 30d or 2w"),
+        (["--max-age", "-1"], "'-1' must be a number of seconds from 0"),
+        (["--max-backlog", "1.5"], "'1.5' must be an integer from 0"),
         (["--queue", ""], "is not a valid queue name"),
     ],
 )
-def test_wrong_words_are_an_error_that_says_what_to_do(run: Run, words: list[str], message: str) -> None:
+def test_an_invalid_argument_is_an_error_that_names_the_remedy(run: Run, words: list[str], message: str) -> None:
     assert message in run("health", *words).error

@@ -1,5 +1,6 @@
-"""``list``: chains or jobs, what was asked for, page by page, as a table, as JSON or as ids."""
+"""``list``: chains or jobs with filters, in pages, as a table, as JSON or as ids."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from django_jobchains.models import Chain, Job
 from django_jobchains.store import Store
 from tests.commands.conftest import Done, Run
-from tests.interventions.chains_at import (
+from tests.support.chains import (
     STATES,
     attempt,
     blocked,
@@ -19,7 +20,7 @@ from tests.interventions.chains_at import (
     scheduled,
     ship,
 )
-from tests.store.jobs import failed_try
+from tests.support.jobs import failed_try
 
 pytestmark = pytest.mark.django_db
 
@@ -44,7 +45,7 @@ def test_chains_are_listed_the_newest_first(run: Run, store: Store) -> None:
     assert run("list", "--oldest", "--format", "ids").out.split() == text(*made)
 
 
-def test_a_table_of_nothing_says_so(run: Run) -> None:
+def test_an_empty_list_has_a_message(run: Run) -> None:
     assert run("list").out == "No chains.\n"
     assert run("list", "--jobs", "--status", "failed").out == "No jobs.\n"
     assert run("list", "--format", "json").json == {"chains": [], "next": None}
@@ -52,7 +53,7 @@ def test_a_table_of_nothing_says_so(run: Run) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_each_state_has_the_word_that_people_know(run: Run, store: Store, state: str) -> None:
+def test_each_state_has_its_word(run: Run, store: Store, state: str) -> None:
     chain = STATES[state](store)
     words = {"backing_off": "scheduled", "asked_to_stop": "stopping"}
     [line] = [line for line in run("list").lines if str(chain.id) in line]
@@ -90,7 +91,36 @@ def test_jobs_are_listed_by_their_own_type_and_step(run: Run, store: Store) -> N
     ]
 
 
-def test_pages_go_on_where_the_last_one_ended(run: Run, store: Store) -> None:
+def test_jobs_are_listed_by_the_type_of_their_chain(run: Run) -> None:
+    chain = ship.enqueue()
+    go_on(chain)
+    mail.enqueue()
+    jobs = Job.objects.filter(chain_id=chain.id).order_by("-chain_index")
+    assert ids(run("list", "--jobs", "--chain-type", "shop.ship", "--format", "ids")) == text(*jobs)
+    assert ids(run("list", "--chain-type", "shop.ship", "--format", "ids")) == [str(chain.id)]
+
+
+def test_chains_that_are_blockers_are_hidden(run: Run, store: Store) -> None:
+    dependent = blocked(store)
+    assert ids(run("list", "--roots", "--format", "ids")) == [str(dependent.id)]
+
+
+@pytest.mark.parametrize("words", [[], ["--jobs"]])
+def test_rows_are_listed_by_the_time_of_their_creation(run: Run, store: Store, words: list[str], settings: Any) -> None:
+    made = [pending(store), pending(store), pending(store)]
+    for number, chain in enumerate(made):
+        Job.objects.filter(pk=chain.id).update(created_at=chain.created_at + timedelta(seconds=number))
+    first, second, third = (str(chain.refresh().created_at) for chain in made)
+    assert ids(run("list", *words, "--created-after", second, "--oldest", "--format", "ids")) == text(*made[1:])
+    assert ids(run("list", *words, "--created-before", second, "--format", "ids")) == text(made[0])
+    between = ("--created-after", first, "--created-before", third)
+    assert ids(run("list", *words, *between, "--format", "ids")) == text(*made[1::-1])
+    settings.TIME_ZONE = "Pacific/Kiritimati"  # a day begins there 14 hours earlier than in UTC
+    tomorrow = (made[0].created_at + timedelta(days=2)).date().isoformat()
+    assert ids(run("list", *words, "--created-after", tomorrow, "--format", "ids")) == []
+
+
+def test_a_cursor_continues_after_the_last_page(run: Run, store: Store) -> None:
     made = text(*(pending(store) for _ in range(5)))[::-1]
     table = run("list", "--limit", "2")
     assert [line.split()[0] for line in table.lines[1:3]] == made[:2]
@@ -100,11 +130,11 @@ def test_pages_go_on_where_the_last_one_ended(run: Run, store: Store) -> None:
     last = run("list", "--limit", "2", "--after", second["next"], "--format", "ids")
     assert (ids(last), last.notes) == (made[4:], "")
     more = run("list", "--limit", "2", "--format", "ids")
-    assert "2 ids, there are more: --after" in more.notes
+    assert "2 ids, more with --after" in more.notes
 
 
-def test_a_limit_of_several_pages_is_one_list(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_jobchains.console.listing.MOST_ON_A_PAGE", 2)
+def test_a_large_limit_reads_several_pages(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_jobchains.cli.list.MAX_PAGE_SIZE", 2)
     made = text(*(pending(store) for _ in range(7)))[::-1]
     assert ids(run("list", "--limit", "6", "--format", "ids")) == made[:6]
     assert ids(run("list", "--limit", "70", "--format", "ids")) == made
@@ -113,16 +143,17 @@ def test_a_limit_of_several_pages_is_one_list(run: Run, store: Store, monkeypatc
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--after", "nonsense"], "'nonsense' is no cursor of such a page: start again without one"),
-        (["--status", "done"], "'done' is no status: blocked, pending, running"),
-        (["--limit", "0"], "whole number from 1"),
+        (["--after", "nonsense"], "'nonsense' is not a cursor of these pages. Start again without one"),
+        (["--status", "done"], "'done' is not a status: choose from blocked, pending, running"),
+        (["--limit", "0"], "integer from 1"),
         (["--limit", "100001"], "at most 100,000 rows"),
-        (["--blocked-by", "5"], "'5' is no id"),
+        (["--blocked-by", "5"], "'5' is not an id"),
+        (["--created-after", "yesterday"], "'yesterday' is not a time: write for example 2026-11-22"),
         (["--format", "xml"], "invalid choice"),
-        (["--database", "nowhere"], "No database 'nowhere' in DATABASES. Known: default"),
+        (["--database", "nowhere"], "DATABASES has no alias 'nowhere'. Known: default"),
     ],
 )
-def test_wrong_words_are_an_error_that_says_what_to_do(run: Run, words: list[str], message: str) -> None:
+def test_an_invalid_argument_is_an_error_that_names_the_remedy(run: Run, words: list[str], message: str) -> None:
     done = run("list", *words)
     assert done.code > 0
     assert message in done.error
@@ -141,7 +172,7 @@ def test_json_has_the_same_keys_for_every_state_and_times_in_utc(run: Run, store
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
-def test_a_row_is_as_wide_as_the_terminal_and_has_its_whole_id(run: Run, store: Store, width: int) -> None:
+def test_a_row_fits_the_terminal_and_contains_the_whole_id(run: Run, store: Store, width: int) -> None:
     chain = failed(store)
     Job.objects.update(chain_type_name="shop." + "long_" * 30, last_error="Error: " + "words " * 40)
     done = run("list", width=width)
@@ -150,15 +181,15 @@ def test_a_row_is_as_wide_as_the_terminal_and_has_its_whole_id(run: Run, store: 
     assert ("LAST ERROR" in done.out) == (width >= 100)
 
 
-def test_what_the_data_says_does_not_drive_the_terminal(run: Run, store: Store) -> None:
+def test_control_characters_in_data_are_not_printed(run: Run, store: Store) -> None:
     chain = ship.enqueue()
-    store.fail([failed_try(attempt(store, chain), error="\x1b[2J\x9b31m\x07\r\u202egnp.exe")])
+    store.attempts.fail([failed_try(attempt(store, chain), error="\x1b[2J\x9b31m\x07\r\u202egnp.exe")])
     for words in (["list"], ["list", "--jobs"], ["list", "--format", "json"], ["show", chain.id], ["status"]):
         out = run(*words).out
         assert not set(out) & set("\x1b\x9b\x07\r\u202e"), words
 
 
-def test_it_takes_one_statement_a_page(run: Run, store: Store, django_assert_num_queries: Any) -> None:
+def test_a_page_takes_one_statement(run: Run, store: Store, django_assert_num_queries: Any) -> None:
     for _ in range(5):
         go_on(scheduled(store), delay=5)
         mail.enqueue()

@@ -1,6 +1,7 @@
-"""``prune``: what ended long ago goes, from the command line."""
+"""``prune`` deletes chains that ended long ago."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -8,14 +9,14 @@ from django_jobchains import testing
 from django_jobchains.models import Job
 from django_jobchains.store import Store
 from tests.commands.conftest import Run
-from tests.interventions.chains_at import cancelled, completed, failed, pending
+from tests.support.chains import cancelled, completed, failed, pending
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
 def _old(store: Store) -> Iterator[None]:
-    """Three chains that ended ten days ago, and two that are open."""
+    """Create three chains that ended ten days ago, and two open ones."""
     for make in (completed, cancelled, failed, pending, pending):
         make(store)
     with testing.clock() as clock:
@@ -23,7 +24,7 @@ def _old(store: Store) -> Iterator[None]:
         yield
 
 
-def test_it_deletes_what_is_older_and_says_how_many(run: Run) -> None:
+def test_older_chains_are_deleted_and_counted(run: Run) -> None:
     assert run("prune", "--older-than", "11d").out == "0 chains deleted.\n"
     done = run("prune", "--older-than", "9d12h")
     assert (done.code, done.out) == (0, "2 chains deleted.\n")
@@ -36,7 +37,15 @@ def test_a_dry_run_deletes_nothing(run: Run) -> None:
     assert Job.objects.count() == 5
 
 
-def test_statuses_and_types_narrow_it(run: Run) -> None:
+def test_without_an_age_the_retention_settings_apply(run: Run, settings: Any) -> None:
+    assert run("prune").out == "0 chains deleted.\n"
+    settings.JOBCHAINS = {"RETENTION_COMPLETED_SECONDS": 86_400, "RETENTION_FAILED_SECONDS": 86_400}
+    assert run("prune", "--status", "failed", "--dry-run").out == "1 chain would be deleted.\n"
+    assert run("prune").out == "2 chains deleted.\n"
+    assert Job.objects.with_status("cancelled", "pending").count() == Job.objects.count() == 3
+
+
+def test_only_chains_with_the_given_statuses_and_types_are_deleted(run: Run) -> None:
     words = ("prune", "--older-than", "1h", "--format", "json")
     assert run(*words, "--type", "shop.mail").json == {"deleted": 0}
     assert run(*words, "--status", "failed", "--status", "cancelled", "--type", "shop.ship").json == {"deleted": 2}
@@ -46,14 +55,16 @@ def test_statuses_and_types_narrow_it(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "required: --older-than"),
-        (["--older-than", "30"], "'30' is no duration: write 90s, 5m, 12h, 30d or 2w"),
-        (["--older-than", "30 days ago"], "is no duration"),
+        (["--older-than", "30"], "'30' is not a duration: write for example 90s, 5m, 12h, 30d or 2w"),
+        (["--older-than", "30 days ago"], "is not a duration"),
         (["--older-than", "-5d"], "expected one argument"),
-        (["--older-than", "1d", "--status", "running"], "'running' cannot be pruned: completed, failed or cancelled"),
+        (
+            ["--older-than", "1d", "--status", "running"],
+            "'running' is not a final status: choose from completed",
+        ),
         (["--older-than", "1d", "--batch", "0"], "from 1 to 10,000"),
     ],
 )
-def test_wrong_words_are_an_error_and_nothing_is_deleted(run: Run, words: list[str], message: str) -> None:
+def test_an_invalid_argument_is_an_error_and_deletes_nothing(run: Run, words: list[str], message: str) -> None:
     assert message in run("prune", *words).error
     assert Job.objects.count() == 5

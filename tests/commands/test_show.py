@@ -1,4 +1,4 @@
-"""``show``: a chain as a tree, so much of it as people can read, in a constant number of statements a level."""
+"""``show``: a chain as a tree, shortened to a readable size, in a constant number of statements for each level."""
 
 from typing import Any
 from uuid import UUID
@@ -7,13 +7,13 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_jobchains import chains
+from django_jobchains import chains, context
 from django_jobchains.models import Job
 from django_jobchains.store import Store
-from django_jobchains.testing.contracts.jobs import said
+from django_jobchains.testing.contracts.jobs import entries
 from tests.commands.conftest import Run
-from tests.interventions.chains_at import STATES, attempt, completed, failed, go_on, mail, pending, ship
-from tests.store.jobs import failed_try, finished, next_job
+from tests.support.chains import STATES, attempt, completed, failed, go_on, mail, pending, ship
+from tests.support.jobs import failed_try, finished, next_job
 
 pytestmark = pytest.mark.django_db
 
@@ -22,17 +22,16 @@ def long_chain(store: Store, steps: int) -> chains.Chain:
     chain = ship.enqueue()
     job = attempt(store, chain)
     for _ in range(steps - 1):
-        store.finish([finished(job, None, next_job(job))])
-        [job] = store.claim("worker-1", 1, {"shop.mail": 60})
+        store.attempts.finish([finished(job, None, next_job(job))])
+        [job] = store.jobs.claim("worker-1", 1, {"shop.mail": 60})
     return chain
 
 
 def test_a_chain_shows_its_steps_attempts_input_and_output(run: Run, store: Store) -> None:
     chain = ship.enqueue({"order": 5})
-    store.reschedule([failed_try(attempt(store, chain), error="Timeout: the bank\nsecond line")])
+    store.attempts.reschedule([failed_try(attempt(store, chain), error="Timeout: the bank\nsecond line")])
     go_on(chain)
-    with chains.complete(chain.id) as current:
-        current.finish({"receipt": "A-1"})
+    chains.complete(chain.id, {"receipt": "A-1"})
     lines = run("show", chain.id).lines
     assert lines[0] == f"shop.ship {chain.id}"
     assert lines[1].strip().startswith("completed · created ")
@@ -46,25 +45,35 @@ def test_a_chain_shows_its_steps_attempts_input_and_output(run: Run, store: Stor
     assert "second line" not in "\n".join(lines)
 
 
+def test_the_trace_of_a_job_is_shown_and_linked(run: Run, settings: Any) -> None:
+    trace_id = f"{7:032x}"
+    with context.bound(traceparent=f"00-{trace_id}-{1:016x}-01"):
+        traced = ship.enqueue()
+    assert f"  trace   {trace_id}" in run("show", traced.id).lines
+    assert run("show", traced.id, "--format", "json").json["steps"][0]["trace_id"] == trace_id
+    settings.JOBCHAINS = {"TRACE_URL": "https://traces.example.com/{trace_id}"}
+    assert f"  trace   https://traces.example.com/{trace_id}" in run("show", traced.id).lines
+    untraced = ship.enqueue()
+    assert "trace " not in run("show", untraced.id).out
+    assert run("show", untraced.id, "--format", "json").json["steps"][0]["trace_id"] is None
+
+
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("form", ["table", "json"])
-@pytest.mark.parametrize("width", [None, 40])
-def test_each_state_can_be_shown(run: Run, store: Store, state: str, form: str, width: int | None) -> None:
+def test_each_state_can_be_shown(run: Run, store: Store, state: str) -> None:
     chain = STATES[state](store)
-    done = run("show", chain.id, "--format", form, width=width)
-    assert done.code == 0
-    if form == "json":
-        assert (done.json["id"], done.json["status"]) == (str(chain.id), chain.refresh().status)
-    elif width:
-        assert all(len(line) <= width or str(chain.id) in line or line.strip().count("-") == 4 for line in done.lines)
+    shown = run("show", chain.id, "--format", "json").json
+    assert (shown["id"], shown["status"]) == (str(chain.id), chain.refresh().status)
+    assert run("show", chain.id).code == 0
+    lines = run("show", chain.id, width=40).lines
+    assert all(len(line) <= 40 or str(chain.id) in line or line.strip().count("-") == 4 for line in lines)
 
 
-def test_a_job_is_shown_in_its_chain_with_a_mark(run: Run, store: Store) -> None:
+def test_a_requested_job_is_marked_in_its_chain(run: Run, store: Store) -> None:
     chain = long_chain(store, 30)
     job = Job.objects.get(chain_index=15)
     lines = run("show", job.id, "--steps", "4").lines
     assert lines[0] == f"shop.ship {chain.id}"
-    [marked] = [line for line in lines if "← asked for" in line]
+    [marked] = [line for line in lines if "← requested" in line]
     assert marked.startswith("16 shop.mail")
     assert [line for line in lines if "not shown" in line] == [
         "… 13 steps not shown (--steps)",
@@ -72,13 +81,13 @@ def test_a_job_is_shown_in_its_chain_with_a_mark(run: Run, store: Store) -> None
     ]
 
 
-def test_an_id_that_nobody_has_is_code_1(run: Run) -> None:
+def test_an_unknown_id_is_an_error(run: Run) -> None:
     done = run("show", UUID(int=5))
     assert (done.code, done.error) == (1, f"No chain or job {UUID(int=5)}: it was never committed, or it was deleted.")
-    assert "'5' is no id" in run("show", "5").error
+    assert "'5' is not an id" in run("show", "5").error
 
 
-def test_of_a_long_chain_the_first_and_last_steps_are_shown(run: Run, store: Store) -> None:
+def test_only_the_first_and_last_steps_of_a_long_chain_are_shown(run: Run, store: Store) -> None:
     chain = long_chain(store, 100)
     lines = run("show", chain.id).lines
     steps = [int(line.split()[0]) for line in lines if line[:1].isdecimal()]
@@ -89,7 +98,7 @@ def test_of_a_long_chain_the_first_and_last_steps_are_shown(run: Run, store: Sto
     assert run("show", chain.id, "--format", "json").json["step_count"] == 100
 
 
-def test_of_many_blockers_some_are_shown_those_first_that_are_open(run: Run, store: Store) -> None:
+def test_only_some_of_many_blockers_are_shown_open_ones_first(run: Run, store: Store) -> None:
     ended = [completed(store) for _ in range(20)]
     still_open = pending(store)
     chain = mail.enqueue(blockers=[*ended, still_open])
@@ -103,7 +112,7 @@ def test_of_many_blockers_some_are_shown_those_first_that_are_open(run: Run, sto
     assert run("show", chain.id, "--blockers", "0", "--format", "json").json["steps"][0]["blockers"] == []
 
 
-def test_blockers_of_blockers_are_shown_to_a_depth_and_each_once(run: Run, store: Store) -> None:
+def test_blockers_of_blockers_are_shown_once_and_to_a_depth(run: Run, store: Store) -> None:
     first = ship.enqueue()
     second = ship.enqueue(blockers=[first])
     third = mail.enqueue(blockers=[first, second])
@@ -115,7 +124,7 @@ def test_blockers_of_blockers_are_shown_to_a_depth_and_each_once(run: Run, store
     assert "waits for 1 of 1 chain:" in run("show", fourth.id, "--depth", "0").out
 
 
-def test_who_needs_the_chain_is_named(run: Run, store: Store) -> None:
+def test_chains_that_need_the_chain_are_listed(run: Run, store: Store) -> None:
     chain = pending(store)
     dependents = [mail.enqueue(blockers=[chain]) for _ in range(7)]
     out = run("show", chain.id).out
@@ -124,10 +133,10 @@ def test_who_needs_the_chain_is_named(run: Run, store: Store) -> None:
     assert sum(str(chain.id) in out for chain in dependents) == 5
 
 
-def test_of_many_attempts_the_last_are_shown(run: Run, store: Store) -> None:
+def test_only_the_last_of_many_attempts_are_shown(run: Run, store: Store) -> None:
     chain = ship.enqueue()
     for number in range(12):
-        store.reschedule([failed_try(attempt(store, chain), error=f"Error: {number}")])
+        store.attempts.reschedule([failed_try(attempt(store, chain), error=f"Error: {number}")])
     lines = run("show", chain.id).lines
     assert [line.rsplit(" ", 1)[1] for line in lines if "✗" in line] == ["7", "8", "9", "10", "11"]
     assert "    … 7 earlier attempts" in lines
@@ -136,7 +145,7 @@ def test_of_many_attempts_the_last_are_shown(run: Run, store: Store) -> None:
 
 def test_verbose_shows_tracebacks_and_whole_values(run: Run, store: Store) -> None:
     chain = ship.enqueue({"text": "x" * 5_000})
-    store.fail(
+    store.attempts.fail(
         [failed_try(attempt(store, chain), traceback="Traceback (most recent call last):\n  deep\x1b[31m inside")]
     )
     quiet = run("show", chain.id).out
@@ -154,24 +163,24 @@ def test_json_of_every_state_has_the_same_keys(run: Run, store: Store) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 25])
-def test_the_number_of_statements_is_that_of_the_levels(run: Run, store: Store, size: int) -> None:
+def test_the_number_of_statements_depends_only_on_the_levels(run: Run, store: Store, size: int) -> None:
     leaves = [failed(store) for _ in range(size)]
     middle = [mail.enqueue(blockers=leaves) for _ in range(size)]
     top = ship.enqueue(blockers=middle)
-    go_on_after(store, top, size)
+    complete_steps(top, size)
     with CaptureQueriesContext(connection) as queries:
         run("show", top.id, "--blockers", "100", "--steps", "100")
     assert len(queries) <= 2 + 3 * 6
 
 
-def go_on_after(store: Store, chain: chains.Chain, steps: int) -> None:
-    """Completes a chain that waits, step by step."""
+def complete_steps(chain: chains.Chain, steps: int) -> None:
+    """Complete steps of a blocked chain by hand."""
     for _ in range(steps):
         go_on(chain)
 
 
 @pytest.mark.slow
-def test_a_chain_of_ten_thousand_steps_and_a_thousand_blockers_is_a_screenful(run: Run, store: Store) -> None:
+def test_a_chain_of_ten_thousand_steps_and_a_thousand_blockers_fits_on_a_screen(run: Run, store: Store) -> None:
     chain = long_chain(store, 1)
     job: Any = Job.objects.get()
     Job.objects.filter(pk=job.pk).update(status="completed", finished_at=job.created_at)
@@ -190,7 +199,7 @@ def test_a_chain_of_ten_thousand_steps_and_a_thousand_blockers_is_a_screenful(ru
 def test_progress_and_the_last_log_lines_are_shown(run: Run, store: Store) -> None:
     chain = ship.enqueue()
     job = attempt(store, chain)
-    store.say([said(job, *[f"line {n}" for n in range(9)], "two\nlines \x1b[31m", progress=0.4)])
+    store.logs.write([entries(job, *[f"line {n}" for n in range(9)], "two\nlines \x1b[31m", progress=0.4)])
     lines = [line.strip() for line in run("show", chain.id, "--lines", "2").lines]
     place = lines.index("… 8 earlier log lines (--lines)")
     assert lines[place - 1].startswith("progress 40% 40% (")
@@ -205,14 +214,28 @@ def test_progress_and_the_last_log_lines_are_shown(run: Run, store: Store) -> No
     assert (line["attempt"], line["position"], line["level"], line["fields"]) == (1, 9, "info", None)
 
 
-def test_lines_that_were_left_out_are_counted_and_old_progress_is_over(run: Run, store: Store) -> None:
+def test_omitted_lines_are_counted_and_progress_of_earlier_attempts_is_hidden(run: Run, store: Store) -> None:
     chain = ship.enqueue()
     job = attempt(store, chain)
-    store.say([said(job, "first", progress=0.9), said(job, "last", first=3)])
-    assert "    … 2 lines left out" in run("show", chain.id).lines
-    store.reschedule([failed_try(job)])
+    store.logs.write([entries(job, "first", progress=0.9), entries(job, "last", first=3)])
+    assert "    … 2 lines omitted" in run("show", chain.id).lines
+    store.attempts.reschedule([failed_try(job)])
     again = attempt(store, chain)
     assert "progress" not in run("show", chain.id).out
     assert run("show", chain.id, "--format", "json").json["steps"][0]["progress"] is None
-    store.say([said(again, "again")])
+    store.logs.write([entries(again, "again")])
     assert [line.split(" · ")[1] for line in run("show", chain.id).lines if "info" in line] == ["again"]
+
+
+def test_a_crash_shows_its_kind_and_the_last_lines_of_stderr_redacted(run: Run, store: Store) -> None:
+    chain = ship.enqueue()
+    stderr = "first\nsecond\npassword=secret-7\nlast"
+    store.attempts.reschedule(
+        [failed_try(attempt(store, chain), error="WorkerCrashed: SIGSEGV", traceback=stderr, kind="crash")]
+    )
+    lines = [line.strip() for line in run("show", chain.id).lines]
+    place = next(number for number, line in enumerate(lines) if line.startswith("✗ 1"))
+    assert lines[place].endswith(" · crash · WorkerCrashed: SIGSEGV")
+    assert lines[place + 1] == "second"
+    assert lines[place + 3] == "last"
+    assert "secret-7" not in "".join(lines)

@@ -1,20 +1,23 @@
-"""``status`` and ``queues``: workers, queues with their backlog, types that fail; and what is said about queues."""
+"""``status`` and ``queues``: workers, the backlog of queues, failing types; and the rules of queues."""
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from django.db import OperationalError, ProgrammingError
 
 from django_jobchains import queues, testing
 from django_jobchains.chains import enqueue
-from django_jobchains.console import status
+from django_jobchains.cli import status
 from django_jobchains.models import QueueState
 from django_jobchains.store import Store
 from tests.commands.conftest import Run
-from tests.commands.facts import worker
-from tests.interventions.chains_at import attempt, failed, mail, pending, running
-from tests.store.jobs import failed_try
-from tests.throughput.telling import put_clock, tally
+from tests.commands.workers import worker
+from tests.support.chains import attempt, failed, mail, pending, running
+from tests.support.jobs import failed_try
+from tests.support.pool_states import POOL
+from tests.support.throughput import put_clock, tally
 
 pytestmark = pytest.mark.django_db
 
@@ -26,39 +29,40 @@ def clock() -> Iterator[testing.Clock]:
 
 
 def row_of(out: str, name: str) -> list[str]:
+    """Return the words of the row that starts with this name, with all ages as "0 s ago"."""
     [line] = [line for line in out.splitlines() if line.strip().startswith(f"{name} ")]
-    return line.split()
+    return re.sub(r"\d+ s ago", "0 s ago", line).split()
 
 
-def test_where_nothing_is_it_says_so(run: Run) -> None:
+def test_an_empty_database_has_messages(run: Run) -> None:
     done = run("status")
     assert done.code == 0
-    assert "No worker runs: manage.py run_jobworker" in done.out
-    assert "No job waits or runs." in done.out
+    assert "No workers are running: manage.py run_jobworker" in done.out
+    assert "No jobs are waiting or running." in done.out
     assert "Failed" not in done.out
 
 
-def test_workers_show_what_they_do(run: Run, store: Store) -> None:
+def test_workers_are_listed_with_their_activity(run: Run, store: Store) -> None:
     worker(store)
     worker(store, "idle:8:def", busy=0, queues=("mail", "bank"))
     worker(store, "late:9:fed", is_stopping=True)
     worker(store, "hung:9:fed", stuck=2)
     out = run("status").out
-    assert " ".join(row_of(out, "mail:7:abc")) == "mail:7:abc 3 of 10 running 0 s ago 2 h every 2 0.1.0"
+    assert " ".join(row_of(out, "mail:7:abc")) == "mail:7:abc 3 of 10 running 0 s ago 2 h all 2 0.1.0"
     assert " ".join(row_of(out, "idle:8:def")) == "idle:8:def 0 of 10 idle 0 s ago 2 h mail, bank 2 0.1.0"
     assert "stopping" in row_of(out, "late:9:fed")
-    assert "! Worker hung:9:fed has 2 slots held by handlers that do not stop." in out
+    assert "! Worker hung:9:fed has 2 slots occupied by handlers that do not stop." in out
 
 
-def test_a_worker_that_is_silent_is_stale_and_a_warning(run: Run, store: Store, clock: testing.Clock) -> None:
+def test_a_silent_worker_is_stale_and_a_warning(run: Run, store: Store, clock: testing.Clock) -> None:
     worker(store)
     clock.advance(50)
     out = run("status").out
     assert "stale" in row_of(out, "mail:7:abc")
-    assert "! Worker mail:7:abc has not been heard of for 50 s." in out
+    assert "! Worker mail:7:abc has not sent a heartbeat for 50 s." in out
 
 
-def test_queues_and_types_show_what_waits_and_runs(run: Run, store: Store, clock: testing.Clock) -> None:
+def test_queues_and_types_are_listed_with_their_jobs(run: Run, store: Store, clock: testing.Clock) -> None:
     running(store)
     enqueue("shop.charge", 1)
     clock.advance(200)
@@ -73,7 +77,7 @@ def test_queues_and_types_show_what_waits_and_runs(run: Run, store: Store, clock
     assert row_of(out, "shop.charge") == ["shop.charge", "2", "3", "min", "0", "0", "1", "1", "0", "0"]
 
 
-def test_what_nobody_runs_is_a_warning_but_not_what_is_completed_from_outside(run: Run, store: Store) -> None:
+def test_a_type_without_a_worker_is_a_warning_unless_it_is_completed_by_hand(run: Run, store: Store) -> None:
     worker(store, type_names=("shop.charge",))
     enqueue("shop.plain")
     mail.enqueue()
@@ -83,31 +87,31 @@ def test_what_nobody_runs_is_a_warning_but_not_what_is_completed_from_outside(ru
     assert row_of(out, "shop.mail") == ["shop.mail", "0", "0", "0", "0", "0", "0", "1"]
 
 
-def test_types_that_fail_show_how_often_and_the_last_error(run: Run, store: Store) -> None:
+def test_failing_types_are_listed_with_their_last_error(run: Run, store: Store) -> None:
     for text in ("first", "second"):
-        store.fail([failed_try(attempt(store, pending(store)), error=f"Error: {text}\nmore")])
+        store.attempts.fail([failed_try(attempt(store, pending(store)), error=f"Error: {text}\nmore")])
     out = run("status").out
     section = out[out.index("Failed in the last day") :]
     assert row_of(section, "shop.ship") == ["shop.ship", "2", "2", "0", "s", "ago", "Error:", "second"]
     assert "more" not in section
 
 
-def test_it_tells_what_was_done_in_the_last_minute_and_hour(run: Run, store: Store, clock: testing.Clock) -> None:
+def test_the_throughput_of_the_last_minute_and_hour_is_shown(run: Run, store: Store, clock: testing.Clock) -> None:
     assert "Last minute: 0 completed, 0 failed · last hour: 0 completed, 0 failed" in run("status").lines
     put_clock(store, minute=30, second=30)
-    store.add_counts([tally(completed=1_200, failed=1, crashed=2, age_seconds=60), tally(age_seconds=600)])
-    store.add_counts([tally(age_seconds=7_200)])
+    store.stats.add_counts([tally(completed=1_200, failed=1, crashed=2, age_seconds=60), tally(age_seconds=600)])
+    store.stats.add_counts([tally(age_seconds=7_200)])
     assert "Last minute: 1,200 completed, 3 failed · last hour: 1,201 completed, 3 failed" in run("status").lines
-    told = run("status", "--format", "json").json["throughput"]
-    assert {name: (part["completed"], part["failed"]) for name, part in told.items()} == {
+    shown = run("status", "--format", "json").json["throughput"]
+    assert {name: (part["completed"], part["failed"]) for name, part in shown.items()} == {
         "last_minute": (1_200, 3),
         "last_hour": (1_201, 3),
         "last_day": (1_202, 3),
     }
-    assert told["last_minute"]["starts_at"].endswith(":29:00Z")
+    assert shown["last_minute"]["starts_at"].endswith(":29:00Z")
 
 
-def test_json_has_all_of_it(run: Run, store: Store) -> None:
+def test_the_json_is_complete(run: Run, store: Store) -> None:
     worker(store)
     failed(store)
     enqueue("shop.plain", queue="default")
@@ -120,9 +124,9 @@ def test_json_has_all_of_it(run: Run, store: Store) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 100])
-def test_it_is_as_wide_as_the_terminal(run: Run, store: Store, width: int) -> None:
+def test_lines_fit_the_terminal(run: Run, store: Store, width: int) -> None:
     worker(store, "a-very-long-name-of-a-host.example.com:12345:0123456789ab", queues=("one", "two", "three"))
-    store.fail([failed_try(attempt(store, pending(store)), error="Error: " + "long " * 50)])
+    store.attempts.fail([failed_try(attempt(store, pending(store)), error="Error: " + "long " * 50)])
     pending(store)
     assert max(map(len, run("status", width=width).lines)) <= width
 
@@ -135,16 +139,16 @@ class TestQueues:
         assert run("resume", "mail", "bank", "--format", "json").json == {"resumed": ["mail", "bank"]}
         assert queues.states() == []
 
-    def test_a_queue_is_limited_and_not_limited_any_more(self, run: Run) -> None:
+    def test_a_limit_is_set_and_removed(self, run: Run) -> None:
         assert run("limit", "mail", "2").out == "mail: 2 slots of each worker.\n"
         assert QueueState.objects.get().slot_limit == 2
         assert run("queues", "--format", "json").json["queues"][0]["slot_limit"] == 2
-        assert row_of(run("queues").out, "mail")[-7:-3] == ["2", "slots", "a", "worker"]
+        assert row_of(run("queues").out, "mail")[-7:-3] == ["2", "slots", "per", "worker"]
         assert run("limit", "mail", "none").out == "mail: no limit.\n"
         assert queues.states() == []
 
-    def test_where_nothing_is_it_says_so(self, run: Run) -> None:
-        assert run("queues").out == "No job waits or runs, and no queue is paused or limited.\n"
+    def test_without_queues_there_is_a_message(self, run: Run) -> None:
+        assert run("queues").out == "No jobs are waiting or running, and no queue is paused or limited.\n"
 
     @pytest.mark.parametrize(
         ("words", "message"),
@@ -153,26 +157,50 @@ class TestQueues:
             (["pause", ""], "is not a valid queue name: use 1 to 100 printable characters"),
             (["resume", "x" * 101], "is not a valid queue name"),
             (["limit", "mail"], "required: N|none"),
-            (["limit", "mail", "0"], "'0' must be a whole number from 1"),
-            (["limit", "mail", "many"], "'many' must be a whole number from 1"),
+            (["limit", "mail", "0"], "'0' must be an integer from 1"),
+            (["limit", "mail", "many"], "'many' must be an integer from 1"),
         ],
     )
-    def test_wrong_words_are_an_error_that_says_what_to_do(self, run: Run, words: list[str], message: str) -> None:
+    def test_an_invalid_argument_is_an_error_that_names_the_remedy(
+        self, run: Run, words: list[str], message: str
+    ) -> None:
         assert message in run(*words).error
 
 
 @pytest.mark.parametrize(
     ("error", "has_hint"), [(ProgrammingError("no such table: x\nLINE 1"), True), (OperationalError("refused"), False)]
 )
-def test_a_database_error_is_one_line_that_says_what_to_do(
+def test_a_database_error_is_one_line_with_a_remedy(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, has_hint: bool
 ) -> None:
     monkeypatch.setattr(status, "overview", lambda using: _raise(error))
     done = run("status")
     assert done.code == 1
-    assert done.error.startswith(f"The database says: {str(error).splitlines()[0]}.")
+    assert done.error.startswith(f"Database error: {str(error).splitlines()[0]}.")
     assert done.error.endswith("Has manage.py migrate been run?") == has_hint
 
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+def test_pools_of_child_processes_are_listed(run: Run, store: Store) -> None:
+    worker(store, pools=(POOL, replace(POOL, key="full", is_saturated=True)))
+    done = run("status")
+    rows = [line.split() for line in done.lines if " process " in line]
+    assert rows[0][1:] == ["process", "images", "2", "of", "4", "1", "running", "120", "MB", "70", "MB", "1", "5", "3"]
+    assert rows[1][7] == "saturated"
+    assert run("status", "--format", "json").json["workers"][0]["pools"][0]["key"] == "images"
+    assert "Child processes" in run("top", "--once").out
+
+
+def test_a_pool_whose_processes_cannot_start_is_a_warning(run: Run, store: Store) -> None:
+    worker(store, pools=(replace(POOL, cannot_start=True),))
+    done = run("status")
+    assert "cannot start" in done.out
+    assert "! Worker mail:7:abc cannot start child processes for process 'images': see its log." in done.out
+
+
+def test_without_pools_their_table_is_omitted(run: Run, store: Store) -> None:
+    worker(store)
+    assert "Child processes" not in run("status").out

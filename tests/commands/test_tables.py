@@ -1,4 +1,4 @@
-"""Tables, spans and durations: what the screens are made of."""
+"""Tables, durations and progress bars, from which screens are made."""
 
 import io
 from datetime import timedelta
@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 from django.core.management.base import OutputWrapper
 
-from django_jobchains.console import arguments, progress
-from django_jobchains.console.tables import Cell, Column, fitted, table, width_of
-from django_jobchains.console.words import age, shortened, span
+from django_jobchains.cli import converters, screen
+from django_jobchains.cli.formatting import shortened
+from django_jobchains.cli.tables import Cell, Column, fitted, table, width_of
+from django_jobchains.text.humanize import age, span
 
 COLUMNS = (
     Column("ID"),
-    Column("NAME", least=4),
+    Column("NAME", min_width=4),
     Column("COUNT", is_number=True),
-    Column("MORE", least=6, is_optional=True),
+    Column("MORE", min_width=6, is_optional=True),
 )
 ROWS = [["0123456789", "a long name", "5", "some more words"], ["1", "b", "1,000", ""]]
 
@@ -24,7 +25,7 @@ def lines(width: int | None, rows: list[Any] = ROWS) -> list[str]:
     return table(COLUMNS, rows, width, str)
 
 
-def test_columns_are_as_wide_as_what_is_in_them_and_numbers_stand_right() -> None:
+def test_columns_fit_their_content_and_numbers_are_right_aligned() -> None:
     assert lines(None) == [
         "ID          NAME         COUNT  MORE",
         "0123456789  a long name      5  some more words",
@@ -32,25 +33,25 @@ def test_columns_are_as_wide_as_what_is_in_them_and_numbers_stand_right() -> Non
     ]
 
 
-@pytest.mark.parametrize("width", range(23, 60))
-def test_a_table_fits_and_its_ids_are_whole(width: int) -> None:
-    made = lines(width)
-    assert max(map(len, made)) <= width
-    assert made[1].startswith("0123456789  a")
-    assert ("MORE" in made[0]) == (width >= 31)
+def test_a_table_fits_the_width_and_keeps_whole_ids() -> None:
+    for width in range(23, 60):
+        made = lines(width)
+        assert max(map(len, made)) <= width
+        assert made[1].startswith("0123456789  a")
+        assert ("MORE" in made[0]) == (width >= 31)
 
 
-def test_where_it_cannot_fit_the_ids_stay_whole() -> None:
+def test_a_table_that_cannot_fit_keeps_whole_ids() -> None:
     assert lines(5)[1].startswith("0123456789  a l…")
 
 
-def test_what_is_painted_is_aligned_by_what_is_seen() -> None:
+def test_colored_cells_are_aligned_by_their_visible_width() -> None:
     painted = [["1", Cell("x", lambda text: f"<{text}>"), "5", ""], ["2", "long", "6", ""]]
     assert table(COLUMNS[:3], [row[:3] for row in painted], None, str)[1:] == ["1   <x>         5", "2   long      6"]
 
 
 @pytest.mark.parametrize(("text", "width"), [("abc", 3), ("漢字", 4), ("e\u0301", 1), ("é", 1)])
-def test_width_is_that_on_a_terminal(text: str, width: int) -> None:
+def test_the_width_of_a_text_is_that_on_a_terminal(text: str, width: int) -> None:
     assert width_of(text) == width
 
 
@@ -65,7 +66,7 @@ def test_width_is_that_on_a_terminal(text: str, width: int) -> None:
         ("abc", 0, ""),
     ],
 )
-def test_what_is_cut_ends_in_an_ellipsis(text: str, width: int, expected: str) -> None:
+def test_a_shortened_text_ends_with_an_ellipsis(text: str, width: int, expected: str) -> None:
     assert fitted(text, width) == expected
 
 
@@ -76,7 +77,7 @@ def test_what_is_cut_ends_in_an_ellipsis(text: str, width: int, expected: str) -
         (59.6, "1 min"), (185, "3 min 5 s"), (3_600, "1 h"), (7_500, "2 h 5 min"), (187_200, "2 d 4 h"),
     ],
 )  # fmt: skip
-def test_a_span_has_two_units(seconds: float, expected: str) -> None:
+def test_a_duration_has_at_most_two_units(seconds: float, expected: str) -> None:
     assert span(seconds) == expected
 
 
@@ -97,17 +98,17 @@ def test_an_age_has_one_unit(seconds: float, expected: str) -> None:
         ("1.5h", timedelta(hours=1.5)), ("250ms", timedelta(milliseconds=250)), ("1d 12h", timedelta(days=1.5)),
     ],
 )  # fmt: skip
-def test_durations_have_units(text: str, expected: timedelta) -> None:
-    assert arguments.duration(text) == expected
+def test_durations_can_be_parsed(text: str, expected: timedelta) -> None:
+    assert converters.duration(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "5", "d", "5x", "-5d", "5d-", "soon", "9" * 400 + "w", "1e5d"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(arguments.ArgumentTypeError):
-        arguments.duration(text)
+def test_invalid_durations_are_refused(text: str) -> None:
+    with pytest.raises(converters.ArgumentTypeError):
+        converters.duration(text)
 
 
-def test_a_value_is_cut_to_a_line() -> None:
+def test_a_long_value_is_shortened_to_one_line() -> None:
     assert shortened({"a": 1}) == '{"a": 1}'
     assert shortened("x" * 500).endswith("… (502 characters)")
 
@@ -117,11 +118,11 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_is_drawn_on_a_terminal_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "FIRST_SECONDS", 0)
-    monkeypatch.setattr(progress, "EVERY_SECONDS", 0)
+def test_a_progress_bar_is_drawn_only_on_a_terminal_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "PROGRESS_DELAY_SECONDS", 0)
+    monkeypatch.setattr(screen, "PROGRESS_INTERVAL_SECONDS", 0)
     for stream in (_Terminal(), io.StringIO()):
-        with progress.Progress(OutputWrapper(stream), "chains") as bar:
+        with screen.ProgressBar(OutputWrapper(stream), "chains") as bar:
             bar.show(1_500, 0.5)
         if stream.isatty():
             assert f"{'█' * 12}{'░' * 12}  50%  1,500 chains" in stream.getvalue()
@@ -130,8 +131,8 @@ def test_a_bar_is_drawn_on_a_terminal_and_gone_at_the_end(monkeypatch: pytest.Mo
             assert stream.getvalue() == ""
 
 
-def test_what_is_done_at_once_has_no_bar() -> None:
+def test_a_fast_operation_has_no_progress_bar() -> None:
     stream = _Terminal()
-    with progress.Progress(OutputWrapper(stream), "chains") as bar:
+    with screen.ProgressBar(OutputWrapper(stream), "chains") as bar:
         bar.show(1, 1)
     assert stream.getvalue() == ""

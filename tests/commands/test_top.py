@@ -1,4 +1,4 @@
-"""``top``: snapshots of workers, queues and what runs; live on a terminal, plain elsewhere."""
+"""``top``: snapshots of workers, queues and running jobs, refreshed on a terminal, and appended in other output."""
 
 import io
 import sys
@@ -9,13 +9,13 @@ import pytest
 from django.core.management import call_command
 from django.db import OperationalError
 
-from django_jobchains.console import top
+from django_jobchains.cli import top
 from django_jobchains.models import Job
 from django_jobchains.store import Store
 from tests.commands.conftest import Run
-from tests.commands.facts import worker
-from tests.interventions.chains_at import failed, running
-from tests.throughput.telling import tally
+from tests.commands.workers import worker
+from tests.support.chains import failed, running
+from tests.support.throughput import tally
 
 pytestmark = pytest.mark.django_db
 
@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def stops_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets somebody press Ctrl-C after so many snapshots."""
+    """Return a function that makes Ctrl-C arrive after this many snapshots."""
 
     def stops_after(count: int) -> None:
         left = [count]
@@ -53,19 +53,19 @@ def test_a_snapshot_shows_workers_queues_and_running_jobs(run: Run, store: Store
         assert words in done.out
 
 
-def test_a_snapshot_shows_what_was_done(run: Run, store: Store) -> None:
-    store.add_counts([tally(completed=7, failed=2)])
+def test_a_snapshot_shows_the_throughput(run: Run, store: Store) -> None:
+    store.stats.add_counts([tally(completed=7, failed=2)])
     assert run("top", "--once").lines[1].endswith("last hour: 7 completed, 2 failed")
-    told = run("top", "--once", "--format", "json").json["throughput"]["last_hour"]
-    assert (told["completed"], told["failed"]) == (7, 2)
+    last_hour = run("top", "--once", "--format", "json").json["throughput"]["last_hour"]
+    assert (last_hour["completed"], last_hour["failed"]) == (7, 2)
 
 
-def test_what_runs_for_longest_comes_first_and_some_of_many(run: Run, store: Store) -> None:
+def test_running_jobs_are_limited_to_the_longest(run: Run, store: Store) -> None:
     made = [running(store) for _ in range(25)]
     oldest = Job.objects.get(pk=made[-1].id)
     Job.objects.filter(pk=oldest.pk).update(last_attempt_at=oldest.created_at.replace(year=2020))
     found = run("top", "--once", "--format", "json").json
-    assert len(found["running"]) == top.MOST_SHOWN
+    assert len(found["running"]) == top.MAX_SHOWN
     assert found["running"][0]["id"] == str(oldest.id)
     seconds = [job["running_seconds"] for job in found["running"]]
     assert seconds == sorted(seconds, reverse=True)
@@ -73,16 +73,14 @@ def test_what_runs_for_longest_comes_first_and_some_of_many(run: Run, store: Sto
     assert found["overview"]["queues"][0]["running"] == 25
 
 
-def test_without_a_terminal_snapshots_follow_each_other_until_ctrl_c(
-    run: Run, stops_after: Callable[[int], None]
-) -> None:
+def test_without_a_terminal_snapshots_are_appended_until_ctrl_c(run: Run, stops_after: Callable[[int], None]) -> None:
     stops_after(3)
     done = run("top")
     assert (done.code, done.out.count("0 workers")) == (0, 3)
     assert "\x1b" not in done.out
 
 
-def test_without_rich_it_is_plain_on_a_terminal_too(
+def test_without_rich_snapshots_are_appended_on_a_terminal_too(
     stops_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich.live", None)
@@ -93,7 +91,7 @@ def test_without_rich_it_is_plain_on_a_terminal_too(
     assert "\x1b" not in out.getvalue()
 
 
-def test_while_the_database_is_away_it_says_so_and_goes_on(
+def test_a_database_error_is_shown_and_top_continues(
     run: Run, stops_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, errors = top.snapshot, [OperationalError("the server went away\nmore")]
@@ -107,5 +105,5 @@ def test_while_the_database_is_away_it_says_so_and_goes_on(
     monkeypatch.setattr("django.db.backends.base.base.BaseDatabaseWrapper.close", lambda self: None)
     stops_after(2)
     done = run("top")
-    assert done.notes == "The database says: the server went away. Trying again.\n"
+    assert done.notes == "Database error: the server went away. Trying again.\n"
     assert done.out.count("0 workers") == 1

@@ -1,4 +1,4 @@
-"""``types``: every job type with its policy, and who said so."""
+"""``types``: every job type with its settings, and where each is set."""
 
 from dataclasses import fields
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.policies import AttemptPolicy
+from django_jobchains.processors import JobType, Registry
 from tests.commands.conftest import Run
 
 
@@ -14,7 +15,7 @@ def settings_of(run: Run, name: str) -> dict[str, tuple[Any, str]]:
     return {key: (setting["value"], setting["source"]) for key, setting in kind["settings"].items()}
 
 
-def test_each_value_says_where_it_comes_from(run: Run, settings: Any) -> None:
+def test_each_setting_has_its_source(run: Run, settings: Any) -> None:
     settings.JOBCHAINS = {"TIMEOUT_SECONDS": 90}
     charge = settings_of(run, "shop.charge")
     assert charge["max_attempts"] == (3, "processor")
@@ -28,7 +29,7 @@ def test_each_value_says_where_it_comes_from(run: Run, settings: Any) -> None:
     receipt = settings_of(run, "shop.receipt")
     assert receipt["queue"] == ("post", "processor")
     assert receipt["mode"] == ("atomic", "processor")
-    assert receipt["max_attempts"] == (None, "library")
+    assert receipt["max_attempts"] == (25, "library")
     assert receipt["fail_on"] == (["ValueError"], "processor")
     assert settings_of(run, "shop.plain")["priority"] == (0, "library")
 
@@ -42,7 +43,7 @@ def test_each_value_says_where_it_comes_from(run: Run, settings: Any) -> None:
         ({"QUEUE": "slow"}, "queue"),
     ],
 )
-def test_what_the_project_sets_comes_from_the_settings(
+def test_a_setting_of_the_project_has_its_source(
     run: Run, settings: Any, registry: Any, jobchains: dict[str, Any], name: str
 ) -> None:
     [part] = registry.slices
@@ -57,11 +58,11 @@ def test_every_field_of_a_policy_is_shown(run: Run) -> None:
     assert {field.name for field in fields(AttemptPolicy)} <= settings_of(run, "shop.charge").keys()
 
 
-def test_people_read_it_in_words(run: Run) -> None:
+def test_the_text_is_readable(run: Run) -> None:
     out = run("types", "shop.charge").out
     assert out.splitlines()[0] == "shop.charge"
     assert "int → int · continues with shop.receipt" in out
-    assert "of the slice tests.commands.conftest" in out
+    assert "in the slice tests.commands.conftest" in out
     for words in (
         "max attempts  3 processor",
         "lease         30 s processor",
@@ -71,22 +72,40 @@ def test_people_read_it_in_words(run: Run) -> None:
         assert words.split() in [line.split() for line in out.splitlines()], words
 
 
-def test_a_type_that_is_declared_only_says_so(run: Run) -> None:
+def test_a_type_without_a_processor_has_a_note(run: Run) -> None:
     done = run("types", "shop.ship", "--format", "json").json["types"]
     assert (done[0]["name"], done[0]["handler"], done[0]["settings"]) == ("shop.ship", None, {})
-    assert "No processor: its jobs are completed from outside." in run("types", "shop.ship").out
+    assert "No processor: jobs of this type are completed from outside." in run("types", "shop.ship").out
 
 
-def test_patterns_choose_types_and_no_match_is_code_1(run: Run) -> None:
+def test_patterns_select_types_and_no_match_is_an_error(run: Run) -> None:
     names = [kind["name"] for kind in run("types", "--format", "json").json["types"]]
     assert names == sorted(["shop.charge", "shop.receipt", "shop.plain", "shop.ship", "shop.mail"])
     assert [kind["name"] for kind in run("types", "*p*", "*l", "--format", "json").json["types"]] == [
         name for name in names if "p" in name or name.endswith("l")
     ]
     done = run("types", "shopp.*")
-    assert (done.code, done.error) == (1, "No job type is called shopp.*. Try 'types' alone.")
+    assert (done.code, done.error) == (1, "No job type matches shopp.*. Run 'types' to list all.")
+
+
+class Money:
+    def load(self, value: Any) -> int:
+        return int(value)
+
+    def dump(self, value: int) -> Any:
+        return value
+
+
+def test_required_blockers_are_in_their_declared_order(run: Run, registry: Registry) -> None:
+    registry.declared["shop.total"] = JobType("shop.total", blockers=("shop.ship", "shop.charge", "shop.ship"))
+    assert "waits for shop.ship, shop.charge, shop.ship" in run("types", "shop.total").out
+
+
+def test_payload_types_are_shown_by_name(run: Run, registry: Registry) -> None:
+    registry.declared["shop.pay"] = JobType("shop.pay", input=Money(), output=Any)
+    assert "Money → any JSON" in run("types", "shop.pay").out
 
 
 @pytest.mark.parametrize("width", [60, 100])
-def test_it_is_as_wide_as_the_terminal(run: Run, width: int) -> None:
+def test_lines_fit_the_terminal(run: Run, width: int) -> None:
     assert max(map(len, run("types", width=width).lines)) <= width

@@ -1,18 +1,18 @@
-"""Who is told, after the commit: who waits for the chain, who runs the job, who may run the next ones."""
+"""Hints after the commit: for programs that wait for the chain, the worker of the job, and workers of the next jobs."""
 
 import pytest
 from django.db import transaction
 
 from django_jobchains import chains
 from django_jobchains.notifications import chain_finished, job_scheduled, ownership_lost
-from tests.attempts.work import committed
 from tests.completing.work import ENDED, OPEN, approval, asked_to_stop, finish, pending, recorded, running, typed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
 
 @pytest.mark.parametrize("make", [pending, running])
-def test_finishing_tells_who_waits_and_who_runs_it(make: object) -> None:
+def test_a_finished_job_is_announced_to_waiters_and_its_worker(make: object) -> None:
     chain = make()  # type: ignore[operator]
     with recorded() as sent:
         finish(chain)
@@ -20,10 +20,10 @@ def test_finishing_tells_who_waits_and_who_runs_it(make: object) -> None:
     assert (set(sent), len(sent)) == (expected, len(expected))
 
 
-def test_a_step_tells_who_runs_it_and_who_may_run_the_next() -> None:
+def test_a_step_is_announced_to_its_worker_and_workers_of_the_next_job() -> None:
     chain = running()
     with recorded() as sent:
-        with chains.complete(chain.id) as current:
+        with chains.current_job(chain.id) as current:
             current.continue_with(typed, 1)
         assert set(sent) == {ownership_lost(chain.id), job_scheduled(typed.name)}
         sent.clear()
@@ -31,14 +31,14 @@ def test_a_step_tells_who_runs_it_and_who_may_run_the_next() -> None:
     assert sent == [chain_finished(chain.id)]
 
 
-def test_a_step_of_a_chain_that_was_asked_to_stop_is_its_end() -> None:
+def test_a_step_of_a_chain_that_was_asked_to_stop_is_announced_as_its_end() -> None:
     chain = asked_to_stop()
-    with recorded() as sent, chains.complete(chain.id) as current:
+    with recorded() as sent, chains.current_job(chain.id) as current:
         current.continue_with(typed, 1)
     assert set(sent) == {ownership_lost(chain.id), chain_finished(chain.id)}
 
 
-def test_the_end_tells_who_may_run_what_it_frees() -> None:
+def test_jobs_that_become_due_are_announced() -> None:
     chain = pending()
     typed.enqueue(1, blockers=[chain])
     with recorded() as sent:
@@ -46,37 +46,37 @@ def test_the_end_tells_who_may_run_what_it_frees() -> None:
     assert set(sent) == {chain_finished(chain.id), job_scheduled(typed.name)}
 
 
-def test_doing_nothing_tells_nobody() -> None:
+def test_an_empty_block_sends_no_hint() -> None:
     made = [make() for make in OPEN + ENDED]
     with recorded() as sent:
         for chain in made:
-            with chains.complete(chain.id):
+            with chains.current_job(chain.id):
                 pass
     assert sent == []
 
 
-def test_what_is_undone_tells_nobody() -> None:
+def test_a_rollback_sends_no_hint() -> None:
     chain, other = running(), pending()
     with recorded() as sent:
-        with pytest.raises(ZeroDivisionError), chains.complete(chain.id) as current:
+        with pytest.raises(ZeroDivisionError), chains.current_job(chain.id) as current:
             current.finish()
             raise ZeroDivisionError
         with transaction.atomic():
             finish(chain)
             transaction.set_rollback(True)
         with transaction.atomic():
-            with pytest.raises(ZeroDivisionError), chains.complete(chain.id) as current:
+            with pytest.raises(ZeroDivisionError), chains.current_job(chain.id) as current:
                 current.finish()
                 raise ZeroDivisionError
             finish(other)
     assert sent == [chain_finished(other.id)]
 
 
-def test_hints_go_out_after_the_outermost_commit() -> None:
+def test_hints_are_sent_after_the_outermost_commit() -> None:
     chain = pending()
     with recorded() as sent:
         with transaction.atomic():
-            with chains.complete(chain.id) as current:
+            with chains.current_job(chain.id) as current:
                 current.continue_with(approval)
                 current.finish()
             assert sent == []

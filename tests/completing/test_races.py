@@ -1,4 +1,4 @@
-"""Two who end one job, stepped on two connections in both orders: one of them does, the other changes nothing."""
+"""Two calls that end one job, stepped on two connections in both orders: one succeeds, the other changes nothing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +11,8 @@ from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Store, get_store
 from django_jobchains.store.leases import lost_reason
 from tests.completing.work import approval, pending, rows, running, typed
-from tests.store.connections import Actor, committing, holding, waiting
-from tests.store.jobs import claim, expire, failed_try, finished, lease, next_job
+from tests.support.connections import Actor, committing, holding, waiting
+from tests.support.jobs import claim, expire, failed_try, finished, next_job
 
 pytestmark = [committing, pytest.mark.slow]
 
@@ -20,20 +20,19 @@ Call = Callable[[Store], Any]
 
 
 def overdue_job() -> ClaimedJob:
-    """An attempt whose lease ran out, but whose worker lives."""
+    """Return an attempt whose lease has expired although its worker still runs it."""
     approval.enqueue()
     [job] = claim(get_store(), types=[approval.name])
     expire(job)
     return job
 
 
-# People
+# Two calls by hand
 
 
 def finish_as(name: str, chain_id: Any, job_type: Any = None) -> Call:
     def call(store: Store) -> str:
-        with chains.complete(chain_id, job_type) as current:
-            current.finish(name)
+        chains.complete(chain_id, name, job_type)
         return name
 
     return call
@@ -41,7 +40,7 @@ def finish_as(name: str, chain_id: Any, job_type: Any = None) -> Call:
 
 def continue_as(name: str, chain_id: Any, job_type: Any = None) -> Call:
     def call(store: Store) -> str:
-        with chains.complete(chain_id, job_type) as current:
+        with chains.current_job(chain_id, job_type) as current:
             current.continue_with(typed, 1)
         return name
 
@@ -49,7 +48,7 @@ def continue_as(name: str, chain_id: Any, job_type: Any = None) -> Call:
 
 
 def and_rows(call: Call) -> Call:
-    """The call, and what its transaction sees after it."""
+    """Return a call that also returns the rows that its transaction sees afterwards."""
     return lambda store: (call(store), rows())
 
 
@@ -61,13 +60,13 @@ def error_of(actor: Actor) -> Exception | None:
     return None
 
 
-by_hand_twice = pytest.mark.parametrize(
+two_calls_by_hand = pytest.mark.parametrize(
     ("first", "second"), [(first, second) for first in (finish_as, continue_as) for second in (finish_as, continue_as)]
 )
 
 
-@by_hand_twice
-def test_of_two_people_one_completes_the_job_and_the_other_is_told(first: Any, second: Any) -> None:
+@two_calls_by_hand
+def test_of_two_calls_one_completes_the_job_and_the_other_fails(first: Any, second: Any) -> None:
     expected = JobAlreadyCompleted if first is finish_as else JobTypeMismatch
     for make in (pending, running):
         chain = make()
@@ -80,8 +79,8 @@ def test_of_two_people_one_completes_the_job_and_the_other_is_told(first: Any, s
         assert winner.conflicts == loser.conflicts == []
 
 
-@by_hand_twice
-def test_after_a_rollback_the_second_completes_it(first: Any, second: Any) -> None:
+@two_calls_by_hand
+def test_after_a_rollback_the_second_call_completes_the_job(first: Any, second: Any) -> None:
     chain = pending()
     undone = holding(first("first", chain.id))
     other = waiting(second("second", chain.id))
@@ -92,7 +91,7 @@ def test_after_a_rollback_the_second_completes_it(first: Any, second: Any) -> No
     assert undone.conflicts == other.conflicts == []
 
 
-def test_who_names_no_type_completes_the_step_that_came_meanwhile() -> None:
+def test_without_an_expected_type_the_next_step_is_completed() -> None:
     chain = approval.enqueue()
     first = holding(continue_as("first", chain.id))
     second = waiting(lambda store: finish_integer(chain))
@@ -104,30 +103,29 @@ def test_who_names_no_type_completes_the_step_that_came_meanwhile() -> None:
 
 
 def finish_integer(chain: Chain) -> None:
-    with chains.complete(chain.id) as current:
-        current.finish(2)
+    chains.complete(chain.id, 2)
 
 
-# A worker and a person
+# A worker and a call by hand
 
 
 def complete(store: Store, job: ClaimedJob) -> Any:
-    """What an attempt does whose handler wrote in ``complete()``."""
-    with store.transaction():
-        return not lost_reason(store.lock(job.id), job.lease_number) and store.finish([finished(job)])
+    """Complete the job like an attempt whose handler used ``job.complete()``."""
+    with store.db.transaction():
+        return not lost_reason(store.attempts.lock(job.id), job.lease_number) and store.attempts.finish([finished(job)])
 
 
-#: Everything that ends an attempt; each returns something when it did.
+#: Everything that ends an attempt. Each call returns a true value if it did.
 ENDS: dict[str, Callable[[Store, ClaimedJob], Any]] = {
-    "finish": lambda store, job: store.finish([finished(job)]),
+    "finish": lambda store, job: store.attempts.finish([finished(job)]),
     "complete": complete,
-    "continue": lambda store, job: store.finish([finished(job, None, next_job(job))]),
-    "reschedule": lambda store, job: store.reschedule([failed_try(job, delay_seconds=60)]),
-    "fail": lambda store, job: store.fail([failed_try(job)]),
-    "hand_back": lambda store, job: store.hand_back([lease(job)]),
-    "reap": lambda store, job: store.reap(10, Backoff(), 10),
+    "continue": lambda store, job: store.attempts.finish([finished(job, None, next_job(job))]),
+    "reschedule": lambda store, job: store.attempts.reschedule([failed_try(job, delay_seconds=60)]),
+    "fail": lambda store, job: store.attempts.fail([failed_try(job)]),
+    "hand_back": lambda store, job: store.attempts.hand_back([job.key]),
+    "reap": lambda store, job: store.leases.reap(10, Backoff(), 10),
 }
-#: What a person is told who comes after it; the others leave a job that he completes.
+#: The error of a call by hand after each of these. After the others, the job can be completed.
 ERRORS = {
     "finish": JobAlreadyCompleted,
     "complete": JobAlreadyCompleted,
@@ -137,7 +135,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_worker_that_comes_after_a_person_changes_nothing(end: str) -> None:
+def test_a_worker_after_a_call_by_hand_changes_nothing(end: str) -> None:
     for by_hand in (finish_as, continue_as):
         job = overdue_job()
         person = holding(and_rows(by_hand("person", job.chain_id, approval)))
@@ -150,7 +148,7 @@ def test_a_worker_that_comes_after_a_person_changes_nothing(end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_person_that_comes_after_a_worker_is_told_or_completes_what_it_left(end: str) -> None:
+def test_a_call_by_hand_after_a_worker_fails_or_completes_the_job(end: str) -> None:
     for by_hand in (finish_as, continue_as):
         job = overdue_job()
         worker = holding(and_rows(lambda store: ENDS[end](store, job)))  # noqa: B023
@@ -170,18 +168,18 @@ def test_a_person_that_comes_after_a_worker_is_told_or_completes_what_it_left(en
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_after_a_persons_rollback_the_worker_ends_its_attempt(end: str) -> None:
+def test_after_a_rollback_of_the_call_the_worker_ends_its_attempt(end: str) -> None:
     job = overdue_job()
     person = holding(finish_as("person", job.chain_id))
     worker = waiting(lambda store: ENDS[end](store, job))
     person.go_on(roll_back=True)
     person.result()
-    if not worker.result():  # it left the row that was locked alone, and comes again
+    if not worker.result():  # it skipped the locked row, and writes it again later
         ENDS[end](get_store(), job)
     assert chains.get(job.chain_id).output != "person"
 
 
-def test_a_claim_after_a_person_finds_nothing() -> None:
+def test_a_claim_after_a_call_by_hand_finds_nothing() -> None:
     chain = approval.enqueue()
     person = holding(finish_as("person", chain.id))
     claiming = waiting(lambda store: claim(store, types=[approval.name]))
@@ -191,7 +189,7 @@ def test_a_claim_after_a_person_finds_nothing() -> None:
     assert chain.refresh().current_job.lease_number == 0
 
 
-def test_a_person_after_a_claim_completes_the_running_job() -> None:
+def test_a_call_by_hand_after_a_claim_completes_the_running_job() -> None:
     chain = approval.enqueue()
     claiming = holding(lambda store: claim(store, types=[approval.name]))
     person = waiting(finish_as("person", chain.id))
@@ -199,11 +197,11 @@ def test_a_person_after_a_claim_completes_the_running_job() -> None:
     [job] = claiming.result()
     person.result()
     assert (chain.refresh().status, chain.output) == ("completed", "person")
-    assert not get_store().finish([finished(job)])
+    assert not get_store().attempts.finish([finished(job)])
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_cancellation_beside_it_leaves_one_outcome(is_first: bool) -> None:
+def test_completion_and_cancellation_leave_one_outcome(is_first: bool) -> None:
     chain = approval.enqueue()
     calls: list[Call] = [finish_as("person", chain.id), lambda store: chains.cancel(chain.id)]
     winner = holding(calls[not is_first])
@@ -219,7 +217,7 @@ def test_a_cancellation_beside_it_leaves_one_outcome(is_first: bool) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_deletion_beside_it_leaves_nothing(is_first: bool) -> None:
+def test_completion_and_deletion_leave_nothing(is_first: bool) -> None:
     chain = approval.enqueue()
     calls: list[Call] = [continue_as("person", chain.id), lambda store: chains.delete(chain.id)]
     first = holding(calls[not is_first])

@@ -1,7 +1,7 @@
-"""A handler whose job somebody else completes is told at once, and writes nothing any more."""
+"""A handler whose job is completed by hand is aborted at once, and can write nothing."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,21 +14,21 @@ from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.notifications.base import NullNotifier
 from django_jobchains.processors import FailJob, JobType, Lease, Processors, RescheduleJob, RunningJob
 from django_jobchains.telemetry import events as facts
-from tests.attempts.work import committed
 from tests.completing.work import approval, finish
 from tests.shop.models import Effect
-from tests.worker.fixtures import Events, StartWorker
-from tests.worker.waiting import until, until_completed
+from tests.support.attempts import committed
+from tests.support.waiting import until, until_completed
+from tests.support.workers import Events, StartWorker
 
 pytestmark = committed
 
-#: Renewed long after every deadline: who is told sooner was told by the hint.
+#: A lease that is renewed only after minutes: a handler that is aborted earlier was notified by a hint.
 LONG_LEASE = Lease(600)
 
 
 @dataclass
-class Told:
-    """What a handler was told, and what came of its writing."""
+class Observed:
+    """What a handler observed: the reason of its abort, and the errors of its writes."""
 
     started: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -37,10 +37,8 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
-    told = Told()
-    yield told
-    told.ended.set()
+def observed() -> Observed:
+    return Observed()
 
 
 def complete(job: RunningJob[Any]) -> str:
@@ -61,7 +59,7 @@ def prepare(job: RunningJob[Any]) -> str:
     return "stale"
 
 
-def answer(job: RunningJob[Any]) -> str:
+def return_output(job: RunningJob[Any]) -> str:
     return "stale"
 
 
@@ -73,92 +71,108 @@ def fail(job: RunningJob[Any]) -> None:
     raise ValueError("stale")
 
 
-def give_up(job: RunningJob[Any]) -> None:
+def raise_fail_job(job: RunningJob[Any]) -> None:
     raise FailJob("stale")
 
 
-def try_again(job: RunningJob[Any]) -> None:
+def raise_reschedule_job(job: RunningJob[Any]) -> None:
     raise RescheduleJob(delay=0)
 
 
-def obey(job: RunningJob[Any]) -> None:
+def raise_if_aborted(job: RunningJob[Any]) -> None:
     job.signal.raise_if_aborted()
 
 
-WAYS_TO_END = (complete, complete_and_continue, prepare, answer, go_on, fail, give_up, try_again, obey)
+WAYS_TO_END = (
+    complete,
+    complete_and_continue,
+    prepare,
+    return_output,
+    go_on,
+    fail,
+    raise_fail_job,
+    raise_reschedule_job,
+    raise_if_aborted,
+)
 
 
-def until_told(processors: Processors, told: Told, end: Callable[..., Any], lease: Lease) -> JobType[Any, Any]:
+def ends_when_aborted(
+    processors: Processors, observed: Observed, end: Callable[..., Any], lease: Lease
+) -> JobType[Any, Any]:
+    """Register a type whose handler waits for its abort, and then ends in this way."""
+
     @processors.register("completing.long", lease=lease)
     def long(job: RunningJob[Any]) -> Any:
-        told.started.set()
+        observed.started.set()
         job.signal.wait(60)
-        told.reasons.append(job.signal.reason)
+        observed.reasons.append(job.signal.reason)
         try:
             return end(job)
         except BaseException as error:
-            told.errors.append(error)
+            observed.errors.append(error)
             raise
         finally:
-            told.ended.set()
+            observed.ended.set()
 
     return long
 
 
 @pytest.mark.parametrize("end", WAYS_TO_END)
-def test_it_is_told_by_the_hint_and_writes_nothing(
-    processors: Processors, start_worker: StartWorker, told: Told, events: Events, end: Callable[..., Any]
+def test_a_hint_aborts_the_handler_and_it_can_write_nothing(
+    processors: Processors, start_worker: StartWorker, observed: Observed, events: Events, end: Callable[..., Any]
 ) -> None:
-    chain = until_told(processors, told, end, LONG_LEASE).enqueue()
+    chain = ends_when_aborted(processors, observed, end, LONG_LEASE).enqueue()
     worker = start_worker()
-    assert told.started.wait(30)
+    assert observed.started.wait(30)
     finish(chain, "by hand")
     after = Job.objects.values().get(pk=chain.id)
-    assert told.ended.wait(30)
-    assert told.reasons == ["already_completed"]
+    assert observed.ended.wait(30)
+    assert observed.reasons == ["already_completed"]
     if end in (complete, complete_and_continue, prepare):
-        [error] = told.errors
+        [error] = observed.errors
         assert isinstance(error, LeaseLost)
         assert (error.job_id, error.reason) == (chain.id, "already_completed")
     worker.stop(timeout=30)
-    assert [(fact.job_id, fact.reason) for fact in events.of(facts.LeaseLost)][:1] == [(chain.id, "already_completed")]
+    assert [(fact.job_id, fact.reason) for fact in events.of(facts.AttemptAbandoned)][:1] == [
+        (chain.id, "already_completed")
+    ]
     assert Job.objects.values().get() == after
     assert (chain.refresh().output, chain.current_job.completed_by) == ("by hand", None)
     assert not Effect.objects.exists()
     assert not FailedAttempt.objects.exists()
 
 
-def test_it_is_told_as_well_when_the_chain_goes_on(
-    processors: Processors, start_worker: StartWorker, told: Told
+def test_the_handler_is_aborted_too_if_the_chain_continues(
+    processors: Processors, start_worker: StartWorker, observed: Observed
 ) -> None:
     processors.register("completing.next")(lambda job: job.input)
-    chain = until_told(processors, told, obey, LONG_LEASE).enqueue()
+    chain = ends_when_aborted(processors, observed, raise_if_aborted, LONG_LEASE).enqueue()
     start_worker(slots=2)
-    assert told.started.wait(30)
-    with chains.complete(chain.id) as current:
+    assert observed.started.wait(30)
+    with chains.current_job(chain.id) as current:
         current.continue_with(JobType("completing.next"), "next")
-    assert told.ended.wait(30)
-    assert told.reasons == ["already_completed"]
+    assert observed.ended.wait(30)
+    assert observed.reasons == ["already_completed"]
     until_completed(chain)
     assert [job.completed_by is None for job in chain.jobs] == [True, False]
     assert chain.output == "next"
 
 
-def test_without_hints_it_is_told_at_the_renewal(
-    settings: Any, processors: Processors, start_worker: StartWorker, told: Told
+def test_without_hints_the_handler_is_aborted_at_the_next_renewal(
+    settings: Any, processors: Processors, start_worker: StartWorker, observed: Observed
 ) -> None:
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": f"{NullNotifier.__module__}.NullNotifier"}}
-    chain = until_told(processors, told, complete, Lease(1)).enqueue()
+    chain = ends_when_aborted(processors, observed, complete, Lease(1)).enqueue()
     start_worker()
-    assert told.started.wait(30)
+    assert observed.started.wait(30)
     finish(chain, "by hand")
-    assert told.ended.wait(30)
-    assert told.reasons == ["already_completed"]
+    assert observed.ended.wait(30)
+    assert observed.reasons == ["already_completed"]
     assert not Effect.objects.exists()
 
 
-def test_other_handlers_of_the_worker_are_left_alone(
-    processors: Processors, start_worker: StartWorker, told: Told, events: Events
+def test_other_handlers_of_the_worker_are_not_aborted(
+    processors: Processors, start_worker: StartWorker, observed: Observed, events: Events
 ) -> None:
     gate = threading.Event()
 
@@ -167,20 +181,20 @@ def test_other_handlers_of_the_worker_are_left_alone(
         gate.wait(60)
         return job.signal.reason
 
-    chain = until_told(processors, told, obey, LONG_LEASE).enqueue()
+    chain = ends_when_aborted(processors, observed, raise_if_aborted, LONG_LEASE).enqueue()
     untouched = other.enqueue()
     start_worker(slots=2)
     until(lambda: Job.objects.with_status("running").count() == 2)
-    assert told.started.wait(30)
+    assert observed.started.wait(30)
     finish(chain)
-    assert told.ended.wait(30)
+    assert observed.ended.wait(30)
     gate.set()
     until_completed(untouched)
     assert untouched.output is None
-    assert {fact.job_id for fact in events.of(facts.LeaseLost)} == {chain.id}
+    assert {fact.job_id for fact in events.of(facts.AttemptAbandoned)} == {chain.id}
 
 
-def test_a_storm_of_people_and_a_worker_completes_each_job_once(
+def test_many_simultaneous_completions_complete_each_job_once(
     processors: Processors, start_worker: StartWorker
 ) -> None:
     @processors.register("completing.contested")
@@ -203,7 +217,7 @@ def test_a_storm_of_people_and_a_worker_completes_each_job_once(
 
 
 class Person(threading.Thread):
-    """Completes chains one after the other, if they are not completed yet."""
+    """Completes chains one after the other, unless they are completed already."""
 
     def __init__(self, name: str, created: list[Chain]) -> None:
         super().__init__(name=name, daemon=True)
@@ -224,7 +238,7 @@ class Person(threading.Thread):
 
     def _complete(self, chain: Chain) -> None:
         try:
-            with chains.complete(chain.id, "completing.contested") as current:
+            with chains.current_job(chain.id, "completing.contested") as current:
                 Effect.objects.create(job_id=chain.id, label=self.name)
                 current.finish(self.name)
         except (JobAlreadyCompleted, JobTypeMismatch):

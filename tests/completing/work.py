@@ -1,4 +1,4 @@
-"""Job types that people complete, jobs in every status, and what was written and sent."""
+"""Job types that are completed by hand, chains with every status, and recorders of rows and hints."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -12,16 +12,16 @@ from django_jobchains.notifications import Hint, Notifier
 from django_jobchains.processors import JobType
 from django_jobchains.store import get_store
 from tests.shop.models import Effect
-from tests.store.jobs import claim, failed_try
+from tests.support.jobs import claim, failed_try
 
-#: No processor handles it.
+#: No processor handles this type.
 approval: JobType[Any, Any] = JobType("completing.approval")
 typed: JobType[int, int] = JobType("completing.typed", input=int, output=int)
 strict: JobType[Any, Any] = JobType("completing.strict", continues_with=["completing.typed"])
 inner: JobType[Any, Any] = JobType("completing.inner", entry=False)
 choosy: JobType[Any, Any] = JobType("completing.choosy", blockers=["completing.typed"])
 TYPES = (approval, typed, strict, inner, choosy)
-#: No app declares it.
+#: No app declares this type.
 gone: JobType[Any, Any] = JobType("completing.gone")
 
 HOUR = 3600
@@ -48,7 +48,7 @@ def running() -> Chain:
 def backing_off() -> Chain:
     chain = approval.enqueue()
     [job] = claim(get_store(), types=[approval.name])
-    get_store().reschedule([failed_try(job, delay_seconds=HOUR)])
+    get_store().attempts.reschedule([failed_try(job, delay_seconds=HOUR)])
     return chain
 
 
@@ -67,7 +67,7 @@ def completed() -> Chain:
 def failed() -> Chain:
     chain = approval.enqueue()
     [job] = claim(get_store(), types=[approval.name])
-    get_store().fail([failed_try(job)])
+    get_store().attempts.fail([failed_try(job)])
     return chain
 
 
@@ -82,12 +82,11 @@ ENDED: tuple[Callable[[], Chain], ...] = (completed, failed, cancelled)
 
 
 def finish(chain: Chain, output: Any = None, job_type: Any = None) -> None:
-    with chains.complete(chain.id, job_type) as current:
-        current.finish(output)
+    chains.complete(chain.id, output, job_type)
 
 
 def rows() -> list[dict[str, Any]]:
-    """Every column of every row that completing may write."""
+    """Return every column of every row that completing may write."""
     models = (Job, FailedAttempt, JobBlocker, Effect)
     return [row for model in models for row in model._default_manager.order_by("pk").values()]
 
@@ -104,7 +103,7 @@ class RecordingNotifier(Notifier):
 
 @contextmanager
 def recorded() -> Iterator[list[Hint]]:
-    """The hints that are sent meanwhile."""
+    """Record the hints that are sent in the block."""
     RecordingNotifier.sent.clear()
     with override_settings(JOBCHAINS={"NOTIFIER": {"BACKEND": "tests.completing.work.RecordingNotifier"}}):
         yield RecordingNotifier.sent

@@ -1,5 +1,6 @@
-"""``manage.py check``: the problem in the message, the remedy in the hint."""
+"""``manage.py check``: the problem is in the message, the remedy in the hint."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,9 @@ from django.core.checks import CheckMessage, Error, run_checks
 from django.db import connections
 from django.test import override_settings
 
+from django_jobchains.checks import check_isolation
+from django_jobchains.isolation import Isolation
+from django_jobchains.pools import limits
 from django_jobchains.processors import JobType, Processors, Registry, get_registry
 
 
@@ -17,7 +21,7 @@ def found(**options: Any) -> list[CheckMessage]:
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """The project's registry, empty for the test."""
+    """Empty the registry of the project for the test."""
     registry = get_registry()
     monkeypatch.setattr(registry, "slices", [])
     monkeypatch.setattr(registry, "declared", {})
@@ -25,12 +29,12 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 
 @pytest.mark.django_db
-def test_a_project_that_is_right_has_nothing_to_mend() -> None:
+def test_a_valid_project_has_no_messages() -> None:
     assert found(databases=["default"]) == []
 
 
 @pytest.mark.parametrize("wrong", [{"SLOT": 1}, {"SLOTS": 0}, {"SLOTS": "three"}, {"BACKOFF_JITTER": 2}])
-def test_e001_wrong_settings(wrong: dict[str, Any]) -> None:
+def test_e001_invalid_settings(wrong: dict[str, Any]) -> None:
     with override_settings(JOBCHAINS=wrong):
         (message,) = found(tags=["jobchains"])
     assert isinstance(message, Error)
@@ -39,22 +43,23 @@ def test_e001_wrong_settings(wrong: dict[str, Any]) -> None:
     assert message.hint == "Correct settings.JOBCHAINS."
 
 
-def test_wrong_settings_are_one_message_and_no_crash_also_when_databases_are_checked() -> None:
+@pytest.mark.django_db
+def test_invalid_settings_are_one_message_when_databases_are_checked() -> None:
     with override_settings(JOBCHAINS={"SLOT": 1}):
         assert [message.id for message in found(databases=["default"])] == ["jobchains.E001"]
 
 
-def test_e002_a_database_that_is_not_there() -> None:
+def test_e002_an_unknown_database() -> None:
     with override_settings(JOBCHAINS={"DATABASE": "jobs"}):
         (message,) = found()
     assert isinstance(message, Error)
     assert message.id == "jobchains.E002"
-    assert message.msg == "JOBCHAINS['DATABASE'] is 'jobs', which is not in DATABASES."
+    assert message.msg == "JOBCHAINS['DATABASE'] names 'jobs', which is not in DATABASES."
     assert message.hint is not None
     assert "default" in message.hint
 
 
-def test_e003_a_name_of_two_types(registry: Registry) -> None:
+def test_e003_two_types_with_one_name(registry: Registry) -> None:
     one, other = Processors(), Processors()
     registry.add(one)
     registry.add(other)
@@ -66,7 +71,7 @@ def test_e003_a_name_of_two_types(registry: Registry) -> None:
     assert "'shop.charge' is declared twice" in message.msg
 
 
-def test_e004_a_continuation_that_nobody_declares(registry: Registry) -> None:
+def test_e004_an_undeclared_continuation(registry: Registry) -> None:
     registry.add(JobType("shop.charge", continues_with=["shop.recipt"]))
     (message,) = found()
     assert isinstance(message, Error)
@@ -85,7 +90,7 @@ def test_e004_a_continuation_that_nobody_declares(registry: Registry) -> None:
         ("postgresql", {}, []),
     ],
 )
-def test_w001_sqlite_transactions_that_begin_as_readers(
+def test_w001_sqlite_transactions_that_begin_with_a_read_lock(
     monkeypatch: pytest.MonkeyPatch, vendor: str, options: dict[str, Any], ids: list[str]
 ) -> None:
     connection = connections["default"]
@@ -98,15 +103,65 @@ def test_w001_sqlite_transactions_that_begin_as_readers(
     for message in messages:
         assert isinstance(message, checks.Warning)
         assert "'default'" in message.msg
-        assert message.hint == "Set OPTIONS = {'transaction_mode': 'IMMEDIATE', 'timeout': 20} for it."
+        assert message.hint == "Set its OPTIONS to {'transaction_mode': 'IMMEDIATE', 'timeout': 20}."
 
 
-def test_databases_are_left_alone_unless_they_are_to_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_databases_are_checked_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {})
     assert found() == []
 
 
-def test_e007_required_middleware_that_is_none(registry: Registry) -> None:
+@pytest.mark.parametrize(
+    ("pool", "size"),
+    [
+        (None, None),
+        (False, None),
+        (True, 4),
+        ({}, None),
+        ({"min_size": 2}, 2),
+        ({"max_size": 8}, 8),
+        ({"max_size": 9}, None),
+        ({"min_size": 9}, None),
+    ],
+)
+def test_w006_a_pool_too_small_for_a_worker(monkeypatch: pytest.MonkeyPatch, pool: Any, size: int | None) -> None:
+    monkeypatch.setitem(connections.settings["default"], "OPTIONS", {"pool": pool})
+    with override_settings(JOBCHAINS={"SLOTS": 3}):
+        messages = [message for message in found() if message.id == "jobchains.W006"]
+    assert len(messages) == (size is not None)
+    for message in messages:
+        assert isinstance(message, checks.Warning)
+        assert f"'default' has at most {size} connections, but a worker with 3 slots uses up to 9" in message.msg
+        assert message.hint == "Set its OPTIONS['pool'] to {'max_size': 9} or more, or JOBCHAINS['SLOTS'] to fewer."
+
+
+@pytest.mark.parametrize(
+    ("isolation", "system", "problem"),
+    [
+        (Isolation("process", memory_limit="1G"), "darwin", "memory_limit is enforced on Linux only"),
+        (Isolation("process", cpu_seconds=10), "darwin", None),
+        (Isolation("transient", cpu_seconds=10), "win32", "child processes need a POSIX system"),
+        (Isolation("thread"), "win32", None),
+        (Isolation("process", memory_limit="1G"), "linux", None),
+    ],
+)
+def test_w009_isolation_that_the_system_does_not_support(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, isolation: Isolation, system: str, problem: str | None
+) -> None:
+    monkeypatch.setattr(limits, "_IS_LINUX", system == "linux")
+    if system == "win32":
+        monkeypatch.setattr(limits, "os", SimpleNamespace(name="nt"))
+    part = Processors(isolation=isolation)
+    part.register("shop.charge")(lambda job: None)
+    registry.add(part)
+    messages = check_isolation()
+    assert [message.id for message in messages] == ["jobchains.W009"] * (problem is not None)
+    for message in messages:
+        assert f"Isolation of 'shop.charge': {problem}" in message.msg
+        assert message.hint == "Remove it, or silence this warning if production runs on another system."
+
+
+def test_e007_required_middleware_that_cannot_be_imported(registry: Registry) -> None:
     with override_settings(JOBCHAINS={"REQUIRED_MIDDLEWARE": ["no.such.Middleware"]}):
         (message,) = found()
     assert isinstance(message, Error)

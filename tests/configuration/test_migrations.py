@@ -1,4 +1,4 @@
-"""The models and their migrations say the same."""
+"""The migrations match the models."""
 
 import pytest
 from django.core.management import call_command
@@ -12,7 +12,7 @@ def test_no_migration_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("type_", ["django.db.models.AutoField", "django.db.models.BigAutoField"])
 @pytest.mark.django_db
-def test_the_projects_primary_keys_change_nothing(
+def test_the_default_type_of_primary_keys_changes_nothing(
     settings: object, capsys: pytest.CaptureFixture[str], type_: str
 ) -> None:
     settings.DEFAULT_AUTO_FIELD = type_  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Connections notice that the network is gone: a worker's own do, and others are told how."""
+"""Connections with network options notice a dead network: workers set the options, and a system check suggests them."""
 
 from typing import Any
 
@@ -7,15 +7,15 @@ from django.core import checks
 from django.db import connections
 
 from django_jobchains.checks import check_network
-from django_jobchains.network import NETWORK_OPTIONS, missing_options, notice_dead_networks
+from django_jobchains.db.libpq import NETWORK_OPTIONS, add_network_options, missing_network_options
 
 
 @pytest.fixture(autouse=True)
 def _over_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    describe(monkeypatch)
+    configure(monkeypatch)
 
 
-def describe(
+def configure(
     monkeypatch: pytest.MonkeyPatch, vendor: str = "postgresql", host: str = "db.invalid", **options: Any
 ) -> None:
     monkeypatch.setattr(connections["default"], "vendor", vendor)
@@ -23,23 +23,23 @@ def describe(
     monkeypatch.setitem(connections.settings["default"], "OPTIONS", options)
 
 
-def test_a_worker_process_completes_what_is_missing_and_leaves_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    describe(monkeypatch, connect_timeout=30, application_name="shop")
-    notice_dead_networks()
+def test_a_worker_process_adds_missing_options_and_keeps_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(monkeypatch, connect_timeout=30, application_name="shop")
+    add_network_options()
     options = {**NETWORK_OPTIONS, "connect_timeout": 30, "application_name": "shop"}
     assert connections["default"].settings_dict["OPTIONS"] == options
 
 
 @pytest.mark.parametrize(("vendor", "host"), [("sqlite", "db.invalid"), ("postgresql", ""), ("postgresql", "/run")])
-def test_where_there_is_no_network_nothing_is_missing(monkeypatch: pytest.MonkeyPatch, vendor: str, host: str) -> None:
-    describe(monkeypatch, vendor, host)
-    notice_dead_networks()
-    assert missing_options("default") == {}
+def test_local_databases_need_no_options(monkeypatch: pytest.MonkeyPatch, vendor: str, host: str) -> None:
+    configure(monkeypatch, vendor, host)
+    add_network_options()
+    assert missing_network_options("default") == {}
     assert connections.settings["default"]["OPTIONS"] == {}
 
 
-def test_w002_connections_that_do_not_notice_a_dead_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    describe(monkeypatch, connect_timeout=30)
+def test_w002_connections_without_network_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(monkeypatch, connect_timeout=30)
     (message,) = check_network()
     assert isinstance(message, checks.Warning)
     assert message.id == "jobchains.W002"
@@ -47,11 +47,11 @@ def test_w002_connections_that_do_not_notice_a_dead_network(monkeypatch: pytest.
     assert message.hint is not None
     assert "'tcp_user_timeout': 8000" in message.hint
     assert "connect_timeout" not in message.hint
-    describe(monkeypatch, **NETWORK_OPTIONS)
+    configure(monkeypatch, **NETWORK_OPTIONS)
     assert check_network() == []
 
 
-def test_w002_is_a_matter_of_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w002_is_a_deployment_check(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(**options: Any) -> list[str | None]:
         messages = checks.run_checks(tags=["jobchains"], **options)
         return [message.id for message in messages if message.id == "jobchains.W002"]

@@ -1,4 +1,4 @@
-"""``JOBCHAINS["STORE"]``: a project brings the class that keeps its jobs."""
+"""``JOBCHAINS["STORE"]`` selects the class of the store."""
 
 from typing import Any
 
@@ -22,8 +22,8 @@ _SHIPPED = {
 Shipped: Any = import_string(_SHIPPED[connection.vendor])
 
 
-class OwnStore(Shipped):  # type: ignore[misc]
-    """Counts what it creates."""
+class OwnJobs(Shipped.jobs_class):  # type: ignore[misc, name-defined]
+    """Counts the jobs that it creates."""
 
     created = 0
 
@@ -33,25 +33,29 @@ class OwnStore(Shipped):  # type: ignore[misc]
         return rows
 
 
+class OwnStore(Shipped):  # type: ignore[misc]
+    jobs_class = OwnJobs
+
+
 class Unfinished(Store):
-    """Lacks what is abstract."""
+    """A store without a database class."""
 
 
-def test_without_it_the_vendor_says_which() -> None:
+def test_the_default_store_depends_on_the_vendor() -> None:
     assert type(get_store()) is Shipped
 
 
-def test_the_class_that_is_named_is_used_by_all(settings: Any) -> None:
+def test_the_configured_class_is_used_everywhere(settings: Any) -> None:
     settings.JOBCHAINS = {"STORE": f"{__name__}.OwnStore"}
-    OwnStore.created = 0
+    OwnJobs.created = 0
     assert type(get_store()) is OwnStore
     assert get_store() is get_store("default")
     JobType[Any, Any]("shop.ship").enqueue()
     chain = chains.enqueue_many([JobType[Any, Any]("shop.ship").item()])
-    assert (OwnStore.created, Job.objects.count(), len(chain)) == (2, 2, 1)
+    assert (OwnJobs.created, Job.objects.count(), len(chain)) == (2, 2, 1)
 
 
-def test_the_next_setting_is_followed(settings: Any) -> None:
+def test_changes_of_the_setting_take_effect(settings: Any) -> None:
     settings.JOBCHAINS = {"STORE": f"{__name__}.OwnStore"}
     own = get_store()
     settings.JOBCHAINS = {}
@@ -66,14 +70,14 @@ def test_the_next_setting_is_followed(settings: Any) -> None:
         ("no.such.Store", "No module named"),
         ("nonsense", "doesn't look like a module path"),
         (f"{__name__}.Nothing", "Nothing"),
-        (f"{__name__}.Shipped.create", "No module named"),
+        (f"{__name__}.Shipped.connection", "No module named"),
         ("django_jobchains.notifications.Notifier", "not a subclass of django_jobchains.store.Store"),
         (f"{__name__}.connection", "not callable"),
-        (f"{__name__}.Unfinished", "abstract"),
+        (f"{__name__}.Unfinished", "database_class"),
         (5, "cannot be used"),
     ],
 )
-def test_e008_a_store_that_cannot_be_used(settings: Any, path: Any, words: str) -> None:
+def test_e008_an_unusable_store(settings: Any, path: Any, words: str) -> None:
     settings.JOBCHAINS = {"STORE": path}
     with pytest.raises(ImproperlyConfigured, match=words):
         get_store()

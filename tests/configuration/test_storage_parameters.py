@@ -1,4 +1,4 @@
-"""The migration with storage parameters: set on PostgreSQL, on the tables' own names, and taken back."""
+"""The migration with storage parameters: it sets them on PostgreSQL, for any table name, and can be reversed."""
 
 from collections.abc import Iterator
 from io import StringIO
@@ -10,8 +10,8 @@ from django.core.management import call_command
 from django.db import connection, models
 from django.db.migrations.state import ModelState, ProjectState
 
+from django_jobchains.db.storage_parameters import SetStorageParameters
 from django_jobchains.models import FailedAttempt, Job, JobBlocker, JobProgress, KeyLock, LogLine
-from django_jobchains.storage_parameters import SetStorageParameters
 
 pytestmark = pytest.mark.django_db
 
@@ -23,7 +23,7 @@ OF_HISTORY = {
 
 
 class NoRouter:
-    """Keeps the tables off this database."""
+    """A router that excludes the tables from this database."""
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
         return False
@@ -44,7 +44,7 @@ def sql_of_the_migration(**options: Any) -> str:
 @pytest.mark.postgresql
 class TestOnPostgreSQL:
     @pytest.fixture
-    def _forwards_again(self) -> Iterator[None]:
+    def _migrate_again(self) -> Iterator[None]:
         yield
         call_command("migrate", "django_jobchains", verbosity=0)
 
@@ -54,19 +54,19 @@ class TestOnPostgreSQL:
         assert parameters(LogLine._meta.db_table) == OF_HISTORY
         assert parameters(JobProgress._meta.db_table) == OF_HISTORY | {"fillfactor=70"}
 
-    def test_the_table_of_keys_is_not_in_the_write_ahead_log(self) -> None:
+    def test_the_table_of_keys_is_unlogged(self) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT relpersistence FROM pg_class WHERE oid = %s::regclass", [KeyLock._meta.db_table])
             assert cursor.fetchone() == ("u",)
 
-    @pytest.mark.usefixtures("_forwards_again")
+    @pytest.mark.usefixtures("_migrate_again")
     @pytest.mark.django_db(transaction=True)
-    def test_backwards_the_servers_hold_again(self) -> None:
+    def test_the_reverse_migration_resets_them(self) -> None:
         call_command("migrate", "django_jobchains", "0002", verbosity=0)
         for model in (Job, JobBlocker, FailedAttempt):
             assert parameters(model._meta.db_table) == set()
 
-    def test_a_table_of_another_name_has_them_and_only_where_a_router_lets_it_be(self, settings: Any) -> None:
+    def test_they_apply_to_any_table_name_if_the_router_allows_it(self, settings: Any) -> None:
         state = ProjectState()
         name = "Things of ours"
         state.add_model(ModelState("shop", "Thing", [("id", models.AutoField(primary_key=True))], {"db_table": name}))
@@ -84,7 +84,7 @@ class TestOnPostgreSQL:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_sqlmigrate_shows_them_on_postgresql_and_nothing_elsewhere() -> None:
+def test_sqlmigrate_shows_them_only_on_postgresql() -> None:
     sql = sql_of_the_migration(), sql_of_the_migration(backwards=True)
     if connection.vendor == "postgresql":
         assert f'ALTER TABLE "{Job._meta.db_table}" SET (autovacuum_vacuum_scale_factor = 0.05' in sql[0]
@@ -93,7 +93,7 @@ def test_sqlmigrate_shows_them_on_postgresql_and_nothing_elsewhere() -> None:
         assert "ALTER" not in "".join(sql)
 
 
-def test_models_do_not_know_of_them() -> None:
+def test_they_are_not_part_of_the_state_of_models() -> None:
     state = ProjectState.from_apps(apps)
     before = state.models["django_jobchains", "job"]
     SetStorageParameters("Job", {"fillfactor": 70}).state_forwards("django_jobchains", state)

@@ -1,4 +1,4 @@
-"""Keys within one ``enqueue_many``, with blockers, in transactions, and what they cost."""
+"""Keys within one ``enqueue_many``, with blockers and in transactions, and the statements they take."""
 
 from typing import Any
 from uuid import uuid4
@@ -9,14 +9,14 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, Deduplicate
-from django_jobchains.job_types import Item
 from django_jobchains.models import Job, JobBlocker
-from tests.attempts.work import committed
-from tests.deduplication.chains_at import KEY, mail, ship, start
+from django_jobchains.registry.enqueueing import Item
+from tests.deduplication.keyed_chains import KEY, mail, ship, start
+from tests.support.attempts import committed
 
 pytestmark = pytest.mark.django_db
 
-MOST_STATEMENTS = 4
+MAX_STATEMENTS = 4  # the lock of the keys, the query for them, the insert
 Sent = list[tuple[str, set[str]]]
 
 
@@ -28,7 +28,7 @@ def flags(created: list[Chain]) -> list[bool]:
     return [chain.deduplicated for chain in created]
 
 
-def test_the_first_of_equal_keys_in_one_batch_wins() -> None:
+def test_first_of_equal_keys_in_one_batch_wins() -> None:
     keys = ["a", "b", "a", None, "a", "b", None]
     created = chains.enqueue_many([item(key, number) for number, key in enumerate(keys)])
     assert flags(created) == [False, False, True, False, True, True, False]
@@ -38,7 +38,7 @@ def test_the_first_of_equal_keys_in_one_batch_wins() -> None:
     assert [job.input for job in Job.objects.order_by("pk")] == [0, 1, 3, 6]
 
 
-def test_a_chain_that_exists_wins_over_all_of_a_batch() -> None:
+def test_existing_chain_is_returned_for_all_equal_keys_of_a_batch() -> None:
     first = start("first", key="b")
     created = chains.enqueue_many([item(key, key) for key in "abab"])
     assert flags(created) == [False, True, True, True]
@@ -59,7 +59,7 @@ def test_one_item_given_twice_is_one_chain() -> None:
     assert Job.objects.count() == 1
 
 
-def test_a_given_id_is_not_that_of_a_chain_that_exists() -> None:
+def test_given_id_is_ignored_if_the_key_exists() -> None:
     first = start()
     given = uuid4()
     again = ship.enqueue(id=given, deduplicate=Deduplicate(KEY))
@@ -67,7 +67,7 @@ def test_a_given_id_is_not_that_of_a_chain_that_exists() -> None:
     assert not Job.objects.filter(pk=given).exists()
 
 
-def test_a_deduplicated_item_creates_no_links_and_leaves_the_chain_as_it_was() -> None:
+def test_blockers_of_a_deduplicated_item_are_ignored() -> None:
     first = start()
     again = ship.enqueue(blockers=[mail.enqueue()], deduplicate=Deduplicate(KEY))
     assert (again.id, again.deduplicated) == (first.id, True)
@@ -75,7 +75,7 @@ def test_a_deduplicated_item_creates_no_links_and_leaves_the_chain_as_it_was() -
     assert first.refresh().status == "pending"
 
 
-def test_in_a_batch_only_the_blockers_of_the_first_count() -> None:
+def test_only_the_blockers_of_the_first_of_equal_keys_are_used() -> None:
     blocker, other = mail.enqueue(), mail.enqueue()
     created = chains.enqueue_many([item("a", blockers=[blocker]), item("a", blockers=[other]), item("b")])
     assert flags(created) == [False, True, False]
@@ -83,7 +83,7 @@ def test_in_a_batch_only_the_blockers_of_the_first_count() -> None:
     assert [chain.status for chain in created] == ["blocked", "blocked", "pending"]
 
 
-def test_after_an_error_none_of_a_batch_exists_and_its_keys_are_free() -> None:
+def test_error_in_a_batch_creates_nothing_and_frees_its_keys() -> None:
     with pytest.raises(ChainNotFound), transaction.atomic():
         chains.enqueue_many([item("a"), item("b", blockers=[uuid4()])])
     assert not Job.objects.exists()
@@ -93,14 +93,14 @@ def test_after_an_error_none_of_a_batch_exists_and_its_keys_are_free() -> None:
 class TestTransactions:
     pytestmark = committed
 
-    def test_a_rolled_back_transaction_frees_the_key(self) -> None:
+    def test_rolled_back_transaction_frees_the_key(self) -> None:
         with transaction.atomic():
             first = start()
             assert start().id == first.id
             transaction.set_rollback(True)
         assert not start().deduplicated
 
-    def test_a_rolled_back_savepoint_frees_the_key_within_the_same_transaction(self) -> None:
+    def test_rolled_back_savepoint_frees_the_key_within_the_same_transaction(self) -> None:
         with transaction.atomic():
             with transaction.atomic():
                 start("first")
@@ -109,12 +109,12 @@ class TestTransactions:
             assert not second.deduplicated
         assert Job.objects.get().input == "second"
 
-    def test_after_an_error_outside_a_transaction_none_of_a_batch_exists(self) -> None:
+    def test_error_in_a_batch_outside_a_transaction_creates_nothing(self) -> None:
         with pytest.raises(ChainNotFound):
             chains.enqueue_many([item("a"), item("b", blockers=[uuid4()])])
         assert not Job.objects.exists()
 
-    def test_a_deduplicated_chain_wakes_nobody(self, sent: Sent) -> None:
+    def test_deduplicated_chain_sends_no_wake_up(self, sent: Sent) -> None:
         start()
         sent.clear()
         assert start().deduplicated
@@ -135,35 +135,35 @@ class TestStatements:
             chains.enqueue_many(items)
         return len(queries)
 
-    def test_keys_cost_a_constant_number_of_statements(self) -> None:
+    def test_keys_take_a_constant_number_of_statements(self) -> None:
         numbers = {self.count([item(f"{size} {n}") for n in range(size)]) for size in (1, 10, 1_000)}
-        assert max(numbers) <= MOST_STATEMENTS, "lock the keys, look for them, insert"
+        assert max(numbers) <= MAX_STATEMENTS
 
-    def test_keys_that_exist_cost_no_more(self) -> None:
+    def test_existing_keys_take_no_more_statements(self) -> None:
         for size in (1, 10, 1_000):
             chains.enqueue_many([item(f"{size} {n}") for n in range(size)])
         numbers = {self.count([item(f"{size} {n}") for n in range(size)]) for size in (1, 10, 1_000)}
-        assert max(numbers) <= MOST_STATEMENTS
+        assert max(numbers) <= MAX_STATEMENTS
 
-    def test_equal_keys_cost_no_more(self) -> None:
-        assert self.count([item("a", n) for n in range(1_000)]) <= MOST_STATEMENTS
+    def test_equal_keys_take_no_more_statements(self) -> None:
+        assert self.count([item("a", n) for n in range(1_000)]) <= MAX_STATEMENTS
         assert Job.objects.count() == 1
 
-    def test_keys_with_blockers_cost_a_constant_number_of_statements(self) -> None:
+    def test_keys_with_blockers_take_a_constant_number_of_statements(self) -> None:
         blocker = mail.enqueue()
         sizes = (1, 10, 1_000)
         numbers = {self.count([item(f"{size} {n}", blockers=[blocker]) for n in range(size)]) for size in sizes}
-        assert max(numbers) <= 3 * MOST_STATEMENTS
+        assert max(numbers) <= 3 * MAX_STATEMENTS
 
     @pytest.mark.slow
-    def test_a_batch_may_have_more_keys_than_a_transaction_may_have_locks(self) -> None:
+    def test_batch_may_have_more_keys_than_the_server_has_locks(self) -> None:
         items = [item(str(number), number) for number in range(25_000)]
         assert self.count(items) <= 8
         assert self.count(items) <= 8
         assert Job.objects.count() == 25_000
 
     @pytest.mark.slow
-    def test_a_transaction_may_name_more_keys_than_it_may_have_locks(self) -> None:
+    def test_transaction_may_use_more_keys_than_the_server_has_locks(self) -> None:
         with transaction.atomic():
             for start_at in range(0, 25_000, 200):
                 chains.enqueue_many([item(str(number)) for number in range(start_at, start_at + 200)])

@@ -1,4 +1,4 @@
-"""A key is looked for by index, however many chains had it before."""
+"""A key is found by index, however many chains have used it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ from pytest_django import DjangoDbBlocker
 from django_jobchains import chains
 from django_jobchains.chains import Chain, Deduplicate
 from django_jobchains.models import Job
-from tests.deduplication.chains_at import KEY, ship, start
-from tests.store.plans import indexes_of, plan_of, rows_read, use_plans
+from tests.deduplication.keyed_chains import KEY, SCOPES, ship, start
+from tests.support.plans import indexes_of, plan_of, rows_read, use_plans
 
 pytestmark = pytest.mark.django_db
 
 HISTORY = 20_000
-#: Rows that a look may read, beside those it finds.
-MOST_ROWS = 20
+#: The rows that a query may read in addition to the rows it finds.
+MAX_ROWS = 20
 
 INSERT = {
     "postgresql": "clock_timestamp() - interval '1 day' + n * interval '1 ms', clock_timestamp() "
@@ -34,7 +34,7 @@ EMPTY = {"postgresql": "TRUNCATE django_jobchains_job CASCADE", "sqlite": "DELET
 
 @pytest.fixture(scope="module")
 def _history(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Completed chains of the key, and as many of other keys, of which half are pending."""
+    """Create completed chains with the key, and as many chains with other keys, half of which are pending."""
     with django_db_blocker.unblock():
         with connection.cursor() as cursor:
             cursor.execute(
@@ -52,21 +52,26 @@ def _history(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Itera
             cursor.execute(EMPTY[connection.vendor])
 
 
-#: Looks at the key, and whether they find one of the completed chains.
-LOOKS: dict[str, tuple[Callable[[], Chain], bool]] = {
+#: Calls that query the key, and whether they find one of the completed chains.
+QUERIES: dict[str, tuple[Callable[[], Chain], bool]] = {
     "incomplete": (lambda: start(), False),
     "incomplete, in a window": (lambda: start(window=timedelta(days=7)), False),
     "any": (lambda: start(scope="any"), True),
     "any, in a window": (lambda: start(scope="any", window=timedelta(days=7)), True),
     "any, in a window that is over": (lambda: start(scope="any", window=timedelta(seconds=1)), False),
+    "incomplete_or_recent": (lambda: start(scope="incomplete_or_recent", window=timedelta(days=7)), True),
+    "incomplete_or_recent, none recent": (
+        lambda: start(scope="incomplete_or_recent", window=timedelta(seconds=1)),
+        False,
+    ),
 }
-INDEXES = {"incomplete": "jobchains_open_key", "any": "jobchains_key"}
+INDEXES = {"incomplete": "jobchains_open_key", "any": "jobchains_key", "incomplete_or_recent": "jobchains_key"}
 
-looks = pytest.mark.parametrize("look", LOOKS)
+queries = pytest.mark.parametrize("query", QUERIES)
 
 
-def index_of(look: str) -> str:
-    return INDEXES[look.partition(",")[0]]
+def index_of(query: str) -> str:
+    return INDEXES[query.partition(",")[0]]
 
 
 @pytest.mark.usefixtures("_history")
@@ -77,20 +82,21 @@ class TestPostgreSQL:
     def _mode(self, request: pytest.FixtureRequest) -> None:
         use_plans(request.param)
 
-    @looks
-    def test_a_look_reads_few_rows_by_the_keys_index(self, look: str) -> None:
-        call, finds = LOOKS[look]
-        assert_reads_little(plan_of(lambda: assert_found(call(), finds)), look, MOST_ROWS)
+    @queries
+    def test_query_reads_few_rows_by_the_index_of_keys(self, query: str) -> None:
+        call, finds = QUERIES[query]
+        assert_reads_little(plan_of(lambda: assert_found(call(), finds)), query, MAX_ROWS)
 
-    @looks
-    def test_with_an_open_chain_too(self, look: str) -> None:
+    @queries
+    def test_query_reads_few_rows_beside_an_open_chain(self, query: str) -> None:
         first = start()
-        assert_reads_little(plan_of(lambda: assert_found(LOOKS[look][0](), True)), look, MOST_ROWS)
-        assert LOOKS[look][0]().id == first.id
+        assert_reads_little(plan_of(lambda: assert_found(QUERIES[query][0](), True)), query, MAX_ROWS)
+        assert QUERIES[query][0]().id == first.id
 
     @pytest.mark.parametrize("scope", INDEXES)
-    def test_many_keys_are_looked_for_one_by_one(self, scope: str) -> None:
-        items = [ship.item(deduplicate=Deduplicate(f"other {n}", scope=scope)) for n in range(1_000)]  # type: ignore[arg-type]
+    def test_many_keys_are_found_by_index(self, scope: str) -> None:
+        deduplicates = (Deduplicate(f"other {n}", scope, **SCOPES[scope]) for n in range(1_000))  # type: ignore[arg-type]
+        items = [ship.item(deduplicate=deduplicate) for deduplicate in deduplicates]
         assert_reads_little(plan_of(lambda: chains.enqueue_many(items)), scope, 3 * len(items))
 
 
@@ -98,27 +104,27 @@ def assert_found(chain: Chain, finds: bool) -> None:
     assert chain.deduplicated is finds
 
 
-def assert_reads_little(found: list[dict[str, Any]], look: str, most: float) -> None:
+def assert_reads_little(found: list[dict[str, Any]], query: str, most: float) -> None:
     scans = [node for node in found if node.get("Relation Name") == Job._meta.db_table]
-    assert index_of(look) in indexes_of(found)
+    assert index_of(query) in indexes_of(found)
     assert not [node["Alias"] for node in scans if node["Node Type"] == "Seq Scan"]
     assert not [(node["Node Type"], node.get("Index Name")) for node in scans if rows_read(node) > most]
 
 
 @pytest.mark.usefixtures("_history")
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="asks SQLite for its plans")
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="SQLite's plans")
 class TestSQLite:
-    @looks
-    def test_a_look_goes_by_the_keys_index(self, look: str) -> None:
-        call, finds = LOOKS[look]
+    @queries
+    def test_query_uses_the_index_of_keys(self, query: str) -> None:
+        call, finds = QUERIES[query]
         with sqlite_plans() as plan:
             assert call().deduplicated is finds
-        [search, *_] = [line for line in plan if index_of(look) in line]
+        [search, *_] = [line for line in plan if index_of(query) in line]
         assert "(deduplication_key=? AND chain_type_name=?" in search
         assert not [line for line in plan if line.startswith("SCAN") and not line.startswith("SCAN json_each")]
-        if look.startswith("any"):
+        if index_of(query) == "jobchains_key":
             assert "created_at>?" in search
-            # Only the look of the other scope, which is in the statement too, sorts its few open chains.
+            # Only the subquery of the other scope may sort, because it finds few open chains.
             assert count(plan, "TEMP B-TREE FOR ORDER BY") <= count(plan, "jobchains_open_key")
 
 
@@ -128,7 +134,7 @@ def count(plan: list[str], part: str) -> int:
 
 @contextmanager
 def sqlite_plans() -> Iterator[list[str]]:
-    """The plan's lines of the statements that select by the key."""
+    """Record the plans of the statements that select by key."""
     lines: list[str] = []
 
     def explain(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:

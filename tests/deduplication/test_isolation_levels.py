@@ -1,7 +1,7 @@
-"""One key, one chain, whatever the isolation levels of those who name it at the same time.
+"""Concurrent calls with the same key get one chain, whatever their isolation levels.
 
-A call outside a transaction gets the chain. A transaction of the caller's gets it too, or fails with a conflict, has
-changed nothing then and can be repeated.
+A call outside a transaction gets the chain. A transaction of the caller gets the chain, or fails with a conflict. After
+a conflict it has changed nothing, and can be repeated.
 """
 
 from contextlib import nullcontext, suppress
@@ -12,29 +12,29 @@ from django.db import OperationalError, connection, transaction
 from django_jobchains.chains import Chain
 from django_jobchains.models import Job
 from django_jobchains.store import Store
-from tests.attempts.work import elsewhere
-from tests.blockers.actors import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE, StepActor, waiting
-from tests.deduplication.chains_at import ENDED, KEY, bring, start
-from tests.store.connections import committing, is_conflict
+from tests.deduplication.keyed_chains import ENDED, KEY, SCOPES, apply_steps, start
+from tests.support.attempts import on_own_connection
+from tests.support.connections import committing, is_conflict
+from tests.support.isolation_levels import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE, StepActor, waiting
 
 pytestmark = [committing, pytest.mark.postgresql, pytest.mark.slow]
 
 LEVELS = [READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE]
 own_level = pytest.mark.parametrize("level", LEVELS)
 other_level = pytest.mark.parametrize("other", LEVELS)
-scopes = pytest.mark.parametrize("scope", ["incomplete", "any"])
-#: A key that has had a chain before has a row already, which is locked and marked in place of an insert.
+scopes = pytest.mark.parametrize("scope", SCOPES)
+#: A key that was used before has a row, which is locked and marked instead of an insert.
 before = pytest.mark.parametrize("was_used", [False, True], ids=["a new key", "a key that was used"])
 
 
 @pytest.fixture(autouse=True)
-def _connection_ends() -> object:
+def _close_connection() -> object:
     yield
     connection.close()
 
 
 def use(level: str) -> None:
-    """For the transactions of this connection."""
+    """Set the isolation level of this connection."""
     with connection.cursor() as cursor:
         cursor.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
 
@@ -45,7 +45,7 @@ def start_at(level: str, input: str) -> Chain:
 
 
 def end_one(store: Store) -> None:
-    bring(store, start("ended"), ENDED["completed"])
+    apply_steps(store, start("ended"), ENDED["completed"])
 
 
 def open_inputs() -> list[object]:
@@ -56,7 +56,7 @@ def open_inputs() -> list[object]:
 @other_level
 @before
 @pytest.mark.parametrize("is_own", [True, False], ids=["on its own", "in the caller's transaction"])
-def test_who_waited_for_the_key_gets_the_chain_or_a_conflict(
+def test_call_that_waited_for_the_key_gets_the_chain_or_a_conflict(
     store: Store, level: str, other: str, was_used: bool, is_own: bool
 ) -> None:
     if was_used:
@@ -87,10 +87,10 @@ def test_who_waited_for_the_key_gets_the_chain_or_a_conflict(
 @other_level
 @before
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_a_transaction_that_began_before_the_chain_gets_it_or_fails(
+def test_transaction_that_began_before_the_chain_was_created_gets_it_or_fails(
     store: Store, level: str, other: str, was_used: bool, in_transaction: bool
 ) -> None:
-    """Its snapshot has no such chain, and so it could create another."""
+    """Its snapshot does not contain the chain, so it must not create another one."""
     if was_used:
         end_one(store)
 
@@ -102,7 +102,7 @@ def test_a_transaction_that_began_before_the_chain_gets_it_or_fails(
     use(level)
     with suppress(OperationalError), transaction.atomic():
         assert Job.objects.count() == was_used  # takes the snapshot
-        elsewhere(start_other)
+        on_own_connection(start_other)
         assert start("second").deduplicated
         assert level == READ_COMMITTED
     assert open_inputs() == ["first"]
@@ -111,11 +111,11 @@ def test_a_transaction_that_began_before_the_chain_gets_it_or_fails(
 
 @own_level
 @scopes
-def test_a_transaction_that_began_before_somebody_only_found_the_chain_goes_on(level: str, scope: str) -> None:
-    """Nothing was created since, so there is no conflict."""
+def test_transaction_does_not_conflict_with_a_call_that_only_found_the_chain(level: str, scope: str) -> None:
+    """Nothing was created after the snapshot, so there is no conflict."""
     first = start("first")
     use(level)
     with transaction.atomic():
         assert Job.objects.count() == 1  # takes the snapshot
-        elsewhere(start, "second")
+        on_own_connection(start, "second")
         assert start("third", scope=scope).id == first.id

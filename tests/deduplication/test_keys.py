@@ -1,4 +1,4 @@
-"""What may be a key, a scope, a window, an exclusion; what may not is an error before anything is written."""
+"""Valid keys, scopes, windows and exclusions are accepted, and others raise an error before anything is written."""
 
 from datetime import timedelta
 from typing import Any
@@ -8,12 +8,12 @@ import pytest
 
 from django_jobchains.chains import Deduplicate
 from django_jobchains.models import Job
-from tests.deduplication.chains_at import KEY, ship, start
+from tests.deduplication.keyed_chains import KEY, SCOPES, ship, start
 
 pytestmark = pytest.mark.django_db
 
-#: Keys that some layer on the way could take for something else.
-STRANGE_KEYS = [
+#: Keys that SQL, JSON or Unicode normalization could change or misinterpret.
+UNUSUAL_KEYS = [
     "0",
     "null",
     " ",
@@ -28,53 +28,57 @@ STRANGE_KEYS = [
 ]
 
 
-@pytest.mark.parametrize("scope", ["incomplete", "any"])
-@pytest.mark.parametrize("key", STRANGE_KEYS)
-def test_a_key_is_1_to_200_printable_characters_and_is_taken_as_it_is(key: str, scope: str) -> None:
-    first = start(key=key, scope=scope)
+@pytest.mark.parametrize("key", UNUSUAL_KEYS)
+def test_key_is_1_to_200_printable_characters_and_is_stored_unchanged(key: str) -> None:
+    first = start(key=key)
     assert first.refresh().deduplication_key == key
-    assert start(key=key, scope=scope).id == first.id
-    assert not start(key="other", scope=scope).deduplicated
+    assert [start(key=key, scope=scope).id for scope in SCOPES] == [first.id] * len(SCOPES)
+    assert not start(key="other").deduplicated
 
 
 @pytest.mark.parametrize(
     ("key", "other"), [("a", "A"), ("a", "a "), ("\u00e9", "e\u0301"), ("1", "01"), ("1", "1.0"), ("a%", "ab")]
 )
-def test_keys_that_look_alike_are_different(key: str, other: str) -> None:
+def test_similar_keys_are_different(key: str, other: str) -> None:
     assert start(key=key).id != start(key=other).id
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "nul\0", "new\nline", "\ud800", "a␟b", None, 7, b"bytes", ["list"]])
-def test_another_key_is_an_error(key: Any) -> None:
+def test_invalid_key_raises_an_error(key: Any) -> None:
     with pytest.raises(ValueError, match=r"is not a deduplication key\. A key has 1 to 200 printable characters"):
         Deduplicate(key)
 
 
 @pytest.mark.parametrize("scope", ["", "all", "ANY", None, True])
-def test_another_scope_is_an_error(scope: Any) -> None:
-    with pytest.raises(ValueError, match="'incomplete' or 'any'"):
+def test_unknown_scope_raises_an_error(scope: Any) -> None:
+    with pytest.raises(ValueError, match="use 'incomplete', 'any' or 'incomplete_or_recent'"):
         Deduplicate(KEY, scope=scope)
 
 
+def test_incomplete_or_recent_requires_a_window() -> None:
+    with pytest.raises(ValueError, match="needs a window: pass for example window="):
+        Deduplicate(KEY, "incomplete_or_recent")
+
+
 @pytest.mark.parametrize("window", [timedelta(0), timedelta(seconds=-1)])
-def test_a_window_is_above_zero(window: timedelta) -> None:
+def test_window_must_be_above_zero(window: timedelta) -> None:
     with pytest.raises(ValueError, match=r"window=.*a timedelta above 0"):
         Deduplicate(KEY, window=window)
 
 
 @pytest.mark.parametrize("window", [5, 1.5, "5", True])
-def test_a_window_is_a_timedelta(window: Any) -> None:
+def test_window_must_be_a_timedelta(window: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"window"):
         Deduplicate(KEY, window=window)
 
 
-def test_a_window_is_no_longer_than_databases_count() -> None:
+def test_window_must_fit_into_the_dates_of_the_database() -> None:
     with pytest.raises(ValueError, match=r"window="):
         Deduplicate(KEY, window=timedelta.max)
 
 
 @pytest.mark.parametrize("excluded", [["x"], [str(uuid4())], [None], ["x", uuid4()]])
-def test_exclusions_are_ids(excluded: Any) -> None:
+def test_exclusions_must_be_ids(excluded: Any) -> None:
     with pytest.raises(TypeError, match=r"exclude_chain_ids expects a uuid\.UUID"):
         Deduplicate(KEY, exclude_chain_ids=excluded)
 
@@ -89,7 +93,7 @@ def test_exclusions_may_be_any_iterable_of_ids_chains_and_jobs() -> None:
 
 
 @pytest.mark.parametrize("deduplicate", [KEY, ("key", KEY), {"key": KEY}, True])
-def test_deduplicate_is_a_deduplicate(deduplicate: Any) -> None:
+def test_deduplicate_must_be_an_instance_of_deduplicate(deduplicate: Any) -> None:
     with pytest.raises(TypeError, match="Deduplicate"):
         ship.enqueue(deduplicate=deduplicate)
     assert not Job.objects.exists()

@@ -1,4 +1,4 @@
-"""Which transactions wait for each other's keys on PostgreSQL: those that name the same key, and no others."""
+"""On PostgreSQL, only transactions that use the same key wait for each other."""
 
 import random
 from collections.abc import Callable, Collection, Sequence
@@ -15,14 +15,14 @@ from django_jobchains.models import Job, KeyLock
 from django_jobchains.processors import Processors, Registry
 from django_jobchains.store import Store
 from django_jobchains.worker import Worker
-from tests.attempts.work import WITHOUT_WAKE_UPS
-from tests.deduplication.chains_at import ship, start
-from tests.store.connections import Actor, committing, holding, is_conflict, stopped_before, waiting
-from tests.worker.waiting import until
+from tests.deduplication.keyed_chains import ship, start
+from tests.support.attempts import WITHOUT_WAKE_UPS
+from tests.support.connections import Actor, committing, holding, is_conflict, stopped_before, waiting
+from tests.support.waiting import until
 
 pytestmark = [committing, pytest.mark.postgresql]
 
-#: Of an enqueue with a key, on the job table: the look and the insert. The lock comes before them.
+#: The statements of an enqueue with a key on the job table: the query and the insert. The lock precedes them.
 STATEMENTS = 2
 
 
@@ -31,8 +31,8 @@ def keys(count: int, seed: int) -> list[str]:
     return [f"{seed} {generator.getrandbits(64):x}" for _ in range(count)]
 
 
-def import_(given: Collection[str]) -> None:
-    """Enqueues one by one, in one transaction."""
+def enqueue_all(given: Collection[str]) -> None:
+    """Enqueue chains one by one in one transaction."""
     with transaction.atomic():
         for key in given:
             start(key=key)
@@ -47,18 +47,18 @@ def wait_for_locks_no_longer_than(seconds: int) -> None:
         cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{seconds}s"])
 
 
-def test_two_imports_of_different_keys_never_wait_for_each_other() -> None:
-    """One stands in the middle; the other holds all of its keys while the first goes on to its end."""
+def test_transactions_with_different_keys_do_not_wait_for_each_other() -> None:
+    """One transaction is stopped halfway. The other one holds all its keys while the first continues."""
     wait_for_locks_no_longer_than(3)
-    first = stopped_before(50 * STATEMENTS + 1, lambda store: import_(keys(100, 1)))
+    first = stopped_before(50 * STATEMENTS + 1, lambda store: enqueue_all(keys(100, 1)))
     with transaction.atomic():
-        import_(keys(100, 2))
+        enqueue_all(keys(100, 2))
         first.result()
     assert first.conflicts == []
     assert Job.objects.count() == 200
 
 
-def test_a_batch_that_is_held_open_keeps_no_other_key_waiting() -> None:
+def test_open_transaction_does_not_delay_other_keys() -> None:
     first = holding(lambda store: batch(keys(1_000, 1)))
     for key in keys(200, 2):
         assert not start(key=key).deduplicated
@@ -66,8 +66,8 @@ def test_a_batch_that_is_held_open_keeps_no_other_key_waiting() -> None:
     first.result()
 
 
-def test_a_batch_fills_no_table_of_locks() -> None:
-    """An advisory lock for each key would take a place of the server's 64 per connection."""
+def test_batch_does_not_fill_the_lock_table() -> None:
+    """An advisory lock for each key would use up the 64 locks that the server reserves for each connection."""
     with transaction.atomic():
         batch(keys(5_000, 1))
         with connection.cursor() as cursor:
@@ -76,15 +76,15 @@ def test_a_batch_fills_no_table_of_locks() -> None:
 
 
 def crossing(first: str, second: str) -> tuple[Actor, Actor]:
-    """Two imports, each of which has locked its first key and waits for that of the other."""
-    one = stopped_before(STATEMENTS, lambda store: import_([first, second]))
-    other = waiting(lambda store: import_([second, first]))
+    """Start two transactions, each of which has locked its first key and waits for the other's."""
+    one = stopped_before(STATEMENTS, lambda store: enqueue_all([first, second]))
+    other = waiting(lambda store: enqueue_all([second, first]))
     one.go_on()
     return one, other
 
 
-def test_of_two_imports_that_name_keys_in_opposite_orders_one_fails_and_can_be_repeated() -> None:
-    """The order is that of the callers' statements, so one of them has to give way. Nothing of it stays."""
+def test_one_of_two_transactions_with_keys_in_opposite_orders_fails_and_can_be_repeated() -> None:
+    """The callers determine the order, so there is a deadlock. One transaction fails and is rolled back."""
     failed: list[OperationalError] = []
     for actor in crossing("a", "b"):
         try:
@@ -93,7 +93,7 @@ def test_of_two_imports_that_name_keys_in_opposite_orders_one_fails_and_can_be_r
             failed.append(error)
     assert [is_conflict(error) for error in failed] == [True]
     assert sorted(Job.objects.values_list("deduplication_key", flat=True)) == ["a", "b"]
-    import_(["b", "a"])
+    enqueue_all(["b", "a"])
     assert Job.objects.count() == 2
 
 
@@ -102,7 +102,7 @@ def in_order(given: Sequence[str]) -> Callable[[Store], list[Chain]]:
 
 
 def test_two_batches_lock_their_keys_in_one_order() -> None:
-    """Somebody has a key in the middle. In the callers' orders each would then hold what the other wants next."""
+    """A third transaction holds a key in the middle. In the callers' orders, the batches would deadlock."""
     given = keys(9, 1)
     middle = holding(lambda store: start(key=given[4]))
     first = waiting(in_order(given))
@@ -112,7 +112,7 @@ def test_two_batches_lock_their_keys_in_one_order() -> None:
     assert first.conflicts == second.conflicts == []
 
 
-def test_a_worker_deletes_rows_of_keys_that_are_out_of_use(store: Store, settings: Any) -> None:
+def test_worker_deletes_the_rows_of_unused_keys(store: Store, settings: Any) -> None:
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05}
     batch("abc")
     Job.objects.all().delete()
@@ -128,20 +128,20 @@ def test_a_worker_deletes_rows_of_keys_that_are_out_of_use(store: Store, setting
         worker.stop(10)
 
 
-def test_rows_of_keys_are_deleted_a_day_after_their_use_unless_they_are_locked(store: Store) -> None:
+def test_row_of_a_key_is_deleted_a_day_after_its_use_unless_it_is_locked(store: Store) -> None:
     batch("abc")
-    assert store.forget_keys(10) == 0
-    store.ahead_seconds = 86_410
+    assert store.keys.forget(10) == 0
+    store.db.ahead_seconds = 86_410
     try:
         holding(lambda store: start(key="b"))
-        assert store.forget_keys(10) == 2
+        assert store.keys.forget(10) == 2
     finally:
-        store.ahead_seconds = 0
+        store.db.ahead_seconds = 0
     assert KeyLock.objects.count() == 1
 
 
-def test_a_key_whose_row_is_deleted_meanwhile_is_locked_anew(store: Store) -> None:
-    """The row of a key that was used long ago is deleted while a transaction waits for it."""
+def test_key_whose_row_is_deleted_while_a_transaction_waits_for_it_is_locked_again(store: Store) -> None:
+    """This happens to keys that were used long ago."""
     start(key="a")
     Job.objects.all().delete()
 

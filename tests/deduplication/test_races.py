@@ -1,4 +1,4 @@
-"""One key named by many at once: exactly one chain."""
+"""Many concurrent calls with one key create exactly one chain."""
 
 import random
 import threading
@@ -14,56 +14,56 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain, Deduplicate
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import Store
-from tests.deduplication.chains_at import KEY, finish, go_on, mail, ship, start
-from tests.store.connections import committing, holding, stopped_before, waiting
+from tests.deduplication.keyed_chains import KEY, SCOPES, continue_chain, finish, mail, ship, start
+from tests.support.connections import committing, holding, stopped_before, waiting
 
 pytestmark = committing
 
-RACERS = 16
+CONNECTIONS = 16
 ROUNDS = 4 if connection.vendor == "postgresql" else 2
-#: What a racer got: the id of its chain, whether that existed already, and whether it committed.
-Finish = tuple[UUID, bool, bool]
+#: The result of one call: the id of its chain, whether that existed already, and whether the call was committed.
+Result = tuple[UUID, bool, bool]
 
 
-def race(run: Callable[[int], Finish]) -> list[Finish]:
-    """Calls ``run(number)`` on so many connections at the same moment."""
-    barrier = threading.Barrier(RACERS)
-    finishes: list[Finish] = []
+def race(run: Callable[[int], Result]) -> list[Result]:
+    """Call ``run(number)`` on many connections at the same time."""
+    barrier = threading.Barrier(CONNECTIONS)
+    results: list[Result] = []
     errors: list[BaseException] = []
 
     def target(number: int) -> None:
         try:
             connections["default"].ensure_connection()
             barrier.wait(30)
-            finishes.append(run(number))
+            results.append(run(number))
         except BaseException as error:
             errors.append(error)
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=target, args=(number,)) for number in range(RACERS)]
+    threads = [threading.Thread(target=target, args=(number,)) for number in range(CONNECTIONS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert not errors
-    assert len(finishes) == RACERS
-    return finishes
+    assert len(results) == CONNECTIONS
+    return results
 
 
-def in_autocommit(number: int, **options: Any) -> Finish:
+def in_autocommit(number: int, **options: Any) -> Result:
     chain = start(number, **options)
     return chain.id, chain.deduplicated, True
 
 
-def in_a_transaction(number: int, **options: Any) -> Finish:
+def in_a_transaction(number: int, **options: Any) -> Result:
     with transaction.atomic():
         chain = start(number, **options)
-        time.sleep(random.uniform(0, 0.005))  # holds the key for a moment
+        time.sleep(random.uniform(0, 0.005))  # holds the key for different times
         return chain.id, chain.deduplicated, True
 
 
-def rolled_back_by_halves(number: int, **options: Any) -> Finish:
+def partly_rolled_back(number: int, **options: Any) -> Result:
     with transaction.atomic():
         chain = start(number, **options)
         time.sleep(random.uniform(0, 0.005))
@@ -71,11 +71,12 @@ def rolled_back_by_halves(number: int, **options: Any) -> Finish:
         return chain.id, chain.deduplicated, number % 2 == 1
 
 
-def in_batches(number: int, **options: Any) -> Finish:
-    """Batches of several keys, in different orders."""
+def in_batches(number: int, **options: Any) -> Result:
+    """Enqueue a batch with several keys in a random order."""
     keys = [KEY, "a", "b", "c"]
     random.shuffle(keys)
-    created = chains.enqueue_many([ship.item(deduplicate=Deduplicate(key, **options)) for key in keys])
+    window = SCOPES[options["scope"]]
+    created = chains.enqueue_many([ship.item(deduplicate=Deduplicate(key, **window, **options)) for key in keys])
     chain = created[keys.index(KEY)]
     return chain.id, chain.deduplicated, True
 
@@ -86,21 +87,23 @@ def in_batches(number: int, **options: Any) -> Finish:
         (in_autocommit, "incomplete"),
         (in_autocommit, "any"),
         (in_a_transaction, "incomplete"),
-        (rolled_back_by_halves, "any"),
+        (partly_rolled_back, "any"),
         (in_batches, "incomplete"),
+        (in_a_transaction, "incomplete_or_recent"),
+        (in_batches, "incomplete_or_recent"),
     ],
 )
-def test_of_16_racing_connections_one_creates_the_chain_and_all_get_it(run: Callable[..., Finish], scope: str) -> None:
+def test_one_of_16_connections_creates_the_chain_and_all_get_it(run: Callable[..., Result], scope: str) -> None:
     for _ in range(ROUNDS):
-        finishes = [row for row in race(lambda number: run(number, scope=scope)) if row[2]]
+        results = [row for row in race(lambda number: run(number, scope=scope)) if row[2]]
         made = Job.objects.filter(deduplication_key=KEY)
-        assert {id_ for id_, *_ in finishes} == {made.get().id}
-        assert [is_deduplicated for _, is_deduplicated, _ in finishes].count(False) <= 1
+        assert {id_ for id_, *_ in results} == {made.get().id}
+        assert [is_deduplicated for _, is_deduplicated, _ in results].count(False) <= 1
         assert len(set(Job.objects.values_list("deduplication_key", flat=True))) == Job.objects.count()
         Job.objects.all().delete()
 
 
-def test_each_window_has_one_chain_however_many_race_for_it(store: Store) -> None:
+def test_concurrent_calls_that_exclude_an_ended_chain_create_one_chain(store: Store) -> None:
     first = start()
     finish(store, first)
     ids = {id_ for id_, *_ in race(lambda number: in_a_transaction(number, exclude_chain_ids=[first.id], scope="any"))}
@@ -110,21 +113,24 @@ def test_each_window_has_one_chain_however_many_race_for_it(store: Store) -> Non
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="only SQLite begins without a lock")
-def test_transactions_that_begin_without_a_lock_make_one_chain_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Django does unless it is told otherwise."""
+def test_deferred_transactions_create_one_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deferred transactions are Django's default on SQLite."""
     monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "transaction_mode", "DEFERRED")
     for run in (in_a_transaction, in_autocommit):
         assert len({id_ for id_, *_ in race(run)}) == 1
         Job.objects.get().delete()
 
 
-# Two transactions, step by step
+# Two transactions, stepped
 
-orders = pytest.mark.parametrize(("first_scope", "second_scope"), [("incomplete", "any"), ("any", "incomplete")])
+orders = pytest.mark.parametrize(
+    ("first_scope", "second_scope"),
+    [("incomplete", "any"), ("any", "incomplete_or_recent"), ("incomplete_or_recent", "incomplete")],
+)
 
 
 @orders
-def test_the_second_waits_for_the_first_and_gets_its_chain(first_scope: str, second_scope: str) -> None:
+def test_second_waits_for_the_first_and_gets_its_chain(first_scope: str, second_scope: str) -> None:
     first = holding(lambda store: start("first", scope=first_scope))
     second = waiting(lambda store: start("second", scope=second_scope))
     first.go_on()
@@ -134,7 +140,7 @@ def test_the_second_waits_for_the_first_and_gets_its_chain(first_scope: str, sec
 
 
 @orders
-def test_the_second_creates_it_when_the_first_is_rolled_back(first_scope: str, second_scope: str) -> None:
+def test_second_creates_the_chain_if_the_first_is_rolled_back(first_scope: str, second_scope: str) -> None:
     first = holding(lambda store: start("first", scope=first_scope))
     second = waiting(lambda store: start("second", scope=second_scope))
     first.go_on(roll_back=True)
@@ -144,27 +150,28 @@ def test_the_second_creates_it_when_the_first_is_rolled_back(first_scope: str, s
     assert Job.objects.get().input == "second"
 
 
-def test_the_second_creates_another_when_the_first_ends_the_chain_in_its_own_transaction() -> None:
+@pytest.mark.parametrize(("scope", "is_found"), [("incomplete", False), ("incomplete_or_recent", True)])
+def test_chain_that_the_first_creates_and_ends_is_found_by_scope(scope: str, is_found: bool) -> None:
     def start_and_finish(store: Store) -> UUID:
         chain = start("first")
         finish(store, chain)
         return chain.id
 
     first = holding(start_and_finish)
-    second = waiting(lambda store: start("second"))
+    second = waiting(lambda store: start("second", scope=scope))
     first.go_on()
-    assert second.result().id != first.result()
-    assert Job.objects.count() == 2
+    assert (second.result().id == first.result()) is is_found
+    assert Job.objects.count() == (1 if is_found else 2)
 
 
-def test_a_chain_that_goes_on_meanwhile_is_still_the_chain() -> None:
+def test_chain_that_continues_meanwhile_is_found() -> None:
     chain = start()
 
-    going_on = holding(lambda store: go_on(store, chain))
-    asking = waiting(lambda store: start("second"))
-    going_on.go_on()
-    going_on.result()
-    assert asking.result().id == chain.id
+    continuing = holding(lambda store: continue_chain(store, chain))
+    second = waiting(lambda store: start("second"))
+    continuing.go_on()
+    continuing.result()
+    assert second.result().id == chain.id
     assert start("third").id == chain.id
     assert Job.objects.filter(deduplication_key=KEY, chain_index=0).count() == 1
 
@@ -183,7 +190,7 @@ def test_batches_of_the_same_keys_in_opposite_orders_do_not_deadlock() -> None:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize(("job_type", "key"), [(ship, "another"), (mail, KEY), (ship, None)])
-def test_another_key_or_type_waits_for_nobody(job_type: Any, key: str | None) -> None:
+def test_another_key_or_type_does_not_wait(job_type: Any, key: str | None) -> None:
     first = holding(lambda store: start("first"))
     other = job_type.enqueue(deduplicate=Deduplicate(key) if key else None)
     assert not other.deduplicated
@@ -191,7 +198,7 @@ def test_another_key_or_type_waits_for_nobody(job_type: Any, key: str | None) ->
     first.result()
 
 
-def test_a_deduplicated_item_links_nothing_to_a_chain_created_meanwhile() -> None:
+def test_blockers_of_a_deduplicated_item_are_not_linked_to_a_chain_created_meanwhile() -> None:
     blocker = mail.enqueue()
     first = holding(lambda store: start("first"))
     second = waiting(lambda store: ship.enqueue(blockers=[blocker], deduplicate=Deduplicate(KEY)))
@@ -201,15 +208,15 @@ def test_a_deduplicated_item_links_nothing_to_a_chain_created_meanwhile() -> Non
 
 
 @pytest.mark.postgresql
-def test_an_enqueue_that_deadlocks_with_a_transaction_of_the_users_is_tried_again() -> None:
-    """It holds the key and wants the blocker's row; the user's transaction holds the row and wants the key."""
+def test_enqueue_that_deadlocks_with_a_transaction_of_the_user_is_retried() -> None:
+    """It holds the key and waits for the blocker's row. The user's transaction holds the row and waits for the key."""
     blocker = mail.enqueue()
 
     def in_users_transaction(store: Store) -> Chain:
         with connection.cursor() as cursor:
-            cursor.execute("SET deadlock_timeout = '60s'")  # the other one is to notice
+            cursor.execute("SET deadlock_timeout = '60s'")  # the other transaction detects the deadlock
         with transaction.atomic():
-            store.lock(blocker.id)
+            store.attempts.lock(blocker.id)
             return start("user's")
 
     enqueueing = stopped_before(2, lambda store: ship.enqueue(blockers=[blocker], deduplicate=Deduplicate(KEY)))

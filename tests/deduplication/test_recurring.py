@@ -1,4 +1,4 @@
-"""Recurring chains: each starts its successor in its completion, with a key that excludes itself."""
+"""Recurring chains: each one enqueues its successor while it completes, with a key that excludes itself."""
 
 import threading
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from django_jobchains.chains import Chain, Deduplicate
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Backoff, JobType, Processors, Registry, RunningJob
 from django_jobchains.worker import Worker
-from tests.attempts.work import WITHOUT_WAKE_UPS, committed, elsewhere
-from tests.worker.waiting import until
+from tests.support.attempts import WITHOUT_WAKE_UPS, committed, on_own_connection
+from tests.support.waiting import until
 
 pytestmark = committed
 
@@ -23,7 +23,7 @@ DAY = 86_400
 
 @dataclass
 class Tick:
-    """The recurring type, and what a test does while its handler runs."""
+    """A recurring type, and functions that its handler calls."""
 
     job_type: JobType[Any, Any]
     registry: Registry
@@ -76,32 +76,32 @@ def test_enqueueing_the_same_key_again_returns_the_successor(tick: Tick) -> None
     assert (again.deduplicated, again.input) == (True, 5)
 
 
-def test_another_process_that_names_the_key_while_it_runs_gets_the_running_chain(tick: Tick) -> None:
+def test_another_process_gets_the_running_chain(tick: Tick) -> None:
     got: list[Chain] = []
-    tick.before = lambda job: elsewhere(lambda: got.append(tick.enqueue(100)))
+    tick.before = lambda job: on_own_connection(lambda: got.append(tick.enqueue(100)))
     first = tick.enqueue(4)
     tick.work()
     assert [chain.id for chain in got] == [first.id]
     assert open_inputs() == [5]
 
 
-def test_a_successor_that_another_process_started_is_taken(tick: Tick) -> None:
-    tick.before = lambda job: elsewhere(lambda: tick.enqueue(100, delay=DAY, exclude=[job.chain_id]))
+def test_successor_that_another_process_enqueued_is_used(tick: Tick) -> None:
+    tick.before = lambda job: on_own_connection(lambda: tick.enqueue(100, delay=DAY, exclude=[job.chain_id]))
     tick.enqueue(4)
     tick.work()
     assert open_inputs() == [100]
     assert [job.input for job in Job.objects.order_by("pk")] == [4, 100]
 
 
-def test_another_process_that_names_the_key_during_the_completion_gets_the_successor(tick: Tick) -> None:
+def test_another_process_gets_the_successor_during_the_completion(tick: Tick) -> None:
     got: list[Chain] = []
-    thread = threading.Thread(target=lambda: elsewhere(lambda: got.append(tick.enqueue(100, delay=DAY))))
+    thread = threading.Thread(target=lambda: on_own_connection(lambda: got.append(tick.enqueue(100, delay=DAY))))
 
-    def name_it(job: RunningJob[Any]) -> None:
+    def enqueue_meanwhile(job: RunningJob[Any]) -> None:
         thread.start()
         until_waiting(thread)
 
-    tick.after = name_it
+    tick.after = enqueue_meanwhile
     tick.enqueue(4)
     tick.work()
     thread.join(30)
@@ -110,7 +110,7 @@ def test_another_process_that_names_the_key_during_the_completion_gets_the_succe
 
 
 def until_waiting(thread: threading.Thread) -> None:
-    """Until the thread waits for the key, where the database tells so, or has come back."""
+    """Wait until the thread waits for the key, which only PostgreSQL reports, or has ended."""
     if connection.vendor == "postgresql":
         until(lambda: not thread.is_alive() or waits_for_a_key())
 
@@ -121,14 +121,14 @@ def waits_for_a_key() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def test_many_processes_that_name_the_key_meanwhile_make_no_second_successor(tick: Tick) -> None:
+def test_many_concurrent_calls_create_no_second_successor(tick: Tick) -> None:
     stop = threading.Event()
 
-    def keep_naming() -> None:
+    def keep_enqueueing() -> None:
         while not stop.is_set():
             tick.enqueue(100, delay=DAY)
 
-    threads = [threading.Thread(target=elsewhere, args=(keep_naming,)) for _ in range(3)]
+    threads = [threading.Thread(target=on_own_connection, args=(keep_enqueueing,)) for _ in range(3)]
     tick.enqueue(0)
     for thread in threads:
         thread.start()
@@ -141,7 +141,7 @@ def test_many_processes_that_name_the_key_meanwhile_make_no_second_successor(tic
     assert Job.objects.count() == 6
 
 
-def test_a_completion_that_fails_takes_its_successor_along_and_the_next_try_starts_one(tick: Tick) -> None:
+def test_completion_that_fails_rolls_back_the_successor_and_its_retry_enqueues_one(tick: Tick) -> None:
     def fail_once(job: RunningJob[Any]) -> None:
         if job.attempt == 1:
             raise OSError("no network")

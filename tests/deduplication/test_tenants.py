@@ -1,4 +1,4 @@
-"""Keys of different tenants never match, and what is stored tells them apart."""
+"""Keys of different tenants never match, and the stored key contains the tenant."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from django_jobchains import chains
 from django_jobchains.chains import Deduplicate
 from django_jobchains.models import Chain
 from django_jobchains.store import Store
-from tests.deduplication.chains_at import KEY, finish, go_on, ship, start
+from tests.deduplication.keyed_chains import KEY, continue_chain, finish, ship, start
 
 pytestmark = pytest.mark.django_db
 
@@ -18,7 +18,7 @@ tenants = pytest.mark.parametrize("tenant", ["acme", "größe Ω 漢字 🎉", "
 
 @scopes
 @tenants
-def test_the_same_key_of_another_tenant_is_another_chain(tenant: str, scope: str) -> None:
+def test_tenants_have_separate_keys(tenant: str, scope: str) -> None:
     first = start(tenant=tenant, scope=scope)
     others = [start(scope=scope), start(tenant="globex", scope=scope), start(tenant=tenant + "x", scope=scope)]
     assert not any(chain.deduplicated for chain in (first, *others))
@@ -32,7 +32,9 @@ def test_the_same_key_of_another_tenant_is_another_chain(tenant: str, scope: str
     ("one", "other"),
     [(("a", "b c"), ("a b", "c")), (("a", "b"), ("", "a/b")), (("a", "b"), ("", "ab")), (("a", "a"), ("", "a"))],
 )
-def test_no_two_pairs_of_tenant_and_key_are_the_same(one: tuple[str, str], other: tuple[str, str], scope: str) -> None:
+def test_different_pairs_of_tenant_and_key_never_match(
+    one: tuple[str, str], other: tuple[str, str], scope: str
+) -> None:
     created = [start(tenant=tenant, key=key, scope=scope) for tenant, key in (one, other)]
     assert not any(chain.deduplicated for chain in created)
 
@@ -44,13 +46,13 @@ def test_in_one_batch_each_tenant_has_its_own_chain() -> None:
     assert [chain.id for chain in created[:3]] == [chain.id for chain in created[3:]]
 
 
-def test_without_a_tenant_the_key_is_stored_as_it_is() -> None:
+def test_without_a_tenant_the_key_is_stored_unchanged() -> None:
     assert start(tenant="").refresh().deduplication_key == KEY
 
 
-def test_a_tenants_chain_shows_both_at_each_of_its_steps(store: Store) -> None:
+def test_every_job_of_a_chain_has_the_tenant_and_the_key(store: Store) -> None:
     chain = start(tenant="acme")
-    go_on(store, chain)
+    continue_chain(store, chain)
     assert {job.deduplication_key for job in chain.jobs} == {"acme␟order-7"}
     assert Chain.objects.get(deduplication_key="acme␟order-7").id == chain.id
     assert start(tenant="acme").id == chain.id
@@ -59,12 +61,12 @@ def test_a_tenants_chain_shows_both_at_each_of_its_steps(store: Store) -> None:
 
 
 @pytest.mark.parametrize("tenant", ["nul\0", "new\nline", "\ud800", "a␟b", None, 7, b"bytes"])
-def test_another_tenant_is_an_error(tenant: Any) -> None:
+def test_invalid_tenant_raises_an_error(tenant: Any) -> None:
     with pytest.raises(ValueError, match=r"tenant=.*: a string of printable characters without ␟"):
         Deduplicate(KEY, tenant=tenant)
 
 
-def test_a_tenant_and_its_key_have_room_for_199_characters_together() -> None:
+def test_tenant_and_its_key_have_at_most_199_characters_together() -> None:
     chain = start(tenant="t" * 99, key="k" * 100)
     assert start(tenant="t" * 99, key="k" * 100).id == chain.id
     with pytest.raises(ValueError, match="are too long: together they have at most 199 characters"):

@@ -1,4 +1,4 @@
-"""A server that forks its processes after it has enqueued: parent and child go on, each on its own."""
+"""After a process has enqueued and forked, parent and child can both enqueue."""
 
 from typing import Any
 
@@ -6,24 +6,24 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Chain
-from tests.attempts.work import committed
-from tests.chaos.app import jobs
-from tests.waiting.forking import Child
+from tests.support.attempts import committed
+from tests.support.forks import Child
+from tests.support.worker_app import jobs
 
 pytestmark = [committed, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
 
-def enqueued() -> Any:
+def enqueue_one() -> Any:
     return str(jobs.nothing.enqueue({"by": "the child"}).id)
 
 
-def more() -> Any:
+def enqueue_many() -> Any:
     return chains.enqueue_many([jobs.nothing.item() for _ in range(3)])
 
 
 def test_parent_and_child_enqueue_after_a_fork() -> None:
     jobs.nothing.enqueue()
-    child = Child([enqueued, lambda: [str(chain.id) for chain in more()]])
+    child = Child([enqueue_one, lambda: [str(chain.id) for chain in enqueue_many()]])
     try:
         mine = [str(jobs.nothing.enqueue().id) for _ in range(3)]
         theirs = [child.answer(), *child.answer()]

@@ -1,4 +1,4 @@
-"""Enqueueing costs one statement, however many chains."""
+"""Enqueueing takes one statement, however many chains there are."""
 
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,7 @@ charge: JobType[Any, Any] = JobType("shop.charge")
 mail: JobType[Any, Any] = JobType("shop.mail")
 
 
-def test_a_chain_is_one_insert() -> None:
+def test_chain_takes_one_insert() -> None:
     charge.enqueue(0)
     with CaptureQueriesContext(connection) as queries:
         charge.enqueue(1)
@@ -26,33 +26,34 @@ def test_a_chain_is_one_insert() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10, 3_000])
-def test_many_chains_are_one_insert(count: int) -> None:
+def test_many_chains_take_one_insert(count: int) -> None:
     with CaptureQueriesContext(connection) as queries:
         created = chains.enqueue_many([charge.item(number) for number in range(count)])
     assert len(queries) == 1
     assert len(created) == Job.objects.count() == count
 
 
-def test_more_than_ten_thousand_are_a_few_statements_of_one_transaction() -> None:
+@pytest.mark.slow
+def test_more_than_ten_thousand_chains_take_a_few_statements() -> None:
     with CaptureQueriesContext(connection) as queries:
         chains.enqueue_many([charge.item(number) for number in range(25_000)])
     assert len(queries) <= 5
     assert Job.objects.count() == 25_000
 
 
-def test_no_chain_is_no_statement() -> None:
+def test_empty_list_takes_no_statement() -> None:
     with CaptureQueriesContext(connection) as queries:
         assert chains.enqueue_many([]) == []
     assert len(queries) == 0
 
 
-def test_a_given_id_costs_a_savepoint_and_no_question_first() -> None:
+def test_given_id_takes_a_savepoint_and_no_query() -> None:
     with CaptureQueriesContext(connection) as queries:
         charge.enqueue(1, id=uuid4())
     assert [query["sql"].split()[0] for query in queries] == ["SAVEPOINT", "INSERT", "RELEASE"]
 
 
-def test_the_chains_come_back_in_order() -> None:
+def test_chains_are_returned_in_order() -> None:
     items = [(charge if number % 3 else mail).item(number) for number in range(500)]
     created = chains.enqueue_many(items)
     assert [chain.input for chain in created] == list(range(500))
@@ -61,7 +62,7 @@ def test_the_chains_come_back_in_order() -> None:
     assert [chain.id for chain in created] == [item.job.id for item in items]
 
 
-def test_what_is_enqueued_needs_no_reading_to_be_looked_at() -> None:
+def test_attributes_of_a_new_chain_take_no_query() -> None:
     chain = charge.enqueue({"a": 1})
     with CaptureQueriesContext(connection) as queries:
         assert (chain.type_name, chain.input) == ("shop.charge", {"a": 1})

@@ -1,4 +1,4 @@
-"""A chain is enqueued in the caller's transaction: it commits with it, or never existed."""
+"""A chain is enqueued in the caller's transaction, and is committed or rolled back with it."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from django_jobchains import chains
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType
-from tests.attempts.work import committed
-from tests.enqueueing.recording import notifier
 from tests.shop.models import Effect
+from tests.support.attempts import committed
+from tests.support.notifiers import notifier
 
 pytestmark = committed
 
@@ -26,13 +26,13 @@ class Undo(Exception):
     pass
 
 
-def test_outside_a_transaction_it_is_committed_at_once_and_workers_are_woken(sent: Sent) -> None:
+def test_outside_a_transaction_a_chain_is_committed_at_once_and_workers_are_notified(sent: Sent) -> None:
     chain = charge.enqueue(1)
     assert Job.objects.get().id == chain.id
     assert sent == [("default", {"shop.charge"})]
 
 
-def test_it_commits_with_the_rows_it_is_about(sent: Sent) -> None:
+def test_chain_is_committed_with_other_rows(sent: Sent) -> None:
     with transaction.atomic():
         Effect.objects.create(job_id=charge.enqueue(1).id, label="order")
         assert sent == []
@@ -40,7 +40,7 @@ def test_it_commits_with_the_rows_it_is_about(sent: Sent) -> None:
     assert sent == [("default", {"shop.charge"})]
 
 
-def test_a_rollback_leaves_nothing_and_wakes_nobody(sent: Sent) -> None:
+def test_rollback_leaves_nothing_and_sends_no_wake_up(sent: Sent) -> None:
     @transaction.atomic
     def order() -> None:
         charge.enqueue(1)
@@ -53,7 +53,7 @@ def test_a_rollback_leaves_nothing_and_wakes_nobody(sent: Sent) -> None:
     assert sent == []
 
 
-def test_a_rolled_back_savepoint_takes_its_own_chains_and_wake_ups(sent: Sent) -> None:
+def test_rolled_back_savepoint_discards_its_chains_and_wake_ups(sent: Sent) -> None:
     @transaction.atomic
     def order() -> None:
         mail.enqueue(2)
@@ -67,7 +67,7 @@ def test_a_rolled_back_savepoint_takes_its_own_chains_and_wake_ups(sent: Sent) -
     assert sent == [("default", {"shop.charge"})]
 
 
-def test_wake_ups_go_out_after_the_outermost_commit(sent: Sent) -> None:
+def test_wake_ups_are_sent_after_the_outermost_commit(sent: Sent) -> None:
     with transaction.atomic():
         with transaction.atomic():
             with transaction.atomic():
@@ -77,27 +77,27 @@ def test_wake_ups_go_out_after_the_outermost_commit(sent: Sent) -> None:
     assert sent == [("default", {"shop.charge"})]
 
 
-def test_a_worker_that_is_woken_finds_the_job(sent: Sent) -> None:
-    """The hint comes after the commit: it never asks for what is not there yet."""
+def test_notified_worker_finds_the_job(sent: Sent) -> None:
+    """The wake-up is sent after the commit."""
     with transaction.atomic():
         charge.enqueue(1)
         transaction.on_commit(lambda: sent.append(("committed", {str(Job.objects.count())})))
     assert sent == [("default", {"shop.charge"}), ("committed", {"1"})]
 
 
-def test_many_chains_of_one_type_in_a_transaction_are_one_wake_up(sent: Sent) -> None:
+def test_repeated_wake_ups_of_one_type_are_merged(sent: Sent) -> None:
     with transaction.atomic():
         for number in range(50):
             charge.enqueue(number)
-    assert len(sent) < 10, "each of the hints went out"
+    assert len(sent) < 10
 
 
-def test_the_types_of_one_call_are_one_wake_up(sent: Sent) -> None:
+def test_types_of_one_call_are_sent_together(sent: Sent) -> None:
     chains.enqueue_many([charge.item(1), mail.item(2), charge.item(3)])
     assert sent == [("default", {"shop.charge", "shop.mail"})]
 
 
-def test_another_type_right_after_is_not_left_out(sent: Sent) -> None:
+def test_another_type_directly_afterwards_is_sent(sent: Sent) -> None:
     charge.enqueue(1)
     mail.enqueue(2)
     assert sent == [("default", {"shop.charge"}), ("default", {"shop.mail"})]
@@ -114,7 +114,7 @@ def test_invalid_input_writes_nothing_and_leaves_the_transaction_usable(sent: Se
 
 @pytest.mark.parametrize("error", [OSError, OperationalError, ValueError])
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_a_wake_up_that_cannot_be_sent_undoes_nothing(error: type[Exception], in_transaction: bool) -> None:
+def test_wake_up_that_cannot_be_sent_rolls_back_nothing(error: type[Exception], in_transaction: bool) -> None:
     ran: list[bool] = []
     with notifier("FailingNotifier", error=error):
         if in_transaction:
@@ -127,7 +127,7 @@ def test_a_wake_up_that_cannot_be_sent_undoes_nothing(error: type[Exception], in
     assert ran == [True] * in_transaction
 
 
-def test_without_autocommit_it_commits_when_the_caller_does(sent: Sent) -> None:
+def test_without_autocommit_a_chain_is_committed_by_the_caller(sent: Sent) -> None:
     transaction.set_autocommit(False)
     try:
         charge.enqueue(1)
@@ -144,7 +144,7 @@ def test_without_autocommit_it_commits_when_the_caller_does(sent: Sent) -> None:
 
 @pytest.mark.usefixtures("sent")
 class InATestCase(TestCase):
-    """Plain TestCases wrap everything in a transaction that is never committed."""
+    """A ``TestCase`` wraps each test in a transaction that is never committed."""
 
     def test_enqueueing_works(self) -> None:
         chain = charge.enqueue({"a": 1})

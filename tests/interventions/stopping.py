@@ -1,7 +1,8 @@
-"""Handlers that wait until they are asked to stop, each stopping in its own way."""
+"""Handlers that run until their job is cancelled, and then stop in different ways."""
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,10 @@ Stop = Callable[[RunningJob[Any]], Any]
 
 @dataclass
 class Handler:
-    """What the handler saw; ``gate`` is for one that does not listen."""
+    """A handler that waits for its abort signal, calls ``stop``, and records what happened.
+
+    ``gate`` lets the test decide when a ``stop`` that ignores the signal continues.
+    """
 
     stop: Stop = lambda job: job.signal.raise_if_aborted()
     started: threading.Event = field(default_factory=threading.Event)
@@ -65,18 +69,16 @@ def after_complete(job: RunningJob[Any]) -> None:
 
 
 def swallowed(job: RunningJob[Any]) -> Any:
-    try:
-        with job.complete():
-            raise OSError("no network")
-    except OSError:
-        return "as if nothing had happened"
+    with suppress(OSError), job.complete():
+        raise OSError("no network")
+    return "as if nothing had happened"
 
 
-def no_json(job: RunningJob[Any]) -> Any:
+def unserializable(job: RunningJob[Any]) -> Any:
     return object()
 
 
-#: Every way not to complete.
+#: Every way to stop without completing the job.
 STOPS: dict[str, Stop] = {
     "JobAborted": lambda job: job.signal.raise_if_aborted(),
     "an error": _raise(OSError("no network")),
@@ -88,6 +90,6 @@ STOPS: dict[str, Stop] = {
     "in prepare": in_prepare,
     "in complete": in_complete,
     "after complete": after_complete,
-    "an error swallowed": swallowed,
-    "a result that is no JSON": no_json,
+    "a suppressed error": swallowed,
+    "a result that is not JSON": unserializable,
 }

@@ -1,4 +1,4 @@
-"""``delete``: chains go with all that is theirs, all of them or none, and no chain that somebody else needs."""
+"""``delete``: all given chains are deleted with everything that belongs to them, or none is."""
 
 from uuid import UUID
 
@@ -8,7 +8,7 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, ChainReferenced
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.store import Store
-from tests.interventions.chains_at import (
+from tests.support.chains import (
     STATES,
     attempt,
     each,
@@ -16,49 +16,34 @@ from tests.interventions.chains_at import (
     failed,
     go_on,
     mail,
-    pending,
-    running,
     ship,
 )
-from tests.store.jobs import claim, failed_try, finished, lease, next_job
+from tests.support.jobs import claim, failed_try, finished, lease, next_job
 
 pytestmark = pytest.mark.django_db
 
 
 def finish(chain: Chain) -> None:
-    with chains.complete(chain.id) as current:
-        current.finish("output")
+    chains.complete(chain.id, "output")
 
 
-def test_its_jobs_links_and_history_are_gone_and_nothing_else(store: Store) -> None:
+def test_jobs_links_and_failed_attempts_are_deleted_and_nothing_else(store: Store) -> None:
     kept = failed(store)
     ship.enqueue(blockers=[mail.enqueue()])
     before = everything()
     chain = ship.enqueue()
-    store.reschedule([failed_try(attempt(store, chain))])
+    store.attempts.reschedule([failed_try(attempt(store, chain))])
     go_on(chain, blockers=[kept])
     go_on(chain)
-    store.fail([failed_try(attempt(store, chain))])
+    store.attempts.fail([failed_try(attempt(store, chain))])
     assert chains.delete(chain) == {chain.id}
     assert everything() == before
     with pytest.raises(ChainNotFound):
         chain.refresh()
 
 
-def test_it_returns_what_it_deleted_and_an_unknown_chain_keeps_the_others(store: Store) -> None:
-    made = [pending(store), failed(store), running(store)]
-    gone = pending(store)
-    chains.delete(gone)
-    before = everything()
-    with pytest.raises(ChainNotFound, match=str(gone.id)):
-        chains.delete([*made, gone])
-    assert everything() == before
-    assert chains.delete(made) == each(made)
-    assert not Job.objects.exists()
-
-
 def dependent_of(blocker: Chain, status: str, store: Store) -> Chain:
-    """A chain of a status that waited for the blocker."""
+    """Return a chain with this status that waited for the blocker."""
     dependent = ship.enqueue(blockers=[blocker])
     if status == "cancelled":
         chains.cancel(dependent)
@@ -67,13 +52,13 @@ def dependent_of(blocker: Chain, status: str, store: Store) -> Chain:
     if status in ("running", "failed"):
         job = attempt(store, dependent)
         if status == "failed":
-            store.fail([failed_try(job)])
+            store.attempts.fail([failed_try(job)])
     return dependent.refresh()
 
 
 @pytest.mark.parametrize("status", ["blocked", "pending", "running", "failed", "cancelled"])
 @pytest.mark.parametrize("cascade", [False, True])
-def test_a_chain_that_a_job_outside_needs_is_not_deleted(store: Store, status: str, cascade: bool) -> None:
+def test_a_chain_needed_by_a_job_is_not_deleted(store: Store, status: str, cascade: bool) -> None:
     blocker, other = mail.enqueue(), mail.enqueue()
     dependent = dependent_of(blocker, status, store)
     assert dependent.status == status
@@ -85,7 +70,7 @@ def test_a_chain_that_a_job_outside_needs_is_not_deleted(store: Store, status: s
     assert chains.delete([blocker, dependent]) == each([blocker, dependent])
 
 
-def test_a_continuation_that_waits_for_it_holds_it_and_is_named(store: Store) -> None:
+def test_a_waiting_continuation_prevents_the_deletion_and_is_named(store: Store) -> None:
     blocker, dependent = mail.enqueue(), ship.enqueue()
     go_on(dependent, blockers=[blocker])
     with pytest.raises(ChainReferenced) as caught:
@@ -93,7 +78,7 @@ def test_a_continuation_that_waits_for_it_holds_it_and_is_named(store: Store) ->
     assert caught.value.references == ((blocker.id, dependent.refresh().current_job_id),)
 
 
-def test_a_completed_dependent_does_not_hold_it(store: Store) -> None:
+def test_a_completed_dependent_does_not_prevent_the_deletion(store: Store) -> None:
     blocker = mail.enqueue()
     dependent = ship.enqueue(blockers=[blocker])
     finish(blocker)
@@ -104,7 +89,7 @@ def test_a_completed_dependent_does_not_hold_it(store: Store) -> None:
     assert not JobBlocker.objects.exists()
 
 
-def test_a_chain_that_went_on_after_its_blocker_does_not_hold_it(store: Store) -> None:
+def test_a_chain_that_continued_after_its_blocker_does_not_prevent_the_deletion(store: Store) -> None:
     blocker = mail.enqueue()
     dependent = ship.enqueue(blockers=[blocker])
     finish(blocker)
@@ -123,7 +108,7 @@ def test_chains_that_need_only_each_other_are_deleted_together(store: Store) -> 
     assert chains.delete([first, second, third]) == each([first, second, third])
 
 
-def test_of_many_references_a_few_are_named(store: Store) -> None:
+def test_an_error_names_only_some_of_many_references(store: Store) -> None:
     blocker = mail.enqueue()
     dependents = [ship.enqueue(blockers=[blocker]) for _ in range(20)]
     with pytest.raises(ChainReferenced) as caught:
@@ -132,34 +117,33 @@ def test_of_many_references_a_few_are_named(store: Store) -> None:
     assert {job_id for _, job_id in caught.value.references} <= each(dependents)
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_without_cascade_its_blockers_stay(store: Store, state: str) -> None:
-    blocker = STATES[state](store)
-    dependent = ship.enqueue(blockers=[blocker])
+def test_without_cascade_blockers_are_kept(store: Store) -> None:
+    blockers = [make(store) for make in STATES.values()]
+    dependent = ship.enqueue(blockers=blockers)
     chains.delete(dependent)
-    assert blocker.refresh().id == blocker.id
-    assert not JobBlocker.objects.filter(blocker_id=blocker.id).exists()
+    assert Chain.objects.filter(pk__in=each(blockers)).count() == len(blockers)
+    assert not JobBlocker.objects.filter(blocker_id__in=each(blockers)).exists()
 
 
 class TestARunningJob:
-    def test_its_attempt_is_told_and_writes_nothing(self, store: Store) -> None:
+    def test_its_attempt_learns_of_it_and_can_write_nothing(self, store: Store) -> None:
         chain = ship.enqueue()
         job = attempt(store, chain)
         chains.delete(chain)
-        assert store.renew([lease(job)]).lost == {job.key: "not_found"}
-        assert store.finish([finished(job, None, next_job(job))]) == set()
-        assert store.reschedule([failed_try(job)]) == store.fail([failed_try(job)]) == {}
-        assert store.hand_back([lease(job)]) == set()
-        assert store.lock(job.id) is None
+        assert store.leases.renew([lease(job)]).lost == {job.key: "not_found"}
+        assert store.attempts.finish([finished(job, None, next_job(job))]) == set()
+        assert store.attempts.reschedule([failed_try(job)]) == store.attempts.fail([failed_try(job)]) == {}
+        assert store.attempts.hand_back([job.key]) == set()
+        assert store.attempts.lock(job.id) is None
         assert not Job.objects.exists()
         assert not FailedAttempt.objects.exists()
 
-    def test_a_chain_of_the_same_id_is_another(self, store: Store) -> None:
+    def test_an_old_attempt_cannot_finish_a_new_chain_with_the_same_id(self, store: Store) -> None:
         chain = ship.enqueue("old", id=UUID(int=7))
         stale = attempt(store, chain)
         chains.delete(chain)
         ship.enqueue("new", id=UUID(int=7))
         [fresh] = claim(store)
         assert fresh.input == '"new"'
-        assert store.finish([finished(stale)]) == set()
-        assert store.finish([finished(fresh)]) == {fresh.key}
+        assert store.attempts.finish([finished(stale)]) == set()
+        assert store.attempts.finish([finished(fresh)]) == {fresh.key}

@@ -1,4 +1,4 @@
-"""What every verb takes: an id, a chain or a job, one or several."""
+"""Every operation accepts an id, a chain or a job, alone or in an iterable."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,17 +10,17 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain
+from django_jobchains.chains import Chain, JobNotRunnable
 from django_jobchains.models import Job
 from django_jobchains.store import Store
-from tests.interventions.chains_at import each, everything, go_on, ship
-from tests.interventions.verbs import VERBS, Verb
+from tests.interventions.verbs import CANCEL, VERBS, Verb
+from tests.support.chains import each, everything, go_on, ship
 
 pytestmark = pytest.mark.django_db
 
 verbs = pytest.mark.parametrize("verb", VERBS, ids=str)
 
-#: Two chains, as they may be given.
+#: The ways to pass two chains.
 FORMS: dict[str, Callable[[list[Chain]], Any]] = {
     "ids": lambda made: [chain.id for chain in made],
     "chains": lambda made: made,
@@ -39,43 +39,49 @@ WRONG: list[Any] = [
     None,
     7,
     "x",
-    str(uuid4()),
+    str(UUID(int=7)),
     b"x",
     ["x"],
-    [str(uuid4())],
+    [str(UUID(int=7))],
     [None],
     [7],
     [[]],
-    [uuid4(), "x"],
+    [UUID(int=7), "x"],
     {"a": 1},
 ]
 
 
-@verbs
-@pytest.mark.parametrize("form", FORMS)
-def test_several_may_be_given_in_any_form(store: Store, verb: Verb, form: str) -> None:
+def assert_changes_only(verb: Verb, form: str, store: Store) -> None:
     made = [verb.make(store), verb.make(store)]
-    other = verb.make(store)
+    verb.make(store)
     before = everything()[0]
     result = verb.call(FORMS[form](made))
     assert result == (each(made) if verb.returns_ids else None)
     changed = [row for row in before if row not in everything()[0]]
     assert {row["id"] for row in changed} == each(made)
-    other.refresh()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_several_chains_may_be_passed_in_any_form(store: Store, form: str) -> None:
+    assert_changes_only(CANCEL, form, store)
 
 
 @verbs
-@pytest.mark.parametrize("form", ["id", "chain", "job"])
-def test_one_may_be_given_without_a_list(store: Store, verb: Verb, form: str) -> None:
-    chain = verb.make(store)
-    before = everything()[0]
-    given: Any = {"id": chain.id, "chain": chain, "job": chain.current_job}[form]
-    assert verb.call(given) == ({chain.id} if verb.returns_ids else None)
-    assert everything()[0] != before
+def test_a_generator_is_read_once(store: Store, verb: Verb) -> None:
+    assert_changes_only(verb, "a generator", store)
 
 
 @verbs
-def test_none_at_all_changes_nothing(store: Store, verb: Verb) -> None:
+def test_one_may_be_passed_without_a_list(store: Store, verb: Verb) -> None:
+    first, second, third = (verb.make(store) for _ in range(3))
+    for chain, given in ((first, first.id), (second, second), (third, third.current_job)):
+        before = everything()[0]
+        assert verb.call(given) == ({chain.id} if verb.returns_ids else None)
+        assert everything()[0] != before
+
+
+@verbs
+def test_an_empty_list_changes_nothing(store: Store, verb: Verb) -> None:
     verb.make(store)
     before = everything()
     assert verb.call([]) == (set() if verb.returns_ids else None)
@@ -83,15 +89,16 @@ def test_none_at_all_changes_nothing(store: Store, verb: Verb) -> None:
 
 
 @verbs
-@pytest.mark.parametrize("wrong", WRONG, ids=repr)
-def test_anything_else_is_an_error_and_asks_nothing(store: Store, verb: Verb, wrong: Any) -> None:
-    with CaptureQueriesContext(connection) as queries, pytest.raises(TypeError, match=r"uuid\.UUID"):
-        verb.call(wrong)
+def test_other_values_are_refused_without_a_query(store: Store, verb: Verb) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        for wrong in WRONG:
+            with pytest.raises(TypeError, match=r"uuid\.UUID"):
+                verb.call(wrong)
     assert len(queries) == 0
 
 
 @verbs
-def test_an_unknown_id_among_others_is_an_error_and_none_is_changed(store: Store, verb: Verb) -> None:
+def test_an_unknown_id_among_others_is_an_error_and_nothing_changes(store: Store, verb: Verb) -> None:
     made = [verb.make(store), verb.make(store)]
     before, unknown = everything(), uuid4()
     with pytest.raises(verb.not_found, match=str(unknown)) as caught:
@@ -101,91 +108,151 @@ def test_an_unknown_id_among_others_is_an_error_and_none_is_changed(store: Store
 
 
 @verbs
-def test_an_id_that_looks_like_no_other_is_only_unknown(verb: Verb) -> None:
+def test_the_lowest_and_highest_ids_are_only_unknown(verb: Verb) -> None:
     for id_ in (UUID(int=0), UUID(int=2**128 - 1)):
         with pytest.raises(verb.not_found):
             verb.call(id_)
 
 
+#: The ways to pass a job.
+GIVEN: dict[str, Callable[[Job], Any]] = {"id": lambda job: job.id, "job": lambda job: job}
+given_as = pytest.mark.parametrize("form", GIVEN)
+
+
+@given_as
 @pytest.mark.parametrize("name", ["cancel", "delete"])
-def test_the_id_of_a_continuation_is_no_chains(name: str) -> None:
+def test_a_later_job_stands_for_its_chain_where_chains_are_expected(name: str, form: str) -> None:
     chain = ship.enqueue()
     go_on(chain)
-    with pytest.raises(chains.ChainNotFound):
-        getattr(chains, name)(chain.refresh().current_job_id)
-    assert chain.refresh().status == "pending"
-
-
-@pytest.mark.parametrize("name", ["cancel", "delete"])
-def test_where_chains_are_asked_for_a_job_stands_for_its_chain(name: str) -> None:
-    chain = ship.enqueue()
     go_on(chain)
-    assert getattr(chains, name)(chain.refresh().current_job) == {chain.id}
+    middle = chain.jobs[1]
+    assert getattr(chains, name)(GIVEN[form](middle)) == {chain.id}
 
 
-@pytest.mark.parametrize("name", ["retry", "run_now"])
-def test_where_jobs_are_asked_for_a_chain_stands_for_its_current_job(name: str) -> None:
-    """Its first job, which has the same id, is completed: nobody can mean that."""
+#: Calls that move the current job of a chain.
+MOVES: dict[str, Callable[[Any], Any]] = {
+    "retry": chains.retry,
+    "run_now": chains.run_now,
+    "reschedule": lambda ids: chains.reschedule(ids, delay=60),
+}
+moves = pytest.mark.parametrize("name", MOVES)
+
+
+def chain_at(step: int, name: str) -> Chain:
+    """Return a chain at this step, with a current job that the call can move."""
     chain = ship.enqueue()
-    go_on(chain, delay=3600)
+    for _ in range(step):
+        go_on(chain, delay=3600)
     if name == "retry":
         chains.cancel(chain)
-    before = chain.refresh().current_job
-    getattr(chains, name)(chain)
+    return chain.refresh()
+
+
+@moves
+@pytest.mark.parametrize("form", ["id", "chain", "first job"])
+def test_a_chain_stands_for_its_current_job_at_any_step(name: str, form: str) -> None:
+    chain, other = chain_at(2, name), chain_at(2, name)
+    before, untouched = chain.current_job, everything()[0]
+    given: Any = {"id": chain.id, "chain": chain, "first job": chain.jobs[0]}[form]
+    assert MOVES[name](given) == ({before.id} if name == "retry" else None)
     after = chain.refresh().current_job
-    assert (after.chain_index, after.status) == (1, "pending")
+    assert (after.id, after.status) == (before.id, "pending")
     assert after.run_at < before.run_at
+    changed = [row["id"] for row in everything()[0] if row not in untouched]
+    assert changed == [before.id], "other jobs have changed"
+    assert other.refresh().current_job_id not in changed
 
 
-def completed(chain_id: Any) -> UUID:
-    with chains.complete(chain_id) as current:
+@given_as
+@moves
+def test_a_later_job_stands_for_itself(name: str, form: str) -> None:
+    chain = chain_at(2, name)
+    MOVES[name](GIVEN[form](chain.current_job))
+    assert chain.refresh().current_job.status == "pending"
+    middle, before = chain_at(2, name).jobs[1], everything()
+    if name == "retry":
+        assert chains.retry(GIVEN[form](middle)) == set()
+    else:
+        with pytest.raises(JobNotRunnable, match=f"{middle.id} is completed"):
+            MOVES[name](GIVEN[form](middle))
+    assert everything() == before
+
+
+def test_a_job_that_is_passed_twice_moves_once(store: Store) -> None:
+    chain = chain_at(1, "retry")
+    job = chain.current_job
+    assert chains.retry([chain.id, job, chain, job.id, chain.jobs[0]]) == {job.id}
+    chains.run_now([chain, job.id])
+    assert Job.objects.get(pk=job.id).status == "pending"
+
+
+@pytest.mark.parametrize("name", ["run_now", "reschedule"])
+def test_if_one_chain_cannot_move_none_moves(name: str) -> None:
+    chain, done = chain_at(1, name), chain_at(1, name)
+    chains.complete(done)
+    before = everything()
+    with pytest.raises(JobNotRunnable) as caught:
+        MOVES[name]([chain.id, done.id])
+    assert (caught.value.job_id, caught.value.status) == (done.current_job_id, "completed")
+    assert everything() == before
+
+
+def id_of_locked(chain_id: Any) -> UUID:
+    with chains.current_job(chain_id) as current:
         return current.job.chain_id
 
 
-async def acompleted(chain_id: Any) -> UUID:
-    return await chains.acomplete(chain_id, lambda current: current.job.chain_id)
+async def aid_of_locked(chain_id: Any) -> UUID:
+    async with chains.acurrent_job(chain_id) as current:
+        return current.job.chain_id
 
 
-#: The calls that take the id of one chain; each returns something that shows which chain it found.
+#: Calls that accept one chain. Each returns the id of the chain that it found.
 READS: dict[str, Callable[[Any], Any]] = {
     "get": lambda id_: chains.get(id_).id,
     "aget": lambda id_: async_to_sync(chains.aget)(id_).id,
-    "complete": completed,
-    "acomplete": async_to_sync(acompleted),
+    "complete": lambda id_: chains.complete(id_).id,
+    "acomplete": lambda id_: async_to_sync(chains.acomplete)(id_).id,
+    "current_job": id_of_locked,
+    "acurrent_job": async_to_sync(aid_of_locked),
     "Job.objects.of_chain": lambda id_: Job.objects.of_chain(id_).first().chain_id,  # type: ignore[union-attr]
 }
 reads = pytest.mark.parametrize("read", READS.values(), ids=READS)
 
 
 @reads
-def test_one_chain_is_named_by_its_id_itself_or_one_of_its_jobs(read: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("form", ["id", "chain", "first job", "later job"])
+def test_one_chain_may_be_passed_by_its_id_itself_or_a_job(read: Callable[[Any], Any], form: str) -> None:
     chain = ship.enqueue()
     go_on(chain)
-    assert {read(given) for given in (chain.id, chain, chain.refresh().current_job)} == {chain.id}
+    given = {"id": chain.id, "chain": chain, "first job": chain.jobs[0], "later job": chain.jobs[1]}[form]
+    assert read(given) == chain.id
+
+
+@pytest.mark.parametrize("name", [name for name in READS if name != "Job.objects.of_chain"])
+def test_the_id_of_a_later_job_stands_for_its_chain(name: str) -> None:
+    chain = ship.enqueue()
+    go_on(chain)
+    go_on(chain)
+    assert READS[name](chain.jobs[1].id) == chain.id
 
 
 @reads
-@pytest.mark.parametrize("wrong", [*WRONG, [uuid4()]], ids=repr)
-def test_anything_else_is_no_chain(read: Callable[[Any], Any], wrong: Any) -> None:
-    with CaptureQueriesContext(connection) as queries, pytest.raises(TypeError, match=r"expects a uuid\.UUID"):
-        read(wrong)
+def test_other_values_are_not_a_chain(read: Callable[[Any], Any]) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        for wrong in [*WRONG, [UUID(int=7)]]:
+            with pytest.raises(TypeError, match=r"expects a uuid\.UUID"):
+                read(wrong)
     assert len(queries) == 0
 
 
-@pytest.mark.parametrize("objects", [Job.objects, Chain.objects], ids=["jobs", "chains"])
-def test_what_is_blocked_by_a_job_is_what_its_chain_blocks(objects: Any) -> None:
-    chain = ship.enqueue()
-    blocked = ship.enqueue(blockers=[chain])
-    go_on(chain)
-    found = [objects.blocked_by(given).get().pk for given in (chain, chain.id, chain.refresh().current_job)]
-    assert set(found) == {blocked.id}
-
-
 @pytest.mark.parametrize("wrong", [5, [], {"approved": True}])
-def test_the_expected_type_of_a_chain_is_a_type_or_a_name(wrong: Any) -> None:
+def test_an_expected_type_must_be_a_job_type_or_a_name(wrong: Any) -> None:
     chain = ship.enqueue()
     with (
         pytest.raises(TypeError, match="A job type is given as a JobType or by its name"),
-        chains.complete(chain, wrong),
+        chains.current_job(chain, wrong),
     ):
         pass
+    with pytest.raises(TypeError, match="A job type is given as a JobType or by its name"):
+        chains.complete(chain, None, wrong)

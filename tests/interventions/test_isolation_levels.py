@@ -1,4 +1,4 @@
-"""Verbs against completions for projects that run PostgreSQL above READ COMMITTED: nobody works with what was."""
+"""Operations and completions of one chain at the isolation levels of PostgreSQL above READ COMMITTED."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +10,11 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound
 from django_jobchains.models import Job
 from django_jobchains.store import ClaimedJob, Store
-from tests.interventions.chains_at import attempt, failed, ship, statuses
 from tests.interventions.test_races import Again, result_of
-from tests.store.connections import Actor, committing
-from tests.store.jobs import claim, finished, next_job
+from tests.support.chains import attempt, failed, ship, statuses
+from tests.support.chains import go_on as go_on_outside
+from tests.support.connections import Actor, committing
+from tests.support.jobs import claim, finished, next_job
 
 pytestmark = [committing, pytest.mark.postgresql, pytest.mark.slow]
 
@@ -22,7 +23,7 @@ Call = Callable[[Store], Any]
 
 
 def in_order(level: str, first: Call, second: Call) -> list[Any]:
-    """The first holds what it wrote, the second waits for it, both at this level; their results."""
+    """Run both at this level, the second while the first holds its locks; return their results."""
 
     def hold(store: Store) -> Any:
         with connection.cursor() as cursor:
@@ -52,11 +53,12 @@ def job(store: Store, chain: Chain) -> ClaimedJob:
 
 @pytest.fixture(autouse=True)
 def _patient_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_jobchains.store.interventions.CANCEL_SECONDS", 20)
+    """Wait for a lock for as long as a slow machine may need to release it."""
+    monkeypatch.setattr("django_jobchains.store.chains.CANCEL_SECONDS", 20)
 
 
 def go_on(job: ClaimedJob) -> Call:
-    return Again(lambda store, job: store.finish([finished(job, None, next_job(job))]), job)
+    return Again(lambda store, job: store.attempts.finish([finished(job, None, next_job(job))]), job)
 
 
 @levels
@@ -83,7 +85,7 @@ def test_a_deleted_chain_is_gone(chain: Chain, job: ClaimedJob, level: str, dele
 
 
 @levels
-def test_of_two_retries_one_moves_the_job(store: Store, level: str) -> None:
+def test_of_two_retries_only_one_moves_the_job(store: Store, level: str) -> None:
     chain = failed(store)
     results = in_order(level, lambda store: chains.retry(chain.id), lambda store: chains.retry(chain.id))
     assert results == [{chain.id}, set()]
@@ -94,3 +96,17 @@ def test_of_two_deletes_the_second_finds_nothing(chain: Chain, level: str) -> No
     with pytest.raises(ChainNotFound):
         in_order(level, lambda store: chains.delete(chain.id), lambda store: chains.delete(chain.id))
     assert not Job.objects.exists()
+
+
+@levels
+def test_a_chain_that_goes_on_is_retried_at_its_current_job(store: Store, level: str) -> None:
+    chain = failed(store)
+
+    def fail_again(store: Store) -> None:
+        chains.retry(chain)
+        go_on_outside(chain)
+        chains.cancel(chain)
+
+    _, retried = in_order(level, fail_again, lambda store: chains.retry(chain.id))
+    assert retried == {chain.refresh().current_job_id}
+    assert statuses(chain) == ["completed", "pending"]

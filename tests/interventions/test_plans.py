@@ -1,4 +1,4 @@
-"""The verbs find their rows by index, however much history lies in the tables."""
+"""Operations find their rows by index, however many completed chains the tables contain."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,12 +13,12 @@ from django_jobchains.chains import Chain
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.store import Store
 from tests.interventions.test_statement_counts import blocked, failed, pending, running
-from tests.store.plans import Plan, plan_of, rows_read, use_plans
+from tests.support.plans import Plan, plan_of, rows_read, use_plans
 
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql, pytest.mark.slow]
 
 TABLES = {model._meta.db_table for model in (Job, JobBlocker, FailedAttempt)}
-#: Completed chains, each with the one before it as a blocker, and with a failed attempt.
+#: Completed chains, each with the previous one as a blocker, and with a failed attempt.
 HISTORY = """
     INSERT INTO django_jobchains_job (id, chain_id, chain_index, chain_type_name, type_name, queue, priority, status,
         attempt, lease_number, crashes, input, output, created_at, run_at)

@@ -1,6 +1,9 @@
-"""Two verbs, or a verb and an attempt, on two connections, stepped in both orders."""
+"""Two operations, or an operation and an attempt, on two connections, stepped in both orders."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +14,9 @@ from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Store, get_store
 from django_jobchains.store.leases import lost_reason
-from tests.interventions.chains_at import attempt, each, failed, go_on, mail, ship, statuses
-from tests.store.connections import Actor, committing, holding, stopped_before, waiting
-from tests.store.jobs import claim, expire, failed_try, finished, lease, next_job
+from tests.support.chains import attempt, each, failed, go_on, mail, scheduled, ship, statuses
+from tests.support.connections import Actor, committing, holding, stopped_before, waiting
+from tests.support.jobs import claim, expire, failed_try, finished, next_job
 
 pytestmark = [committing, pytest.mark.slow]
 
@@ -24,29 +27,29 @@ End = Callable[[Store, ClaimedJob], Any]
 
 
 def complete(store: Store, job: ClaimedJob) -> Any:
-    """What an attempt does whose handler wrote in ``complete()``: lock, look, finish with a continuation."""
-    with store.transaction():
-        if lost_reason(store.lock(job.id), job.lease_number):
+    """Complete the job as ``job.complete()`` does in a handler: lock the job, check the lease, continue the chain."""
+    with store.db.transaction():
+        if lost_reason(store.attempts.lock(job.id), job.lease_number):
             return set()
-        return store.finish([finished(job, None, next_job(job))], is_locked=True)
+        return store.attempts.finish([finished(job, None, next_job(job))], is_locked=True)
 
 
 def complete_without_a_worker(store: Store, job: ClaimedJob) -> Any:
-    with chains.complete(job.chain_id) as current:
+    with chains.current_job(job.chain_id) as current:
         current.continue_with(mail)
         current.continue_with(mail)
     return {job.key}
 
 
 CONTINUING: dict[str, End] = {
-    "finish": lambda store, job: store.finish([finished(job, None, next_job(job))]),
+    "finish": lambda store, job: store.attempts.finish([finished(job, None, next_job(job))]),
     "complete": complete,
 }
 NOT_COMPLETING: dict[str, End] = {
-    "reschedule": lambda store, job: store.reschedule([failed_try(job)]),
-    "fail": lambda store, job: store.fail([failed_try(job)]),
-    "hand_back": lambda store, job: store.hand_back([lease(job)]),
-    "reap": lambda store, job: store.reap(10, Backoff(0, 1, 0, 0), 10),
+    "reschedule": lambda store, job: store.attempts.reschedule([failed_try(job)]),
+    "fail": lambda store, job: store.attempts.fail([failed_try(job)]),
+    "hand_back": lambda store, job: store.attempts.hand_back([job.key]),
+    "reap": lambda store, job: store.leases.reap(10, Backoff(0, 1, 0, 0), 10),
 }
 
 continuing = pytest.mark.parametrize("end", CONTINUING)
@@ -73,12 +76,12 @@ def cancel(chain: Chain) -> Callable[[Store], Any]:
 
 @pytest.fixture(autouse=True)
 def _patient_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, a lock that is about to be released is waited for."""
-    monkeypatch.setattr("django_jobchains.store.interventions.CANCEL_SECONDS", 20)
+    """Wait for a lock for as long as a slow machine may need to release it."""
+    monkeypatch.setattr("django_jobchains.store.chains.CANCEL_SECONDS", 20)
 
 
 class Again:
-    """An end of an attempt, as a worker writes it: if it has skipped the row, which was locked, it comes again."""
+    """The end of an attempt as a worker writes it: a row that was locked is skipped, and written again later."""
 
     def __init__(self, end: End, job: ClaimedJob) -> None:
         self._end, self._job = end, job
@@ -93,7 +96,7 @@ def result_of(actor: Actor, call: Callable[[Store], Any]) -> Any:
 
 
 def in_order(first: Callable[[Store], Any], second: Callable[[Store], Any]) -> tuple[Any, Any]:
-    """The first holds what it wrote, the second waits for it; the results of both."""
+    """Run the second call while the first holds its locks, then release them; return both results."""
     actors = holding(first), waiting(second)
     actors[0].go_on()
     results = actors[0].result(), result_of(actors[1], second)
@@ -106,7 +109,7 @@ def assert_no_conflict(*actors: Actor) -> None:
 
 
 class TestCancelAgainstACompletionWithAContinuation:
-    """The chain ends cancelled, at whatever job, and never goes on after ``cancel`` returned."""
+    """The chain ends cancelled at some job, and never continues after ``cancel`` returned."""
 
     def assert_cancelled(self, store: Store, chain: Chain, *expected: str) -> None:
         assert statuses(chain) == list(expected)
@@ -114,27 +117,27 @@ class TestCancelAgainstACompletionWithAContinuation:
         assert claim(store) == []
 
     @continuing
-    def test_the_completion_first(self, store: Store, chain: Chain, job: ClaimedJob, end: str) -> None:
+    def test_completion_first(self, store: Store, chain: Chain, job: ClaimedJob, end: str) -> None:
         written, cancelled = in_order(call(CONTINUING[end], job), cancel(chain))
         assert written
         assert cancelled == {chain.id}
         self.assert_cancelled(store, chain, "completed", "cancelled")
 
     @continuing
-    def test_the_cancel_first(self, store: Store, chain: Chain, job: ClaimedJob, end: str) -> None:
+    def test_cancel_first(self, store: Store, chain: Chain, job: ClaimedJob, end: str) -> None:
         cancelled, written = in_order(cancel(chain), Again(CONTINUING[end], job))
         assert written
         assert cancelled == {chain.id}
         self.assert_cancelled(store, chain, "completed", "cancelled")
 
-    def test_a_completion_of_several_steps_first(self, store: Store, chain: Chain, job: ClaimedJob) -> None:
+    def test_completion_of_several_steps_first(self, store: Store, chain: Chain, job: ClaimedJob) -> None:
         _, cancelled = in_order(call(complete_without_a_worker, job), cancel(chain))
         assert cancelled == {chain.id}
         self.assert_cancelled(store, chain, "completed", "completed", "cancelled")
 
     @continuing
     @pytest.mark.parametrize("step", STEPS)
-    def test_a_cancel_overtaken_before_any_of_its_statements(
+    def test_completion_before_any_statement_of_the_cancel(
         self, store: Store, chain: Chain, job: ClaimedJob, end: str, step: int
     ) -> None:
         cancelling = stopped_before(step, cancel(chain))
@@ -147,7 +150,7 @@ class TestCancelAgainstACompletionWithAContinuation:
 
     @continuing
     @pytest.mark.parametrize("step", STEPS)
-    def test_a_completion_overtaken_before_any_of_its_statements(
+    def test_cancel_before_any_statement_of_the_completion(
         self, store: Store, chain: Chain, job: ClaimedJob, end: str, step: int
     ) -> None:
         ending = stopped_before(step, call(CONTINUING[end], job))
@@ -160,25 +163,25 @@ class TestCancelAgainstACompletionWithAContinuation:
 
     @pytest.mark.postgresql
     @pytest.mark.parametrize("step", STEPS)
-    def test_a_chain_that_goes_on_again_before_any_of_its_statements(
+    def test_chain_that_continues_twice_before_any_statement_of_the_cancel(
         self, store: Store, chain: Chain, job: ClaimedJob, step: int
     ) -> None:
-        """It has waited for the first job, and meanwhile the second one is done too."""
+        """While the cancel waits for the first job, the second one is completed too."""
         ending = holding(call(CONTINUING["finish"], job))
         cancelling = Actor(cancel(chain), stops_before=step).start()
-        if step > 2:  # it reads the last job, and then locks it
+        if step > 2:  # only then has it locked the last job, which it reads first
             cancelling.until_blocked_or_ended()
         ending.go_on()
         assert ending.result()
         cancelling.until_stopped()
         for second in claim(store):
-            store.finish([finished(second, None, next_job(second))])
+            store.attempts.finish([finished(second, None, next_job(second))])
         assert cancelling.result() == {chain.id}
         assert statuses(chain)[-1] == "cancelled"
         assert claim(store) == []
 
     @continuing
-    def test_a_cancel_that_is_rolled_back_leaves_the_chain_going_on(
+    def test_a_cancel_that_is_rolled_back_does_not_stop_the_chain(
         self, chain: Chain, job: ClaimedJob, end: str
     ) -> None:
         cancelling = holding(cancel(chain))
@@ -192,7 +195,7 @@ class TestCancelAgainstACompletionWithAContinuation:
 class TestCancelAgainstAnAttemptThatEnds:
     @not_completing
     @pytest.mark.parametrize("cancels_first", [True, False])
-    def test_in_any_order_the_chain_is_cancelled(
+    def test_the_chain_is_cancelled_in_either_order(
         self, store: Store, chain: Chain, job: ClaimedJob, end: str, cancels_first: bool
     ) -> None:
         expire(job)
@@ -206,17 +209,17 @@ class TestCancelAgainstAnAttemptThatEnds:
     def test_a_last_job_that_completes_stays_completed(
         self, chain: Chain, job: ClaimedJob, cancels_first: bool
     ) -> None:
-        calls = cancel(chain), Again(lambda store, job: store.finish([finished(job, '"done"')]), job)
+        calls = cancel(chain), Again(lambda store, job: store.attempts.finish([finished(job, '"done"')]), job)
         results = in_order(*(calls if cancels_first else calls[::-1]))
         assert (chain.refresh().status, chain.output) == ("completed", "done")
         assert results[not cancels_first] == ({chain.id} if cancels_first else set())
 
-    def test_a_claim_first_is_asked_to_stop(self, store: Store, chain: Chain) -> None:
+    def test_a_job_claimed_first_is_asked_to_stop(self, store: Store, chain: Chain) -> None:
         [[job], cancelled] = in_order(claim, cancel(chain))
         assert cancelled == {chain.id}
-        assert store.check([lease(job)]).cancelled == {job.key}
+        assert store.leases.check([job.key]).cancelled == {job.key}
 
-    def test_a_cancel_first_is_not_claimed(self, store: Store, chain: Chain) -> None:
+    def test_a_job_cancelled_first_is_not_claimed(self, store: Store, chain: Chain) -> None:
         cancelled, claimed = in_order(cancel(chain), claim)
         assert (cancelled, claimed) == ({chain.id}, [])
         assert chain.refresh().status == "cancelled"
@@ -227,14 +230,14 @@ class TestDeleteAgainstACompletion:
         return lambda store: chains.delete(chain.id)
 
     @continuing
-    def test_the_completion_first(self, chain: Chain, job: ClaimedJob, end: str) -> None:
+    def test_completion_first(self, chain: Chain, job: ClaimedJob, end: str) -> None:
         written, deleted = in_order(call(CONTINUING[end], job), self.delete(chain))
         assert written
         assert deleted == {chain.id}
         assert not Job.objects.exists()
 
     @continuing
-    def test_the_delete_first(self, chain: Chain, job: ClaimedJob, end: str) -> None:
+    def test_delete_first(self, chain: Chain, job: ClaimedJob, end: str) -> None:
         deleted, written = in_order(self.delete(chain), call(CONTINUING[end], job))
         assert deleted == {chain.id}
         assert not written
@@ -242,7 +245,9 @@ class TestDeleteAgainstACompletion:
 
     @not_completing
     @pytest.mark.parametrize("deletes_first", [True, False])
-    def test_an_attempt_that_ends_otherwise(self, chain: Chain, job: ClaimedJob, end: str, deletes_first: bool) -> None:
+    def test_an_attempt_that_does_not_complete(
+        self, chain: Chain, job: ClaimedJob, end: str, deletes_first: bool
+    ) -> None:
         expire(job)
         calls = self.delete(chain), call(NOT_COMPLETING[end], job)
         in_order(*(calls if deletes_first else calls[::-1]))
@@ -251,7 +256,7 @@ class TestDeleteAgainstACompletion:
 
     @continuing
     @pytest.mark.parametrize("step", STEPS)
-    def test_a_delete_overtaken_before_any_of_its_statements(
+    def test_completion_before_any_statement_of_the_delete(
         self, chain: Chain, job: ClaimedJob, end: str, step: int
     ) -> None:
         deleting = stopped_before(step, self.delete(chain))
@@ -263,7 +268,7 @@ class TestDeleteAgainstACompletion:
         assert_no_conflict(deleting, ending)
 
     @pytest.mark.parametrize("step", STEPS)
-    def test_a_delete_beside_a_job_that_begins_to_wait_for_it(self, chain: Chain, step: int) -> None:
+    def test_a_delete_beside_a_new_job_that_waits_for_the_chain(self, chain: Chain, step: int) -> None:
         deleting = stopped_before(step, self.delete(chain))
         enqueueing = waiting(lambda store: mail.enqueue(blockers=[chain]))
         deleting.go_on()
@@ -278,22 +283,107 @@ class TestDeleteAgainstACompletion:
 
 
 def outcome(actor: Actor) -> Any:
-    """What the call returned or raised."""
+    """Return what the call returned or raised."""
     try:
         return actor.result()
     except (ChainNotFound, ChainReferenced) as error:
         return error
 
 
-class TestAVerbTwice:
-    def test_of_two_retries_one_moves_the_job(self, store: Store) -> None:
+@dataclass(frozen=True)
+class Moving:
+    """A call that moves the current job of a chain, and a function that continues the chain with another such job."""
+
+    make: Callable[[Store], Chain]
+    call: Callable[[Any], Any]
+    go_on: Callable[[Chain], Any]
+
+
+def fail_again(chain: Chain) -> None:
+    chains.retry(chain)
+    go_on(chain)
+    chains.cancel(chain)
+
+
+MOVING = {
+    "retry": Moving(failed, chains.retry, fail_again),
+    "run_now": Moving(scheduled, chains.run_now, partial(go_on, delay=3600)),
+    "reschedule": Moving(scheduled, partial(chains.reschedule, delay=60), partial(go_on, delay=3600)),
+}
+
+
+@pytest.mark.parametrize("moving", MOVING.values(), ids=MOVING)
+class TestAMoveAgainstAChainThatContinues:
+    """The id of a chain stands for its current job at the time of the lock."""
+
+    def assert_moved(self, chain: Chain, result: Any) -> None:
+        current = chain.refresh().current_job
+        assert (current.chain_index, current.status) == (1, "pending")
+        assert current.run_at < current.created_at + timedelta(seconds=1800)
+        assert result in (None, {current.id})
+
+    def test_continuation_first(self, store: Store, moving: Moving) -> None:
+        chain = moving.make(store)
+        _, result = in_order(lambda store: moving.go_on(chain), lambda store: moving.call(chain.id))
+        self.assert_moved(chain, result)
+
+    def test_move_first(self, store: Store, moving: Moving) -> None:
+        chain = moving.make(store)
+        result, _ = in_order(lambda store: moving.call(chain.id), lambda store: moving.go_on(chain))
+        assert result in (None, {chain.id})
+        assert [job.status for job in chain.jobs][:1] == ["completed"]
+
+    def test_a_continuation_that_is_rolled_back(self, store: Store, moving: Moving) -> None:
+        chain = moving.make(store)
+        continuing = holding(lambda store: moving.go_on(chain))
+        call = waiting(lambda store: moving.call(chain.id))
+        continuing.go_on(roll_back=True)
+        continuing.result()
+        assert call.result() in (None, {chain.id})
+        assert statuses(chain) == ["pending"]
+        assert_no_conflict(continuing, call)
+
+    def test_several_chains_of_which_some_continue(self, store: Store, moving: Moving) -> None:
+        made = [moving.make(store) for _ in range(4)]
+        _, result = in_order(
+            lambda store: [moving.go_on(chain) for chain in made[1:3]], lambda store: moving.call(each(made))
+        )
+        current = [chain.refresh().current_job for chain in made]
+        assert [(job.chain_index, job.status) for job in current] == [
+            (0, "pending"),
+            *[(1, "pending")] * 2,
+            (0, "pending"),
+        ]
+        assert result in (None, {job.id for job in current})
+
+    @pytest.mark.postgresql
+    def test_continuation_before_the_move_locks(self, store: Store, moving: Moving) -> None:
+        chain = moving.make(store)
+        call = stopped_before(1, lambda store: moving.call(chain.id))
+        Actor(lambda store: moving.go_on(chain)).start().result()
+        self.assert_moved(chain, call.result())
+
+    @pytest.mark.parametrize("step", range(2, 4))
+    def test_continuation_after_the_move_has_locked(self, store: Store, moving: Moving, step: int) -> None:
+        chain = moving.make(store)
+        call = stopped_before(step, lambda store: moving.call(chain.id))
+        continuing = waiting(lambda store: moving.go_on(chain))
+        call.go_on()
+        assert call.result() in (None, {chain.id})
+        continuing.result()
+        assert statuses(chain)[0] == "completed"
+        assert_no_conflict(call, continuing)
+
+
+class TestTheSameOperationTwice:
+    def test_of_two_retries_only_one_moves_the_job(self, store: Store) -> None:
         chain = failed(store)
         both = in_order(lambda store: chains.retry(chain.id), lambda store: chains.retry(chain.id))
         assert both == ({chain.id}, set())
         [job] = claim(store)
         assert (job.attempt, job.lease_number) == (2, 2)
 
-    def test_a_second_retry_moves_it_when_the_first_is_rolled_back(self, store: Store) -> None:
+    def test_a_second_retry_moves_the_job_if_the_first_is_rolled_back(self, store: Store) -> None:
         chain = failed(store)
         first = holding(lambda store: chains.retry(chain.id))
         second = waiting(lambda store: chains.retry(chain.id))
@@ -301,12 +391,12 @@ class TestAVerbTwice:
         first.result()
         assert second.result() == {chain.id}
 
-    def test_a_retry_beside_the_attempt_after_another_retry_changes_nothing(self, store: Store) -> None:
+    def test_a_retry_during_the_next_attempt_changes_nothing(self, store: Store) -> None:
         chain = failed(store)
         chains.retry(chain.id)
         [job], moved = in_order(claim, lambda store: chains.retry(chain.id))
         assert moved == set()
-        assert store.finish([finished(job)]) == {job.key}
+        assert store.attempts.finish([finished(job)]) == {job.key}
 
     def test_of_two_deletes_the_second_finds_nothing(self, chain: Chain) -> None:
         first = holding(lambda store: chains.delete(chain.id))
@@ -316,7 +406,7 @@ class TestAVerbTwice:
         with pytest.raises(ChainNotFound):
             second.result()
 
-    def test_of_two_cancels_the_second_finds_it_cancelled(self, chain: Chain) -> None:
+    def test_the_second_of_two_cancels_skips_the_chain(self, chain: Chain) -> None:
         assert in_order(cancel(chain), cancel(chain)) == ({chain.id}, set())
 
     @pytest.mark.parametrize("verb", [chains.run_now, lambda ids: chains.reschedule(ids, delay=60)])
@@ -330,14 +420,14 @@ class TestAVerbTwice:
         assert Job.objects.get().run_at == job.run_at
 
 
-def test_a_cascade_beside_a_chain_that_gets_another_blocker_takes_that_too() -> None:
+def test_a_cascade_includes_a_blocker_that_is_added_meanwhile() -> None:
     chain, blocker, late = ship.enqueue(), mail.enqueue(), mail.enqueue()
     go_on(chain, blockers=[blocker])
 
-    def wait_for_the_late_one(store: Store) -> None:
+    def wait_for_late_blocker(store: Store) -> None:
         go_on(chain, blockers=[late])
 
-    continuing = holding(wait_for_the_late_one)
+    continuing = holding(wait_for_late_blocker)
     deleting = waiting(lambda store: chains.delete(chain.id, cascade=True))
     continuing.go_on()
     continuing.result()

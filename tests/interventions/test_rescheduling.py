@@ -1,4 +1,4 @@
-"""``reschedule``: pending jobs move to another time, all of them or none. The database's clock counts."""
+"""``reschedule``: pending jobs move to another time, all of them or none, by the clock of the database."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -7,12 +7,10 @@ import pytest
 from django.db import transaction
 
 from django_jobchains import chains
-from django_jobchains.chains import JobNotRunnable
 from django_jobchains.models import Job
 from django_jobchains.store import Store
-from tests.interventions.chains_at import STATES, backing_off, everything, pending, scheduled, ship
-from tests.interventions.test_running_now import NOT_PENDING
-from tests.store.jobs import claim, database_now
+from tests.support.chains import backing_off, everything, pending, scheduled, ship
+from tests.support.jobs import claim, database_now
 
 pytestmark = pytest.mark.django_db
 
@@ -31,7 +29,7 @@ def test_a_job_moves_to_a_date_exact_to_the_microsecond(store: Store, make: Any)
     assert claim(store) == []
 
 
-def test_a_date_of_another_zone_is_the_same_moment(store: Store) -> None:
+def test_a_date_in_another_time_zone_is_the_same_moment(store: Store) -> None:
     chain = pending(store)
     chains.reschedule(chain.id, FUTURE.astimezone(timezone(timedelta(hours=-9, minutes=-30))))
     assert run_at() == FUTURE
@@ -46,14 +44,14 @@ def test_a_delay_is_counted_from_now(store: Store, delay: Any) -> None:
 
 
 @pytest.mark.parametrize("when", [{"run_at": datetime(2001, 1, 1, tzinfo=UTC)}, {"delay": -60}, {"delay": 0}])
-def test_the_past_is_now(store: Store, when: Any) -> None:
+def test_a_time_in_the_past_becomes_now(store: Store, when: Any) -> None:
     chain = scheduled(store)
     before = database_now()
     chains.reschedule(chain.id, **when)
     assert before <= run_at() <= database_now()
 
 
-def test_only_its_date_changes(store: Store) -> None:
+def test_only_run_at_changes(store: Store) -> None:
     chain = backing_off(store)
     [before] = Job.objects.values()
     chains.reschedule(chain.id, FUTURE)
@@ -61,22 +59,13 @@ def test_only_its_date_changes(store: Store) -> None:
     assert dict(before.items() ^ after.items()).keys() == {"run_at"}
 
 
-def test_it_is_not_claimed_before_and_is_claimed_after(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_is_claimed_at_the_new_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = pending(store)
     chains.reschedule(chain.id, delay=3_600)
-    monkeypatch.setattr(store, "ahead_seconds", 3_590)
+    monkeypatch.setattr(store.db, "ahead_seconds", 3_590)
     assert claim(store) == []
-    monkeypatch.setattr(store, "ahead_seconds", 3_610)
+    monkeypatch.setattr(store.db, "ahead_seconds", 3_610)
     assert [job.id for job in claim(store)] == [chain.id]
-
-
-@pytest.mark.parametrize("state", NOT_PENDING)
-def test_a_job_that_is_not_pending_is_an_error_and_none_is_moved(store: Store, state: str) -> None:
-    chain, other = STATES[state](store), pending(store)
-    before = everything()
-    with pytest.raises(JobNotRunnable, match=f"Job {chain.id} is {chain.status}, not pending"):
-        chains.reschedule([other.id, chain.id], FUTURE)
-    assert everything() == before
 
 
 @pytest.mark.parametrize(
@@ -92,7 +81,7 @@ def test_a_job_that_is_not_pending_is_an_error_and_none_is_moved(store: Store, s
         ({"delay": timedelta.max}, ValueError, "not a length of time"),
     ],
 )
-def test_a_time_that_is_none_is_an_error(store: Store, options: Any, error: type[Exception], message: str) -> None:
+def test_an_invalid_time_is_refused(store: Store, options: Any, error: type[Exception], message: str) -> None:
     chain = pending(store)
     before = everything()
     with pytest.raises(error, match=message):
@@ -100,13 +89,11 @@ def test_a_time_that_is_none_is_an_error(store: Store, options: Any, error: type
     assert everything() == before
 
 
-class TestTheDatabasesClock:
-    """It decides, and never the age of the transaction."""
-
-    def test_in_an_old_transaction_now_is_now(self, store: Store) -> None:
+class TestTheClockOfTheDatabase:
+    def test_now_is_later_than_the_start_of_the_transaction(self, store: Store) -> None:
         chain = scheduled(store)
         with transaction.atomic():
-            database_now()  # it has begun
+            database_now()  # begins the transaction
             later = until_the_clock_moved(database_now())
             chains.run_now(chain.id)
             assert run_at() >= later
@@ -118,7 +105,7 @@ class TestTheDatabasesClock:
             assert run_at() >= later
             assert ship.enqueue().created_at >= later
 
-    def test_the_hosts_clock_is_not_asked(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_clock_of_the_host_is_not_used(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("time.time", lambda: 4_000_000_000.0)
         chain = scheduled(store)
         chains.run_now(chain.id)
@@ -128,7 +115,7 @@ class TestTheDatabasesClock:
 
 
 def until_the_clock_moved(since: datetime) -> datetime:
-    """SQLite's clock ticks in milliseconds."""
+    """Return a later time of the database. The clock of SQLite has a resolution of milliseconds."""
     while (now := database_now()) <= since:
         pass
     return now

@@ -1,173 +1,111 @@
-"""``retry``: failed and cancelled jobs are due now, for one more attempt at least, and keep their history."""
+"""``retry``: failed and cancelled jobs become due with at least one attempt left, and keep their failed attempts."""
 
 from typing import Any
 
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.exceptions import FailJob
-from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.chains import Chain
+from django_jobchains.models import FailedAttempt
 from django_jobchains.policies import Backoff
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.store import Store
-from tests.attempts.work import WITHOUT_WAKE_UPS, committed
-from tests.interventions.chains_at import (
-    STATES,
+from tests.support.attempts import WITHOUT_WAKE_UPS, committed
+from tests.support.chains import (
     attempt,
     cancelled,
-    completed,
-    each,
     failed,
-    go_on,
     mail,
-    pending,
     ship,
-    statuses,
 )
-from tests.store.jobs import claim, database_now, expire, failed_try, finished
-from tests.worker.fixtures import StartWorker
+from tests.support.jobs import claim, database_now, expire, failed_try, finished
+from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("make", [failed, cancelled])
-def test_a_job_that_failed_or_was_cancelled_is_due_now(store: Store, make: Any) -> None:
+def test_a_failed_or_cancelled_job_becomes_due(store: Store, make: Any) -> None:
     chain = make(store)
     before = database_now()
     assert chains.retry(chain.id) == {chain.id}
     job = chain.refresh().current_job
-    assert (job.status, job.finished_at, job.cancel_requested_at, job.crashes) == ("pending", None, None, 0)
+    assert (job.status, job.finished_at, job.cancel_requested_at) == ("pending", None, None)
     assert before <= job.run_at <= database_now()
     assert chain.finished_at is None
     assert [job.id for job in claim(store)] == [chain.id]
 
 
-def test_its_date_of_before_is_forgotten(store: Store) -> None:
+def test_an_earlier_schedule_is_ignored(store: Store) -> None:
     chain = ship.enqueue(delay=3600)
     chains.cancel(chain)
     chains.retry(chain.id)
     assert [job.id for job in claim(store)] == [chain.id]
 
 
-def test_its_history_is_kept_and_goes_on(store: Store) -> None:
+def test_failed_attempts_are_kept_and_numbers_continue(store: Store) -> None:
     chain = ship.enqueue()
     for number in (1, 2):
-        store.fail([failed_try(attempt(store, chain), error=f"Boom: {number}")])
+        store.attempts.fail([failed_try(attempt(store, chain), error=f"Boom: {number}")])
         chains.retry(chain.id)
     assert chain.refresh().current_job.last_error == "Boom: 2"
     [job] = claim(store)
     assert (job.attempt, job.lease_number, job.last_error) == (3, 3, "Boom: 2")
     history = FailedAttempt.objects.order_by("attempt").values_list("attempt", "error")
     assert list(history) == [(1, "Boom: 1"), (2, "Boom: 2")]
-    store.finish([finished(job)])
+    store.attempts.finish([finished(job)])
     assert FailedAttempt.objects.count() == 2
 
 
-def test_the_attempt_before_cannot_write_any_more(store: Store) -> None:
-    chain = ship.enqueue()
-    stale = attempt(store, chain)
-    store.fail([failed_try(stale)])
-    chains.retry(chain.id)
-    assert store.finish([finished(stale)]) == set()
-    [fresh] = claim(store)
-    assert store.finish([finished(stale)]) == set()
-    assert store.finish([finished(fresh)]) == {fresh.key}
+def crash(store: Store, chain: Chain, max_crashes: int = 10) -> None:
+    expire(attempt(store, chain))
+    store.leases.reap(10, Backoff(0, 1, 0, 0), max_crashes)
 
 
-def test_crashes_are_counted_from_the_start_again(store: Store) -> None:
+def test_earlier_crashes_are_not_counted_as_failures_afterwards(store: Store) -> None:
     chain = ship.enqueue()
     for _ in range(2):
-        expire(attempt(store, chain))
-        store.reap(10, Backoff(0, 1, 0, 0), 2)
-    assert (chain.refresh().status, chain.current_job.crashes) == ("failed", 2)
+        crash(store, chain)
+    store.attempts.fail([failed_try(attempt(store, chain))])
     chains.retry(chain.id)
-    expire(attempt(store, chain))
-    store.reap(10, Backoff(0, 1, 0, 0), 2)
-    assert (chain.refresh().status, chain.current_job.crashes) == ("pending", 1)
+    job = attempt(store, chain)
+    assert (job.attempt, job.crashes, job.failures) == (4, 2, 2)
 
 
-def test_a_cancelled_job_that_was_running_is_not_cancelled_by_the_old_request(store: Store) -> None:
+def test_a_job_that_failed_by_crashes_has_one_more_attempt(store: Store) -> None:
+    chain = ship.enqueue()
+    for status in ("pending", "failed"):
+        crash(store, chain, max_crashes=2)
+        assert chain.refresh().status == status
+    chains.retry(chain.id)
+    crash(store, chain, max_crashes=2)
+    assert (chain.refresh().status, chain.current_job.crashes) == ("failed", 3)
+
+
+def test_an_earlier_cancel_request_does_not_cancel_the_retried_job(store: Store) -> None:
     chain = ship.enqueue()
     job = attempt(store, chain)
     chains.cancel(chain)
-    store.fail([failed_try(job)])
+    store.attempts.fail([failed_try(job)])
     chains.retry(chain.id)
-    store.reschedule([failed_try(attempt(store, chain))])
+    store.attempts.reschedule([failed_try(attempt(store, chain))])
     assert chain.refresh().status == "pending"
 
 
-def test_jobs_of_other_statuses_are_left_as_they_are(store: Store) -> None:
-    made = {name: make(store) for name, make in STATES.items()}
-    untouched = [chain for name, chain in made.items() if name not in ("failed", "cancelled")]
-    before = list(Job.objects.filter(pk__in=each(untouched)).order_by("pk").values())
-    assert chains.retry(made.values()) == each([made["failed"], made["cancelled"]])
-    assert list(Job.objects.filter(pk__in=each(untouched)).order_by("pk").values()) == before
-
-
-def test_a_job_that_was_retried_just_now_is_left_as_it_is(store: Store) -> None:
-    chain = failed(store)
-    assert chains.retry(chain.id) == {chain.id}
-    assert chains.retry(chain.id) == set()
-
-
-def test_a_chain_goes_on_from_the_job_that_failed(store: Store) -> None:
-    chain = ship.enqueue()
-    go_on(chain)
-    store.fail([failed_try(attempt(store, chain))])
-    chains.retry(chain.refresh().current_job)
-    assert statuses(chain) == ["completed", "pending"]
-    store.finish([finished(attempt(store, chain), '"at last"')])
-    assert (chain.refresh().status, chain.output) == ("completed", "at last")
-
-
-def test_the_completed_job_before_it_is_not_what_is_retried(store: Store) -> None:
-    chain = ship.enqueue()
-    go_on(chain)
-    chains.cancel(chain)
-    assert chains.retry(chain.id) == set(), "the id is that of its first job"
-    assert statuses(chain) == ["completed", "cancelled"]
-
-
-def test_a_job_whose_blocker_has_not_completed_waits_again(store: Store) -> None:
-    blocker = mail.enqueue()
-    chain = ship.enqueue(blockers=[blocker])
-    chains.cancel(chain)
-    assert chains.retry(chain.id) == {chain.id}
-    assert chain.refresh().status == "blocked"
-    with chains.complete(blocker.id) as current:
-        current.finish()
-    assert chain.refresh().status == "pending"
-
-
-def test_a_job_whose_blockers_completed_meanwhile_does_not_wait(store: Store) -> None:
+def test_a_job_whose_blockers_have_completed_meanwhile_does_not_wait(store: Store) -> None:
     blockers = [mail.enqueue(), mail.enqueue()]
     chain = ship.enqueue(blockers=blockers)
     chains.cancel(chain)
     for blocker in blockers:
-        with chains.complete(blocker.id) as current:
-            current.finish()
+        chains.complete(blocker.id)
     assert chain.refresh().status == "cancelled"
     chains.retry(chain.id)
     assert chain.refresh().status == "pending"
 
 
-def test_a_completed_chain_is_not_run_again(store: Store) -> None:
-    chain = completed(store)
-    assert chains.retry(chain.id) == set()
-    assert claim(store) == []
-
-
-def test_pending_jobs_keep_their_date(store: Store) -> None:
-    chain = pending(store)
-    chains.reschedule(chain.id, delay=3600)
-    before = chain.refresh().current_job.run_at
-    assert chains.retry(chain.id) == set()
-    assert chain.refresh().current_job.run_at == before
-
-
 @committed
 @pytest.mark.parametrize("max_attempts", [1, 2])
-def test_a_job_that_used_up_its_attempts_gets_one_more(
+def test_a_job_without_attempts_left_gets_one_more(
     processors: Processors, make_worker: StartWorker, settings: Any, max_attempts: int
 ) -> None:
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
@@ -185,28 +123,9 @@ def test_a_job_that_used_up_its_attempts_gets_one_more(
     assert chain.refresh().status == "failed"
     chains.retry(chain.id)
     make_worker().run_until_idle()
-    assert chain.refresh().status == "failed", "one more, and no endless ones"
+    assert chain.refresh().status == "failed", "a retry grants one attempt"
     chains.retry(chain.id)
     make_worker().run_until_idle()
     assert (chain.refresh().status, chain.output) == ("completed", "done")
     assert seen == list(range(1, max_attempts + 3))
     assert FailedAttempt.objects.count() == max_attempts + 1
-
-
-@committed
-def test_a_job_whose_handler_gave_up_is_tried_again(
-    processors: Processors, make_worker: StartWorker, settings: Any
-) -> None:
-    settings.JOBCHAINS = WITHOUT_WAKE_UPS
-
-    @processors.register("shop.picky")
-    def picky(job: RunningJob[None]) -> str:
-        if job.attempt == 1:
-            raise FailJob("not like this")
-        return f"{job.attempt}: {job.last_error}"
-
-    chain = picky.enqueue()
-    make_worker().run_until_idle()
-    chains.retry(chain.id)
-    make_worker().run_until_idle()
-    assert (chain.refresh().status, chain.output) == ("completed", "2: FailJob: not like this")

@@ -1,4 +1,4 @@
-"""A constant number of statements for every verb, however many ids, links, jobs or blockers."""
+"""Every operation takes a constant number of statements, however many ids, steps or blockers it affects."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,11 +10,11 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import Store
-from tests.interventions.chains_at import mail, ship
-from tests.store.jobs import claim, failed_try
+from tests.support.chains import mail, ship
+from tests.support.jobs import claim, failed_try
 
 pytestmark = pytest.mark.django_db
 
@@ -39,23 +39,23 @@ def running(store: Store, count: int) -> list[Chain]:
 
 def failed(store: Store, count: int) -> list[Chain]:
     made = pending(store, count)
-    store.fail([failed_try(job) for job in claim(store)])
+    store.attempts.fail([failed_try(job) for job in claim(store)])
     return made
 
 
 def awaited(store: Store, count: int) -> list[Chain]:
-    """Each has a job that waits for it."""
+    """Return chains that each block a job."""
     made = pending(store, count)
     chains.enqueue_many([mail.item(blockers=[chain]) for chain in made])
     return made
 
 
 def dependents(store: Store, count: int) -> list[Chain]:
-    """One chain with so many blockers."""
+    """Return one chain with this many blockers."""
     return [ship.enqueue(blockers=pending(store, count))]
 
 
-#: The most statements that a call may take, BEGIN and COMMIT left out.
+#: The largest number of statements of a call, without BEGIN and COMMIT.
 CALLS: dict[str, tuple[int, Callable[[Store, int], list[Chain]], Callable[[list[Chain]], Any]]] = {
     "cancel pending": (7, pending, chains.cancel),
     "cancel blocked": (7, blocked, chains.cancel),
@@ -64,9 +64,9 @@ CALLS: dict[str, tuple[int, Callable[[Store, int], list[Chain]], Callable[[list[
     "retry": (5, failed, chains.retry),
     "run_now": (4, pending, chains.run_now),
     "reschedule": (4, pending, partial(chains.reschedule, delay=60)),
-    "delete pending": (10, pending, chains.delete),
-    "delete blocked": (10, blocked, chains.delete),
-    "delete with blockers": (15, dependents, partial(chains.delete, cascade=True)),
+    "delete pending": (12, pending, chains.delete),
+    "delete blocked": (12, blocked, chains.delete),
+    "delete with blockers": (16, dependents, partial(chains.delete, cascade=True)),
 }
 
 
@@ -77,7 +77,7 @@ def statements(call: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_verb_takes_a_constant_number_of_statements(store: Store, name: str) -> None:
+def test_an_operation_takes_a_constant_number_of_statements(store: Store, name: str) -> None:
     most, make, call = CALLS[name]
     numbers = []
     for size in SIZES:
@@ -90,7 +90,7 @@ def test_a_verb_takes_a_constant_number_of_statements(store: Store, name: str) -
 
 
 @pytest.mark.parametrize("levels", [1, 2, 100])
-def test_blockers_of_blockers_take_two_statements_more_for_each_level(levels: int) -> None:
+def test_each_level_of_blockers_takes_two_more_statements(levels: int) -> None:
     chain = ship.enqueue()
     for _ in range(levels):
         chain = ship.enqueue(blockers=[chain])
@@ -100,7 +100,7 @@ def test_blockers_of_blockers_take_two_statements_more_for_each_level(levels: in
 
 
 def long_chain(links: int) -> Chain:
-    """Completed jobs and a last one that is pending."""
+    """Return a chain of completed jobs and a pending last one."""
     chain = ship.enqueue()
     columns = Job.objects.filter(pk=chain.id).values().get()
     steps = [
@@ -112,7 +112,7 @@ def long_chain(links: int) -> Chain:
     return chain.refresh()
 
 
-#: In this order: the last one leaves nothing.
+#: The order matters: the last call leaves no rows for the next measurement.
 LONG_CHAIN_VERBS: dict[str, Callable[[Chain], Any]] = {
     "reschedule": lambda chain: chains.reschedule(chain.current_job_id, delay=60),
     "cancel": chains.cancel,
@@ -121,7 +121,8 @@ LONG_CHAIN_VERBS: dict[str, Callable[[Chain], Any]] = {
 }
 
 
-def test_a_chain_of_10_000_links_takes_no_more_statements_than_a_short_one() -> None:
+@pytest.mark.slow
+def test_a_chain_of_10_000_jobs_takes_no_more_statements_than_a_short_one() -> None:
     numbers: dict[int, list[int]] = {}
     for links in (2, LINKS):
         chain = long_chain(links)

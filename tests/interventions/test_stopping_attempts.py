@@ -1,30 +1,31 @@
-"""A running job that is cancelled or deleted, in a real worker: its handler is told, and how it ends is kept."""
+"""Running jobs that are cancelled or deleted, in a real worker: the handler is notified, and its outcome is stored."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from django.db import transaction
 
 from django_jobchains import chains
-from django_jobchains.attempts import Ending
+from django_jobchains.attempts.outcome import OutcomeKind
 from django_jobchains.chains import Chain, ChainCancelled
 from django_jobchains.exceptions import LeaseLost as LeaseLostError
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import JobType, Lease, Processors, RunningJob
 from django_jobchains.store import Store
-from django_jobchains.telemetry.events import AttemptEnded, LeaseLost
-from tests.attempts.work import WITHOUT_WAKE_UPS, committed
-from tests.interventions.chains_at import statuses
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from tests.interventions.stopping import STOPS, Handler
 from tests.shop.models import Effect
-from tests.store.jobs import database_now
-from tests.worker.fixtures import Events, StartWorker
-from tests.worker.waiting import until, until_completed
+from tests.support.attempts import WITHOUT_WAKE_UPS, committed
+from tests.support.chains import statuses
+from tests.support.jobs import database_now
+from tests.support.waiting import until, until_completed
+from tests.support.workers import Events, StartWorker
 
 pytestmark = committed
 
-#: Renewed after minutes: a handler that hears of something before was told by a hint.
+#: A lease that is renewed only after minutes: a handler that is aborted earlier was notified by a hint.
 LONG_LEASE = 600
 SHORT_LEASE = 1
 
@@ -56,7 +57,7 @@ def last(processors: Processors) -> JobType[Any, Any]:
 
 @pytest.fixture
 def chain(obedient: JobType[Any, Any], last: JobType[Any, Any], start_worker: StartWorker, handler: Handler) -> Chain:
-    """Its handler runs, in a worker of both types."""
+    """Return a chain whose handler runs in a worker of both types."""
     start_worker()
     return started(obedient, handler)
 
@@ -71,18 +72,18 @@ def until_status(chain: Chain, status: str) -> None:
     until(lambda: chain.refresh().status == status, what=lambda: vars(chain.current_job))
 
 
-def test_the_handler_is_told_at_once_by_a_hint(chain: Chain, handler: Handler, events: Events) -> None:
+def test_a_hint_aborts_the_handler_at_once(chain: Chain, handler: Handler, events: Events) -> None:
     assert chains.cancel(chain) == {chain.id}
     until_status(chain, "cancelled")
     assert handler.reasons == ["cancelled"]
     until(lambda: events.of(AttemptEnded))
-    assert [event.ending for event in events.of(AttemptEnded)] == [Ending.CANCELLED]
-    assert events.of(LeaseLost) == []
+    assert [event.ending for event in events.of(AttemptEnded)] == [OutcomeKind.CANCELLED]
+    assert events.of(AttemptAbandoned) == []
     with pytest.raises(ChainCancelled):
         chain.result(15)
 
 
-def test_without_hints_it_is_told_at_the_next_renewal(
+def test_without_hints_the_handler_is_aborted_at_the_next_renewal(
     processors: Processors, start_worker: StartWorker, handler: Handler, settings: Any
 ) -> None:
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
@@ -100,7 +101,7 @@ def test_without_hints_it_is_told_at_the_next_renewal(
     assert chain.current_job.crashes == 0
 
 
-def test_a_cancel_that_is_rolled_back_tells_nobody(chain: Chain, handler: Handler) -> None:
+def test_a_cancel_that_is_rolled_back_does_not_abort_the_handler(chain: Chain, handler: Handler) -> None:
     with transaction.atomic():
         chains.cancel(chain)
         transaction.set_rollback(True)
@@ -110,7 +111,7 @@ def test_a_cancel_that_is_rolled_back_tells_nobody(chain: Chain, handler: Handle
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_whichever_way_the_handler_stops_the_job_is_cancelled(chain: Chain, handler: Handler, stop: str) -> None:
+def test_the_job_is_cancelled_however_the_handler_stops(chain: Chain, handler: Handler, stop: str) -> None:
     handler.stop = STOPS[stop]
     chains.cancel(chain)
     until_status(chain, "cancelled")
@@ -118,11 +119,12 @@ def test_whichever_way_the_handler_stops_the_job_is_cancelled(chain: Chain, hand
     assert (job.attempt, job.leased_by, job.leased_until, handler.attempts) == (1, None, None, [1])
     assert job.finished_at is not None
     assert job.finished_at <= database_now()
-    assert FailedAttempt.objects.get().error == job.last_error
+    errors = [] if stop == "RescheduleJob" else [job.last_error]
+    assert [failure.error for failure in FailedAttempt.objects.all()] == errors
     assert not Effect.objects.exists()
 
 
-def test_it_is_not_tried_again_and_a_retry_tries_it_again(chain: Chain, handler: Handler) -> None:
+def test_a_cancelled_job_runs_again_only_after_a_retry(chain: Chain, handler: Handler) -> None:
     handler.stop = STOPS["RescheduleJob"]
     chains.cancel(chain)
     until_status(chain, "cancelled")
@@ -136,7 +138,7 @@ def test_it_is_not_tried_again_and_a_retry_tries_it_again(chain: Chain, handler:
 
 
 @pytest.mark.parametrize("is_in_complete", [False, True])
-def test_a_handler_that_completes_nevertheless_completes_its_job(
+def test_a_handler_that_ignores_the_signal_can_complete_its_job(
     chain: Chain, handler: Handler, is_in_complete: bool
 ) -> None:
     def complete(job: RunningJob[Any]) -> str:
@@ -153,14 +155,12 @@ def test_a_handler_that_completes_nevertheless_completes_its_job(
 
 
 @pytest.mark.parametrize("is_in_complete", [False, True])
-def test_its_continuation_is_cancelled_and_the_chain_is_retried_from_there(
+def test_the_continuation_is_cancelled_and_can_be_retried(
     chain: Chain, handler: Handler, last: JobType[Any, Any], is_in_complete: bool
 ) -> None:
     def go_on(job: RunningJob[Any]) -> Any:
-        if is_in_complete:
-            with job.complete():
-                return job.continue_with(last)
-        return job.continue_with(last)
+        with job.complete() if is_in_complete else nullcontext():
+            return job.continue_with(last)
 
     handler.stop = go_on
     chains.cancel(chain)
@@ -179,10 +179,7 @@ def test_a_handler_may_cancel_its_own_chain(
 ) -> None:
     @processors.register("shop.giving_up", lease=Lease(LONG_LEASE))
     def giving_up(job: RunningJob[Any]) -> Any:
-        if not is_in_complete:
-            chains.cancel(job.chain_id)
-            return job.continue_with(last)
-        with job.complete():
+        with job.complete() if is_in_complete else nullcontext():
             chains.cancel(job.chain_id)
             return job.continue_with(last)
 
@@ -200,11 +197,11 @@ def test_a_handler_may_delete_its_own_chain(processors: Processors, start_worker
 
     start_worker()
     forgotten.enqueue()
-    until(lambda: events.of(LeaseLost))
+    until(lambda: events.of(AttemptAbandoned))
     assert not Job.objects.exists()
 
 
-def test_a_worker_that_stops_while_the_handler_stops_leaves_it_cancelled(
+def test_a_job_stays_cancelled_if_its_worker_stops_too(
     obedient: JobType[Any, Any], start_worker: StartWorker, handler: Handler
 ) -> None:
     worker = start_worker()
@@ -222,7 +219,7 @@ def test_a_worker_that_stops_while_the_handler_stops_leaves_it_cancelled(
     assert chain.refresh().status == "cancelled"
 
 
-def test_a_job_that_is_handed_back_is_cancelled_and_its_handler_writes_no_more(
+def test_a_job_that_is_handed_back_is_cancelled_and_its_handler_can_write_nothing(
     obedient: JobType[Any, Any], start_worker: StartWorker, handler: Handler
 ) -> None:
     worker = start_worker()
@@ -257,7 +254,7 @@ def test_the_reaper_cancels_the_job_of_a_dead_worker(
         raise AssertionError("it was cancelled")
 
     chain = orphan.enqueue()
-    assert len(store.claim("a worker that died", 1, {"shop.orphan": 0.01})) == 1
+    assert len(store.jobs.claim("a worker that died", 1, {"shop.orphan": 0.01})) == 1
     chains.cancel(chain)
     start_worker()
     until_status(chain, "cancelled")
@@ -266,7 +263,7 @@ def test_the_reaper_cancels_the_job_of_a_dead_worker(
 
 
 class TestADeletedJob:
-    def test_its_handler_is_told_at_once_and_its_later_write_changes_nothing(
+    def test_its_handler_is_aborted_at_once_and_can_write_nothing(
         self, chain: Chain, handler: Handler, events: Events
     ) -> None:
         def write(job: RunningJob[Any]) -> str:
@@ -279,19 +276,19 @@ class TestADeletedJob:
         assert handler.ended.wait(15)
         assert handler.reasons == ["not_found"]
         assert isinstance(handler.errors[0], LeaseLostError)
-        until(lambda: events.of(LeaseLost))
+        until(lambda: events.of(AttemptAbandoned))
         assert not Effect.objects.exists()
         assert not Job.objects.exists()
         assert not FailedAttempt.objects.exists()
 
     @pytest.mark.parametrize("stop", ["returns", "continues", "fails"])
-    def test_whatever_its_handler_does_nothing_comes_back(
+    def test_the_job_does_not_reappear_whatever_its_handler_does(
         self, chain: Chain, handler: Handler, last: JobType[Any, Any], events: Events, stop: str
     ) -> None:
         stops = {"returns": lambda job: "late", "continues": lambda job: job.continue_with(last)}
         handler.stop = stops.get(stop, STOPS["an error"])
         chains.delete(chain)
         assert handler.ended.wait(15)
-        until(lambda: events.of(LeaseLost))
+        until(lambda: events.of(AttemptAbandoned))
         assert not Job.objects.exists()
         assert not FailedAttempt.objects.exists()

@@ -1,4 +1,4 @@
-"""Every verb joins the caller's transaction, tells whom it concerns after the commit, and has an async twin."""
+"""Every operation joins the transaction of its caller, publishes hints after the commit, and has an async twin."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from django_jobchains import chains
 from django_jobchains.chains import ChainNotFound
 from django_jobchains.models import Job
 from django_jobchains.store import Store, get_store
-from tests.attempts.work import committed
-from tests.interventions.chains_at import STATES, attempt, everything, go_on, ship
 from tests.interventions.verbs import CANCEL, DELETE, RETRY, VERBS, Verb
+from tests.support.attempts import committed
+from tests.support.chains import STATES, attempt, everything, go_on, ship
 
 pytestmark = committed
 
@@ -21,7 +21,7 @@ Sent = list[tuple[str, set[str]]]
 
 
 @verbs
-def test_outside_a_transaction_it_is_committed_at_once_and_told(store: Store, verb: Verb, sent: Sent) -> None:
+def test_outside_a_transaction_hints_are_sent_at_once(store: Store, verb: Verb, sent: Sent) -> None:
     chain = verb.make(store)
     subjects = verb.subjects(chain)
     forget(sent)
@@ -30,7 +30,7 @@ def test_outside_a_transaction_it_is_committed_at_once_and_told(store: Store, ve
 
 
 @verbs
-def test_a_rollback_undoes_it_and_nobody_hears_of_it(store: Store, verb: Verb, sent: Sent) -> None:
+def test_a_rollback_undoes_the_operation_and_sends_no_hint(store: Store, verb: Verb, sent: Sent) -> None:
     chain = verb.make(store)
     before = everything()
     forget(sent)
@@ -43,9 +43,7 @@ def test_a_rollback_undoes_it_and_nobody_hears_of_it(store: Store, verb: Verb, s
 
 
 @verbs
-def test_it_commits_with_the_callers_rows_and_is_told_after_the_outermost_commit(
-    store: Store, verb: Verb, sent: Sent
-) -> None:
+def test_hints_are_sent_after_the_outermost_commit(store: Store, verb: Verb, sent: Sent) -> None:
     chain = verb.make(store)
     subjects = verb.subjects(chain)
     forget(sent)
@@ -57,7 +55,7 @@ def test_it_commits_with_the_callers_rows_and_is_told_after_the_outermost_commit
 
 
 @verbs
-def test_a_rolled_back_savepoint_takes_its_own_along(store: Store, verb: Verb, sent: Sent) -> None:
+def test_a_savepoint_that_is_rolled_back_undoes_the_operation(store: Store, verb: Verb, sent: Sent) -> None:
     chain = verb.make(store)
     before = everything()
     forget(sent)
@@ -69,9 +67,9 @@ def test_a_rolled_back_savepoint_takes_its_own_along(store: Store, verb: Verb, s
 
 
 @verbs
-def test_what_was_enqueued_in_the_same_transaction_can_be_changed_in_it(verb: Verb, sent: Sent) -> None:
+def test_a_chain_can_be_changed_in_the_transaction_that_enqueued_it(verb: Verb, sent: Sent) -> None:
     if verb is RETRY:
-        pytest.skip("what nobody saw cannot have failed")
+        pytest.skip("a job that has never run cannot have failed")
     with transaction.atomic():
         chain = ship.enqueue(delay=60)
         verb.call(chain)
@@ -79,7 +77,7 @@ def test_what_was_enqueued_in_the_same_transaction_can_be_changed_in_it(verb: Ve
 
 
 @verbs
-def test_after_an_error_the_callers_transaction_goes_on(store: Store, verb: Verb, sent: Sent) -> None:
+def test_the_transaction_of_the_caller_continues_after_an_error(store: Store, verb: Verb, sent: Sent) -> None:
     gone = ship.enqueue()
     chains.delete(gone)
     chain = verb.make(store)
@@ -95,7 +93,7 @@ def test_after_an_error_the_callers_transaction_goes_on(store: Store, verb: Verb
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
-def test_what_changes_nothing_tells_nobody(store: Store, state: str, sent: Sent) -> None:
+def test_operations_that_change_nothing_send_no_hint(store: Store, state: str, sent: Sent) -> None:
     chain = STATES[state](store)
     forget(sent)
     chains.cancel(chain)
@@ -107,7 +105,7 @@ def test_what_changes_nothing_tells_nobody(store: Store, state: str, sent: Sent)
 
 
 @pytest.mark.parametrize("verb", [CANCEL, DELETE], ids=str)
-def test_the_worker_of_a_running_job_is_told(store: Store, verb: Verb, sent: Sent) -> None:
+def test_the_worker_of_a_running_job_receives_a_hint(store: Store, verb: Verb, sent: Sent) -> None:
     chain = ship.enqueue()
     go_on(chain)
     job = attempt(store, chain)
@@ -137,9 +135,9 @@ def test_the_async_twin_does_the_same(store: Store, verb: Verb) -> None:
 
 
 @verbs
-def test_using_names_another_database(verb: Verb, second_alias: str, settings: Any) -> None:
+def test_using_selects_the_database(verb: Verb, second_alias: str, settings: Any) -> None:
     settings.JOBCHAINS = {"DATABASE": second_alias}
-    chain = ship.enqueue(delay=3600)  # the setting names it, for those who make the chain
+    chain = ship.enqueue(delay=3600)  # in the database of the setting
     if verb is RETRY:
         chains.cancel(chain)
     settings.JOBCHAINS = {}
@@ -154,9 +152,9 @@ def test_using_names_another_database(verb: Verb, second_alias: str, settings: A
 
 
 def forget(sent: Sent) -> None:
-    """What making the chains told; and a hint of the same kind and subject is left out for a moment."""
+    """Forget the hints of the setup, and let the next ones be sent although they equal recent ones."""
     from django_jobchains.notifications import get_notifier
-    from django_jobchains.notifications.merging import Merger
+    from django_jobchains.notifications.hints import HintMerger
 
-    get_notifier("default")._merger = Merger()
+    get_notifier("default")._merger = HintMerger()
     sent.clear()

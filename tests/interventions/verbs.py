@@ -1,4 +1,4 @@
-"""The verbs, each with a chain it changes, for what holds of all of them."""
+"""The operations on chains, each with a chain that it changes, for rules that apply to all of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, JobNotFound
-from tests.interventions.chains_at import Make, failed, pending, scheduled
+from tests.support.chains import Make, failed, pending, scheduled
 
 
 @dataclass(frozen=True)
@@ -15,12 +15,12 @@ class Verb:
     name: str
     call: Callable[..., Any]
     acall: Callable[..., Any]
-    #: Makes a chain that it changes.
+    #: Creates a chain that the call changes.
     make: Make
     not_found: type[Exception]
-    #: Who has to hear of it: the subjects of the hints.
+    #: Returns the subjects of the hints that the call publishes.
     subjects: Callable[[Chain], set[str]]
-    #: It returns the ids it changed.
+    #: Whether the call returns the ids that it changed.
     returns_ids: bool = True
 
     def __str__(self) -> str:

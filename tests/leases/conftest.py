@@ -1,18 +1,15 @@
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
-from django_jobchains import leases
-from django_jobchains.leases import HeldLeases
-from django_jobchains.store import Store, get_store
-from tests.leases.clock import Clock, Watched
-from tests.store.connections import end_all
+from django_jobchains.attempts import leases
+from django_jobchains.attempts.leases import HeldLeases
+from django_jobchains.store import Store
+from tests.leases.observed_store import ObservedStore
+from tests.store.conftest import _end_actors, store
+from tests.support.clocks import Clock
 
-
-@pytest.fixture
-def store() -> Store:
-    return get_store()
+__all__ = ("_end_actors", "store")
 
 
 @pytest.fixture
@@ -23,16 +20,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def watched(store: Store) -> Watched:
-    return Watched(store)
+def observed(store: Store) -> ObservedStore:
+    return ObservedStore(store)
 
 
 @pytest.fixture
-def held(watched: Watched, clock: Clock) -> HeldLeases:
-    return HeldLeases(watched)  # type: ignore[arg-type]
-
-
-@pytest.fixture(autouse=True)
-def _no_actor_survives() -> Iterator[None]:
-    yield
-    end_all()
+def held(observed: ObservedStore, clock: Clock) -> HeldLeases:
+    return HeldLeases(observed)  # type: ignore[arg-type]

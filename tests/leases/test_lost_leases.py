@@ -1,23 +1,24 @@
-"""Leases a worker holds no longer: their attempts are aborted with the reason, each by its own lease number."""
+"""Attempts whose leases are lost are aborted with the reason. The lease number identifies the attempt."""
 
 from typing import Any
 
 import pytest
 
-from django_jobchains.leases import HeldLeases
+from django_jobchains.attempts.leases import HeldLeases
+from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.models import Job
-from django_jobchains.running import AbortSignal
 from django_jobchains.store import ClaimedJob, Store
-from tests.leases.clock import ABORT_AT, RENEW_AT, Clock, Watched, hold
-from tests.store.connections import committing, holding
-from tests.store.jobs import alter, database_now, expire, finished, running, running_job, stored, taken_over
+from tests.leases.observed_store import ABORT_AT, RENEW_AT, ObservedStore, hold
+from tests.support.clocks import Clock
+from tests.support.connections import committing, holding
+from tests.support.jobs import alter, database_now, expire, finished, running, running_job, stored, taken_over
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("reason", ["taken_by_another_worker", "already_completed", "cancelled", "not_found"])
-def test_a_lost_lease_aborts_its_attempt_with_the_reason_and_is_let_go(
-    store: Store, held: HeldLeases, watched: Watched, clock: Clock, reason: str
+def test_lost_lease_aborts_its_attempt_with_the_reason_and_is_released(
+    store: Store, held: HeldLeases, observed: ObservedStore, clock: Clock, reason: str
 ) -> None:
     job, other = running(store, 2)
     signal, untouched = hold(held, job, clock), hold(held, other, clock)
@@ -26,24 +27,24 @@ def test_a_lost_lease_aborts_its_attempt_with_the_reason_and_is_let_go(
     assert held.renew_due() == {job.key: reason}
     assert signal.reason == reason
     assert not untouched.aborted
-    assert [lease.id for lease in held.held()] == [other.id]
+    assert held.held() == [other.key]
     clock.forward(RENEW_AT)
     assert held.renew_due() == {}
-    assert watched.renewed[2:] == [other.key]
+    assert observed.renewed[2:] == [other.key]
 
 
 def lose(store: Store, job: ClaimedJob, reason: str) -> None:
     if reason == "taken_by_another_worker":
         taken_over(store, job)
     elif reason == "already_completed":
-        store.finish([finished(job)])
+        store.attempts.finish([finished(job)])
     elif reason == "cancelled":
         alter([job], status="cancelled")
     else:
         Job.objects.filter(pk=job.id).delete()
 
 
-def test_a_callback_that_fails_does_not_keep_others_from_being_aborted(
+def test_failing_callback_does_not_prevent_other_aborts(
     store: Store, held: HeldLeases, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = running(store, 2)
@@ -59,7 +60,7 @@ def test_a_callback_that_fails_does_not_keep_others_from_being_aborted(
 
 
 class TestOneJobTwice:
-    """This worker lost a lease and claimed the same job again, before it noticed."""
+    """The worker lost a lease, and claimed the same job again before it noticed."""
 
     @pytest.fixture
     def stale(self, store: Store) -> ClaimedJob:
@@ -78,9 +79,9 @@ class TestOneJobTwice:
         return signals[stale.key], signals[fresh.key]
 
     def test_both_are_held(self, held: HeldLeases, signals: Any, stale: ClaimedJob, fresh: ClaimedJob) -> None:
-        assert {lease.key for lease in held.held()} == {stale.key, fresh.key}
+        assert set(held.held()) == {stale.key, fresh.key}
 
-    def test_the_renewal_aborts_the_stale_attempt_only(
+    def test_renewal_aborts_only_the_stale_attempt(
         self, held: HeldLeases, signals: Any, clock: Clock, stale: ClaimedJob, fresh: ClaimedJob
     ) -> None:
         expire(fresh)
@@ -88,24 +89,26 @@ class TestOneJobTwice:
         lost = held.renew_due()
         assert stored(fresh).leased_until > database_now()
         assert [signal.reason for signal in signals] == ["taken_by_another_worker", None]
-        assert [lease.key for lease in held.held()] == [fresh.key]
+        assert held.held() == [fresh.key]
         assert lost == {stale.key: "taken_by_another_worker"}
 
-    def test_letting_the_stale_one_go_keeps_the_fresh_one(
+    def test_releasing_the_stale_lease_keeps_the_fresh_one(
         self, held: HeldLeases, signals: Any, stale: ClaimedJob, fresh: ClaimedJob
     ) -> None:
-        held.let_go([stale])
-        assert [lease.key for lease in held.held()] == [fresh.key]
+        held.release([stale.key])
+        assert held.held() == [fresh.key]
 
-    def test_both_are_aborted_when_the_database_is_away(self, held: HeldLeases, signals: Any, clock: Clock) -> None:
+    def test_both_are_aborted_when_the_database_is_unavailable(
+        self, held: HeldLeases, signals: Any, clock: Clock
+    ) -> None:
         clock.forward(ABORT_AT)
         held.abort_overdue()
         assert [signal.reason for signal in signals] == ["error", "error"]
 
-    def test_a_completed_job_aborts_both(
+    def test_both_are_aborted_when_the_job_is_completed(
         self, store: Store, held: HeldLeases, signals: Any, clock: Clock, fresh: ClaimedJob
     ) -> None:
-        store.finish([finished(fresh)])
+        store.attempts.finish([finished(fresh)])
         clock.forward(RENEW_AT)
         held.renew_due()
         assert [signal.reason for signal in signals] == ["already_completed", "already_completed"]
@@ -113,27 +116,27 @@ class TestOneJobTwice:
 
     @committing
     @pytest.mark.postgresql
-    def test_a_fresh_attempt_that_has_locked_its_row_is_not_aborted(
+    def test_fresh_attempt_that_has_locked_its_row_is_not_aborted(
         self, held: HeldLeases, signals: Any, clock: Clock, fresh: ClaimedJob
     ) -> None:
-        completing = holding(lambda store: store.lock(fresh.id))
+        completing = holding(lambda store: store.attempts.lock(fresh.id))
         clock.forward(RENEW_AT)
         held.renew_due()
         completing.result()
         assert [signal.reason for signal in signals] == ["taken_by_another_worker", None]
 
 
-def test_an_attempt_that_ends_during_the_renewal_is_not_reported_as_lost(
-    store: Store, held: HeldLeases, watched: Watched, clock: Clock
+def test_attempt_that_ends_during_the_renewal_is_not_reported_as_lost(
+    store: Store, held: HeldLeases, observed: ObservedStore, clock: Clock
 ) -> None:
     job = running_job(store)
     signal = hold(held, job, clock)
 
     def end() -> None:
-        store.finish([finished(job)])
-        held.let_go([job])
+        store.attempts.finish([finished(job)])
+        held.release([job.key])
 
-    watched.before = end
+    observed.before = end
     clock.forward(RENEW_AT)
     assert held.renew_due() == {}
     assert not signal.aborted

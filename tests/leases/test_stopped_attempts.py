@@ -1,21 +1,24 @@
-"""Attempts that were asked to stop, and leases that are looked at because somebody says that one was lost."""
+"""Attempts of cancelled jobs are asked to stop, and hints about lost leases are checked with one query."""
 
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
-from django_jobchains.leases import HeldLeases
+from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.store import ClaimedJob, Effects, Store
-from tests.leases.clock import RENEW_AT, Clock, Watched, hold
-from tests.store.jobs import finished, running, running_job, stored, tables, taken_over
+from tests.leases.observed_store import RENEW_AT, ObservedStore, hold
+from tests.support.clocks import Clock
+from tests.support.jobs import finished, running, running_job, stored, tables, taken_over
 
 pytestmark = pytest.mark.django_db
 
 
 def cancel(store: Store, job: ClaimedJob) -> None:
-    assert store.cancel([job.chain_id], Effects()) == {job.chain_id}
+    assert store.chains.cancel([job.chain_id], Effects()) == {job.chain_id}
 
 
-def test_a_renewal_tells_an_attempt_to_stop_and_keeps_its_lease(store: Store, held: HeldLeases, clock: Clock) -> None:
+def test_renewal_aborts_the_attempt_of_a_cancelled_job_and_keeps_its_lease(
+    store: Store, held: HeldLeases, clock: Clock
+) -> None:
     job, other = running(store, 2)
     signal, untouched = hold(held, job, clock), hold(held, other, clock)
     cancel(store, job)
@@ -25,8 +28,8 @@ def test_a_renewal_tells_an_attempt_to_stop_and_keeps_its_lease(store: Store, he
     assert held.holds(job.id)
 
 
-def test_a_lease_is_renewed_for_as_long_as_its_attempt_takes_to_stop(
-    store: Store, held: HeldLeases, watched: Watched, clock: Clock
+def test_lease_is_renewed_until_the_attempt_has_stopped(
+    store: Store, held: HeldLeases, observed: ObservedStore, clock: Clock
 ) -> None:
     job = running_job(store)
     hold(held, job, clock)
@@ -34,11 +37,11 @@ def test_a_lease_is_renewed_for_as_long_as_its_attempt_takes_to_stop(
     for _ in range(3):
         clock.forward(RENEW_AT)
         assert held.renew_due() == {}
-    assert watched.renewed == [job.key] * 3
+    assert observed.renewed == [job.key] * 3
     assert held.abort_overdue() == []
 
 
-def test_a_check_tells_an_attempt_to_stop(store: Store, held: HeldLeases, clock: Clock) -> None:
+def test_check_aborts_the_attempt_of_a_cancelled_job(store: Store, held: HeldLeases, clock: Clock) -> None:
     job = running_job(store)
     signal = hold(held, job, clock)
     cancel(store, job)
@@ -47,19 +50,19 @@ def test_a_check_tells_an_attempt_to_stop(store: Store, held: HeldLeases, clock:
     assert held.holds(job.id)
 
 
-def test_a_check_aborts_what_was_lost_before_any_renewal_is_due_and_lets_it_go(
+def test_check_aborts_attempts_with_lost_leases_before_the_next_renewal(
     store: Store, held: HeldLeases, clock: Clock
 ) -> None:
     taken, completed, kept = running(store, 3)
     signals = [hold(held, job, clock) for job in (taken, completed, kept)]
     taken_over(store, taken)
-    store.finish([finished(completed)])
+    store.attempts.finish([finished(completed)])
     assert held.check() == {taken.key: "taken_by_another_worker", completed.key: "already_completed"}
     assert [signal.reason for signal in signals] == ["taken_by_another_worker", "already_completed", None]
-    assert [lease.key for lease in held.held()] == [kept.key]
+    assert held.held() == [kept.key]
 
 
-def test_a_forged_hint_costs_a_look_and_changes_nothing(
+def test_check_is_one_query_that_changes_nothing(
     store: Store, held: HeldLeases, clock: Clock, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     jobs = running(store, 20)
@@ -71,25 +74,25 @@ def test_a_forged_hint_costs_a_look_and_changes_nothing(
     assert not any(signal.aborted for signal in signals)
 
 
-def test_a_check_does_not_put_a_renewal_off(store: Store, held: HeldLeases, watched: Watched, clock: Clock) -> None:
+def test_check_does_not_postpone_the_renewal(
+    store: Store, held: HeldLeases, observed: ObservedStore, clock: Clock
+) -> None:
     job = running_job(store)
     hold(held, job, clock)
     clock.forward(RENEW_AT)
     held.check()
     held.renew_due()
-    assert watched.renewed == [job.key]
+    assert observed.renewed == [job.key]
 
 
-def test_a_check_of_nothing_needs_no_statement(
+def test_check_without_leases_sends_no_statement(
     held: HeldLeases, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     with django_assert_num_queries(0):
         assert held.check() == {}
 
 
-def test_an_attempt_that_was_aborted_for_another_reason_keeps_the_first(
-    store: Store, held: HeldLeases, clock: Clock
-) -> None:
+def test_aborted_attempt_keeps_its_first_reason(store: Store, held: HeldLeases, clock: Clock) -> None:
     job = running_job(store)
     signal = hold(held, job, clock)
     held.abort_all("worker_stopping")
@@ -99,20 +102,20 @@ def test_an_attempt_that_was_aborted_for_another_reason_keeps_the_first(
     assert stored(job).status == "running"
 
 
-def test_only_jobs_of_this_worker_are_held(store: Store, held: HeldLeases, clock: Clock) -> None:
+def test_worker_holds_only_the_leases_it_added(store: Store, held: HeldLeases, clock: Clock) -> None:
     own, foreign = running(store, 2)
     hold(held, own, clock)
     assert held.holds(own.id)
     assert not held.holds(foreign.id)
-    held.let_go([own])
+    held.release([own.key])
     assert not held.holds(own.id)
 
 
-def test_an_attempt_that_was_written_off_lost_no_lease(store: Store, held: HeldLeases, clock: Clock) -> None:
-    """Its outcome was written in its stead: what is seen is its own end."""
+def test_detached_attempt_is_not_aborted(store: Store, held: HeldLeases, clock: Clock) -> None:
+    """The worker has already written the attempt's outcome, so the lost lease does not matter."""
     [job] = running(store, 1)
     signal = hold(held, job, clock)
-    assert signal.disown()
+    assert signal.detach()
     taken_over(store, job)
     assert held.check() == {}
     assert not signal.aborted

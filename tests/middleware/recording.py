@@ -1,4 +1,4 @@
-"""Middleware for tests: it tells what it sees, or fails where it is told to."""
+"""Middleware for tests, which records calls, swallows errors, or fails."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +14,7 @@ Job = RunningJob[Any]
 HOOKS = ("around_handler", "around_prepare", "around_complete")
 
 
-class Everywhere(Middleware):
+class AllHooks(Middleware):
     """One context manager for all three hooks."""
 
     def around_handler(self, job: Job) -> AbstractContextManager[object]:
@@ -30,7 +30,7 @@ class Everywhere(Middleware):
         raise NotImplementedError
 
 
-class Telling(Everywhere):
+class Recording(AllHooks):
     def __init__(self, name: str, seen: list[str]) -> None:
         self.name = name
         self.seen = seen
@@ -47,7 +47,7 @@ class Telling(Everywhere):
         self.seen.append(f"< {self.name} {phase}")
 
 
-class Swallowing(Everywhere):
+class Swallowing(AllHooks):
     def __init__(self, phase: str) -> None:
         self.phase = phase
 
@@ -60,7 +60,7 @@ class Swallowing(Everywhere):
                 raise
 
 
-class Failing(Everywhere):
+class Failing(AllHooks):
     """Fails in one phase: when it is called, entered, or left."""
 
     def __init__(self, phase: str, when: str, error: BaseException) -> None:
@@ -82,6 +82,6 @@ class Failing(Everywhere):
             raise self.error
 
 
-def slice_with(*middleware: Middleware) -> Processors:
-    """A slice whose failed jobs come back after the test."""
+def processors_with(*middleware: Middleware) -> Processors:
+    """Return processors with middleware whose jobs are retried after 100 seconds, which is after the test."""
     return Processors(backoff=Backoff(initial_seconds=100, jitter=0), middleware=middleware)

@@ -1,4 +1,4 @@
-"""For whom a job runs: what was bound for its chain is bound again in its handler."""
+"""``ActorContext`` binds the context of a chain again while its handlers run."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware import ActorContext
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, RunningJob
-from tests.attempts.work import Work, committed
-from tests.middleware.recording import slice_with
+from tests.middleware.recording import processors_with
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
 other: JobType[Any, Any] = JobType("other")
 
 
-def test_it_is_bound_while_the_handler_runs_and_in_what_it_enqueues(work: Work) -> None:
+def test_context_is_bound_in_the_handler_and_in_chains_that_it_enqueues(work: Work) -> None:
     seen: list[dict[str, Any]] = []
-    processors = slice_with(ActorContext())
+    processors = processors_with(ActorContext())
 
     @processors.register("acts")
     def acts(job: RunningJob[Any]) -> None:
@@ -39,8 +39,8 @@ def test_it_is_bound_while_the_handler_runs_and_in_what_it_enqueues(work: Work) 
     assert list(stored) == [{"tenant": "acme", "actor": "job"}, {"actor": "job"}]
 
 
-def test_without_it_chains_that_the_handler_enqueues_have_nothing(work: Work) -> None:
-    processors = slice_with()
+def test_without_the_middleware_chains_that_the_handler_enqueues_have_no_context(work: Work) -> None:
+    processors = processors_with()
     acts = processors.register("acts")(lambda job: other.enqueue().id and None)
     with context.bound(tenant="acme"):
         acts.enqueue()
@@ -48,9 +48,9 @@ def test_without_it_chains_that_the_handler_enqueues_have_nothing(work: Work) ->
     assert Job.objects.of_type("other").get().context is None
 
 
-def test_only_what_is_stored_is_bound(work: Work) -> None:
+def test_only_the_stored_context_is_bound(work: Work) -> None:
     seen: list[dict[str, Any]] = []
-    processors = slice_with(ActorContext())
+    processors = processors_with(ActorContext())
 
     @processors.register("acts")
     def acts(job: RunningJob[Any]) -> None:
@@ -64,12 +64,12 @@ def test_only_what_is_stored_is_bound(work: Work) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"actor": 1}, {"tenant": None, "actor": 1}])
-def test_a_job_without_what_is_required_fails_before_its_handler_runs(work: Work, values: dict[str, Any]) -> None:
-    processors = slice_with(ActorContext(require=("tenant",)))
+def test_job_without_required_values_fails_before_its_handler_runs(work: Work, values: dict[str, Any]) -> None:
+    processors = processors_with(ActorContext(require=("tenant",)))
 
     @processors.register("acts")
     def acts(job: RunningJob[Any]) -> None:
-        raise AssertionError("it ran")
+        raise AssertionError("The handler ran.")
 
     with context.bound(**values):
         chain = acts.enqueue()
@@ -79,8 +79,8 @@ def test_a_job_without_what_is_required_fails_before_its_handler_runs(work: Work
     assert job.last_error == "FailJob: Its context has no tenant. Enqueue it inside context.bound(tenant=…)."
 
 
-def test_a_job_with_what_is_required_runs(work: Work) -> None:
-    processors = slice_with(ActorContext(require=["tenant", "actor"]))
+def test_job_with_the_required_values_runs(work: Work) -> None:
+    processors = processors_with(ActorContext(require=["tenant", "actor"]))
     acts = processors.register("acts")(lambda job: context.current()["tenant"])
     with context.bound(tenant="acme", actor=0):
         chain = acts.enqueue()
@@ -88,15 +88,15 @@ def test_a_job_with_what_is_required_runs(work: Work) -> None:
     assert chain.result(0) == "acme"
 
 
-def test_it_follows_async_code(work: Work) -> None:
-    processors = slice_with(ActorContext())
+def test_context_is_bound_in_async_code(work: Work) -> None:
+    processors = processors_with(ActorContext())
 
     @processors.register("acts")
     def acts(job: RunningJob[Any]) -> Any:
-        async def look() -> list[Any]:
+        async def read() -> list[Any]:
             return [context.current()["tenant"], (await sync_to_async(context.current)())["tenant"]]
 
-        return async_to_sync(look)()
+        return async_to_sync(read)()
 
     with context.bound(tenant="acme"):
         chain = acts.enqueue()
@@ -105,6 +105,6 @@ def test_it_follows_async_code(work: Work) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["tenant", [1]])
-def test_what_is_required_is_a_list_of_names(wrong: Any) -> None:
+def test_require_must_be_a_list_of_names(wrong: Any) -> None:
     with pytest.raises(RegistryError, match="a list of names"):
         ActorContext(require=wrong)

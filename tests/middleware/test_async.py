@@ -1,4 +1,4 @@
-"""Middleware around ``async def`` handlers: on the event loop around the handler, on a thread around its phases."""
+"""Middleware runs on the event loop around an ``async def`` handler, and on a thread around its phases."""
 
 import asyncio
 import logging
@@ -14,25 +14,25 @@ from django_jobchains import context
 from django_jobchains.middleware import ActorContext, LogContext, Middleware, QueryBudget
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, RunningJob
-from tests.attempts.work import Work, committed
-from tests.middleware.recording import Failing, Swallowing, Telling, slice_with
+from tests.middleware.recording import Failing, Recording, Swallowing, processors_with
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
 other: JobType[Any, Any] = JobType("other")
 
 
-def ask(times: int = 1) -> None:
+def query(times: int = 1) -> None:
     for _ in range(times):
         list(Effect.objects.filter(label="none"))
 
 
-def test_hooks_run_in_order_each_on_the_thread_of_its_phase(work: Work) -> None:
+def test_hooks_run_in_order_on_the_thread_of_their_phase(work: Work) -> None:
     seen: list[str] = []
     threads: dict[str, set[int]] = {"handler": set(), "phases": set()}
 
-    class Where(Middleware):
+    class Threads(Middleware):
         @contextmanager
         def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
             threads["handler"].add(threading.get_ident())
@@ -47,7 +47,7 @@ def test_hooks_run_in_order_each_on_the_thread_of_its_phase(work: Work) -> None:
 
         around_complete = around_prepare
 
-    processors = slice_with(Telling("outer", seen), Where())
+    processors = processors_with(Recording("outer", seen), Threads())
 
     @processors.register("talks")
     async def talks(job: RunningJob[Any]) -> None:
@@ -76,8 +76,8 @@ def test_hooks_run_in_order_each_on_the_thread_of_its_phase(work: Work) -> None:
 
 @pytest.mark.parametrize("phase", ["handler", "prepare", "complete"])
 @pytest.mark.parametrize("when", ["called", "entered", "left"])
-def test_an_error_of_middleware_is_one_of_the_handler(work: Work, phase: str, when: str) -> None:
-    processors = slice_with(Failing(phase, when, RuntimeError("no tenant")))
+def test_error_of_middleware_fails_the_attempt(work: Work, phase: str, when: str) -> None:
+    processors = processors_with(Failing(phase, when, RuntimeError("no tenant")))
 
     @processors.register("good")
     async def good(job: RunningJob[Any]) -> None:
@@ -92,8 +92,8 @@ def test_an_error_of_middleware_is_one_of_the_handler(work: Work, phase: str, wh
 
 
 @pytest.mark.parametrize("phase", ["handler", "prepare", "complete"])
-def test_an_error_that_middleware_swallows_fails_the_attempt(work: Work, phase: str) -> None:
-    processors = slice_with(Swallowing(phase))
+def test_error_that_middleware_swallows_fails_the_attempt(work: Work, phase: str) -> None:
+    processors = processors_with(Swallowing(phase))
 
     def fail() -> None:
         raise RuntimeError("declined")
@@ -112,17 +112,17 @@ def test_an_error_that_middleware_swallows_fails_the_attempt(work: Work, phase: 
     assert (job.status, job.last_error) == ("pending", "RuntimeError: declined")
 
 
-def test_what_ships_follows_hundreds_of_handlers_that_run_at_once(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_included_middleware_keeps_concurrent_handlers_apart(work: Work, caplog: pytest.LogCaptureFixture) -> None:
     processors = Processors(middleware=[LogContext("tenant"), ActorContext(), QueryBudget(3)])
     logger = logging.getLogger("tests.middleware.together")
-    count, arrived, everybody = 100, [0], asyncio.Event()
+    count, arrived, all_arrived = 100, [0], asyncio.Event()
 
     @processors.register("together")
     async def together(job: RunningJob[int]) -> None:
         arrived[0] += 1
         if arrived[0] == count:
-            everybody.set()
-        await everybody.wait()
+            all_arrived.set()
+        await all_arrived.wait()
         for _ in range(3):
             await asyncio.sleep(0)
             assert context.current() == {"tenant": job.input}
@@ -139,16 +139,16 @@ def test_what_ships_follows_hundreds_of_handlers_that_run_at_once(work: Work, ca
 
 
 def test_log_records_of_a_phase_and_of_a_task_have_the_fields(work: Work, caplog: pytest.LogCaptureFixture) -> None:
-    processors = slice_with(LogContext())
+    processors = processors_with(LogContext())
     logger = logging.getLogger("tests.middleware.phases")
 
     @processors.register("talks")
     async def talks(job: RunningJob[Any]) -> None:
-        async def say() -> None:
+        async def log() -> None:
             logger.warning("in a task")
 
         async with asyncio.TaskGroup() as group:
-            group.create_task(say())
+            group.create_task(log())
         await job.aprepare(lambda: logger.warning("in prepare"))
         await job.acomplete(lambda: logger.warning("in complete"))
 
@@ -161,46 +161,46 @@ def test_log_records_of_a_phase_and_of_a_task_have_the_fields(work: Work, caplog
 
 
 @pytest.mark.parametrize("is_warm", [False, True])
-def test_queries_count_once_wherever_they_run(work: Work, caplog: pytest.LogCaptureFixture, is_warm: bool) -> None:
-    """Also on connections that were opened before, by handlers without a budget."""
-    plain, watched = slice_with(), slice_with(QueryBudget(0))
+def test_queries_of_all_threads_are_counted_once(work: Work, caplog: pytest.LogCaptureFixture, is_warm: bool) -> None:
+    """The connections may have been opened before, by handlers without a budget."""
+    plain, limited = processors_with(), processors_with(QueryBudget(0))
 
-    async def asks(job: RunningJob[Any]) -> None:
+    async def queries(job: RunningJob[Any]) -> None:
         await Effect.objects.acount()
-        await job.aprepare(lambda: ask(2))
+        await job.aprepare(lambda: query(2))
         assert list(await job.ablockers()) == []
         await other.aenqueue()
-        await job.acomplete(lambda: ask(4))
+        await job.acomplete(lambda: query(4))
         await Effect.objects.acount()
 
-    first, second = plain.register("plain")(asks), watched.register("watched")(asks)
+    first, second = plain.register("plain")(queries), limited.register("limited")(queries)
     if is_warm:
         first.enqueue(priority=9)
     chain = second.enqueue()
-    work(plain, watched, async_slots=1)
+    work(plain, limited, async_slots=1)
     assert chain.refresh().status == "completed"
-    assert f"watched {chain.id} made 8 queries; its budget is 0." in caplog.text
+    assert f"limited {chain.id} made 8 queries; its budget is 0." in caplog.text
 
 
-def test_a_budget_may_fail_an_async_handler_in_its_transaction(work: Work) -> None:
-    processors = slice_with(QueryBudget(2, action="fail"))
+def test_budget_may_fail_an_async_handler_in_its_transaction(work: Work) -> None:
+    processors = processors_with(QueryBudget(2, action="fail"))
 
-    @processors.register("asks")
-    async def asks(job: RunningJob[Any]) -> None:
+    @processors.register("queries")
+    async def queries(job: RunningJob[Any]) -> None:
         def write() -> None:
             Effect.objects.create(job_id=job.id, label="own")
-            ask(5)
+            query(5)
 
         await job.acomplete(write)
 
-    chain = asks.enqueue()
+    chain = queries.enqueue()
     work(processors)
     assert "more than 2 queries" in str(chain.refresh().current_job.last_error)
     assert not Effect.objects.exists()
 
 
 def test_chains_that_an_async_handler_enqueues_have_its_context(work: Work) -> None:
-    processors = slice_with(ActorContext())
+    processors = processors_with(ActorContext())
 
     @processors.register("acts")
     async def acts(job: RunningJob[Any]) -> None:

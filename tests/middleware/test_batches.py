@@ -1,4 +1,4 @@
-"""Middleware around a handler of batches: once for all its jobs."""
+"""Middleware runs once around the handler of a batch."""
 
 import logging
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from django_jobchains import context
-from django_jobchains.batches import Batch
+from django_jobchains.handlers.batch import Batch
 from django_jobchains.middleware import ActorContext, LogContext, Middleware, QueryBudget
 from django_jobchains.processors import JobType
-from tests.attempts.work import Work, committed
-from tests.middleware.recording import Telling, slice_with
+from tests.middleware.recording import Recording, processors_with
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
@@ -26,7 +26,7 @@ def enqueue(job_type: JobType[Any, Any], *contexts: dict[str, Any]) -> list[Any]
     return chains
 
 
-def endings(chains: list[Any]) -> list[str]:
+def statuses(chains: list[Any]) -> list[str]:
     return [chain.refresh().status for chain in chains]
 
 
@@ -34,14 +34,14 @@ def test_each_hook_runs_once_with_the_batch(work: Work) -> None:
     seen: list[str] = []
     batches: list[Any] = []
 
-    class Looking(Middleware):
+    class Reading(Middleware):
         @contextmanager
         def around_handler(self, job: Any) -> Iterator[None]:
             batches.append((type(job), len(job), job.type_name))
             job.context["client"] = "client"
             yield
 
-    processors = slice_with(Telling("it", seen), Looking())
+    processors = processors_with(Recording("it", seen), Reading())
 
     @processors.register("batch", batch_limit=10)
     def handle(jobs: Batch[int]) -> None:
@@ -50,7 +50,7 @@ def test_each_hook_runs_once_with_the_batch(work: Work) -> None:
 
     chains = enqueue(handle, {}, {}, {})
     work(processors, slots=1)
-    assert endings(chains) == ["completed"] * 3
+    assert statuses(chains) == ["completed"] * 3
     assert batches == [(Batch, 3, "batch")]
     assert seen == [
         "> it handler",
@@ -61,9 +61,9 @@ def test_each_hook_runs_once_with_the_batch(work: Work) -> None:
     ]
 
 
-def test_the_context_of_a_batch_is_what_its_jobs_have_in_common(work: Work) -> None:
+def test_context_of_a_batch_contains_what_its_jobs_have_in_common(work: Work) -> None:
     seen: list[Any] = []
-    processors = slice_with(ActorContext())
+    processors = processors_with(ActorContext())
 
     @processors.register("batch", batch_limit=10)
     def handle(jobs: Batch[int]) -> None:
@@ -76,9 +76,9 @@ def test_the_context_of_a_batch_is_what_its_jobs_have_in_common(work: Work) -> N
 
 
 @pytest.mark.parametrize("others", [{"tenant": "umbrella"}, {"tenant": True}, {}])
-def test_nothing_is_bound_for_a_batch_whose_jobs_differ(work: Work, others: dict[str, Any]) -> None:
+def test_context_is_empty_if_the_jobs_differ(work: Work, others: dict[str, Any]) -> None:
     seen: list[Any] = []
-    processors = slice_with(ActorContext())
+    processors = processors_with(ActorContext())
 
     @processors.register("batch", batch_limit=10)
     def handle(jobs: Batch[int]) -> None:
@@ -89,9 +89,9 @@ def test_nothing_is_bound_for_a_batch_whose_jobs_differ(work: Work, others: dict
     assert seen == [(2, {}, {})]
 
 
-def test_a_job_of_a_batch_without_what_is_required_fails_alone_and_the_handler_does_not_see_it(work: Work) -> None:
+def test_job_without_required_values_fails_alone_and_is_not_passed_to_the_handler(work: Work) -> None:
     seen: list[Any] = []
-    processors = slice_with(ActorContext(require=["tenant"]))
+    processors = processors_with(ActorContext(require=["tenant"]))
 
     @processors.register("batch", batch_limit=10)
     def handle(jobs: Batch[int]) -> None:
@@ -102,25 +102,27 @@ def test_a_job_of_a_batch_without_what_is_required_fails_alone_and_the_handler_d
 
     chains = enqueue(handle, {"tenant": "acme"}, {"actor": 1}, {"tenant": "acme"})
     work(processors, slots=1)
-    assert endings(chains) == ["completed", "failed", "completed"]
+    assert statuses(chains) == ["completed", "failed", "completed"]
     assert "Its context has no tenant" in str(chains[1].current_job.last_error)
     assert sorted(seen) == [(0, "acme"), (2, "acme")]
 
 
-def test_the_handler_of_a_batch_of_which_nothing_is_left_does_not_run(work: Work) -> None:
-    processors = slice_with(ActorContext(require=["tenant"]))
+def test_handler_does_not_run_if_no_job_is_left(work: Work) -> None:
+    processors = processors_with(ActorContext(require=["tenant"]))
 
     @processors.register("batch", batch_limit=10)
     def handle(jobs: Batch[int]) -> None:
-        raise AssertionError("it ran")
+        raise AssertionError("The handler ran.")
 
     chains = enqueue(handle, {}, {})
     work(processors, slots=1)
-    assert endings(chains) == ["failed", "failed"]
+    assert statuses(chains) == ["failed", "failed"]
 
 
-def test_records_say_what_the_jobs_of_a_batch_have_in_common(work: Work, caplog: pytest.LogCaptureFixture) -> None:
-    processors = slice_with(LogContext("tenant"))
+def test_log_records_contain_what_the_jobs_of_a_batch_have_in_common(
+    work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    processors = processors_with(LogContext("tenant"))
 
     @processors.register("batch", batch_limit=10)
     def handle(jobs: Batch[int]) -> None:
@@ -133,10 +135,10 @@ def test_records_say_what_the_jobs_of_a_batch_have_in_common(work: Work, caplog:
     assert (fields.job_type, fields.job_id, fields.attempt, fields.tenant) == ("batch", "", "", "acme")
 
 
-def test_a_batch_has_one_budget_and_what_the_library_asks_does_not_count(
+def test_batch_has_one_budget_and_queries_of_the_library_are_not_counted(
     work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
-    processors = slice_with(QueryBudget(2))
+    processors = processors_with(QueryBudget(2))
 
     @processors.register("batch", batch_limit=10)
     def handle(jobs: Batch[int]) -> None:

@@ -1,4 +1,4 @@
-"""What is bound where a chain is enqueued goes along with it, through every step."""
+"""The context that is bound when a chain is enqueued is stored with all its jobs."""
 
 import asyncio
 import json
@@ -11,9 +11,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains, context
-from django_jobchains.batches import Batch
 from django_jobchains.chains import Deduplicate
 from django_jobchains.exceptions import InvalidContext
+from django_jobchains.handlers.batch import Batch
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
 from django_jobchains.testing import run_due_jobs
@@ -23,7 +23,7 @@ Context = dict[str, Any] | None
 
 @pytest.fixture
 def processors(monkeypatch: pytest.MonkeyPatch, db: None) -> Processors:
-    """The only slice of the project, for one test."""
+    """The only processors of the project during the test."""
     registry, processors = Registry(), Processors()
     registry.add(processors)
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
@@ -36,35 +36,35 @@ def seen() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def look(processors: Processors, seen: list[dict[str, Any]]) -> JobType[Any, Any]:
-    @processors.register("look")
-    def look(job: RunningJob[Any]) -> None:
+def reads(processors: Processors, seen: list[dict[str, Any]]) -> JobType[Any, Any]:
+    @processors.register("reads")
+    def reads(job: RunningJob[Any]) -> None:
         seen.append(job.context)
 
-    return look
+    return reads
 
 
 def stored() -> list[Context]:
     return list(Job.objects.order_by("chain_index", "created_at", "id").values_list("context", flat=True))
 
 
-def test_a_job_has_what_was_bound_when_it_was_enqueued(look: JobType[Any, Any], seen: list[Any]) -> None:
+def test_job_has_the_context_that_was_bound_when_it_was_enqueued(reads: JobType[Any, Any], seen: list[Any]) -> None:
     with context.bound(tenant="acme", actor=7):
-        look.enqueue()
+        reads.enqueue()
     run_due_jobs(raise_errors=True)
     assert stored() == seen == [{"tenant": "acme", "actor": 7}]
 
 
-def test_nothing_is_stored_when_nothing_is_bound(look: JobType[Any, Any], seen: list[Any]) -> None:
-    look.enqueue()
+def test_nothing_is_stored_when_nothing_is_bound(reads: JobType[Any, Any], seen: list[Any]) -> None:
+    reads.enqueue()
     with context.bound():
-        look.enqueue()
+        reads.enqueue()
     assert Job.objects.filter(context__isnull=True).count() == 2
     run_due_jobs(raise_errors=True)
     assert seen == [{}, {}]
 
 
-def test_what_is_bound_inside_adds_to_and_replaces_what_is_bound_around_it(look: JobType[Any, Any]) -> None:
+def test_inner_context_extends_the_outer_one(reads: JobType[Any, Any]) -> None:
     with context.bound(tenant="acme", actor=1):
         with context.bound(actor=2, request="r"):
             assert context.current() == {"tenant": "acme", "actor": 2, "request": "r"}
@@ -72,32 +72,32 @@ def test_what_is_bound_inside_adds_to_and_replaces_what_is_bound_around_it(look:
     assert context.current() == {}
 
 
-def test_it_ends_with_the_block_also_after_an_error() -> None:
+def test_context_ends_with_its_block_even_after_an_error() -> None:
     with pytest.raises(RuntimeError), context.bound(tenant="acme"):
         raise RuntimeError
     assert context.current() == {}
 
 
-def test_it_is_a_decorator_too(look: JobType[Any, Any]) -> None:
+def test_bound_can_be_used_as_a_decorator(reads: JobType[Any, Any]) -> None:
     @context.bound(tenant="acme")
     def view() -> None:
-        look.enqueue()
+        reads.enqueue()
 
     view()
     view()
     assert stored() == [{"tenant": "acme"}] * 2
 
 
-def test_values_are_read_when_they_are_bound(look: JobType[Any, Any]) -> None:
+def test_values_are_copied_when_they_are_bound(reads: JobType[Any, Any]) -> None:
     roles = ["admin"]
     with context.bound(roles=roles):
         roles.append("root")
-        look.enqueue()
+        reads.enqueue()
         assert context.current() == {"roles": ["admin"]}
     assert stored() == [{"roles": ["admin"]}]
 
 
-def test_what_is_current_cannot_be_changed() -> None:
+def test_current_context_is_read_only() -> None:
     with context.bound(tenant="acme"), pytest.raises(TypeError):
         context.current()["tenant"] = "other"  # type: ignore[index]
 
@@ -111,14 +111,14 @@ def test_what_is_current_cannot_be_changed() -> None:
         ({1: "a"}, r"At \$\.tenant: a key must be a string"),
     ],
 )
-def test_a_value_that_is_no_json_is_refused_by_name(value: Any, message: str) -> None:
+def test_error_for_a_value_that_is_not_json_names_the_value(value: Any, message: str) -> None:
     with pytest.raises(InvalidContext, match=message), context.bound(tenant=value):
-        raise AssertionError("it was bound")
+        raise AssertionError("The value was bound.")
     assert context.current() == {}
 
 
-def test_continuations_have_the_context_of_the_job_before_them(
-    processors: Processors, look: JobType[Any, Any], seen: list[Any]
+def test_continuation_has_the_context_of_the_previous_job(
+    processors: Processors, reads: JobType[Any, Any], seen: list[Any]
 ) -> None:
     @processors.register("first")
     def first(job: RunningJob[Any]) -> Any:
@@ -127,7 +127,7 @@ def test_continuations_have_the_context_of_the_job_before_them(
     @processors.register("second")
     def second(job: RunningJob[Any]) -> Any:
         with context.bound(step=2, actor="job"), job.complete():
-            return job.continue_with(look)
+            return job.continue_with(reads)
 
     with context.bound(tenant="acme", actor="ada"):
         first.enqueue()
@@ -137,21 +137,21 @@ def test_continuations_have_the_context_of_the_job_before_them(
     assert seen == [own | {"step": 2, "actor": "job"}]
 
 
-def test_a_continuation_that_a_person_makes_has_it_and_what_is_bound_for_them(look: JobType[Any, Any]) -> None:
+def test_continuation_without_a_worker_has_the_context_of_the_job_and_of_the_caller(reads: JobType[Any, Any]) -> None:
     approval = JobType[Any, Any]("approval")
     with context.bound(tenant="acme", actor="ada"):
         chain = approval.enqueue()
-    with context.bound(actor="grace"), chains.complete(chain.id) as current:
-        current.continue_with(look)
+    with context.bound(actor="grace"), chains.current_job(chain.id) as current:
+        current.continue_with(reads)
     assert stored() == [{"tenant": "acme", "actor": "ada"}, {"tenant": "acme", "actor": "grace"}]
 
 
-def test_what_a_handler_adds_to_its_context_is_not_stored(processors: Processors, look: JobType[Any, Any]) -> None:
+def test_changes_of_a_handler_to_its_context_are_not_stored(processors: Processors, reads: JobType[Any, Any]) -> None:
     @processors.register("adds")
     def adds(job: RunningJob[Any]) -> Any:
         job.context["client"] = object()
         job.context["tenant"] = "other"
-        return job.continue_with(look)
+        return job.continue_with(reads)
 
     with context.bound(tenant="acme"):
         adds.enqueue()
@@ -159,11 +159,11 @@ def test_what_a_handler_adds_to_its_context_is_not_stored(processors: Processors
     assert stored() == [{"tenant": "acme"}, {"tenant": "acme"}]
 
 
-def test_each_item_of_a_batch_has_what_was_bound_where_it_was_described(look: JobType[Any, Any]) -> None:
-    items = [look.item(0)]
+def test_item_has_the_context_in_which_it_was_created(reads: JobType[Any, Any]) -> None:
+    items = [reads.item(0)]
     for tenant in ("acme", "umbrella"):
         with context.bound(tenant=tenant):
-            items.append(look.item(tenant))
+            items.append(reads.item(tenant))
     with context.bound(tenant="none", actor="importer"):
         chains.enqueue_many(items)
     found = dict(Job.objects.values_list("input", "context"))
@@ -174,21 +174,21 @@ def test_each_item_of_a_batch_has_what_was_bound_where_it_was_described(look: Jo
     }
 
 
-def test_a_deduplicated_chain_keeps_its_own(look: JobType[Any, Any]) -> None:
+def test_deduplicated_chain_keeps_its_context(reads: JobType[Any, Any]) -> None:
     with context.bound(tenant="acme"):
-        look.enqueue(deduplicate=Deduplicate("k"))
+        reads.enqueue(deduplicate=Deduplicate("k"))
     with context.bound(tenant="other"):
-        assert look.enqueue(deduplicate=Deduplicate("k")).deduplicated
+        assert reads.enqueue(deduplicate=Deduplicate("k")).deduplicated
     assert stored() == [{"tenant": "acme"}]
 
 
-def test_what_is_bound_where_a_job_runs_is_not_the_jobs(processors: Processors, look: JobType[Any, Any]) -> None:
+def test_context_of_the_worker_is_not_bound_for_its_jobs(processors: Processors, reads: JobType[Any, Any]) -> None:
     currents: list[dict[str, Any]] = []
 
     @processors.register("nested")
     def nested(job: RunningJob[Any]) -> None:
         currents.append(dict(context.current()))
-        look.enqueue()
+        reads.enqueue()
 
     @processors.register("batch", batch_limit=5)
     def batch(jobs: Batch[Any]) -> None:
@@ -201,27 +201,27 @@ def test_what_is_bound_where_a_job_runs_is_not_the_jobs(processors: Processors, 
     nested.enqueue()
     batch.enqueue()
     task.enqueue()
-    with context.bound(tenant="of the test"):
+    with context.bound(tenant="test"):
         run_due_jobs(raise_errors=True)
-        assert context.current() == {"tenant": "of the test"}
+        assert context.current() == {"tenant": "test"}
     assert currents == [{}, {}, {}]
     assert stored() == [None, None, None, None]
 
 
 @pytest.mark.parametrize("value", ["[1]", '"text"', "1"])
-def test_a_stored_context_that_is_none_fails_its_job_only(look: JobType[Any, Any], seen: list[Any], value: str) -> None:
-    spoiled, good = look.enqueue(), look.enqueue()
-    Job.objects.filter(pk=spoiled.id).update(context=json.loads(value))
+def test_invalid_stored_context_fails_only_its_own_job(reads: JobType[Any, Any], seen: list[Any], value: str) -> None:
+    invalid, good = reads.enqueue(), reads.enqueue()
+    Job.objects.filter(pk=invalid.id).update(context=json.loads(value))
     run_due_jobs()
-    assert (spoiled.refresh().status, good.refresh().status, seen) == ("failed", "completed", [{}])
-    assert "The stored context is a" in str(spoiled.current_job.last_error)
+    assert (invalid.refresh().status, good.refresh().status, seen) == ("failed", "completed", [{}])
+    assert "The stored context is a" in str(invalid.current_job.last_error)
 
 
-def test_it_follows_async_code(look: JobType[Any, Any]) -> None:
+def test_tasks_have_separate_contexts(reads: JobType[Any, Any]) -> None:
     async def enqueue(tenant: str) -> None:
         with context.bound(tenant=tenant):
             await asyncio.sleep(0)
-            await look.aenqueue()
+            await reads.aenqueue()
             assert await sync_to_async(context.current)() == {"tenant": tenant}
 
     async def main() -> None:
@@ -231,18 +231,9 @@ def test_it_follows_async_code(look: JobType[Any, Any]) -> None:
     assert sorted(str(part) for part in stored()) == ["{'tenant': 'acme'}", "{'tenant': 'umbrella'}"]
 
 
-def test_it_costs_no_statement(look: JobType[Any, Any]) -> None:
+def test_context_takes_no_additional_statement(reads: JobType[Any, Any]) -> None:
     with CaptureQueriesContext(connection) as plain:
-        look.enqueue()
+        reads.enqueue()
     with CaptureQueriesContext(connection) as carrying, context.bound(tenant="acme"):
-        look.enqueue()
+        reads.enqueue()
     assert len(plain) == len(carrying)
-
-
-@pytest.mark.parametrize("text", ["é", "1e400", "\\", '"'])
-def test_what_is_bound_is_read_back_equal(look: JobType[Any, Any], seen: list[Any], text: str) -> None:
-    values = {"text": text, "float": 1e22, "nested": {"a": [1, None, True]}}
-    with context.bound(**values):
-        look.enqueue()
-    run_due_jobs(raise_errors=True)
-    assert seen == [values]

@@ -1,4 +1,4 @@
-"""Errors and middleware: it sees them and may replace them; none that it swallows completes a job."""
+"""Middleware may observe and replace errors, but a job does not complete if it swallows one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ from django_jobchains.exceptions import FailJob
 from django_jobchains.middleware import Middleware
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import RunningJob
-from tests.attempts.work import Work, committed, elsewhere
-from tests.middleware.recording import Everywhere, Failing, Swallowing, Telling, slice_with
+from tests.middleware.recording import AllHooks, Failing, Recording, Swallowing, processors_with
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed, on_own_connection
 
 pytestmark = committed
 
@@ -21,7 +21,7 @@ PHASES = ("handler", "prepare", "complete")
 
 
 def in_phases(job: RunningJob[str]) -> None:
-    """Writes in each phase, and fails in the one that the input names."""
+    """Write in each phase, and fail in the one that the input names."""
     with job.prepare():
         Effect.objects.create(job_id=job.id, label="prepare")
         _fail_if(job.input == "prepare")
@@ -38,9 +38,9 @@ def _fail_if(condition: bool) -> None:
 
 
 @pytest.mark.parametrize(("place", "seen_in"), [(name, name) for name in PHASES] + [("after", "handler")])
-def test_middleware_sees_an_error_of_the_handler_in_its_phase(work: Work, place: str, seen_in: str) -> None:
+def test_middleware_observes_an_error_of_the_handler_in_its_phase(work: Work, place: str, seen_in: str) -> None:
     seen: list[str] = []
-    processors = slice_with(Telling("it", seen))
+    processors = processors_with(Recording("it", seen))
     processors.register("fails")(in_phases)
     chain = processors.by_name["fails"].job_type.enqueue(place)
     work(processors)
@@ -52,28 +52,28 @@ def test_middleware_sees_an_error_of_the_handler_in_its_phase(work: Work, place:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_middleware_may_replace_an_error(work: Work, phase: str) -> None:
-    class Replacing(Everywhere):
+    class Replacing(AllHooks):
         @contextmanager
         def around(self, name: str, job: RunningJob[Any]) -> Iterator[None]:
             try:
                 yield
             except RuntimeError as error:
-                raise FailJob("the card is not good") from error
+                raise FailJob("the card was declined") from error
 
     seen: list[str] = []
-    processors = slice_with(Telling("outer", seen), Replacing(), Telling("inner", seen))
+    processors = processors_with(Recording("outer", seen), Replacing(), Recording("inner", seen))
     processors.register("fails")(in_phases)
     chain = processors.by_name["fails"].job_type.enqueue(phase)
     work(processors)
     job = chain.refresh().current_job
-    assert (job.status, job.last_error) == ("failed", "FailJob: the card is not good")
+    assert (job.status, job.last_error) == ("failed", "FailJob: the card was declined")
     assert (f"< inner {phase}: RuntimeError" in seen, seen[-1]) == (True, "< outer handler: FailJob")
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_an_error_that_middleware_swallows_fails_the_attempt_and_those_around_see_it(work: Work, phase: str) -> None:
+def test_swallowed_error_fails_the_attempt_and_is_raised_in_outer_middleware(work: Work, phase: str) -> None:
     seen: list[str] = []
-    processors = slice_with(Telling("outer", seen), Swallowing(phase))
+    processors = processors_with(Recording("outer", seen), Swallowing(phase))
     processors.register("fails")(in_phases)
     chain = processors.by_name["fails"].job_type.enqueue(phase)
     work(processors)
@@ -84,8 +84,8 @@ def test_an_error_that_middleware_swallows_fails_the_attempt_and_those_around_se
     assert not Effect.objects.filter(label="complete").exists()
 
 
-def test_an_atomic_handlers_error_that_middleware_swallows_undoes_its_writes(work: Work) -> None:
-    processors = slice_with(Swallowing("prepare"), Swallowing("handler"))
+def test_swallowed_error_of_an_atomic_handler_rolls_back_its_writes(work: Work) -> None:
+    processors = processors_with(Swallowing("prepare"), Swallowing("handler"))
 
     @processors.register("atomic", mode="atomic")
     def atomic(job: RunningJob[Any]) -> None:
@@ -101,9 +101,9 @@ def test_an_atomic_handlers_error_that_middleware_swallows_undoes_its_writes(wor
 @pytest.mark.parametrize("when", ["called", "entered", "left"])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_an_error_of_middleware_is_one_of_the_handler(work: Work, phase: str, when: str, mode: Any) -> None:
+def test_error_of_middleware_fails_the_attempt(work: Work, phase: str, when: str, mode: Any) -> None:
     seen: list[str] = []
-    processors = slice_with(Telling("outer", seen), Failing(phase, when, RuntimeError("no tenant")))
+    processors = processors_with(Recording("outer", seen), Failing(phase, when, RuntimeError("no tenant")))
 
     @processors.register("good", mode=mode)
     def good(job: RunningJob[Any]) -> str:
@@ -123,10 +123,10 @@ def test_an_error_of_middleware_is_one_of_the_handler(work: Work, phase: str, wh
 
 
 @pytest.mark.parametrize("phase", ["prepare", "complete"])
-def test_an_error_of_a_phases_middleware_fails_the_attempt_though_the_handler_swallows_it(
+def test_error_of_middleware_in_a_phase_fails_the_attempt_even_if_the_handler_swallows_it(
     work: Work, phase: str
 ) -> None:
-    processors = slice_with(Failing(phase, "entered", RuntimeError("no tenant")))
+    processors = processors_with(Failing(phase, "entered", RuntimeError("no tenant")))
 
     @processors.register("swallows")
     def swallows(job: RunningJob[Any]) -> str:
@@ -144,8 +144,8 @@ def test_an_error_of_a_phases_middleware_fails_the_attempt_though_the_handler_sw
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), MemoryError(), StopIteration("x")], ids=repr)
-def test_broken_middleware_harms_neither_the_worker_nor_other_jobs(work: Work, error: BaseException) -> None:
-    broken, good = slice_with(Failing("handler", "left", error)), slice_with()
+def test_failing_middleware_affects_neither_the_worker_nor_other_jobs(work: Work, error: BaseException) -> None:
+    broken, good = processors_with(Failing("handler", "left", error)), processors_with()
 
     @broken.register("broken")
     def first(job: RunningJob[Any]) -> None:
@@ -155,17 +155,17 @@ def test_broken_middleware_harms_neither_the_worker_nor_other_jobs(work: Work, e
     def second(job: RunningJob[Any]) -> int:
         return 1
 
-    unlucky = [first.enqueue() for _ in range(3)]
-    lucky = [second.enqueue() for _ in range(3)]
+    failing = [first.enqueue() for _ in range(3)]
+    completing = [second.enqueue() for _ in range(3)]
     work(broken, good, slots=1)
-    assert {chain.refresh().status for chain in unlucky} == {"pending"}
-    assert {chain.refresh().status for chain in lucky} == {"completed"}
-    assert {type(error).__name__ in str(chain.current_job.last_error) for chain in unlucky} == {True}
+    assert {chain.refresh().status for chain in failing} == {"pending"}
+    assert {chain.refresh().status for chain in completing} == {"completed"}
+    assert {type(error).__name__ in str(chain.current_job.last_error) for chain in failing} == {True}
 
 
-def test_a_handlers_stop_iteration_arrives_as_it_is(work: Work) -> None:
+def test_stop_iteration_of_a_handler_is_not_changed(work: Work) -> None:
     seen: list[str] = []
-    processors = slice_with(Telling("outer", seen), Middleware(), Telling("inner", seen))
+    processors = processors_with(Recording("outer", seen), Middleware(), Recording("inner", seen))
 
     @processors.register("stops")
     def stops(job: RunningJob[Any]) -> None:
@@ -177,13 +177,13 @@ def test_a_handlers_stop_iteration_arrives_as_it_is(work: Work) -> None:
     assert seen[-2:] == ["< inner handler: StopIteration", "< outer handler: StopIteration"]
 
 
-def test_a_lost_lease_is_seen_and_cannot_be_swallowed(work: Work) -> None:
+def test_lost_lease_cannot_be_swallowed(work: Work) -> None:
     seen: list[str] = []
-    processors = slice_with(Telling("outer", seen), Swallowing("handler"))
+    processors = processors_with(Recording("outer", seen), Swallowing("handler"))
 
     @processors.register("slow")
     def slow(job: RunningJob[Any]) -> None:
-        elsewhere(lambda: Job.objects.filter(pk=job.id).update(lease_number=F("lease_number") + 1))
+        on_own_connection(lambda: Job.objects.filter(pk=job.id).update(lease_number=F("lease_number") + 1))
         with job.complete():
             Effect.objects.create(job_id=job.id, label="late")
 

@@ -1,4 +1,4 @@
-"""Hooks around a handler and its phases: when they run, in which order, on which thread, and for which slice."""
+"""The hooks around a handler and its phases: their order, their thread, and the handlers they apply to."""
 
 import threading
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ from django_jobchains.middleware import Middleware
 from django_jobchains.models import Job
 from django_jobchains.processors import Processors, Registry, RescheduleJob, RunningJob
 from django_jobchains.testing import run_due_jobs
-from tests.attempts.work import Work, committed
-from tests.middleware.recording import Telling, slice_with
+from tests.middleware.recording import Recording, processors_with
 from tests.shop.models import Effect
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
 
-def test_the_first_in_the_list_is_the_outermost_in_every_phase(work: Work) -> None:
+def test_first_middleware_is_the_outermost_in_every_phase(work: Work) -> None:
     seen: list[str] = []
-    processors = slice_with(Telling("outer", seen), Telling("inner", seen))
+    processors = processors_with(Recording("outer", seen), Recording("inner", seen))
 
     @processors.register("phases")
     def phases(job: RunningJob[Any]) -> None:
@@ -60,9 +60,9 @@ def test_the_first_in_the_list_is_the_outermost_in_every_phase(work: Work) -> No
     ]
 
 
-def test_an_atomic_handler_runs_inside_prepare_inside_the_handlers_hook(work: Work) -> None:
+def test_atomic_handler_runs_inside_the_hooks_of_handler_and_prepare(work: Work) -> None:
     seen: list[str] = []
-    processors = slice_with(Telling("it", seen))
+    processors = processors_with(Recording("it", seen))
 
     @processors.register("atomic", mode="atomic")
     def atomic(job: RunningJob[Any]) -> None:
@@ -85,10 +85,10 @@ def test_an_atomic_handler_runs_inside_prepare_inside_the_handlers_hook(work: Wo
     ]
 
 
-def test_the_hooks_of_the_phases_run_when_the_row_is_locked(work: Work) -> None:
+def test_hooks_of_the_phases_run_while_the_row_is_locked(work: Work) -> None:
     locked: list[bool] = []
 
-    class Looking(Middleware):
+    class Reading(Middleware):
         @contextmanager
         def around_complete(self, job: RunningJob[Any]) -> Iterator[None]:
             locked.append(job.signal.is_row_locked)
@@ -96,7 +96,7 @@ def test_the_hooks_of_the_phases_run_when_the_row_is_locked(work: Work) -> None:
 
         around_prepare = around_complete
 
-    processors = slice_with(Looking())
+    processors = processors_with(Reading())
 
     @processors.register("phases")
     def phases(job: RunningJob[Any]) -> None:
@@ -112,7 +112,7 @@ def test_the_hooks_of_the_phases_run_when_the_row_is_locked(work: Work) -> None:
 
 
 @pytest.mark.postgresql
-def test_a_local_setting_of_the_hook_holds_in_the_phase_and_not_after_it(work: Work) -> None:
+def test_local_setting_of_a_hook_ends_with_its_phase(work: Work) -> None:
     class Tenant(Middleware):
         @contextmanager
         def around_complete(self, job: RunningJob[Any]) -> Iterator[None]:
@@ -124,48 +124,48 @@ def test_a_local_setting_of_the_hook_holds_in_the_phase_and_not_after_it(work: W
 
     names: list[str] = []
 
-    def look() -> None:
+    def read_setting() -> None:
         with connection.cursor() as cursor:
             cursor.execute("SHOW application_name")
             names.append(cursor.fetchone()[0])
 
-    processors = slice_with(Tenant())
+    processors = processors_with(Tenant())
 
-    @processors.register("look")
-    def looking(job: RunningJob[Any]) -> None:
+    @processors.register("reads")
+    def reads(job: RunningJob[Any]) -> None:
         with job.prepare():
-            look()
-        look()
+            read_setting()
+        read_setting()
         with job.complete():
-            look()
+            read_setting()
 
-    looking.enqueue()
+    reads.enqueue()
     work(processors)
     assert names == ["tenant-1", names[1], "tenant-1"]
     assert names[1] != "tenant-1"
 
 
-def test_a_hook_runs_on_the_thread_of_the_handler_and_sees_its_input(work: Work) -> None:
+def test_hook_runs_on_the_thread_of_the_handler_and_can_read_the_input(work: Work) -> None:
     seen: list[tuple[int, Any]] = []
 
-    class Looking(Middleware):
+    class Reading(Middleware):
         @contextmanager
         def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
             seen.append((threading.get_ident(), job.input))
             yield
 
-    processors = slice_with(Looking())
+    processors = processors_with(Reading())
 
-    @processors.register("look")
-    def look(job: RunningJob[Any]) -> None:
+    @processors.register("reads")
+    def reads(job: RunningJob[Any]) -> None:
         seen.append((threading.get_ident(), job.input))
 
-    look.enqueue({"order": 7})
+    reads.enqueue({"order": 7})
     work(processors)
     assert seen[0] == seen[1] == (seen[0][0], {"order": 7})
 
 
-def test_what_a_hook_writes_after_the_handler_is_part_of_its_completion(work: Work) -> None:
+def test_writes_of_a_hook_after_the_handler_are_committed_with_the_completion(work: Work) -> None:
     class Writing(Middleware):
         @contextmanager
         def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
@@ -174,22 +174,22 @@ def test_what_a_hook_writes_after_the_handler_is_part_of_its_completion(work: Wo
             if job.input == "break":
                 raise RuntimeError("broken after the write")
 
-    processors = slice_with(Writing())
+    processors = processors_with(Writing())
 
     @processors.register("write")
     def write(job: RunningJob[str]) -> None:
         with job.complete():
             Effect.objects.create(job_id=job.id, label="own")
 
-    kept, undone = write.enqueue("keep"), write.enqueue("break")
+    kept, rolled_back = write.enqueue("keep"), write.enqueue("break")
     work(processors)
-    assert (kept.refresh().status, undone.refresh().status) == ("completed", "pending")
+    assert (kept.refresh().status, rolled_back.refresh().status) == ("completed", "pending")
     assert sorted(Effect.objects.values_list("job_id", "label")) == [(kept.id, "audit"), (kept.id, "own")]
 
 
-def test_a_slice_has_its_own_middleware(work: Work) -> None:
+def test_middleware_applies_only_to_its_own_processors(work: Work) -> None:
     seen: list[str] = []
-    watched, plain = slice_with(Telling("watched", seen)), slice_with()
+    watched, plain = processors_with(Recording("watched", seen)), processors_with()
 
     @watched.register("watched")
     def first(job: RunningJob[Any]) -> None:
@@ -205,7 +205,7 @@ def test_a_slice_has_its_own_middleware(work: Work) -> None:
     assert seen == ["plain", "> watched handler", "< watched handler"]
 
 
-def test_what_middleware_puts_into_the_context_is_there_for_the_handler_and_gone_in_the_next_attempt(
+def test_values_that_middleware_adds_to_the_context_last_for_one_attempt(
     work: Work,
 ) -> None:
     class Client(Middleware):
@@ -230,9 +230,9 @@ def test_what_middleware_puts_into_the_context_is_there_for_the_handler_and_gone
     assert len(set(map(id, clients))) == len(clients) == 2
 
 
-def test_the_testing_kit_runs_middleware(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> None:
+def test_testing_kit_runs_middleware(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> None:
     seen: list[str] = []
-    processors = slice_with(Telling("it", seen))
+    processors = processors_with(Recording("it", seen))
 
     @processors.register("kit")
     def kit(job: RunningJob[Any]) -> None:
@@ -245,17 +245,17 @@ def test_the_testing_kit_runs_middleware(monkeypatch: pytest.MonkeyPatch, regist
     assert seen == ["> it handler", "< it handler"]
 
 
-def test_what_a_handler_sets_in_its_context_is_gone_in_the_next_attempt_on_its_thread(work: Work) -> None:
+def test_context_variables_that_a_handler_sets_end_with_its_attempt(work: Work) -> None:
     languages: list[str] = []
-    processors = slice_with()
+    processors = processors_with()
 
-    @processors.register("speak")
-    def speak(job: RunningJob[Any]) -> None:
+    @processors.register("translates")
+    def translates(job: RunningJob[Any]) -> None:
         languages.append(translation.get_language())
         translation.activate("fr")
 
-    speak.enqueue()
-    speak.enqueue()
+    translates.enqueue()
+    translates.enqueue()
     work(processors, slots=1)
     assert languages == ["en-us", "en-us"]
 
@@ -264,26 +264,26 @@ def test_what_a_handler_sets_in_its_context_is_gone_in_the_next_attempt_on_its_t
     ("wrong", "message"),
     [
         ([Middleware], r"holds the class Middleware: give an instance, Middleware\(\)"),
-        ([print], "no middleware: subclass"),
+        ([print], "not middleware: subclass"),
         (Middleware(), "give a list"),
         (None, "give a list"),
     ],
 )
-def test_what_is_no_middleware_is_refused(wrong: Any, message: str) -> None:
+def test_middleware_must_be_a_list_of_instances(wrong: Any, message: str) -> None:
     with pytest.raises(RegistryError, match=message):
         Processors(middleware=wrong)
 
 
-def test_a_hook_without_the_decorator_is_an_error_that_says_so(work: Work) -> None:
-    class Forgetful(Middleware):
+def test_error_for_a_hook_without_contextmanager_suggests_it(work: Work) -> None:
+    class Undecorated(Middleware):
         def around_handler(self, job: RunningJob[Any]) -> Any:
             yield
 
-    processors = slice_with(Forgetful())
+    processors = processors_with(Undecorated())
 
     @processors.register("never")
     def never(job: RunningJob[Any]) -> None:
-        raise AssertionError("it ran")
+        raise AssertionError("The handler ran.")
 
     chain = never.enqueue()
     work(processors)

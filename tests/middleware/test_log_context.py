@@ -1,4 +1,4 @@
-"""Which job a log record belongs to, on every record of every logger."""
+"""``LogContext`` adds the fields of the running job to every log record of every logger."""
 
 import asyncio
 import json
@@ -16,15 +16,15 @@ from django_jobchains import context
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware import LogContext, Middleware
 from django_jobchains.processors import RunningJob
-from tests.attempts.work import Work, committed
-from tests.middleware.recording import slice_with
+from tests.middleware.recording import processors_with
+from tests.support.attempts import Work, committed
 
 pytestmark = committed
 
 FIELDS = ("job_id", "chain_id", "job_type", "attempt")
 
 
-class Kept(logging.Handler):
+class RecordingHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.records: list[logging.LogRecord] = []
@@ -39,8 +39,8 @@ class Kept(logging.Handler):
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
-    handler, logger = Kept(), logging.getLogger("tests.middleware")
+def recorded() -> Iterator[RecordingHandler]:
+    handler, logger = RecordingHandler(), logging.getLogger("tests.middleware")
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -52,8 +52,8 @@ def kept() -> Iterator[Kept]:
 logger = logging.getLogger("tests.middleware.somewhere")
 
 
-def test_every_record_of_the_attempt_says_which_job_it_is_about(work: Work, kept: Kept) -> None:
-    processors = slice_with(LogContext())
+def test_every_record_of_an_attempt_has_the_fields_of_its_job(work: Work, recorded: RecordingHandler) -> None:
+    processors = processors_with(LogContext())
 
     @processors.register("talks")
     def talks(job: RunningJob[Any]) -> None:
@@ -65,18 +65,18 @@ def test_every_record_of_the_attempt_says_which_job_it_is_about(work: Work, kept
 
     chain = talks.enqueue()
     work(processors)
-    assert kept.fields() == [(str(chain.id), str(chain.id), "talks", 1)] * 3
+    assert recorded.fields() == [(str(chain.id), str(chain.id), "talks", 1)] * 3
 
 
-def test_records_outside_an_attempt_have_the_fields_empty(kept: Kept) -> None:
+def test_records_outside_of_attempts_have_empty_fields(recorded: RecordingHandler) -> None:
     LogContext()
     logger.info("from elsewhere")
-    assert kept.fields() == [("", "", "", "")]
-    assert kept.format(kept.records[0]) == "   from elsewhere"
+    assert recorded.fields() == [("", "", "", "")]
+    assert recorded.format(recorded.records[0]) == "   from elsewhere"
 
 
-def test_attempts_at_the_same_time_do_not_mix(work: Work, kept: Kept) -> None:
-    processors = slice_with(LogContext())
+def test_concurrent_attempts_have_their_own_fields(work: Work, recorded: RecordingHandler) -> None:
+    processors = processors_with(LogContext())
     together = threading.Barrier(3)
 
     @processors.register("talks")
@@ -89,38 +89,38 @@ def test_attempts_at_the_same_time_do_not_mix(work: Work, kept: Kept) -> None:
     for _ in range(3):
         talks.enqueue()
     work(processors, slots=3)
-    assert len(kept.records) == 6
-    for record in kept.records:
+    assert len(recorded.records) == 6
+    for record in recorded.records:
         assert record.getMessage() == record.job_id  # type: ignore[attr-defined]
 
 
-def test_it_ends_with_the_attempt_on_the_same_thread(work: Work, kept: Kept) -> None:
+def test_fields_are_removed_after_the_attempt(work: Work, recorded: RecordingHandler) -> None:
     class Around(Middleware):
         @contextmanager
         def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
             try:
                 yield
             finally:
-                logger.info("around it")
+                logger.info("after the attempt")
 
-    talking, plain = slice_with(Around(), LogContext()), slice_with()
+    logging_, plain = processors_with(Around(), LogContext()), processors_with()
 
-    @talking.register("fails")
+    @logging_.register("fails")
     def fails(job: RunningJob[Any]) -> None:
         raise RuntimeError("declined")
 
     @plain.register("plain")
     def after(job: RunningJob[Any]) -> None:
-        logger.info("of another slice")
+        logger.info("of other processors")
 
     fails.enqueue()
     after.enqueue()
-    work(talking, plain, slots=1)
-    assert kept.fields() == [("", "", "", "")] * 2
+    work(logging_, plain, slots=1)
+    assert recorded.fields() == [("", "", "", "")] * 2
 
 
-def test_what_is_bound_can_be_a_field(work: Work, kept: Kept) -> None:
-    processors = slice_with(LogContext("tenant", "request_id"))
+def test_values_of_the_context_can_be_fields(work: Work, recorded: RecordingHandler) -> None:
+    processors = processors_with(LogContext("tenant", "request_id"))
 
     @processors.register("talks")
     def talks(job: RunningJob[Any]) -> None:
@@ -130,12 +130,12 @@ def test_what_is_bound_can_be_a_field(work: Work, kept: Kept) -> None:
         talks.enqueue()
     work(processors)
     logger.info("from elsewhere")
-    assert [(r.tenant, r.request_id) for r in kept.records] == [("acme", ""), ("", "")]  # type: ignore[attr-defined]
+    assert [(r.tenant, r.request_id) for r in recorded.records] == [("acme", ""), ("", "")]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("value", ["acme\r\nERROR forged\u2028\x1b[31m", ["acme\nERROR forged"]])
-def test_a_value_cannot_forge_a_line_of_the_log(work: Work, kept: Kept, value: Any) -> None:
-    processors = slice_with(LogContext("tenant"))
+def test_value_cannot_forge_a_log_line(work: Work, recorded: RecordingHandler, value: Any) -> None:
+    processors = processors_with(LogContext("tenant"))
 
     @processors.register("talks")
     def talks(job: RunningJob[Any]) -> None:
@@ -144,31 +144,31 @@ def test_a_value_cannot_forge_a_line_of_the_log(work: Work, kept: Kept, value: A
     with context.bound(tenant=value):
         talks.enqueue()
     work(processors)
-    (record,) = kept.records
+    (record,) = recorded.records
     line = logging.Formatter("%(tenant)s %(message)s").format(record)
     assert line.isprintable()
     assert "acme" in line
 
 
-def test_it_follows_async_code(work: Work, kept: Kept) -> None:
-    processors = slice_with(LogContext())
+def test_records_of_async_code_have_the_fields(work: Work, recorded: RecordingHandler) -> None:
+    processors = processors_with(LogContext())
 
     @processors.register("talks")
     def talks(job: RunningJob[Any]) -> None:
-        async def say() -> None:
+        async def log() -> None:
             await asyncio.sleep(0)
             logger.info("in a task")
             await sync_to_async(logger.info)("in a thread")
 
-        async_to_sync(say)()
+        async_to_sync(log)()
 
     chain = talks.enqueue()
     work(processors)
-    assert kept.fields() == [(str(chain.id), str(chain.id), "talks", 1)] * 2
+    assert recorded.fields() == [(str(chain.id), str(chain.id), "talks", 1)] * 2
 
 
-def test_an_extra_of_ones_own_counts_more_and_is_no_error(work: Work, kept: Kept) -> None:
-    processors = slice_with(LogContext())
+def test_extra_takes_precedence(work: Work, recorded: RecordingHandler) -> None:
+    processors = processors_with(LogContext())
 
     @processors.register("talks")
     def talks(job: RunningJob[Any]) -> None:
@@ -177,29 +177,31 @@ def test_an_extra_of_ones_own_counts_more_and_is_no_error(work: Work, kept: Kept
     talks.enqueue()
     logger.info("elsewhere", extra={"job_type": "x"})
     work(processors)
-    assert [(r.job_id, r.attempt, r.job_type) for r in kept.records] == [  # type: ignore[attr-defined]
+    assert [(r.job_id, r.attempt, r.job_type) for r in recorded.records] == [  # type: ignore[attr-defined]
         ("", "", "x"),
         ("mine", 7, "talks"),
     ]
 
 
-def test_an_extra_that_logging_itself_refuses_is_refused_still() -> None:
+def test_reserved_names_in_extra_are_still_refused() -> None:
     LogContext()
     with pytest.raises(KeyError, match="Attempt to overwrite"):
         logger.warning("wrong", extra=dict.fromkeys(["levelname"]))
 
 
-def test_records_can_be_pickled_copied_and_written_as_json(kept: Kept) -> None:
+def test_records_can_be_pickled_copied_and_written_as_json(recorded: RecordingHandler) -> None:
     LogContext()
     logger.info("one")
-    record = kept.records[0]
+    record = recorded.records[0]
     pickled = pickle.dumps(record)
     assert pickle.loads(pickled).job_id == ""
-    assert b"jobchains" not in pickled.replace(record.pathname.encode(), b"")  # it is read where the library is not
+    assert b"jobchains" not in pickled.replace(
+        record.pathname.encode(), b""
+    )  # so that it can be unpickled without the library
     assert json.loads(json.dumps(vars(record)))["job_id"] == ""
 
 
-def test_it_is_installed_once_over_the_factory_that_was_there() -> None:
+def test_log_record_factory_is_replaced_once() -> None:
     LogContext()
     factory = logging.getLogRecordFactory()
     LogContext("tenant")
@@ -207,6 +209,6 @@ def test_it_is_installed_once_over_the_factory_that_was_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["message", "job_id", "levelname", "args", "no name", "", 3])
-def test_a_name_that_a_record_cannot_have_is_refused(name: Any) -> None:
+def test_invalid_field_names_are_refused(name: Any) -> None:
     with pytest.raises(RegistryError, match="cannot have a field of this name"):
         LogContext(name)

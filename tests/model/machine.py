@@ -1,4 +1,4 @@
-"""Hypothesis drives the store and the model side by side, and compares all they hold after each step."""
+"""Hypothesis applies random operations to the store and to the model, and compares their tables after each one."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import deepcopy
@@ -21,15 +21,15 @@ from django_jobchains.store import (
     FailedTry,
     FinishedJob,
     HeldLease,
+    LastJob,
     NewJob,
-    Tail,
     get_store,
 )
 from tests.model.invariants import check
 from tests.model.model import MAX_CRASHES, STOPPED, Model, crash_wait
 from tests.model.specs import HOUR, TYPES, Spec, flags, new_job, outcomes, pick, picks, some, specs
 from tests.model.tables import Row, read
-from tests.store.jobs import database_now
+from tests.support.jobs import database_now
 
 BACKOFF = Backoff(HOUR, 2, crash_wait(99) * HOUR, jitter=0)
 
@@ -42,15 +42,15 @@ class Chains(RuleBasedStateMachine):
         self.start = database_now()
         self.model = Model()
         self.ids = (UUID(int=number) for number in count(1))
-        #: Every attempt there ever was; most of them have lost their leases.
+        #: Every attempt so far. Most of them have lost their leases.
         self.attempts: dict[AttemptKey, ClaimedJob] = {}
         self.compare()
 
     def teardown(self) -> None:
-        self.store.ahead_seconds = 0
+        self.store.db.ahead_seconds = 0
         connection.savepoint_rollback(self.savepoint)
 
-    # Both sides
+    # Comparisons
 
     @invariant()
     def compare(self) -> None:
@@ -62,19 +62,19 @@ class Chains(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_stuck(self) -> None:
-        """The sweeper never finds anything to free."""
+        """Check that the sweeper finds no job to free."""
         blocked = sorted(job.chain for job in self.model.jobs.values() if job.status == "blocked")
-        assert self.store.sweep(3, None, Effects()) == ([], blocked[2] if len(blocked) >= 3 else None)
+        assert self.store.blockers.sweep(3, None, Effects()) == ([], blocked[2] if len(blocked) >= 3 else None)
 
     @invariant()
     def the_next_due_date_is_known(self) -> None:
-        seconds = self.store.next_due(dict.fromkeys(TYPES, 60))
+        seconds = self.store.jobs.next_due(dict.fromkeys(TYPES, 60))
         due = [job.run_at or 0 for job in self.model.jobs.values() if job.status == "pending"]
         assert (seconds is None) is (not due)
         assert seconds is None or abs(seconds / HOUR - (min(due) - self.model.now)) < 0.25
 
     def both(self, in_store: Callable[[Effects], Any], in_model: Callable[[Model], Any]) -> Any:
-        """Does it on both sides, which do the same or refuse it for the same reason; returns what they returned."""
+        """Run an operation in the store and in the model, check that they return or raise the same, and return it."""
         before, effects = deepcopy(self.model), Effects()
         try:
             expected = in_model(self.model)
@@ -90,9 +90,9 @@ class Chains(RuleBasedStateMachine):
         return actual
 
     def check_effects(self, before: Model, effects: Effects) -> None:
-        """Who has to hear of it is named. More may be: a hint is only a hint."""
-        ended = {chain for chain in before.chains() if before.tail(chain).status not in FINAL}
-        ended -= {chain for chain in self.model.chains() if self.model.tail(chain).status not in FINAL}
+        """Check that the effects name every ended chain, due type and stopped job. They may name more."""
+        ended = {chain for chain in before.chains() if before.last_job(chain).status not in FINAL}
+        ended -= {chain for chain in self.model.chains() if self.model.last_job(chain).status not in FINAL}
         assert ended <= effects.finished_chains
         was = {job.id: (job.status, job.run_at) for job in before.jobs.values()}
         due = [job for job in self.model.jobs.values() if job.status == "pending"]
@@ -100,7 +100,7 @@ class Chains(RuleBasedStateMachine):
         assert {id_ for id_, job in before.jobs.items() if self.is_stopped_now(job)} <= effects.stopped_jobs
 
     def is_stopped_now(self, before: Row) -> bool:
-        """Whether an attempt of this job has to stop, since the last operation."""
+        """Return whether the last operation requires an attempt of this job to stop."""
         job = self.model.jobs.get(before.id)
         if before.status != "running":
             return False
@@ -111,30 +111,30 @@ class Chains(RuleBasedStateMachine):
     # Choices
 
     def keys(self, numbers: Sequence[int], *, stale: bool) -> list[AttemptKey]:
-        """Of the attempts that hold a lease, and there are some if there can be; or of all there ever were."""
+        """Pick attempts that hold a lease, or with ``stale`` any attempts. Claims jobs first if no lease is held."""
         if not any(map(self.model.held, self.attempts)):
             self.take(4, TYPES, None)
             self.compare()
         return pick([key for key in self.attempts if stale or self.model.held(key)], numbers)
 
     def overtaken(self) -> list[AttemptKey]:
-        """The attempts whose jobs run again."""
+        """Return the attempts whose jobs have been claimed again since."""
         running = {job.id for job in self.model.jobs.values() if job.status == "running"}
         return [key for key in self.attempts if key[0] in running and not self.model.held(key)]
 
     def jobs(self, numbers: Sequence[int], statuses: Collection[str], *, any_: bool) -> list[UUID]:
-        """Of those with these statuses, or of all."""
+        """Pick jobs with these statuses, or with ``any_`` any jobs."""
         return pick(
             [job.id for job in self.model.jobs.values() if any_ or job.status in statuses] or [*self.model.jobs],
             numbers,
         )
 
     def chains(self, numbers: Sequence[int], *, any_: bool) -> list[UUID]:
-        """Of those that may go on, or of all."""
+        """Pick chains that have not ended, or with ``any_`` any chains."""
         chains = self.model.chains()
-        return pick([chain for chain in chains if any_ or self.model.tail(chain).status in OPEN] or chains, numbers)
+        return pick([chain for chain in chains if any_ or self.model.last_job(chain).status in OPEN] or chains, numbers)
 
-    def new_job(self, spec: Spec, before: ClaimedJob | Tail | None = None) -> NewJob:
+    def new_job(self, spec: Spec, before: ClaimedJob | LastJob | None = None) -> NewJob:
         chains = self.model.chains()
         if before and spec.closes_circle:
             waiting = [chain for chain in chains if before.chain_id in self.model.awaited_by([chain])]
@@ -152,7 +152,7 @@ class Chains(RuleBasedStateMachine):
         new = [self.new_job(spec) for spec in batch]
         before, effects = deepcopy(self.model), Effects()
         answers = self.model.enqueue(new)
-        for row, job, same in zip(self.store.create(new, effects), new, answers, strict=True):
+        for row, job, same in zip(self.store.jobs.create(new, effects), new, answers, strict=True):
             assert row.id in same
             assert row.is_deduplicated is (same != {job.id})
             assert row.created_at is not None
@@ -171,7 +171,7 @@ class Chains(RuleBasedStateMachine):
         worker = f"worker-{limit}"
         expected = self.model.claim(worker, limit, hours, queues, self.times)
         seconds = {name: value * HOUR for name, value in hours.items()}
-        claimed = self.store.claim(worker, limit, seconds, queues)
+        claimed = self.store.jobs.claim(worker, limit, seconds, queues)
         assert [job.key for job in claimed] == expected
         self.attempts.update((job.key, job) for job in claimed)
 
@@ -180,7 +180,7 @@ class Chains(RuleBasedStateMachine):
         keys = self.keys(numbers, stale=stale)
         lost, stopped = self.model.renew(keys, 3.5)
         leases = [HeldLease(*key, 3.5 * HOUR) for key in keys]
-        for renewal in (self.store.renew(leases), self.store.check(leases)):
+        for renewal in (self.store.leases.renew(leases), self.store.leases.check(list(keys))):
             assert (set(renewal.lost), renewal.cancelled) == (lost, stopped)
 
     @rule(numbers=some, ends=st.lists(outcomes, min_size=3, max_size=3), stale=flags, is_locked=st.booleans())
@@ -193,9 +193,10 @@ class Chains(RuleBasedStateMachine):
             FinishedJob(*key, *(('"done"', None) if isinstance(end, str) else (None, end))) for key, end in done.items()
         ]
         for key in keys if is_locked else ():
-            self.store.lock(key[0])
+            self.store.attempts.lock(key[0])
         self.both(
-            lambda effects: self.store.finish(jobs, effects, is_locked=is_locked), lambda model: model.finish(done)
+            lambda effects: self.store.attempts.finish(jobs, effects, is_locked=is_locked),
+            lambda model: model.finish(done),
         )
 
     @rule(numbers=some, delay=st.sampled_from([None, 0, 1, 3]), stale=flags)
@@ -203,18 +204,20 @@ class Chains(RuleBasedStateMachine):
         keys = self.keys(numbers, stale=stale)
         tries = [FailedTry(*key, "Boom: no", "Traceback", delay_seconds=delay and delay * HOUR) for key in keys]
         if delay is None:
-            self.both(lambda effects: self.store.fail(tries, effects), lambda model: model.end_failed(keys, "failed"))
+            self.both(
+                lambda effects: self.store.attempts.fail(tries, effects), lambda model: model.end_failed(keys, "failed")
+            )
         else:
             self.both(
-                lambda effects: self.store.reschedule(tries, effects),
+                lambda effects: self.store.attempts.reschedule(tries, effects),
                 lambda model: model.end_failed(keys, "pending", delay),
             )
 
     @rule(numbers=some, stale=flags)
     def hand_back(self, numbers: list[int], stale: bool) -> None:
         keys = self.keys(numbers, stale=stale)
-        leases = [HeldLease(*key, HOUR) for key in keys]
-        self.both(lambda effects: self.store.hand_back(leases, effects), lambda model: model.hand_back(keys))
+        hand_back = self.store.attempts.hand_back
+        self.both(lambda effects: hand_back(list(keys), effects), lambda model: model.hand_back(keys))
 
     @rule(limit=st.integers(1, 4), hours=st.sampled_from([0, 2, 3]))
     def reap(self, limit: int, hours: int) -> None:
@@ -222,7 +225,7 @@ class Chains(RuleBasedStateMachine):
         self.pass_time(hours)
         self.both(
             lambda effects: {
-                job.id: job.status for job in self.store.reap(limit, BACKOFF, MAX_CRASHES, effects=effects)
+                job.id: job.status for job in self.store.leases.reap(limit, BACKOFF, MAX_CRASHES, effects=effects)
             },
             lambda model: model.reap(limit, self.times),
         )
@@ -231,29 +234,29 @@ class Chains(RuleBasedStateMachine):
     @rule(number=picks, end=outcomes, any_=flags)
     def complete(self, number: int, end: Spec | None, any_: bool) -> None:
         [chain] = self.chains([number], any_=any_)
-        tail = self.store.lock_tails([chain])[chain]
-        outcome = self.new_job(end, tail) if end else "done"
+        last_job = self.store.last_jobs.lock([chain])[chain]
+        outcome = self.new_job(end, last_job) if end else "done"
         output, continuation = ('"done"', None) if isinstance(outcome, str) else (None, outcome)
         self.both(
-            lambda effects: self.store.complete(tail, output, continuation, effects),
+            lambda effects: self.store.chains.complete(last_job, output, continuation, effects),
             lambda model: model.complete(chain, outcome),
         )
 
     @rule(numbers=some, is_unknown=flags, any_=flags)
     def cancel(self, numbers: list[int], is_unknown: bool, any_: bool) -> None:
         chains = self.chains(numbers, any_=any_) + [next(self.ids)] * is_unknown
-        self.both(lambda effects: self.store.cancel(chains, effects), lambda model: model.cancel(chains))
+        self.both(lambda effects: self.store.chains.cancel(chains, effects), lambda model: model.cancel(chains))
 
     @precondition(lambda self: self.model.jobs)
     @rule(numbers=some, any_=flags)
     def retry(self, numbers: list[int], any_: bool) -> None:
         jobs = self.jobs(numbers, STOPPED, any_=any_)
-        self.both(lambda effects: self.store.retry(jobs, effects), lambda model: model.retry(jobs))
+        self.both(lambda effects: self.store.chains.retry(jobs, effects), lambda model: model.retry(jobs))
 
     @precondition(lambda self: self.model.jobs)
     @rule()
-    def let_workers_die(self) -> None:
-        """Their jobs run again at once; their own attempts do not know, and are tried here."""
+    def lose_leases(self) -> None:
+        """Let leases expire, claim the jobs again, and check that the stale attempts can write nothing."""
         for _ in range(2):
             self.reap(4, 3)
             self.pass_time(4)
@@ -261,10 +264,10 @@ class Chains(RuleBasedStateMachine):
             self.take(4, TYPES, None)
             self.compare()
         keys = self.overtaken()
-        assert self.store.finish([FinishedJob(*key, '"stale"') for key in keys], Effects()) == set()
-        assert self.store.fail([FailedTry(*key, "Boom: no", "Traceback") for key in keys], Effects()) == {}
-        assert self.store.hand_back([HeldLease(*key, HOUR) for key in keys]) == set()
-        assert set(self.store.renew([HeldLease(*key, HOUR) for key in keys]).lost) == set(keys)
+        assert self.store.attempts.finish([FinishedJob(*key, '"stale"') for key in keys], Effects()) == set()
+        assert self.store.attempts.fail([FailedTry(*key, "Boom: no", "Traceback") for key in keys], Effects()) == {}
+        assert self.store.attempts.hand_back(keys) == set()
+        assert set(self.store.leases.renew([HeldLease(*key, HOUR) for key in keys]).lost) == set(keys)
 
     @precondition(lambda self: self.model.jobs)
     @rule(numbers=some, delay=st.sampled_from([0, 2]), is_date=st.booleans(), any_=flags)
@@ -272,18 +275,20 @@ class Chains(RuleBasedStateMachine):
         jobs = self.jobs(numbers, ["pending"], any_=any_)
         date = self.start + timedelta(hours=self.model.now + delay) if is_date else None
         seconds = 0 if is_date else delay * HOUR
-        self.both(lambda effects: self.store.move(jobs, date, seconds, effects), lambda model: model.move(jobs, delay))
+        self.both(
+            lambda effects: self.store.chains.move(jobs, date, seconds, effects), lambda model: model.move(jobs, delay)
+        )
 
     @precondition(lambda self: self.model.jobs)
     @rule(numbers=some, cascade=st.booleans(), is_unknown=flags)
     def delete(self, numbers: list[int], cascade: bool, is_unknown: bool) -> None:
         chains = pick(self.model.chains(), numbers[:2]) + [next(self.ids)] * is_unknown
         self.both(
-            lambda effects: self.store.delete(chains, cascade=cascade, effects=effects),
+            lambda effects: self.store.chains.delete(chains, cascade=cascade, effects=effects),
             lambda model: model.delete(chains, cascade=cascade),
         )
 
     @rule(hours=st.sampled_from([1, 1, 2, 4]))
     def pass_time(self, hours: int) -> None:
         self.model.now += hours
-        self.store.ahead_seconds = self.model.now * HOUR
+        self.store.db.ahead_seconds = self.model.now * HOUR

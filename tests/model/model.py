@@ -1,4 +1,4 @@
-"""What the store does, in a few lines for each operation, on tables that are dicts. No locks, no clock, no SQL."""
+"""A model of the store: every operation in a few lines, on dicts instead of tables, without locks or a clock."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ MAX_CRASHES = 3
 
 
 def crash_wait(crashes: int) -> int:
-    """Hours after so many crashes."""
+    """Return the hours to wait after the given number of crashes."""
     return min(1 << (crashes - 1), 4)
 
 
@@ -29,16 +29,16 @@ class Model(Tables):
     #: Hours since the start.
     now: float = 0
 
-    # What is asked
+    # Queries
 
-    def tail(self, chain: UUID) -> Row:
+    def last_job(self, chain: UUID) -> Row:
         return max((job for job in self.jobs.values() if job.chain == chain), key=lambda job: job.index)
 
     def chains(self) -> list[UUID]:
         return sorted({job.chain for job in self.jobs.values()})
 
     def held(self, key: AttemptKey) -> Row | None:
-        """The job of an attempt that still has its lease."""
+        """Return the attempt's job if the attempt still holds its lease."""
         job = self.jobs.get(key[0])
         return job if job and (job.status, job.lease) == ("running", key[1]) else None
 
@@ -46,13 +46,13 @@ class Model(Tables):
         return [link for (id_, _), link in self.links.items() if id_ == job and link.is_open]
 
     def lets_run(self, job: UUID, link: Link) -> bool:
-        status = self.tail(link.blocker).status
+        status = self.last_job(link.blocker).status
         return status == "completed" or (status in STOPPED and self.jobs[job].policy == "run")
 
     # Creating
 
     def same(self, new: NewJob) -> set[UUID]:
-        """The chains that may stand for a new one."""
+        """Return the chains that deduplication may return for a new job."""
         wanted = new.deduplicate
         assert wanted
         since = self.now - wanted.window.total_seconds() / 3600 if wanted.window else 0
@@ -62,12 +62,17 @@ class Model(Tables):
             if job.index == 0
             and (job.key, job.chain_type) == (wanted.key, new.type_name)
             and job.chain not in wanted.exclude_chain_ids
-            and (wanted.scope == "any" or self.tail(job.chain).status in OPEN)
-            and (job.created_at or 0) >= since
+            and self.matches(wanted.scope, self.last_job(job.chain).status in OPEN, (job.created_at or 0) >= since)
         }
 
+    @staticmethod
+    def matches(scope: str, is_open: bool, is_young: bool) -> bool:
+        if scope == "incomplete_or_recent":
+            return is_open or is_young
+        return is_young and (is_open or scope == "any")
+
     def enqueue(self, batch: Sequence[NewJob]) -> list[set[UUID]]:
-        """For each job the chains one of which it is: its own, or those that may stand for it."""
+        """Create jobs, and return for each the ids of which the store may return one."""
         found = [self.same(new) if new.deduplicate else set() for new in batch]
         first: dict[tuple[str, str | None], UUID] = {}
         answers, fresh = [], []
@@ -89,7 +94,7 @@ class Model(Tables):
         for new in batch:
             if new.chain_index and new.chain_id in self.awaited_by(new.blockers):
                 raise InvalidBlockers
-        self.settle(self.free([new.id for new in batch if new.blockers]))
+        self.resolve(self.free([new.id for new in batch if new.blockers]))
 
     def insert(self, new: NewJob) -> None:
         wanted = self.now + (new.delay_seconds or 0) / 3600
@@ -113,26 +118,26 @@ class Model(Tables):
             self.links[new.id, position] = Link(blocker, is_open=True)
 
     def awaited_by(self, chains: Iterable[UUID]) -> set[UUID]:
-        """These chains, those they wait for, and so on."""
+        """Return these chains, and all that they wait for directly or indirectly."""
         found, left = set(), list(chains)
         while left:
             chain = left.pop()
             if chain not in found:
                 found.add(chain)
-                last = self.tail(chain)
+                last = self.last_job(chain)
                 left += [link.blocker for link in self.open_links(last.id) if last.status != "completed"]
         return found
 
     # Fan-in
 
-    def settle(self, chains: Collection[UUID]) -> None:
-        """These chains ended."""
+    def resolve(self, chains: Collection[UUID]) -> None:
+        """Free or fail the jobs that waited for chains which have ended."""
         while chains:
             waiting = [job for (job, _), link in self.links.items() if link.is_open and link.blocker in chains]
             chains = self.free(waiting)
 
     def free(self, waiting: Collection[UUID]) -> set[UUID]:
-        """What becomes of jobs that wait; the chains that fail by it."""
+        """Free or fail waiting jobs as their policies require, and return the chains that failed."""
         failing = set()
         for job in (self.jobs[id_] for id_ in waiting):
             links = self.open_links(job.id)
@@ -141,7 +146,7 @@ class Model(Tables):
             if job.status == "blocked" and not self.open_links(job.id):
                 job.status, job.run_at = "pending", max(job.run_at or 0, self.now)
         for job in (self.jobs[id_] for id_ in waiting):
-            statuses = {self.tail(link.blocker).status for link in self.open_links(job.id)}
+            statuses = {self.last_job(link.blocker).status for link in self.open_links(job.id)}
             if (job.status, job.policy) == ("blocked", "fail") and statuses & set(STOPPED):
                 failing.add(job.id)
         for id_ in failing:
@@ -166,7 +171,7 @@ class Model(Tables):
             is_served = job.type in hours and (queues is None or job.queue in queues)
             if job.status == "pending" and is_served and (job.run_at or 0) <= self.now:
                 groups.setdefault((job.queue, job.type, job.priority), []).append(job)
-        # Whole groups one after the other, by their first jobs; dicts keep that order.
+        # A claim takes group after group, ordered by the first job of each. A dict keeps that order.
         claimed = sorted([job for group in groups.values() for job in group][:limit], key=order)
         for job in claimed:
             job.status, job.leased_by, job.leased_until = "running", worker, self.now + hours[job.type]
@@ -174,7 +179,7 @@ class Model(Tables):
         return [(job.id, job.lease) for job in claimed]
 
     def renew(self, keys: Collection[AttemptKey], hours: float) -> tuple[set[AttemptKey], set[AttemptKey]]:
-        """Those that are lost, and those to stop."""
+        """Renew leases, and return the attempts that lost their leases and the attempts that should stop."""
         for key in keys:
             if job := self.held(key):
                 job.leased_until = self.now + hours
@@ -184,20 +189,20 @@ class Model(Tables):
 
     def finish(self, outcomes: Mapping[AttemptKey, str | NewJob]) -> set[AttemptKey]:
         held = {key: job for key in outcomes if (job := self.held(key))}
-        going_on = []
+        continuations = []
         for key, job in held.items():
             outcome = outcomes[key]
             job.output = outcome if isinstance(outcome, str) else None
             job.completed_by, job.error = job.leased_by, None
             self.end(job, "completed")
             if isinstance(outcome, NewJob):
-                going_on.append(replace(outcome, is_cancelled=job.is_stopped))
-        self.create(going_on)
-        self.settle({job.chain for job in held.values() if self.tail(job.chain).status in FINAL})
+                continuations.append(replace(outcome, is_cancelled=job.is_stopped))
+        self.create(continuations)
+        self.resolve({job.chain for job in held.values() if self.last_job(job.chain).status in FINAL})
         return set(held)
 
     def end_failed(self, keys: Collection[AttemptKey], status: str, delay: float = 0) -> dict[AttemptKey, str]:
-        """``reschedule`` and ``fail``."""
+        """Implement ``reschedule`` and ``fail``."""
         held = {key: job for key in keys if (job := self.held(key))}
         for key, job in held.items():
             self.failures[key] = (job.attempt, "error", "Boom", job.leased_by or "")
@@ -205,7 +210,7 @@ class Model(Tables):
             if status == "pending":
                 job.run_at = self.now + delay
             self.end(job, "cancelled" if job.is_stopped else status)
-        self.settle({job.chain for job in held.values() if job.status in FINAL})
+        self.resolve({job.chain for job in held.values() if job.status in FINAL})
         return {key: job.status for key, job in held.items()}
 
     def hand_back(self, keys: Collection[AttemptKey]) -> set[AttemptKey]:
@@ -213,7 +218,7 @@ class Model(Tables):
         for job in held.values():
             job.attempt -= 1
             self.end(job, "cancelled" if job.is_stopped else "pending")
-        self.settle({job.chain for job in held.values() if job.status in FINAL})
+        self.resolve({job.chain for job in held.values() if job.status in FINAL})
         return set(held)
 
     def reap(self, limit: int, times: Times) -> dict[UUID, str]:
@@ -224,13 +229,13 @@ class Model(Tables):
             job.crashes, job.error = job.crashes + 1, "The "
             job.run_at = self.now + crash_wait(job.crashes)
             self.end(job, "cancelled" if job.is_stopped else "failed" if job.crashes >= MAX_CRASHES else "pending")
-        self.settle({job.chain for job in expired if job.status in FINAL})
+        self.resolve({job.chain for job in expired if job.status in FINAL})
         return {job.id: job.status for job in expired}
 
     # Interventions
 
     def complete(self, chain: UUID, outcome: str | NewJob) -> None:
-        job = self.tail(chain)
+        job = self.last_job(chain)
         if job.status in FINAL:
             raise JobAlreadyCompleted(job.id) if job.status == "completed" else JobNotCompletable(job.id, job.status)
         job.output = outcome if isinstance(outcome, str) else None
@@ -238,28 +243,32 @@ class Model(Tables):
         self.end(job, "completed")
         if isinstance(outcome, NewJob):
             self.create([replace(outcome, is_cancelled=job.is_stopped)])
-        self.settle({chain} if self.tail(chain).status in FINAL else set())
+        self.resolve({chain} if self.last_job(chain).status in FINAL else set())
 
     def cancel(self, chains: Collection[UUID]) -> set[UUID]:
         self.refuse_unknown(chains)
-        changed = [job for chain in chains if (job := self.tail(chain)).status in OPEN]
+        changed = [job for chain in chains if (job := self.last_job(chain)).status in OPEN]
         for job in changed:
             job.is_stopped = True
             if job.status != "running":
                 self.end(job, "cancelled")
-        self.settle({job.chain for job in changed if job.status == "cancelled"})
+        self.resolve({job.chain for job in changed if job.status == "cancelled"})
         return {job.chain for job in changed}
 
     def retry(self, jobs: Collection[UUID]) -> set[UUID]:
-        stopped = [job for id_ in jobs if (job := self.jobs[id_]).status in STOPPED]
+        stopped = [job for id_ in self.job_ids_of(jobs) if (job := self.jobs[id_]).status in STOPPED]
         for job in stopped:
             self.end(job, "blocked" if self.open_links(job.id) else "pending")
-            job.run_at, job.is_stopped, job.crashes = self.now, False, 0
-        self.settle(self.free([job.id for job in stopped if job.status == "blocked"]))
+            job.run_at, job.is_stopped = self.now, False
+        self.resolve(self.free([job.id for job in stopped if job.status == "blocked"]))
         return {job.id for job in stopped}
 
+    def job_ids_of(self, jobs: Collection[UUID]) -> set[UUID]:
+        """Resolve ids to jobs. The id of a first job is also the id of its chain, and stands for the last job."""
+        return {id_ if self.jobs[id_].index else self.last_job(id_).id for id_ in jobs}
+
     def move(self, jobs: Collection[UUID], delay: float) -> None:
-        for id_ in jobs:
+        for id_ in self.job_ids_of(jobs):
             if self.jobs[id_].status != "pending":
                 raise JobNotRunnable(id_, self.jobs[id_].status)
             self.jobs[id_].run_at = self.now + delay

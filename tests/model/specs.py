@@ -1,4 +1,4 @@
-"""What hypothesis chooses: jobs to create, and numbers that stand for one of those there are at that time."""
+"""Strategies of Hypothesis: jobs to create, and numbers that pick existing rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from django_jobchains.deduplication import Deduplicate
-from django_jobchains.store import ClaimedJob, NewJob, Tail
+from django_jobchains.enqueue_options import Deduplicate
+from django_jobchains.store import ClaimedJob, LastJob, NewJob
 
 T = TypeVar("T")
 
 HOUR = 3600
-#: The hours of a lease of each type.
+#: The length of a lease in hours, by type.
 TYPES = {"ship": 1.5, "mail": 2.5}
 
-#: A choice among what there is at that time: of a list the n-th, counted round.
+#: An index into a list of rows, modulo its length.
 picks = st.integers(0, 7)
 some = st.lists(picks, min_size=1, max_size=3, unique=True)
-#: Rarely true.
+#: True in one of four cases.
 flags = st.sampled_from([False, False, False, True])
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A job to create, with its choices."""
+    """A description of a job to create."""
 
     type: str
     queue: str
@@ -38,7 +38,7 @@ class Spec:
     scope: Any
     window: float | None
     excluded: tuple[int, ...]
-    #: Its blockers are to be chains that wait for its own.
+    #: Whether its blockers should be chains that wait for its own chain.
     closes_circle: bool
 
 
@@ -51,22 +51,22 @@ specs = st.builds(
     blockers=st.lists(picks, max_size=2).map(tuple),
     policy=st.sampled_from(["wait", "fail", "run"]),
     key=st.sampled_from([None, "a", "a", "b"]),
-    scope=st.sampled_from(["incomplete", "any"]),
+    scope=st.sampled_from(["incomplete", "any", "incomplete_or_recent"]),
     window=st.sampled_from([None, 1.5]),
     excluded=st.lists(picks, max_size=1).map(tuple),
     closes_circle=flags,
 )
-#: What an attempt ends with: an output, or a continuation.
+#: The end of an attempt: None for an output, or a continuation.
 outcomes = st.one_of(st.none(), specs)
 
 
 def pick(among: Sequence[T], numbers: Sequence[int]) -> list[T]:
-    """These, each once; nothing of nothing."""
+    """Return the elements that the numbers pick, without repetitions."""
     return list(dict.fromkeys(among[number % len(among)] for number in numbers)) if among else []
 
 
-def new_job(spec: Spec, id_: UUID, chains: Sequence[UUID], before: ClaimedJob | Tail | None) -> NewJob:
-    """A first job, or the one that comes after another."""
+def new_job(spec: Spec, id_: UUID, chains: Sequence[UUID], before: ClaimedJob | LastJob | None) -> NewJob:
+    """Return the first job of a chain, or the continuation of ``before``."""
     blockers = [chain for chain in pick(chains, spec.blockers) if not before or chain != before.chain_id]
     new = NewJob(id_, id_, 0, spec.type, spec.type, spec.queue, "{}", spec.priority)
     new.delay_seconds, new.on_blocker_failure, new.blockers = spec.delay * HOUR, spec.policy, tuple(blockers)
@@ -74,7 +74,8 @@ def new_job(spec: Spec, id_: UUID, chains: Sequence[UUID], before: ClaimedJob | 
         new.chain_id, new.chain_index = before.chain_id, before.chain_index + 1
         new.chain_type_name, new.deduplication_key = before.chain_type_name, before.deduplication_key
     elif spec.key:
-        window = timedelta(hours=spec.window) if spec.window else None
+        hours = spec.window or (1.5 if spec.scope == "incomplete_or_recent" else None)
+        window = timedelta(hours=hours) if hours else None
         new.deduplicate = Deduplicate(spec.key, spec.scope, window, pick(chains, spec.excluded))
         new.deduplication_key = spec.key
     return new

@@ -1,4 +1,4 @@
-"""The tables as the model knows them: every column that means something, with times in hours since the start."""
+"""The tables as the model sees them, with all relevant columns and times in hours since the start of an example."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from uuid import UUID
 
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 
-#: What an example takes at most. Times are whole hours, leases and windows end at half of one.
+#: The longest time that an example may take. Times are whole hours; leases and windows end at half hours.
 TOLERANCE_SECONDS = 900
 
 
 @dataclass
 class Row:
-    """A job."""
+    """A row of the table of jobs."""
 
     id: UUID
     chain: UUID
@@ -49,18 +49,18 @@ class Link:
 @dataclass
 class Tables:
     jobs: dict[UUID, Row] = field(default_factory=dict)
-    #: By the job that waits, and the position.
+    #: Links by waiting job and position.
     links: dict[tuple[UUID, int], Link] = field(default_factory=dict)
-    #: By the attempt: its count, its kind, the start of its error, and the worker.
+    #: By attempt: its number, the kind of failure, the first characters of the error, and the worker.
     failures: dict[tuple[UUID, int], tuple[int, str, str, str]] = field(default_factory=dict)
 
 
-#: The exact times that decide between two jobs, by their ids: run_at and leased_until.
+#: The exact ``run_at`` and ``leased_until`` of each job, which decide the order of claims and of the reaper.
 Times = dict[UUID, tuple[datetime, datetime | None]]
 
 
 def read(start: datetime) -> tuple[Tables, Times]:
-    """What is stored, and the exact times of it."""
+    """Return the rows of the database, and their exact times."""
 
     def hours(time: datetime | None) -> float | None:
         if time is None:

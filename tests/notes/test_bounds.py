@@ -1,4 +1,4 @@
-"""However much is said, what is kept and what waits is bounded; and who says nothing costs nothing."""
+"""Limits of the job log: stored lines, buffered characters, sizes of writes, and no cost for jobs that log nothing."""
 
 import threading
 from typing import Any
@@ -10,124 +10,127 @@ from django.apps import apps
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_jobchains import notes
-from django_jobchains.notes import HALF, MOST_LINES, Notebook, Notes
+from django_jobchains.handlers import job_log
+from django_jobchains.handlers.job_log import HALF, MAX_LINES, AttemptLog, JobLogBuffer
+from django_jobchains.models import LogLine
 from django_jobchains.processors import Processors, Registry, RunningJob
-from django_jobchains.store import ClaimedJob, Said, Store, get_store
+from django_jobchains.store import ClaimedJob, LogEntries, Store, get_store
 from django_jobchains.testing import run_due_jobs
-from tests.notes.reading import lines
-from tests.store.jobs import running
+from tests.notes.log_rows import lines
+from tests.support.jobs import running
 
 
 @pytest.fixture
-def notebook() -> Notebook:
-    return Notebook()
+def log_buffer() -> JobLogBuffer:
+    return JobLogBuffer()
 
 
 @pytest.fixture
-def spoken(db: None, notebook: Notebook) -> Notes:
-    """What a running job says."""
-    return Notes(running(get_store())[0], notebook)
+def log(db: None, log_buffer: JobLogBuffer) -> AttemptLog:
+    """The log of a running job."""
+    return AttemptLog(running(get_store())[0], log_buffer)
 
 
-def say(spoken: Notes, *texts: object) -> None:
+def add_lines(log: AttemptLog, *texts: object) -> None:
     for text in texts:
-        spoken.say(20, str(text), None)
+        log.add(20, str(text), None)
 
 
-def positions(taken: list[Said]) -> list[int]:
-    return [line.position for said in taken for line in said.lines]
+def with_id(job: ClaimedJob, number: int) -> ClaimedJob:
+    return job._replace(id=UUID(int=number), key=(UUID(int=number), job.lease_number))
 
 
-def stored(store: Store, notebook: Notebook) -> list[int]:
-    """Writes what there is, and says which lines are kept."""
-    while taken := notebook.take():
-        assert store.say(taken) == set()
-    return list(notes_rows())
+def positions(taken: list[LogEntries]) -> list[int]:
+    return [line.position for entries in taken for line in entries.lines]
 
 
-def notes_rows() -> Any:
-    from django_jobchains.models import LogLine
+def write_all(store: Store, log_buffer: JobLogBuffer) -> list[int]:
+    """Write the buffer, and return the positions of the stored lines."""
+    while taken := log_buffer.take():
+        assert store.logs.write(taken) == set()
+    return list(LogLine.objects.order_by("position").values_list("position", flat=True))
 
-    return LogLine.objects.order_by("position").values_list("position", flat=True)
 
-
-def test_of_many_lines_the_first_and_the_last_are_kept(notebook: Notebook, spoken: Notes) -> None:
-    say(spoken, *range(5 * MOST_LINES))
-    assert stored(get_store(), notebook) == [*range(HALF), *range(5 * MOST_LINES - HALF, 5 * MOST_LINES)]
+def test_first_and_the_last_of_many_lines_are_kept(log_buffer: JobLogBuffer, log: AttemptLog) -> None:
+    add_lines(log, *range(5 * MAX_LINES))
+    assert write_all(get_store(), log_buffer) == [*range(HALF), *range(5 * MAX_LINES - HALF, 5 * MAX_LINES)]
 
 
 @pytest.mark.parametrize("step", [1, 7, 400, 1_300])
-def test_it_does_not_matter_how_often_they_are_written(notebook: Notebook, spoken: Notes, step: int) -> None:
-    total = MOST_LINES + 3 * step
-    with patch.object(notes, "HALF", 50):
-        spoken._deleted = 50
+def test_kept_lines_do_not_depend_on_how_often_lines_are_written(
+    log_buffer: JobLogBuffer, log: AttemptLog, step: int
+) -> None:
+    total = MAX_LINES + 3 * step
+    with patch.object(job_log, "HALF", 50):
+        log._deleted = 50
         for start in range(0, total, step if step > 1 else 100):
-            say(spoken, *range(start, min(start + (step if step > 1 else 100), total)))
-            kept = stored(get_store(), notebook)
+            add_lines(log, *range(start, min(start + (step if step > 1 else 100), total)))
+            kept = write_all(get_store(), log_buffer)
             assert len(kept) <= 100
     assert kept == [*range(50), *range(total - 50, total)]
 
 
-def test_fewer_lines_are_kept_all(notebook: Notebook, spoken: Notes) -> None:
-    say(spoken, *range(MOST_LINES))
-    assert stored(get_store(), notebook) == [*range(MOST_LINES)]
+def test_all_lines_are_kept_up_to_the_limit(log_buffer: JobLogBuffer, log: AttemptLog) -> None:
+    add_lines(log, *range(MAX_LINES))
+    assert write_all(get_store(), log_buffer) == [*range(MAX_LINES)]
 
 
-def test_a_loop_that_says_much_fills_no_memory(notebook: Notebook, spoken: Notes) -> None:
+def test_buffered_characters_of_one_attempt_are_limited(log_buffer: JobLogBuffer, log: AttemptLog) -> None:
     for _ in range(2_000):
-        say(spoken, "x" * 8_000)
-    assert spoken.characters <= notes.MOST_CHARACTERS_OF_ONE
-    taken = notebook.take()
-    assert sum(len(line.text) for said in taken for line in said.lines) <= notes.MOST_CHARACTERS_OF_ONE
+        add_lines(log, "x" * 8_000)
+    assert log.characters <= job_log.MAX_CHARACTERS_PER_ATTEMPT
+    taken = log_buffer.take()
+    assert sum(len(line.text) for entries in taken for line in entries.lines) <= job_log.MAX_CHARACTERS_PER_ATTEMPT
     assert positions(taken)[0] == 0
     assert positions(taken)[-1] == 1_999
-    assert (spoken.characters, notebook.take()) == (0, [])
+    assert (log.characters, log_buffer.take()) == (0, [])
 
 
-def test_all_together_fill_no_memory_and_what_waited_longest_goes(notebook: Notebook, spoken: Notes) -> None:
+def test_buffered_characters_of_all_attempts_are_limited_and_the_oldest_are_dropped(
+    log_buffer: JobLogBuffer, log: AttemptLog
+) -> None:
     job: ClaimedJob = running(get_store())[0]
-    with patch.object(notes, "MOST_CHARACTERS", 10_000):
-        say(spoken, "first")
+    with patch.object(job_log, "MAX_CHARACTERS", 10_000):
+        add_lines(log, "first")
         for number in range(20):
-            say(Notes(job._replace(id=UUID(int=number + 1)), notebook), "x" * 1_000)
-    assert notebook.dropped == 13
-    taken = notebook.take()
-    assert [said.job_id.int for said in taken] == [*range(13, 21)]
+            add_lines(AttemptLog(with_id(job, number + 1), log_buffer), "x" * 1_000)
+    assert log_buffer.dropped == 13
+    taken = log_buffer.take()
+    assert [entries.job_id.int for entries in taken] == [*range(13, 21)]
 
 
-def test_a_batch_to_write_is_bounded(notebook: Notebook, spoken: Notes) -> None:
+def test_lines_of_one_write_are_limited(log_buffer: JobLogBuffer, log: AttemptLog) -> None:
     job: ClaimedJob = running(get_store())[0]
     for number in range(50):
-        say(Notes(job._replace(id=UUID(int=number + 1)), notebook), *["x" * 100] * 100)
+        add_lines(AttemptLog(with_id(job, number + 1), log_buffer), *["x" * 100] * 100)
     sizes = []
-    while taken := notebook.take():
+    while taken := log_buffer.take():
         sizes.append(len(positions(taken)))
     assert sum(sizes) == 5_000
-    assert max(sizes) <= 2 * notes.MOST_LINES_AT_ONCE
+    assert max(sizes) <= 2 * job_log.MAX_LINES_AT_ONCE
 
 
-def test_threads_of_one_job_number_their_lines_together(db: None) -> None:
-    job = running(get_store())[0]
-    notebook = Notebook()
+def test_threads_of_one_job_share_one_sequence_of_positions(db: None) -> None:
+    claimed = running(get_store())[0]
+    log_buffer = JobLogBuffer()
     begin = threading.Barrier(4)
-    speaker: RunningJob[Any] = RunningJob(job, None, None, None, notebook)  # type: ignore[arg-type]
+    job: RunningJob[Any] = RunningJob(claimed, None, None, None, log_buffer, max_attempts=1)  # type: ignore[arg-type]
 
-    def speak() -> None:
+    def write() -> None:
         begin.wait(10)
         for _ in range(100):
-            speaker.log("a")
+            job.log("a")
 
-    threads = [threading.Thread(target=speak) for _ in range(4)]
+    threads = [threading.Thread(target=write) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert positions(notebook.take()) == [*range(400)]
+    assert positions(log_buffer.take()) == [*range(400)]
 
 
 @pytest.mark.django_db
-def test_a_job_that_says_nothing_costs_no_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_that_logs_nothing_sends_no_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry()
     processors = Processors()
     registry.add(processors)
@@ -140,11 +143,11 @@ def test_a_job_that_says_nothing_costs_no_statement(monkeypatch: pytest.MonkeyPa
             job.set_progress(number / 300)
 
     counts = []
-    for speaks in (False, True):
-        chain = either.enqueue(speaks)
+    for logs in (False, True):
+        chain = either.enqueue(logs)
         with CaptureQueriesContext(connection) as queries:
             run_due_jobs(limit=1, raise_errors=True)
         counts.append(len(queries))
-        assert len(lines(chain)) == (300 if speaks else 0)
-        assert any("logline" in query["sql"] for query in queries) is speaks
+        assert len(lines(chain)) == (300 if logs else 0)
+        assert any("logline" in query["sql"] for query in queries) is logs
     assert counts[1] - counts[0] == 2

@@ -1,7 +1,7 @@
-"""A worker writes what its jobs say: while they run, when they end, and when the database comes back."""
+"""A worker writes the logs of its jobs while they run, when they end, and when the database is available again."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,72 +9,64 @@ from django.db import DataError, OperationalError, connection
 
 from django_jobchains.models import Chain, Job, JobProgress, LogLine
 from django_jobchains.processors import Processors, RunningJob
-from django_jobchains.store import AttemptKey, Said, Store
-from django_jobchains.worker import note_writer
-from tests.notes.reading import progress, texts
-from tests.worker.fixtures import Events, StartWorker
-from tests.worker.waiting import stays, until, until_completed
+from django_jobchains.store import AttemptKey, LogEntries
+from django_jobchains.store.job_logs import Logs
+from django_jobchains.worker import log_writer
+from tests.notes.log_rows import progress, texts
+from tests.support.waiting import until, until_completed
+from tests.support.workers import Events, StartWorker
 
-pytestmark = pytest.mark.django_db(transaction=True, available_apps=["django_jobchains", "tests.shop"])
-
-
-class Gate:
-    """Two handlers that wait until the test lets them go on."""
-
-    def __init__(self) -> None:
-        self.opened = threading.Event()
-
-    def wait(self) -> None:
-        assert self.opened.wait(20)
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def gate() -> Any:
-    gate = Gate()
-    yield gate
-    gate.opened.set()
+def released() -> Iterator[threading.Event]:
+    """The event that handlers wait for. It is set at the end of the test, so that none of them remains."""
+    released = threading.Event()
+    yield released
+    released.set()
 
 
-def kinds_of_handlers(processors: Processors, gate: Gate) -> dict[str, Any]:
+def handlers_of_each_kind(processors: Processors, released: threading.Event) -> dict[str, Any]:
     @processors.register("notes.plain")
     def plain(job: RunningJob[Any]) -> None:
-        job.log("said")
+        job.log("started")
         job.set_progress(0.5, "half")
-        gate.wait()
+        assert released.wait(20)
 
     @processors.register("notes.atomic", mode="atomic")
     def atomic(job: RunningJob[Any]) -> None:
         plain.processor.function(job)
 
     @processors.register("notes.async")
-    async def on_the_loop(job: RunningJob[Any]) -> None:
-        job.log("said")
+    async def asynchronous(job: RunningJob[Any]) -> None:
+        job.log("started")
         job.set_progress(0.5, "half")
-        while not gate.opened.is_set():
+        while not released.is_set():
             await job.signal.async_wait(0.05)
 
-    return {"plain": plain, "atomic": atomic, "async": on_the_loop}
+    return {"plain": plain, "atomic": atomic, "async": asynchronous}
 
 
 @pytest.mark.parametrize("kind", ["plain", "atomic", "async"])
-def test_it_is_seen_while_the_job_runs(
-    start_worker: StartWorker, processors: Processors, gate: Gate, kind: str
+def test_log_and_progress_are_written_while_the_job_runs(
+    start_worker: StartWorker, processors: Processors, released: threading.Event, kind: str
 ) -> None:
-    handlers = kinds_of_handlers(processors, gate)
+    handlers = handlers_of_each_kind(processors, released)
     if kind == "atomic" and connection.vendor == "sqlite":
-        pytest.skip("one transaction writes at a time: it is seen when that of the handler has ended")
+        pytest.skip("SQLite has one writer at a time: the log is written when the handler's transaction has ended")
     chain: Chain = handlers[kind].enqueue()
     start_worker()
-    until(lambda: texts(chain) == ["said"] and JobProgress.objects.exists())
+    until(lambda: texts(chain) == ["started"] and JobProgress.objects.exists())
     assert (progress(chain), chain.refresh().status) == ((0.5, "half"), "running")
-    gate.opened.set()
+    released.set()
     until_completed(chain)
 
 
-def test_the_last_lines_of_a_failing_attempt_are_there_soon(
+def test_lines_of_a_failing_attempt_are_written_at_once(
     start_worker: StartWorker, processors: Processors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(note_writer, "GATHER_SECONDS", 3600)
+    monkeypatch.setattr(log_writer, "GATHER_SECONDS", 3600)
 
     @processors.register("notes.failing", max_attempts=1)
     def fail(job: RunningJob[Any]) -> None:
@@ -86,10 +78,10 @@ def test_the_last_lines_of_a_failing_attempt_are_there_soon(
     until(lambda: texts(chain) == ["last words"])
 
 
-def test_what_is_said_at_the_end_is_written_before_the_worker_has_ended(
+def test_last_lines_are_written_before_the_worker_ends(
     make_worker: StartWorker, processors: Processors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(note_writer, "REST_SECONDS", 3600)
+    monkeypatch.setattr(log_writer, "REST_SECONDS", 3600)
 
     @processors.register("notes.brief")
     def brief(job: RunningJob[Any]) -> None:
@@ -100,11 +92,11 @@ def test_what_is_said_at_the_end_is_written_before_the_worker_has_ended(
     assert [texts(chain) for chain in chains] == [["brief"]] * 20
 
 
-def test_without_a_word_nothing_is_written(
+def test_nothing_is_written_for_a_job_that_logs_nothing(
     make_worker: StartWorker, processors: Processors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(Store, "say", lambda store, said: calls.append(said) or set())
+    monkeypatch.setattr(Logs, "write", lambda logs, entries: calls.append(entries) or set())
 
     @processors.register("notes.silent")
     def silent(job: RunningJob[Any]) -> None:
@@ -115,60 +107,62 @@ def test_without_a_word_nothing_is_written(
     assert (chain.refresh().status, calls) == ("completed", [])
 
 
-Say = Callable[[Store, list[Said]], set[AttemptKey]]
+Write = Callable[[Logs, list[LogEntries]], set[AttemptKey]]
 
 
-def spoil(monkeypatch: pytest.MonkeyPatch, spoiled: Callable[[list[Said]], Exception | None]) -> None:
-    """Lets the store raise, for some of what it is told."""
-    say: Say = Store.say
+def fail_writes(monkeypatch: pytest.MonkeyPatch, error_of: Callable[[list[LogEntries]], Exception | None]) -> None:
+    """Make the store raise the error that a function returns for the entries."""
+    write: Write = Logs.write
 
-    def spoiled_say(store: Store, said: list[Said]) -> set[AttemptKey]:
-        if error := spoiled(said):
+    def failing_write(logs: Logs, entries: list[LogEntries]) -> set[AttemptKey]:
+        if error := error_of(entries):
             raise error
-        return say(store, said)
+        return write(logs, entries)
 
-    monkeypatch.setattr(Store, "say", spoiled_say)
+    monkeypatch.setattr(Logs, "write", failing_write)
 
 
 @pytest.fixture
-def talk(processors: Processors) -> Any:
-    @processors.register("notes.talk")
-    def talk(job: RunningJob[str]) -> None:
+def echo(processors: Processors) -> Any:
+    """A type whose handler logs its input."""
+
+    @processors.register("notes.echo")
+    def echo(job: RunningJob[str]) -> None:
         job.log(job.input)
 
-    return talk
+    return echo
 
 
-def test_a_database_that_is_away_loses_no_job_and_gets_the_lines_later(
-    start_worker: StartWorker, talk: Any, monkeypatch: pytest.MonkeyPatch
+def test_lines_are_written_when_the_database_is_available_again(
+    start_worker: StartWorker, echo: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = threading.Event()
-    away.set()
+    unavailable = threading.Event()
+    unavailable.set()
     tried = threading.Semaphore(0)
 
-    def is_away(said: list[Said]) -> Exception | None:
+    def error_of(entries: list[LogEntries]) -> Exception | None:
         tried.release()
-        return OperationalError("the server is gone") if away.is_set() else None
+        return OperationalError("the server is gone") if unavailable.is_set() else None
 
-    spoil(monkeypatch, is_away)
+    fail_writes(monkeypatch, error_of)
     monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.05)
     start_worker()
-    first = talk.enqueue("first")
+    first = echo.enqueue("first")
     until_completed(first)
     assert tried.acquire(timeout=10)
-    second = talk.enqueue("second")
+    second = echo.enqueue("second")
     until_completed(second)
     assert not LogLine.objects.exists()
-    away.clear()
+    unavailable.clear()
     until(lambda: (texts(first), texts(second)) == (["first"], ["second"]))
 
 
-def test_what_cannot_be_stored_of_one_job_harms_no_other(
-    start_worker: StartWorker, talk: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_log_that_cannot_be_stored_does_not_affect_other_jobs(
+    start_worker: StartWorker, echo: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad = talk.enqueue("bad")
-    good = [talk.enqueue(f"good {number}") for number in range(3)]
-    spoil(monkeypatch, lambda said: DataError("no") if any(one.job_id == bad.id for one in said) else None)
+    bad = echo.enqueue("bad")
+    good = [echo.enqueue(f"good {number}") for number in range(3)]
+    fail_writes(monkeypatch, lambda entries: DataError("no") if any(e.job_id == bad.id for e in entries) else None)
     worker = start_worker()
     for chain in [bad, *good]:
         until_completed(chain)
@@ -176,35 +170,35 @@ def test_what_cannot_be_stored_of_one_job_harms_no_other(
     assert worker.stop() == 0
     assert not worker.failed
     assert [texts(chain) for chain in good] == [["good 0"], ["good 1"], ["good 2"]]
-    assert "cannot be stored; they go on: DataError: no" in caplog.text
+    assert "which continue to run: DataError: no" in caplog.text
 
 
-def test_of_a_job_that_somebody_has_locked_it_is_tried_again(
-    start_worker: StartWorker, talk: Any, monkeypatch: pytest.MonkeyPatch
+def test_log_of_a_locked_job_is_written_later(
+    start_worker: StartWorker, echo: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    say: Say = Store.say
-    refused: list[Said] = []
+    write: Write = Logs.write
+    refused: list[LogEntries] = []
 
-    def refuse_once(store: Store, said: list[Said]) -> set[AttemptKey]:
+    def refuse_once(logs: Logs, entries: list[LogEntries]) -> set[AttemptKey]:
         if refused:
-            return say(store, said)
-        refused.extend(said)
-        return {one.key for one in said}
+            return write(logs, entries)
+        refused.extend(entries)
+        return {each.key for each in entries}
 
-    monkeypatch.setattr(Store, "say", refuse_once)
-    monkeypatch.setattr(note_writer, "GATHER_SECONDS", 0.02)
+    monkeypatch.setattr(Logs, "write", refuse_once)
+    monkeypatch.setattr(log_writer, "GATHER_SECONDS", 0.02)
     start_worker()
-    chain = talk.enqueue("patient")
+    chain = echo.enqueue("patient")
     until(lambda: texts(chain) == ["patient"])
 
 
-def test_an_attempt_that_lost_its_job_is_heard_no_more(
-    start_worker: StartWorker, processors: Processors, gate: Gate
+def test_attempt_that_lost_its_lease_writes_no_more_log(
+    start_worker: StartWorker, processors: Processors, released: threading.Event
 ) -> None:
     @processors.register("notes.slow")
     def slow(job: RunningJob[Any]) -> None:
         job.log("mine")
-        gate.wait()
+        assert released.wait(20)
         job.log("not mine any more")
         job.set_progress(1)
 
@@ -212,20 +206,20 @@ def test_an_attempt_that_lost_its_job_is_heard_no_more(
     worker = start_worker()
     until(lambda: texts(chain) == ["mine"])
     Job.objects.filter(pk=chain.id).update(status="cancelled", lease_number=9, leased_by=None, leased_until=None)
-    gate.opened.set()
+    released.set()
     until(lambda: not worker.running)
     worker.stop()
     assert (texts(chain), JobProgress.objects.count()) == (["mine"], 0)
 
 
-def test_what_was_dropped_is_counted(
-    start_worker: StartWorker, talk: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_dropped_lines_are_counted(
+    start_worker: StartWorker, echo: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("django_jobchains.notes.MOST_CHARACTERS", 250)
-    monkeypatch.setattr(note_writer, "GATHER_SECONDS", 3600)
+    monkeypatch.setattr("django_jobchains.handlers.job_log.MAX_CHARACTERS", 250)
+    monkeypatch.setattr(log_writer, "GATHER_SECONDS", 3600)
     worker = start_worker(slots=1)
-    worker.parts.notebook.ended = lambda key: None  # type: ignore[method-assign]
-    chains = [talk.enqueue("x") for _ in range(4)]
+    worker.components.log_buffer.ended = lambda key: None  # type: ignore[method-assign]
+    chains = [echo.enqueue("x") for _ in range(4)]
     for chain in chains:
         until_completed(chain)
     worker.stop()
@@ -233,18 +227,18 @@ def test_what_was_dropped_is_counted(
     assert "dropped 3 log lines of jobs" in caplog.text
 
 
-def test_the_thread_ends_with_the_worker_and_closes_its_connection_when_nothing_is_said(
-    start_worker: StartWorker, talk: Any, events: Events, monkeypatch: pytest.MonkeyPatch
+def test_idle_log_writer_closes_its_connection_and_ends_with_the_worker(
+    start_worker: StartWorker, echo: Any, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = threading.Event()
-    close_all = note_writer.close_all
-    monkeypatch.setattr(note_writer, "IDLE_SECONDS", 0.05)
-    monkeypatch.setattr(note_writer, "close_all", lambda: (close_all(), closed.set()))
+    close_thread_connections = log_writer.close_thread_connections
+    monkeypatch.setattr(log_writer, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(log_writer, "close_thread_connections", lambda: (close_thread_connections(), closed.set()))
     worker = start_worker()
-    chain = talk.enqueue("a")
+    chain = echo.enqueue("a")
     until(lambda: texts(chain) == ["a"])
     closed.clear()
     assert closed.wait(10)
     worker.stop()
-    assert not worker.parts.threads["notes"].is_alive
-    assert stays(lambda: not worker.is_stuck, 0.05)
+    assert not worker.components.threads["log-writer"].is_alive
+    assert not worker.is_stuck

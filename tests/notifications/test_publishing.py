@@ -1,7 +1,7 @@
-"""When hints are sent: after the outermost commit, merged, and never at the cost of what was committed."""
+"""Publishing hints: after the outermost commit, merged, and without affecting the committed work."""
 
-import threading
 from collections.abc import Callable, Collection, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,19 +19,20 @@ from django_jobchains.notifications import (
     job_scheduled,
     publish_after_commit,
 )
+from django_jobchains.notifications.hints import MERGE_SECONDS, REQUERY_SECONDS
 from django_jobchains.notifications.in_process import InProcessNotifier
-from django_jobchains.notifications.merging import LOOK_AGAIN_SECONDS, MERGE_SECONDS
 from django_jobchains.processors import JobType, Processors
-from django_jobchains.worker.turns import Turns
+from django_jobchains.worker.wake_order import WakeOrder
 from django_jobchains.worker.wakeups import WakeUp
-from tests.worker.fixtures import StartWorker
-from tests.worker.waiting import until, until_completed
+from tests.support.clocks import Clock
+from tests.support.waiting import until_completed
+from tests.support.workers import StartWorker
 
 SHIP, MAIL = job_scheduled("shop.ship"), job_scheduled("mail.send")
 
 
 class RecordingNotifier(Notifier):
-    """Keeps what it is to send; fails on request."""
+    """Records the hints of each ``send``, or raises ``error``."""
 
     sent: list[set[Hint]] = []
     error: Exception | None = None
@@ -42,24 +43,21 @@ class RecordingNotifier(Notifier):
         self.sent.append(set(hints))
 
 
-def everybody() -> Turns:
-    """Of a worker that looks for every hint."""
-    nobody = NullNotifier("default")
-    return Turns(nobody, group="", poll_seconds=60, free=lambda name: 1, is_narrow=lambda: False, look=lambda: None)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
+def order_for_every_hint(wake: WakeUp) -> WakeOrder:
+    """The wake order of a worker that queries because of every hint."""
+    lane, queues, counter = (
+        SimpleNamespace(free=lambda: 1),
+        SimpleNamespace(has_limits=False),
+        SimpleNamespace(average_seconds={}),
+    )
+    lanes: Any = {"shop.ship": lane}
+    return WakeOrder(wake, NullNotifier("default"), lanes, queues, counter, group="", poll_seconds=60)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("django_jobchains.notifications.merging.time", clock)
+    monkeypatch.setattr("django_jobchains.notifications.hints.time", clock)
     monkeypatch.setattr("django_jobchains.worker.wakeups.time", clock)
     return clock
 
@@ -77,12 +75,12 @@ def ship() -> JobType[Any, Any]:
     return JobType("shop.ship")
 
 
-def test_a_hint_is_sent_at_once_without_a_transaction(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_hint_is_sent_at_once_without_a_transaction(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
     ship.enqueue()
     assert sent == [{SHIP}]
 
 
-def test_a_hint_waits_for_the_outermost_commit(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_hint_is_sent_after_the_outermost_commit(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
     with transaction.atomic():
         with transaction.atomic():
             ship.enqueue()
@@ -90,7 +88,7 @@ def test_a_hint_waits_for_the_outermost_commit(ship: JobType[Any, Any], sent: li
     assert sent == [{SHIP}]
 
 
-def test_a_rolled_back_savepoint_drops_its_own_hints(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_rolled_back_savepoint_drops_its_own_hints(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
     with transaction.atomic():
         ship.enqueue()
         with transaction.atomic():
@@ -99,7 +97,7 @@ def test_a_rolled_back_savepoint_drops_its_own_hints(ship: JobType[Any, Any], se
     assert sent == [{SHIP}]
 
 
-def test_a_rolled_back_transaction_sends_nothing(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_rolled_back_transaction_sends_nothing(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
     with transaction.atomic():
         ship.enqueue()
         transaction.set_rollback(True)
@@ -107,21 +105,21 @@ def test_a_rolled_back_transaction_sends_nothing(ship: JobType[Any, Any], sent: 
     assert not Job.objects.exists()
 
 
-def test_a_thousand_jobs_in_one_transaction_send_few_hints(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_thousand_jobs_in_one_transaction_send_few_hints(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
     with transaction.atomic():
         for _ in range(1_000):
             ship.enqueue()
     assert 1 <= len(sent) < 50
 
 
-def test_many_items_send_one_hint_a_type(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_many_items_send_one_hint_per_type(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
     mail = JobType[Any, Any]("mail.send")
     chains.enqueue_many([job_type.item() for job_type in (ship, mail) for _ in range(500)])
     assert sent == [{SHIP, MAIL}]
 
 
 @pytest.mark.parametrize("error", [DatabaseError("gone"), OSError("refused"), RuntimeError("a bug in a driver")])
-def test_a_failure_to_send_undoes_nothing(ship: JobType[Any, Any], sent: list[set[Hint]], error: Exception) -> None:
+def test_failure_to_send_undoes_nothing(ship: JobType[Any, Any], sent: list[set[Hint]], error: Exception) -> None:
     RecordingNotifier.error = error
     ship.enqueue()
     with transaction.atomic():
@@ -129,8 +127,8 @@ def test_a_failure_to_send_undoes_nothing(ship: JobType[Any, Any], sent: list[se
     assert Job.objects.count() == 2
 
 
-def test_in_manual_transaction_management_nothing_is_sent(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
-    """Nobody tells when it commits: the poll finds the jobs."""
+def test_nothing_is_sent_with_manual_transaction_management(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+    """Django does not report the commit in this case, so the poll finds the jobs."""
     transaction.set_autocommit(False)
     try:
         ship.enqueue()
@@ -148,7 +146,7 @@ def test_publish_after_commit_sends_any_hint(sent: list[set[Hint]]) -> None:
     assert sent == [{Hint("chain_finished", "1")}]
 
 
-def test_a_hint_that_follows_closely_is_left_out(sent: list[set[Hint]], clock: Clock) -> None:
+def test_hint_that_follows_closely_is_dropped(sent: list[set[Hint]], clock: Clock) -> None:
     notifier = get_notifier("default")
     notifier.publish([SHIP])
     clock.now += MERGE_SECONDS * 0.9
@@ -158,35 +156,37 @@ def test_a_hint_that_follows_closely_is_left_out(sent: list[set[Hint]], clock: C
     assert sent == [{SHIP}, {MAIL}, {SHIP}]
 
 
-def test_hints_are_left_out_by_kind_and_subject(sent: list[set[Hint]], clock: Clock) -> None:
+def test_hints_are_dropped_by_kind_and_subject(sent: list[set[Hint]], clock: Clock) -> None:
     notifier = get_notifier("default")
     for hint in (SHIP, Hint("chain_finished", SHIP.subject), Hint("ownership_lost", SHIP.subject)):
         notifier.publish([hint])
     assert len(sent) == 3
 
 
-def test_a_worker_looks_again_after_hints_may_have_been_left_out(clock: Clock) -> None:
-    """Whatever was left out was committed before the second look."""
-    wake = WakeUp(["shop.ship"], everybody())
-    wake.on_hint(SHIP)
+def test_worker_queries_again_after_hints_may_have_been_dropped(clock: Clock) -> None:
+    """The jobs of dropped hints are committed before the second query."""
+    wake = WakeUp()
+    order = order_for_every_hint(wake)
+    order.on_hint(SHIP)
     wake.clear()
-    assert wake.is_looking_again
+    assert wake.is_second_query_due
     clock.now += MERGE_SECONDS
     wake.clear()
-    assert wake.is_looking_again
-    clock.now += LOOK_AGAIN_SECONDS - MERGE_SECONDS
+    assert wake.is_second_query_due
+    clock.now += REQUERY_SECONDS - MERGE_SECONDS
     wake.clear()
-    assert not wake.is_looking_again
+    assert not wake.is_second_query_due
 
 
-def test_a_hint_in_the_meantime_puts_the_second_look_off(clock: Clock) -> None:
-    wake = WakeUp(["shop.ship"], everybody())
-    wake.on_hint(SHIP)
-    clock.now += LOOK_AGAIN_SECONDS * 0.9
-    wake.on_hint(SHIP)
-    clock.now += LOOK_AGAIN_SECONDS * 0.9
+def test_later_hint_postpones_the_second_query(clock: Clock) -> None:
+    wake = WakeUp()
+    order = order_for_every_hint(wake)
+    order.on_hint(SHIP)
+    clock.now += REQUERY_SECONDS * 0.9
+    order.on_hint(SHIP)
+    clock.now += REQUERY_SECONDS * 0.9
     wake.clear()
-    assert wake.is_looking_again
+    assert wake.is_second_query_due
 
 
 @pytest.mark.parametrize(
@@ -199,33 +199,15 @@ def test_a_hint_in_the_meantime_puts_the_second_look_off(clock: Clock) -> None:
         (Hint("ownership_lost", "shop.ship"), False),
     ],
 )
-def test_a_worker_wakes_for_its_own_types(hint: Hint, wakes: bool) -> None:
-    wake = WakeUp(["shop.ship"], everybody())
-    waiting = threading.Thread(target=wake.wait, args=(2,))
-    waiting.start()
-    wake.on_hint(hint)
-    waiting.join(0.5)
-    assert waiting.is_alive() is not wakes
-    assert wake.is_looking_again is wakes
-    wake.set()
-    waiting.join()
+def test_worker_wakes_only_for_its_own_types(hint: Hint, wakes: bool) -> None:
+    wake = WakeUp()
+    order = order_for_every_hint(wake)
+    order.on_hint(hint)
+    assert wake.will_query_soon is wakes
+    assert wake.is_second_query_due is wakes
 
 
-@pytest.mark.slow
-def test_three_hundred_jobs_one_after_another_are_seen_at_once(
-    processors: Processors, start_worker: StartWorker
-) -> None:
-    """Many of their hints are left out; none waits for the poll, a minute later."""
-    quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
-    start_worker()
-    for number in range(300):
-        chain = quick.enqueue()
-        if number % 3 == 0:
-            until_completed(chain, 5)
-    until(lambda: Job.objects.with_status("completed").count() == 300, 5)
-
-
-def test_without_any_hint_jobs_are_found_at_the_next_poll(
+def test_jobs_are_found_by_the_poll_without_hints(
     processors: Processors, start_worker: StartWorker, settings: Any
 ) -> None:
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": "django_jobchains.notifications.NullNotifier"}}
@@ -234,36 +216,24 @@ def test_without_any_hint_jobs_are_found_at_the_next_poll(
     for _ in range(5):
         enqueued = [quick.enqueue() for _ in range(5)]
         for chain in enqueued:
-            until_completed(chain, 2)
-
-
-def test_hints_within_one_process_need_no_database(
-    processors: Processors, start_worker: StartWorker, settings: Any
-) -> None:
-    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": "django_jobchains.notifications.in_process.InProcessNotifier"}}
-    quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
-    worker = start_worker()
-    until(worker.parts.loop.idle.is_set)
-    with transaction.atomic():
-        chain = quick.enqueue()
-    until_completed(chain, 2)
+            until_completed(chain)
 
 
 MakeSettings = Callable[[dict[str, Any]], None]
 
 
-class TestChoosing:
+class TestBackendSetting:
     @pytest.fixture(autouse=True)
     def _database(self, db: None) -> None:
-        """The vendor of an alias is known without a connection; a checked one must be allowed."""
+        """Allow the database, because some checks of settings connect to it."""
 
-    def test_the_vendor_has_its_own(self) -> None:
+    def test_default_depends_on_the_vendor(self) -> None:
         from django.db import connection
 
         expected = {"postgresql": "PostgresNotifier", "sqlite": "SqliteNotifier"}[connection.vendor]
         assert type(get_notifier("default")).__name__ == expected
 
-    def test_settings_name_one(self, settings: Any) -> None:
+    def test_setting_selects_the_backend(self, settings: Any) -> None:
         settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": "django_jobchains.notifications.in_process.InProcessNotifier"}}
         assert isinstance(get_notifier("default"), InProcessNotifier)
         settings.JOBCHAINS = {
@@ -271,11 +241,11 @@ class TestChoosing:
         }
         assert isinstance(get_notifier("default"), NullNotifier)
 
-    def test_one_is_kept_for_each_alias(self) -> None:
+    def test_notifier_is_cached_per_alias(self) -> None:
         assert get_notifier("default") is get_notifier("default")
 
     @pytest.mark.parametrize(
-        ("notifier", "words"),
+        ("notifier", "message"),
         [
             ({"BACKEND": "no.such.Notifier"}, "no.such.Notifier"),
             ({"BACKEND": "django_jobchains.notifications.base.Nothing"}, "Nothing"),
@@ -284,7 +254,9 @@ class TestChoosing:
             ({"URL": "x"}, "URL"),
         ],
     )
-    def test_a_wrong_setting_is_a_clear_error(self, settings: Any, notifier: dict[str, Any], words: str) -> None:
+    def test_invalid_setting_raises_improperly_configured(
+        self, settings: Any, notifier: dict[str, Any], message: str
+    ) -> None:
         settings.JOBCHAINS = {"NOTIFIER": notifier}
-        with pytest.raises(ImproperlyConfigured, match=words):
+        with pytest.raises(ImproperlyConfigured, match=message):
             get_notifier("default")

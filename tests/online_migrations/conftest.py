@@ -11,7 +11,7 @@ Migrate = Callable[..., None]
 
 @pytest.fixture
 def migrate(transactional_db: None) -> Iterator[Migrate]:
-    """``migrate`` of this app; it is fully migrated again after the test."""
+    """Run ``migrate`` for this app, which is fully migrated again after the test."""
     run = partial(call_command, "migrate", "django_jobchains", verbosity=0)
     yield run
     run()
@@ -19,7 +19,7 @@ def migrate(transactional_db: None) -> Iterator[Migrate]:
 
 @pytest.fixture
 def other(transactional_db: None) -> Iterator[BaseDatabaseWrapper]:
-    """Somebody else's connection."""
+    """A second connection."""
     copy = connection.copy()
     yield copy
     copy.close()

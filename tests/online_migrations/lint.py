@@ -1,4 +1,4 @@
-"""Which SQL of a migration is harmless to tables in use on PostgreSQL. Everything else is a problem."""
+"""Checks that the SQL of a migration does not block tables in use on PostgreSQL. Unknown statements are problems."""
 
 import re
 from collections.abc import Iterator
@@ -6,29 +6,31 @@ from collections.abc import Iterator
 _CONSTANT = r"(?:'[^']*'(?:::\w+)?|-?[\d.]+|true|false|NULL)"
 _TYPE = r"[a-z ]+(?:\(\d+(?:, \d+)?\))?"
 
-#: On any table: these block nobody for long.
+#: Statements that block no other session for long, on any table.
 _FREE = (
     r"BEGIN|COMMIT",
     r'CREATE TABLE "\w+" .*',
     r'(CREATE|DROP) INDEX CONCURRENTLY .*|ALTER INDEX "\w+" RENAME TO "\w+"',
 )
 _LOCK_TIMEOUT = r"SET LOCAL lock_timeout = '\w+'"
-#: These lock a table for a moment, once they have its lock; they neither rewrite nor read it.
+#: Statements that hold a table's lock only for a moment: they neither rewrite nor read it. They need a lock_timeout.
 _SHORT = (
     r'ALTER TABLE "\w+" (RE)?SET \([^)]*\)',
     rf'ALTER TABLE "\w+" ADD COLUMN "\w+" {_TYPE} NULL',
     rf'ALTER TABLE "\w+" ADD COLUMN "\w+" {_TYPE} DEFAULT {_CONSTANT} (NOT )?NULL',
     r'ALTER TABLE "\w+" ALTER COLUMN "\w+" DROP (DEFAULT|NOT NULL)',
+    # varchar becomes text without a rewrite, unlike other types. The SQL does not show the old type.
+    r'ALTER TABLE "django_jobchains_jobprogress" ALTER COLUMN "text" TYPE text USING "text"::text',
     r'ALTER TABLE "\w+" ADD CONSTRAINT .* NOT VALID',
     r'(CREATE|CREATE OR REPLACE|ALTER|DROP) VIEW "\w+".*',
 )
-#: Of tables that the migration creates, and which are empty.
+#: Allowed for tables that the migration itself creates, because they are empty.
 _NEW_INDEX = r'CREATE (?:UNIQUE )?INDEX "\w+" ON "(\w+)" .*'
 _NEW_CONSTRAINT = r'ALTER TABLE "(\w+)" (?:ADD CONSTRAINT|SET) .*'
 
 
 def problems(sql: str) -> Iterator[str]:
-    """The statements of ``sqlmigrate`` that would hold up those who use the tables."""
+    """Yield a message for each statement of ``sqlmigrate``'s output that could block users of the tables."""
     statements = [statement.strip() for statement in re.sub("--.*", "", sql).split(";") if statement.strip()]
     new = {name for statement in statements for name in re.findall(r'^CREATE TABLE "(\w+)"', statement)}
     is_limited = False

@@ -1,4 +1,4 @@
-"""No migration holds up the workers and requests of a live PostgreSQL database."""
+"""No migration blocks the workers and requests of a live PostgreSQL database."""
 
 from io import StringIO
 
@@ -6,7 +6,7 @@ import pytest
 from django.core.management import call_command
 from django.db.migrations.loader import MigrationLoader
 
-from django_jobchains.online_migrations import OnlineMigration
+from django_jobchains.db.online_migrations import OnlineMigration
 from tests.online_migrations.lint import problems
 
 NAMES = sorted(name for app, name in MigrationLoader(None).graph.nodes if app == "django_jobchains")
@@ -19,8 +19,8 @@ def sql_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
-def test_every_migration_but_the_first_gives_up_soon_on_a_locked_table(name: str) -> None:
-    """Also those whose operations cannot be shown as SQL."""
+def test_migrations_have_a_lock_timeout(name: str) -> None:
+    """This includes migrations whose operations cannot be shown as SQL."""
     migration = MigrationLoader(None).graph.nodes["django_jobchains", name]
     assert isinstance(migration, OnlineMigration)
 
@@ -28,14 +28,14 @@ def test_every_migration_but_the_first_gives_up_soon_on_a_locked_table(name: str
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("name", NAMES[1:])
-def test_the_sql_of_every_migration_suits_tables_in_use(name: str) -> None:
-    """The first creates all that it touches."""
+def test_sql_of_migrations_does_not_block_tables_in_use(name: str) -> None:
+    """The first migration is exempt, because it only creates tables."""
     assert list(problems(sql_of(name))) == []
 
 
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
-def test_sql_that_needs_no_lock_timeout_has_none() -> None:
+def test_concurrent_index_build_has_no_lock_timeout() -> None:
     assert "lock_timeout" not in sql_of("0005")
 
 
@@ -59,7 +59,7 @@ def test_sql_that_needs_no_lock_timeout_has_none() -> None:
         'LOCK TABLE "job"',
     ],
 )
-def test_sql_that_does_not_suit_them_is_found(statement: str) -> None:
+def test_lint_reports_blocking_sql(statement: str) -> None:
     sql = f"BEGIN;\nSET LOCAL lock_timeout = '2s';\n--\n-- A comment\n--\n{statement};\nCOMMIT;"
     (problem,) = problems(sql)
     assert statement in problem
@@ -76,7 +76,7 @@ def test_sql_that_does_not_suit_them_is_found(statement: str) -> None:
         'ALTER VIEW "chain" SET (security_invoker = true)',
     ],
 )
-def test_what_locks_a_table_for_a_moment_has_to_give_up_soon(statement: str) -> None:
+def test_lint_requires_a_lock_timeout_for_short_locks(statement: str) -> None:
     assert list(problems(f"BEGIN;\nSET LOCAL lock_timeout = '2s';\n{statement};\nCOMMIT;")) == []
     (problem,) = problems(f"BEGIN;\n{statement};\nCOMMIT;")
     assert "without a lock_timeout" in problem

@@ -1,4 +1,4 @@
-"""Workers run jobs while the database migrates below them: nothing is lost, nothing runs twice."""
+"""Workers run jobs during migrations: no job is lost, and none runs twice."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,31 +12,31 @@ from django.apps import apps
 from django.db import connection
 
 from django_jobchains import chains, queues
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
+from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.overview import overview
 from django_jobchains.processors import Processors
-from django_jobchains.running import RunningJob
 from tests.online_migrations.test_lint import NAMES
 from tests.shop.models import Effect
-from tests.worker.fixtures import StartWorker, events, make_worker, processors, registry, start_worker
-from tests.worker.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import StartWorker, events, make_worker, processors, registry, start_worker
 
 __all__ = ("events", "make_worker", "processors", "registry", "start_worker")
 
 JOB = Job._meta.db_table
-#: Columns of the job table in state 0001, which an older worker names in its statements.
+#: Columns of the job table after migration 0001, which an older worker names in its statements.
 COLUMNS = (
     "id, chain_id, chain_index, chain_type_name, type_name, queue, priority, status, run_at, attempt, lease_number, "
     "crashes, input, created_at"
 )
-#: Chains that are completed before, during and after the change of the schema.
-SOME = 30
+#: How many chains are completed before, during and after the migration.
+CHAIN_COUNT = 30
 
 
 @pytest.fixture
 def enqueue(processors: Processors) -> Callable[[], UUID]:
-    """Start a chain of two steps, each of which writes in the transaction that completes it."""
+    """Enqueue a chain of two jobs, each of which writes a row in the transaction that completes it."""
 
     @processors.register("work.second", entry=False)
     def second(job: RunningJob[Any]) -> None:
@@ -53,17 +53,17 @@ def enqueue(processors: Processors) -> Callable[[], UUID]:
 
 
 @contextmanager
-def flowing(enqueue: Callable[[], UUID]) -> Iterator[list[UUID]]:
-    """Somebody enqueues chain after chain, a few ahead of the workers; ends when all are completed."""
+def continuous_load(enqueue: Callable[[], UUID]) -> Iterator[list[UUID]]:
+    """Keep enqueueing a few chains ahead of the workers, and finally wait until all of them are completed."""
     started: list[UUID] = []
     errors: list[BaseException] = []
-    is_over = threading.Event()
+    is_stopped = threading.Event()
 
     def run() -> None:
         try:
-            while not is_over.is_set():
+            while not is_stopped.is_set():
                 started.append(enqueue())
-                until(lambda: len(started) - completed() < SOME or is_over.is_set(), 60)
+                until(lambda: len(started) - completed_count() < CHAIN_COUNT or is_stopped.is_set(), 60)
         except BaseException as error:
             errors.append(error)
         finally:
@@ -72,23 +72,23 @@ def flowing(enqueue: Callable[[], UUID]) -> Iterator[list[UUID]]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        until(lambda: completed() > SOME or errors, 60, lambda: errors)
+        until(lambda: completed_count() > CHAIN_COUNT or errors, 60, lambda: errors)
         yield started
-        before = completed()
-        until(lambda: completed() > before + SOME or errors, 60, lambda: errors)
+        before = completed_count()
+        until(lambda: completed_count() > before + CHAIN_COUNT or errors, 60, lambda: errors)
     finally:
-        is_over.set()
+        is_stopped.set()
         thread.join()
     assert not errors
-    until(lambda: completed() == len(started), 60, lambda: Job.objects.incomplete().values())
+    until(lambda: completed_count() == len(started), 60, lambda: Job.objects.incomplete().values())
 
 
-def completed() -> int:
+def completed_count() -> int:
     return Job.objects.filter(status="completed", chain_index=1).count()
 
 
-def check(started: list[UUID]) -> None:
-    """Each step of each chain ran once, at the first attempt."""
+def assert_every_step_ran_once(started: list[UUID]) -> None:
+    """Check that each job of each chain ran once, at its first attempt."""
     jobs = Job.objects.filter(chain_id__in=started)
     assert jobs.count() == Job.objects.count() == 2 * len(started)
     assert set(jobs.values_list("status", "attempt", "crashes")) == {("completed", 1, 0)}
@@ -97,7 +97,7 @@ def check(started: list[UUID]) -> None:
 
 
 class OlderWorker:
-    """The statements of a worker of an older version, for whose tables are too few for one of today."""
+    """Runs the statements of an old version's worker. Today's worker needs tables that old migrations lack."""
 
     def __init__(self) -> None:
         self.completed: list[UUID] = []
@@ -122,7 +122,7 @@ class OlderWorker:
             connection.close()
 
     def _enqueue(self, cursor: Any) -> None:
-        for _ in range(2):  # of which it completes one
+        for _ in range(2):  # it completes one of them
             cursor.execute(
                 f"INSERT INTO {JOB} ({COLUMNS}) VALUES (%(id)s, %(id)s, 0, 'work.second', 'work.second', 'default', 0, "
                 "'pending', clock_timestamp(), 0, 0, 0, 'null', clock_timestamp())",
@@ -149,30 +149,28 @@ class OlderWorker:
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("enqueue")
 @pytest.mark.parametrize("state", NAMES[:-1])
-def test_an_older_worker_goes_on_while_the_database_is_migrated_from(
-    state: str, migrate: Any, start_worker: StartWorker
-) -> None:
+def test_older_worker_continues_during_a_migration_from(state: str, migrate: Any, start_worker: StartWorker) -> None:
     migrate(state)
     older = OlderWorker()
     try:
-        until(lambda: len(older.completed) > SOME or older.error, 60)
+        until(lambda: len(older.completed) > CHAIN_COUNT or older.error, 60)
         migrate()
         during = len(older.completed)
-        until(lambda: len(older.completed) > during + SOME or older.error, 60)
+        until(lambda: len(older.completed) > during + CHAIN_COUNT or older.error, 60)
     finally:
         older.stop()
     assert older.error is None
     assert set(older.completed) == set(Job.objects.with_status("completed").values_list("id", flat=True))
-    left = set(Job.objects.with_status("pending").values_list("id", flat=True))
-    assert len(left) == len(older.completed)
+    remaining = set(Job.objects.with_status("pending").values_list("id", flat=True))
+    assert len(remaining) == len(older.completed)
     start_worker(slots=4, poll_seconds=1)
-    until(lambda: Job.objects.filter(status="completed", attempt=1).count() == 2 * len(left), 60)
-    assert set(Effect.objects.values_list("job_id", flat=True)) == left
+    until(lambda: Job.objects.filter(status="completed", attempt=1).count() == 2 * len(remaining), 60)
+    assert set(Effect.objects.values_list("job_id", flat=True)) == remaining
 
 
 @contextmanager
 def extra_columns() -> Iterator[None]:
-    """A nullable column more in each table, as a migration of a later version adds it."""
+    """Add a nullable column to each table, as a migration of a later version might."""
     tables = [
         model._meta.db_table for model in apps.get_app_config("django_jobchains").get_models() if model is not Chain
     ]
@@ -186,30 +184,32 @@ def extra_columns() -> Iterator[None]:
                 cursor.execute(f'ALTER TABLE "{table}" DROP COLUMN "of_later"')
 
 
-def test_a_worker_goes_on_while_every_table_gets_a_column_more(
+@pytest.mark.slow
+def test_worker_continues_while_columns_are_added(
     start_worker: StartWorker, enqueue: Callable[[], UUID], processors: Processors, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every statement names its columns: what it reads and writes stays the same."""
+    """Every statement names its columns, so a new one changes nothing."""
 
     @processors.register("work.talks", max_attempts=2)
-    def talks(job: RunningJob[Any]) -> None:
+    def log_and_fail_once(job: RunningJob[Any]) -> None:
         job.log("text", of="job")
-        job.set_progress(0.5, "half of it")
+        job.set_progress(0.5, "half")
         if job.attempt == 1:
             raise ValueError
 
     worker = start_worker(slots=4, poll_seconds=1)
-    with flowing(enqueue) as started, extra_columns():
-        chain = talks.enqueue(blockers=[chains.get(started[0])])
+    with continuous_load(enqueue) as started, extra_columns():
+        chain = log_and_fail_once.enqueue(blockers=[chains.get(started[0])])
         queues.set_limit("default", 3)
         assert chain.result(30) is None
-        until(lambda: LogLine.objects.count() == 2 and JobProgress.objects.count() == 1, 30)
+        # The line of the first attempt is skipped if the second begins before it is written.
+        until(lambda: LogLine.objects.filter(attempt=2).count() == 1 and JobProgress.objects.count() == 1, 30)
         chains.prune(timedelta(0), types=["work.talks"])
         overview()
         assert FailedAttempt.objects.count() == 0
         worker.stop()
         start_worker(slots=4, poll_seconds=1)
         before = len(started)
-        until(lambda: len(started) > before + SOME, 60)
-    check(started)
+        until(lambda: len(started) > before + CHAIN_COUNT, 60)
+    assert_every_step_ran_once(started)
     assert [record.message for record in caplog.records if "work.talks" not in record.message] == []

@@ -1,4 +1,4 @@
-"""What the overview says of queues, types and failures."""
+"""The figures of the overview about queues, types and failures."""
 
 import json
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.overview import QueueFacts, TypeFacts, aoverview, overview
 from django_jobchains.processors import JobType, get_registry
 from django_jobchains.store import Beat, ClaimedJob, Store, get_store
-from tests.store.jobs import MAIL, SHIP, alter, claim, create, database_now, expire, failed_try, running
+from tests.support.jobs import MAIL, SHIP, alter, claim, create, database_now, expire, failed_try, running
 
 pytestmark = pytest.mark.django_db
 
@@ -36,13 +36,13 @@ def of_type(name: str = SHIP, **options: Any) -> TypeFacts:
     return next(part for part in overview(**options).types if part.name == name)
 
 
-def test_of_nothing_it_says_nothing(store: Store) -> None:
+def test_an_empty_database(store: Store) -> None:
     found = overview()
     assert (found.workers, found.queues, found.types, found.failing) == ((), (), (), ())
     assert (found.due, found.oldest_due_age_seconds, found.is_complete) == (0, None, True)
 
 
-def test_it_tells_the_backlog_from_what_is_scheduled(store: Store) -> None:
+def test_due_and_scheduled_jobs_are_counted_separately(store: Store) -> None:
     create(store, 3)
     create(store, 2, priority=5)
     create(store, 4, delay_seconds=3600)
@@ -52,7 +52,7 @@ def test_it_tells_the_backlog_from_what_is_scheduled(store: Store) -> None:
     assert overview().due == 6
 
 
-def test_what_is_completed_from_outside_is_no_backlog(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_are_completed_by_hand_are_not_due(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get_registry(), "declared", {MAIL: JobType(MAIL)})
     create(store, 2, MAIL)
     create(store, 1, MAIL, delay_seconds=60)
@@ -60,7 +60,7 @@ def test_what_is_completed_from_outside_is_no_backlog(store: Store, monkeypatch:
     assert (of_type(MAIL).due, of_type(MAIL).outside, overview().due) == (0, 2, 0)
     create(store, 1)
     assert (queue().due, queue().outside) == (1, 2)
-    store.beat(Beat("w", "host", 1, "0", 1, 0, 0, None, (MAIL,), False, 0, 10))
+    store.workers.beat(Beat("w", "host", 1, "0", 1, 0, 0, None, (MAIL,), False, 0, 10))
     assert (queue().due, queue().outside, of_type(MAIL).due) == (3, 0, 2)
 
 
@@ -79,7 +79,7 @@ def test_the_age_of_a_queue_is_that_of_its_oldest_due_job(store: Store) -> None:
     assert queue("later").oldest_due_age_seconds is None
 
 
-def test_it_tells_what_runs_and_what_waits_for_chains(store: Store) -> None:
+def test_running_and_blocked_jobs_are_counted(store: Store) -> None:
     jobs = running(store, 3)
     create(store, 2, MAIL, blockers=(jobs[0].id,), queue="mail")
     assert (queue().running, queue().blocked, queue().due) == (3, 0, 0)
@@ -87,7 +87,7 @@ def test_it_tells_what_runs_and_what_waits_for_chains(store: Store) -> None:
     assert (of_type().running, of_type(MAIL).blocked) == (3, 2)
 
 
-def test_what_has_ended_is_in_no_queue(store: Store) -> None:
+def test_jobs_that_have_ended_are_in_no_queue(store: Store) -> None:
     for status in ("completed", "cancelled"):
         alter(running(store, 2), status=status)
     assert overview().queues == ()
@@ -95,20 +95,20 @@ def test_what_has_ended_is_in_no_queue(store: Store) -> None:
 
 
 def test_failed_jobs_are_counted_by_type(store: Store) -> None:
-    store.fail([failed_try(job) for job in running(store, 3)])
+    store.attempts.fail([failed_try(job) for job in running(store, 3)])
     assert of_type().failed == 3
     assert overview().queues == ()
 
 
-def test_a_type_fails_by_the_attempts_that_failed_lately(store: Store) -> None:
+def test_failed_attempts_of_the_last_time_are_summed_by_type(store: Store) -> None:
     first, second = running(store, 2)
-    store.fail([failed_try(first, error="ValueError: old")])
-    store.reschedule([failed_try(second, error="KeyError: 'price'\nsecond line")])
+    store.attempts.fail([failed_try(first, error="ValueError: old")])
+    store.attempts.reschedule([failed_try(second, error="KeyError: 'price'\nsecond line")])
     claim(store)
     expire(second)
     assert not overview().failing[0].crashes
     [mail] = running(store, 1, type_name=MAIL)
-    store.fail([failed_try(mail, error="Mail: down")])
+    store.attempts.fail([failed_try(mail, error="Mail: down")])
     newest, older = overview().failing
     assert (newest.name, newest.attempts, newest.last_error) == (MAIL, 1, "Mail: down")
     assert (older.name, older.attempts, older.jobs) == (SHIP, 2, 2)
@@ -117,13 +117,13 @@ def test_a_type_fails_by_the_attempts_that_failed_lately(store: Store) -> None:
     assert 0 <= older.last_age_seconds < 60
 
 
-def test_what_failed_long_ago_is_not_failing(store: Store) -> None:
-    store.fail([failed_try(job) for job in running(store)])
+def test_old_failures_are_not_included(store: Store) -> None:
+    store.attempts.fail([failed_try(job) for job in running(store)])
     FailedAttempt.objects.update(finished_at=datetime(2020, 1, 1, tzinfo=UTC))
     assert overview().failing == ()
 
 
-def test_it_counts_up_to_a_limit_and_says_so(store: Store) -> None:
+def test_counts_have_a_limit(store: Store) -> None:
     create(store, 5)
     create(store, 2, queue="few")
     assert (queue(count_to=3).due, queue(count_to=3).is_capped) == (3, True)
@@ -133,12 +133,12 @@ def test_it_counts_up_to_a_limit_and_says_so(store: Store) -> None:
         overview(count_to=0)
 
 
-def test_running_jobs_are_counted_up_to_the_limit_too(store: Store) -> None:
+def test_the_limit_applies_to_running_jobs(store: Store) -> None:
     running(store, 4)
     assert (queue(count_to=3).running, queue(count_to=3).is_capped) == (3, True)
 
 
-def test_it_shows_what_was_said_about_queues(store: Store) -> None:
+def test_pauses_and_limits_of_queues_are_included(store: Store) -> None:
     create(store, 1, queue="mail")
     queues.pause("mail", "empty")
     queues.set_limit("slow", 2)
@@ -146,8 +146,8 @@ def test_it_shows_what_was_said_about_queues(store: Store) -> None:
     assert shown == {"empty": (True, None, 0), "mail": (True, None, 1), "slow": (False, 2, 0)}
 
 
-def test_it_can_be_written_as_json(store: Store) -> None:
-    store.fail([failed_try(job) for job in running(store)])
+def test_it_can_be_serialized_as_json(store: Store) -> None:
+    store.attempts.fail([failed_try(job) for job in running(store)])
     create(store)
     written = json.loads(json.dumps(overview().as_json()))
     assert written["failing"][0]["name"] == SHIP
@@ -157,19 +157,19 @@ def test_it_can_be_written_as_json(store: Store) -> None:
 
 @pytest.mark.parametrize("size", [1, 30])
 def test_it_takes_a_constant_number_of_statements(store: Store, size: int) -> None:
-    """Workers, rules, what is pending, what is held, what failed; on PostgreSQL what the server does."""
+    """One each for workers, rules, pending jobs, running and blocked jobs, failures, and PostgreSQL's activity."""
     for number in range(size):
         create(store, 2, queue=f"queue {number}")
-        store.fail([failed_try(job) for job in claim_new(store, f"shop.type_{number}")])
+        store.attempts.fail([failed_try(job) for job in claim_new(store, f"shop.type_{number}")])
         queues.pause(f"queue {number}")
     with CaptureQueriesContext(store.connection) as statements:
         overview()
     assert len(statements) == (6 if store.connection.vendor == "postgresql" else 5)
 
 
-def test_of_very_many_groups_it_shows_some_and_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("store.counting", "overview"):
-        monkeypatch.setattr(f"django_jobchains.{module}.MOST_GROUPS", 3)
+def test_the_number_of_groups_is_limited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("store.stats", "overview"):
+        monkeypatch.setattr(f"django_jobchains.{module}.MAX_GROUPS", 3)
     for number in range(3):
         create(store, 1, queue=f"queue {number}")
     assert (len(overview().queues), overview().is_complete) == (3, True)
@@ -178,13 +178,13 @@ def test_of_very_many_groups_it_shows_some_and_says_so(store: Store, monkeypatch
 
 
 @pytest.mark.postgresql
-def test_on_postgresql_it_knows_about_transactions_and_connections(store: Store) -> None:
+def test_postgresql_counts_connections(store: Store) -> None:
     database = overview().database
     assert database.connections is not None
-    assert database.most_connections is not None
-    assert 1 <= database.connections <= database.most_connections
+    assert database.max_connections is not None
+    assert 1 <= database.connections <= database.max_connections
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_has_an_async_twin() -> None:
+def test_the_async_twin_returns_the_same() -> None:
     assert async_to_sync(aoverview)().queues == ()

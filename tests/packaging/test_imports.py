@@ -1,26 +1,53 @@
-"""Every documented module imports in an interpreter that has none of the optional packages."""
+"""Every documented module can be imported without the optional packages."""
 
 import pkgutil
 import subprocess
 import sys
 
+import pytest
+
 import django_jobchains
 
-DRIVERS = ("psycopg", "redis", "django_redis", "nats", "pydantic", "opentelemetry", "rich", "django_tasks", "pytest")
-#: Modules that exist for the sake of one driver.
+pytestmark = pytest.mark.slow
+
+DRIVERS = (
+    "psycopg",
+    "redis",
+    "django_redis",
+    "nats",
+    "pydantic",
+    "rich",
+    "cryptography",
+    "pytest",
+    "opentelemetry",
+    "prometheus_client",
+    "sentry_sdk",
+)
+#: Modules that need an optional package.
 OF_A_DRIVER = {
     "django_jobchains.notifications.postgres",
     "django_jobchains.notifications.redis",
+    "django_jobchains.notifications.redis_connections",
     "django_jobchains.notifications.nats",
-    "django_jobchains.notifications.nats_budgets",
-    "django_jobchains.notifications.nats_connection",
-    "django_jobchains.notifications.nats_listener",
-    "django_jobchains.notifications.nats_thread",
+    "django_jobchains.notifications.nats.budgets",
+    "django_jobchains.notifications.nats.connection",
+    "django_jobchains.notifications.nats.listener",
+    "django_jobchains.notifications.nats.outbox",
+    "django_jobchains.notifications.nats.thread",
     "django_jobchains.store.direct",
     "django_jobchains.store.postgresql",
-    "django_jobchains.telemetry.otel",
-    "django_jobchains.tasks_backend",
     "django_jobchains.pytest_plugin",
+    "django_jobchains.contrib.sentry",
+    "django_jobchains.telemetry.otel",
+    "django_jobchains.telemetry.otel.carrier",
+    "django_jobchains.telemetry.otel.export_log",
+    "django_jobchains.telemetry.otel.gauges",
+    "django_jobchains.telemetry.otel.instruments",
+    "django_jobchains.telemetry.otel.names",
+    "django_jobchains.telemetry.otel.prometheus",
+    "django_jobchains.telemetry.otel.span_errors",
+    "django_jobchains.telemetry.otel.spans",
+    "django_jobchains.telemetry.otel.tracing",
 }
 #: Tests for third parties.
 CONTRACTS = "django_jobchains.testing.contracts"
@@ -69,6 +96,50 @@ def test_every_module_imports_without_optional_packages() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_contracts_say_what_they_need() -> None:
+def test_the_contracts_name_what_they_need() -> None:
     done = imported(CONTRACTS)
     assert f"ImportError: {CONTRACTS} holds pytest tests: pip install pytest pytest-django" in done.stderr
+
+
+ROOT_NAMES = (
+    "Backoff",
+    "Batch",
+    "Deduplicate",
+    "FailJob",
+    "FailedJob",
+    "JobType",
+    "Lease",
+    "Processors",
+    "RescheduleJob",
+    "RunningJob",
+    "chains",
+)
+
+IMPORT_WITHOUT_SETTINGS = """
+import sys
+import django_jobchains
+from django.conf import settings
+
+assert not settings.configured
+loaded = [name for name in sys.modules if name.startswith("django_jobchains.") or name == "django.db.models"]
+assert not loaded, loaded
+"""
+
+
+def test_importing_the_package_loads_no_module_and_needs_no_settings() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMPORT_WITHOUT_SETTINGS], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_public_names_of_the_package_are_those_of_its_modules() -> None:
+    from django_jobchains import chains, processors
+
+    assert django_jobchains.__all__ == ROOT_NAMES
+    assert set(ROOT_NAMES) <= set(dir(django_jobchains))
+    assert django_jobchains.chains is chains
+    for name in ROOT_NAMES[:-1]:
+        assert getattr(django_jobchains, name) is getattr(processors, name)
+    with pytest.raises(AttributeError, match="no attribute 'Chain'"):
+        django_jobchains.Chain  # noqa: B018

@@ -1,4 +1,4 @@
-"""What is enqueued is read back equal, through the database and to the handler."""
+"""Values are read back equal, from the database and by the handler."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
 from django_jobchains.worker import Worker
-from tests.attempts.work import committed
+from tests.support.attempts import committed
 
 anything: JobType[Any, Any] = JobType("anything")
 
@@ -34,7 +34,7 @@ LARGE = [
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, and of the same types: 1, 1.0 and True are three values in JSON."""
+    """Return whether both are equal and of the same types: 1, 1.0 and True are three values in JSON."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list):
@@ -55,43 +55,26 @@ def read_back(value: Any) -> Any:
 @example(["1e16", 1e16, {"1e+22": 1e22}])
 @example(["\\", '\\"1e16', 1e16, '"', 2e20])
 @example([0.0, 1.0, 1, True, 1e-7, 5e-324, 2**53 + 1])
-def test_any_json_is_read_back_equal_with_the_types_of_its_numbers(value: Any) -> None:
+def test_any_json_is_read_back_with_the_same_types_of_numbers(value: Any) -> None:
     assert same(read_back(value), value)
 
 
 @pytest.mark.django_db
-def test_large_floats_stay_floats() -> None:
-    """jsonb gives 1e+23 back as an integer."""
-    assert same(read_back(LARGE), LARGE)
-
-
-@pytest.mark.django_db
-def test_the_largest_and_smallest_floats() -> None:
-    extremes = [
-        1.7976931348623157e308,
-        -1.7976931348623157e308,
-        2.2250738585072014e-308,
-        5e-324,
-        1e16,
-        9999999999999998.0,
-    ]
+def test_extreme_numbers_are_read_back_equal() -> None:
+    """jsonb returns 1e+23 as an integer, for example."""
+    floats = [1.7976931348623157e308, -1.7976931348623157e308, 2.2250738585072014e-308, 5e-324, 9999999999999998.0]
+    extremes = [*LARGE, *floats, 10**16, 2**63, -(2**64), 10**400]
     assert same(read_back(extremes), extremes)
 
 
 @pytest.mark.django_db
-def test_large_integers_stay_exact_integers() -> None:
-    large = [10**16, 2**63, -(2**64), 10**400]
-    assert same(read_back(large), large)
-
-
-@pytest.mark.django_db
-def test_a_text_that_looks_like_a_number_stays_a_text() -> None:
+def test_texts_that_look_like_numbers_stay_texts() -> None:
     odd = ["1e16", "1e+22", '"1e16"', "\\1e16", {"1e300": "-1e300"}, 1e300]
     assert same(read_back(odd), odd)
 
 
 @committed
-def test_the_handler_and_the_reader_of_the_output_get_what_was_given() -> None:
+def test_handlers_and_readers_of_the_output_get_equal_values() -> None:
     given_ = {
         "floats": [*LARGE, 0.1, 1e-7, 1.0],
         "integers": [1, 10**30],
@@ -117,14 +100,14 @@ def test_the_handler_and_the_reader_of_the_output_get_what_was_given() -> None:
 
 
 @pytest.mark.django_db
-def test_the_whole_range_of_json_is_stored_as_json_and_not_as_text() -> None:
+def test_payloads_are_stored_as_json() -> None:
     chain = anything.enqueue({"order": {"lines": [1, 2, 3]}})
     assert Job.objects.filter(input__order__lines__1=2).get().id == chain.id
 
 
 @pytest.mark.postgresql
 @pytest.mark.django_db
-def test_a_large_float_is_a_float_for_sql_too() -> None:
+def test_a_large_float_is_a_float_in_sql() -> None:
     chain = anything.enqueue(1e23)
     with connection.cursor() as cursor:
         cursor.execute("SELECT input::text FROM django_jobchains_job WHERE id = %s", [chain.id])

@@ -1,4 +1,4 @@
-"""What a codec takes, said to people."""
+"""The JSON Schema of a codec."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,16 +13,16 @@ class Order:
     number: int
 
 
-def test_a_type_has_a_json_schema() -> None:
+def test_a_dataclass_has_a_json_schema() -> None:
     schema = Codec(Order).json_schema()
     assert schema is not None
     assert schema["properties"]["number"]["type"] == "integer"
 
 
-def test_any_json_has_none() -> None:
+def test_any_json_has_no_schema() -> None:
     assert Codec().json_schema() is None
 
 
-def test_nor_has_what_only_python_can_check() -> None:
+def test_a_type_that_only_python_can_check_has_no_schema() -> None:
     assert Codec(Annotated[Any, PlainValidator(str)]).json_schema() in (None, {})
     assert Codec(Annotated[type, "a class"]).json_schema() is None

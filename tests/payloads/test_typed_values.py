@@ -1,11 +1,13 @@
-"""Dataclasses, TypedDicts and pydantic models are checked when they are enqueued and rebuilt for the handler."""
+"""Dataclasses, TypedDicts and pydantic models are validated when they are enqueued, and rebuilt for the handler."""
 
+import json
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from typing_extensions import TypedDict
@@ -13,14 +15,19 @@ from typing_extensions import TypedDict
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.payloads import Codec
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
-from django_jobchains.texts import traceback_of
+from django_jobchains.text.errors import describe, traceback_of
 from django_jobchains.worker import Worker
-from tests.attempts.work import committed
+from tests.support.attempts import committed
 
 pydantic = pytest.importorskip("pydantic")
+TypeAdapter = pydantic.TypeAdapter
 
 
 class Colour(Enum):
+    RED = "red"
+
+
+class Shade(StrEnum):
     RED = "red"
 
 
@@ -65,7 +72,7 @@ ORDER = Order(
     due=date(2026, 2, 4),
     patience=timedelta(days=2, microseconds=5),
     lines=[Line(UUID(int=5), Decimal("0.10"), (Colour.RED, Colour.RED))],
-    tags={"a"},  # of more the JSON would have an order of chance
+    tags={"a"},  # a set with more values would have a random order in JSON
     position=(1, 2.5),
     counts={1: "one"},
 )
@@ -110,7 +117,38 @@ def test_the_handler_gets_an_equal_value_of_the_same_type(annotation: Any, value
     assert chain.refresh().status == "completed", chain.current_job.last_error
     assert seen == [value]
     assert type(seen[0]) is type(value)
-    assert chain.input == chain.output
+    assert chain.input == chain.stored_output
+    assert chain.output == value
+    assert type(chain.output) is type(value)
+
+
+class Shift(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    starts: list[datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    at: datetime
+    others: dict[str, tuple[datetime, ...]] = field(default_factory=dict)
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+OMITTED = datetime(2026, 3, 29, 2, 30, tzinfo=BERLIN)
+REPEATED = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)
+
+
+@pytest.mark.parametrize("at", [OMITTED, REPEATED, REPEATED.replace(fold=1)])
+def test_a_local_time_that_is_skipped_or_repeated_stays_the_same_instant(at: datetime) -> None:
+    """Python considers it unequal to the same time with another time zone object."""
+    for annotation, value in [
+        (datetime, at),
+        (Visit, Visit(at, {"a": (at, at)})),
+        (Shift, Shift(starts=[at])),
+    ]:
+        codec = Codec(annotation)
+        text = codec.encode(value, InvalidInput)
+        assert at.isoformat() in text
+        assert codec.encode(codec.decode(text, InvalidInput), InvalidInput) == text
 
 
 @pytest.mark.parametrize(
@@ -118,7 +156,8 @@ def test_the_handler_gets_an_equal_value_of_the_same_type(annotation: Any, value
     [
         (Line, "x", r"pass Line\(product=…, price=…, colours=…\), not str\."),
         (Line, None, r"pass Line\(product=…, price=…, colours=…\), not None\."),
-        (Line, {"product": str(UUID(int=5)), "price": "1"}, r"pass Line\(product=…, price=…, colours=…\), not dict\."),
+        (Line, {"product": str(UUID(int=5)), "price": "hunter2"}, "price: .*decimal"),
+        (Line, {"price": "1"}, "product: .*required"),
         (Line, Line("no uuid", Decimal(1)), "product: .*valid uuid"),  # type: ignore[arg-type]
         (Line, Line(UUID(int=5), "a lot"), "price: .*decimal"),  # type: ignore[arg-type]
         (Address, {"street": 1, "since": date(2020, 1, 1)}, "str"),
@@ -132,7 +171,7 @@ def test_the_handler_gets_an_equal_value_of_the_same_type(annotation: Any, value
         (dict[str, int], [1], "dict"),
     ],
 )
-def test_a_value_of_another_type_is_invalid_input_with_the_reason(annotation: Any, value: Any, words: str) -> None:
+def test_a_value_of_another_type_is_refused_with_the_reason(annotation: Any, value: Any, words: str) -> None:
     job_type = JobType("typed", input=annotation)
     with pytest.raises(InvalidInput, match=f"(?is)^Not a .*({words})"):
         job_type.item(value)
@@ -152,19 +191,85 @@ def test_a_typed_value_that_cannot_be_stored_is_refused_with_its_path(annotation
     assert caught.value.path == path
 
 
+@pytest.mark.parametrize(
+    ("annotation", "value", "text"),
+    [
+        (int, 5, "5"),
+        (int, 5.0, "5"),
+        (bool, 1, "true"),
+        (float, 5, "5.0"),
+        (list[float], [5], "[5.0]"),
+        (str, Shade.RED, '"red"'),
+        (dict[str, int], {"a": "5"}, '{"a":5}'),
+        (list[Any], [(1, 2)], None),
+        (float, 2**53 + 1, "9007199254740992.0"),
+    ],
+)
+def test_values_are_stored_with_the_json_type_of_the_annotation(annotation: Any, value: Any, text: str | None) -> None:
+    """Values that already have the type are not converted."""
+    codec = Codec(annotation)
+    if text is None:
+        with pytest.raises(InvalidInput):
+            codec.encode(value, InvalidInput)
+    else:
+        assert codec.encode(value, InvalidInput) == text
+
+
 @dataclass
 class Open:
     value: Any
 
 
 @pytest.mark.parametrize("value", [datetime(2026, 1, 1, tzinfo=UTC), (1, 2), {1, 2}, Decimal(1), UUID(int=1), {1: 2}])
-def test_what_would_come_back_as_something_else_is_refused_where_the_type_does_not_say(value: Any) -> None:
-    """A datetime in a field of Any would reach the handler as a string."""
-    with pytest.raises(InvalidInput):
-        JobType("open", input=Open).item(Open(value))
+def test_a_value_that_would_be_read_back_as_another_is_refused(value: Any) -> None:
+    """A datetime in a field of type Any would reach the handler as a string."""
+    for part in (value, [REPEATED, value], {"at": value}):
+        with pytest.raises(InvalidInput):
+            JobType("open", input=Open).item(Open(part))
 
 
-def test_a_custom_validator_is_heard_at_enqueue() -> None:
+@dataclass(eq=False)
+class Plain:
+    number: int
+    at: datetime | None = None
+    note: str = field(default="", compare=False)
+
+
+@dataclass(eq=False)
+class Special(Plain):
+    extra: str = ""
+
+
+@dataclass(eq=False)
+class Vague:
+    parts: list[Plain] = field(default_factory=list)
+    value: Any = None
+
+
+def test_a_dataclass_without_comparison_is_rebuilt() -> None:
+    codec = Codec(Vague)
+    text = codec.encode(Vague([Plain(1, REPEATED), Plain(2, note="n")]), InvalidInput)
+    parts = codec.decode(text, InvalidInput).parts
+    assert [type(part) for part in parts] == [Plain, Plain]
+    assert [(part.number, part.note) for part in parts] == [(1, ""), (2, "n")]
+    assert parts[0].at.isoformat() == REPEATED.isoformat()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Plain, Special(1, extra="lost")),
+        (Plain, Special(1)),
+        (Vague, Vague([Special(1, extra="lost")])),
+        (Vague, Vague(value=datetime(2026, 1, 1, tzinfo=UTC))),
+    ],
+)
+def test_a_dataclass_without_comparison_cannot_lose_a_part(annotation: Any, value: Any) -> None:
+    with pytest.raises(InvalidInput, match="another value"):
+        JobType("plain", input=annotation).item(value)
+
+
+def test_a_custom_validator_runs_when_the_value_is_enqueued() -> None:
     def even(number: int) -> int:
         if number % 2:
             raise ValueError("only even numbers")
@@ -182,8 +287,11 @@ class Login:
     pin: int = 0
 
 
-@pytest.mark.parametrize("value", [Login("a", "hunter2"), Login("a", "6162"), Login(6162)])  # type: ignore[arg-type]
-def test_an_error_about_a_value_does_not_quote_it(value: Any) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [Login("a", "hunter2"), Login("a", "6162"), Login(6162), {"user": "a", "pin": "hunter2"}],  # type: ignore[arg-type]
+)
+def test_an_error_does_not_quote_the_value(value: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
         JobType("login", input=Login).item(value)
     assert "Input should be a valid" in str(caught.value)
@@ -191,16 +299,92 @@ def test_an_error_about_a_value_does_not_quote_it(value: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"user": ["hunter2"]}', '{"pin": "hunter2"}', '["hunter2"]'])
-def test_an_error_about_a_stored_value_does_not_quote_it(text: str) -> None:
+def test_an_error_does_not_quote_the_stored_value(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"^Not a Login: ") as caught:
         Codec(Login).decode(text, InvalidInput)
     assert_not_quoted(caught.value, "hunter2")
 
 
-def test_a_value_that_would_change_is_not_quoted() -> None:
+def test_an_error_about_a_changed_value_does_not_quote_it() -> None:
     with pytest.raises(InvalidInput, match="another value") as caught:
         JobType("open", input=Open).item(Open(("hunter2",)))
     assert "hunter2" not in str(caught.value)
+
+
+class Card(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    number: str
+
+    @pydantic.field_validator("number")
+    @classmethod
+    def _known(cls, number: str) -> str:
+        if number == "hunter2":
+            raise ValueError(f"unknown number {number}")
+        if number == "6162":
+            raise KeyError(number)
+        return number
+
+
+@pytest.mark.parametrize("number", ["hunter2", "6162"])
+def test_the_message_of_a_validator_is_omitted_if_it_quotes_the_value(number: str) -> None:
+    job_type: JobType[Any, Any] = JobType("card", input=Card)
+    for fails in (
+        lambda: job_type.item({"number": number}),
+        lambda: job_type.input_codec.decode(f'{{"number": "{number}"}}', InvalidInput),
+    ):
+        with pytest.raises(
+            InvalidInput, match=r"value_error|KeyError in _known, line \d+ of .*test_typed_values"
+        ) as caught:
+            fails()
+        assert_not_quoted(caught.value, number)
+
+
+SECRET = "hunter2"
+
+
+def test_errors_of_pydantic_are_described_without_values() -> None:
+    for fails in (
+        lambda: Card(number=[SECRET]),
+        lambda: Card(number=SECRET),
+        lambda: Card.model_construct(number=[SECRET]).model_dump(warnings="error"),
+    ):
+        with pytest.raises(Exception, match=SECRET) as caught:
+            fails()
+        inner = caught.value
+        assert SECRET not in describe(inner)
+        for error in (inner, raised_from(inner), ExceptionGroup("several", [ExceptionGroup("inner", [inner])])):
+            text = traceback_of(error)
+            assert type(inner).__name__ in text
+            assert SECRET not in text
+            assert "in test_errors_of_pydantic_are_described" in text
+
+
+def raised_from(inner: Exception) -> Exception:
+    with pytest.raises(RuntimeError) as caught:
+        raise RuntimeError("the card was refused") from inner
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "stored"),
+    [
+        (Line, {"product": str(UUID(int=5)), "price": "1"}, {"product": str(UUID(int=5)), "price": "1", "colours": []}),
+        (Order, None, None),
+        (Customer, {"name": "N", "address": {"street": "A", "since": "2020-01-01"}}, None),
+        (Address, {"street": "A", "since": "2020-01-01"}, {"street": "A", "since": "2020-01-01"}),
+        (list[Line], [{"product": str(UUID(int=5)), "price": "1"}], None),
+        (datetime, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+    ],
+)
+@pytest.mark.django_db
+def test_json_that_fits_the_type_is_accepted_instead_of_a_value(annotation: Any, value: Any, stored: Any) -> None:
+    if value is None:
+        value = json.loads(JobType("typed", input=Order).item(ORDER).job.input)
+    job_type: JobType[Any, Any] = JobType("typed", input=annotation)
+    item = job_type.item(value)
+    rebuilt = job_type.input_codec.decode(item.job.input, InvalidInput)
+    assert rebuilt == TypeAdapter(annotation).validate_python(value)
+    if stored is not None:
+        assert json.loads(item.job.input) == stored
 
 
 def assert_not_quoted(error: InvalidInput, *values: str) -> None:

@@ -1,4 +1,4 @@
-"""The extra ``typed`` is one: JSON needs no pydantic, and what needs it says so when it is declared."""
+"""JSON types need no pydantic; the declaration of another type names the extra that it needs."""
 
 import sys
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ def _no_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("value", [Charge, Address, list[Charge], dict[str, Charge]])
-def test_a_type_that_is_no_json_is_an_error_where_it_is_declared(value: Any) -> None:
+def test_a_type_that_is_not_json_is_refused_where_it_is_declared(value: Any) -> None:
     for declare in (
         lambda: JobType("charge", input=value),
         lambda: JobType("charge", output=value),
@@ -36,7 +36,7 @@ def test_a_type_that_is_no_json_is_an_error_where_it_is_declared(value: Any) -> 
             declare()
 
 
-def test_an_annotation_that_is_no_json_is_an_error_where_it_is_declared() -> None:
+def test_an_annotation_that_is_not_json_is_refused_where_it_is_declared() -> None:
     with pytest.raises(RegistryError, match="Charge as input or output needs pydantic"):
 
         @Processors().register("charge")
@@ -66,11 +66,11 @@ def test_an_annotation_that_is_no_json_is_an_error_where_it_is_declared() -> Non
     ],
     ids=str,
 )
-def test_json_types_need_nothing(annotation: Any) -> None:
+def test_json_types_need_no_pydantic(annotation: Any) -> None:
     JobType("plain", input=annotation, output=annotation)
 
 
-def test_handlers_with_json_annotations_need_nothing() -> None:
+def test_json_annotations_need_no_pydantic() -> None:
     @Processors().register("plain")
     def plain(job: RunningJob[dict[str, int]]) -> int | Continuation:
         return 1

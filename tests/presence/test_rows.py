@@ -1,4 +1,4 @@
-"""The rows of workers, as the store writes them."""
+"""The rows of workers, as the store writes and reads them."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -9,12 +9,13 @@ import pytest
 from django_jobchains.models import WorkerPresence
 from django_jobchains.overview import overview
 from django_jobchains.store import Beat, Store, get_store
-from tests.store.jobs import database_now
+from tests.support.jobs import database_now
+from tests.support.pool_states import POOL
 
 pytestmark = pytest.mark.django_db
 
 BEAT = Beat(
-    worker="host:1:a",
+    id="host:1:a",
     host="host",
     pid=1,
     version="1.0",
@@ -34,108 +35,109 @@ def store(db: None) -> Store:
     return get_store()
 
 
-def silent(seconds: float, worker: str = BEAT.worker) -> None:
+def silent(seconds: float, worker: str = BEAT.id) -> None:
     moment = database_now() - timedelta(seconds=seconds)
     assert WorkerPresence.objects.filter(pk=worker).update(heartbeat_at=moment) == 1
 
 
-def test_a_beat_says_all_about_a_worker(store: Store) -> None:
-    store.beat(BEAT)
-    [found] = store.present_workers()
-    assert found.beat == BEAT
-    assert abs((found.heartbeat_at - database_now()).total_seconds()) < 60
-    assert 0 <= found.silent_seconds < 60
-    row = WorkerPresence.objects.get()
-    assert (row.queues, row.type_names) == (list(BEAT.queues or ()), list(BEAT.type_names))
-
-
-def test_the_next_beat_changes_the_row(store: Store) -> None:
-    store.beat(BEAT)
+def test_a_later_heartbeat_updates_the_row(store: Store) -> None:
+    store.workers.beat(BEAT)
     began = WorkerPresence.objects.get().started_at
     silent(30)
-    store.beat(replace(BEAT, busy=0, stuck=0, slots=11, is_stopping=True, up_seconds=5, heartbeat_seconds=3))
-    [found] = store.present_workers()
+    store.workers.beat(replace(BEAT, busy=0, stuck=0, slots=11, is_stopping=True, up_seconds=5, heartbeat_seconds=3))
+    [found] = store.workers.present()
     assert found.silent_seconds < 20
     assert (found.beat.busy, found.beat.stuck, found.beat.slots, found.beat.is_stopping) == (0, 0, 11, True)
     assert found.started_at == began
     assert found.beat.heartbeat_seconds == 3
 
 
-def test_what_never_changes_of_a_worker_is_read_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = replace(BEAT, worker="other", queues=None)
+def test_constant_columns_of_a_known_worker_are_not_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(BEAT, id="other", queues=None)
     for beat in (BEAT, other):
-        store.beat(beat)
-    known = {worker.beat.worker: worker for worker in store.present_workers()}
+        store.workers.beat(beat)
+    known = {worker.beat.id: worker for worker in store.workers.present()}
     WorkerPresence.objects.update(type_names=["not read"], queues=["not read"], busy=7)
-    store.beat(third := replace(BEAT, worker="third"))
+    store.workers.beat(third := replace(BEAT, id="third"))
     rows: list[Any] = []
-    fetch = store._fetch
-    monkeypatch.setattr(store, "_fetch", lambda sql, params: rows.extend(fetch(sql, params)) or rows)
-    found = {worker.beat.worker: worker.beat for worker in store.present_workers(known)}
+    fetch = store.db.fetch
+    monkeypatch.setattr(store.db, "fetch", lambda sql, params: rows.extend(fetch(sql, params)) or rows)
+    found = {worker.beat.id: worker.beat for worker in store.workers.present(known)}
     assert "not read" not in str(rows)
-    assert found == {BEAT.worker: replace(BEAT, busy=7), "other": replace(other, busy=7), "third": third}
+    assert found == {BEAT.id: replace(BEAT, busy=7), "other": replace(other, busy=7), "third": third}
 
 
 def test_workers_are_counted_by_their_rows(store: Store) -> None:
-    assert store.count_workers() == 0
-    store.beat(BEAT)
-    store.beat(replace(BEAT, worker="other"))
-    assert store.count_workers() == 2
+    assert store.workers.count() == 0
+    store.workers.beat(BEAT)
+    store.workers.beat(replace(BEAT, id="other"))
+    assert store.workers.count() == 2
 
 
-def test_a_row_that_was_deleted_is_made_again_and_knows_when_the_worker_started(store: Store) -> None:
-    store.beat(replace(BEAT, up_seconds=3600))
-    [found] = store.present_workers()
+def test_a_deleted_row_is_created_again_with_the_start_of_the_worker(store: Store) -> None:
+    store.workers.beat(replace(BEAT, up_seconds=3600))
+    [found] = store.workers.present()
     assert abs((database_now() - found.started_at).total_seconds() - 3600) < 60
 
 
-def test_a_worker_that_leaves_has_no_row(store: Store) -> None:
-    store.beat(BEAT)
-    store.beat(replace(BEAT, worker="other"))
-    store.leave(BEAT.worker)
-    store.leave("unknown")
-    assert [worker.id for worker in overview().workers] == ["other"]
-
-
 @pytest.mark.parametrize(("seconds", "is_stale"), [(0, False), (20, False), (40, True)])
-def test_a_worker_is_stale_after_three_heartbeats_that_did_not_come(
-    store: Store, seconds: float, is_stale: bool
-) -> None:
-    store.beat(BEAT)
+def test_a_worker_is_stale_after_three_missed_heartbeats(store: Store, seconds: float, is_stale: bool) -> None:
+    store.workers.beat(BEAT)
     silent(seconds)
     [worker] = overview().workers
     assert worker.is_stale is is_stale
-    assert seconds - 0.1 < worker.heartbeat_age_seconds < seconds + 10  # SQLite tells days as a float
+    assert seconds - 0.1 < worker.heartbeat_age_seconds < seconds + 10  # SQLite returns days as a float
 
 
 @pytest.mark.parametrize(("beats", "is_pruned"), [(5.5, False), (6.5, True)])
-@pytest.mark.parametrize("heartbeat_seconds", [10.0, 100.0])
-def test_a_worker_is_gone_after_six_of_its_own_heartbeats(
+@pytest.mark.parametrize("heartbeat_seconds", [100.0, 1_000.0])
+def test_a_worker_is_deleted_after_six_of_its_own_heartbeats(
     store: Store, heartbeat_seconds: float, beats: float, is_pruned: bool
 ) -> None:
-    store.beat(replace(BEAT, heartbeat_seconds=heartbeat_seconds))
-    store.beat(replace(BEAT, worker="alive"))
+    store.workers.beat(replace(BEAT, heartbeat_seconds=heartbeat_seconds))
+    store.workers.beat(replace(BEAT, id="alive"))
     silent(heartbeat_seconds * beats)
-    assert store.prune_workers() == ([BEAT.worker] if is_pruned else [])
+    assert store.workers.prune() == ([BEAT.id] if is_pruned else [])
     left = set(WorkerPresence.objects.values_list("pk", flat=True))
-    assert left == ({"alive"} if is_pruned else {"alive", BEAT.worker})
+    assert left == ({"alive"} if is_pruned else {"alive", BEAT.id})
 
 
-def test_the_overview_shows_what_a_worker_said(store: Store) -> None:
-    store.beat(replace(BEAT, queues=None, up_seconds=100))
+def test_the_overview_shows_the_values_of_a_heartbeat(store: Store) -> None:
+    store.workers.beat(replace(BEAT, queues=None, up_seconds=100))
     [worker] = overview().workers
-    said: dict[str, Any] = {name: getattr(worker, name) for name in ("id", "host", "pid", "version", "slots", "busy")}
-    assert said == {"id": "host:1:a", "host": "host", "pid": 1, "version": "1.0", "slots": 10, "busy": 3}
+    values = (worker.id, worker.host, worker.pid, worker.version, worker.slots, worker.busy)
+    assert values == ("host:1:a", "host", 1, "1.0", 10, 3)
     assert (worker.stuck, worker.queues, worker.type_names) == (1, None, BEAT.type_names)
     assert 99 < worker.up_seconds < 160
     assert overview().as_json()["workers"][0]["type_names"] == ["shop.mail", "shop.ship"]
 
 
 def test_a_type_is_served_by_workers_that_are_alive(store: Store) -> None:
-    store.beat(BEAT)
-    store.beat(replace(BEAT, worker="stale", type_names=("shop.ship",)))
-    store.beat(replace(BEAT, worker="other", type_names=("shop.ship", "shop.new")))
+    store.workers.beat(BEAT)
+    store.workers.beat(replace(BEAT, id="stale", type_names=("shop.ship",)))
+    store.workers.beat(replace(BEAT, id="other", type_names=("shop.ship", "shop.new")))
     silent(40, "stale")
     workers = {part.name: part.workers for part in overview().types}
     assert workers == {"shop.mail": 1, "shop.new": 1, "shop.ship": 2}
     assert [part.name for part in overview().queues] == sorted(BEAT.queues or ())
+
+
+def test_a_row_keeps_a_limited_number_of_pools(store: Store) -> None:
+    pools = tuple(replace(POOL, key=f"key {number}") for number in range(25))
+    store.workers.beat(replace(BEAT, pools=pools))
+    [worker] = overview().workers
+    assert worker.pools == pools[:20]
+
+
+def test_a_beat_replaces_the_pools(store: Store) -> None:
+    store.workers.beat(replace(BEAT, pools=(POOL,)))
+    store.workers.beat(replace(BEAT, pools=(replace(POOL, busy=2),)))
+    assert [pool.busy for pool in overview().workers[0].pools] == [2]
+
+
+def test_pools_of_a_worker_of_another_version_are_omitted(store: Store) -> None:
+    store.workers.beat(BEAT)
+    WorkerPresence.objects.update(pools=[{"level": "process", "unknown": 1}])
+    assert overview().workers[0].pools == ()
+    WorkerPresence.objects.update(pools=None)
+    assert overview().workers[0].pools == ()

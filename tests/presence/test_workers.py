@@ -1,4 +1,4 @@
-"""Workers are seen while they run, and not longer; what happens to their rows does nothing to their work."""
+"""The rows of running workers. Problems with these rows do not affect the jobs of the workers."""
 
 import logging
 import os
@@ -19,11 +19,11 @@ from django_jobchains.overview import WorkerFacts
 from django_jobchains.processors import JobType, Processors, RunningJob
 from django_jobchains.store import Beat, Store, get_store
 from django_jobchains.worker import Worker
-from tests.store.jobs import database_now
-from tests.worker.fixtures import StartWorker
-from tests.worker.processes import StartProcess
-from tests.worker.statements import statements_of_others
-from tests.worker.waiting import stays, until, until_completed
+from tests.support.jobs import database_now
+from tests.support.statements import statements_of_others
+from tests.support.waiting import stays, until, until_completed
+from tests.support.worker_processes import StartProcess
+from tests.support.workers import StartWorker
 
 OFTEN = {"HEARTBEAT_SECONDS": 0.05}
 SELDOM = {"HEARTBEAT_SECONDS": 60}
@@ -42,7 +42,7 @@ def ids() -> list[str]:
     return [worker.id for worker in present()]
 
 
-def test_a_worker_is_there_from_its_start_to_its_end(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_a_worker_has_a_row_from_its_start_to_its_end(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
     worker = start_worker(slots=3, queues=["b", "a"])
     [seen] = until(present)
     assert (seen.id, seen.host, seen.pid) == (worker.id, socket.gethostname(), os.getpid())
@@ -54,14 +54,14 @@ def test_a_worker_is_there_from_its_start_to_its_end(quick: JobType[Any, Any], s
     assert ids() == []
 
 
-def test_two_workers_are_told_apart(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_each_worker_has_its_own_row(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
     first, second = start_worker(), start_worker()
     until(lambda: set(ids()) == {first.id, second.id})
     first.stop()
     assert ids() == [second.id]
 
 
-def test_it_says_how_busy_it_is(processors: Processors, start_worker: StartWorker) -> None:
+def test_busy_slots_are_reported(processors: Processors, start_worker: StartWorker) -> None:
     gate = threading.Event()
     held: JobType[Any, Any] = processors.register("presence.held")(lambda job: gate.wait(30))
     with override_settings(JOBCHAINS=OFTEN):
@@ -75,7 +75,7 @@ def test_it_says_how_busy_it_is(processors: Processors, start_worker: StartWorke
         until(lambda: [worker.busy for worker in present()] == [0])
 
 
-def test_it_says_how_many_slots_are_stuck(processors: Processors, start_worker: StartWorker) -> None:
+def test_stuck_slots_are_reported(processors: Processors, start_worker: StartWorker) -> None:
     gate = threading.Event()
     deaf: JobType[Any, Any] = processors.register("presence.deaf", timeout=0.05)(lambda job: gate.wait(30))
     with override_settings(JOBCHAINS={**OFTEN, "STUCK_SECONDS": 0.05}):
@@ -87,7 +87,9 @@ def test_it_says_how_many_slots_are_stuck(processors: Processors, start_worker: 
             gate.set()
 
 
-def test_a_worker_that_stops_says_so_while_its_handlers_end(processors: Processors, start_worker: StartWorker) -> None:
+def test_a_stopping_worker_is_reported_while_its_handlers_end(
+    processors: Processors, start_worker: StartWorker
+) -> None:
     gate, started = threading.Event(), threading.Event()
 
     @processors.register("presence.held")
@@ -102,22 +104,22 @@ def test_a_worker_that_stops_says_so_while_its_handlers_end(processors: Processo
     stopping = threading.Thread(target=worker.stop, args=[20])
     stopping.start()
     try:
-        until(lambda: [(seen.is_stopping, seen.busy) for seen in present()] == [(True, 1)], 6)
+        until(lambda: [(seen.is_stopping, seen.busy) for seen in present()] == [(True, 1)])
     finally:
         gate.set()
         stopping.join()
     assert ids() == []
 
 
-def test_a_worker_that_retires_says_so(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_a_retiring_worker_is_reported_as_stopping(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
     with override_settings(JOBCHAINS=SELDOM):
         worker = start_worker()
     until(present)
     worker.retire()
-    until(lambda: [seen.is_stopping for seen in present()] == [True], 6)
+    until(lambda: [seen.is_stopping for seen in present()] == [True])
 
 
-def test_a_row_that_was_deleted_comes_back(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_a_deleted_row_is_created_again(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
     with override_settings(JOBCHAINS=OFTEN):
         worker = start_worker()
     for _ in range(3):
@@ -126,11 +128,11 @@ def test_a_row_that_was_deleted_comes_back(quick: JobType[Any, Any], start_worke
     until(lambda: ids() == [worker.id])
 
 
-def test_the_row_of_a_worker_that_died_is_cleared_away_by_another(
+def test_the_row_of_a_dead_worker_is_deleted_by_another(
     quick: JobType[Any, Any], store: Store, start_worker: StartWorker
 ) -> None:
     died = Beat("died", "host", 1, "1", 1, 0, 0, None, (), False, 100.0, 0.01)
-    store.beat(died)
+    store.workers.beat(died)
     until(lambda: [worker.is_stale for worker in present()] == [True])
     with override_settings(JOBCHAINS=OFTEN):
         worker = start_worker()
@@ -138,7 +140,7 @@ def test_the_row_of_a_worker_that_died_is_cleared_away_by_another(
 
 
 @pytest.mark.slow
-def test_a_worker_that_was_killed_is_stale_and_then_gone(
+def test_a_killed_worker_becomes_stale_and_is_then_deleted(
     quick: JobType[Any, Any], start_worker: StartWorker, start_process: StartProcess
 ) -> None:
     process = start_process(jobchains={"HEARTBEAT_SECONDS": 0.3})
@@ -150,7 +152,7 @@ def test_a_worker_that_was_killed_is_stale_and_then_gone(
     until(lambda: ids() == [worker.id])
 
 
-def test_without_its_table_a_worker_works(
+def test_a_worker_runs_jobs_without_its_table(
     quick: JobType[Any, Any], make_worker: StartWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with override_settings(JOBCHAINS=OFTEN), _renamed_table(), caplog.at_level(logging.WARNING, "django_jobchains"):
@@ -158,12 +160,12 @@ def test_without_its_table_a_worker_works(
         worker.start()
         until_completed(quick.enqueue())
         assert stays(lambda: not worker.failed, 1)
-        assert worker.parts.heartbeat.last_success_at is None
+        assert worker.components.heartbeat.last_success_at is None
         until_completed(quick.enqueue())
         worker.stop()
-    told = [record.getMessage() for record in caplog.records if "heartbeat" in record.getMessage()]
-    assert len(told) == 1
-    assert worker.id in told[0]
+    warnings = [record.getMessage() for record in caplog.records if "heartbeat" in record.getMessage()]
+    assert len(warnings) == 1
+    assert worker.id in warnings[0]
 
 
 class _renamed_table:  # noqa: N801 - a context manager
@@ -178,34 +180,34 @@ class _renamed_table:  # noqa: N801 - a context manager
             cursor.execute(f"ALTER TABLE {old} RENAME TO {new}")
 
 
-def test_the_time_of_the_last_beat_is_known(
+def test_the_time_of_the_last_heartbeat_is_known(
     quick: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with override_settings(JOBCHAINS=OFTEN):
         worker = start_worker()
-    first = until(lambda: worker.parts.heartbeat.last_success_at) or 0.0
+    first = until(lambda: worker.components.heartbeat.last_success_at) or 0.0
     assert first <= time.monotonic()
-    until(lambda: (worker.parts.heartbeat.last_success_at or 0) > first)
-    monkeypatch.setattr(type(store), "beat", _away)
-    until(lambda: worker.parts.heartbeat.is_failing)
-    last = worker.parts.heartbeat.last_success_at
-    assert stays(lambda: worker.parts.heartbeat.last_success_at == last, 0.3)
+    until(lambda: (worker.components.heartbeat.last_success_at or 0) > first)
+    monkeypatch.setattr(type(store.workers), "beat", _away)
+    until(lambda: worker.components.heartbeat.failures.is_failing)
+    last = worker.components.heartbeat.last_success_at
+    assert stays(lambda: worker.components.heartbeat.last_success_at == last, 0.3)
     until_completed(quick.enqueue())
     monkeypatch.undo()
-    until(lambda: worker.parts.heartbeat.last_success_at != last)
+    until(lambda: worker.components.heartbeat.last_success_at != last)
 
 
 def _away(*args: object) -> None:
     raise OperationalError("away")
 
 
-def test_a_database_that_does_not_answer_does_not_hold_up_the_end(
+def test_a_database_that_does_not_respond_does_not_delay_the_stop(
     quick: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
     worker = start_worker()
     until(ids)
-    monkeypatch.setattr(type(store), "leave", lambda *args: released.wait(60))
+    monkeypatch.setattr(type(store.workers), "leave", lambda *args: released.wait(60))
     stopping = threading.Thread(target=worker.stop)
     stopping.start()
     stopping.join(30)
@@ -218,18 +220,16 @@ def test_a_database_that_does_not_answer_does_not_hold_up_the_end(
     assert ids() == [worker.id]
 
 
-def test_a_beat_of_a_thread_that_did_not_end_makes_no_row_again(
-    quick: JobType[Any, Any], make_worker: StartWorker
-) -> None:
+def test_a_stopped_worker_does_not_create_its_row_again(quick: JobType[Any, Any], make_worker: StartWorker) -> None:
     worker = make_worker()
     worker.start()
     until(ids)
     worker.stop()
-    worker.parts.heartbeat.step()
+    worker.components.heartbeat.step()
     assert ids() == []
 
 
-def test_beats_are_few_statements(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_heartbeats_take_few_statements(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
     with override_settings(JOBCHAINS=SELDOM), statements_of_others() as statements:
         start_worker()
         until(ids)
@@ -237,41 +237,41 @@ def test_beats_are_few_statements(quick: JobType[Any, Any], start_worker: StartW
         assert stays(lambda: max(map(statements.count, beats)) <= 1, 1)
 
 
-def test_a_beat_does_not_read_again_what_others_serve(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_a_heartbeat_does_not_read_constant_columns_again(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
     with override_settings(JOBCHAINS=SELDOM):
         second = start_worker(queues=["mail"])
         until(ids)
     with override_settings(JOBCHAINS=OFTEN):
         first = start_worker()
-        until(lambda: len(first.parts.heartbeat._present) == 2)
+        until(lambda: len(first.components.heartbeat._present) == 2)
         WorkerPresence.objects.filter(pk=second.id).update(queues=["not read"], slots=99)
-        until(lambda: 99 in [worker.beat.slots for worker in first.parts.heartbeat._present])
-        seen = {worker.beat.worker: worker.beat for worker in first.parts.heartbeat._present}
+        until(lambda: 99 in [worker.beat.slots for worker in first.components.heartbeat._present])
+        seen = {worker.beat.id: worker.beat for worker in first.components.heartbeat._present}
         assert seen[second.id].queues == ("mail",)
 
 
-def test_one_worker_does_what_one_does_for_all(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_one_worker_is_the_first(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
     with override_settings(JOBCHAINS=OFTEN):
         first = start_worker()
         until(lambda: ids() == [first.id])
         second = start_worker()
-        until(lambda: len(second.parts.heartbeat._present) == 2)
-        assert (first.parts.heartbeat.is_first, second.parts.heartbeat.is_first) == (True, False)
+        until(lambda: len(second.components.heartbeat._present) == 2)
+        assert (first.components.heartbeat.is_first, second.components.heartbeat.is_first) == (True, False)
         first.stop()
-        until(lambda: second.parts.heartbeat.is_first)
+        until(lambda: second.components.heartbeat.is_first)
 
 
-def test_a_worker_that_is_silent_is_not_counted_on(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_a_silent_worker_is_not_the_first(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
     with override_settings(JOBCHAINS=OFTEN):
         gone = Beat("gone", "host", 1, "1", 1, 0, 0, None, ("presence.quick",), False, 3600.0, 60.0)
-        get_store().beat(gone)
+        get_store().workers.beat(gone)
         worker = start_worker()
-        until(lambda: not worker.parts.heartbeat.is_first)
+        until(lambda: not worker.components.heartbeat.is_first)
         WorkerPresence.objects.filter(pk="gone").update(heartbeat_at=database_now() - timedelta(seconds=200))
-        until(lambda: worker.parts.heartbeat.is_first)
+        until(lambda: worker.components.heartbeat.is_first)
 
 
-def test_a_burst_leaves_no_row(quick: JobType[Any, Any], make_worker: StartWorker) -> None:
+def test_run_until_idle_leaves_no_row(quick: JobType[Any, Any], make_worker: StartWorker) -> None:
     quick.enqueue()
     worker: Worker = make_worker()
     worker.run_until_idle(15)

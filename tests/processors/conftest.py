@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tests.attempts.work import WITHOUT_WAKE_UPS
+from tests.support.attempts import WITHOUT_WAKE_UPS
 
 
 @pytest.fixture(autouse=True)

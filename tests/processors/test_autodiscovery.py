@@ -1,4 +1,4 @@
-"""``jobs`` modules are found when the apps are ready; an AppConfig may name others."""
+"""``jobs`` modules are imported when the apps are ready; an AppConfig may name other modules."""
 
 import pytest
 from django.apps import apps
@@ -18,7 +18,7 @@ def names(registry: Registry) -> list[str]:
     return [name for name in sorted(registry.job_types()) if name.startswith(("plain.", "listed."))]
 
 
-def test_the_jobs_module_of_an_app_is_found_when_the_apps_are_ready() -> None:
+def test_the_jobs_module_of_an_app_is_imported_when_the_apps_are_ready() -> None:
     assert names(get_registry()) == []
     with installed("plain"):
         registry = apps.get_app_config("django_jobchains").registry
@@ -33,29 +33,29 @@ def test_the_order_of_the_apps_does_not_matter() -> None:
         assert names(get_registry()) == ["plain.approval", "plain.charge"]
 
 
-def test_an_app_may_name_its_modules_relative_to_itself_or_in_full() -> None:
+def test_an_app_may_list_modules_by_relative_or_full_name() -> None:
     with installed("listed"):
         assert {"listed.work", "listed.bill"} <= set(names(get_registry()))
 
 
-def test_the_same_object_in_two_modules_counts_once() -> None:
+def test_an_object_in_two_modules_counts_once() -> None:
     with installed("plain", "listed"):
         registry = get_registry()
         assert names(registry) == ["listed.bill", "listed.work", "plain.approval", "plain.charge"]
         assert sum(processor.job_type.name == "plain.charge" for processor in registry.processors()) == 1
 
 
-def test_an_app_without_a_jobs_module_is_fine() -> None:
+def test_an_app_needs_no_jobs_module() -> None:
     with installed("quiet"):
         assert names(get_registry()) == []
 
 
-def test_a_jobs_module_that_cannot_be_imported_stops_the_start() -> None:
+def test_a_jobs_module_that_cannot_be_imported_is_an_error() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module"), installed("broken"):
         pass
 
 
-def test_a_module_that_is_named_and_missing_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listed_module_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with installed("quiet"):
         config = apps.get_app_config("quiet")
         monkeypatch.setattr(config, "jobchains_modules", [f"{HERE}.quiet.nowhere"], raising=False)

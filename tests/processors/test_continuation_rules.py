@@ -1,4 +1,4 @@
-"""``continues_with``: by name or JobType, checked at start-up and again when a handler asks."""
+"""``continues_with``: names or job types, checked at start-up and when a handler continues."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from django_jobchains import chains
 from django_jobchains.models import FailedAttempt
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob, get_registry
 from django_jobchains.worker import Worker
-from tests.attempts.work import committed
+from tests.support.attempts import committed
 
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """The project's registry, empty for the test."""
+    """Empty the registry of the project for the test."""
     registry = get_registry()
     monkeypatch.setattr(registry, "slices", [])
     monkeypatch.setattr(registry, "declared", {})
@@ -25,7 +25,7 @@ def messages() -> list[tuple[str | None, str, str | None]]:
     return [(message.id, message.msg, message.hint) for message in run_checks(tags=["jobchains"])]
 
 
-def test_an_unknown_name_is_found_at_start_up(registry: Registry) -> None:
+def test_an_unknown_name_is_a_system_check_error(registry: Registry) -> None:
     part = Processors()
     part.register("shop.charge", continues_with=["shop.recipt", "shop.charge"])(lambda job: None)
     registry.add(part)
@@ -36,12 +36,12 @@ def test_an_unknown_name_is_found_at_start_up(registry: Registry) -> None:
     assert "INSTALLED_APPS" in hint
 
 
-def test_an_undeclared_job_type_is_found_at_start_up(registry: Registry) -> None:
+def test_an_undeclared_job_type_is_a_system_check_error(registry: Registry) -> None:
     registry.add(JobType("shop.charge", continues_with=[JobType("shop.receipt")]))
     assert [id_ for id_, _, _ in messages()] == ["jobchains.E004"]
 
 
-def test_known_names_and_types_are_fine(registry: Registry) -> None:
+def test_known_names_and_types_pass_the_checks(registry: Registry) -> None:
     receipt = JobType("shop.receipt")
     registry.add(receipt)
     registry.add(JobType("shop.charge", continues_with=[receipt, "shop.refund"]))
@@ -55,7 +55,7 @@ def test_known_names_and_types_are_fine(registry: Registry) -> None:
     ("allowed", "status", "steps"),
     [(None, "completed", 2), (["second"], "completed", 2), (["third"], "pending", 1), ([], "pending", 1)],
 )
-def test_a_handler_may_continue_only_with_what_is_allowed(
+def test_a_handler_may_continue_only_with_allowed_types(
     by: str, allowed: list[str] | None, status: str, steps: int
 ) -> None:
     part = Processors()
@@ -76,20 +76,19 @@ def test_a_handler_may_continue_only_with_what_is_allowed(
     if steps == 1:
         names = ", ".join(allowed or ["nothing"])
         error = FailedAttempt.objects.get().error
-        assert error.startswith(f"ContinuationNotAllowed: 'first' may continue with {names}, not with 'second'")
+        assert error.startswith(f"ContinuationNotAllowed: 'first' may continue with {names}, but not with 'second'")
 
 
-def test_one_name_instead_of_a_list_of_names_is_one_name(registry: Registry) -> None:
-    """Not its letters."""
+def test_a_string_is_one_name(registry: Registry) -> None:
     job_type = JobType("shop.charge", continues_with="shop.receipt")
     assert job_type.continues_with == {"shop.receipt"}
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("unknown", ["nope", "id", "chain_index", "max_attempts"])
-def test_an_argument_that_it_does_not_take_is_an_error_that_names_what_it_does(unknown: str) -> None:
-    """And not an error about a function that the caller has never seen."""
+@pytest.mark.parametrize("unknown", ["nope", "chain_index", "max_attempts"])
+def test_an_unknown_argument_is_an_error_that_lists_the_known(unknown: str) -> None:
+    """The error names ``continue_with``, and no internal function."""
     chain = JobType[Any, Any]("shop.approval").enqueue()
     words = rf"^continue_with\(\) does not take the argument {unknown}\. It takes run_at, delay, blockers,"
-    with chains.complete(chain) as current, pytest.raises(TypeError, match=words):
+    with chains.current_job(chain) as current, pytest.raises(TypeError, match=words):
         current.continue_with(JobType("shop.receipt"), 1, **{unknown: 1})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The registry knows every name once, over all slices and declared types."""
+"""A registry contains each name once, over all slices and declared types."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def test_the_registry_belongs_to_the_app_config() -> None:
     assert get_registry() is registry
 
 
-def test_a_name_twice_in_a_slice_is_an_error() -> None:
+def test_a_name_used_twice_in_a_slice_is_an_error() -> None:
     part = slice_of("shop.charge")
     with pytest.raises(DuplicateJobType, match=r"'shop\.charge' is declared twice"):
         part.register("shop.charge")(lambda job: None)
@@ -41,19 +41,19 @@ def test_a_name_twice_in_a_slice_is_an_error() -> None:
         (JobType("b"), JobType("b")),
     ],
 )
-def test_a_name_of_two_types_is_an_error(one: Any, other: Any) -> None:
+def test_two_types_with_one_name_are_an_error(one: Any, other: Any) -> None:
     registry = Registry()
     registry.add(one)
     with pytest.raises(DuplicateJobType, match="'b' is declared twice"):
         registry.add(other)
 
 
-def test_an_error_names_its_family() -> None:
+def test_errors_of_the_registry_have_a_base_class() -> None:
     for error in (DuplicateJobType, JobTypeNotFound, ProcessorNotFound):
         assert issubclass(error, RegistryError)
 
 
-def test_the_same_object_twice_is_once() -> None:
+def test_an_object_may_be_added_twice() -> None:
     registry, part, declared = Registry(), slice_of("a"), JobType("b")
     for _ in range(2):
         registry.add(part)
@@ -62,7 +62,7 @@ def test_the_same_object_twice_is_once() -> None:
     assert len(list(registry.processors())) == 1
 
 
-def test_a_registered_type_that_is_also_seen_by_itself_is_once() -> None:
+def test_a_registered_type_may_be_added_by_itself() -> None:
     registry, part = Registry(), Processors()
     job_type = part.register("a")(lambda job: None)
     registry.add(job_type)
@@ -71,7 +71,7 @@ def test_a_registered_type_that_is_also_seen_by_itself_is_once() -> None:
     assert registry.processor("a").job_type is job_type
 
 
-def test_a_duplicate_that_came_later_stops_the_worker() -> None:
+def test_a_later_duplicate_stops_the_worker_from_starting() -> None:
     registry, one, other = Registry(), slice_of("a"), slice_of("b")
     registry.add(one)
     registry.add(other)
@@ -80,7 +80,7 @@ def test_a_duplicate_that_came_later_stops_the_worker() -> None:
         Worker(registry=registry)
 
 
-def test_unknown_names_are_errors_that_name_the_known() -> None:
+def test_an_unknown_name_is_an_error_that_lists_the_known() -> None:
     registry = Registry()
     registry.add(slice_of("shop.charge", "shop.mail"))
     with pytest.raises(JobTypeNotFound, match=r"No job type 'shop\.chagre'.* Known: shop\.charge, shop\.mail"):
@@ -95,7 +95,7 @@ def test_enqueueing_an_unknown_name_is_an_error() -> None:
         chains.enqueue("nobody knows")
 
 
-def test_a_worker_needs_something_to_do() -> None:
+def test_a_worker_without_any_matching_type_is_an_error() -> None:
     registry = Registry()
     registry.add(slice_of("shop.charge"))
     with pytest.raises(ImproperlyConfigured, match=r"\(types: mail\.\*\)\. Registered: shop\.charge"):

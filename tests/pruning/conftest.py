@@ -3,21 +3,21 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from django_jobchains import testing
-from tests.interventions.conftest import _declared, _no_actor_survives, store
-from tests.worker.fixtures import events, make_worker, registry, start_worker
+from tests.interventions.conftest import _declared_types, _end_actors, store
+from tests.support.workers import events, make_worker, registry, start_worker
 
-__all__ = ("_declared", "_no_actor_survives", "events", "make_worker", "registry", "start_worker", "store")
+__all__ = ("_declared_types", "_end_actors", "events", "make_worker", "registry", "start_worker", "store")
 
 
 @pytest.fixture
-def reported() -> tuple[list[tuple[int, float]], Callable[[int, float], None]]:
-    """What ``on_batch`` was told, and what to pass as it."""
-    told: list[tuple[int, float]] = []
-    return told, lambda deleted, share: told.append((deleted, share))
+def recorded_batches() -> tuple[list[tuple[int, float]], Callable[[int, float], None]]:
+    """The calls of ``on_batch``, and the callback that records them."""
+    reports: list[tuple[int, float]] = []
+    return reports, lambda deleted, share: reports.append((deleted, share))
 
 
 @pytest.fixture
 def clock() -> Iterator[testing.Clock]:
-    """The database's clock, to move forward."""
+    """The database's clock, which a test can advance."""
     with testing.clock() as clock:
         yield clock

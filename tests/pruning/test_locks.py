@@ -1,4 +1,4 @@
-"""On SQLite a prune has the write lock before it reads: nobody writes between its look and its deletions."""
+"""On SQLite a prune takes the write lock before it reads, so that nothing changes before it deletes."""
 
 import sqlite3
 from datetime import timedelta
@@ -8,9 +8,9 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from django_jobchains.models import Job
-from django_jobchains.store import Ended, Store
-from tests.interventions.chains_at import completed
-from tests.store.connections import committing, stopped_before
+from django_jobchains.store import EndedChains, Store
+from tests.support.chains import completed
+from tests.support.connections import committing, stopped_before
 
 pytestmark = [
     committing,
@@ -18,12 +18,12 @@ pytestmark = [
 ]
 
 
-def test_a_prune_has_the_write_lock_when_it_has_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where transactions begin without a lock, as they do on SQLite unless a project says otherwise."""
+def test_prune_takes_the_write_lock_before_it_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds even if transactions begin without a lock, which is SQLite's default."""
     monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "transaction_mode", "DEFERRED")
     chain = completed(store)
-    ended = Ended(("completed",), timezone.now() + timedelta(days=1))
-    pruning = stopped_before(2, lambda store: store.prune([chain.id], ended))
+    ended = EndedChains(("completed",), timezone.now() + timedelta(days=1))
+    pruning = stopped_before(2, lambda store: store.retention.prune([chain.id], ended))
     other = sqlite3.connect(connection.settings_dict["NAME"], timeout=0)
     try:
         with pytest.raises(sqlite3.OperationalError, match="locked"):

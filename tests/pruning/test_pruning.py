@@ -1,4 +1,4 @@
-"""``chains.prune``: what ended long ago goes, batch by batch; what is open, young, failed or needed stays."""
+"""``chains.prune`` deletes old chains in batches, and keeps open, recent, failed and needed ones."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -7,13 +7,14 @@ from uuid import UUID, uuid4
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import transaction
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain
+from django_jobchains.chains import Chain, Deduplicate
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.store import Store
 from django_jobchains.testing import Clock
-from tests.interventions.chains_at import (
+from tests.support.chains import (
     STATES,
     attempt,
     cancelled,
@@ -27,7 +28,7 @@ from tests.interventions.chains_at import (
     running,
     ship,
 )
-from tests.store.jobs import failed_try, finished
+from tests.support.jobs import claim, failed_try, finished
 
 pytestmark = pytest.mark.django_db
 
@@ -35,43 +36,73 @@ DAY = timedelta(days=1)
 NOW = timedelta(0)
 
 
-def left() -> set[Any]:
+def chain_ids() -> set[Any]:
     return set(Job.objects.values_list("chain_id", flat=True))
 
 
 def finish(chain: Chain) -> Chain:
-    with chains.complete(chain.id) as current:
-        current.finish("output")
+    chains.complete(chain.id, "output")
     return chain
 
 
-def test_completed_and_cancelled_chains_that_ended_so_long_ago_go_and_all_others_stay(
-    store: Store, clock: Clock
-) -> None:
+def test_only_old_completed_and_cancelled_chains_are_deleted(store: Store, clock: Clock) -> None:
     old = {name: make(store) for name, make in STATES.items()}
     clock.advance(timedelta(days=10))
     young = {"completed": finish(ship.enqueue()), "cancelled": cancelled(store)}
     blockers = set(JobBlocker.objects.values_list("blocker_id", flat=True))
     assert chains.prune(timedelta(days=9)) == 2
     gone = {old["completed"].id, old["cancelled"].id}
-    assert left() == (each(old.values()) | each(young.values()) | blockers) - gone
+    assert chain_ids() == (each(old.values()) | each(young.values()) | blockers) - gone
 
 
-def test_a_chain_that_ended_a_little_later_stays(store: Store, clock: Clock) -> None:
-    completed(store)
-    clock.advance(timedelta(days=10))
-    assert chains.prune(timedelta(days=10, minutes=1)) == 0
-    assert chains.prune(timedelta(days=9, hours=23)) == 1
+class TestRetentionSettings:
+    """``chains.prune`` without ``older_than``."""
+
+    @pytest.fixture(autouse=True)
+    def _retention(self, settings: Any) -> None:
+        settings.JOBCHAINS = {"RETENTION_COMPLETED_SECONDS": 3 * 86_400, "RETENTION_FAILED_SECONDS": 6 * 86_400}
+
+    def test_each_status_has_its_own_retention(self, store: Store, clock: Clock) -> None:
+        made = {name: STATES[name](store) for name in ("completed", "failed", "cancelled", "pending")}
+        for days, gone in ((2, []), (2, ["completed"]), (3, ["failed"]), (24, ["cancelled"])):
+            clock.advance(days * DAY)
+            assert chains.prune(dry_run=True) == len(gone)
+            assert chains.prune() == len(gone)
+            assert chain_ids() == each(made.values()) - {made.pop(name).id for name in gone}
+
+    def test_statuses_and_types_restrict_the_prune(self, store: Store, clock: Clock) -> None:
+        of_ship, of_mail, of_failed = completed(store), finish(mail.enqueue()), failed(store)
+        clock.advance(7 * DAY)
+        assert chains.prune(types=["shop.mail", "shop.gone"]) == 1
+        assert chain_ids() == each([of_ship, of_failed]) != each([of_mail])
+        assert chains.prune(statuses=["failed"], types=ship) == 1
+        assert chain_ids() == {of_ship.id}
+        assert chains.prune(statuses="completed") == 1
+
+    def test_chains_of_undeclared_types_are_kept(self, store: Store, clock: Clock) -> None:
+        chain = completed(store)
+        Job.objects.update(chain_type_name="shop.gone", type_name="shop.gone")
+        clock.advance(7 * DAY)
+        assert chains.prune() == chains.prune(types=["shop.gone"]) == 0
+        assert chain_ids() == {chain.id}
+
+    def test_matching_key_keeps_its_chain_unless_older_than_is_given(self, store: Store, clock: Clock) -> None:
+        keyed = [finish(ship.enqueue(deduplicate=Deduplicate(scope, scope))) for scope in ("any", "incomplete")]
+        clock.advance(7 * DAY)
+        assert chains.prune() == 1
+        assert chain_ids() == {keyed[0].id}
+        assert chains.prune(7 * DAY - timedelta(hours=1)) == 1
+
+    def test_chain_is_deleted_with_the_one_that_needed_it(self, store: Store, clock: Clock) -> None:
+        blocker = finish(mail.enqueue())
+        ship.enqueue(blockers=[blocker])
+        store.attempts.fail([failed_try(job) for job in claim(store)])
+        clock.advance(7 * DAY)
+        assert chains.prune() == 2
+        assert not chain_ids()
 
 
-@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-def test_the_statuses_that_are_asked_for_go(store: Store, status: str) -> None:
-    made = {name: STATES[name](store) for name in ("completed", "failed", "cancelled", "pending")}
-    assert chains.prune(NOW, [status]) == 1
-    assert left() == each(made.values()) - {made[status].id}
-
-
-def test_the_types_that_are_asked_for_go_by_the_type_of_the_chain(store: Store) -> None:
+def test_types_are_those_of_chains_not_of_jobs(store: Store) -> None:
     of_ship = completed(store)
     continued = ship.enqueue()
     go_on(continued)  # with a job of type mail
@@ -80,17 +111,17 @@ def test_the_types_that_are_asked_for_go_by_the_type_of_the_chain(store: Store) 
     chains.cancel(of_mail[1])
     kept = failed(store)
     assert chains.prune(NOW, types=["shop.mail"]) == 2
-    assert left() == each([of_ship, continued, kept])
+    assert chain_ids() == each([of_ship, continued, kept])
     assert chains.prune(NOW, ["failed", "completed"], types=[ship, "shop.gone"]) == 3
-    assert left() == set()
+    assert chain_ids() == set()
 
 
-def test_a_chain_goes_with_all_its_steps_attempts_and_links_and_an_open_one_keeps_them(store: Store) -> None:
+def test_related_rows_are_deleted_with_their_chain_only(store: Store) -> None:
     kept, kept_open = failed(store), ship.enqueue()
     go_on(kept_open)
     before = everything()
     blocker, chain = finish(mail.enqueue()), ship.enqueue()
-    store.reschedule([failed_try(attempt(store, chain))])
+    store.attempts.reschedule([failed_try(attempt(store, chain))])
     for _ in range(5):
         go_on(chain)
     go_on(chain, blockers=[blocker])
@@ -100,11 +131,10 @@ def test_a_chain_goes_with_all_its_steps_attempts_and_links_and_an_open_one_keep
     assert FailedAttempt.objects.get().job_id == kept.id
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3, 7, 1_000])
-@pytest.mark.parametrize("types", [None, ["shop.ship", "shop.mail"]])
-def test_however_small_the_batches_all_go_and_what_stays_is_passed_over(
-    store: Store, batch: int, types: list[str] | None
-) -> None:
+@pytest.mark.parametrize(
+    ("batch", "types"), [(1, None), (3, ["shop.ship", "shop.mail"]), (7, None), (1_000, ["shop.ship", "shop.mail"])]
+)
+def test_batches_of_any_size_delete_everything_that_is_due(store: Store, batch: int, types: list[str] | None) -> None:
     kept, gone = [], []
     for _ in range(4):
         kept += [pending(store), failed(store)]
@@ -118,20 +148,20 @@ def test_however_small_the_batches_all_go_and_what_stays_is_passed_over(
             go_on(young)
         kept.append(young)
     assert chains.prune(NOW, types=types, batch=batch) == len(gone)
-    assert left() == each(kept)
+    assert chain_ids() == each(kept)
 
 
-def test_ids_of_ones_own_are_found_wherever_they_lie(store: Store) -> None:
+def test_custom_ids_are_found(store: Store) -> None:
     ids = [UUID(int=1), uuid4(), uuid4(), UUID(int=2**128 - 1)]
     for id_ in ids:
         finish(ship.enqueue(id=id_))
     assert chains.prune(NOW, batch=1) == 4
-    assert left() == set()
+    assert chain_ids() == set()
 
 
-class TestWhatAJobNeeds:
+class TestNeededBlockers:
     @pytest.mark.parametrize("status", ["blocked", "pending", "running", "failed", "cancelled"])
-    def test_stays_while_that_is_not_completed(self, store: Store, status: str) -> None:
+    def test_blocker_is_kept_while_its_dependent_is_not_completed(self, store: Store, status: str) -> None:
         blocker = mail.enqueue()
         dependent = ship.enqueue(blockers=[blocker])
         if status == "cancelled":
@@ -144,22 +174,22 @@ class TestWhatAJobNeeds:
         if status in ("running", "failed"):
             job = attempt(store, dependent)
             if status == "failed":
-                store.fail([failed_try(job)])
+                store.attempts.fail([failed_try(job)])
         assert dependent.refresh().status == status
         assert chains.prune(NOW, types=["shop.mail"]) == 0
-        assert left() == each([blocker, dependent])
+        assert chain_ids() == each([blocker, dependent])
 
-    def test_goes_when_that_is_completed(self, store: Store) -> None:
+    def test_blocker_is_deleted_after_its_dependent_has_completed(self, store: Store) -> None:
         blocker = mail.enqueue()
         dependent = ship.enqueue(blockers=[blocker])
         finish(blocker)
         go_on(dependent)
         assert chains.prune(NOW) == 1
-        assert left() == {dependent.id}
+        assert chain_ids() == {dependent.id}
 
     @pytest.mark.parametrize("batch", [1, 2, 1_000])
-    def test_goes_with_it_whichever_is_older(self, store: Store, batch: int) -> None:
-        """A chain that was cancelled while it waited needs its blocker until it is deleted itself."""
+    def test_blocker_is_deleted_together_with_its_dependent(self, store: Store, batch: int) -> None:
+        """A chain that was cancelled while it was blocked needs its blocker until it is deleted itself."""
         older, dependent = finish(mail.enqueue()), ship.enqueue()
         go_on(dependent, blockers=[older, mail.enqueue()])
         chains.cancel(dependent)
@@ -167,19 +197,19 @@ class TestWhatAJobNeeds:
         chains.cancel(last)
         pending_blocker = Job.objects.with_status("pending").get().chain_id
         assert chains.prune(NOW, batch=batch) == 3
-        assert left() == {pending_blocker}
+        assert chain_ids() == {pending_blocker}
 
-    def test_stays_with_what_that_needs_in_turn(self, store: Store) -> None:
+    def test_needed_chains_are_kept_transitively(self, store: Store) -> None:
         first = mail.enqueue()
         second = ship.enqueue(blockers=[first])
         third = ship.enqueue(blockers=[second])
         chains.cancel([first, second])
         assert third.refresh().status == "blocked"
         assert chains.prune(NOW) == 0
-        assert left() == each([first, second, third])
+        assert chain_ids() == each([first, second, third])
 
 
-def test_a_dry_run_counts_and_deletes_nothing(store: Store) -> None:
+def test_dry_run_only_counts(store: Store) -> None:
     for _ in range(5):
         completed(store)
     needed = mail.enqueue()
@@ -190,28 +220,26 @@ def test_a_dry_run_counts_and_deletes_nothing(store: Store) -> None:
     assert everything() == before
 
 
-def test_each_batch_reports_how_many_are_gone_and_how_far_it_is(
-    store: Store, reported: tuple[list[tuple[int, float]], Callable[[int, float], None]]
+def test_on_batch_receives_the_count_and_the_share(
+    store: Store, recorded_batches: tuple[list[tuple[int, float]], Callable[[int, float], None]]
 ) -> None:
     for _ in range(6):
         completed(store)
-    told, on_batch = reported
+    reports, on_batch = recorded_batches
     assert chains.prune(NOW, batch=2, on_batch=on_batch) == 6
-    deleted, shares = [count for count, _ in told], [share for _, share in told]
+    deleted, shares = [count for count, _ in reports], [share for _, share in reports]
     assert deleted[:3] == [2, 4, 6]
     assert shares == sorted(shares)
     assert shares[-1] == 1
     assert all(0 <= share <= 1 for share in shares)
 
 
-def test_nothing_to_do_is_zero(store: Store) -> None:
+def test_prune_without_matching_chains_returns_zero(store: Store) -> None:
     running(store)
     assert chains.prune(timedelta.max) == chains.prune(DAY) == chains.prune(NOW) == 0
 
 
-def test_in_a_transaction_of_the_callers_it_is_undone_with_it(store: Store) -> None:
-    from django.db import transaction
-
+def test_prune_is_rolled_back_with_the_transaction(store: Store) -> None:
     completed(store)
     before = everything()
     with transaction.atomic():
@@ -221,9 +249,9 @@ def test_in_a_transaction_of_the_callers_it_is_undone_with_it(store: Store) -> N
     assert everything() == before
 
 
-@pytest.mark.django_db(transaction=True, available_apps=["django_jobchains"])
-def test_async_code_has_it_too(store: Store) -> None:
-    store.finish([finished(attempt(store, ship.enqueue()))])
+@pytest.mark.django_db(transaction=True)
+def test_async_prune(store: Store) -> None:
+    store.attempts.finish([finished(attempt(store, ship.enqueue()))])
     assert async_to_sync(chains.aprune)(NOW) == 1
 
 
@@ -238,6 +266,6 @@ def test_async_code_has_it_too(store: Store) -> None:
         ({"older_than": DAY, "batch": 10_001}, ValueError, "1 to 10000"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         chains.prune(**arguments)

@@ -1,4 +1,4 @@
-"""A prune beside others who want the same chains: it waits for nobody, and nobody is left with half a chain."""
+"""Prunes during other calls for the same chains: a prune does not wait, and no call finds half of a chain."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,12 +9,12 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, JobNotFound
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import Store
-from tests.interventions.chains_at import cancelled, completed, each, mail, pending, ship
-from tests.store.connections import Actor, committing, holding, stopped_before, waiting
+from tests.support.chains import cancelled, completed, each, mail, pending, ship
+from tests.support.connections import Actor, committing, holding, stopped_before, waiting
 
 pytestmark = [committing, pytest.mark.slow]
 
-#: More statements on the job tables than a prune of one batch has.
+#: Covers every statement on the job tables of a prune of one batch.
 STEPS = range(1, 10)
 NOW = timedelta(0)
 
@@ -23,8 +23,7 @@ def prune(store: Store) -> int:
     return chains.prune(NOW)
 
 
-def outcome(actor: Actor) -> Any:
-    """What the call returned or raised."""
+def result_or_error(actor: Actor) -> Any:
     try:
         return actor.result()
     except (ChainNotFound, JobNotFound) as error:
@@ -36,8 +35,8 @@ def chain(store: Store) -> Chain:
     return completed(store)
 
 
-class TestAJobThatBeginsToWaitForAChain:
-    def test_before_keeps_it(self, chain: Chain) -> None:
+class TestNewDependentOfAChain:
+    def test_chain_is_kept_if_the_dependent_came_first(self, chain: Chain) -> None:
         enqueueing = holding(lambda store: mail.enqueue(blockers=[chain]))
         pruning = waiting(prune)
         enqueueing.go_on()
@@ -47,7 +46,7 @@ class TestAJobThatBeginsToWaitForAChain:
         assert chains.prune(NOW) == 0
 
     @pytest.mark.postgresql
-    def test_before_does_not_hold_the_prune_up(self, store: Store, chain: Chain) -> None:
+    def test_prune_does_not_wait_for_the_dependent(self, store: Store, chain: Chain) -> None:
         other = completed(store)
         enqueueing = holding(lambda store: mail.enqueue(blockers=[chain]))
         assert chains.prune(NOW) == 1
@@ -56,11 +55,11 @@ class TestAJobThatBeginsToWaitForAChain:
         enqueueing.result()
 
     @pytest.mark.parametrize("step", STEPS)
-    def test_at_any_statement_has_the_chain_or_is_told_that_it_is_gone(self, chain: Chain, step: int) -> None:
+    def test_dependent_gets_the_chain_or_an_error_at_any_statement(self, chain: Chain, step: int) -> None:
         pruning = stopped_before(step, prune)
         enqueueing = waiting(lambda store: mail.enqueue(blockers=[chain]))
         pruning.go_on()
-        deleted, enqueued = outcome(pruning), outcome(enqueueing)
+        deleted, enqueued = result_or_error(pruning), result_or_error(enqueueing)
         if isinstance(enqueued, ChainNotFound):
             assert deleted == 1
             assert not Job.objects.exists()
@@ -72,12 +71,12 @@ class TestAJobThatBeginsToWaitForAChain:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_retry_at_any_statement_moves_the_job_or_is_told_that_it_is_gone(store: Store, step: int) -> None:
+def test_retry_succeeds_or_raises_at_any_statement(store: Store, step: int) -> None:
     chain = cancelled(store)
     pruning = stopped_before(step, prune)
     retrying = waiting(lambda store: chains.retry(chain.id))
     pruning.go_on()
-    deleted, retried = outcome(pruning), outcome(retrying)
+    deleted, retried = result_or_error(pruning), result_or_error(retrying)
     if isinstance(retried, JobNotFound):
         assert deleted == 1
         assert not Job.objects.exists()
@@ -87,7 +86,7 @@ def test_a_retry_at_any_statement_moves_the_job_or_is_told_that_it_is_gone(store
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_two_prunes_delete_each_chain_once(store: Store, step: int) -> None:
+def test_concurrent_prunes_delete_each_chain_once(store: Store, step: int) -> None:
     kept = pending(store)
     for _ in range(5):
         completed(store)
@@ -100,7 +99,7 @@ def test_two_prunes_delete_each_chain_once(store: Store, step: int) -> None:
     assert set(Job.objects.values_list("chain_id", flat=True)) == {kept.id}
 
 
-def test_a_chain_that_somebody_has_locked_is_left_for_the_next_prune(store: Store) -> None:
+def test_locked_chain_is_left_for_the_next_prune(store: Store) -> None:
     chain, dependent = cancelled(store), ship.enqueue()
     retrying = holding(lambda store: chains.retry(chain.id))
     pruning = waiting(prune)

@@ -1,4 +1,4 @@
-"""Workers delete what is kept no longer: by status and type, beside each other, without walking what stays."""
+"""Workers delete chains after their retention, by status and type, without repeated walks over kept chains."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,40 +13,34 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains, testing
 from django_jobchains.chains import Chain
-from django_jobchains.deduplication import Deduplicate
+from django_jobchains.chains.retention import Rule, retention_rules
+from django_jobchains.db.ids import milliseconds_of
+from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.exceptions import RegistryError
-from django_jobchains.ids import milliseconds_of
 from django_jobchains.models import Job
 from django_jobchains.policies import Retention
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
 from django_jobchains.store import Beat, Store
 from django_jobchains.telemetry.events import ChainsPruned
-from django_jobchains.worker import pruner as module
-from django_jobchains.worker.maintenance import Rounds, Sweeper
-from django_jobchains.worker.pruner import Pruner, Rule, rules_of
-from tests.interventions.chains_at import STATES, completed, each, failed, mail, pending, ship
-from tests.store.jobs import MAIL, SHIP
-from tests.worker.fixtures import Events, StartWorker
+from django_jobchains.worker.maintenance import pruner as pruner_module
+from django_jobchains.worker.maintenance.periodic_tasks import PeriodicTasks
+from django_jobchains.worker.maintenance.pruner import Pruner
+from django_jobchains.worker.maintenance.sweeper import Sweeper
+from tests.support import clocks
+from tests.support.chains import STATES, completed, each, failed, go_on, mail, pending, ship
+from tests.support.jobs import MAIL, SHIP
+from tests.support.workers import Events, StartWorker
 
 pytestmark = pytest.mark.django_db
 
 DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
 BOTH = (SHIP, MAIL)
 
 
-class Hours:
-    """A monotonic clock that tests move."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 @pytest.fixture
-def hours() -> Hours:
-    return Hours()
+def monotonic() -> clocks.Clock:
+    return clocks.Clock()
 
 
 def rule(
@@ -55,230 +49,267 @@ def rule(
     return Rule(status, kept, keyed, types)
 
 
-def make(store: Store, *rules: Rule, clock: Callable[[], float] | None = None) -> Pruner:
-    return Pruner(store, rules or [rule()], worker="worker-1", seconds=60, clock=clock or Hours())
+def make_pruner(store: Store, *rules: Rule, clock: Callable[[], float] | None = None) -> Pruner:
+    return Pruner(store, rules or [rule()], worker="worker-1", seconds=60, clock=clock or clocks.Clock())
 
 
-def round_of(pruner: Pruner) -> int:
-    """Until the round is over; its steps."""
-    steps = 1
+def run_round(pruner: Pruner) -> None:
     while pruner.step():
-        steps += 1
-    assert not pruner.is_failing
-    return steps
+        pass
+    assert not pruner.failures.is_failing
 
 
 def finish_all(made: list[Chain]) -> list[Chain]:
     for chain in made:
-        with chains.complete(chain.id) as current:
-            current.finish("output")
+        chains.complete(chain.id, "output")
     return made
 
 
-def left() -> set[Any]:
+def chain_ids() -> set[Any]:
     return set(Job.objects.values_list("chain_id", flat=True))
 
 
-class TestWhatGoes:
-    def test_each_status_after_its_own_time(self, store: Store, clock: testing.Clock) -> None:
+class TestDeletedChains:
+    def test_each_status_has_its_own_retention(self, store: Store, clock: testing.Clock) -> None:
         made = {name: STATES[name](store) for name in ("completed", "failed", "cancelled", "pending")}
-        pruner = make(store, rule(kept=DAY), rule("cancelled", 3 * DAY), rule("failed", 9 * DAY))
+        pruner = make_pruner(store, rule(kept=DAY), rule("cancelled", 3 * DAY), rule("failed", 9 * DAY))
         gone: set[UUID] = set()
         for days, name in ((1.5, "completed"), (2, "cancelled"), (7, "failed")):
             clock.advance(timedelta(days=days))
-            round_of(pruner)
+            run_round(pruner)
             gone.add(made[name].id)
-            assert left() == each(made.values()) - gone
+            assert chain_ids() == each(made.values()) - gone
 
-    def test_each_type_of_chain_after_its_own_time(self, store: Store, clock: testing.Clock) -> None:
+    def test_each_type_has_its_own_retention(self, store: Store, clock: testing.Clock) -> None:
         of_ship, of_mail = completed(store), finish_all([mail.enqueue()])[0]
-        pruner = make(store, rule(kept=DAY, types=(SHIP,)), rule(kept=5 * DAY, types=(MAIL,)))
+        pruner = make_pruner(store, rule(kept=DAY, types=(SHIP,)), rule(kept=5 * DAY, types=(MAIL,)))
         clock.advance(3 * DAY)
-        round_of(pruner)
-        assert left() == {of_mail.id} != {of_ship.id}
+        run_round(pruner)
+        assert chain_ids() == {of_mail.id} != {of_ship.id}
         clock.advance(3 * DAY)
-        round_of(pruner)
-        assert not left()
+        run_round(pruner)
+        assert not chain_ids()
 
-    def test_the_time_counts_from_the_end_of_a_chain(self, store: Store, clock: testing.Clock) -> None:
+    def test_retention_starts_at_the_end_of_the_chain(self, store: Store, clock: testing.Clock) -> None:
         chain = pending(store)
         clock.advance(5 * DAY)
         finish_all([chain])
-        round_of(make(store))
-        assert left() == {chain.id}
+        run_round(make_pruner(store))
+        assert chain_ids() == {chain.id}
         clock.advance(2 * DAY)
-        round_of(make(store))
-        assert not left()
+        run_round(make_pruner(store))
+        assert not chain_ids()
 
-    def test_a_type_that_the_project_does_not_know_stays(self, store: Store, clock: testing.Clock) -> None:
-        chain = completed(store)
-        clock.advance(3 * DAY)
-        round_of(make(store, rule(types=(MAIL,))))
-        assert left() == {chain.id}
-
-    def test_a_chain_with_a_key_stays_where_keys_are_kept(self, store: Store, clock: testing.Clock) -> None:
-        keyed, plain = finish_all([ship.enqueue(deduplicate=Deduplicate("k")), ship.enqueue()])
-        clock.advance(3 * DAY)
-        round_of(make(store, rule(keyed=False)))
-        assert left() == {keyed.id} != {plain.id}
-        round_of(make(store, rule(keyed=True)))
-        assert not left()
-
-    def test_ids_of_ones_own_are_found_by_a_full_round_wherever_they_lie(
+    def test_chain_with_an_unlimited_key_is_kept_by_a_rule_that_keeps_keys(
         self, store: Store, clock: testing.Clock
     ) -> None:
+        keyed, plain = finish_all([ship.enqueue(deduplicate=Deduplicate("k", "any")), ship.enqueue()])
+        clock.advance(3000 * DAY)
+        run_round(make_pruner(store, rule(keyed=False)))
+        assert chain_ids() == {keyed.id} != {plain.id}
+        run_round(make_pruner(store, rule(keyed=True)))
+        assert not chain_ids()
+
+    @pytest.mark.parametrize(
+        ("deduplicate", "days"),
+        [
+            (Deduplicate("k"), 1),
+            (Deduplicate("k", window=5 * DAY), 1),
+            (Deduplicate("k", "any", 5 * DAY), 5),
+            (Deduplicate("k", "incomplete_or_recent", 5 * DAY), 5),
+            (Deduplicate("k", "any", DAY / 2), 1),
+        ],
+    )
+    @pytest.mark.parametrize("steps", [1, 3])
+    def test_chain_is_kept_while_its_key_can_match(
+        self, store: Store, clock: testing.Clock, deduplicate: Deduplicate, days: int, steps: int
+    ) -> None:
+        """The retention is a day. The key ends with the chain, or with its window."""
+        chain = ship.enqueue(deduplicate=deduplicate)
+        for _ in range(1, steps):
+            go_on(chain)
+        finish_all([chain])
+        clock.advance(days * DAY - HOUR)
+        run_round(make_pruner(store, rule(keyed=False)))
+        assert chain_ids() == {chain.id}
+        clock.advance(2 * HOUR)
+        run_round(make_pruner(store, rule(keyed=False)))
+        assert not chain_ids()
+        assert not ship.enqueue(deduplicate=deduplicate).deduplicated
+
+    def test_chain_without_the_end_of_its_key_is_kept(self, store: Store, clock: testing.Clock) -> None:
+        """Rows from before the column ``deduplicates_until`` was added have no end of their key."""
+        finish_all([chain := ship.enqueue(deduplicate=Deduplicate("k"))])
+        Job.objects.update(deduplicates_until=None)
+        clock.advance(3 * DAY)
+        run_round(make_pruner(store, rule(keyed=False)))
+        assert chain_ids() == {chain.id}
+
+    def test_old_runs_of_a_recurring_chain_are_deleted(self, store: Store, clock: testing.Clock) -> None:
+        chain = ship.enqueue(deduplicate=Deduplicate("tick"))
+        for _ in range(5):
+            clock.advance(DAY)
+            successor = ship.enqueue(deduplicate=Deduplicate("tick", exclude_chain_ids=[chain.id]))
+            finish_all([chain])
+            last, chain = chain, successor
+        clock.advance(HOUR)
+        run_round(make_pruner(store, rule(keyed=False)))
+        assert chain_ids() == {last.id, chain.id}
+
+    def test_full_round_finds_custom_ids(self, store: Store, clock: testing.Clock) -> None:
         for _ in range(20):
             chain = completed(store)
             Job.objects.filter(pk=chain.id).update(id=(id_ := uuid4()), chain_id=id_)
         clock.advance(3 * DAY)
-        round_of(make(store))
-        assert len(left()) <= 1  # one of some hundred thousand lies in the time that is walked later
+        run_round(make_pruner(store))
+        assert len(chain_ids()) <= 1  # about one id of 100,000 lies in the range that later rounds walk
 
 
-class TestHowItGoesOn:
-    def test_a_step_is_bounded_and_what_stays_is_passed_over(
+class TestRounds:
+    def test_step_is_limited_and_skips_kept_chains(
         self, store: Store, clock: testing.Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "LOOK_LIMIT", 4)
-        monkeypatch.setattr(module, "BATCH", 2)
+        monkeypatch.setattr(pruner_module, "MAX_ENTRIES_PER_STEP", 4)
+        monkeypatch.setattr(pruner_module, "BATCH_SIZE", 2)
         old = [completed(store) for _ in range(9)]
         kept = each([pending(store), failed(store)])
         clock.advance(3 * DAY)
-        pruner = make(store)
-        before = len(left())
+        pruner = make_pruner(store)
+        before = len(chain_ids())
         while pruner.step():
-            assert before - (before := len(left())) <= 2
-        assert left() == kept != each(old)
+            assert before - (before := len(chain_ids())) <= 2
+        assert chain_ids() == kept != each(old)
 
-    def test_what_was_looked_at_is_not_walked_again_until_a_full_round(
-        self, store: Store, clock: testing.Clock, hours: Hours, monkeypatch: pytest.MonkeyPatch
+    def test_round_continues_where_the_last_one_ended(
+        self, store: Store, clock: testing.Clock, monotonic: clocks.Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        looked: list[tuple[UUID, UUID]] = []
-        find = type(store).find_ended
+        walks: list[tuple[UUID, UUID]] = []
+        find = type(store.retention).find_ended
 
-        def watched(self: Store, column: str, value: str, place: Any, last: UUID, *rest: Any) -> Any:
-            looked.append((place.chain_id, last))
-            hours.seconds += 10
+        def recorded(self: Any, column: str, value: str, place: Any, last: UUID, *rest: Any) -> Any:
+            walks.append((place.chain_id, last))
+            monotonic.now += 10
             return find(self, column, value, place, last, *rest)
 
-        monkeypatch.setattr(type(store), "find_ended", watched)
-        pruner = make(store, clock=hours)
-        round_of(pruner)
-        assert looked[0][0].int == 0
-        assert len(looked) == 2
+        monkeypatch.setattr(type(store.retention), "find_ended", recorded)
+        pruner = make_pruner(store, clock=monotonic)
+        run_round(pruner)
+        assert walks[0][0].int == 0
+        assert len(walks) == 2
         for _ in range(3):
             clock.advance(DAY)
-            round_of(pruner)
-        assert 0 < looked[2][0].int < looked[0][1].int  # what hosts with fast clocks make is looked at again
-        assert [first for first, _ in looked[3:]] == [last for _, last in looked[2:-1]]
-        assert looked[-1][1].int < 2**127
-        hours.seconds += 20 / module.SHARE_OF_FULL_ROUNDS
-        round_of(pruner)
-        assert looked[-2][0].int == 0
+            run_round(pruner)
+        assert 0 < walks[2][0].int < walks[0][1].int  # ids of hosts with fast clocks are searched again
+        assert [first for first, _ in walks[3:]] == [last for _, last in walks[2:-1]]
+        assert walks[-1][1].int < 2**127
+        monotonic.now += 20 / pruner_module.FULL_ROUNDS_SHARE
+        run_round(pruner)
+        assert walks[-2][0].int == 0
 
-    def test_a_chain_that_ended_late_goes_with_the_next_full_round(
-        self, store: Store, clock: testing.Clock, hours: Hours
+    def test_chain_that_ends_late_is_deleted_by_a_full_round(
+        self, store: Store, clock: testing.Clock, monotonic: clocks.Clock
     ) -> None:
         chain = pending(store)
-        pruner = make(store, clock=hours)
-        round_of(pruner)
+        pruner = make_pruner(store, clock=monotonic)
+        run_round(pruner)
         clock.advance(5 * DAY)
-        hours.seconds += 0.0001
-        pruner._full_at = hours.seconds + 50
-        round_of(pruner)
+        monotonic.now += 0.0001
+        pruner._full_at = monotonic.now + 50
+        run_round(pruner)
         finish_all([chain])
         clock.advance(5 * DAY)
-        round_of(pruner)
-        assert left() == {chain.id}
-        hours.seconds += 60
-        round_of(pruner)
-        assert not left()
+        run_round(pruner)
+        assert chain_ids() == {chain.id}
+        monotonic.now += 60
+        run_round(pruner)
+        assert not chain_ids()
 
-    @pytest.mark.parametrize("host_is_ahead", [timedelta(hours=12), timedelta(hours=-12), timedelta(days=-365)])
-    def test_the_clocks_of_hosts_do_not_decide_what_goes(
+    @pytest.mark.parametrize("host_is_ahead", [timedelta(hours=12), timedelta(days=-365)])
+    def test_clocks_of_hosts_do_not_affect_retention(
         self, store: Store, clock: testing.Clock, monkeypatch: pytest.MonkeyPatch, host_is_ahead: timedelta
     ) -> None:
-        """They are in the ids. What is deleted is decided by when the chain ended, by the database's clock."""
+        """Ids contain the host's time, but retention compares the end of the chain with the database's clock."""
         seconds = host_is_ahead.total_seconds()
         with monkeypatch.context() as patch:
-            patch.setattr("django_jobchains.ids._last", 0)
+            patch.setattr("django_jobchains.db.ids._last", 0)
             patch.setattr("time.time_ns", lambda: int((time.time() + seconds) * 1e9))
             chain = completed(store)
         assert abs(milliseconds_of(chain.id) / 1000 - time.time() - seconds) < 60
         clock.advance(DAY - timedelta(minutes=1))
-        round_of(make(store))
+        run_round(make_pruner(store))
         assert chains.prune(DAY) == 0
-        assert left() == {chain.id}
+        assert chain_ids() == {chain.id}
         clock.advance(timedelta(minutes=1))
         assert chains.prune(DAY, dry_run=True) == 1
-        round_of(make(store))
-        assert not left()
+        run_round(make_pruner(store))
+        assert not chain_ids()
 
-    def test_of_many_workers_each_makes_full_rounds_as_much_rarer(
-        self, store: Store, hours: Hours, monkeypatch: pytest.MonkeyPatch
+    def test_full_rounds_are_rarer_with_more_workers(
+        self, store: Store, monotonic: clocks.Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number in range(10):
-            store.beat(Beat(f"w{number}", "host", 1, "1", 1, 0, 0, None, (), False, 1, 10))
+            store.workers.beat(Beat(f"w{number}", "host", 1, "1", 1, 0, 0, None, (), False, 1, 10))
         monkeypatch.setattr("random.random", lambda: 1.0)
-        pruner = make(store, clock=hours)
-        round_of(pruner)
+        pruner = make_pruner(store, clock=monotonic)
+        run_round(pruner)
         assert pruner._full_at == 1000 + 9 * 60
-        hours.seconds += 600
-        monkeypatch.setattr(pruner, "_looked_seconds", 0.0)
-        find = type(store).find_ended
+        monotonic.now += 600
+        monkeypatch.setattr(pruner, "_search_seconds", 0.0)
+        find = type(store.retention).find_ended
 
         def slow(*args: Any) -> Any:
-            hours.seconds += 1
+            monotonic.now += 1
             return find(*args)
 
-        monkeypatch.setattr(type(store), "find_ended", slow)
-        round_of(pruner)
-        assert pruner._full_at == hours.seconds + 2 / module.SHARE_OF_FULL_ROUNDS * 10
+        monkeypatch.setattr(type(store.retention), "find_ended", slow)
+        run_round(pruner)
+        assert pruner._full_at == monotonic.now + 2 / pruner_module.FULL_ROUNDS_SHARE * 10
 
-    def test_it_rests_after_each_step_in_proportion(
-        self, store: Store, hours: Hours, monkeypatch: pytest.MonkeyPatch
+    def test_pruner_rests_in_proportion_to_the_step(
+        self, store: Store, monotonic: clocks.Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        time_ago = type(store).time_ago
+        time_ago = type(store.stats).time_ago
 
         def slow(*args: Any) -> Any:
-            hours.seconds += 4
+            monotonic.now += 4
             return time_ago(*args)
 
-        monkeypatch.setattr(type(store), "time_ago", slow)
-        pruner = make(store, clock=hours)
+        monkeypatch.setattr(type(store.stats), "time_ago", slow)
+        pruner = make_pruner(store, clock=monotonic)
         assert pruner.step()
-        assert pruner.rest_seconds == 4 * module.REST
+        assert pruner.rest_seconds == 4 * pruner_module.REST_SHARE
 
-    def test_a_round_with_nothing_to_do_is_two_statements(self, store: Store, hours: Hours) -> None:
-        pruner = make(store, clock=hours)
-        round_of(pruner)
-        pruner._full_at = hours.seconds + 50
-        with CaptureQueriesContext(connection) as asked:
-            round_of(pruner)
-        assert len(asked) == 2
+    def test_round_without_due_chains_needs_two_statements(self, store: Store, monotonic: clocks.Clock) -> None:
+        pruner = make_pruner(store, clock=monotonic)
+        run_round(pruner)
+        pruner._full_at = monotonic.now + 50
+        with CaptureQueriesContext(connection) as queries:
+            run_round(pruner)
+        assert len(queries) == 2
 
-    def test_between_its_steps_the_other_parts_look(
+    def test_other_tasks_run_between_steps(
         self, store: Store, clock: testing.Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "BATCH", 1)
-        monkeypatch.setattr(module, "REST", 0.0)
+        monkeypatch.setattr(pruner_module, "BATCH_SIZE", 1)
+        monkeypatch.setattr(pruner_module, "REST_SHARE", 0.0)
         monkeypatch.setattr("random.uniform", lambda *shares: 0.0)
         for _ in range(3):
             completed(store)
         clock.advance(3 * DAY)
-        seen: list[int] = []
-        sweeper = Sweeper(store, worker="worker-1", seconds=0.0, is_on_duty=lambda: True)
-        monkeypatch.setattr(sweeper, "step", lambda: seen.append(len(left())))
-        rounds = Rounds(sweeper, make(store))
+        remaining: list[int] = []
+        unused: Any = None  # the sweeper's step is replaced
+        sweeper = Sweeper(store, unused, worker="worker-1", seconds=0.0)
+        monkeypatch.setattr(sweeper, "step", lambda: remaining.append(len(chain_ids())))
+        tasks = PeriodicTasks(sweeper, make_pruner(store))
         for _ in range(6):
-            rounds.step()
-        assert seen == [3, 3, 3, 2, 1, 0]
+            tasks.step()
+        assert remaining == [3, 3, 3, 2, 1, 0]
 
 
-class TestWhatGoesWrong:
+class TestErrors:
     @pytest.fixture
-    def _referred(self) -> Iterator[None]:
-        """A table of the project that refers to jobs."""
+    def _referencing_table(self) -> Iterator[None]:
+        """A table of the project with a foreign key to jobs."""
         with connection.cursor() as cursor:
             job = Job._meta.db_table
             cursor.execute(f'CREATE TABLE ours (job_id {Job._meta.pk.db_type(connection)} REFERENCES "{job}" (id))')
@@ -287,8 +318,8 @@ class TestWhatGoesWrong:
             cursor.execute("DROP TABLE ours")
 
     @pytest.mark.django_db(transaction=True)
-    @pytest.mark.usefixtures("_referred")
-    def test_what_a_table_of_the_project_refers_to_stays_and_is_told_and_the_others_go(
+    @pytest.mark.usefixtures("_referencing_table")
+    def test_job_referenced_by_another_table_is_logged_and_kept(
         self, store: Store, caplog: pytest.LogCaptureFixture
     ) -> None:
         made = finish_all([ship.enqueue() for _ in range(7)])
@@ -296,11 +327,11 @@ class TestWhatGoesWrong:
             cursor.execute(f"INSERT INTO ours SELECT id FROM {Job._meta.db_table} WHERE id = %s", [_as_stored(made[3])])
         with testing.clock() as clock:
             clock.advance(3 * DAY)
-            round_of(make(store))
-        assert left() == {made[3].id}
+            run_round(make_pruner(store))
+        assert chain_ids() == {made[3].id}
         assert caplog.messages[-1].startswith(f"Job {made[3].id} and its chain cannot be pruned")
 
-    def test_anything_else_is_told_once_and_the_next_round_tries_again(
+    def test_error_is_logged_once_and_the_next_round_tries_again(
         self, store: Store, clock: testing.Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         completed(store)
@@ -309,20 +340,20 @@ class TestWhatGoesWrong:
         def broken(*args: Any) -> Any:
             raise RuntimeError("Out of order.")
 
-        pruner = make(store)
+        pruner = make_pruner(store)
         with monkeypatch.context() as patch:
-            patch.setattr(type(store), "find_ended", broken)
+            patch.setattr(type(store.retention), "find_ended", broken)
             assert pruner.step()
             assert not pruner.step()
             assert not pruner.step()
-        assert pruner.is_failing
+        assert pruner.failures.is_failing
         assert [message for message in caplog.messages if "Out of order." in message] == [caplog.messages[-1]]
-        round_of(pruner)
-        assert not left()
+        run_round(pruner)
+        assert not chain_ids()
 
 
-class TestTheRules:
-    def test_come_from_the_processor_its_slice_or_the_settings(self, settings: Any) -> None:
+class TestRetentionRules:
+    def test_rules_come_from_processor_slice_or_settings(self, settings: Any) -> None:
         settings.JOBCHAINS = {"RETENTION_COMPLETED_SECONDS": 60, "RETENTION_CANCELLED_SECONDS": None}
         part = Processors(retention=Retention(completed=DAY, cancelled=2 * DAY))
         part.register("a")(_handler)
@@ -331,52 +362,53 @@ class TestTheRules:
         registry = Registry()
         registry.add(part)
         registry.add(JobType("outside"))
-        assert set(rules_of(registry)) == {
+        assert set(retention_rules(registry)) == {
             Rule("completed", DAY, False, ("a",)),
             Rule("completed", timedelta(seconds=60), False, ("outside",)),
             Rule("cancelled", 2 * DAY, False, ("a", "c")),
             Rule("failed", timedelta(seconds=7), False, ("c",)),
         }
 
-    def test_a_type_that_no_chain_starts_with_has_none(self) -> None:
+    def test_retention_of_a_type_without_chains_is_refused(self) -> None:
         with pytest.raises(RegistryError, match="Job type 'step': no chain starts with this type"):
             Processors().register("step", entry=False, retention=Retention())(_handler)
 
-    @pytest.mark.parametrize("wrong", [0, -1, timedelta(0), float("nan"), float("inf"), "30d"])
-    def test_times_are_above_0(self, settings: Any, wrong: Any) -> None:
-        with pytest.raises(ValueError, match="completed is more than 0 seconds"):
-            Retention(completed=wrong)
-        settings.JOBCHAINS = {"RETENTION_FAILED_SECONDS": wrong}
-        with pytest.raises(ImproperlyConfigured, match="RETENTION_FAILED_SECONDS"):
-            rules_of(_registry())
+    def test_retention_must_be_positive(self, settings: Any) -> None:
+        invalid: list[Any] = [0, -1, timedelta(0), float("nan"), float("inf"), "30d"]
+        for value in invalid:
+            with pytest.raises(ValueError, match="completed is more than 0 seconds"):
+                Retention(completed=value)
+            settings.JOBCHAINS = {"RETENTION_FAILED_SECONDS": value}
+            with pytest.raises(ImproperlyConfigured, match="RETENTION_FAILED_SECONDS"):
+                retention_rules(_registry())
 
-    def test_longer_than_any_database_counts_is_for_ever(self, store: Store) -> None:
+    def test_retention_may_exceed_the_range_of_the_database(self, store: Store) -> None:
         part = Processors(retention=Retention(completed=timedelta.max))
         part.register("a")(_handler)
         registry = Registry()
         registry.add(part)
-        round_of(make(store, *rules_of(registry)))
+        run_round(make_pruner(store, *retention_rules(registry)))
 
-    def test_by_default_only_chains_without_a_key_go_and_failed_ones_never(self, settings: Any) -> None:
+    def test_default_rules(self, settings: Any) -> None:
         del settings.JOBCHAINS
         month = timedelta(days=30)
-        assert set(rules_of(_registry())) == {
+        assert set(retention_rules(_registry())) == {
             Rule("completed", month, False, ("a",)),
             Rule("cancelled", month, False, ("a",)),
         }
 
 
-class TestAWorker:
-    def test_prunes(self, store: Store, registry: Registry, make_worker: StartWorker, events: Events) -> None:
+class TestWorkers:
+    def test_worker_prunes(self, store: Store, registry: Registry, make_worker: StartWorker, events: Events) -> None:
         registry.add(_registry().slices[0])
         registry.add(ship)
-        pruner = make_worker().parts._pruner()[0]
+        pruner = make_worker().components._pruners()[0]
         completed(store)
         with testing.clock() as clock:
             clock.advance(timedelta(days=40))
             assert isinstance(pruner, Pruner)
-            round_of(pruner)
-        assert not left()
+            run_round(pruner)
+        assert not chain_ids()
         assert [event.count for event in events.of(ChainsPruned)] == [1]
 
     @pytest.mark.parametrize(
@@ -386,14 +418,13 @@ class TestAWorker:
             {"RETENTION_COMPLETED_SECONDS": None, "RETENTION_CANCELLED_SECONDS": None},
         ],
     )
-    def test_does_not_where_that_is_turned_off(
+    def test_worker_does_not_prune_if_disabled(
         self, settings: Any, registry: Registry, make_worker: StartWorker, setting: dict[str, Any]
     ) -> None:
         registry.add(_registry().slices[0])
         settings.JOBCHAINS = setting
-        parts = make_worker().parts
-        assert parts._pruner() == []
-        assert not any(isinstance(part, Pruner) for part in parts.rounds._due_at)
+        maintenance = make_worker().components.maintenance
+        assert not any(isinstance(task, Pruner) for task in maintenance._due_at)
 
 
 def _handler(job: RunningJob[None]) -> None: ...

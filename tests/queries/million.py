@@ -1,9 +1,9 @@
-"""A million jobs as a shop of some years has them, made by a few statements.
+"""A million jobs like those of a shop after some years, created by a few statements.
 
-Twenty jobs in turn are nine chains of one to five steps. Ids and times follow each other by a second. Nearly all is
-completed, some failed or cancelled at all times. What is pending and running is among the newest; what is blocked is
-the oldest, where a query that walks from the newest and hopes to meet it reads all. After all of them comes one chain
-of 10,000 steps. Each blocked job waits for eight chains of its own, and all wait for one.
+Every twenty jobs form nine chains of one to five steps, with ids and times one second apart. Nearly all are completed;
+some failed or were cancelled, at any time. Pending and running jobs are among the newest. Blocked jobs are the oldest:
+a query that walks from the newest to find them reads everything. The last chain has 10,000 steps. Each blocked job
+waits for eight chains that no other job waits for, and for one that all of them share.
 """
 
 from dataclasses import dataclass
@@ -20,29 +20,31 @@ SHORT = JOBS - STEPS_OF_LONG_CHAIN
 BLOCKED_BEFORE = 12_000
 BUSY_FROM = SHORT - 60_000
 BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
-#: For each of twenty jobs: where its chain begins, its step, and whether that is the last one.
+#: For each of twenty jobs: its place, the place of its first step, its step, and whether it is the last one.
 LAYOUT = [
     (first + step, first, step, step == steps - 1)
     for first, steps in [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (6, 2), (8, 3), (11, 4), (15, 5)]
     for step in range(steps)
 ]
-#: Types of the first jobs, shop.type_0 the most common; those of the later steps are shop.step_1 to shop.step_4.
+#: The number of types of first jobs; shop.type_0 is the most common. Later steps have the types shop.step_1 to 4.
 ROOT_TYPES = 15
-#: The first of a few chains only.
+#: The type of the first jobs of a few chains.
 RARE = "shop.rare"
-#: Mostly a later step, and the first of a few chains.
+#: A type of many later steps and the first jobs of a few chains.
 MOSTLY_LATER = "shop.step_1"
 ABSENT = "shop.absent"
 LONG = "shop.loop"
+#: Queues with a few jobs, with a fifth of the jobs (all completed), and with none. The other jobs are in "default".
+RARE_QUEUE, RELIABLE_QUEUE, ABSENT_QUEUE = "rare", "reliable", "absent"
 
 
 def id_of(number: int) -> UUID:
-    """A version 7 UUID, as ``new_id`` makes them, of the second with that number."""
+    """Return a version 7 UUID for the second with this number, like the ids that ``new_id`` creates."""
     milliseconds = int((BEGIN + timedelta(seconds=number)).timestamp() * 1000)
     return UUID(hex=f"{milliseconds:012x}70008{number:015x}")
 
 
-#: A chain of five steps in the middle of the table, and one that others have as a blocker.
+#: A chain of five steps in the middle of the table, and a chain that others have as a blocker.
 FIVE_STEPS = id_of(SHORT // 2 // 20 * 20 + 15)
 BLOCKER_NUMBER = SHORT // 2 // 20 * 20
 BLOCKER = id_of(BLOCKER_NUMBER)
@@ -51,7 +53,7 @@ LONG_CHAIN = id_of(SHORT)
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a database counts, and writes an id and a time."""
+    """The SQL of a database for a series of numbers, and for the id and the time of a number."""
 
     numbers: str
     id: str
@@ -77,7 +79,7 @@ _DIALECTS = {
 
 
 def load() -> None:
-    """PostgreSQL gathers statistics by itself, SQLite has none until somebody asks for them."""
+    """Create the jobs. PostgreSQL needs ANALYZE; SQLite works without statistics, as in most projects."""
     with connection.cursor() as cursor:
         cursor.execute(_jobs_sql(_DIALECTS[connection.vendor]))
         cursor.execute(_links_sql(_DIALECTS[connection.vendor]))
@@ -88,7 +90,7 @@ def load() -> None:
 def clear() -> None:
     clearing = {
         "postgresql": [f"TRUNCATE {_JOB} CASCADE"],
-        # Without looking for references a table is emptied at once.
+        # SQLite deletes a whole table quickly only if foreign keys need not be checked.
         "sqlite": ["PRAGMA foreign_keys = OFF", f"DELETE FROM {_LINK}", f"DELETE FROM {_JOB}", "VACUUM",
                    "PRAGMA wal_checkpoint(TRUNCATE)", "PRAGMA foreign_keys = ON"],
     }  # fmt: skip
@@ -112,10 +114,15 @@ _ROOT_TYPE = f"""
          WHEN root % 99000 = 11 THEN '{MOSTLY_LATER}'
          ELSE 'shop.type_' || ({ROOT_TYPES} * (root * 7 % 1000) * (root * 7 % 1000) / 1000000) END
 """
+_QUEUE = f"""
+    CASE WHEN root % 33000 = 4 THEN '{RARE_QUEUE}'
+         WHEN status = 'completed' AND n % 4 = 0 THEN '{RELIABLE_QUEUE}'
+         ELSE 'default' END
+"""
 
 
 def _jobs_sql(dialect: Dialect) -> str:
-    """Written in order of the steps' ids, as time would."""
+    """Return the INSERT of the jobs, in the order of their ids, as in a real table."""
     layout = ", ".join(f"({place}, {first}, {step}, {int(is_last)})" for place, first, step, is_last in LAYOUT)
     return f"""
         WITH RECURSIVE numbers AS ({dialect.numbers.format(count=JOBS)}),
@@ -127,21 +134,22 @@ def _jobs_sql(dialect: Dialect) -> str:
             SELECT n, {SHORT}, n - {SHORT}, CASE n WHEN {JOBS} - 1 THEN 1 ELSE 0 END FROM numbers WHERE n >= {SHORT}
         ),
         typed AS (SELECT n, root, step, is_last, {_STATUS} AS status,
-                  CASE root WHEN {SHORT} THEN '{LONG}' ELSE {_ROOT_TYPE} END AS root_type FROM placed)
+                  CASE root WHEN {SHORT} THEN '{LONG}' ELSE {_ROOT_TYPE} END AS root_type FROM placed),
+        queued AS (SELECT typed.*, {_QUEUE} AS queue FROM typed)
         INSERT INTO {_JOB} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority, status, run_at,
                             attempt, lease_number, crashes, input, output, created_at, finished_at, leased_until)
         SELECT {dialect.id.format(n="n")}, {dialect.id.format(n="root")}, step, root_type,
-               CASE WHEN step = 0 OR root = {SHORT} THEN root_type ELSE 'shop.step_' || step END, 'default', 0, status,
+               CASE WHEN step = 0 OR root = {SHORT} THEN root_type ELSE 'shop.step_' || step END, queue, 0, status,
                {dialect.time.format(n="n")}, 1, 1, 0, {dialect.json},
                CASE WHEN is_last = 1 AND status = 'completed' THEN {dialect.json} END, {dialect.time.format(n="n")},
                CASE WHEN status IN ('completed', 'failed', 'cancelled') THEN {dialect.time.format(n="n + 1")} END,
                CASE status WHEN 'running' THEN {dialect.time.format(n="n + 1")} END
-        FROM typed
+        FROM queued
     """
 
 
 def _links_sql(dialect: Dialect) -> str:
-    """Each blocked job waits for eight chains of its own and for one that all wait for."""
+    """Return the INSERT of the links: each blocked job waits for eight separate chains and for a shared one."""
     own = dialect.id.format(n="(place * 8 + n) * 20")
     return f"""
         WITH RECURSIVE numbers AS ({dialect.numbers.format(count=9)}),

@@ -1,4 +1,4 @@
-"""How a call finds its rows: PostgreSQL's plans with what they read, SQLite's plans and the steps of its machine."""
+"""How a query finds its rows: plans and rows on PostgreSQL, plans and steps of the virtual machine on SQLite."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,14 +8,14 @@ from typing import Any
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from tests.store.plans import Plan, plan_of, rows_read, use_plans
+from tests.support.plans import Plan, plan_of, rows_read, use_plans
 
-TABLES = ("django_jobchains_job", "django_jobchains_jobblocker")
+TABLES = ("django_jobchains_job", "django_jobchains_jobblocker", "records_upload")
 
 
 @dataclass
 class Reading:
-    #: What reads a whole table.
+    #: Nodes that read a whole table.
     scans: list[str] = field(default_factory=list)
     #: The most rows that one node of a plan reads or sorts (PostgreSQL).
     rows: float = 0
@@ -60,7 +60,7 @@ def _on_sqlite(call: Callable[[], object]) -> Reading:
 
 @contextmanager
 def _counted() -> Iterator[list[int]]:
-    """One entry for each thousand steps."""
+    """Count steps: the list gets an entry for each thousand."""
     steps: list[int] = []
     connection.ensure_connection()
     connection.connection.set_progress_handler(lambda: steps.append(1), 1_000)

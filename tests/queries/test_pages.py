@@ -1,4 +1,4 @@
-"""Keyset pages: every row once, in order, whatever comes and goes meanwhile."""
+"""Keyset pages contain every row once and in order, whatever is inserted and deleted in the meantime."""
 
 from collections.abc import Callable
 from random import Random
@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_jobchains import chains
+from django_jobchains.db.keyset import Page
 from django_jobchains.models import Chain, Job
-from django_jobchains.pages import Page
-from tests.attempts.work import committed, elsewhere
-from tests.queries.shapes import all_of, mail, pack, pages, row, rows, statements, steps
+from tests.support.attempts import committed, on_own_connection
+from tests.support.chain_shapes import all_of, mail, pack, pages, row, rows, statements, steps
 
 pytestmark = pytest.mark.django_db
 MODELS = pytest.mark.parametrize("model", [Job, Chain])
 
-#: Both directions of each list, as arguments of ``order_by()``; none is the newest first.
+#: Both directions of each list, as arguments of ``order_by()``. Without arguments, the newest is first.
 ORDERS: dict[Any, list[tuple[str, ...]]] = {model: [(), *model.objects.all().page_orders] for model in (Job, Chain)}
 
 
@@ -47,7 +47,7 @@ def is_ascending(listing: Any) -> bool:
 
 
 @MODELS
-def test_a_page_is_the_newest_first(model: Any) -> None:
+def test_a_page_starts_with_the_newest(model: Any) -> None:
     ids = rows(5)
     page = model.objects.page(limit=2)
     assert isinstance(page, Page)
@@ -56,7 +56,7 @@ def test_a_page_is_the_newest_first(model: Any) -> None:
 
 
 @MODELS
-def test_the_last_page_has_no_cursor_also_when_it_is_full(model: Any) -> None:
+def test_the_last_page_has_no_cursor_even_if_it_is_full(model: Any) -> None:
     rows(4)
     first = model.objects.page(limit=2)
     second = model.objects.page(first.next_cursor, limit=2)
@@ -65,13 +65,13 @@ def test_the_last_page_has_no_cursor_also_when_it_is_full(model: Any) -> None:
 
 
 @MODELS
-def test_no_rows_are_one_empty_page(model: Any) -> None:
+def test_an_empty_list_has_one_empty_page(model: Any) -> None:
     page = model.objects.page()
     assert (list(page), page.next_cursor) == ([], None)
 
 
 @MODELS
-def test_fifty_rows_are_a_page_unless_told_otherwise(model: Any) -> None:
+def test_a_page_has_fifty_rows_by_default(model: Any) -> None:
     rows(51)
     assert len(model.objects.page()) == 50
 
@@ -79,34 +79,34 @@ def test_fifty_rows_are_a_page_unless_told_otherwise(model: Any) -> None:
 @MODELS
 @pytest.mark.parametrize("limit", [0, -1, 1_001, 10**9])
 def test_a_limit_out_of_bounds_is_an_error(model: Any, limit: int) -> None:
-    with pytest.raises(ValueError, match="1 to 1000 rows"):
+    with pytest.raises(ValueError, match="must be from 1 to 1000"):
         model.objects.page(limit=limit)
 
 
 @MODELS
 @pytest.mark.parametrize("order", [("created_at",), ("-created_at",), ("?",), ("status", "id"), ("-type_name",)])
 def test_an_order_without_an_index_is_an_error(model: Any, order: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="No pages in the order of"):
+    with pytest.raises(ValueError, match="There are no pages in the order"):
         model.objects.order_by(*order).page()
 
 
 @MODELS
-def test_a_batch_of_one_moment_has_its_order(model: Any) -> None:
-    """All are created at the same microsecond, by one statement."""
+def test_rows_created_at_the_same_time_are_in_order(model: Any) -> None:
+    """One statement creates them all in the same microsecond."""
     ids = [chain.id for chain in chains.enqueue_many([pack.item(number) for number in range(30)])]
     assert Job.objects.values("created_at").distinct().count() == 1
     assert [item.pk for item in all_of(model.objects)] == ids[::-1]
 
 
 @MODELS
-def test_given_ids_are_paged_in_their_own_order(model: Any) -> None:
+def test_random_ids_are_paged_in_their_order(model: Any) -> None:
     ids = rows(40, [uuid4() for _ in range(40)])
     for listing in listings(model):
         found = [item.pk for item in all_of(listing, 3)]
         assert found == sorted(ids, reverse=not is_ascending(listing))
 
 
-def test_the_steps_of_a_chain_stand_together_in_the_list_of_jobs() -> None:
+def test_the_steps_of_a_chain_are_adjacent_in_the_list_of_jobs() -> None:
     chain_ids = [steps(count) for count in (3, 1, 4, 2)]
     for listing in listings(Job):
         found = [(chain_ids.index(job.chain_id), job.chain_index) for job in all_of(listing, 3)]
@@ -132,7 +132,7 @@ FILTERS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.fixture
 def mixed() -> list[UUID]:
-    """Sixty chains of one to three steps, of four statuses and three types, in no order."""
+    """Create sixty chains of one to three steps, with four statuses and three types in random order."""
     random = Random(5)
     ids = []
     for number in range(60):
@@ -148,10 +148,11 @@ def mixed() -> list[UUID]:
     return ids
 
 
+@pytest.mark.slow
 @MODELS
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("limit", [1, 4, 100])
-def test_pages_of_a_filter_have_what_the_filter_has(model: Any, name: str, limit: int, mixed: list[UUID]) -> None:
+def test_pages_of_a_filter_equal_the_filtered_list(model: Any, name: str, limit: int, mixed: list[UUID]) -> None:
     for listing in listings(model):
         filtered = FILTERS[name](listing)
         order = listing.query.order_by or ORDERS[model][1]
@@ -160,7 +161,7 @@ def test_pages_of_a_filter_have_what_the_filter_has(model: Any, name: str, limit
 
 
 @MODELS
-def test_a_page_of_two_queries_in_one_has_the_rows_of_both(model: Any) -> None:
+def test_combined_queries_can_be_paged(model: Any) -> None:
     failed, mails = rows(3, status="failed"), rows(3, type_name="shop.mail", chain_type_name="shop.mail")
     either = model.objects.with_status("failed", "cancelled") | model.objects.of_type("shop.mail")
     assert [item.pk for item in all_of(either, 2)] == [*reversed(mails), *reversed(failed)]
@@ -169,7 +170,7 @@ def test_a_page_of_two_queries_in_one_has_the_rows_of_both(model: Any) -> None:
 
 
 @MODELS
-def test_pages_of_the_blocked_have_each_once(model: Any) -> None:
+def test_pages_of_blocked_rows_have_each_once(model: Any) -> None:
     blocker, other = mail.enqueue(), mail.enqueue()
     items = [pack.item(number, blockers=[blocker, other][: 1 + number % 2]) for number in range(10)]
     ids = [chain.id for chain in chains.enqueue_many(items)]
@@ -183,7 +184,7 @@ def test_a_reversed_list_is_paged_in_reverse() -> None:
         assert all_of(listing.reverse(), 2) == there[::-1]
 
 
-def test_a_chains_jobs_follow_the_steps() -> None:
+def test_the_jobs_of_a_chain_are_paged_in_the_order_of_its_steps() -> None:
     ids = [uuid4() for _ in range(25)]
     Job.objects.bulk_create(row(id_, ids[0], step, status="completed") for step, id_ in enumerate(ids))
     rows(5), steps(5)
@@ -196,10 +197,11 @@ def test_a_chains_jobs_follow_the_steps() -> None:
 CHANGES = st.lists(st.sampled_from(["insert", "delete", "before", "page"]), min_size=5, max_size=30)
 
 
+@pytest.mark.slow
 @MODELS
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(changes=CHANGES, limit=st.integers(1, 6), order=st.integers(0, 2), seed=st.integers(0, 999))
-def test_rows_that_stay_are_on_one_page_whatever_comes_and_goes(
+def test_rows_that_stay_are_on_one_page_whatever_else_changes(
     model: Any, changes: list[str], limit: int, order: int, seed: int
 ) -> None:
     Job.objects.all().delete()
@@ -225,7 +227,7 @@ def test_rows_that_stay_are_on_one_page_whatever_comes_and_goes(
 
 
 @MODELS
-def test_deleting_the_row_of_the_cursor_changes_nothing(model: Any) -> None:
+def test_a_cursor_remains_valid_when_its_row_is_deleted(model: Any) -> None:
     ids = rows(6)
     page = model.objects.page(limit=3)
     Job.objects.filter(pk=page.items[-1].pk).delete()
@@ -234,8 +236,8 @@ def test_deleting_the_row_of_the_cursor_changes_nothing(model: Any) -> None:
 
 @committed
 @MODELS
-def test_a_job_that_moves_between_statuses_is_on_the_page_once(model: Any) -> None:
-    """However many statements a page is: what is incomplete throughout is there once."""
+def test_a_job_that_changes_its_status_meanwhile_is_on_the_page_once(model: Any) -> None:
+    """A job that is incomplete throughout is there once, however many statements a page takes."""
     ids = rows(6)
     moves = [("pending", "running"), ("running", "pending"), ("pending", "blocked"), ("blocked", "pending")]
     for start, end in moves:
@@ -243,7 +245,7 @@ def test_a_job_that_moves_between_statuses_is_on_the_page_once(model: Any) -> No
 
         def move(execute: Any, *arguments: Any, end: str = end) -> Any:
             result = execute(*arguments)
-            elsewhere(lambda: Job.objects.all().update(status=end))
+            on_own_connection(lambda: Job.objects.all().update(status=end))
             return result
 
         with connection.execute_wrapper(move):
@@ -253,7 +255,7 @@ def test_a_job_that_moves_between_statuses_is_on_the_page_once(model: Any) -> No
 
 @MODELS
 @pytest.mark.parametrize("name", FILTERS)
-def test_no_page_counts_or_skips(model: Any, name: str, mixed: list[UUID]) -> None:
+def test_pages_use_neither_count_nor_offset(model: Any, name: str, mixed: list[UUID]) -> None:
     filtered = FILTERS[name](model.objects)
     cursor = filtered.page(limit=1).next_cursor
     found = statements(lambda: (filtered.page(limit=5), filtered.page(cursor, 5)))

@@ -1,4 +1,4 @@
-"""The view behind ``Chain``: made by the migration, or after ``migrate`` where tables are made without migrations."""
+"""The view behind ``Chain``: a migration creates it, or a signal if tables were created without migrations."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,23 +12,22 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from django.db.models.signals import post_migrate
 
-from django_jobchains import chain_view
 from django_jobchains.checks import check_chain_view
-from django_jobchains.models import Chain
+from django_jobchains.models import Chain, chain_view
 from django_jobchains.processors import JobType
-from tests.queries.shapes import completed_in_three_steps
+from tests.support.chain_shapes import completed_in_three_steps
 
 pytestmark = pytest.mark.django_db
 
 
 def kind(using: str = "default") -> str | None:
-    """What the database says it is: "v" for a view; None when it is not there."""
+    """Return the type of the relation in the database, "v" for a view; None if it does not exist."""
     with connections[using].cursor() as cursor:
         tables = connections[using].introspection.get_table_list(cursor)
     return next((table.type for table in tables if table.name == chain_view.NAME), None)
 
 
-def is_there() -> bool:
+def exists() -> bool:
     return kind() is not None
 
 
@@ -40,57 +39,47 @@ def run(sql: str) -> None:
 @pytest.fixture
 def _without_view(db: None) -> None:
     run(chain_view.DROP)
-    assert not is_there()
+    assert not exists()
 
 
-def test_the_migration_made_it() -> None:
-    assert kind() == "v"
-
-
-def test_its_columns_are_the_models() -> None:
+def test_its_columns_are_those_of_the_model() -> None:
     with connection.cursor() as cursor:
         columns = [column.name for column in connection.introspection.get_table_description(cursor, chain_view.NAME)]
     assert sorted(columns) == sorted(str(field.column) for field in Chain._meta.local_fields)
 
 
 @pytest.mark.usefixtures("_without_view")
-def test_it_is_made_after_migrate_where_it_is_missing() -> None:
+def test_it_is_created_if_it_is_missing() -> None:
     chain = completed_in_three_steps()
     chain_view.create_if_missing(using="default")
-    assert is_there()
+    assert exists()
     assert Chain.objects.get(pk=chain.id).output == ["sent"]
 
 
 @pytest.mark.usefixtures("_without_view")
-def test_the_signal_makes_it() -> None:
+def test_the_signal_creates_it() -> None:
     config = apps.get_app_config("django_jobchains")
     post_migrate.send(config, app_config=config, using="default", verbosity=0, interactive=False)
-    assert is_there()
-
-
-def test_it_is_made_once() -> None:
-    chain_view.create_if_missing(using="default")
-    chain_view.create_if_missing(using="default")
-    assert is_there()
+    assert exists()
 
 
 @pytest.mark.usefixtures("_without_view")
-def test_other_apps_do_not_make_it() -> None:
+def test_signals_of_other_apps_do_not_create_it() -> None:
     config = apps.get_app_config("auth")
     post_migrate.send(config, app_config=config, using="default", verbosity=0, interactive=False)
-    assert not is_there()
+    assert not exists()
 
 
-def test_a_database_without_the_job_table_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_created_without_the_job_table(monkeypatch: pytest.MonkeyPatch) -> None:
     run(chain_view.DROP)
     monkeypatch.setattr(connection.introspection, "get_table_list", lambda cursor: [])
     chain_view.create_if_missing(using="default")
     monkeypatch.undo()
-    assert not is_there()
+    assert not exists()
 
 
-def test_tables_made_without_migrations_have_it_too(second_alias: str, settings: Any) -> None:
-    """As a test runner does with ``MIGRATION_MODULES = {"django_jobchains": None}``: another file, and syncdb."""
+def test_it_is_created_for_tables_without_migrations(second_alias: str, settings: Any) -> None:
+    """Test runners create them with ``MIGRATION_MODULES = {"django_jobchains": None}`` and ``run_syncdb``."""
     other = connections[second_alias]
     with other.cursor() as cursor:
         cursor.execute(chain_view.DROP)
@@ -105,7 +94,7 @@ def test_tables_made_without_migrations_have_it_too(second_alias: str, settings:
 
 
 def view_operation() -> tuple[Any, ProjectState]:
-    """The operation of the migrations that makes the view, and the state before it."""
+    """Return the operation of the migrations that creates the view, and the state before it."""
     loader = MigrationLoader(connection)
     own = sorted(key for key in loader.disk_migrations if key[0] == "django_jobchains")
     [found] = [
@@ -117,16 +106,17 @@ def view_operation() -> tuple[Any, ProjectState]:
     return found
 
 
-def test_going_back_drops_it_and_forward_makes_it_again() -> None:
+def test_its_operation_can_be_reversed_and_repeated() -> None:
     operation, state = view_operation()
-    editor = connection.SchemaEditorClass(connection, atomic=False)  # entered, SQLite's would want no transaction
+    editor = connection.SchemaEditorClass(connection, atomic=False)  # SQLite's cannot be entered in a transaction
     for _ in range(2):
         operation.database_backwards("django_jobchains", editor, state, state)
-        assert not is_there()
+        assert not exists()
         operation.database_forwards("django_jobchains", editor, state, state)
-        assert is_there()
+        assert exists()
 
 
+@pytest.mark.slow
 def test_migrating_to_zero_and_back_is_possible(second_alias: str) -> None:
     call_command("migrate", "django_jobchains", "zero", database=second_alias, verbosity=0)
     assert kind(second_alias) is None
@@ -135,13 +125,8 @@ def test_migrating_to_zero_and_back_is_possible(second_alias: str) -> None:
     assert Chain.objects.using(second_alias).get(pk=chain.id).status == "completed"
 
 
-def test_makemigrations_sees_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    call_command("makemigrations", check_changes=True, dry_run=True)
-    assert "No changes detected" in capsys.readouterr().out
-
-
 def test_chains_cannot_be_written_by_a_queryset() -> None:
-    """A view of one table is one that PostgreSQL would write through."""
+    """PostgreSQL would write through a view of a single table."""
     id_ = completed_in_three_steps().id
     for write in (lambda: Chain.objects.update(status="failed"), lambda: Chain.objects.filter(pk=id_).delete()):
         with pytest.raises((DatabaseError, TypeError)), transaction.atomic():
@@ -154,7 +139,7 @@ def test_chains_cannot_be_written_by_a_queryset() -> None:
 
 @pytest.fixture
 def restricted_role(db: None) -> Iterator[str]:
-    """A role that may read the jobs' table and the view; row-level security shows it chains of the type ``shown``."""
+    """Create a role that may read the job table and the view; row-level security shows it chains of type ``shown``."""
     role = f"jobchains_reader_{uuid4().hex}"
     run(f"CREATE ROLE {role}")
     run(f"GRANT SELECT ON django_jobchains_job, {chain_view.NAME} TO {role}")
@@ -177,8 +162,8 @@ def chains_seen_by(role: str) -> list[str]:
 
 
 @pytest.mark.postgresql
-def test_row_level_security_of_the_table_holds_for_the_view(restricted_role: str) -> None:
-    """On PostgreSQL 14 no view can do so, and the check warns."""
+def test_row_level_security_of_the_table_applies_to_the_view(restricted_role: str) -> None:
+    """Views of PostgreSQL 14 cannot do that, so a check warns."""
     for name in ("shown", "hidden"):
         JobType[Any, Any](name).enqueue()
     if connection.pg_version >= 150_000:
@@ -189,7 +174,7 @@ def test_row_level_security_of_the_table_holds_for_the_view(restricted_role: str
 
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("restricted_role")
-def test_a_view_from_before_an_upgrade_of_the_server_is_noticed_and_secured_after_migrate() -> None:
+def test_after_an_upgrade_of_the_server_a_check_warns_and_migrate_secures_the_view() -> None:
     run(chain_view.DROP)
     run(chain_view.CREATE)
     assert warnings() == ["jobchains.W005"]
@@ -200,7 +185,7 @@ def test_a_view_from_before_an_upgrade_of_the_server_is_noticed_and_secured_afte
 @pytest.mark.postgresql
 @pytest.mark.parametrize("version", [140_000, 150_000])
 @pytest.mark.usefixtures("restricted_role")
-def test_the_warning_tells_what_to_do(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+def test_the_warning_names_the_remedy(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     run(chain_view.DROP)
     run(chain_view.CREATE)
     monkeypatch.setattr(connection, "pg_version", version)
@@ -211,7 +196,7 @@ def test_the_warning_tells_what_to_do(monkeypatch: pytest.MonkeyPatch, version: 
 
 
 @pytest.mark.postgresql
-def test_without_row_level_security_nothing_is_warned_of() -> None:
+def test_without_row_level_security_there_is_no_warning() -> None:
     run(chain_view.DROP)
     run(chain_view.CREATE)
     assert warnings() == []

@@ -1,11 +1,11 @@
-"""Claims and due dates without some queues."""
+"""Claims and due times with excluded, limited and paused queues, beyond the store's contract."""
 
 from collections.abc import Collection
 
 import pytest
 
 from django_jobchains.store import Store, get_store
-from tests.store.jobs import MAIL, SHIP, WORKER, create
+from tests.support.jobs import MAIL, SHIP, WORKER, create
 
 pytestmark = pytest.mark.django_db
 
@@ -21,58 +21,33 @@ def store(db: None) -> Store:
     return store
 
 
-def claimed(store: Store, limit: int, queues: Collection[str] | None, excluded: Collection[str]) -> list[str]:
-    return sorted(job.queue for job in store.claim(WORKER, limit, LEASES, queues, excluded))
-
-
-def test_a_claim_leaves_the_excluded_queues_alone(store: Store) -> None:
-    assert claimed(store, 100, None, ["a", "c"]) == ["b", "b", "b"]
-    assert claimed(store, 100, None, ["a"]) == ["c", "c", "c"]
-    assert claimed(store, 100, None, ()) == ["a", "a", "a"]
-
-
-def test_what_is_excluded_is_so_among_the_queues_served(store: Store) -> None:
-    assert claimed(store, 100, ["a", "b"], ["b", "c"]) == ["a", "a", "a"]
-    assert claimed(store, 100, ["b"], ["b"]) == []
+def claimed_queues(store: Store, queues: Collection[str] | None, excluded: Collection[str]) -> list[str]:
+    return sorted(job.queue for job in store.jobs.claim(WORKER, 100, LEASES, queues, excluded))
 
 
 @pytest.mark.parametrize("name", ["it's", 'a "b"', "a,b", "%s", "ü✓"])
-def test_any_name_can_be_excluded(store: Store, name: str) -> None:
+def test_any_queue_name_can_be_excluded(store: Store, name: str) -> None:
     create(store, 2, queue=name)
-    assert name not in claimed(store, 100, None, [name])
-    assert claimed(store, 100, None, ["x"]) == [name, name]
+    assert claimed_queues(store, None, [name, "a", "b"]) == ["c", "c", "c"]
+    assert claimed_queues(store, [name], ()) == [name, name]
 
 
-def test_the_next_due_date_is_that_of_a_job_that_may_be_claimed(store: Store) -> None:
+def test_next_due_time_ignores_excluded_queues(store: Store) -> None:
     create(store, queue="later", delay_seconds=100)
-    assert store.next_due(LEASES, None, ["a", "b", "c", "later"]) is None
-    seconds = store.next_due(LEASES, None, ["a", "b", "c"])
-    assert seconds is not None
-    assert 90 < seconds <= 101
-    seconds = store.next_due(LEASES, ["a", "later"], ["later"])
-    assert seconds is not None
-    assert seconds <= 1
+    assert store.jobs.next_due(LEASES, None, ["a", "b", "c", "later"]) is None
+    assert 90 < (store.jobs.next_due(LEASES, None, ["a", "b", "c"]) or 0) <= 101
 
 
-def test_a_claim_leaves_paused_queues_alone(store: Store) -> None:
-    store.pause_queues(["a", "c"])
-    assert claimed(store, 100, None, ()) == ["b", "b", "b"]
-    assert claimed(store, 100, ["a"], ()) == []
-    assert claimed(store, 100, ["a", "c"], ["c"]) == []
-    store.resume_queues(["a"])
-    assert claimed(store, 100, None, ["a"]) == []
-    assert claimed(store, 100, ["a", "c"], ()) == ["a", "a", "a"]
+def test_paused_queues_are_neither_claimed_nor_due(store: Store) -> None:
+    store.queues.pause(["a", "b", "c"])
+    assert claimed_queues(store, None, ()) == claimed_queues(store, ["a", "c"], ["c"]) == []
+    assert store.jobs.next_due(LEASES) is None
+    store.queues.resume(["c"])
+    assert store.jobs.next_due(LEASES, ["a", "b"]) is None
+    assert store.jobs.next_due(LEASES) is not None
+    assert claimed_queues(store, None, ["a"]) == ["c", "c", "c"]
 
 
-def test_a_limit_is_no_pause(store: Store) -> None:
-    store.limit_queue("a", 1)
-    assert claimed(store, 100, ["a"], ()) == ["a", "a", "a"]
-
-
-def test_a_job_of_a_paused_queue_is_not_due(store: Store) -> None:
-    store.pause_queues(["a", "b", "c"])
-    assert store.next_due(LEASES) is None
-    assert store.next_due(LEASES, ["a"]) is None
-    store.resume_queues(["c"])
-    assert store.next_due(LEASES, ["a", "b"]) is None
-    assert store.next_due(LEASES) is not None
+def test_limited_queue_is_claimed(store: Store) -> None:
+    store.queues.limit("a", 1)
+    assert claimed_queues(store, ["a"], ()) == ["a", "a", "a"]

@@ -1,4 +1,4 @@
-"""A secret in everything that user code can raise or report appears in no log record and on no terminal."""
+"""Secrets in anything that user code raises or reports are neither logged nor printed."""
 
 import io
 import logging
@@ -7,31 +7,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.core.management.color import no_style
 from django.db import transaction
 
-from django_jobchains.deduplication import Deduplicate
-from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.processors import Backoff, Processors, Registry, RunningJob
 from django_jobchains.telemetry import add_sink, remove_sink
+from django_jobchains.telemetry.terminal import TerminalSink
 from django_jobchains.worker import Worker
-from django_jobchains.worker.console import Console
 from tests.attempts.test_bad_input import overwrite_input
-from tests.attempts.work import WITHOUT_WAKE_UPS, committed
+from tests.support.attempts import WITHOUT_WAKE_UPS, committed
 
 pytest.importorskip("pydantic")
 pytestmark = committed
 
 SECRET = "c4n4ry"
-SAID = f"no answer,\npassword={SECRET}"
+TEXT = f"no answer,\npassword={SECRET}"
 
 
 class Broken(Exception):
-    """An error whose message has a secret in it, as those of database drivers and HTTP clients do."""
+    """An error with a secret in its message, like those of database drivers and HTTP clients."""
 
     def __init__(self, where: str) -> None:
-        super().__init__(f"{where}: {SAID}")
+        super().__init__(f"{where}: {TEXT}")
 
 
 def fail(where: str) -> Any:
@@ -51,7 +49,7 @@ class Login:
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """The log as a file has it, with tracebacks."""
+    """Return the log, with tracebacks, as a file would contain it."""
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
@@ -70,8 +68,8 @@ def processors() -> Processors:
 
     @processors.register("handler", retry_if=lambda error: fail("retry_if"), backoff=BrokenBackoff())
     def handler(job: RunningJob[Any]) -> None:
-        job.log(SAID, password=SECRET, text=SAID)
-        job.set_progress(0.5, SAID.replace("\n", " "))
+        job.log(TEXT, password=SECRET, text=TEXT)
+        job.set_progress(0.5, TEXT.replace("\n", " "))
         fail("handler")
 
     @processors.register("on_commit")
@@ -82,7 +80,7 @@ def processors() -> Processors:
     @processors.register("on_abort")
     def on_abort(job: RunningJob[Any]) -> None:
         job.signal.abort("timed_out")
-        job.signal.on_abort(lambda: fail("on_abort"))  # it is called at once
+        job.signal.on_abort(lambda: fail("on_abort"))  # called immediately
 
     @processors.register("login")
     def login(job: RunningJob[Login]) -> None: ...
@@ -92,18 +90,18 @@ def processors() -> Processors:
 
 @pytest.fixture
 def terminal(settings: Any, processors: Processors, log: io.StringIO) -> str:
-    """What the terminal of a worker showed while it ran one job of each kind."""
+    """Return what the terminal showed while a worker ran one job of each type."""
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
     registry, shown = Registry(), io.StringIO()
     registry.add(processors)
     types = registry.job_types()
     key = Deduplicate(f"import password={SECRET}")
-    types["handler"].enqueue({"password": SECRET, "text": SAID}, deduplicate=key)
+    types["handler"].enqueue({"password": SECRET, "text": TEXT}, deduplicate=key)
     types["on_commit"].enqueue()
     types["on_abort"].enqueue()
     overwrite_input(types["login"].enqueue(Login("a", 1)), f'{{"user": "a", "password": "{SECRET}"}}')
     worker = Worker(slots=1, registry=registry)
-    console = Console(lambda text: shown.write(f"{text}\n"), no_style(), verbosity=3, worker=worker.id)
+    console = TerminalSink(lambda text: shown.write(f"{text}\n"), no_style(), verbosity=3, worker=worker.id)
     add_sink(console)
     try:
         worker.run_until_idle()
@@ -112,7 +110,7 @@ def terminal(settings: Any, processors: Processors, log: io.StringIO) -> str:
     return shown.getvalue()
 
 
-def test_the_log_of_a_worker(terminal: str, log: io.StringIO) -> None:
+def test_the_log_of_a_worker_contains_no_secret(terminal: str, log: io.StringIO) -> None:
     written = log.getvalue()
     for where in ("handler", "retry_if", "backoff", "on_commit", "on_abort"):
         assert f"Broken: {where}: no answer" in written
@@ -121,32 +119,10 @@ def test_the_log_of_a_worker(terminal: str, log: io.StringIO) -> None:
     assert SECRET not in written
 
 
-def test_the_log_has_no_line_that_an_error_forges(terminal: str, log: io.StringIO) -> None:
+def test_an_error_cannot_forge_a_line_of_the_log(terminal: str, log: io.StringIO) -> None:
     assert not [line for line in log.getvalue().splitlines() if line.startswith("password")]
 
 
-def test_the_terminal_of_a_worker(terminal: str) -> None:
+def test_the_terminal_of_a_worker_shows_no_secret(terminal: str) -> None:
     assert "handler: no answer" in terminal
     assert SECRET not in terminal
-
-
-@pytest.mark.parametrize("options", [[], ["--verbose"], ["--format=json"]])
-def test_what_shows_a_chain(terminal: str, options: list[str]) -> None:
-    assert FailedAttempt.objects.filter(error__contains=SECRET).exists()
-    shown = "".join(called("show", str(job.chain_id), *options) for job in Job.objects.all())
-    assert "import password=" in shown
-    assert "Not a Login" in shown
-    assert SECRET not in shown
-
-
-@pytest.mark.parametrize("options", [[], ["--jobs"], ["--format=json"]])
-def test_what_lists_chains(terminal: str, options: list[str]) -> None:
-    listed = called("list", *options)
-    assert "login" in listed
-    assert SECRET not in listed
-
-
-def called(*words: str) -> str:
-    out = io.StringIO()
-    call_command("jobchains", *words, stdout=out)
-    return out.getvalue()

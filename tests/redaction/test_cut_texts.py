@@ -1,15 +1,15 @@
-"""A text that is too long to be stored is redacted before it is cut."""
+"""A text that is too long to be stored is redacted before it is shortened."""
 
 import pytest
 
-from django_jobchains import texts
-from django_jobchains.redaction import redacted_text
-from django_jobchains.texts import MOST_BYTES, clean
+from django_jobchains.text import errors
+from django_jobchains.text.errors import MAX_BYTES, clean
+from django_jobchains.text.redaction import redacted_text
 
 SECRET = "hunter2"
 
 
-@pytest.mark.parametrize("length", [MOST_BYTES, 1_000_000])
+@pytest.mark.parametrize("length", [MAX_BYTES, 1_000_000])
 @pytest.mark.parametrize(
     "text",
     [
@@ -20,27 +20,27 @@ SECRET = "hunter2"
         '["Authorization", "{}"]',
     ],
 )
-def test_the_end_of_a_long_secret_is_not_left_without_its_name(text: str, length: int) -> None:
+def test_a_long_secret_is_not_separated_from_its_name(text: str, length: int) -> None:
     stored = clean(text.format("x" * length + SECRET))
     assert SECRET not in redacted_text(stored)
 
 
-def test_also_when_only_its_bytes_are_too_many() -> None:
-    stored = clean("token=" + "\U0001f642" * (MOST_BYTES // 2) + SECRET)
+def test_the_limit_is_in_bytes() -> None:
+    stored = clean("token=" + "\U0001f642" * (MAX_BYTES // 2) + SECRET)
     assert SECRET not in redacted_text(stored)
 
 
-def test_a_text_that_is_not_cut_is_stored_as_it_is() -> None:
+def test_a_short_text_is_stored_unchanged() -> None:
     text = f"token={SECRET}"
     assert clean(text) == text
 
 
-def test_what_stands_behind_a_long_secret_stays() -> None:
-    stored = clean(f"login(token='{'x' * MOST_BYTES}')\nValueError: declined")
+def test_the_text_after_a_long_secret_is_kept() -> None:
+    stored = clean(f"login(token='{'x' * MAX_BYTES}')\nValueError: declined")
     assert stored == "login(token='********')\nValueError: declined"
 
 
-def test_a_part_of_a_very_long_text_that_is_not_redacted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "_MAX_REDACTED", 100_000)
+def test_the_part_of_a_very_long_text_that_is_not_redacted_is_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_MAX_REDACTED", 100_000)
     text = f"said: token='{'x' * 200_000}{SECRET}'"
-    assert clean(text) == f"said: token='********\n… {len(text) - 100_000} characters left out …"
+    assert clean(text) == f"said: token='********\n… {len(text) - 100_000} characters omitted …"

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import fields
 from pathlib import Path
+from traceback import extract_tb, format_exception
 from typing import Any
 from uuid import uuid4
 
@@ -11,10 +12,10 @@ from django.core.management.color import no_style
 
 import django_jobchains
 from django_jobchains.telemetry import Event, events, report
-from django_jobchains.telemetry.events import AttemptEnded, LeaseLost, ThreadFailed
-from django_jobchains.texts import log_error, log_text
-from django_jobchains.worker.console import Console
-from django_jobchains.worker.maintenance import Rounds
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, ThreadFailed
+from django_jobchains.telemetry.terminal import TerminalSink
+from django_jobchains.text.errors import log_error, log_text
+from django_jobchains.worker.maintenance.periodic_tasks import PeriodicTasks
 
 SECRET = "c4n4ry"
 
@@ -24,14 +25,14 @@ def ended(error: str) -> AttemptEnded:
 
 
 def shown(event: Event) -> str:
-    """What the terminal shows of it."""
+    """Return what the terminal shows for this event."""
     written: list[str] = []
-    Console(written.append, no_style(), verbosity=2, worker="worker")(event)
+    TerminalSink(written.append, no_style(), verbosity=2, worker="worker")(event)
     return "\n".join(written)
 
 
 def with_texts(kind: type[Event], text: str) -> Event:
-    """An event of this kind whose texts all are this one, except for the id of the worker."""
+    """Return an event of this kind with this text in every text field, except the id of the worker."""
     values: dict[str, Any] = {field.name: _value(str(field.type), text) for field in fields(kind)}
     return kind(**{**values, "worker": "worker"})
 
@@ -55,7 +56,7 @@ def test_secrets_in_errors_are_masked_in_the_log(caplog: pytest.LogCaptureFixtur
 
 
 def test_secrets_are_masked_on_the_terminal_as_in_the_log() -> None:
-    assert shown(ThreadFailed("worker", "jobchains-claims", f"no answer, token={SECRET}", 1, False)).endswith(
+    assert shown(ThreadFailed("worker", "jobchains-claim-loop", f"no answer, token={SECRET}", 1, False)).endswith(
         "no answer, token=********"
     )
     assert "no answer" in shown(ended(f"ConnectionError: no answer, token={SECRET}"))
@@ -75,15 +76,15 @@ def test_no_event_shows_a_secret_on_the_terminal(kind: type[Event]) -> None:
         f"ValueError: private_key='{'x' * 150}{SECRET * 50}'",
     ],
 )
-def test_an_error_is_redacted_before_it_is_cut_to_a_line(error: str) -> None:
+def test_an_error_is_redacted_before_it_is_shortened_to_a_line(error: str) -> None:
     assert SECRET not in shown(ended(error))
     assert "*" in shown(ended(error))
 
 
 @pytest.mark.parametrize("forged", ["a\nERROR forged", "a\r\x1b[2Jb", "a\u2028b", "a\x85b", "a\u202eb"])
-def test_control_characters_forge_no_line_of_the_log(forged: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_control_characters_cannot_forge_a_line_of_the_log(forged: str, caplog: pytest.LogCaptureFixture) -> None:
     report(ended(forged))
-    report(LeaseLost("worker", uuid4(), forged))
+    report(AttemptAbandoned("worker", uuid4(), forged))
     assert len(caplog.records) == 2
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
@@ -100,7 +101,10 @@ def test_a_traceback_in_a_log_record_has_no_secrets(caplog: pytest.LogCaptureFix
     except OSError as error:
         log_error(logging.getLogger("django_jobchains"), error, "Job %s: %s", 5)
     (record,) = caplog.records
-    assert (record.levelname, record.msg, record.exc_info) == ("ERROR", "Job %s: %s", None)
+    assert (record.levelname, record.msg) == ("ERROR", "Job %s: %s")
+    assert SECRET not in "".join(format_exception(*record.exc_info))
+    assert (record.exc_info[0].__name__, record.exc_info[0].__module__) == ("OSError", "builtins")
+    assert extract_tb(record.exc_info[2])[-1].filename == __file__
     assert record.getMessage() == "Job 5: OSError: no answer ERROR from redis://:********@localhost"
     assert record.pathname == __file__
     _, *traceback = logging.Formatter().format(record).splitlines()
@@ -108,15 +112,30 @@ def test_a_traceback_in_a_log_record_has_no_secrets(caplog: pytest.LogCaptureFix
     assert traceback[-1] == "  ERROR from redis://:********@localhost"
 
 
-def test_no_module_logs_an_error_as_it_is() -> None:
-    """A formatter writes ``exc_info`` with its secrets: ``log_error`` logs errors without it."""
+def test_an_error_without_secrets_is_logged_unchanged(caplog: pytest.LogCaptureFixture) -> None:
+    error = OSError("no answer")
+    error.__cause__ = KeyError("host")
+    log_error(logging.getLogger("django_jobchains"), error, "Job %s: %s", 5)
+    assert caplog.records[0].exc_info == (OSError, error, None)
+
+
+def test_a_cause_with_a_secret_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        raise OSError("no answer") from ValueError(f"password={SECRET}")
+    except OSError as error:
+        log_error(logging.getLogger("django_jobchains"), error, "Job %s: %s", 5)
+    assert SECRET not in "".join(format_exception(*caplog.records[0].exc_info))
+
+
+def test_no_module_sets_exc_info_itself() -> None:
+    """Formatters and error trackers use ``exc_info`` with its secrets, so only ``add_traceback`` may set it."""
     package = Path(str(django_jobchains.__file__)).parent
     sources = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
     assert sources
     assert [path.name for path, text in sources.items() if "logger.exception(" in text or "exc_info=" in text] == []
 
 
-def test_an_error_of_the_maintenance_is_one_line_without_secrets(caplog: pytest.LogCaptureFixture, db: None) -> None:
+def test_an_error_of_maintenance_is_one_line_without_secrets(caplog: pytest.LogCaptureFixture, db: None) -> None:
     class Failing:
         seconds = 0.0
 
@@ -125,7 +144,7 @@ def test_an_error_of_the_maintenance_is_one_line_without_secrets(caplog: pytest.
 
     parts: Any = Failing(), Failing()
     with pytest.raises(OSError, match="no answer"):
-        Rounds(*parts).step()
+        PeriodicTasks(*parts).step()
     assert caplog.messages == [
-        "Another part of the maintenance failed too, and is tried again: OSError: no answer password=********"
+        "Another periodic task failed as well, and is retried: OSError: no answer password=********"
     ]

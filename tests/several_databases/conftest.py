@@ -1,4 +1,4 @@
-"""A second database with job tables, beside the one of the tests: on its server, and on SQLite."""
+"""A second database with job tables: on the same server, and on SQLite."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,8 @@ from django.db.utils import ConnectionHandler
 
 from django_jobchains import notifications, store, waiting
 from tests.settings import DATABASE_NAME, sqlite
-from tests.worker.fixtures import events, make_worker, processors, registry, start_worker
+from tests.support.databases import migrate
+from tests.support.workers import events, make_worker, processors, registry, start_worker
 
 __all__ = ("events", "make_worker", "processors", "registry", "start_worker")
 
@@ -20,18 +21,22 @@ NAME = f"{DATABASE_NAME}_other"
 FILE = f"{sqlite()['NAME']}-other"
 
 
-@pytest.fixture(scope="package", params=["same", "sqlite"])
+#: The second database is of the same vendor as the first one, or SQLite.
+KINDS = ("same", "sqlite") if connection.vendor == "postgresql" else ("same",)
+
+
+@pytest.fixture(scope="package", params=KINDS)
 def _other_database(request: Any, django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     is_server = connection.vendor == "postgresql" and request.param == "same"
-    if connection.vendor == "sqlite" and request.param == "sqlite":
-        pytest.skip("the same as the other one")
     settings = {**connections.settings["default"], "NAME": NAME} if is_server else {**sqlite(), "NAME": FILE}
     connections.settings[OTHER] = ConnectionHandler({"default": settings}).settings["default"]
     with django_db_blocker.unblock():
         try:
             if is_server:
                 _execute(f'CREATE DATABASE "{NAME}"')
-            call_command("migrate", database=OTHER, run_syncdb=True, verbosity=0)
+                call_command("migrate", database=OTHER, run_syncdb=True, verbosity=0)
+            else:
+                migrate(OTHER)
             yield
         finally:
             _forget()
@@ -43,12 +48,12 @@ def _other_database(request: Any, django_db_setup: None, django_db_blocker: Any)
 
 @pytest.fixture
 def other(_other_database: None, transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The alias of the other database, whose tables are empty."""
+    """The alias of the second database, whose tables are empty."""
     if connection.vendor == "postgresql":  # a listener is closed between two ticks
         monkeypatch.setattr("django_jobchains.notifications.postgres.TICK_SECONDS", 0.05)
     yield OTHER
     for alias in ("default", OTHER):
-        waiting.get_watch(alias).close(10)
+        waiting.get_watcher(alias).close(10)
 
 
 def _execute(sql: str) -> None:
@@ -58,7 +63,7 @@ def _execute(sql: str) -> None:
 
 
 def _forget() -> None:
-    """The next database of this alias is of another vendor."""
+    """Remove the connection and everything cached for it: the alias is used again with another vendor."""
     connections[OTHER].close()
     del connections[OTHER]
     del connections.settings[OTHER]

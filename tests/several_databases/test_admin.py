@@ -1,4 +1,4 @@
-"""The admin shows the database that the settings name."""
+"""The admin shows the database that ``JOBCHAINS["DATABASE"]`` names."""
 
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "othe
 
 @pytest.fixture
 def chain_id(other: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> UUID:
-    """A chain that is on the other database alone, with another one as its blocker."""
+    """A chain with a blocker, both only on the second database."""
     ship: JobType[Any, Any] = JobType("shop.ship")
     monkeypatch.setitem(get_registry().declared, "shop.ship", ship)
     settings.JOBCHAINS = {"DATABASE": other}
@@ -34,7 +34,7 @@ def superuser(transactional_db: None) -> Client:
     return client
 
 
-def test_every_page_is_about_it(superuser: Client, chain_id: UUID) -> None:
+def test_pages_show_the_configured_database(superuser: Client, chain_id: UUID) -> None:
     for page, args in (
         ("admin:django_jobchains_chain_changelist", ()),
         ("admin:django_jobchains_job_changelist", ()),
@@ -47,7 +47,7 @@ def test_every_page_is_about_it(superuser: Client, chain_id: UUID) -> None:
     assert "mail" in superuser.get(reverse("admin:app_list", args=["django_jobchains"])).text
 
 
-def test_what_is_done_is_done_there(superuser: Client, chain_id: UUID, other: str) -> None:
+def test_actions_change_the_configured_database(superuser: Client, chain_id: UUID, other: str) -> None:
     data = {"action": "cancel", "_selected_action": [str(chain_id)]}
     superuser.post(reverse("admin:django_jobchains_chain_changelist"), data, follow=True)
     superuser.post(reverse("admin:django_jobchains_chain_cancel", args=[chain_id]), {"confirmed": "yes"}, follow=True)

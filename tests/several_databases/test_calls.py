@@ -1,4 +1,4 @@
-"""Every call with ``using=`` works on that database alone, also when the other one has rows with the same ids."""
+"""Every call with ``using=`` affects only that database, even if another one has rows with the same ids."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,7 +11,7 @@ from django.apps import apps
 from django.core.management import call_command
 
 from django_jobchains import chains, queues, testing
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.overview import overview
 from django_jobchains.processors import FailJob, Processors, RunningJob, get_registry
 
@@ -22,7 +22,7 @@ READY, FAILS, LATER = "shop.ready", "shop.fails", "shop.later"
 
 @pytest.fixture
 def ids(other: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, UUID]:
-    """A chain that is ready, one that failed and one that is scheduled, with the same ids on both databases."""
+    """The ids of a ready, a failed and a scheduled chain, which are the same on both databases."""
     part = Processors()
     monkeypatch.setattr(get_registry(), "slices", [*get_registry().slices, part])
 
@@ -84,15 +84,14 @@ def command(*arguments: str, database: str) -> str:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("is_main", [True, False], ids=["main", "other"])
-def test_a_change_is_made_on_its_database_alone(ids: Ids, other: str, settings: Any, name: str, is_main: bool) -> None:
-    """Also when the alias is the one that the settings name."""
-    changed, same = other, "default"
-    settings.JOBCHAINS = {"DATABASE": other if is_main else "default"}
-    before = rows(changed), rows(same)
-    CHANGES[name](ids, changed)
-    assert rows(changed) != before[0]
-    assert rows(same) == before[1]
+def test_write_changes_only_its_database(ids: Ids, other: str, settings: Any, name: str) -> None:
+    """This includes the alias that the settings name."""
+    for changed, same in ((other, "default"), ("default", other)):
+        settings.JOBCHAINS = {"DATABASE": other}
+        before = rows(changed), rows(same)
+        CHANGES[name](ids, changed)
+        assert rows(changed) != before[0]
+        assert rows(same) == before[1]
 
 
 READS: dict[str, Callable[[Ids, str], Any]] = {
@@ -110,21 +109,21 @@ READS: dict[str, Callable[[Ids, str], Any]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_question_is_about_its_database_alone(ids: Ids, other: str, name: str) -> None:
-    """Of the one that has gone on, not of the other; an error is an answer too."""
+def test_read_depends_only_on_its_database(ids: Ids, other: str, name: str) -> None:
+    """Results differ, because only one of the databases has been changed."""
     CHANGES["jobchains complete"](ids, other)
     queues.pause("mail", using=other)
-    assert answer(name, ids, "default") != answer(name, ids, other)
+    assert result_or_timeout(name, ids, "default") != result_or_timeout(name, ids, other)
 
 
-def answer(name: str, ids: Ids, using: str) -> Any:
+def result_or_timeout(name: str, ids: Ids, using: str) -> Any:
     try:
         return READS[name](ids, using)
     except chains.ChainTimeout as error:
         return str(error)
 
 
-def test_clocks_are_moved_one_by_one(ids: Ids, other: str) -> None:
+def test_each_database_has_its_own_test_clock(ids: Ids, other: str) -> None:
     with testing.clock(using=other) as clock:
         clock.advance(timedelta(hours=2))
         assert [outcome.job.type_name for outcome in testing.run_due_jobs(using=other)] == [READY, LATER]

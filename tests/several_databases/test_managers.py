@@ -1,4 +1,4 @@
-"""Managers read the database that ``JOBCHAINS["DATABASE"]`` names, unless ``using()`` says otherwise."""
+"""Managers use the database that ``JOBCHAINS["DATABASE"]`` names, unless ``using()`` selects another."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def _configured(other: str, settings: Any) -> None:
 
 @pytest.mark.parametrize("model", list(apps.get_app_config("django_jobchains").get_models()))
 @pytest.mark.usefixtures("_configured")
-def test_every_manager_belongs_to_the_configured_database(model: Any, other: str) -> None:
+def test_managers_use_the_configured_database(model: Any, other: str) -> None:
     for manager in (model.objects, model._default_manager):
         assert manager.all().db == manager.filter(pk__in=[]).order_by("pk").db == other
         assert manager.using("default").db == "default"
@@ -34,7 +34,7 @@ def test_every_manager_belongs_to_the_configured_database(model: Any, other: str
 
 
 @pytest.mark.usefixtures("_configured")
-def test_rows_and_what_they_refer_to_are_read_there(ship: JobType[Any, Any], other: str) -> None:
+def test_rows_and_relations_are_read_from_the_configured_database(ship: JobType[Any, Any], other: str) -> None:
     chain = ship.enqueue(using=other)
     first = Chain.objects.get()
     assert (first.id, first.using, first.current_job.id, [job.id for job in first.jobs]) == (
@@ -50,7 +50,7 @@ def test_rows_and_what_they_refer_to_are_read_there(ship: JobType[Any, Any], oth
     assert not Job.objects.using("default").exists()
 
 
-def test_an_object_of_another_database_stays_with_it(ship: JobType[Any, Any], other: str) -> None:
+def test_relations_stay_on_the_database_of_their_object(ship: JobType[Any, Any], other: str) -> None:
     chain = ship.enqueue(using=other)
     job = Job.objects.using(other).get()
     assert (job.failed_attempts.all().db, job.dependent_links.all().db) == (other, other)
@@ -59,23 +59,23 @@ def test_an_object_of_another_database_stays_with_it(ship: JobType[Any, Any], ot
     assert FailedAttempt.objects.all().db == "default"
 
 
-class _NoRouting:
-    """A router that refuses to be asked about the models of this app."""
+class _RefusingRouter:
+    """A router that raises when it is called for a model of this app."""
 
     def _refuse(self, model: Any, **hints: Any) -> None:
         if model._meta.app_label == "django_jobchains":
-            raise AssertionError(f"A router was asked about {model.__name__}.")
+            raise AssertionError(f"A router was called for {model.__name__}.")
 
     db_for_read = db_for_write = _refuse
 
 
 @pytest.fixture
-def _no_routing(settings: Any) -> None:
-    settings.DATABASE_ROUTERS = [_NoRouting()]
+def _refusing_router(settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [_RefusingRouter()]
 
 
-@pytest.mark.usefixtures("_no_routing")
-def test_no_router_is_asked_for_what_an_object_reads_later(ship: JobType[Any, Any], other: str) -> None:
+@pytest.mark.usefixtures("_refusing_router")
+def test_deferred_reads_do_not_use_routers(ship: JobType[Any, Any], other: str) -> None:
     for alias in ("default", other):
         blocker = ship.enqueue({"of": alias}, using=alias)
         waiting = ship.enqueue(blockers=[blocker], using=alias)
@@ -90,7 +90,7 @@ def test_no_router_is_asked_for_what_an_object_reads_later(ship: JobType[Any, An
 
 
 @pytest.mark.parametrize("model", list(apps.get_app_config("django_jobchains").get_models()))
-@pytest.mark.usefixtures("_no_routing", "_configured")
-def test_no_router_is_asked_by_a_manager_that_django_uses_itself(model: Any, other: str) -> None:
+@pytest.mark.usefixtures("_refusing_router", "_configured")
+def test_base_managers_do_not_use_routers(model: Any, other: str) -> None:
     assert model._base_manager.all().db == other
     assert list(model._base_manager.all()) == []

@@ -1,4 +1,4 @@
-"""STORE and NOTIFIER are those of one database; ``DATABASES`` has those of the others."""
+"""``STORE`` and ``NOTIFIER`` apply to one database; ``DATABASES`` has the settings of the others."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from django_jobchains.notifications import NullNotifier, get_notifier
 from django_jobchains.notifications.base import default_prefix
 from django_jobchains.store import _store, get_store
 from django_jobchains.worker import Worker
-from tests.worker.fixtures import StartWorker
+from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -21,23 +21,23 @@ NULL = {"BACKEND": "django_jobchains.notifications.base.NullNotifier"}
 WRONG = {"BACKEND": "django_jobchains.nowhere.Notifier"}
 
 
-class OwnStore:
-    """Of the vendor of the first database, which it does not ask."""
+class CustomStore:
+    """A subclass of the store that is the default for the first database."""
 
     def __new__(cls, using: str) -> Any:
         store = type(_store(using="default", path=None))
-        return type("OwnStore", (store,), {})(using)
+        return type("CustomStore", (store,), {})(using)
 
 
-def test_what_is_said_of_one_database_does_not_hold_for_another(other: str, settings: Any) -> None:
-    settings.JOBCHAINS = {"NOTIFIER": NULL, "STORE": f"{__name__}.OwnStore"}
+def test_store_and_notifier_apply_to_one_database(other: str, settings: Any) -> None:
+    settings.JOBCHAINS = {"NOTIFIER": NULL, "STORE": f"{__name__}.CustomStore"}
     assert isinstance(get_notifier("default"), NullNotifier)
-    assert type(get_store("default")).__name__ == "OwnStore"
+    assert type(get_store("default")).__name__ == "CustomStore"
     assert not isinstance(get_notifier(other), NullNotifier)
     assert get_store(other).connection.vendor in type(get_store(other)).__name__.lower()
 
 
-def test_another_database_has_its_own(other: str, settings: Any) -> None:
+def test_another_database_may_have_its_own_notifier(other: str, settings: Any) -> None:
     settings.JOBCHAINS = {"DATABASES": {other: {"NOTIFIER": NULL}}}
     assert isinstance(get_notifier(other), NullNotifier)
     assert not isinstance(get_notifier("default"), NullNotifier)
@@ -45,7 +45,7 @@ def test_another_database_has_its_own(other: str, settings: Any) -> None:
 
 
 @pytest.mark.postgresql
-def test_the_alias_to_listen_with_is_that_of_one_database(other: str, settings: Any) -> None:
+def test_notifier_options_apply_to_one_database(other: str, settings: Any) -> None:
     settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"listen_using": "default", "prefix": "of_project"}}}
     if connections[other].vendor == "postgresql":
         notifier: Any = get_notifier(other)
@@ -56,31 +56,32 @@ def test_the_alias_to_listen_with_is_that_of_one_database(other: str, settings: 
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("prefix", ["", "Upper", "a-b", "1a", 'a"; DROP', "x" * 41])
-def test_a_prefix_that_is_no_name_of_a_channel_is_an_error(other: str, settings: Any, prefix: str) -> None:
+def test_invalid_channel_prefix_is_refused(other: str, settings: Any, prefix: str) -> None:
     settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"prefix": prefix}}}
     with pytest.raises(ImproperlyConfigured, match=r"prefix: .* must have 1 to 40 characters"):
         get_notifier("default")
 
 
-def test_a_server_that_knows_no_databases_has_channels_of_each(other: str, settings: Any) -> None:
+def test_default_channel_prefix_contains_the_alias(other: str, settings: Any) -> None:
     assert (default_prefix("default"), default_prefix(other)) == ("django_jobchains", "django_jobchains.other")
     assert default_prefix("a b.c") == "django_jobchains.a_b_c"
     settings.JOBCHAINS = {"DATABASE": other}
     assert (default_prefix("default"), default_prefix(other)) == ("django_jobchains.default", "django_jobchains")
 
 
-def test_workers_of_two_databases_do_not_share_jobs_out_among_themselves(
+def test_workers_of_two_databases_do_not_share_wake_budgets(
     other: str, make_worker: StartWorker, processors: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when both databases have the same name, on two servers."""
+    """This includes databases of the same name on two servers."""
     processors.register("work.some")(lambda job: None)
-    monkeypatch.setitem(connections[other].settings_dict, "NAME", connections["default"].settings_dict["NAME"])
-    monkeypatch.setitem(connections[other].settings_dict, "HOST", "elsewhere")
-    workers: list[Worker] = [make_worker(using=using) for using in ("default", other)]
-    assert len({worker.parts.turns._group for worker in workers}) == 2
+    with monkeypatch.context() as patch:  # undone before the workers stop, because stopping connects to the database
+        patch.setitem(connections[other].settings_dict, "NAME", connections["default"].settings_dict["NAME"])
+        patch.setitem(connections[other].settings_dict, "HOST", "elsewhere")
+        workers: list[Worker] = [make_worker(using=using) for using in ("default", other)]
+    assert len({worker.components.wake_order.group for worker in workers}) == 2
 
 
-def test_every_database_of_the_settings_is_checked(other: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_checks_cover_every_database(other: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.JOBCHAINS = {"DATABASES": {other: {"NOTIFIER": WRONG}}}
     (error,) = check_settings()
     assert error.id == "jobchains.E005"
@@ -113,13 +114,13 @@ def test_every_database_of_the_settings_is_checked(other: str, settings: Any, mo
         ),
     ],
 )
-def test_what_cannot_be_meant_is_an_error(other: str, settings: Any, databases: Any, message: str) -> None:
+def test_invalid_databases_setting_is_refused(other: str, settings: Any, databases: Any, message: str) -> None:
     settings.JOBCHAINS = {"DATABASES": databases}
     with pytest.raises(ImproperlyConfigured, match=message):
         get_settings()
 
 
-def test_migrate_makes_the_view_of_chains_on_each_database(other: str) -> None:
+def test_migrate_creates_the_chain_view_on_each_database(other: str) -> None:
     call_command("migrate", database=other, verbosity=0)
     with connections[other].cursor() as cursor:
         tables = {table.name: table.type for table in connections[other].introspection.get_table_list(cursor)}

@@ -1,6 +1,7 @@
 """Workers, waiters and wake-ups of two databases in one process, with the same job ids on both."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from django.db import connections
 
 from django_jobchains import chains, waiting
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import Chain, Job
 from django_jobchains.notifications import (
     EVERY,
@@ -21,9 +22,10 @@ from django_jobchains.notifications import (
     ownership_lost,
 )
 from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.store.chains import Chains
 from tests.shop.models import Effect
-from tests.worker.fixtures import StartWorker
-from tests.worker.waiting import stays, until
+from tests.support.waiting import stays, until
+from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -32,7 +34,7 @@ IN_PROCESS = {"BACKEND": "django_jobchains.notifications.in_process.InProcessNot
 
 @pytest.fixture(params=["own", "in_process"])
 def _notifiers(request: Any, other: str, settings: Any) -> None:
-    """Those made for the vendors, or the one within the process for both."""
+    """The default notifiers of the vendors, or the in-process notifier for both databases."""
     if request.param == "in_process":
         settings.JOBCHAINS = {"NOTIFIER": IN_PROCESS, "DATABASES": {other: {"NOTIFIER": IN_PROCESS}}}
 
@@ -43,7 +45,7 @@ def _polls_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_notifiers", "_polls_are_rare")
-def test_each_worker_runs_the_jobs_of_its_database_and_wakes_those_who_wait_there(
+def test_worker_runs_jobs_and_wakes_waiters_of_its_database(
     other: str, start_worker: StartWorker, processors: Processors
 ) -> None:
     @processors.register("work.who")
@@ -61,43 +63,42 @@ def test_each_worker_runs_the_jobs_of_its_database_and_wakes_those_who_wait_ther
 
 
 @pytest.mark.usefixtures("_notifiers", "_polls_are_rare")
-def test_a_waiter_is_not_woken_by_the_same_chain_of_another_database(
-    other: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hint_of_another_database_does_not_wake_a_waiter(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
     type_: JobType[Any, Any] = JobType("work.outside")
     id_ = new_id()
-    looks: list[str] = []
-    original = waiting._look
+    queried_at: list[float] = []
+    original = Chains.ends
 
-    def look(chain_ids: Any, using: str) -> Any:
-        looks.append(using)
-        return original(chain_ids, using)
+    def ends(store: Chains, chain_ids: Any) -> Any:
+        if store.db.using == "default":
+            queried_at.append(time.monotonic())
+        return original(store, chain_ids)
 
-    monkeypatch.setattr(waiting, "_look", look)
+    monkeypatch.setattr(Chains, "ends", ends)
     for using in ("default", other):
         type_.enqueue(id=id_, using=using)
-    with waits(id_, "default") as result:
-        until(lambda: "default" in looks and get_notifier("default")._subscribers.is_alive)
-        until(lambda: is_quiet(looks))  # a second look follows the listener's first hint
-        before = looks.count("default")
-        with chains.complete(id_, using=other) as current:
-            current.finish("there")
+    with waiting_thread(id_, "default") as result:
+        until(lambda: queried_at and get_notifier("default")._subscribers.is_alive)
+        # The listener's first hint is followed by another query.
+        until(lambda: stays(lambda: is_idle_since(queried_at[-1]), 0.1))
+        before = len(queried_at)
+        chains.complete(id_, "there", using=other)
         assert chains.wait(id_, 30, using=other) == "there"
-        assert stays(lambda: looks.count("default") == before, 0.3)
+        assert stays(lambda: len(queried_at) == before, 0.3)
         assert result == []
-        with chains.complete(id_) as current:
-            current.finish("here")
+        chains.complete(id_, "here")
         until(lambda: result == ["here"])
 
 
-def is_quiet(looks: list[str]) -> bool:
-    before = looks.count("default")
-    return stays(lambda: looks.count("default") == before, 0.5)
+def is_idle_since(queried_at: float) -> bool:
+    """Return whether the query of this time has ended, and only a hint can cause another one."""
+    watcher = waiting.get_watcher("default")
+    return watcher._used_at >= queried_at and watcher._query_at > time.monotonic() + 60
 
 
 @contextmanager
-def waits(id_: UUID, using: str) -> Iterator[list[Any]]:
-    """Somebody waits for a chain, on a thread; its output comes into the list."""
+def waiting_thread(id_: UUID, using: str) -> Iterator[list[Any]]:
+    """Wait for a chain on a thread, which appends its output to the list."""
     result: list[Any] = []
 
     def run() -> None:
@@ -114,15 +115,13 @@ def waits(id_: UUID, using: str) -> Iterator[list[Any]]:
         thread.join()
 
 
-def test_a_cancelled_attempt_is_that_of_its_database(
-    other: str, start_worker: StartWorker, processors: Processors
-) -> None:
-    goes_on = threading.Event()
+def test_cancellation_applies_to_one_database(other: str, start_worker: StartWorker, processors: Processors) -> None:
+    is_released = threading.Event()
 
     @processors.register("work.long")
     def long(job: RunningJob[Any]) -> None:
         Effect.objects.create(job_id=job.id, label="running")
-        while not goes_on.is_set() and not job.signal.wait(0.01):
+        while not is_released.is_set() and not job.signal.wait(0.01):
             pass
         job.signal.raise_if_aborted()
 
@@ -134,22 +133,22 @@ def test_a_cancelled_attempt_is_that_of_its_database(
     chains.cancel(id_, using=other)
     until(lambda: Chain.objects.using(other).get().status == "cancelled")
     assert Job.objects.get().cancel_requested_at is None
-    goes_on.set()
+    is_released.set()
     until(lambda: Chain.objects.get().status == "completed")
     assert len(workers) == 2
 
 
-def test_hints_reach_those_who_listen_to_their_database(other: str) -> None:
-    """The last one shows that those before it would have come."""
-    heard: dict[str, list[Hint]] = {"default": [], other: []}
+def test_listener_receives_only_hints_of_its_database(other: str) -> None:
+    """Hints arrive in order, so the last one proves that no earlier one is still on its way."""
+    received: dict[str, list[Hint]] = {"default": [], other: []}
     with ExitStack() as stack:
-        for using, hints in heard.items():
+        for using, hints in received.items():
             stack.callback(get_notifier(using).listen(hints.append).close)
-        until(lambda: all(len(hints) >= 3 for hints in heard.values()))
-        for using in heard:
+        until(lambda: all(len(hints) >= 3 for hints in received.values()))
+        for using in received:
             for hint in (job_scheduled(f"of.{using}"), chain_finished(new_id()), ownership_lost(new_id())):
                 get_notifier(using).publish([hint])
-        for using, hints in heard.items():
+        for using, hints in received.items():
             if connections[using].vendor == "postgresql":
                 until(lambda using=using, hints=hints: job_scheduled(f"of.{using}") in hints)
             for hint in hints:

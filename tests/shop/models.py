@@ -2,7 +2,7 @@ from django.db import models
 
 
 class Effect(models.Model):
-    """What a handler did: nothing here is unique, so an effect that happened twice shows."""
+    """What a handler has done. No column is unique, so an effect that happened twice is visible."""
 
     job_id = models.UUIDField()
     label = models.CharField(max_length=100)

@@ -1,4 +1,4 @@
-"""Many rows, written past the store: what else lies in the tables when a statement is planned."""
+"""Many rows, written with SQL, so that statements are planned for tables of a realistic size."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +17,12 @@ def analyze(cursor: Any) -> None:
         cursor.execute(f"ANALYZE {table}")
 
 
+def forget_statistics(cursor: Any) -> None:
+    """Delete the statistics of SQLite, as if ANALYZE had never run."""
+    cursor.execute("DELETE FROM sqlite_stat1")
+    cursor.execute("ANALYZE sqlite_master")  # reads the statistics again
+
+
 def empty(cursor: Any) -> None:
     for table in reversed(TABLES):
         cursor.execute(f"TRUNCATE {table} CASCADE" if connection.vendor == "postgresql" else f"DELETE FROM {table}")
@@ -24,8 +30,8 @@ def empty(cursor: Any) -> None:
 
 
 @contextmanager
-def kept(blocker: DjangoDbBlocker, fill: Callable[[Any], None]) -> Iterator[None]:
-    """Committed, for all tests of a module; nothing without PostgreSQL."""
+def committed_rows(blocker: DjangoDbBlocker, fill: Callable[[Any], None]) -> Iterator[None]:
+    """Commit rows for all tests of a module. Does nothing on SQLite."""
     with blocker.unblock():
         if connection.vendor != "postgresql":
             yield
@@ -34,7 +40,7 @@ def kept(blocker: DjangoDbBlocker, fill: Callable[[Any], None]) -> Iterator[None
             fill(cursor)
             analyze(cursor)
         yield
-        with connection.cursor() as cursor:  # no ANALYZE: plans for empty tables would stay
+        with connection.cursor() as cursor:  # no ANALYZE, after which plans for empty tables would be used
             cursor.execute(f"TRUNCATE {Job._meta.db_table} CASCADE")
 
 
@@ -49,10 +55,10 @@ def add(
     types: int = 1,
     queues: int = 1,
 ) -> None:
-    """``types``, ``queues``: over so many of them, whose names begin so."""
+    """Insert jobs. With ``types`` or ``queues`` above 1, a number is appended to the names of types or queues."""
     numbered_type = "%(type)s" if types == 1 else f"%(type)s || n %% {types}"
     queue = "'default'" if queues == 1 else f"'queue_' || n %% {queues}"
-    now, due_at, in_an_hour, output, made = _WORDS[connection.vendor]
+    now, due_at, in_an_hour, output, made = _EXPRESSIONS[connection.vendor]
     cursor.execute(
         f"INSERT INTO {Job._meta.db_table} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority, "
         "status, run_at, attempt, lease_number, crashes, input, created_at, leased_by, leased_until, last_attempt_at, "
@@ -65,8 +71,8 @@ def add(
 
 
 _FORMAT = "'%%Y-%%m-%%d %%H:%%M:%%f000'"
-#: SQL of now, of when job n is due, of in an hour, of an output, and of the numbered ids.
-_WORDS = {
+#: SQL expressions: now, the due date of job n, now plus an hour, an output, and a query for numbered ids.
+_EXPRESSIONS = {
     "postgresql": (
         "clock_timestamp()",
         "clock_timestamp() + %(due)s::interval + n * interval '1 ms'",
@@ -88,16 +94,20 @@ _WORDS = {
 
 
 def add_links(cursor: Any, type_name: str, blocker_type_name: str, *, is_open: bool) -> None:
-    """One more blocker for each job of a type, of another type."""
-    numbered = (
-        f"(SELECT id, row_number() OVER (ORDER BY id) AS n FROM {Job._meta.db_table} "
-        "WHERE type_name = %s AND status <> 'running' LIMIT 10000)"
+    """Link each job of a type to a chain of another type."""
+    jobs, blockers = (_some_ids(cursor, name) for name in (type_name, blocker_type_name))
+    cursor.executemany(
+        f"INSERT INTO {JobBlocker._meta.db_table} (job_id, position, blocker_id, is_open) VALUES (%s, %s, %s, %s)",
+        [(job, 0 if is_open else 1, blocker, is_open) for job, blocker in zip(jobs, blockers, strict=False)],
     )
+
+
+def _some_ids(cursor: Any, type_name: str) -> list[Any]:
     cursor.execute(
-        f"INSERT INTO {JobBlocker._meta.db_table} (job_id, position, blocker_id, is_open) "
-        f"SELECT job.id, %s, blocker.id, %s FROM {numbered} AS job JOIN {numbered} AS blocker USING (n)",
-        [0 if is_open else 1, is_open, type_name, blocker_type_name],
+        f"SELECT id FROM {Job._meta.db_table} WHERE type_name = %s AND status <> 'running' ORDER BY id LIMIT 10000",
+        [type_name],
     )
+    return [id_ for (id_,) in cursor.fetchall()]
 
 
 def add_failed_attempts(cursor: Any) -> None:

@@ -1,4 +1,4 @@
-"""How tests make each move of the table of statuses, from any status."""
+"""How tests make each transition in the table of statuses, from any status."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from django_jobchains.models import Job
 from django_jobchains.policies import Backoff
 from django_jobchains.statuses import Status
 from django_jobchains.store import ClaimedJob, Effects, NewJob, Store
-from tests.store.jobs import (
+from tests.support.jobs import (
     MAIL,
     alter,
     claim,
@@ -37,57 +37,57 @@ Call = Callable[[Store, ClaimedJob], Any]
 
 def create_again(store: Store, job: ClaimedJob) -> Any:
     with pytest.raises(DuplicateJobId), transaction.atomic():
-        store.create([new_job(id=job.id)])
+        store.jobs.create([new_job(id=job.id)])
 
 
 def renew(store: Store, job: ClaimedJob) -> Any:
-    """The renewed ones: ``renew`` itself names the lost."""
-    return {job.key} - set(store.renew([lease(job)]).lost)
+    """Return the renewed leases. ``renew`` itself returns the lost ones."""
+    return {job.key} - set(store.leases.renew([lease(job)]).lost)
 
 
 def reap(store: Store, job: ClaimedJob) -> Any:
-    return store.reap(10, Backoff(), MAX_CRASHES)
+    return store.leases.reap(10, Backoff(), MAX_CRASHES)
 
 
 def complete(store: Store, job: ClaimedJob, continuation: NewJob | None = None) -> bool:
     try:
-        store.complete(store.lock_tails([job.chain_id])[job.chain_id], '"done"', continuation, Effects())
+        store.chains.complete(store.last_jobs.lock([job.chain_id])[job.chain_id], '"done"', continuation, Effects())
     except (JobAlreadyCompleted, JobNotCompletable):
         return False
     return True
 
 
 def cancel(store: Store, job: ClaimedJob) -> Any:
-    return store.cancel([job.chain_id], Effects())
+    return store.chains.cancel([job.chain_id], Effects())
 
 
 def retry(store: Store, job: ClaimedJob) -> Any:
-    return store.retry([job.id], Effects())
+    return store.chains.retry([job.id], Effects())
 
 
 def move(store: Store, job: ClaimedJob) -> bool:
     try:
-        store.move([job.id], database_now() + timedelta(days=1), 0, Effects())
+        store.chains.move([job.id], database_now() + timedelta(days=1), 0, Effects())
     except JobNotRunnable:
         return False
     return True
 
 
-def is_stopped(store: Store, job: ClaimedJob) -> None:
-    """It was asked to stop."""
+def ask_to_stop(store: Store, job: ClaimedJob) -> None:
+    """Mark the job as one that was asked to stop."""
     alter([job], cancel_requested_at=database_now())
 
 
-def is_crashing_for_good(store: Store, job: ClaimedJob) -> None:
+def use_up_crashes(store: Store, job: ClaimedJob) -> None:
     alter([job], crashes=MAX_CRASHES - 1)
 
 
-def waits(store: Store, job: ClaimedJob) -> None:
+def add_blocker(store: Store, job: ClaimedJob) -> None:
     link(job, *create(store, 1, MAIL, delay_seconds=60))
 
 
-def waits_for_a_failed_chain(store: Store, job: ClaimedJob) -> None:
-    """And fails with it."""
+def add_failed_blocker(store: Store, job: ClaimedJob) -> None:
+    """Make the job wait for a chain that has failed, with a policy to fail with it."""
     [blocker] = create(store, 1, MAIL)
     link(job, blocker)
     Job.objects.filter(pk=blocker).update(status="failed")
@@ -96,11 +96,11 @@ def waits_for_a_failed_chain(store: Store, job: ClaimedJob) -> None:
 
 @dataclass(frozen=True)
 class Move:
-    """How a test makes a move: a call that returns something when it was made, and what has to be so before."""
+    """A call that makes a transition and returns a true value if it did, and a call that prepares the job for it."""
 
     method: str
     call: Call
-    after: Call = lambda store, job: None
+    before: Call = lambda store, job: None
     name: str = ""
 
     def __str__(self) -> str:
@@ -111,32 +111,46 @@ MOVES = (
     Move("create", create_again),
     Move("claim", lambda store, job: claim(store)),
     Move("renew", renew),
-    Move("finish", lambda store, job: store.finish([finished(job)])),
-    Move("finish", lambda store, job: store.finish([finished(job, None, next_job(job))]), name="finish_and_continue"),
-    Move("reschedule", lambda store, job: store.reschedule([failed_try(job)])),
-    Move("fail", lambda store, job: store.fail([failed_try(job)])),
-    Move("hand_back", lambda store, job: store.hand_back([lease(job)])),
+    Move("finish", lambda store, job: store.attempts.finish([finished(job)])),
+    Move(
+        "finish",
+        lambda store, job: store.attempts.finish([finished(job, None, next_job(job))]),
+        name="finish_and_continue",
+    ),
+    Move("reschedule", lambda store, job: store.attempts.reschedule([failed_try(job)])),
+    Move(
+        "reschedule",
+        lambda store, job: store.attempts.reschedule([failed_try(job, is_failure=False)]),
+        name="reschedule_as_asked",
+    ),
+    Move("fail", lambda store, job: store.attempts.fail([failed_try(job)])),
+    Move("hand_back", lambda store, job: store.attempts.hand_back([job.key])),
     Move("reap", reap),
-    Move("reap", reap, is_crashing_for_good, "reap_for_the_last_time"),
-    Move("renew", renew, is_stopped, "renew_when_stopped"),
-    Move("finish", lambda store, job: store.finish([finished(job)]), is_stopped, "finish_when_stopped"),
-    Move("reschedule", lambda store, job: store.reschedule([failed_try(job)]), is_stopped, "reschedule_when_stopped"),
-    Move("fail", lambda store, job: store.fail([failed_try(job)]), is_stopped, "fail_when_stopped"),
-    Move("hand_back", lambda store, job: store.hand_back([lease(job)]), is_stopped, "hand_back_when_stopped"),
-    Move("reap", reap, is_stopped, "reap_when_stopped"),
+    Move("reap", reap, use_up_crashes, "reap_for_the_last_time"),
+    Move("renew", renew, ask_to_stop, "renew_when_stopped"),
+    Move("finish", lambda store, job: store.attempts.finish([finished(job)]), ask_to_stop, "finish_when_stopped"),
+    Move(
+        "reschedule",
+        lambda store, job: store.attempts.reschedule([failed_try(job)]),
+        ask_to_stop,
+        "reschedule_when_stopped",
+    ),
+    Move("fail", lambda store, job: store.attempts.fail([failed_try(job)]), ask_to_stop, "fail_when_stopped"),
+    Move("hand_back", lambda store, job: store.attempts.hand_back([job.key]), ask_to_stop, "hand_back_when_stopped"),
+    Move("reap", reap, ask_to_stop, "reap_when_stopped"),
     Move("complete", complete),
-    Move("complete", complete, is_stopped, "complete_when_stopped"),
-    Move("complete", complete, waits, "complete_when_waiting"),
+    Move("complete", complete, ask_to_stop, "complete_when_stopped"),
+    Move("complete", complete, add_blocker, "complete_when_waiting"),
     Move("complete", lambda store, job: complete(store, job, next_job(job)), name="complete_and_continue"),
     Move("cancel", cancel),
-    Move("cancel", cancel, waits, "cancel_when_waiting"),
+    Move("cancel", cancel, add_blocker, "cancel_when_waiting"),
     Move("retry", retry),
-    Move("retry", retry, waits, "retry_when_waiting"),
-    Move("retry", retry, waits_for_a_failed_chain, "retry_when_a_blocker_failed"),
+    Move("retry", retry, add_blocker, "retry_when_waiting"),
+    Move("retry", retry, add_failed_blocker, "retry_when_a_blocker_failed"),
     Move("move", move),
 )
 
-#: The rows that only show where an attempt was asked to stop, or a job waits: of these moves each must be seen.
+#: The targets of moves that depend on whether the job was asked to stop or waits.
 TARGETS: dict[str, set[str]] = {
     "reschedule": {"pending"},
     "reschedule_when_stopped": {"cancelled"},
@@ -154,16 +168,16 @@ TARGETS: dict[str, set[str]] = {
 }
 
 
-def job_with_status(store: Store, status: Status, after: Call = lambda store, job: None) -> ClaimedJob:
-    """A job that only its status keeps from any move: it is due, leased, and its lease ran out."""
+def job_with_status(store: Store, status: Status, before: Call = lambda store, job: None) -> ClaimedJob:
+    """Return a job that every move could change if its status allowed it: due, leased, and with an expired lease."""
     job = running_job(store)
     expire(job)
     alter([job], status=status)
-    after(store, job)
+    before(store, job)
     return job
 
 
-# Jobs that are created
+# Created jobs
 
 
 def created_plainly(store: Store) -> str:
@@ -178,7 +192,7 @@ def created_by_an_attempt_asked_to_stop(store: Store) -> str:
     job = running_job(store)
     cancel(store, job)
     continuation = next_job(job)
-    store.finish([finished(job, None, continuation)])
+    store.attempts.finish([finished(job, None, continuation)])
     return stored(continuation.id).status
 
 
@@ -189,12 +203,12 @@ CREATIONS: dict[str, Callable[[Store], str]] = {
 }
 
 
-# Jobs that are freed, which is what the end of a blocker does to those that wait for it
+# Jobs that are freed by the end of their blocker
 
 
 @dataclass(frozen=True)
 class Freeing:
-    """An end of a blocker, of a job with this ``on_blocker_failure``, and what becomes of it."""
+    """An end of a blocker, the ``on_blocker_failure`` of the waiting job, and the resulting status of that job."""
 
     name: str
     end: Call
@@ -206,32 +220,32 @@ class Freeing:
 
 
 def finish_blocker(store: Store, job: ClaimedJob) -> Any:
-    assert store.finish([finished(job)])
+    assert store.attempts.finish([finished(job)])
 
 
 def fail_blocker(store: Store, job: ClaimedJob) -> Any:
-    assert store.fail([failed_try(job)])
+    assert store.attempts.fail([failed_try(job)])
 
 
 def stop_blocker(store: Store, job: ClaimedJob) -> Any:
     cancel(store, job)
-    assert store.reschedule([failed_try(job)]) == {job.key: "cancelled"}
+    assert store.attempts.reschedule([failed_try(job)]) == {job.key: "cancelled"}
 
 
 def reap_blocker(store: Store, job: ClaimedJob) -> Any:
     expire(job)
-    assert [reaped.status for reaped in store.reap(1, Backoff(), 1)] == ["failed"]
+    assert [reaped.status for reaped in store.leases.reap(1, Backoff(), 1)] == ["failed"]
 
 
 def cancel_blocker(store: Store, job: ClaimedJob) -> Any:
-    assert store.hand_back([lease(job)])
+    assert store.attempts.hand_back([job.key])
     assert cancel(store, job)
 
 
 def sweep(store: Store, job: ClaimedJob) -> Any:
-    """Of a blocker that completed past the store, so that nobody freed who waited."""
+    """Complete the blocker with SQL, so that only the sweeper can free the waiting job."""
     alter([job], status="completed")
-    store.sweep(100, None, Effects())
+    store.blockers.sweep(100, None, Effects())
 
 
 ENDS: dict[str, tuple[Call, bool]] = {
@@ -252,7 +266,7 @@ FREEINGS = [
 
 
 def waiting_with_status(store: Store, status: Status, policy: str) -> tuple[ClaimedJob, ClaimedJob]:
-    """A job that only its status keeps from being freed, and the running job it waits for."""
+    """Return a job that could be freed if its status allowed it, and the running job that it waits for."""
     dependent = job_with_status(store, status)
     alter([dependent], leased_until=database_now() + timedelta(days=1), on_blocker_failure=policy)
     create(store, 1, MAIL)

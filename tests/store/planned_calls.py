@@ -1,22 +1,52 @@
-"""The calls whose plans are looked at, each with what it is about, made before."""
+"""Calls whose query plans are checked, each with a function that creates its rows."""
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
-from django_jobchains.deduplication import Deduplicate
-from django_jobchains.models import Job, JobBlocker
-from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Said, SaidLine, SaidProgress, Store
-from tests.store.jobs import MAIL, SHIP, claim, create, failed_try, finished, lease, new_job, next_job
+from django.apps import apps
 
-#: What writes attempts.
+from django_jobchains.enqueue_options import Deduplicate
+from django_jobchains.models import Job, JobBlocker
+from django_jobchains.store import (
+    ClaimedJob,
+    Effects,
+    FailureType,
+    FinishedJob,
+    LogEntries,
+    NewLogLine,
+    NewProgress,
+    Store,
+)
+from tests.support.jobs import MAIL, SHIP, claim, create, failed_try, finished, lease, new_job, next_job
+
+
+class AlertingRegistry:
+    """A registry in which every failed job enqueues a chain."""
+
+    def failure_type(self, type_name: str) -> FailureType:
+        return FailureType("shop.alert", "default", 0)
+
+
+def fail_with_alert(store: Store, jobs: list[ClaimedJob]) -> None:
+    with patch.object(apps.get_app_config("django_jobchains"), "registry", AlertingRegistry()):
+        store.attempts.fail([failed_try(job) for job in jobs])
+
+
+#: Calls that write attempts.
 ENDS: dict[str, Callable[[Store, list[ClaimedJob]], Any]] = {
-    "finish": lambda store, jobs: store.finish([finished(job) for job in jobs]),
-    "hand_back": lambda store, jobs: store.hand_back([lease(job) for job in jobs]),
-    "renew": lambda store, jobs: store.renew([lease(job) for job in jobs]),
-    "reschedule": lambda store, jobs: store.reschedule([failed_try(job) for job in jobs]),
-    "fail": lambda store, jobs: store.fail([failed_try(job) for job in jobs]),
+    "finish": lambda store, jobs: store.attempts.finish([finished(job) for job in jobs]),
+    "hand_back": lambda store, jobs: store.attempts.hand_back([job.key for job in jobs]),
+    "renew": lambda store, jobs: store.leases.renew([lease(job) for job in jobs]),
+    "reschedule": lambda store, jobs: store.attempts.reschedule([failed_try(job) for job in jobs]),
+    "reschedule as asked": lambda store, jobs: store.attempts.reschedule(
+        [failed_try(job, is_failure=False) for job in jobs]
+    ),
+    "fail": lambda store, jobs: store.attempts.fail([failed_try(job) for job in jobs]),
+    "fail, with alert": fail_with_alert,
 }
 
 Ids = list[UUID]
@@ -24,36 +54,36 @@ Prepare = Callable[[Store, int], Ids]
 
 
 def pending(store: Store, count: int) -> Ids:
-    """Chains that are at their second job, of which each had failed once."""
+    """Create chains that are at their second job, and whose first job had failed once."""
     ids = create(store, count)
     jobs = claim(store, count, types=[SHIP])
-    store.reschedule([failed_try(job) for job in jobs])
+    store.attempts.reschedule([failed_try(job) for job in jobs])
     again = claim(store, count, types=[SHIP])
-    store.finish([finished(job, None, next_job(job)) for job in again])
+    store.attempts.finish([finished(job, None, next_job(job)) for job in again])
     assert sorted(job.id for job in again) == sorted(ids)
     return ids
 
 
 def awaited(store: Store, count: int, **changes: Any) -> Ids:
-    """Chains that a job of another chain waits for, and one job for all of them."""
+    """Create chains that each have a dependent, and one job that depends on all of them."""
     ids = pending(store, count)
     waits = [(id_,) for id_ in ids] + [tuple(ids)]
-    store.create([new_job(MAIL, blockers=blockers, delay_seconds=60, **changes) for blockers in waits])
+    store.jobs.create([new_job(MAIL, blockers=blockers, delay_seconds=60, **changes) for blockers in waits])
     return ids
 
 
-def awaited_by_who_fails(store: Store, count: int) -> Ids:
+def awaited_with_policy_fail(store: Store, count: int) -> Ids:
     return awaited(store, count, on_blocker_failure="fail")
 
 
 def with_blockers(store: Store, count: int) -> Ids:
-    """Chains of which each waits for another."""
+    """Create chains that each wait for another one."""
     blockers = pending(store, count)
-    return [row.id for row in store.create([new_job(MAIL, blockers=(id_,), delay_seconds=60) for id_ in blockers])]
+    return [row.id for row in store.jobs.create([new_job(MAIL, blockers=(id_,), delay_seconds=60) for id_ in blockers])]
 
 
 def stuck(store: Store, count: int) -> Ids:
-    """Blocked jobs that nobody freed."""
+    """Create blocked jobs whose blockers are completed."""
     waiting = with_blockers(store, count)
     Job.objects.filter(chain_id__in=JobBlocker.objects.filter(job_id__in=waiting).values("blocker_id")).update(
         status="completed"
@@ -62,12 +92,12 @@ def stuck(store: Store, count: int) -> Ids:
 
 
 def last_jobs(store: Store, ids: Ids) -> Ids:
-    return [tail.job_id for tail in store.tails(ids).values()]
+    return [last_job.job_id for last_job in store.last_jobs.read(ids).values()]
 
 
 def cancelled(store: Store, count: int) -> Ids:
     ids = with_blockers(store, count) + pending(store, count)
-    store.cancel(ids, Effects())
+    store.chains.cancel(ids, Effects())
     return last_jobs(store, ids)
 
 
@@ -75,16 +105,16 @@ def last_pending(store: Store, count: int) -> Ids:
     return last_jobs(store, pending(store, count))
 
 
-def say(store: Store, ids: Ids) -> None:
+def write_log(store: Store, ids: Ids) -> None:
     rows = Job.objects.filter(pk__in=ids).values_list("id", "lease_number", "attempt")
-    lines = [SaidLine(position, time.monotonic(), 20, "said", None) for position in (0, 1)]
-    spoken = [Said(*row, lines, SaidProgress(0.5, "half", time.monotonic()), range(1, 2)) for row in rows]
-    assert store.say(spoken) == set()
+    lines = [NewLogLine(position, time.monotonic(), 20, "line", None) for position in (0, 1)]
+    entries = [LogEntries(*row, lines, NewProgress(0.5, "half", time.monotonic()), range(1, 2)) for row in rows]
+    assert store.logs.write(entries) == set()
 
 
 def finish(store: Store, ids: Ids) -> None:
     rows = Job.objects.filter(pk__in=ids).values_list("id", "lease_number")
-    assert len(store.finish([FinishedJob(*row) for row in rows])) == len(ids)
+    assert len(store.attempts.finish([FinishedJob(*row) for row in rows])) == len(ids)
 
 
 def running(store: Store, count: int) -> Ids:
@@ -103,25 +133,26 @@ def claimed(store: Store, ids: Ids) -> list[Any]:
 
 def awaited_by_many(store: Store, count: int) -> Ids:
     [id_] = pending(store, 1)
-    store.create([new_job(MAIL, blockers=(id_,), delay_seconds=60) for _ in range(count)])
+    store.jobs.create([new_job(MAIL, blockers=(id_,), delay_seconds=60) for _ in range(count)])
     return [id_]
 
 
 def complete(store: Store, ids: Ids) -> None:
-    for tail in store.lock_tails(ids).values():
-        store.complete(tail, None, None, Effects())
+    for last_job in store.last_jobs.lock(ids).values():
+        store.chains.complete(last_job, None, None, Effects())
 
 
 def sweep(store: Store, ids: Ids) -> None:
-    freed, _ = store.sweep(len(ids), UUID(int=min(ids).int - 1), Effects())
+    freed, _ = store.blockers.sweep(len(ids), UUID(int=min(ids).int - 1), Effects())
     assert sorted(freed) == sorted(ids)
 
 
-def deduplicated(scope: Any) -> Callable[[Store, Ids], Any]:
+def deduplicated(scope: Any, window: timedelta | None = None) -> Callable[[Store, Ids], Any]:
     def call(store: Store, ids: Ids) -> None:
-        """Of keys that are taken by chains which wait, of such that have ended, and of new ones."""
-        jobs = [keyed(type_name, f"{new}key {n + 1}", scope) for n in range(len(ids)) for type_name, new in KINDS]
-        assert any(row.is_deduplicated for row in store.create(jobs))
+        """Enqueue jobs with keys of chains that wait, of chains that have ended, and with new keys."""
+        keys = [(type_name, f"{new}key {n + 1}") for n in range(len(ids)) for type_name, new in KINDS]
+        jobs = [keyed(type_name, key, scope, window) for type_name, key in keys]
+        assert any(row.is_deduplicated for row in store.jobs.create(jobs))
 
     return call
 
@@ -129,35 +160,42 @@ def deduplicated(scope: Any) -> Callable[[Store, Ids], Any]:
 KINDS = ((SHIP, ""), ("shop.unserved", ""), (MAIL, "new "))
 
 
-def keyed(type_name: str, key: str, scope: Any) -> Any:
-    return new_job(type_name, deduplicate=Deduplicate(key, scope), deduplication_key=key)
+def keyed(type_name: str, key: str, scope: Any, window: timedelta | None) -> Any:
+    return new_job(type_name, deduplicate=Deduplicate(key, scope, window), deduplication_key=key)
 
 
 CALLS: dict[str, tuple[Prepare, Callable[[Store, Ids], Any]]] = {
-    "tails": (pending, lambda store, ids: store.tails(ids)),
-    "lock_tails": (pending, lambda store, ids: store.lock_tails(ids)),
-    "lock_tails, shared": (pending, lambda store, ids: store.lock_tails(ids, shared=True)),
+    "last_jobs": (pending, lambda store, ids: store.last_jobs.read(ids)),
+    "lock_last_jobs": (pending, lambda store, ids: store.last_jobs.lock(ids)),
+    "lock_last_jobs, shared": (pending, lambda store, ids: store.last_jobs.lock(ids, shared=True)),
     "finish": (running, finish),
-    "say": (running, say),
+    "write_log": (running, write_log),
     "finish, awaited": (running_and_awaited, finish),
     "complete, awaited": (awaited_by_many, complete),
-    "cancel": (pending, lambda store, ids: store.cancel(ids, Effects())),
-    "cancel, awaited": (awaited, lambda store, ids: store.cancel(ids, Effects())),
-    "cancel, awaited by who fails": (awaited_by_who_fails, lambda store, ids: store.cancel(ids, Effects())),
-    "retry": (cancelled, lambda store, ids: store.retry(ids, Effects())),
-    "move": (last_pending, lambda store, ids: store.move(ids, None, 60, Effects())),
-    "delete": (pending, lambda store, ids: store.delete(ids, cascade=False, effects=Effects())),
-    "delete, cascade": (with_blockers, lambda store, ids: store.delete(ids, cascade=True, effects=Effects())),
-    "sweep": (with_blockers, lambda store, ids: store.sweep(len(ids), None, Effects())),
+    "cancel": (pending, lambda store, ids: store.chains.cancel(ids, Effects())),
+    "cancel, awaited": (awaited, lambda store, ids: store.chains.cancel(ids, Effects())),
+    "cancel, awaited with policy fail": (
+        awaited_with_policy_fail,
+        lambda store, ids: store.chains.cancel(ids, Effects()),
+    ),
+    "retry": (cancelled, lambda store, ids: store.chains.retry(ids, Effects())),
+    "move": (last_pending, lambda store, ids: store.chains.move(ids, None, 60, Effects())),
+    "delete": (pending, lambda store, ids: store.chains.delete(ids, cascade=False, effects=Effects())),
+    "delete, cascade": (with_blockers, lambda store, ids: store.chains.delete(ids, cascade=True, effects=Effects())),
+    "sweep": (with_blockers, lambda store, ids: store.blockers.sweep(len(ids), None, Effects())),
     "sweep, stuck": (stuck, sweep),
     "create, with blockers": (
         pending,
-        lambda store, ids: store.create([new_job(MAIL, blockers=(id_,)) for id_ in ids]),
+        lambda store, ids: store.jobs.create([new_job(MAIL, blockers=(id_,)) for id_ in ids]),
     ),
     "create, with many blockers": (
         pending,
-        lambda store, ids: store.create([new_job(MAIL, blockers=tuple(ids), on_blocker_failure="fail")]),
+        lambda store, ids: store.jobs.create([new_job(MAIL, blockers=tuple(ids), on_blocker_failure="fail")]),
     ),
     "create, deduplicated": (lambda store, count: [UUID(int=0)] * count, deduplicated("incomplete")),
     "create, deduplicated for ever": (lambda store, count: [UUID(int=0)] * count, deduplicated("any")),
+    "create, deduplicated for an hour": (
+        lambda store, count: [UUID(int=0)] * count,
+        deduplicated("incomplete_or_recent", timedelta(hours=1)),
+    ),
 }

@@ -1,4 +1,4 @@
-"""The lock of an attempt begins its transaction on PostgreSQL, and only where nobody would notice a difference."""
+"""On PostgreSQL the lock of an attempt is sent together with BEGIN, where that makes no visible difference."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -9,9 +9,9 @@ from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 from psycopg import IsolationLevel, pq
 
-from django_jobchains.store import Store
-from tests.store.connections import committing, holding
-from tests.store.jobs import finished, running, running_job, stored
+from django_jobchains.store import Store, direct
+from tests.support.connections import committing, holding
+from tests.support.jobs import finished, running, running_job, stored
 
 pytestmark = [committing, pytest.mark.postgresql]
 
@@ -27,58 +27,58 @@ def status(raw: "psycopg.Connection[Any]") -> pq.TransactionStatus:
     return pq.TransactionStatus(raw.pgconn.transaction_status)
 
 
-def test_without_a_transaction_none_is_begun(store: Store, raw: "psycopg.Connection[Any]") -> None:
+def test_lock_outside_of_a_transaction_begins_none(store: Store, raw: "psycopg.Connection[Any]") -> None:
     job = running_job(store)
-    assert store.lock(job.id) == ("running", job.lease_number)
+    assert store.attempts.lock(job.id) == ("running", job.lease_number)
     assert status(raw) is pq.TransactionStatus.IDLE
 
 
-def test_what_is_rolled_back_was_begun(store: Store) -> None:
+def test_transaction_can_be_rolled_back(store: Store) -> None:
     job = running_job(store)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
-        store.lock(job.id)
-        assert store.finish([finished(job)], is_locked=True) == {job.key}
+        store.attempts.lock(job.id)
+        assert store.attempts.finish([finished(job)], is_locked=True) == {job.key}
         raise ZeroDivisionError
     assert stored(job).status == "running"
 
 
-def test_an_atomic_object_that_is_used_twice_opens_two_transactions(store: Store) -> None:
-    """As a decorator is: the transaction of its first use is over in the second."""
+def test_atomic_object_that_is_used_twice_opens_two_transactions(store: Store) -> None:
+    """A decorator is used repeatedly. The second use must not assume the transaction of the first."""
     job = running_job(store)
     connection.close()
     atomic = transaction.atomic()
     with atomic:
-        store.lock(job.id)
+        store.attempts.lock(job.id)
     with pytest.raises(ZeroDivisionError), atomic:
-        assert store.finish([finished(job)]) == {job.key}
+        assert store.attempts.finish([finished(job)]) == {job.key}
         raise ZeroDivisionError
     assert stored(job).status == "running"
 
 
-def test_savepoints_and_hooks_are_djangos(store: Store) -> None:
+def test_savepoints_and_hooks_work_as_in_django(store: Store) -> None:
     job, other = running(store, 2)
-    heard: list[str] = []
+    statuses: list[str] = []
     with transaction.atomic():
-        store.lock(job.id)
-        transaction.on_commit(lambda: heard.append(stored(job).status))
+        store.attempts.lock(job.id)
+        transaction.on_commit(lambda: statuses.append(stored(job).status))
         with pytest.raises(ZeroDivisionError), transaction.atomic():
-            store.finish([finished(other)])
+            store.attempts.finish([finished(other)])
             raise ZeroDivisionError
-        store.finish([finished(job)], is_locked=True)
-        assert not heard
-    assert heard == ["completed"]
+        store.attempts.finish([finished(job)], is_locked=True)
+        assert not statuses
+    assert statuses == ["completed"]
     assert stored(other).status == "running"
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-def test_a_level_that_the_project_asks_for_is_kept(
+def test_isolation_level_of_the_project_is_kept(
     store: Store, raw: "psycopg.Connection[Any]", level: IsolationLevel
 ) -> None:
     job = running_job(store)
     raw.isolation_level = level
     try:
         with transaction.atomic():
-            store.lock(job.id)
+            store.attempts.lock(job.id)
             with connection.cursor() as cursor:
                 cursor.execute("SHOW transaction_isolation")
                 assert cursor.fetchone() == (level.name.lower().replace("_", " "),)
@@ -87,23 +87,26 @@ def test_a_level_that_the_project_asks_for_is_kept(
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_who_watches_sees_every_statement(store: Store, monkeypatch: pytest.MonkeyPatch, pooled: bool) -> None:
+def test_execute_wrapper_is_called_for_every_statement(
+    store: Store, monkeypatch: pytest.MonkeyPatch, pooled: bool
+) -> None:
     job = running_job(store)
     connection.close()
     monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
     with CaptureQueriesContext(connection) if not pooled else nullcontext() as seen, transaction.atomic():
-        store.lock(job.id)
-        store.finish([finished(job)], is_locked=True)
+        store.attempts.lock(job.id)
+        store.attempts.finish([finished(job)], is_locked=True)
     assert not pooled or not prepared()
     assert seen is None or [query["sql"].split()[0] for query in seen] == ["BEGIN", "SELECT", "UPDATE", "COMMIT"]
 
 
-def test_where_the_driver_has_prepared_statements_ours_are_its_own(store: Store) -> None:
-    """It may give up all that there are."""
-    job = running_job(store)
+def test_if_the_driver_prepares_statements_it_also_prepares_those_of_the_store(store: Store) -> None:
+    """The driver may deallocate all prepared statements."""
     with transaction.atomic():
-        store.lock(job.id)
-        store.finish([finished(job)], is_locked=True)
+        job = running_job(store)
+    with transaction.atomic():
+        store.attempts.lock(job.id)
+        store.attempts.finish([finished(job)], is_locked=True)
     assert prepared()
     assert not [name for name in prepared() if name.startswith("jobchains")]
 
@@ -114,29 +117,30 @@ def prepared() -> list[str]:
         return [name for (name,) in cursor.fetchall()]
 
 
-def test_a_lock_that_is_refused_leaves_nothing_open(store: Store, raw: "psycopg.Connection[Any]") -> None:
+def test_lock_that_times_out_leaves_no_transaction_open(store: Store, raw: "psycopg.Connection[Any]") -> None:
     job = running_job(store)
-    holder = holding(lambda store: store.lock(job.id))
+    holder = holding(lambda store: store.attempts.lock(job.id))
     raw.execute("SET lock_timeout = '20ms'")
     with pytest.raises(OperationalError, match="lock timeout"), transaction.atomic():
-        store.lock(job.id)
+        store.attempts.lock(job.id)
     assert status(raw) is pq.TransactionStatus.IDLE
     raw.execute("RESET lock_timeout")
     holder.go_on()
     holder.result()
     with transaction.atomic():
-        store.lock(job.id)
-        assert store.finish([finished(job)], is_locked=True) == {job.key}
+        store.attempts.lock(job.id)
+        assert store.attempts.finish([finished(job)], is_locked=True) == {job.key}
     assert stored(job).status == "completed"
 
 
-def test_few_statements_stay_prepared(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their plans are made anew now and then, under new names."""
+def test_number_of_prepared_statements_is_limited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow statements are prepared again under new names."""
     jobs = running(store, 25)
     connection.close()
+    monkeypatch.setattr(direct, "MAX_PREPARED", 20)
     for number, job in enumerate(jobs):
-        monkeypatch.setattr(store, "_slow_statements", number)
+        monkeypatch.setattr(store.db, "_slow_statements", number)
         with transaction.atomic():
-            store.lock(job.id)
-            store.finish([finished(job)], is_locked=True)
+            store.attempts.lock(job.id)
+            store.attempts.finish([finished(job)], is_locked=True)
     assert 0 < len([name for name in prepared() if name.startswith("jobchains")]) <= 20

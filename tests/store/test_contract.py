@@ -1,4 +1,4 @@
-"""The contract of a store as third parties run it, for the one that ships for this database."""
+"""The public contract tests, for the included store of this database."""
 
 from django.db import connection
 

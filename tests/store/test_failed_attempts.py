@@ -1,4 +1,4 @@
-"""Attempts that failed: tried again or given up, with their history."""
+"""Failed attempts are recorded, and their jobs are rescheduled or fail."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,11 +7,11 @@ import pytest
 
 from django_jobchains.models import FailedAttempt
 from django_jobchains.store import Store
-from tests.store.jobs import WORKER, claim, database_now, failed_try, row, running, running_job, stored
+from tests.support.jobs import WORKER, claim, database_now, failed_try, row, running, running_job, stored
 
 pytestmark = pytest.mark.django_db
 
-counts = pytest.mark.parametrize("count", [1, 2, 50])
+counts = pytest.mark.parametrize("count", [1, 3])
 moves = pytest.mark.parametrize("move", ["reschedule", "fail"])
 
 
@@ -21,7 +21,7 @@ def test_reschedule_makes_jobs_due_after_their_delay_and_changes_nothing_else(st
     before = {job.id: row(job) for job in jobs}
     start = database_now()
     tries = [failed_try(job, error=f"Boom {n}", delay_seconds=10.5 + n) for n, job in enumerate(jobs)]
-    assert store.reschedule(tries) == {job.key: "pending" for job in jobs}
+    assert store.attempts.reschedule(tries) == {job.key: "pending" for job in jobs}
     for number, job in enumerate(jobs):
         changed = {name: value for name, value in row(job).items() if value != before[job.id][name]}
         wait = timedelta(seconds=10.5 + number)
@@ -30,11 +30,11 @@ def test_reschedule_makes_jobs_due_after_their_delay_and_changes_nothing_else(st
 
 
 @counts
-def test_fail_gives_jobs_up_and_changes_nothing_else(store: Store, count: int) -> None:
+def test_fail_marks_jobs_as_failed_and_changes_nothing_else(store: Store, count: int) -> None:
     jobs = running(store, count)
     before = {job.id: row(job) for job in jobs}
     start = database_now()
-    assert store.fail([failed_try(job) for job in jobs]) == {job.key: "failed" for job in jobs}
+    assert store.attempts.fail([failed_try(job) for job in jobs]) == {job.key: "failed" for job in jobs}
     for job in jobs:
         changed = {name: value for name, value in row(job).items() if value != before[job.id][name]}
         assert start <= changed.pop("finished_at") <= database_now()
@@ -43,10 +43,14 @@ def test_fail_gives_jobs_up_and_changes_nothing_else(store: Store, count: int) -
 
 @moves
 @counts
-def test_each_failed_attempt_keeps_its_error_traceback_worker_and_times(store: Store, move: str, count: int) -> None:
+def test_error_traceback_worker_and_times_of_each_failed_attempt_are_recorded(
+    store: Store, move: str, count: int
+) -> None:
     jobs = running(store, count)
     start = database_now()
-    getattr(store, move)([failed_try(job, error=f"Boom {n}", traceback=f"line {n}") for n, job in enumerate(jobs)])
+    getattr(store.attempts, move)(
+        [failed_try(job, error=f"Boom {n}", traceback=f"line {n}") for n, job in enumerate(jobs)]
+    )
     assert FailedAttempt.objects.count() == count
     for number, job in enumerate(jobs):
         failure = FailedAttempt.objects.get(job_id=job.id)
@@ -65,25 +69,25 @@ def test_each_failed_attempt_keeps_its_error_traceback_worker_and_times(store: S
         }
 
 
-def test_the_history_has_a_row_for_each_attempt(store: Store) -> None:
-    job = running_job(store)
-    for number in (1, 2, 3):
-        store.reschedule([failed_try(job, error=f"Boom {number}")])
-        [job] = claim(store, worker=f"worker-{number + 1}")
-    store.fail([failed_try(job, error="Boom 4")])
-    history = FailedAttempt.objects.filter(job_id=job.id).order_by("lease_number")
-    assert [(row.attempt, row.error, row.worker) for row in history] == [
-        (number, f"Boom {number}", f"worker-{number}") for number in (1, 2, 3, 4)
-    ]
+@moves
+@counts
+def test_crashes_are_counted_and_timeouts_are_not(store: Store, move: str, count: int) -> None:
+    crashed, late = running(store, count), running(store, count)
+    tries = [failed_try(job, kind="crash") for job in crashed] + [failed_try(job, kind="timeout") for job in late]
+    getattr(store.attempts, move)(tries)
+    assert {(stored(job).attempt, stored(job).crashes) for job in crashed} == {(1, 1)}
+    assert {(stored(job).attempt, stored(job).crashes) for job in late} == {(1, 0)}
+    kinds = FailedAttempt.objects.values_list("job_id", "kind")
+    assert set(kinds) == {(job.id, "crash") for job in crashed} | {(job.id, "timeout") for job in late}
 
 
 @pytest.mark.parametrize("others", [0, 3])
-def test_a_job_is_tried_again_at_the_date_wanted(store: Store, others: int) -> None:
+def test_job_is_retried_at_the_given_date(store: Store, others: int) -> None:
     job, *rest = running(store, 1 + others)
     wanted = (database_now() + timedelta(days=3)).replace(microsecond=654_321)
-    store.reschedule([failed_try(job, run_at=wanted), *(failed_try(other, delay_seconds=1) for other in rest)])
+    store.attempts.reschedule([failed_try(job, run_at=wanted), *(failed_try(other, delay_seconds=1) for other in rest)])
     assert stored(job).run_at == wanted
-    assert all(stored(other).run_at < database_now() + timedelta(seconds=2) for other in rest)
+    assert all(stored(other).run_at < database_now() + timedelta(seconds=20) for other in rest)
 
 
 @pytest.mark.parametrize(
@@ -92,38 +96,26 @@ def test_a_job_is_tried_again_at_the_date_wanted(store: Store, others: int) -> N
     ids=["past date", "no delay", "neither"],
 )
 @pytest.mark.parametrize("others", [0, 3])
-def test_a_job_is_never_due_before_now(store: Store, when: dict[str, Any], others: int) -> None:
+def test_job_is_never_due_before_now(store: Store, when: dict[str, Any], others: int) -> None:
     jobs = running(store, 1 + others)
     start = database_now()
-    store.reschedule([failed_try(job, **when) for job in jobs])
+    store.attempts.reschedule([failed_try(job, **when) for job in jobs])
     for job in jobs:
         assert start <= stored(job).run_at <= database_now()
     assert len(claim(store)) == len(jobs)
 
 
 @pytest.mark.parametrize("seconds", [0.000_05, 1e-7])
-def test_a_wait_of_almost_nothing_is_one(store: Store, seconds: float) -> None:
+def test_tiny_delay_is_accepted(store: Store, seconds: float) -> None:
     job = running_job(store)
-    assert store.reschedule([failed_try(job, delay_seconds=seconds)]) == {job.key: "pending"}
+    assert store.attempts.reschedule([failed_try(job, delay_seconds=seconds)]) == {job.key: "pending"}
     assert stored(job).run_at <= database_now() + timedelta(milliseconds=1)
 
 
 @moves
-def test_a_failure_counts_no_crash(store: Store, move: str) -> None:
-    job = running_job(store)
-    getattr(store, move)([failed_try(job)])
-    assert (stored(job).attempt, stored(job).crashes) == (1, 0)
-
-
-@moves
-def test_a_long_error_with_anything_in_it_is_kept(store: Store, move: str) -> None:
+def test_long_error_with_special_characters_is_stored_unchanged(store: Store, move: str) -> None:
     job = running_job(store)
     error = "é👾'\"\\ %s %% \n\t" * 5_000
-    getattr(store, move)([failed_try(job, error=error, traceback=error)])
+    getattr(store.attempts, move)([failed_try(job, error=error, traceback=error)])
     failure = FailedAttempt.objects.get()
     assert stored(job).last_error == failure.error == failure.traceback == error
-
-
-def test_a_rescheduled_job_is_not_claimed_before_its_time(store: Store) -> None:
-    store.reschedule([failed_try(running_job(store), delay_seconds=30)])
-    assert claim(store) == []

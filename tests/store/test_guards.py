@@ -1,4 +1,4 @@
-"""Each UPDATE that moves a job names the status it moves it from, so that no lock has to be relied upon alone."""
+"""Each UPDATE that changes the status of a job has a condition on its old status, in addition to any lock."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.store.moves import FREEINGS, MOVES, job_with_status, waiting_with_sta
 
 pytestmark = pytest.mark.django_db
 
-#: Writes that change nothing: they lock.
+#: Writes that lock a row and change nothing.
 LOCKS = re.compile(r"SET (\w+) = \1 ")
 GUARD = re.compile(r"job\.status( \|\| '')? (=|IN) ")
 
@@ -22,7 +22,7 @@ GUARD = re.compile(r"job\.status( \|\| '')? (=|IN) ")
 def updates(store: Store, call: Callable[[], Any]) -> list[str]:
     with CaptureQueriesContext(store.connection) as captured:
         call()
-    table = f'UPDATE "{Job._meta.db_table}" AS job'  # not those of the test itself
+    table = f'UPDATE "{Job._meta.db_table}" AS job'  # not the statements of the test itself
     return [query["sql"] for query in captured if table in query["sql"] and not LOCKS.search(query["sql"])]
 
 
@@ -33,15 +33,15 @@ def assert_guarded(statements: list[str]) -> None:
 
 
 @pytest.mark.parametrize("move", [move for move in MOVES if move.method != "create"], ids=str)
-def test_a_move_names_the_status_it_moves_from(store: Store, move: Any) -> None:
+def test_move_has_a_condition_on_the_old_status(store: Store, move: Any) -> None:
     source = next(row.source for row in TRANSITIONS if row.move == move.method)
-    job = job_with_status(store, source or Status.PENDING, move.after)
+    job = job_with_status(store, source or Status.PENDING, move.before)
     statements = updates(store, lambda: move.call(store, job))
     assert statements
     assert_guarded(statements)
 
 
 @pytest.mark.parametrize("freeing", FREEINGS, ids=str)
-def test_what_the_end_of_a_blocker_does_names_the_status_it_moves_from(store: Store, freeing: Any) -> None:
+def test_end_of_a_blocker_has_a_condition_on_the_old_status(store: Store, freeing: Any) -> None:
     _, blocker = waiting_with_status(store, Status.BLOCKED, freeing.policy)
     assert_guarded(updates(store, lambda: freeing.end(store, blocker)))

@@ -1,6 +1,6 @@
-"""Two calls about one attempt on two connections, stepped in both orders: one of them wins, and only its work is left.
+"""Two calls about one attempt on two connections, in both orders. Only one of them has an effect.
 
-The second waits for the lock, or skips the row; nobody deadlocks.
+The second call waits for the lock, or skips the row. There is no deadlock.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Store
 from django_jobchains.store.leases import lost_reason
-from tests.store.connections import committing, holding, stopped_before, waiting
-from tests.store.jobs import (
+from tests.support.connections import committing, holding, stopped_before, waiting
+from tests.support.jobs import (
     Tables,
     claim,
     expire,
@@ -34,82 +34,51 @@ End = Callable[[Store, ClaimedJob], Any]
 
 
 def complete(store: Store, job: ClaimedJob) -> Any:
-    """What an attempt does whose handler wrote in ``complete()``: lock, look, finish."""
-    if lost_reason(store.lock(job.id), job.lease_number):
+    """Finish the attempt as ``job.complete()`` does in a handler: lock the row, check the lease, finish."""
+    if lost_reason(store.attempts.lock(job.id), job.lease_number):
         return set()
-    return store.finish([finished(job)])
+    return store.attempts.finish([finished(job)])
 
 
-#: Everything that ends an attempt; each returns something when it did.
+#: All calls that end an attempt. Each returns a true value if it did.
 ENDS: dict[str, End] = {
-    "finish": lambda store, job: store.finish([finished(job)]),
-    "continue": lambda store, job: store.finish([finished(job, None, next_job(job))]),
+    "finish": lambda store, job: store.attempts.finish([finished(job)]),
+    "continue": lambda store, job: store.attempts.finish([finished(job, None, next_job(job))]),
     "complete": lambda store, job: with_transaction(store, lambda: complete(store, job)),
-    "reschedule": lambda store, job: store.reschedule([failed_try(job, delay_seconds=60)]),
-    "fail": lambda store, job: store.fail([failed_try(job)]),
-    "hand_back": lambda store, job: store.hand_back([lease(job)]),
-    "reap": lambda store, job: store.reap(10, Backoff(), 10),
+    "reschedule": lambda store, job: store.attempts.reschedule([failed_try(job, delay_seconds=60)]),
+    "fail": lambda store, job: store.attempts.fail([failed_try(job)]),
+    "hand_back": lambda store, job: store.attempts.hand_back([job.key]),
+    "reap": lambda store, job: store.leases.reap(10, Backoff(), 10),
 }
-#: Those of several statements: they can be overtaken between them.
+#: Ends of several statements, between which another call can take effect.
 LONG_ENDS = ("continue", "complete", "reschedule", "fail", "reap")
-#: Those that leave a row of history.
+#: Ends that record a failed attempt.
 FAILURES = {"reschedule": "error", "fail": "error", "reap": "crash"}
 
 STATUSES = {"reschedule": "pending", "fail": "failed", "hand_back": "pending", "reap": "pending"}
 
-pairs = pytest.mark.parametrize(("first", "second"), [(first, second) for first in ENDS for second in ENDS])
-
 
 def with_transaction(store: Store, call: Callable[[], Any]) -> Any:
-    with store.transaction():
+    with store.db.transaction():
         return call()
 
 
 @pytest.fixture
 def job(store: Store) -> ClaimedJob:
-    """An attempt whose lease ran out, but whose worker lives."""
+    """An attempt whose lease has expired, but whose worker still runs."""
     job = running_job(store)
     expire(job)
     return job
 
 
 def and_tables(end: End, job: ClaimedJob) -> Callable[[Store], tuple[Any, Tables]]:
-    """The call, and what its transaction sees after it."""
+    """Return a call that also returns the tables as its transaction sees them afterwards."""
     return lambda store: (end(store, job), tables())
-
-
-@pairs
-def test_who_ends_an_attempt_first_wins_and_the_second_changes_nothing(
-    job: ClaimedJob, first: str, second: str
-) -> None:
-    winner = holding(and_tables(ENDS[first], job))
-    loser = waiting(lambda store: ENDS[second](store, job))
-    winner.go_on()
-    ended, after = winner.result()
-    assert ended
-    assert not loser.result()
-    assert tables() == after
-    assert winner.conflicts == loser.conflicts == []
-
-
-@pairs
-def test_after_a_rollback_the_second_ends_the_attempt(store: Store, job: ClaimedJob, first: str, second: str) -> None:
-    before = tables()
-    undone = holding(lambda store: ENDS[first](store, job))
-    other = waiting(lambda store: ENDS[second](store, job))
-    undone.go_on(roll_back=True)
-    undone.result()
-    if not other.result():
-        assert second != "complete"  # the others leave a row that is locked alone, and come again
-        assert tables() == before
-        assert ENDS[second](store, job)
-    assert not FailedAttempt.objects.exclude(kind=FAILURES.get(second)).exists()
-    assert undone.conflicts == other.conflicts == []
 
 
 @pytest.mark.parametrize("second", ENDS)
 @pytest.mark.parametrize("first", LONG_ENDS)
-def test_an_end_overtaken_between_its_statements_wins_or_changes_nothing(
+def test_end_interrupted_between_its_statements_wins_or_changes_nothing(
     store: Store, job: ClaimedJob, first: str, second: str
 ) -> None:
     slow = stopped_before(2, lambda store: ENDS[first](store, job))
@@ -121,11 +90,11 @@ def test_an_end_overtaken_between_its_statements_wins_or_changes_nothing(
     else:
         assert bool(slow.result()) is not bool(quick.result())
         winner = first
-    assert_only_work_of(winner, job)
+    assert_only_effect_is_of(winner, job)
     assert slow.conflicts == quick.conflicts == []
 
 
-def assert_only_work_of(winner: str, job: ClaimedJob) -> None:
+def assert_only_effect_is_of(winner: str, job: ClaimedJob) -> None:
     saved = stored(job)
     assert saved.status == STATUSES.get(winner, "completed")
     assert (saved.leased_by, saved.leased_until) == (None, None)
@@ -136,10 +105,8 @@ def assert_only_work_of(winner: str, job: ClaimedJob) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_renewal_before_the_end_holds_it_up_for_no_longer_than_its_transaction(
-    store: Store, job: ClaimedJob, end: str
-) -> None:
-    renewing = holding(lambda store: store.renew([lease(job)]))
+def test_renewal_delays_the_end_only_for_its_transaction(store: Store, job: ClaimedJob, end: str) -> None:
+    renewing = holding(lambda store: store.leases.renew([lease(job)]))
     ending = waiting(lambda store: ENDS[end](store, job))
     renewing.go_on()
     assert renewing.result() == lost({})
@@ -147,36 +114,36 @@ def test_a_renewal_before_the_end_holds_it_up_for_no_longer_than_its_transaction
         assert ending.result() == []
         assert stored(job).status == "running"
     else:
-        assert ending.result() or ENDS[end](store, job)  # it skips a row that is locked, and comes again
-        assert_only_work_of(end, job)
+        assert ending.result() or ENDS[end](store, job)  # it may have skipped the locked row
+        assert_only_effect_is_of(end, job)
     assert renewing.conflicts == ending.conflicts == []
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_renewal_after_the_end_changes_nothing(job: ClaimedJob, end: str) -> None:
+def test_renewal_after_the_end_changes_nothing(job: ClaimedJob, end: str) -> None:
     ending = holding(and_tables(ENDS[end], job))
-    renewing = waiting(lambda store: store.renew([lease(job)]))
+    renewing = waiting(lambda store: store.leases.renew([lease(job)]))
     ending.go_on()
     _, after = ending.result()
     reason = lost_reason((stored(job).status, job.lease_number), job.lease_number)
     assert renewing.result() in (
         lost({}),
         lost({job.key: reason}),
-    )  # it may not have waited for the row
+    )  # the renewal does not wait for the row on PostgreSQL
     assert tables() == after
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_renewal_overtaken_before_it_asks_for_the_reasons_tells_the_right_one(job: ClaimedJob, end: str) -> None:
+def test_renewal_interrupted_before_it_reads_the_reasons_returns_the_correct_reason(job: ClaimedJob, end: str) -> None:
     stale = lease(job)._replace(lease_number=0)
-    renewing = stopped_before(2, lambda store: store.renew([stale]))
+    renewing = stopped_before(2, lambda store: store.leases.renew([stale]))
     ending = waiting(lambda store: ENDS[end](store, job))
     assert ending.result()
     assert renewing.result() == lost({stale.key: lost_reason((stored(job).status, 1), 0)})
 
 
-def test_a_claim_before_the_reaper_commits_does_not_see_the_job(store: Store, job: ClaimedJob) -> None:
-    reaping = holding(lambda store: store.reap(10, Backoff(0, 1, 0, 0), 10))
+def test_claim_before_the_reaper_commits_does_not_see_the_job(store: Store, job: ClaimedJob) -> None:
+    reaping = holding(lambda store: store.leases.reap(10, Backoff(0, 1, 0, 0), 10))
     claiming = waiting(lambda store: claim(store, worker="worker-2"))
     reaping.go_on()
     reaping.result()
@@ -185,9 +152,9 @@ def test_a_claim_before_the_reaper_commits_does_not_see_the_job(store: Store, jo
     assert row(job)["leased_by"] == "worker-2"
 
 
-def test_two_claims_of_one_job_leave_it_to_one_worker(store: Store) -> None:
+def test_two_claims_of_one_job_give_it_to_one_worker(store: Store) -> None:
     job = running_job(store)
-    store.hand_back([lease(job)])
+    store.attempts.hand_back([job.key])
     first = holding(lambda store: claim(store, worker="worker-2"))
     second = waiting(lambda store: claim(store, worker="worker-3"))
     first.go_on()
@@ -196,8 +163,8 @@ def test_two_claims_of_one_job_leave_it_to_one_worker(store: Store) -> None:
     assert row(job)["leased_by"] == "worker-2"
 
 
-def test_an_end_of_the_old_attempt_beside_the_next_claim_changes_nothing(store: Store, job: ClaimedJob) -> None:
-    store.reap(10, Backoff(0, 1, 0, 0), 10)
+def test_end_of_the_old_attempt_during_the_next_claim_changes_nothing(store: Store, job: ClaimedJob) -> None:
+    store.leases.reap(10, Backoff(0, 1, 0, 0), 10)
     for name, end in ENDS.items():
         if name == "reap":
             continue
@@ -207,4 +174,4 @@ def test_an_end_of_the_old_attempt_beside_the_next_claim_changes_nothing(store: 
         [fresh] = claiming.result()
         assert not stale.result()
         assert (stored(job).status, stored(job).leased_by) == ("running", "worker-2")
-        store.hand_back([lease(fresh)])
+        store.attempts.hand_back([fresh.key])

@@ -1,9 +1,9 @@
-"""Rows of jobs are locked in the order of their ids, or not waited for: so two calls never wait for each other.
+"""Rows of jobs are locked in the order of their ids, or skipped, so that two calls never deadlock.
 
-One transaction holds the middle one of three rows, a second one locks all of them in the order of their ids, and the
-call under test comes third. A call that begins at the other end deadlocks with the second when the first lets go. The
-rows lie in the table in the opposite order, and the call may use no index, so that nothing but the statement itself
-says in which order it locks.
+One transaction holds the second of three rows. Another one locks all three in the order of their ids, and the call
+under test comes last. A call that locks in another order deadlocks with the second transaction when the first one
+releases its row. The table contains the rows in the opposite order, and the call may not use an index, so that only
+the statement itself can determine the order.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +13,12 @@ from uuid import UUID
 import pytest
 from django.db import connection
 
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Effects, Store
-from tests.store.connections import Actor, committing, holding, waiting
-from tests.store.jobs import MAIL, alter, claim, expire, failed_try, finished, lease, new_job, running_job
+from tests.support.connections import Actor, committing, holding, waiting
+from tests.support.jobs import MAIL, alter, claim, expire, failed_try, finished, lease, new_job, running_job
 
 pytestmark = [committing, pytest.mark.postgresql]
 
@@ -28,10 +28,10 @@ Call = Callable[[Store, Ids], Any]
 
 @pytest.fixture
 def ids(store: Store) -> list[UUID]:
-    """Of three pending jobs, in their order; the table has them in the opposite one."""
+    """The ordered ids of three pending jobs, which the table contains in the opposite order."""
     ids = [new_id() for _ in range(3)]
     for id_ in reversed(ids):
-        store.create([new_job(id=id_)])
+        store.jobs.create([new_job(id=id_)])
     return ids
 
 
@@ -46,8 +46,8 @@ def without_indexes(call: Callable[[], Any]) -> Any:
 
 
 def assert_no_deadlock(ids: Ids, call: Callable[[Store], Any], *, middle: UUID | None = None) -> Any:
-    """Returns what the call returned."""
-    first = holding(lambda store: store.lock(middle or ids[1]))
+    """Check that a call does not deadlock, and return its result."""
+    first = holding(lambda store: store.attempts.lock(middle or ids[1]))
     second = Actor(lambda store: lock_in_order(ids), holds=True).start().until_blocked_or_ended()
     third = waiting(lambda store: without_indexes(lambda: call(store)))
     first.go_on()
@@ -72,47 +72,47 @@ def nothing(ids: Ids) -> None:
     pass
 
 
-#: Calls about three jobs, in an order that is not that of their ids, and what is done to the jobs before.
+#: Calls about three jobs, and what is done to the jobs before. The test passes the ids in another order.
 CALLS: dict[str, tuple[Call, Callable[[Ids], None]]] = {
-    "lock_all": (lambda store, ids: store.lock_all(ids), nothing),
-    "lock_tails": (lambda store, ids: store.lock_tails(ids), nothing),
-    "lock_tails, shared": (lambda store, ids: store.lock_tails(ids, shared=True), nothing),
-    "cancel": (lambda store, ids: store.cancel(ids, Effects()), nothing),
-    "retry": (lambda store, ids: store.retry(ids, Effects()), with_status("failed")),
-    "move": (lambda store, ids: store.move(ids, None, 60, Effects()), nothing),
-    "delete": (lambda store, ids: store.delete(ids, cascade=False, effects=Effects()), nothing),
-    "create, waiting for them": (lambda store, ids: store.create([new_job(MAIL, blockers=tuple(ids))]), nothing),
+    "lock_all": (lambda store, ids: store.attempts.lock_all(ids), nothing),
+    "lock_last_jobs": (lambda store, ids: store.last_jobs.lock(ids), nothing),
+    "lock_last_jobs, shared": (lambda store, ids: store.last_jobs.lock(ids, shared=True), nothing),
+    "cancel": (lambda store, ids: store.chains.cancel(ids, Effects()), nothing),
+    "retry": (lambda store, ids: store.chains.retry(ids, Effects()), with_status("failed")),
+    "move": (lambda store, ids: store.chains.move(ids, None, 60, Effects()), nothing),
+    "delete": (lambda store, ids: store.chains.delete(ids, cascade=False, effects=Effects()), nothing),
+    "create, waiting for them": (lambda store, ids: store.jobs.create([new_job(MAIL, blockers=tuple(ids))]), nothing),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_locks_in_the_order_of_ids(store: Store, ids: list[UUID], name: str) -> None:
+def test_call_locks_in_the_order_of_ids(store: Store, ids: list[UUID], name: str) -> None:
     call, prepare = CALLS[name]
     prepare(ids)
     assert_no_deadlock(ids, lambda store: call(store, [ids[2], ids[0], ids[1]]))
 
 
-#: Ends of several attempts, in an order that is not that of their ids.
+#: Ends of several attempts. The test passes the attempts in an order that differs from the order of their ids.
 ENDS: dict[str, Callable[[Store, Sequence[ClaimedJob]], Any]] = {
-    "finish": lambda store, jobs: store.finish([finished(job) for job in jobs]),
-    "reschedule": lambda store, jobs: store.reschedule([failed_try(job) for job in jobs]),
-    "fail": lambda store, jobs: store.fail([failed_try(job) for job in jobs]),
-    "hand_back": lambda store, jobs: store.hand_back([lease(job) for job in jobs]),
-    "reap": lambda store, jobs: store.reap(10, Backoff(), 10),
-    "renew": lambda store, jobs: store.renew([lease(job) for job in jobs]),
-    "cancel": lambda store, jobs: store.cancel([job.id for job in jobs], Effects()),
+    "finish": lambda store, jobs: store.attempts.finish([finished(job) for job in jobs]),
+    "reschedule": lambda store, jobs: store.attempts.reschedule([failed_try(job) for job in jobs]),
+    "fail": lambda store, jobs: store.attempts.fail([failed_try(job) for job in jobs]),
+    "hand_back": lambda store, jobs: store.attempts.hand_back([job.key for job in jobs]),
+    "reap": lambda store, jobs: store.leases.reap(10, Backoff(), 10),
+    "renew": lambda store, jobs: store.leases.renew([lease(job) for job in jobs]),
+    "cancel": lambda store, jobs: store.chains.cancel([job.id for job in jobs], Effects()),
 }
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_what_ends_attempts_waits_for_no_row(store: Store, ids: list[UUID], name: str) -> None:
-    """So it cannot deadlock, whatever others do. Both ends are locked, by a transaction that waits for the middle."""
+def test_calls_that_end_attempts_wait_for_no_row(store: Store, ids: list[UUID], name: str) -> None:
+    """A call that waits for no row cannot deadlock."""
     jobs = sorted(claim(store))
     expire(*jobs)
-    first = holding(lambda store: store.lock(ids[1]))
+    first = holding(lambda store: store.attempts.lock(ids[1]))
     second = Actor(lambda store: lock_in_order(ids), holds=True).start().until_blocked_or_ended()
     third = Actor(lambda store: without_indexes(lambda: ENDS[name](store, [jobs[2], jobs[0], jobs[1]])), holds=True)
-    third.start().until_stopped()  # it has been through all of its statements, and holds the locks that it took
+    third.start().until_stopped()  # it has sent all its statements, and holds its locks
     first.go_on()
     first.result()
     third.go_on()
@@ -124,34 +124,34 @@ def test_what_ends_attempts_waits_for_no_row(store: Store, ids: list[UUID], name
 
 
 #: Ends of a chain that three jobs wait for.
-SETTLES: dict[str, Callable[[Store, ClaimedJob], Any]] = {
-    "finish": lambda store, job: store.finish([finished(job)]),
-    "fail": lambda store, job: store.fail([failed_try(job)]),
+ENDS_OF_BLOCKER: dict[str, Callable[[Store, ClaimedJob], Any]] = {
+    "finish": lambda store, job: store.attempts.finish([finished(job)]),
+    "fail": lambda store, job: store.attempts.fail([failed_try(job)]),
     "finish, locked": lambda store, job: finish_locked(store, job),
 }
 
 
 def finish_locked(store: Store, job: ClaimedJob) -> Any:
-    with store.transaction():
-        store.lock(job.id)
-        return store.finish([finished(job)], is_locked=True)
+    with store.db.transaction():
+        store.attempts.lock(job.id)
+        return store.attempts.finish([finished(job)], is_locked=True)
 
 
-@pytest.mark.parametrize("name", SETTLES)
-def test_the_jobs_that_wait_for_a_chain_are_locked_in_the_order_of_ids(store: Store, name: str) -> None:
+@pytest.mark.parametrize("name", ENDS_OF_BLOCKER)
+def test_jobs_that_wait_for_a_chain_are_locked_in_the_order_of_ids(store: Store, name: str) -> None:
     blocker = running_job(store)
     ids = [new_id() for _ in range(3)]
     for id_ in reversed(ids):
-        store.create([new_job(MAIL, id=id_, blockers=(blocker.id,))])
+        store.jobs.create([new_job(MAIL, id=id_, blockers=(blocker.id,))])
     assert JobBlocker.objects.filter(is_open=True).count() == 3
-    assert assert_no_deadlock(ids, lambda store: SETTLES[name](store, blocker))
+    assert assert_no_deadlock(ids, lambda store: ENDS_OF_BLOCKER[name](store, blocker))
 
 
-def test_the_sweeper_waits_for_no_row(store: Store) -> None:
+def test_sweeper_waits_for_no_row(store: Store) -> None:
     blocker = running_job(store)
     ids = [new_id() for _ in range(3)]
     for id_ in reversed(ids):
-        store.create([new_job(MAIL, id=id_, blockers=(blocker.id,))])
+        store.jobs.create([new_job(MAIL, id=id_, blockers=(blocker.id,))])
     alter([blocker], status="completed", output={})
-    freed, _ = assert_no_deadlock(ids, lambda store: store.sweep(10, None, Effects()))
+    freed, _ = assert_no_deadlock(ids, lambda store: store.blockers.sweep(10, None, Effects()))
     assert freed == ids[2:]  # the others are locked

@@ -1,4 +1,4 @@
-"""What is created is read back equal, by a claim and by the ORM; what is finished, by the ORM."""
+"""Inputs, outputs and errors are read back equal."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from django_jobchains.exceptions import InvalidInput
 from django_jobchains.models import Job
 from django_jobchains.payloads import decode, encode
 from django_jobchains.store import Store, get_store
-from tests.store.jobs import claim, create, failed_try, finished, new_job, running_job, stored
+from tests.support.jobs import claim, create, failed_try, finished, new_job, running_job, stored
 
 pytestmark = pytest.mark.django_db
 
@@ -20,7 +20,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False,
 json_values = st.recursive(
     scalars, lambda values: st.lists(values, max_size=6) | st.dictionaries(texts, values, max_size=6), max_leaves=25
 )
-#: Each example runs in the transaction of its test.
+#: All examples run in the transaction of the test.
 examples = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -31,7 +31,7 @@ def deep(levels: int) -> Any:
     return value
 
 
-AWKWARD: dict[str, Any] = {
+UNUSUAL: dict[str, Any] = {
     "null": None,
     "null text": "null",
     "empty text": "",
@@ -60,7 +60,7 @@ AWKWARD: dict[str, Any] = {
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal in value and in type: 1, 1.0 and True differ."""
+    """Compare values and types, so that 1, 1.0 and True differ."""
     if type(left) is not type(right) or left != right:
         return False
     if isinstance(left, list):
@@ -68,18 +68,13 @@ def same(left: Any, right: Any) -> bool:
     return not isinstance(left, dict) or all(same(left[key], right[key]) for key in left)
 
 
-@pytest.mark.parametrize("value", AWKWARD.values(), ids=AWKWARD)
-def test_an_awkward_input_is_read_back_equal(store: Store, value: Any) -> None:
-    [job_id] = create(store, input=encode(value))
+@pytest.mark.parametrize("value", UNUSUAL.values(), ids=UNUSUAL)
+def test_unusual_input_and_output_are_read_back_equal(store: Store, value: Any) -> None:
+    create(store, input=encode(value))
     [job] = claim(store)
     assert same(decode(job.input), value)
-    assert same(stored(job_id).input, value)
-
-
-@pytest.mark.parametrize("value", AWKWARD.values(), ids=AWKWARD)
-def test_an_awkward_output_is_read_back_equal(store: Store, value: Any) -> None:
-    job = running_job(store)
-    store.finish([finished(job, encode(value))])
+    store.attempts.finish([finished(job, encode(value))])
+    assert same(stored(job).input, value)
     assert same(stored(job).output, value)
 
 
@@ -99,27 +94,27 @@ def test_any_input_is_read_back_equal(value: Any) -> None:
 @given(st.lists(json_values, min_size=2, max_size=8))
 def test_inputs_and_outputs_of_a_batch_do_not_mix(values: list[Any]) -> None:
     store = get_store()
-    ids = [row.id for row in store.create([new_job(input=encode(value)) for value in values])]
+    ids = [row.id for row in store.jobs.create([new_job(input=encode(value)) for value in values])]
     jobs = claim(store)
     assert [job.id for job in jobs] == ids
     assert all(same(decode(job.input), value) for job, value in zip(jobs, values, strict=True))
-    store.finish([finished(job, encode([value])) for job, value in zip(jobs, values, strict=True)])
+    store.attempts.finish([finished(job, encode([value])) for job, value in zip(jobs, values, strict=True)])
     outputs = dict(Job.objects.filter(pk__in=ids).values_list("pk", "output"))
     assert all(same(outputs[job_id], [value]) for job_id, value in zip(ids, values, strict=True))
 
 
 @examples
 @given(texts, texts)
-def test_any_clean_error_text_is_kept(error: str, traceback: str) -> None:
+def test_any_error_text_is_stored_unchanged(error: str, traceback: str) -> None:
     store = get_store()
     job = running_job(store)
-    store.reschedule([failed_try(job, error=error, traceback=traceback, delay_seconds=60)])
+    store.attempts.reschedule([failed_try(job, error=error, traceback=traceback, delay_seconds=60)])
     saved = stored(job)
     failure = saved.failed_attempts.get()
     assert (saved.last_error, failure.error, failure.traceback) == (error, error, traceback)
 
 
-def test_a_row_that_something_else_wrote_does_not_disturb_the_batch_it_is_claimed_with(store: Store) -> None:
+def test_invalid_input_does_not_affect_other_jobs_of_the_claim(store: Store) -> None:
     ids = create(store, 3, input='{"a":1}')
     Job.objects.filter(pk=ids[1]).update(input=None)
     jobs = {job.id: job for job in claim(store)}
@@ -128,6 +123,6 @@ def test_a_row_that_something_else_wrote_does_not_disturb_the_batch_it_is_claime
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\0", "\ud800", {1: 2}, {"a": object()}, deep(101)])
-def test_what_would_not_be_read_back_is_refused_before_it_is_created(value: Any) -> None:
+def test_values_that_cannot_be_read_back_are_refused(value: Any) -> None:
     with pytest.raises(InvalidInput):
         encode(value)

@@ -1,7 +1,7 @@
-"""The hot statements find their rows by index, however much else lies in the table.
+"""The frequent statements find their rows by index, however large the table is.
 
-The plans are those of the very statements, told by ``auto_explain``: as they are planned for their parameters, and as
-they are planned once for all (a prepared statement's generic plan).
+``auto_explain`` reports the plans of the actual statements: those for the given parameters, and the generic plans of
+prepared statements.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,31 +14,31 @@ from pytest_django import DjangoDbBlocker
 from django_jobchains.models import Job
 from django_jobchains.policies import Backoff
 from django_jobchains.store import Store, get_store
-from tests.store.backlog import add, add_failed_attempts, add_links, analyze, kept
-from tests.store.jobs import MAIL, SHIP, claim, create, expire, running
+from tests.store.backlog import add, add_failed_attempts, add_links, analyze, committed_rows
 from tests.store.planned_calls import CALLS, ENDS
-from tests.store.plans import ROWS_FOR_GROUPS, assert_reads_little, indexes_of, plan_of, rows_read, use_plans
+from tests.support.jobs import MAIL, SHIP, claim, create, expire, running
+from tests.support.plans import ROWS_FOR_GROUPS, assert_reads_little, indexes_of, plan_of, rows_read, use_plans
 
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 
 
 @pytest.fixture(scope="module")
 def _backlog(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    with kept(django_db_blocker, _fill):
+    with committed_rows(django_db_blocker, _fill):
         yield
 
 
 def _fill(cursor: Any) -> None:
-    """50,000 completed jobs, 20,000 pending of types not served, 5,000 of high priority for tomorrow, some running.
+    """Create completed, pending, scheduled, running and blocked jobs.
 
-    And 10,000 that are blocked, by two of the others each; every job has a deduplication key, and some failed before.
+    Every job has a deduplication key, and every blocked job has two blockers. Some jobs have failed attempts.
     """
     add(cursor, 50_000, SHIP, "completed", 0, "-1 hour")
     add(cursor, 20_000, "shop.unserved", "pending", 5, "-1 hour")
     add(cursor, 5_000, SHIP, "pending", 100, "1 day")
     add(cursor, 2_000, SHIP, "running", 0, "-1 hour")
     add(cursor, 10_000, "shop.blocked", "blocked", 0, "-1 hour")
-    analyze(cursor)  # or the links may be made by a plan for an empty table, in minutes
+    analyze(cursor)  # otherwise the plan for the links may be one for an empty table, which takes minutes
     add_links(cursor, "shop.blocked", "shop.unserved", is_open=True)
     add_links(cursor, "shop.blocked", SHIP, is_open=False)
     add_failed_attempts(cursor)
@@ -56,7 +56,7 @@ def store(_backlog: None, mode: str) -> Store:
 
 
 @pytest.mark.parametrize("limit", [1, 10, 100])
-def test_claim_walks_the_index_of_claimable_jobs(store: Store, limit: int) -> None:
+def test_claim_uses_the_index_of_claimable_jobs(store: Store, limit: int) -> None:
     create(store, 300)
     create(store, 300, MAIL)
     found = plan_of(lambda: claimed(store, limit))
@@ -64,7 +64,7 @@ def test_claim_walks_the_index_of_claimable_jobs(store: Store, limit: int) -> No
     assert_reads_little(found, limit)
 
 
-def test_claim_walks_the_index_when_nothing_is_due(store: Store) -> None:
+def test_claim_uses_the_index_when_nothing_is_due(store: Store) -> None:
     found = plan_of(lambda: claimed(store, 10, 0))
     assert "jobchains_claimable" in indexes_of(found)
     assert_reads_little(found, 0)
@@ -82,70 +82,70 @@ def test_claim_does_not_sort_the_backlog(store: Store) -> None:
 
 
 @pytest.mark.parametrize("queues", [None, ["default", "other"]])
-def test_next_due_walks_the_index_of_claimable_jobs(store: Store, queues: list[str] | None) -> None:
+def test_next_due_uses_the_index_of_claimable_jobs(store: Store, queues: list[str] | None) -> None:
     create(store, 300)
-    found = plan_of(lambda: store.next_due({SHIP: 60, MAIL: 60}, queues))
+    found = plan_of(lambda: store.jobs.next_due({SHIP: 60, MAIL: 60}, queues))
     assert indexes_of(found) == {"jobchains_claimable"}
     assert_reads_little(found, 1)
 
 
-def test_excluded_queues_are_passed_by_the_index_too(store: Store) -> None:
+def test_excluded_queues_are_skipped_by_the_index(store: Store) -> None:
     create(store, 300)
     create(store, 300, queue="paused", priority=9)
     create(store, 20, queue="open")
     leases = {SHIP: 60.0, MAIL: 60.0}
-    found = plan_of(lambda: store.claim("worker", 10, leases, None, ["default", "paused"]))
+    found = plan_of(lambda: store.jobs.claim("worker", 10, leases, None, ["default", "paused"]))
     assert "jobchains_claimable" in indexes_of(found)
     assert_reads_little(found, 10)
-    found = plan_of(lambda: store.next_due(leases, None, ["default", "paused"]))
+    found = plan_of(lambda: store.jobs.next_due(leases, None, ["default", "paused"]))
     assert indexes_of(found) == {"jobchains_claimable"}
     assert_reads_little(found, 1)
 
 
-#: What an overview counts, each up to 300, or a thousand failures.
+#: Counts of the overview, with the number of rows that each may read.
 COUNTS: dict[str, tuple[Callable[[Store], object], int]] = {
-    "pending_groups": (lambda store: store.pending_groups(300), 600),
-    "held_groups": (lambda store: store.held_groups(300), 900),
-    "failing_groups": (lambda store: store.failing_groups(86_400), 1_000),
+    "pending_groups": (lambda store: store.stats.pending_groups(300), 600),
+    "held_groups": (lambda store: store.stats.held_groups(300), 900),
+    "failing_groups": (lambda store: store.stats.failing_groups(86_400), 1_000),
 }
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_what_an_overview_counts_is_found_by_index(store: Store, name: str) -> None:
+def test_overview_uses_indexes(store: Store, name: str) -> None:
     call, most = COUNTS[name]
     assert_reads_little(plan_of(lambda: call(store)), most)
 
 
 @pytest.mark.parametrize("count", [1, 10, 100])
 @pytest.mark.parametrize("end", ENDS)
-def test_what_writes_attempts_finds_them_by_the_primary_key(store: Store, end: str, count: int) -> None:
+def test_writes_of_attempts_use_the_primary_key(store: Store, end: str, count: int) -> None:
     jobs = running(store, count)
     found = plan_of(lambda: ENDS[end](store, jobs))
     assert f"{Job._meta.db_table}_pkey" in indexes_of(found)
     assert_reads_little(found, count)
 
 
-def test_reap_finds_expired_leases_by_their_index(store: Store) -> None:
+def test_reaper_finds_expired_leases_by_their_index(store: Store) -> None:
     expire(*running(store, 20))
-    found = plan_of(lambda: store.reap(10, Backoff(), 10))
+    found = plan_of(lambda: store.leases.reap(10, Backoff(), 10))
     assert "jobchains_leased" in indexes_of(found)
     assert_reads_little(found, 20)
 
 
-def test_reap_reads_nothing_when_nothing_is_expired(store: Store) -> None:
-    found = plan_of(lambda: store.reap(100, Backoff(), 10))
+def test_reaper_reads_nothing_when_no_lease_has_expired(store: Store) -> None:
+    found = plan_of(lambda: store.leases.reap(100, Backoff(), 10))
     assert "jobchains_leased" in indexes_of(found)
     assert_reads_little(found, 0)
 
 
 def test_lock_finds_its_row_by_the_primary_key(store: Store) -> None:
     [job_id] = create(store)
-    found = plan_of(lambda: store.lock(job_id))
+    found = plan_of(lambda: store.attempts.lock(job_id))
     assert indexes_of(found) == {f"{Job._meta.db_table}_pkey"}
     assert_reads_little(found, 1)
 
 
-def test_without_statistics_claim_still_walks_the_index(store: Store) -> None:
+def test_claim_uses_the_index_without_statistics(store: Store) -> None:
     create(store, 300)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("DELETE FROM pg_statistic WHERE starelid = %s::regclass", [Job._meta.db_table])
@@ -156,7 +156,7 @@ def test_without_statistics_claim_still_walks_the_index(store: Store) -> None:
 
 @pytest.mark.parametrize("count", [1, 100])
 @pytest.mark.parametrize("name", CALLS)
-def test_what_is_about_chains_finds_its_rows_by_index(store: Store, name: str, count: int) -> None:
+def test_calls_about_chains_find_their_rows_by_index(store: Store, name: str, count: int) -> None:
     prepare, call = CALLS[name]
     ids = prepare(store, count)
     assert_reads_little(plan_of(lambda: call(store, ids)), count * 3)

@@ -1,4 +1,4 @@
-"""Tables of some thousand rows, which PostgreSQL would rather read than look up many ids in."""
+"""Tables of some thousand rows, which PostgreSQL tends to read sequentially if a statement has many ids."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,17 +7,17 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from django_jobchains.store import Store, get_store
-from tests.store.backlog import add, add_failed_attempts, add_links, kept
-from tests.store.jobs import SHIP, running
+from tests.store.backlog import add, add_failed_attempts, add_links, committed_rows
 from tests.store.planned_calls import CALLS, ENDS
-from tests.store.plans import assert_reads_little, plan_of, use_plans
+from tests.support.jobs import SHIP, running
+from tests.support.plans import assert_reads_little, plan_of, use_plans
 
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 
 
 @pytest.fixture(scope="module")
 def _backlog(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    with kept(django_db_blocker, _fill):
+    with committed_rows(django_db_blocker, _fill):
         yield
 
 
@@ -37,13 +37,13 @@ def store(_backlog: None, request: pytest.FixtureRequest) -> Store:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_they_are_not_read_whole_for_some_attempts(store: Store, end: str) -> None:
+def test_writes_of_attempts_use_indexes_of_small_tables(store: Store, end: str) -> None:
     jobs = running(store, 10)
     assert_reads_little(plan_of(lambda: ENDS[end](store, jobs)), 10)
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_they_are_not_read_whole_for_some_chains(store: Store, name: str) -> None:
+def test_calls_about_chains_use_indexes_of_small_tables(store: Store, name: str) -> None:
     prepare, call = CALLS[name]
     ids = prepare(store, 10)
     assert_reads_little(plan_of(lambda: call(store, ids)), 30)

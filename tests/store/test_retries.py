@@ -1,4 +1,4 @@
-"""After a conflict the store tries its own transaction again; the caller's it leaves to the caller."""
+"""After a conflict the store retries its own transaction, but not the caller's."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,16 +15,17 @@ from django_jobchains.store import (
     Beat,
     ClaimedJob,
     Effects,
-    Ended,
     EndedAttempt,
-    Place,
-    Said,
-    SaidLine,
+    EndedChains,
+    EndPosition,
+    LogEntries,
+    NewLogLine,
     Store,
     TypeTally,
 )
-from tests.store.connections import committing
-from tests.store.jobs import (
+from tests.store.methods import public_methods
+from tests.support.connections import committing
+from tests.support.jobs import (
     SHIP,
     claim,
     expire,
@@ -42,13 +43,16 @@ pytestmark = committing
 Call = Callable[[Store, list[ClaimedJob]], Any]
 
 CALLS: dict[str, Call] = {
-    "finish": lambda store, jobs: store.finish([finished(job) for job in jobs]),
-    "continue": lambda store, jobs: store.finish([finished(job, None, next_job(job)) for job in jobs]),
-    "reschedule": lambda store, jobs: store.reschedule([failed_try(job) for job in jobs]),
-    "fail": lambda store, jobs: store.fail([failed_try(job) for job in jobs]),
-    "reap": lambda store, jobs: store.reap(10, Backoff(), 10),
+    "attempts.finish": lambda store, jobs: store.attempts.finish([finished(job) for job in jobs]),
+    "continue": lambda store, jobs: store.attempts.finish([finished(job, None, next_job(job)) for job in jobs]),
+    "attempts.reschedule": lambda store, jobs: store.attempts.reschedule([failed_try(job) for job in jobs]),
+    "attempts.fail": lambda store, jobs: store.attempts.fail([failed_try(job) for job in jobs]),
+    "reschedule as asked": lambda store, jobs: store.attempts.reschedule(
+        [failed_try(job, is_failure=False) for job in jobs]
+    ),
+    "leases.reap": lambda store, jobs: store.leases.reap(10, Backoff(), 10),
 }
-#: What PostgreSQL's driver or SQLite says.
+#: The error codes of PostgreSQL, or None for SQLite, which has only a message.
 CONFLICTS: dict[str, str | None] = (
     {"deadlock": "40P01", "serialization": "40001"} if connection.vendor == "postgresql" else {"busy": None}
 )
@@ -56,58 +60,66 @@ CONFLICT = next(iter(CONFLICTS.values()))
 
 calls = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
-#: The other calls of the store that can be a transaction of their own.
+#: The other calls of the store that can have their own transaction.
 OTHERS: dict[str, Call] = {
-    "activity": lambda store, jobs: store.activity(),
-    "apply_deferred": lambda store, jobs: store.apply_deferred(10, 0, Effects()),
-    "add_counts": lambda store, jobs: store.add_counts([TypeTally(SHIP, 0, 1, 0, 0, 1, 1)]),
-    "beat": lambda store, jobs: store.beat(BEAT),
-    "cancel": lambda store, jobs: store.cancel(ids(jobs), Effects()),
-    "chain_type_names": lambda store, jobs: store.chain_type_names(10),
-    "check": lambda store, jobs: store.check([lease(job) for job in jobs]),
-    "claim": lambda store, jobs: claim(store),
-    "count_workers": lambda store, jobs: store.count_workers(),
-    "counts_by_time": lambda store, jobs: store.counts_by_time(NOW),
-    "counts_by_type": lambda store, jobs: store.counts_by_type(NOW, 10),
-    "create": lambda store, jobs: store.create([new_job()]),
-    "defer": lambda store, jobs: store.defer([EndedAttempt("handed_back", lease(job)) for job in jobs]),
-    "delete": lambda store, jobs: store.delete(ids(jobs), cascade=False, effects=Effects()),
-    "failing_groups": lambda store, jobs: store.failing_groups(60),
-    "find_ended": lambda store, jobs: store.find_ended(
-        "status", "completed", Place(ids(jobs)[0]), ids(jobs)[1], 9, OLD
+    "chains.ends": lambda store, jobs: store.chains.ends(ids(jobs)),
+    "chains.contexts": lambda store, jobs: store.chains.contexts(ids(jobs)),
+    "chains.lifetimes": lambda store, jobs: store.chains.lifetimes(ids(jobs)),
+    "leases.expired": lambda store, jobs: store.leases.expired(10),
+    "stats.activity": lambda store, jobs: store.stats.activity(),
+    "deferred.apply": lambda store, jobs: store.deferred.apply(10, 0, Effects()),
+    "stats.add_counts": lambda store, jobs: store.stats.add_counts([TypeTally(SHIP, 0, 1, 0, 0, 1, 1)]),
+    "workers.beat": lambda store, jobs: store.workers.beat(BEAT),
+    "chains.cancel": lambda store, jobs: store.chains.cancel(ids(jobs), Effects()),
+    "stats.chain_type_names": lambda store, jobs: store.stats.chain_type_names(10),
+    "leases.check": lambda store, jobs: store.leases.check([job.key for job in jobs]),
+    "jobs.claim": lambda store, jobs: claim(store),
+    "workers.count": lambda store, jobs: store.workers.count(),
+    "stats.counts_by_time": lambda store, jobs: store.stats.counts_by_time(NOW),
+    "stats.counts_by_type": lambda store, jobs: store.stats.counts_by_type(NOW, 10),
+    "jobs.create": lambda store, jobs: store.jobs.create([new_job()]),
+    "deferred.defer": lambda store, jobs: store.deferred.defer([EndedAttempt("handed_back", job.key) for job in jobs]),
+    "chains.delete": lambda store, jobs: store.chains.delete(ids(jobs), cascade=False, effects=Effects()),
+    "stats.failing_groups": lambda store, jobs: store.stats.failing_groups(60),
+    "retention.find_ended": lambda store, jobs: store.retention.find_ended(
+        "status", "completed", EndPosition(ids(jobs)[0]), ids(jobs)[1], 9, OLD
     ),
-    "forget_keys": lambda store, jobs: store.forget_keys(10),
-    "hand_back": lambda store, jobs: store.hand_back([lease(job) for job in jobs]),
-    "has_failed": lambda store, jobs: store.has_failed(jobs[0].key),
-    "held_groups": lambda store, jobs: store.held_groups(10),
-    "leave": lambda store, jobs: store.leave("worker"),
-    "limit_queue": lambda store, jobs: store.limit_queue("default", 1),
-    "look": lambda store, jobs: store.look(ids(jobs)[0]),
-    "move": lambda store, jobs: store.move([], None, 60, Effects()),
-    "next_due": lambda store, jobs: store.next_due({SHIP: 60}),
-    "pause_queues": lambda store, jobs: store.pause_queues(["default"]),
-    "pending_groups": lambda store, jobs: store.pending_groups(10),
-    "present_workers": lambda store, jobs: store.present_workers(),
-    "prune": lambda store, jobs: store.prune(ids(jobs), OLD),
-    "prune_counts": lambda store, jobs: store.prune_counts(),
-    "prune_workers": lambda store, jobs: store.prune_workers(),
-    "queue_rules": lambda store, jobs: store.queue_rules(),
-    "renew": lambda store, jobs: store.renew([lease(job) for job in jobs]),
-    "resume_queues": lambda store, jobs: store.resume_queues(["default"]),
-    "retry": lambda store, jobs: store.retry(ids(jobs), Effects()),
-    "say": lambda store, jobs: store.say([Said(*job.key, 1, [SaidLine(0, 0, 20, "said", None)]) for job in jobs]),
-    "sweep": lambda store, jobs: store.sweep(10, None, Effects()),
-    "tails": lambda store, jobs: store.tails(ids(jobs)),
-    "time_ago": lambda store, jobs: store.time_ago(1),
-    "type_names": lambda store, jobs: store.type_names(10),
+    "keys.forget": lambda store, jobs: store.keys.forget(10),
+    "attempts.hand_back": lambda store, jobs: store.attempts.hand_back([job.key for job in jobs]),
+    "attempts.has_failed": lambda store, jobs: store.attempts.has_failed(jobs[0].key),
+    "stats.held_groups": lambda store, jobs: store.stats.held_groups(10),
+    "workers.leave": lambda store, jobs: store.workers.leave("worker"),
+    "queues.limit": lambda store, jobs: store.queues.limit("default", 1),
+    "jobs.state_of": lambda store, jobs: store.jobs.state_of(ids(jobs)[0]),
+    "chains.move": lambda store, jobs: store.chains.move([], None, 60, Effects()),
+    "jobs.next_due": lambda store, jobs: store.jobs.next_due({SHIP: 60}),
+    "queues.pause": lambda store, jobs: store.queues.pause(["default"]),
+    "stats.pending_groups": lambda store, jobs: store.stats.pending_groups(10),
+    "stats.queue_names": lambda store, jobs: store.stats.queue_names(10),
+    "workers.present": lambda store, jobs: store.workers.present(),
+    "retention.prune": lambda store, jobs: store.retention.prune(ids(jobs), OLD),
+    "stats.prune_counts": lambda store, jobs: store.stats.prune_counts(),
+    "workers.prune": lambda store, jobs: store.workers.prune(),
+    "queues.rules": lambda store, jobs: store.queues.rules(),
+    "leases.renew": lambda store, jobs: store.leases.renew([lease(job) for job in jobs]),
+    "queues.resume": lambda store, jobs: store.queues.resume(["default"]),
+    "chains.retry": lambda store, jobs: store.chains.retry(ids(jobs), Effects()),
+    "logs.write": lambda store, jobs: store.logs.write(
+        [LogEntries(*job.key, 1, [NewLogLine(0, 0, 20, "line", None)]) for job in jobs]
+    ),
+    "blockers.sweep": lambda store, jobs: store.blockers.sweep(10, None, Effects()),
+    "last_jobs.chains_of": lambda store, jobs: store.last_jobs.chains_of(ids(jobs)),
+    "last_jobs.of_jobs": lambda store, jobs: store.last_jobs.of_jobs(ids(jobs)),
+    "last_jobs.read": lambda store, jobs: store.last_jobs.read(ids(jobs)),
+    "stats.time_ago": lambda store, jobs: store.stats.time_ago(1),
+    "stats.type_names": lambda store, jobs: store.stats.type_names(10),
 }
-#: Calls that are always part of a transaction that somebody else ends, and what sends no statement about rows.
-NEVER_ALONE = {"complete", "lock", "lock_all", "lock_tails"}
-NOT_A_CALL = {"is_out_of_time", "prepare_for_workers", "reads_within", "transaction", "waits_at_most"}
+#: Calls that are always part of a transaction that the caller ends.
+NEVER_ALONE = {"attempts.lock", "attempts.lock_all", "chains.complete", "last_jobs.lock", "last_jobs.lock_chain_of"}
 
 BEAT = Beat("worker", "host", 1, "1", 1, 0, 0, None, (SHIP,), False, 1.0, 10.0)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-OLD = Ended(("completed",), NOW)
+OLD = EndedChains(("completed",), NOW)
 
 
 def ids(jobs: list[ClaimedJob]) -> list[UUID]:
@@ -122,7 +134,7 @@ class DriverError(Exception):
 
 @contextmanager
 def failing(times: int, sqlstate: str | None, statement: int = 1) -> Iterator[list[str]]:
-    """The n-th statement of each of the first tries fails; gives the statements that were sent."""
+    """Make the n-th statement of the first tries fail, and record the statements that were sent."""
     sent: list[str] = []
     state = {"left": times, "statement": 0}
 
@@ -151,36 +163,33 @@ def jobs(store: Store) -> list[ClaimedJob]:
 
 @calls
 @pytest.mark.parametrize("sqlstate", CONFLICTS.values(), ids=CONFLICTS)
-def test_a_conflict_is_tried_again(store: Store, jobs: list[ClaimedJob], call: Call, sqlstate: str | None) -> None:
+def test_conflict_is_retried(store: Store, jobs: list[ClaimedJob], call: Call, sqlstate: str | None) -> None:
     with failing(2, sqlstate):
         assert len(call(store, jobs)) == 2
 
 
 @pytest.mark.parametrize("call", OTHERS.values(), ids=OTHERS)
 @pytest.mark.parametrize("sqlstate", CONFLICTS.values(), ids=CONFLICTS)
-def test_every_other_call_is_tried_again_too(
-    store: Store, jobs: list[ClaimedJob], call: Call, sqlstate: str | None
-) -> None:
+def test_every_other_call_is_retried(store: Store, jobs: list[ClaimedJob], call: Call, sqlstate: str | None) -> None:
     with failing(1, sqlstate):
         call(store, jobs)
 
 
-def test_every_public_method_of_the_store_is_tried_here() -> None:
-    methods = {name for name in dir(Store) if not name.startswith("_") and callable(getattr(Store, name))}
-    assert methods - NEVER_ALONE - NOT_A_CALL == {*CALLS, *OTHERS} - {"continue"}
+def test_every_public_method_of_the_store_is_tested_here() -> None:
+    """Calls about records are tested in ``tests/records``."""
+    methods = {name for name in public_methods() if not name.startswith("record")}
+    assert methods - NEVER_ALONE == {*CALLS, *OTHERS} - {"continue", "reschedule as asked"}
 
 
-@pytest.mark.parametrize("name", ["continue", "reschedule", "fail", "reap"])
-def test_a_conflict_in_the_middle_tries_the_whole_transaction_again(
-    store: Store, jobs: list[ClaimedJob], name: str
-) -> None:
+@pytest.mark.parametrize("name", ["continue", "attempts.reschedule", "attempts.fail", "leases.reap"])
+def test_conflict_in_the_middle_retries_the_whole_transaction(store: Store, jobs: list[ClaimedJob], name: str) -> None:
     with failing(1, CONFLICT, statement=2):
         assert len(CALLS[name](store, jobs)) == 2
     assert FailedAttempt.objects.count() == (0 if name == "continue" else 2)
 
 
 @calls
-def test_a_conflict_that_stays_is_raised_and_changes_nothing(store: Store, jobs: list[ClaimedJob], call: Call) -> None:
+def test_permanent_conflict_is_raised_and_changes_nothing(store: Store, jobs: list[ClaimedJob], call: Call) -> None:
     before = tables()
     with failing(1_000, CONFLICT) as sent, pytest.raises(OperationalError):
         call(store, jobs)
@@ -189,14 +198,16 @@ def test_a_conflict_that_stays_is_raised_and_changes_nothing(store: Store, jobs:
 
 
 @calls
-def test_another_error_is_not_tried_again(store: Store, jobs: list[ClaimedJob], call: Call) -> None:
+def test_another_error_is_not_retried(store: Store, jobs: list[ClaimedJob], call: Call) -> None:
     with failing(1, "53100") as sent, pytest.raises(OperationalError):
         call(store, jobs)
     assert len(sent) == 1
 
 
 @calls
-def test_in_the_callers_transaction_a_conflict_is_the_callers(store: Store, jobs: list[ClaimedJob], call: Call) -> None:
+def test_in_the_transaction_of_the_caller_a_conflict_is_raised(
+    store: Store, jobs: list[ClaimedJob], call: Call
+) -> None:
     before = tables()
     with failing(1, CONFLICT) as sent, pytest.raises(OperationalError), transaction.atomic():
         call(store, jobs)

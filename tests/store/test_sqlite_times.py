@@ -1,4 +1,4 @@
-"""SQLite has no type for times: they are texts, and sums of them are made of their texts."""
+"""SQLite stores times as text, and the store adds seconds to these texts."""
 
 import pytest
 from django.db import connection
@@ -12,10 +12,10 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(("seconds", "moved"), [("0", 0), ("5e-324", 0), ("0.001", 1), ("1.5", 1_500), ("-2", -2_000)])
-def test_a_time_so_many_seconds_after_another_is_exact_to_the_millisecond(seconds: str, moved: int) -> None:
+def test_sum_of_a_time_and_seconds_is_exact_to_the_millisecond(seconds: str, moved: int) -> None:
     first, last = 2_000, 57_999
     time = "printf('2026-11-21 08:52:%%02d.%%03d000', n / 1000, n %% 1000)"
-    sum_ = get_store("default")._after("time", seconds)
+    sum_ = get_store("default").db.after("time", seconds)
     with connection.cursor() as cursor:
         cursor.execute(
             f"WITH RECURSIVE times AS (SELECT {first} AS n UNION ALL SELECT n + 1 FROM times WHERE n < {last}) "

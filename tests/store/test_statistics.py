@@ -1,18 +1,18 @@
-"""What the database knows about the table changes how a claim runs, never what it finds."""
+"""A claim finds the same jobs whatever the statistics of the table are."""
 
 import pytest
 from django.db import connection
 
 from django_jobchains.models import Job
 from django_jobchains.store import Store
-from tests.store.jobs import MAIL, claim, create
+from tests.support.jobs import MAIL, claim, create
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("priority", [-5, 0, 5])
-def test_a_claim_finds_jobs_after_the_table_was_analyzed(store: Store, priority: int) -> None:
-    """SQLite 3.40 puts a bloom filter over the index's expression then, through which an equality finds nothing."""
+def test_claim_finds_jobs_after_the_table_was_analyzed(store: Store, priority: int) -> None:
+    """SQLite 3.40 then uses a Bloom filter on the expression of the index, which makes an equality find nothing."""
     create(store, 500, MAIL, priority=priority)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
@@ -20,8 +20,8 @@ def test_a_claim_finds_jobs_after_the_table_was_analyzed(store: Store, priority:
 
 
 @pytest.mark.parametrize("known", [0, 1, 2])
-def test_a_claim_has_one_time_also_when_the_database_takes_the_table_for_empty(store: Store, known: int) -> None:
-    """PostgreSQL may then look at the clock again for each job."""
+def test_jobs_of_a_claim_have_the_same_time_if_the_planner_expects_an_empty_table(store: Store, known: int) -> None:
+    """PostgreSQL may then read the clock again for each job."""
     create(store, known)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")

@@ -1,6 +1,5 @@
-"""Every move of the table, and each of them tried from every status it is not allowed from."""
+"""Every transition in the table of statuses is made, and every other one is not."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +8,7 @@ from django.db import transaction
 
 from django_jobchains.statuses import TRANSITIONS, Status
 from django_jobchains.store import Effects, Store
-from tests.store.jobs import MAIL, alter, create, lease, link, row, running, stored, tables
+from tests.store.methods import public_methods
 from tests.store.moves import (
     CREATIONS,
     ENDS,
@@ -19,32 +18,33 @@ from tests.store.moves import (
     Call,
     Freeing,
     Move,
+    add_blocker,
     job_with_status,
     waiting_with_status,
-    waits,
 )
+from tests.support.jobs import MAIL, alter, create, link, row, running, stored, tables
 
 pytestmark = pytest.mark.django_db
 
-#: Public methods that leave every status as it is.
+#: Public methods that change no status.
 READERS = {
-    "activity", "chain_type_names", "check", "counts_by_time", "counts_by_type", "failing_groups", "find_ended",
-    "has_failed",
-    "held_groups", "is_out_of_time", "lock", "lock_all", "lock_tails", "look", "next_due", "pending_groups",
-    "prepare_for_workers", "present_workers", "queue_rules", "reads_within", "tails", "time_ago", "transaction",
-    "type_names", "waits_at_most",
+    "attempts.has_failed", "attempts.lock", "attempts.lock_all", "chains.contexts", "chains.ends", "chains.lifetimes",
+    "jobs.next_due", "jobs.state_of", "last_jobs.chains_of", "last_jobs.lock", "last_jobs.lock_chain_of",
+    "last_jobs.of_jobs", "last_jobs.read", "leases.check", "leases.expired", "queues.rules", "retention.find_ended",
+    "stats.activity", "stats.chain_type_names", "stats.counts_by_time", "stats.counts_by_type",
+    "stats.failing_groups", "stats.held_groups", "stats.pending_groups", "stats.queue_names", "stats.time_ago",
+    "stats.type_names", "workers.count", "workers.present",
 }  # fmt: skip
-#: What is about workers and queues, and counts.
+#: Methods about workers, queues, keys and counts.
 NOT_OF_JOBS = {
-    "add_counts", "beat", "count_workers", "forget_keys", "leave", "limit_queue", "pause_queues", "prune_counts",
-    "prune_workers",
-    "resume_queues",
+    "keys.forget", "queues.limit", "queues.pause", "queues.resume", "stats.add_counts", "stats.prune_counts",
+    "workers.beat", "workers.leave", "workers.prune",
 }  # fmt: skip
-#: What is about attempts, and beside their jobs.
-BESIDE_JOBS = {"defer", "say"}
-#: Those that move by another's row: the sweeper frees, and what was deferred ends attempts or cancels. And those that
-#: leave no job to have a status.
-OTHERS = {"apply_deferred", "sweep", "delete", "prune"} | NOT_OF_JOBS | BESIDE_JOBS
+#: Methods about attempts that do not write to their jobs.
+BESIDE_JOBS = {"deferred.defer", "logs.write"}
+#: Methods without rows in the table of transitions: the sweeper and deferred writes make transitions of other methods,
+#: and deleted jobs have no status.
+OTHERS = {"deferred.apply", "blockers.sweep", "chains.delete", "retention.prune"} | NOT_OF_JOBS | BESIDE_JOBS
 
 
 def allowed(move: str, source: Status | None) -> set[Status]:
@@ -55,10 +55,10 @@ WALK = [pytest.param(move, status, id=f"{move}-{status}") for move in MOVES for 
 
 
 @pytest.mark.parametrize(("move", "status"), WALK)
-def test_a_move_is_made_from_the_statuses_of_its_rows_and_changes_nothing_from_any_other(
+def test_move_is_made_from_the_statuses_of_the_table_and_from_no_other(
     store: Store, move: Move, status: Status
 ) -> None:
-    job = job_with_status(store, status, move.after)
+    job = job_with_status(store, status, move.before)
     before = tables()
     made = move.call(store, job)
     targets = allowed(move.method, status)
@@ -70,18 +70,18 @@ def test_a_move_is_made_from_the_statuses_of_its_rows_and_changes_nothing_from_a
         assert tables() == before
 
 
-def test_the_moves_that_are_made_are_those_of_the_table(store: Store) -> None:
-    made = {("create", None, undone(created, store)) for created in CREATIONS.values()}
+def test_all_moves_together_are_exactly_the_table(store: Store) -> None:
+    made = {("create", None, rolled_back(created, store)) for created in CREATIONS.values()}
     for status in Status:
         moves = [move for move in MOVES if allowed(move.method, status)]
-        made |= {(move.method, status, undone(target_of, store, move, status)) for move in moves}
+        made |= {(move.method, status, rolled_back(target_of, store, move, status)) for move in moves}
         freeings = FREEINGS if allowed("free", status) else []
-        made |= {("free", status, undone(target_of_freeing, store, freeing, status)) for freeing in freeings}
+        made |= {("free", status, rolled_back(target_of_freeing, store, freeing, status)) for freeing in freeings}
     assert {row for row in made if row[2]} == {(row.move, row.source, row.target) for row in TRANSITIONS}
 
 
 def target_of(store: Store, move: Move, status: Status) -> str | None:
-    job = job_with_status(store, status, move.after)
+    job = job_with_status(store, status, move.before)
     return stored(job).status if move.call(store, job) else None
 
 
@@ -92,32 +92,32 @@ def target_of_freeing(store: Store, freeing: Freeing, status: Status) -> str | N
     return stored(dependent).status if row(dependent) != before else None
 
 
-def undone(call: Callable[..., str | None], *args: Any) -> str | None:
-    """What a call returns, without what it did."""
+def rolled_back(call: Callable[..., str | None], *args: Any) -> str | None:
+    """Make a call, roll it back, and return its result."""
     with transaction.atomic():
         returned = call(*args)
         transaction.set_rollback(True)
     return returned
 
 
-# Jobs that are created
+# Created jobs
 
 
 @pytest.mark.parametrize("status", CREATIONS)
-def test_a_job_is_created_with_each_status_of_the_table(store: Store, status: str) -> None:
+def test_job_is_created_with_each_status_of_the_table(store: Store, status: str) -> None:
     assert CREATIONS[status](store) == status
 
 
-def test_every_status_a_job_is_created_with_is_tested_here() -> None:
+def test_every_initial_status_is_tested() -> None:
     assert allowed("create", None) == set(CREATIONS)
 
 
-# Jobs that are freed, which is what the end of a blocker does to those that wait for it
+# Jobs that are freed by the end of their blocker
 
 
 @pytest.mark.parametrize("status", Status)
 @pytest.mark.parametrize("freeing", FREEINGS, ids=str)
-def test_the_end_of_the_last_blocker_frees_a_blocked_job_and_leaves_any_other_as_it_is(
+def test_end_of_the_last_blocker_frees_a_blocked_job_and_changes_no_other(
     store: Store, freeing: Freeing, status: Status
 ) -> None:
     dependent, blocker = waiting_with_status(store, status, freeing.policy)
@@ -131,7 +131,7 @@ def test_the_end_of_the_last_blocker_frees_a_blocked_job_and_leaves_any_other_as
 
 
 @pytest.mark.parametrize("end", [end for end, is_good in ENDS.values() if not is_good])
-def test_a_blocker_that_fails_or_is_cancelled_leaves_a_job_that_waits_as_it_is(store: Store, end: Call) -> None:
+def test_blocker_that_fails_or_is_cancelled_does_not_change_a_waiting_job(store: Store, end: Call) -> None:
     dependent, blocker = waiting_with_status(store, Status.BLOCKED, "wait")
     before = row(dependent)
     end(store, blocker)
@@ -139,7 +139,7 @@ def test_a_blocker_that_fails_or_is_cancelled_leaves_a_job_that_waits_as_it_is(s
 
 
 @pytest.mark.parametrize("freeing", FREEINGS, ids=str)
-def test_a_job_with_another_open_blocker_is_not_made_pending(store: Store, freeing: Freeing) -> None:
+def test_job_with_another_open_blocker_is_not_made_pending(store: Store, freeing: Freeing) -> None:
     dependent, blocker = waiting_with_status(store, Status.BLOCKED, freeing.policy)
     link(dependent, *create(store, 1, MAIL, delay_seconds=60))
     freeing.end(store, blocker)
@@ -147,7 +147,7 @@ def test_a_job_with_another_open_blocker_is_not_made_pending(store: Store, freei
 
 
 @pytest.mark.parametrize("freeing", FREEINGS, ids=str)
-def test_a_job_created_after_its_blocker_ended_becomes_what_it_would_have_become_by_the_end(
+def test_job_created_after_its_blocker_ended_gets_the_same_status_as_one_created_before(
     store: Store, freeing: Freeing
 ) -> None:
     [blocker] = running(store, type_name=MAIL)
@@ -160,36 +160,36 @@ def test_a_job_created_after_its_blocker_ended_becomes_what_it_would_have_become
 
 
 def test_every_row_of_the_table_is_a_public_method_of_the_store(store: Store) -> None:
-    assert {row.move for row in TRANSITIONS} - public_methods(store) == {"free"}
+    assert {row.move for row in TRANSITIONS} - movers() == {"free"}
 
 
-def test_every_public_method_of_the_store_has_a_row_or_is_known_to_move_nothing(store: Store) -> None:
-    assert public_methods(store) - {row.move for row in TRANSITIONS} == READERS | OTHERS
+def test_every_public_method_of_the_store_has_a_row_or_is_listed_here(store: Store) -> None:
+    assert movers() == {row.move for row in TRANSITIONS} - {"free"}
 
 
-def test_every_row_of_the_table_is_walked_here() -> None:
+def test_every_row_of_the_table_is_tested() -> None:
     assert {move.method for move in MOVES} | {"free"} == {row.move for row in TRANSITIONS}
 
 
 @pytest.mark.parametrize("status", Status)
-def test_what_only_reads_changes_nothing_in_any_status(store: Store, status: Status) -> None:
+def test_reading_changes_nothing_in_any_status(store: Store, status: Status) -> None:
     job = job_with_status(store, status)
     before = tables()
-    assert store.lock(job.id) == store.look(job.id) == (status, job.lease_number)
-    [tail] = store.lock_tails([job.id]).values()
-    assert store.tails([job.id]) == {job.id: tail}
-    assert (tail.job_id, tail.status) == (job.id, status)
-    assert bool(store.check([lease(job)]).lost) is (status != "running")
-    store.next_due({job.type_name: 60})
-    store.prepare_for_workers()
+    assert store.attempts.lock(job.id) == store.jobs.state_of(job.id) == (status, job.lease_number)
+    [last_job] = store.last_jobs.lock([job.id]).values()
+    assert store.last_jobs.read([job.id]) == {job.id: last_job}
+    assert (last_job.job_id, last_job.status) == (job.id, status)
+    assert bool(store.leases.check([job.key]).lost) is (status != "running")
+    store.jobs.next_due({job.type_name: 60})
+    store.db.prepare_for_workers()
     assert tables() == before
 
 
 @pytest.mark.parametrize("move", MOVES, ids=str)
-def test_no_move_touches_another_job(store: Store, move: Move) -> None:
-    taken = {"claim": "pending", "reap": "running"}.get(move.method)  # these take all there are
+def test_no_move_changes_another_job(store: Store, move: Move) -> None:
+    taken = {"claim": "pending", "reap": "running"}.get(move.method)  # these moves take all jobs with the status
     others = {status: job_with_status(store, Status.BLOCKED) for status in Status if status != taken}
-    job = job_with_status(store, Status.BLOCKED, move.after)
+    job = job_with_status(store, Status.BLOCKED, move.before)
     source = next((row.source for row in TRANSITIONS if row.move == move.method and row.source), Status.RUNNING)
     for status, other in [*others.items(), (source, job)]:
         alter([other], status=status)
@@ -199,12 +199,14 @@ def test_no_move_touches_another_job(store: Store, move: Move) -> None:
 
 
 @pytest.mark.parametrize("status", Status)
-def test_a_job_is_deleted_from_any_status(store: Store, status: Status) -> None:
-    job = job_with_status(store, status, waits)
-    assert store.delete([job.id], cascade=True, effects=Effects()) > {job.id}
+def test_job_is_deleted_from_any_status(store: Store, status: Status) -> None:
+    job = job_with_status(store, status, add_blocker)
+    assert store.chains.delete([job.id], cascade=True, effects=Effects()) > {job.id}
     assert tables() == [[], [], []]
 
 
-def public_methods(store: Store) -> set[str]:
-    members = inspect.getmembers(type(store), inspect.isfunction)
-    return {name for name, _ in members if not name.startswith("_")}
+def movers() -> set[str]:
+    """Return the public methods that are not listed above."""
+    assert public_methods() >= READERS | OTHERS
+    of_jobs = {name for name in public_methods() if not name.startswith("record")}  # records have their own table
+    return {name.partition(".")[2] for name in of_jobs - READERS - OTHERS}

@@ -1,10 +1,11 @@
-"""Stores and notifiers that are wrong, each in one way, and the part of the contract that is about it.
+"""Stores and notifiers with one defect each, and the part of the contract that must notice it.
 
-Not collected with the others: ``test_contracts_bite`` runs it, and wants it red.
+pytest does not collect this file. ``test_contracts_bite`` runs it and expects the tests to fail.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import pytest
@@ -14,24 +15,34 @@ from django.utils.module_loading import import_string
 from django_jobchains.notifications import Hint, Listener, Notifier, Subscribers
 from django_jobchains.notifications.in_process import InProcessNotifier
 from django_jobchains.store import AttemptKey, Effects, FinishedJob, Store
-from django_jobchains.testing.contracts import actors, waiting
-from django_jobchains.testing.contracts.blocking import Blocking
-from django_jobchains.testing.contracts.budgets import SharingOut
-from django_jobchains.testing.contracts.claiming import Claiming
-from django_jobchains.testing.contracts.creating import Creating
-from django_jobchains.testing.contracts.ending import Ending
-from django_jobchains.testing.contracts.hearing import NotifierTests
-from django_jobchains.testing.contracts.intervening import Intervening
-from django_jobchains.testing.contracts.keeping import Keeping
-from django_jobchains.testing.contracts.listening import Listening
-from django_jobchains.testing.contracts.noting import Noting
-from django_jobchains.testing.contracts.publishing import Publishing
-from django_jobchains.testing.contracts.statements import CountingStatements
-from django_jobchains.testing.contracts.storing import StoreTests
+from django_jobchains.store.attempts import Attempts
+from django_jobchains.store.blockers import Blockers
+from django_jobchains.store.chains import Chains
+from django_jobchains.store.database import Tables
+from django_jobchains.store.failures import FailureChains
+from django_jobchains.store.fenced_writes import FencedWrites
+from django_jobchains.store.job_logs import Logs
+from django_jobchains.store.leases import Leases
+from django_jobchains.store.retention import Pruning
+from django_jobchains.testing.contracts import concurrency
+from django_jobchains.testing.contracts.blockers import BlockerTests
+from django_jobchains.testing.contracts.claims import ClaimTests
+from django_jobchains.testing.contracts.creation import CreationTests
+from django_jobchains.testing.contracts.delivery import DeliveryTests
+from django_jobchains.testing.contracts.failures import FailureTests
+from django_jobchains.testing.contracts.interventions import InterventionTests
+from django_jobchains.testing.contracts.job_logs import JobLogTests
+from django_jobchains.testing.contracts.leases import LeaseTests
+from django_jobchains.testing.contracts.maintenance import MaintenanceTests
+from django_jobchains.testing.contracts.notifier_tests import NotifierTests
+from django_jobchains.testing.contracts.outcomes import OutcomeTests
+from django_jobchains.testing.contracts.publication import PublicationTests
+from django_jobchains.testing.contracts.statement_counts import StatementCountTests
+from django_jobchains.testing.contracts.store_tests import StoreTests
+from django_jobchains.testing.contracts.wake_budgets import WakeBudgetTests
 
-# Much of it waits for what never comes.
-actors.DEADLINE_SECONDS = waiting.DEADLINE_SECONDS = 1.0
-actors.SETTLED_SECONDS = 0.05
+# Many of these tests wait for something that never happens.
+concurrency.DEADLINE_SECONDS = 1.0
 
 _SHIPPED = {
     "postgresql": "django_jobchains.store.postgresql.PostgreSQLStore",
@@ -41,227 +52,241 @@ Shipped: Any = import_string(_SHIPPED[connection.vendor])
 
 
 class Wrong(StoreTests):
+    """``wrong`` maps groups of the store to the classes that replace them. ``database`` is a mixin for the database."""
+
     locks_rows = connection.vendor != "sqlite"
-    store_class: ClassVar[Any] = Shipped
+    wrong: ClassVar[dict[str, Any]] = {}
+    database: ClassVar[type] = object
 
     def make(self) -> Store:
-        store: Store = self.store_class("default")
+        bases = (self.database, Shipped.database_class) if self.database is not object else (Shipped.database_class,)
+        database_class = type("WrongDatabase", bases, {})
+        store: Store = type("WrongStore", (Shipped,), {"database_class": database_class})("default")
+        for group, wrong_class in self.wrong.items():
+            part = attrgetter(group)(store)
+            part.__class__ = type(wrong_class.__name__, (wrong_class, type(part)), {})
         return store
 
 
-class Unfenced(Shipped):  # type: ignore[misc]
-    """Writes what an attempt says, whoever has the job by now."""
+class WrongDatabase:
+    """Replaces a part of each statement."""
 
-    def _update_sql(self, *args: Any) -> str:
-        sql: str = super()._update_sql(*args)
+    turned: ClassVar[tuple[str, str]]
+
+    def fetch(self, sql: str, params: Any) -> Any:
+        return super().fetch(sql.replace(*self.turned), params)  # type: ignore[misc]
+
+
+class Unfenced(FencedWrites):
+    """Writes the outcome of an attempt that has lost its lease."""
+
+    def _update(self, *args: Any) -> str:
+        sql: str = super()._update(*args)
         return sql.replace("AND job.lease_number = d.n AND job.status || '' = 'running'", "")
 
 
-class TestUnfenced(Wrong, Ending):
-    store_class = Unfenced
+class TestUnfenced(Wrong, OutcomeTests):
+    wrong: ClassVar[dict[str, Any]] = {"attempts._writes": Unfenced}
 
 
-class GoesOnTwice(Shipped):  # type: ignore[misc]
-    """Creates the continuation of an attempt that lost its lease."""
+class ContinuesTwice(Attempts):
+    """Creates the continuation of an attempt that has lost its lease."""
 
     def finish(self, jobs: Sequence[FinishedJob], effects: Effects | None = None, **options: Any) -> set[AttemptKey]:
-        written: set[AttemptKey] = super().finish(jobs, effects, **options)
+        written = super().finish(jobs, effects, **options)
         late = [job.continuation for job in jobs if job.continuation and job.key not in written]
         for job in late:
             job.chain_index += 1
-        self.create(late, effects)
+        self._jobs.create(late, effects)
         return written
 
 
-class TestGoesOnTwice(Wrong, Ending):
-    store_class = GoesOnTwice
+class TestContinuesTwice(Wrong, OutcomeTests):
+    wrong: ClassVar[dict[str, Any]] = {"attempts": ContinuesTwice}
 
 
-class ReapsItsOwn(Shipped):  # type: ignore[misc]
-    def reap(self, limit: int, backoff: Any, max_crashes: int, held: Any = (), effects: Any = None) -> Any:
+class ReapsItsOwn(Leases):
+    def reap(  # type: ignore[override]
+        self, limit: int, backoff: Any, max_crashes: int, held: Any = (), effects: Any = None
+    ) -> Any:
         return super().reap(limit, backoff, max_crashes, (), effects)
 
 
-class TestReapsItsOwn(Wrong, Ending):
-    store_class = ReapsItsOwn
+class TestReapsItsOwn(Wrong, LeaseTests):
+    wrong: ClassVar[dict[str, Any]] = {"leases": ReapsItsOwn}
 
 
-class ClaimsEarly(Shipped):  # type: ignore[misc]
-    """Takes a job for due that is not."""
+class ForgetsFailures(FailureChains):
+    def enqueue(self, failed: Any, effects: Effects) -> None:
+        pass
 
-    ahead_seconds: float
+
+class TestForgetsFailures(Wrong, FailureTests):
+    wrong: ClassVar[dict[str, Any]] = {"blockers._failures": ForgetsFailures}
+
+
+class ClaimsEarly:
+    """Claims jobs that are not due."""
+
+    db: Any
 
     def _claim(self, *args: Any) -> Any:
-        ahead, self.ahead_seconds = self.ahead_seconds, 10**6
+        ahead, self.db.ahead_seconds = self.db.ahead_seconds, 10**6
         try:
-            return super()._claim(*args)
+            return super()._claim(*args)  # type: ignore[misc]
         finally:
-            self.ahead_seconds = ahead
+            self.db.ahead_seconds = ahead
 
 
-class TestClaimsEarly(Wrong, Claiming):
-    store_class = ClaimsEarly
+class TestClaimsEarly(Wrong, ClaimTests):
+    wrong: ClassVar[dict[str, Any]] = {"jobs": ClaimsEarly}
 
 
-class ClaimsPausedQueues(Shipped):  # type: ignore[misc]
+class ClaimsPausedQueues:
     def _claim(self, worker: str, limit: int, leases: Any, queues: Any, excluded: Any) -> Any:
-        return super()._claim(worker, limit, leases, queues, ())
+        return super()._claim(worker, limit, leases, queues, ())  # type: ignore[misc]
 
 
-class TestClaimsPausedQueues(Wrong, Claiming):
-    store_class = ClaimsPausedQueues
+class TestClaimsPausedQueues(Wrong, ClaimTests):
+    wrong: ClassVar[dict[str, Any]] = {"jobs": ClaimsPausedQueues}
 
 
-class ClaimsUnordered(Shipped):  # type: ignore[misc]
-    """Turns priorities round."""
+class ClaimsUnordered(WrongDatabase):
+    """Reverses priorities."""
 
-    def _claim(self, worker: str, limit: int, *args: Any) -> Any:
-        sql, turned = "ORDER BY rank, run_at, id", "ORDER BY rank DESC, run_at, id"
-        self._turned = (sql, turned)
-        try:
-            return super()._claim(worker, limit, *args)
-        finally:
-            del self._turned
-
-    def _fetch(self, sql: str, params: Any) -> Any:
-        return super()._fetch(sql.replace(*getattr(self, "_turned", ("", ""))), params)
+    turned = ("ORDER BY rank, run_at, id", "ORDER BY rank DESC, run_at, id")
 
 
-class TestClaimsUnordered(Wrong, Claiming):
-    store_class = ClaimsUnordered
+class TestClaimsUnordered(Wrong, ClaimTests):
+    database = ClaimsUnordered
 
 
-class RevivesCompleted(Shipped):  # type: ignore[misc]
-    """Retries what was completed."""
+class RevivesCompleted(WrongDatabase):
+    """Retries completed jobs."""
 
-    def _fetch(self, sql: str, params: Any) -> Any:
-        return super()._fetch(sql.replace("job.status IN ('failed', 'cancelled')", "job.status <> 'running'"), params)
-
-
-class TestRevivesCompleted(Wrong, Intervening):
-    store_class = RevivesCompleted
+    turned = ("job.status IN ('failed', 'cancelled')", "job.status <> 'running'")
 
 
-class PrunesWhatIsNeeded(Shipped):  # type: ignore[misc]
+class TestRevivesCompleted(Wrong, InterventionTests):
+    database = RevivesCompleted
+
+
+class PrunesWhatIsNeeded(Pruning):
     def _needed(self, chain_ids: Any) -> Any:
         return set()
 
 
-class TestPrunesWhatIsNeeded(Wrong, Keeping):
-    store_class = PrunesWhatIsNeeded
+class TestPrunesWhatIsNeeded(Wrong, MaintenanceTests):
+    wrong: ClassVar[dict[str, Any]] = {"retention": PrunesWhatIsNeeded}
 
 
-class HearsStaleAttempts(Shipped):  # type: ignore[misc]
-    """Keeps what an attempt says, whoever has the job by now."""
+class LogsStaleAttempts(Logs):
+    """Writes the log of an attempt that has lost its lease."""
 
-    def _write(self, sql: str, *args: Any) -> Any:
-        return super()._write(sql.replace("AND job.lease_number = d.n", ""), *args)
-
-
-class TestHearsStaleAttempts(Wrong, Noting):
-    store_class = HearsStaleAttempts
+    def _insert(self, sql: str, *args: Any) -> Any:
+        return super()._insert(sql.replace("AND job.lease_number = d.n", ""), *args)
 
 
-class DeletesJobsLast(Shipped):  # type: ignore[misc]
-    """Leaves a moment in which somebody adds a line to a job that is about to be deleted."""
-
-    def _erase(self, doomed: str) -> None:
-        jobs = f"SELECT id FROM {self.job} WHERE chain_id {self._any(self._ids_sql)}"
-        self._execute(f"DELETE FROM {self.log_line} WHERE job_id {self._any(jobs)}", [doomed])
-        self._execute(f"DELETE FROM {self.progress} WHERE job_id {self._any(jobs)}", [doomed])
-        self._execute(f"DELETE FROM {self.job} WHERE chain_id {self._any(self._ids_sql)}", [doomed])
+class TestLogsStaleAttempts(Wrong, JobLogTests):
+    wrong: ClassVar[dict[str, Any]] = {"logs": LogsStaleAttempts}
 
 
-@pytest.mark.postgresql
-class TestDeletesJobsLast(Wrong, Noting):
-    store_class = DeletesJobsLast
+class DeletesJobsLast(Chains):
+    """Deletes the log before the jobs, so that a line can be added in between."""
 
-
-class WaitsForJobs(Shipped):  # type: ignore[misc]
-    """Locks the jobs of which something is said, as if to change them."""
-
-    def _kept(self, alias: str) -> str:
-        return str(self._held(alias))
+    def erase(self, doomed: str) -> None:
+        jobs = self.db.any_of(f"SELECT id FROM {self.tables.job} WHERE chain_id {self.db.any_id}")
+        self.db.execute(f"DELETE FROM {self.tables.log_line} WHERE job_id {jobs}", [doomed])
+        self.db.execute(f"DELETE FROM {self.tables.progress} WHERE job_id {jobs}", [doomed])
+        self.db.execute(f"DELETE FROM {self.tables.job} WHERE chain_id {self.db.any_id}", [doomed])
 
 
 @pytest.mark.postgresql
-class TestWaitsForJobs(Wrong, Noting):
-    store_class = WaitsForJobs
+class TestDeletesJobsLast(Wrong, JobLogTests):
+    wrong: ClassVar[dict[str, Any]] = {"chains": DeletesJobsLast}
 
 
-class CountsAgain(Shipped):  # type: ignore[misc]
-    """Puts what is told in the place of what was told before."""
+class WaitsForJobs:
+    """Locks jobs exclusively to write their logs."""
 
-    def _fetch(self, sql: str, params: Any) -> Any:
-        return super()._fetch(sql.replace(f"{self.attempt_count}.completed + ", ""), params)
-
-
-class TestCountsAgain(Wrong, Keeping):
-    store_class = CountsAgain
+    def keep_lock(self, alias: str) -> str:
+        return str(self.wait_lock(alias))  # type: ignore[attr-defined]
 
 
-class OneByOne(Shipped):  # type: ignore[misc]
+@pytest.mark.postgresql
+class TestWaitsForJobs(Wrong, JobLogTests):
+    database = WaitsForJobs
+
+
+class CountsAgain(WrongDatabase):
+    """Replaces earlier counts instead of adding to them."""
+
+    turned = (f"{Tables.attempt_count}.completed + ", "")
+
+
+class TestCountsAgain(Wrong, MaintenanceTests):
+    database = CountsAgain
+
+
+class OneByOne(Attempts):
     def reschedule(self, tries: Any, effects: Any = None) -> Any:
-        ended = [super(OneByOne, self).reschedule([one], effects) for one in tries]
+        ended = [Attempts.reschedule(self, [one], effects) for one in tries]
         return {key: status for statuses in ended for key, status in statuses.items()}
 
 
-class TestOneByOne(Wrong, CountingStatements):
-    store_class = OneByOne
+class TestOneByOne(Wrong, StatementCountTests):
+    wrong: ClassVar[dict[str, Any]] = {"attempts": OneByOne}
 
 
-class LooksWithoutLock(Shipped):  # type: ignore[misc]
-    """Looks whether a job may start without having locked it."""
+class ChecksWithoutLock(Blockers):
+    """Checks whether a job may start without locking it."""
 
-    def _settle_jobs(self, *args: Any) -> Any:
-        self._is_looking = True
+    def _resolve_jobs(self, job_ids: Any, *args: Any) -> Any:
+        lock = self._last_jobs.lock_rows
+        self._last_jobs.lock_rows = lambda column, *rest: dict.fromkeys(job_ids, "fail")  # type: ignore[method-assign]
         try:
-            return super()._settle_jobs(*args)
+            return super()._resolve_jobs(job_ids, *args)
         finally:
-            self._is_looking = False
-
-    def _held(self, alias: str) -> str:
-        return "" if getattr(self, "_is_looking", False) else str(super()._held(alias))
+            self._last_jobs.lock_rows = lock  # type: ignore[method-assign]
 
 
 @pytest.mark.postgresql
-class TestLooksWithoutLock(Wrong, Blocking):
-    store_class = LooksWithoutLock
+class TestChecksWithoutLock(Wrong, BlockerTests):
+    wrong: ClassVar[dict[str, Any]] = {"blockers": ChecksWithoutLock}
 
 
-class WaitsForLocked(Shipped):  # type: ignore[misc]
-    def _fetch(self, sql: str, params: Any) -> Any:
-        return super()._fetch(sql.replace("SKIP LOCKED", ""), params)
-
-
-@pytest.mark.postgresql
-class TestWaitsForLocked(Wrong, Claiming):
-    store_class = WaitsForLocked
-
-
-class LooksForKeysWithoutLock(Shipped):  # type: ignore[misc]
-    def _lock_keys(self, keys: Any) -> None:
-        pass
+class WaitsForLocked(WrongDatabase):
+    turned = ("SKIP LOCKED", "")
 
 
 @pytest.mark.postgresql
-class TestLooksForKeysWithoutLock(Wrong, Creating):
-    store_class = LooksForKeysWithoutLock
+class TestWaitsForLocked(Wrong, ClaimTests):
+    database = WaitsForLocked
+
+
+class FindsKeysWithoutLock:
+    def lock(self, lock_ids: Any) -> Any:
+        return lock_ids
+
+
+@pytest.mark.postgresql
+class TestFindsKeysWithoutLock(Wrong, CreationTests):
+    wrong: ClassVar[dict[str, Any]] = {"keys": FindsKeysWithoutLock}
 
 
 class Silent(InProcessNotifier):
-    """Subscribes, and lets nobody look."""
+    """Never asks listeners to query the database."""
 
     def connect(self, subscribers: Subscribers) -> Listener:
-        look, subscribers.look = subscribers.look, lambda kinds: None  # type: ignore[method-assign]
+        resync, subscribers.resync = subscribers.resync, lambda kinds: None  # type: ignore[method-assign]
         try:
             return super().connect(subscribers)
         finally:
-            subscribers.look = look  # type: ignore[method-assign]
+            subscribers.resync = resync  # type: ignore[method-assign]
 
 
 class Generous(InProcessNotifier):
-    """Gives all jobs of a hint to each who asks."""
+    """Gives all jobs of a hint to everyone who asks."""
 
     def take(self, hint: Hint, most: int, group: str) -> int | None:
         return None if hint.count is None or not hint.id else min(most, hint.count)
@@ -278,7 +303,7 @@ class Uncounted(InProcessNotifier):
 
 
 class Deafening(InProcessNotifier):
-    """Hears what it is told once, and no more after it was closed."""
+    """Sends nothing after it was closed, even if it is used again."""
 
     is_closed = False
 
@@ -304,25 +329,25 @@ class WrongNotifier(NotifierTests):
         return self.notifier_class("default")
 
 
-class TestSilent(WrongNotifier, Listening):
+class TestSilent(WrongNotifier, DeliveryTests):
     notifier_class = Silent
 
 
-class TestGenerous(WrongNotifier, SharingOut):
+class TestGenerous(WrongNotifier, WakeBudgetTests):
     notifier_class = Generous
 
 
-class TestUngrouped(WrongNotifier, SharingOut):
+class TestUngrouped(WrongNotifier, WakeBudgetTests):
     notifier_class = Ungrouped
 
 
-class TestUncounted(WrongNotifier, Publishing):
+class TestUncounted(WrongNotifier, PublicationTests):
     notifier_class = Uncounted
 
 
-class TestDeafening(WrongNotifier, Publishing):
+class TestDeafening(WrongNotifier, PublicationTests):
     notifier_class = Deafening
 
 
-class TestTouchy(WrongNotifier, SharingOut):
+class TestTouchy(WrongNotifier, WakeBudgetTests):
     notifier_class = Touchy

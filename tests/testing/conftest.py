@@ -6,7 +6,7 @@ from django_jobchains.processors import Processors, Registry
 
 @pytest.fixture
 def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
-    """The only slice of the project, for one test."""
+    """Return the only slice of the project for one test."""
     registry = Registry()
     processors = Processors()
     registry.add(processors)

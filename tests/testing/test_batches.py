@@ -1,4 +1,4 @@
-"""The kit runs batches as a worker does."""
+"""The testing kit runs batches like a worker."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def sizes(processors: Processors) -> list[int]:
-    """How many jobs the handler of ``kit.batch`` got each time."""
+    """Enqueue five jobs, and return the sizes of the batches that their handler receives."""
     sizes: list[int] = []
 
     @processors.register("kit.batch", batch_limit=3)
@@ -34,6 +34,6 @@ def test_jobs_of_a_type_are_handled_together(sizes: list[int]) -> None:
     assert sorted(Job.objects.values_list("output", flat=True)) == [0, 1, 2, 3, 4]
 
 
-def test_a_limit_is_one_of_jobs(sizes: list[int]) -> None:
+def test_the_limit_counts_jobs(sizes: list[int]) -> None:
     assert len(run_due_jobs(limit=4)) == 4
     assert sizes == [3, 1]

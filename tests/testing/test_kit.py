@@ -1,5 +1,6 @@
-"""The testing kit, as the tests of a project use it: in a TestCase and as a fixture."""
+"""The testing kit as a project uses it, with pytest fixtures and in a TestCase."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -28,7 +29,9 @@ def double(processors: Processors) -> JobType[int, int]:
     return double
 
 
-def test_what_is_due_runs_in_this_thread_and_transaction(jobchains: Jobchains, double: JobType[int, int]) -> None:
+def test_due_jobs_run_in_the_thread_and_transaction_of_the_test(
+    jobchains: Jobchains, double: JobType[int, int]
+) -> None:
     chain = double.enqueue(4)
     (outcome,) = jobchains.run_due_jobs()
     assert (outcome.job.id, outcome.ending, outcome.error) == (chain.id, "completed", "")
@@ -36,7 +39,47 @@ def test_what_is_due_runs_in_this_thread_and_transaction(jobchains: Jobchains, d
     assert connection.in_atomic_block
 
 
-def test_what_becomes_due_by_it_runs_too(jobchains: Jobchains, processors: Processors, double: Any) -> None:
+@dataclass(frozen=True)
+class Parcel:
+    order_id: int
+
+
+def test_outcomes_contain_the_stored_job_with_its_decoded_input(jobchains: Jobchains, processors: Processors) -> None:
+    @processors.register("kit.pack")
+    def pack(job: RunningJob[Parcel]) -> int:
+        return job.input.order_id
+
+    chain = pack.enqueue(Parcel(7))
+    (outcome,) = jobchains.run_due_jobs()
+    assert isinstance(outcome.job, Job)
+    assert outcome.job.input == Parcel(7)
+    assert (outcome.job.chain_id, outcome.job.status, outcome.job.output) == (chain.id, "completed", 7)
+
+
+def test_the_outcome_of_an_invalid_input_contains_the_stored_value(
+    jobchains: Jobchains, processors: Processors
+) -> None:
+    @processors.register("kit.pack")
+    def pack(job: RunningJob[Parcel]) -> None: ...
+
+    Job.objects.filter(pk=pack.enqueue(Parcel(7)).id).update(input={"order": 7})
+    (outcome,) = jobchains.run_due_jobs()
+    assert (outcome.ending, outcome.job.status, outcome.job.input) == ("failed", "failed", {"order": 7})
+
+
+def test_the_outcome_of_a_job_that_its_handler_deletes_contains_the_job(
+    jobchains: Jobchains, processors: Processors
+) -> None:
+    @processors.register("kit.delete")
+    def delete(job: RunningJob[int]) -> None:
+        chains.delete(job.chain_id)
+
+    chain = delete.enqueue(7)
+    (outcome,) = jobchains.run_due_jobs()
+    assert (outcome.job.id, outcome.job.input) == (chain.id, 7)
+
+
+def test_jobs_that_become_due_meanwhile_run_too(jobchains: Jobchains, processors: Processors, double: Any) -> None:
     @processors.register("kit.first")
     def first(job: RunningJob[None]) -> Any:
         with job.complete():
@@ -48,29 +91,27 @@ def test_what_becomes_due_by_it_runs_too(jobchains: Jobchains, processors: Proce
     assert (chain.status, chain.output, Effect.objects.count()) == ("completed", 2, 1)
 
 
-def test_no_more_attempts_than_the_limit(jobchains: Jobchains, double: JobType[int, int]) -> None:
+def test_the_number_of_attempts_can_be_limited(jobchains: Jobchains, double: JobType[int, int]) -> None:
     chains.enqueue_many([double.item(number) for number in range(5)])
     assert len(jobchains.run_due_jobs(limit=2)) == 2
     assert len(jobchains.run_due_jobs()) == 3
 
 
-def test_jobs_that_make_each_other_due_without_end_are_an_error(
+def test_an_endless_chain_is_an_error(
     jobchains: Jobchains, processors: Processors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_jobchains.testing.running.MOST_ATTEMPTS", 20)
+    monkeypatch.setattr("django_jobchains.testing.runner.ATTEMPTS_LIMIT", 20)
 
     @processors.register("kit.for_ever")
     def for_ever(job: RunningJob[None]) -> Any:
         return job.continue_with("kit.for_ever")
 
     for_ever.enqueue()
-    with pytest.raises(AssertionError, match="20 attempts and still jobs are due"):
+    with pytest.raises(AssertionError, match="Jobs are still due after 20 attempts"):
         jobchains.run_due_jobs()
 
 
-def test_an_error_reschedules_and_the_clock_brings_the_next_attempt(
-    jobchains: Jobchains, processors: Processors
-) -> None:
+def test_after_an_error_the_clock_starts_the_next_attempt(jobchains: Jobchains, processors: Processors) -> None:
     @processors.register("kit.second_time")
     def second_time(job: RunningJob[None]) -> int:
         if job.attempt == 1:
@@ -79,7 +120,7 @@ def test_an_error_reschedules_and_the_clock_brings_the_next_attempt(
 
     chain = second_time.enqueue()
     (outcome,) = jobchains.run_due_jobs()
-    assert (outcome.ending, outcome.error) == ("rescheduled", "RuntimeError: not yet")
+    assert (outcome.ending, outcome.error) == ("retried", "RuntimeError: not yet")
     assert jobchains.run_due_jobs() == []
     jobchains.clock.advance(timedelta(seconds=11))
     assert len(jobchains.run_due_jobs()) == 1
@@ -98,7 +139,7 @@ def test_errors_can_be_raised(jobchains: Jobchains, processors: Processors) -> N
     assert chain.status == "failed"
 
 
-def test_a_database_error_of_a_handler_does_not_break_the_tests_transaction(
+def test_a_database_error_of_a_handler_does_not_break_the_transaction_of_the_test(
     jobchains: Jobchains, processors: Processors
 ) -> None:
     @processors.register("kit.twice")
@@ -112,7 +153,7 @@ def test_a_database_error_of_a_handler_does_not_break_the_tests_transaction(
     assert Job.objects.get().status == "pending"
 
 
-def test_a_scheduled_job_runs_when_the_clock_was_moved(jobchains: Jobchains, double: JobType[int, int]) -> None:
+def test_a_scheduled_job_runs_after_the_clock_was_advanced(jobchains: Jobchains, double: JobType[int, int]) -> None:
     chain = double.enqueue(1, delay=timedelta(days=30))
     assert jobchains.run_due_jobs() == []
     with pytest.raises(ChainTimeout):
@@ -121,14 +162,14 @@ def test_a_scheduled_job_runs_when_the_clock_was_moved(jobchains: Jobchains, dou
     assert len(jobchains.run_due_jobs()) == 1
 
 
-def test_the_clock_is_right_again_after_the_block() -> None:
+def test_the_clock_is_reset_after_the_block() -> None:
     with clock() as moved:
         moved.advance(100)
-        assert get_store().ahead_seconds == 100
-    assert get_store().ahead_seconds == 0
+        assert get_store().db.ahead_seconds == 100
+    assert get_store().db.ahead_seconds == 0
 
 
-def test_the_clock_does_not_go_back() -> None:
+def test_the_clock_cannot_go_back() -> None:
     with clock() as moved, pytest.raises(ValueError, match="forward"):
         moved.advance(-1)
     with clock() as moved, pytest.raises(TypeError, match="by='5m' is not a length of time"):
@@ -143,7 +184,7 @@ def test_enqueued_jobs_are_found_by_type_and_input(jobchains: Jobchains, double:
     jobchains.assert_enqueued(double, input=9, count=0)
 
 
-def test_what_is_missing_is_said_with_what_is_there(jobchains: Jobchains, double: JobType[int, int]) -> None:
+def test_a_failed_assertion_lists_the_existing_jobs(jobchains: Jobchains, double: JobType[int, int]) -> None:
     double.enqueue(7)
     with pytest.raises(
         AssertionError, match=r"0 jobs of 'kit\.double' with input 8, not 1\. Of the type:\n  pending: 7"
@@ -151,7 +192,7 @@ def test_what_is_missing_is_said_with_what_is_there(jobchains: Jobchains, double
         jobchains.assert_enqueued(double, input=8)
 
 
-def test_a_test_of_rescheduling_needs_no_worker(jobchains: Jobchains, processors: Processors) -> None:
+def test_rescheduled_jobs_can_be_tested(jobchains: Jobchains, processors: Processors) -> None:
     @processors.register("kit.poll")
     def poll(job: RunningJob[None]) -> str:
         if job.attempt < 3:
@@ -166,7 +207,7 @@ def test_a_test_of_rescheduling_needs_no_worker(jobchains: Jobchains, processors
 
 
 class InATestCase(TestCase):
-    """Django's own TestCase needs no fixture."""
+    """A Django TestCase needs no fixture."""
 
     def setUp(self) -> None:
         config = apps.get_app_config("django_jobchains")

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from django_jobchains import testing
-from tests.worker.fixtures import events, make_worker, processors, registry, start_worker, store
+from tests.support.workers import events, make_worker, processors, registry, start_worker, store
 
 __all__ = ("clock", "events", "make_worker", "processors", "registry", "start_worker", "store")
 

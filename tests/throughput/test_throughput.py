@@ -1,7 +1,7 @@
-"""What is told of the last hour and day, and that it is cheap."""
+"""The figures of the last hour and day, and their cost."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.models import AttemptCount
 from django_jobchains.store import Store, get_store
-from django_jobchains.throughput import MOST_TYPES, Ended, TypeRuns, athroughput, throughput
-from tests.store.jobs import MAIL, SHIP
-from tests.store.plans import plan_of, rows_read, use_plans
-from tests.throughput.telling import put_clock, tally
+from django_jobchains.throughput import MAX_TYPES, AttemptTotals, TypeRuns, athroughput, throughput
+from tests.support.jobs import MAIL, SHIP
+from tests.support.plans import plan_of, rows_read, use_plans
+from tests.support.throughput import put_clock, tally
 
 pytestmark = pytest.mark.django_db
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.django_db
 def store(db: None) -> Iterator[Store]:
     store = get_store()
     yield store
-    store.ahead_seconds = 0
+    store.db.ahead_seconds = 0
 
 
-def numbers(parts: tuple[Ended, ...]) -> list[tuple[int, int]]:
+def numbers(parts: tuple[AttemptTotals, ...]) -> list[tuple[int, int]]:
     return [(part.completed, part.failed) for part in parts]
 
 
-def test_of_nothing_it_tells_sixty_minutes_and_a_day_of_zeros(store: Store) -> None:
+def test_without_attempts_there_are_sixty_minutes_and_a_day_of_zeros(store: Store) -> None:
     put_clock(store, minute=30, second=15)
     found = throughput()
     assert (numbers(found.minutes), numbers(found.hours), found.types) == ([(0, 0)] * 60, [(0, 0)] * 24, ())
@@ -41,9 +41,9 @@ def test_of_nothing_it_tells_sixty_minutes_and_a_day_of_zeros(store: Store) -> N
     assert found.now.tzinfo is UTC
 
 
-def test_attempts_are_told_in_their_minute_and_hour(store: Store) -> None:
+def test_attempts_are_counted_in_their_minute_and_hour(store: Store) -> None:
     put_clock(store, minute=30, second=10)
-    store.add_counts([tally(completed=2, failed=1, crashed=4), tally(age_seconds=60), tally(age_seconds=3_500)])
+    store.stats.add_counts([tally(completed=2, failed=1, crashed=4), tally(age_seconds=60), tally(age_seconds=3_500)])
     found = throughput()
     assert numbers(found.minutes)[-2:] == [(1, 0), (2, 5)]
     assert numbers(found.minutes)[0] == (1, 0)
@@ -51,45 +51,45 @@ def test_attempts_are_told_in_their_minute_and_hour(store: Store) -> None:
     assert numbers(found.hours)[-2:] == [(1, 0), (3, 5)]
 
 
-@pytest.mark.parametrize(("second", "age", "back"), [(0.5, 0.2, 1), (0.5, 1, 2), (59, 58, 1), (59, 60, 2)])
-def test_the_database_s_clock_says_in_which_minute_an_attempt_ended(
+@pytest.mark.parametrize(("second", "age", "back"), [(5, 2, 1), (5, 15, 2), (50, 49, 1), (50, 60, 2)])
+def test_the_clock_of_the_database_decides_in_which_minute_an_attempt_ended(
     store: Store, second: float, age: float, back: int
 ) -> None:
     put_clock(store, minute=0, second=second)
-    store.add_counts([tally(age_seconds=age)])
+    store.stats.add_counts([tally(age_seconds=age)])
     found = throughput()
     assert numbers(found.minutes)[-back] == (1, 0)
-    assert numbers(found.hours)[-back] == (1, 0), "The minute before the first is of the hour before."
+    assert numbers(found.hours)[-back] == (1, 0), "the previous minute belongs to the previous hour"
 
 
-def test_what_is_older_than_an_hour_or_a_day_is_not_told(store: Store) -> None:
+def test_attempts_older_than_an_hour_or_a_day_are_not_included(store: Store) -> None:
     put_clock(store, minute=30, second=30)
-    store.add_counts([tally(age_seconds=60 * 60)])
-    store.add_counts([tally(MAIL, age_seconds=24 * 3_600)])
+    store.stats.add_counts([tally(age_seconds=60 * 60)])
+    store.stats.add_counts([tally(MAIL, age_seconds=24 * 3_600)])
     found = throughput()
     assert found.last_hour.completed == 0
     assert found.last_day.completed == 1
     assert [kind.name for kind in found.types] == [SHIP]
 
 
-def test_what_is_told_later_is_added(store: Store) -> None:
+def test_later_counts_are_added(store: Store) -> None:
     put_clock(store, minute=30, second=30)
     for longest in (2.0, 5.0, 3.0):
-        store.add_counts([tally(completed=1, failed=1, crashed=1, seconds=longest, longest_seconds=longest)])
+        store.stats.add_counts([tally(completed=1, failed=1, crashed=1, seconds=longest, longest_seconds=longest)])
     assert throughput().types == (TypeRuns(SHIP, 3, 6, 10 / 6, 5.0),)
 
 
-def test_a_minute_is_one_row_and_an_hour_one_for_each_type(store: Store) -> None:
+def test_there_is_one_row_per_minute_and_one_per_hour_and_type(store: Store) -> None:
     put_clock(store, minute=30, second=30)
     for _ in range(2):
-        store.add_counts([tally(SHIP), tally(MAIL, age_seconds=5), tally(MAIL, age_seconds=25)])
+        store.stats.add_counts([tally(SHIP), tally(MAIL, age_seconds=5), tally(MAIL, age_seconds=25)])
     minute, hour = AttemptCount.Span
     found = set(AttemptCount.objects.values_list("span", "type_name", "completed"))
     assert found == {(minute, "", 6), (hour, SHIP, 2), (hour, MAIL, 4)}
 
 
-def test_the_slowest_types_come_first_by_their_mean_without_crashes(store: Store) -> None:
-    store.add_counts(
+def test_types_are_sorted_by_their_mean_duration_without_crashes(store: Store) -> None:
+    store.stats.add_counts(
         [
             tally("quick", completed=10, seconds=1, longest_seconds=0.5),
             tally("slow", completed=1, failed=1, crashed=8, seconds=6, longest_seconds=4),
@@ -103,59 +103,46 @@ def test_the_slowest_types_come_first_by_their_mean_without_crashes(store: Store
     )
 
 
-def test_no_more_than_the_slowest_types_are_told(store: Store) -> None:
-    many = range(MOST_TYPES + 20)
-    store.add_counts([tally(f"type-{place}", completed=1, seconds=place, longest_seconds=place) for place in many])
+def test_the_number_of_types_is_limited(store: Store) -> None:
+    many = range(MAX_TYPES + 20)
+    store.stats.add_counts(
+        [tally(f"type-{place}", completed=1, seconds=place, longest_seconds=place) for place in many]
+    )
     found = throughput()
-    assert [kind.mean_seconds for kind in found.types] == [float(place) for place in reversed(many)][:MOST_TYPES]
+    assert [kind.mean_seconds for kind in found.types] == [float(place) for place in reversed(many)][:MAX_TYPES]
     assert found.last_hour.completed == len(many)
 
 
-def test_the_last_minute_is_one_that_is_over_and_the_others_are_sums(store: Store) -> None:
+def test_the_last_minute_is_complete_and_longer_periods_are_sums(store: Store) -> None:
     put_clock(store, minute=30, second=10)
-    store.add_counts([tally(completed=5), tally(completed=7, age_seconds=60), tally(failed=2, age_seconds=7_200)])
+    store.stats.add_counts([tally(completed=5), tally(completed=7, age_seconds=60), tally(failed=2, age_seconds=7_200)])
     found = throughput()
-    assert found.last_minute == Ended(found.minutes[-2].starts_at, 7, 0)
-    assert found.last_hour == Ended(found.minutes[0].starts_at, 12, 0)
-    assert found.last_day == Ended(found.hours[0].starts_at, 12, 2)
+    assert found.last_minute == AttemptTotals(found.minutes[-2].starts_at, 7, 0)
+    assert found.last_hour == AttemptTotals(found.minutes[0].starts_at, 12, 0)
+    assert found.last_day == AttemptTotals(found.hours[0].starts_at, 12, 2)
 
 
-def test_it_is_three_statements_however_much_there_is(
+def test_it_takes_three_statements_however_many_rows_there_are(
     store: Store, django_assert_max_num_queries: Callable[..., object]
 ) -> None:
-    store.add_counts([tally(f"type-{place % 50}", age_seconds=place * 60.0) for place in range(500)])
+    store.stats.add_counts([tally(f"type-{place % 50}", age_seconds=place * 60.0) for place in range(500)])
     with django_assert_max_num_queries(3):  # type: ignore[attr-defined]
         assert throughput().last_day.completed == 500
 
 
-def test_the_async_twin_tells_the_same(store: Store) -> None:
-    store.add_counts([tally()])
+def test_the_async_twin_returns_the_same(store: Store) -> None:
+    store.stats.add_counts([tally()])
     assert async_to_sync(athroughput)().types == throughput().types
 
 
-# Rows that go
+# Deletion of old rows
 
 
-def rows(span: AttemptCount.Span) -> set[datetime]:
-    return set(AttemptCount.objects.filter(span=span).values_list("starts_at", flat=True))
-
-
-def test_minutes_go_after_two_hours_and_hours_after_eight_days(store: Store) -> None:
-    put_clock(store, minute=30, second=30)
-    store.add_counts([tally(age_seconds=seconds) for seconds in (0, 7_000, 7_300, 8 * 86_400 - 3_600, 8 * 86_400)])
-    assert store.prune_counts() == 4
-    assert store.prune_counts() == 0
-    now = store.time_ago(0).replace(second=0, microsecond=0)
-    assert rows(AttemptCount.Span.MINUTE) == {now, now - timedelta(minutes=117)}
-    hour = now.replace(minute=0)
-    assert rows(AttemptCount.Span.HOUR) == {hour - timedelta(hours=back) for back in (0, 2, 8 * 24 - 1)}
-
-
-def test_few_of_many_old_rows_go_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_jobchains.store.attempt_counts.PRUNE_LIMIT", 3)
-    store.add_counts([tally(age_seconds=86_400 + 60.0 * minute) for minute in range(4)])
-    assert store.prune_counts() == 3
-    assert store.prune_counts() == 1
+def test_one_call_deletes_a_limited_number_of_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_jobchains.store.stats.PRUNE_LIMIT", 3)
+    store.stats.add_counts([tally(age_seconds=86_400 + 60.0 * minute) for minute in range(4)])
+    assert store.stats.prune_counts() == 3
+    assert store.stats.prune_counts() == 1
 
 
 # Plans
@@ -163,8 +150,8 @@ def test_few_of_many_old_rows_go_at_once(store: Store, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def _busy_days(store: Store) -> None:
-    """Of eight days, 50 types in every hour."""
-    now = store.time_ago(0).replace(minute=0, second=0, microsecond=0)
+    """Create counts of eight days, for 50 types in every hour."""
+    now = store.stats.time_ago(0).replace(minute=0, second=0, microsecond=0)
     counts: dict[str, Any] = {"completed": 1, "failed": 1, "seconds": 1.0, "longest_seconds": 1.0}
     hours = [
         AttemptCount(span=3_600, starts_at=now - timedelta(hours=back), type_name=f"type-{number}", **counts)
@@ -182,7 +169,7 @@ def _busy_days(store: Store) -> None:
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("_busy_days")
 @pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
-def test_it_reads_the_hours_it_shows_by_the_index_and_no_others(store: Store, mode: str) -> None:
+def test_it_reads_only_the_shown_hours_by_index(store: Store, mode: str) -> None:
     use_plans(mode)
     found = [node for node in plan_of(throughput) if node.get("Relation Name") == AttemptCount._meta.db_table]
     assert found
@@ -191,9 +178,9 @@ def test_it_reads_the_hours_it_shows_by_the_index_and_no_others(store: Store, mo
 
 
 @pytest.mark.usefixtures("_busy_days")
-def test_it_seeks_in_the_index(store: Store) -> None:
+def test_it_uses_the_index_on_sqlite(store: Store) -> None:
     if connection.vendor != "sqlite":
-        pytest.skip("told by PostgreSQL's own plans")
+        pytest.skip("PostgreSQL has its own test of plans")
     with CaptureQueriesContext(connection) as queries:
         throughput()
     with connection.cursor() as cursor:

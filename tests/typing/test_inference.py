@@ -1,4 +1,4 @@
-"""mypy infers what is enqueued and what a handler gets: ``inference.py.txt`` says line by line what it has to find."""
+"""mypy infers the types of inputs and jobs: ``inference.py.txt`` has the expected type or error beside each line."""
 
 import os
 import re
@@ -10,18 +10,23 @@ from pathlib import Path
 
 import pytest
 
+#: mypy checks the whole package, which takes minutes on a busy machine.
+TIMEOUT_SECONDS = 600
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * TIMEOUT_SECONDS)]
+
 pytest.importorskip("mypy")
 
 EXAMPLE = Path(__file__).with_name("inference.py.txt")
 ROOT = EXAMPLE.parents[2]
 MESSAGE = re.compile(r"^[^:]+:(?P<line>\d+): (?P<kind>error|note): (?P<text>.*)$")
-#: Follows from the error before it.
+#: An error that follows from another one.
 ECHO = "[untyped-decorator]"
 
 
 @pytest.fixture(scope="module")
 def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
-    """What a strict project without plugins sees: lines of the example with what mypy says of them."""
+    """Check the example as a strict project without plugins; return the messages of each line."""
     folder = tmp_path_factory.mktemp("typing")
     example = shutil.copy(EXAMPLE, folder / "inference.py")
     config = folder / "mypy.ini"
@@ -34,7 +39,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=TIMEOUT_SECONDS,
     )
     assert run.returncode == 1, run.stdout + run.stderr
     found = defaultdict(list)
@@ -45,12 +50,12 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
 
 
 def marked(mark: str) -> list[tuple[int, str]]:
-    """Lines that end with ``# mark: …``, with what stands there."""
+    """Return the lines with a comment ``# mark: …``, and the text of the comment."""
     lines = enumerate(EXAMPLE.read_text().splitlines(), start=1)
     return [(number, line.split(mark)[1].strip()) for number, line in lines if mark in line and "``" not in line]
 
 
-def test_the_errors_are_exactly_those_of_the_marked_lines(messages: dict[int, list[str]]) -> None:
+def test_the_errors_are_those_of_the_marked_lines(messages: dict[int, list[str]]) -> None:
     errors = {
         (line, text.rsplit("[", 1)[1].rstrip("]"))
         for line, texts in messages.items()
@@ -61,6 +66,6 @@ def test_the_errors_are_exactly_those_of_the_marked_lines(messages: dict[int, li
 
 
 @pytest.mark.parametrize(("line", "revealed"), marked("# revealed:"))
-def test_a_revealed_type_is_the_one_beside_it(messages: dict[int, list[str]], line: int, revealed: str) -> None:
+def test_a_revealed_type_is_that_of_the_comment(messages: dict[int, list[str]], line: int, revealed: str) -> None:
     plain = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", " ".join(messages[line]))
     assert revealed in plain

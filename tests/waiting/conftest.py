@@ -4,32 +4,32 @@ import pytest
 from django.db import connection
 
 from django_jobchains import waiting
-from tests.databases import memory, private_memory
-from tests.waiting.waiters import Looks, end_all
-from tests.worker.fixtures import events, make_worker, processors, registry, start_worker, store
+from tests.support.databases import memory, private_memory
+from tests.support.workers import events, make_worker, processors, registry, start_worker, store
+from tests.waiting.waiters import ChainQueries, end_all
 
 __all__ = ("events", "make_worker", "memory", "private_memory", "processors", "registry", "start_worker", "store")
 
 
 @pytest.fixture(autouse=True)
-def _nobody_waits_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test begins without the thread that looks, and leaves none."""
+def _close_watcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """End the watcher's thread before and after each test."""
     if connection.vendor == "postgresql":  # a listener is closed between two ticks
         monkeypatch.setattr("django_jobchains.notifications.postgres.TICK_SECONDS", 0.05)
-    waiting.get_watch("default").close(10)
+    waiting.get_watcher("default").close(10)
     yield
     end_all()
-    waiting.get_watch("default").close(10)
+    waiting.get_watcher("default").close(10)
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
-    return Looks(monkeypatch)
+def queries(monkeypatch: pytest.MonkeyPatch) -> ChainQueries:
+    return ChainQueries(monkeypatch)
 
 
 @pytest.fixture
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next look that no hint asks for comes later than any deadline of a test."""
+    """Poll so rarely that, within a test, only hints cause queries."""
     monkeypatch.setattr(waiting, "POLL_SECONDS", 1_000)
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong in one look, thread, or wait harms no other, and is got over."""
+"""Errors of one query, thread or call do not affect other waiters."""
 
 import asyncio
 import contextlib
@@ -15,16 +15,16 @@ from django_jobchains import chains, waiting
 from django_jobchains.chains import ChainTimeout
 from django_jobchains.exceptions import InvalidOutput
 from django_jobchains.models import Job
-from tests.attempts.work import committed
+from tests.support.attempts import committed
 from tests.waiting.waiters import (
     DROPPING,
     LONG,
-    Ask,
-    Looks,
-    Waiting,
+    ChainQueries,
+    WaitCall,
+    WaitingThread,
     approval,
-    each_function,
     finish,
+    sync_and_async,
     threads,
     until_waiting,
     waiter_count,
@@ -35,22 +35,22 @@ pytestmark = committed
 
 @pytest.mark.usefixtures("no_poll")
 @pytest.mark.parametrize("error", [DatabaseError("gone"), RuntimeError("no room")])
-def test_a_look_that_fails_is_tried_again_before_the_poll(
-    looks: Looks, error: Exception, caplog: pytest.LogCaptureFixture
+def test_failed_query_is_repeated_before_the_next_poll(
+    queries: ChainQueries, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     chain = approval.enqueue()
     finish(chain, "done")
-    looks.before = lambda: raises(error)
+    queries.before_next = lambda: raises(error)
     assert chain.result(60) == "done"
     assert str(error) in caplog.text
 
 
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("no_poll")
-def test_sessions_that_the_server_ends_are_replaced(looks: Looks) -> None:
+def test_terminated_sessions_are_replaced(queries: ChainQueries) -> None:
     chain = approval.enqueue()
-    waiter = Waiting(chain.id)
-    looks.until_settled()
+    waiter = WaitingThread(chain.id)
+    queries.until_idle()
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
@@ -61,22 +61,22 @@ def test_sessions_that_the_server_ends_are_replaced(looks: Looks) -> None:
     assert waiter.output() == "done"
 
 
-@pytest.mark.parametrize("backend", ["tests.waiting.test_errors.NoNotifier", "tests.nowhere.Notifier"])
-def test_without_a_listener_it_polls(settings: Any, backend: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("backend", ["tests.waiting.test_errors.BrokenNotifier", "tests.nowhere.Notifier"])
+def test_chains_are_polled_without_a_listener(settings: Any, backend: str, caplog: pytest.LogCaptureFixture) -> None:
     chain = approval.enqueue()
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": backend}}
-    waiter = Waiting(chain.id)
+    waiter = WaitingThread(chain.id)
     until_waiting()
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": DROPPING}}
     finish(chain, "done")
     assert waiter.output() == "done"
     assert "so they are polled" in caplog.text
-    waiting.get_watch("default").close(30)
+    waiting.get_watcher("default").close(30)
     assert threads() == []
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_a_thread_that_cannot_be_started_is_an_error_of_one_wait_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_start_failure_affects_only_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = approval.enqueue()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", lambda thread: raises(RuntimeError("can't start new thread")))
@@ -88,63 +88,63 @@ def test_a_thread_that_cannot_be_started_is_an_error_of_one_wait_alone(monkeypat
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_a_waiter_whose_event_loop_is_closed_harms_nobody(looks: Looks) -> None:
+def test_closed_event_loop_does_not_affect_other_waiters(queries: ChainQueries) -> None:
     chain = approval.enqueue()
     with abandoned_wait(chain):
-        waiter = Waiting(chain.id)
+        waiter = WaitingThread(chain.id)
         until_waiting(2)
         finish(chain, "done")
         assert waiter.output() == "done"
         later = approval.enqueue()
-        waiter = Waiting(later.id)
-        looks.until_settled()
+        waiter = WaitingThread(later.id)
+        queries.until_idle()
         finish(later, "done too")
         assert waiter.output() == "done too"
 
 
-@each_function
+@sync_and_async
 @pytest.mark.usefixtures("no_poll")
-def test_a_wrong_id_or_timeout_is_an_error_of_one_wait_alone(ask: Ask, looks: Looks) -> None:
+def test_invalid_arguments_affect_only_one_call(wait: WaitCall, queries: ChainQueries) -> None:
     chain = approval.enqueue()
-    waiter = Waiting(chain.id)
-    looks.until_settled()
+    waiter = WaitingThread(chain.id)
+    queries.until_idle()
     for wrong in ({"id": chain.id}, str(chain.id), [chain.id], None):
         with pytest.raises(TypeError, match=r"chain_id expects a uuid\.UUID, a Chain or a Job"):
-            ask(wrong, LONG)  # type: ignore[arg-type]
+            wait(wrong, LONG)  # type: ignore[arg-type]
     for timeout in ("5", "5m", [5]):
         with pytest.raises(TypeError, match=r"timeout=.* is not a length of time: pass seconds, or a timedelta"):
-            ask(chain.id, timeout)  # type: ignore[arg-type]
+            wait(chain.id, timeout)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="timeout=nan"):
-        ask(chain.id, float("nan"))
+        wait(chain.id, float("nan"))
     finish(chain, "done")
     assert waiter.output() == "done"
 
 
-@each_function
-def test_a_timeout_beyond_all_numbers_is_for_ever(ask: Ask) -> None:
+@sync_and_async
+def test_timeout_may_exceed_the_range_of_floats(wait: WaitCall) -> None:
     chain = approval.enqueue()
     finish(chain, "done")
     for timeout in (10**400, Fraction(10**400), -(10**400)):
-        assert ask(chain.id, timeout) == "done"  # type: ignore[arg-type]
+        assert wait(chain.id, timeout) == "done"  # type: ignore[arg-type]
 
 
-@each_function
-def test_a_chain_and_a_job_of_it_are_as_good_as_its_id(ask: Ask) -> None:
+@sync_and_async
+def test_chain_or_job_may_be_passed_instead_of_an_id(wait: WaitCall) -> None:
     chain = approval.enqueue()
-    with chains.complete(chain) as current:
+    with chains.current_job(chain) as current:
         current.continue_with(approval)
         current.finish("done")
     for given in (chain.id, chain, chain.refresh().current_job):
-        assert ask(given, timedelta(seconds=30)) == "done"  # type: ignore[arg-type]
+        assert wait(given, timedelta(seconds=30)) == "done"  # type: ignore[arg-type]
 
 
-@each_function
+@sync_and_async
 @pytest.mark.usefixtures("no_poll")
-def test_an_output_that_cannot_be_decoded_is_an_error_of_those_who_wait_for_it(ask: Ask, looks: Looks) -> None:
+def test_invalid_output_affects_only_waiters_for_its_chain(wait: WaitCall, queries: ChainQueries) -> None:
     broken, fine = approval.enqueue(), approval.enqueue()
-    waiters = [Waiting(broken.id, ask=ask), Waiting(fine.id, ask=ask)]
+    waiters = [WaitingThread(broken.id, wait=wait), WaitingThread(fine.id, wait=wait)]
     until_waiting(2)
-    looks.until_settled()
+    queries.until_idle()
     with transaction.atomic():
         finish(broken)
         finish(fine, "done")
@@ -158,6 +158,7 @@ def test_an_output_that_cannot_be_decoded_is_an_error_of_those_who_wait_for_it(a
 
 
 def key(chain: chains.Chain) -> object:
+    """Return the chain's primary key as its database stores it."""
     return chain.id if connection.vendor == "postgresql" else chain.id.hex
 
 
@@ -165,8 +166,8 @@ def raises(error: Exception) -> None:
     raise error
 
 
-class NoNotifier:
-    """Cannot even be made."""
+class BrokenNotifier:
+    """A notifier whose listeners cannot be created."""
 
     carries_hints = True
 
@@ -185,7 +186,7 @@ class NoNotifier:
 
 @contextlib.contextmanager
 def abandoned_wait(chain: chains.Chain) -> Iterator[None]:
-    """A task that waits on a loop which was closed under it."""
+    """A task that waits for a chain, and whose event loop is closed."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(chain.aresult(None))
     while not waiter_count():
@@ -199,7 +200,7 @@ def abandoned_wait(chain: chains.Chain) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_a_task_that_is_cancelled_leaves_no_waiter() -> None:
+def test_cancelled_task_leaves_no_waiter() -> None:
     chain = approval.enqueue()
 
     async def cancel() -> None:
@@ -216,27 +217,27 @@ def test_a_task_that_is_cancelled_leaves_no_waiter() -> None:
 
 
 @pytest.mark.usefixtures("no_poll")
-@pytest.mark.parametrize("moments", range(6))
-def test_a_task_that_is_cancelled_when_it_is_just_told_something_ends(looks: Looks, moments: int) -> None:
+def test_task_cancelled_during_a_notification_leaves_no_waiter(queries: ChainQueries) -> None:
     chain = approval.enqueue()
 
-    async def cancel() -> None:
-        task = asyncio.create_task(chain.aresult(10))
+    async def cancel(loop_steps: int) -> None:
+        task = asyncio.create_task(chain.aresult(LONG))
         await asyncio.to_thread(until_waiting, 1)
-        await asyncio.to_thread(looks.until_settled)
-        waiting.get_watch("default")._waiters[chain.id][0]._notify()
-        for _ in range(moments):
+        await asyncio.to_thread(queries.until_idle)
+        waiting.get_watcher("default")._waiters[str(chain.id)][0]._notify()
+        for _ in range(loop_steps):
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(cancel())
-    assert waiter_count() == 0
+    for loop_steps in range(6):
+        asyncio.run(cancel(loop_steps))
+        assert waiter_count() == 0
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_a_timeout_around_it_is_the_callers() -> None:
+def test_asyncio_timeout_of_the_caller_is_not_a_chain_timeout() -> None:
     chain = approval.enqueue()
 
     async def give_up() -> None:
@@ -249,7 +250,7 @@ def test_a_timeout_around_it_is_the_callers() -> None:
     assert waiter_count() == 0
 
 
-def test_a_timeout_of_its_own_leaves_no_waiter() -> None:
+def test_timeout_leaves_no_waiter() -> None:
     with pytest.raises(ChainTimeout):
         approval.enqueue().result(0.01)
     assert waiter_count() == 0

@@ -1,4 +1,4 @@
-"""After a fork the child waits with a thread and connections of its own."""
+"""A forked child waits with its own thread and connections."""
 
 import threading
 from typing import Any
@@ -8,12 +8,12 @@ from django.db import connection
 
 from django_jobchains import chains, waiting
 from django_jobchains.notifications import chain_finished, get_notifier
-from tests.attempts.work import committed
-from tests.waiting.forking import Child
+from tests.support.attempts import committed
+from tests.support.forks import Child
 from tests.waiting.waiters import (
     IN_PROCESS,
     NULL,
-    Waiting,
+    WaitingThread,
     approval,
     finish,
     until_waiting,
@@ -25,16 +25,16 @@ pytestmark = [committed, pytest.mark.filterwarnings("ignore:.*fork.*:Deprecation
 
 @pytest.mark.usefixtures("quick_poll")
 @pytest.mark.parametrize("backend", [None, NULL, IN_PROCESS])
-def test_a_child_of_a_process_that_waits_can_wait_itself(settings: Any, backend: str | None) -> None:
+def test_forked_child_can_wait(settings: Any, backend: str | None) -> None:
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": backend}} if backend else {}
     ended, later, own = approval.enqueue(), approval.enqueue(), approval.enqueue()
     finish(ended, "done")
-    waiter = Waiting(own.id)
+    waiter = WaitingThread(own.id)
     until_waiting()
-    if connection.vendor == "sqlite":  # whose library may be left locked in a child by a thread that is just in it
+    if connection.vendor == "sqlite":  # a fork during a call of its library would leave it locked in the child
         finish(own, "the parent's")
         waiter.output()
-        waiting.get_watch("default").close(30)
+        waiting.get_watcher("default").close(30)
     child = Child([waiter_count, lambda: chains.wait(ended.id, 30), lambda: chains.wait(later.id, 30)])
     try:
         assert child.answer() == 0
@@ -48,15 +48,15 @@ def test_a_child_of_a_process_that_waits_can_wait_itself(settings: Any, backend:
     assert waiter.output() == "the parent's"
 
 
-def test_a_child_is_not_held_up_by_a_lock_that_the_parent_had_taken(settings: Any) -> None:
+def test_lock_held_by_the_parent_does_not_block_a_forked_child(settings: Any) -> None:
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
     chain = approval.enqueue()
-    waiter = Waiting(chain.id)
+    waiter = WaitingThread(chain.id)
     until_waiting()
     held, released = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with waiting.get_watch("default")._changed:
+        with waiting.get_watcher("default")._changed:
             held.set()
             released.wait(60)
 

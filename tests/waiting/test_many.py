@@ -1,4 +1,4 @@
-"""However many wait: one listener, one look at a time, and everybody is told."""
+"""Many waiters share one listener and one query at a time, and all of them are notified."""
 
 import asyncio
 import random
@@ -14,120 +14,115 @@ from django.db import connection
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainCancelled, ChainTimeout
 from django_jobchains.processors import JobType, Processors, RunningJob
-from tests.attempts.work import committed
+from tests.support.attempts import committed
+from tests.support.statements import Statements, statements_of_others
+from tests.support.waiting import stays, until
+from tests.support.workers import StartWorker
 from tests.waiting.waiters import (
-    ASKS,
     LONG,
-    Looks,
-    Waiting,
+    ChainQueries,
+    WaitingThread,
     approval,
     finish,
     sessions,
     threads,
     until_waiting,
 )
-from tests.worker.fixtures import StartWorker
-from tests.worker.statements import Statements, statements_of_others
-from tests.worker.waiting import stays, until
 
 pytestmark = [committed, pytest.mark.slow]
 
 MANY = 500
 
 
-class Tasks(threading.Thread):
-    """Asyncio tasks that wait on one event loop, on a thread of its own."""
+class WaitingTasks(threading.Thread):
+    """Asyncio tasks that wait on one event loop, which runs on a separate thread."""
 
     def __init__(self, created: list[Chain]) -> None:
         super().__init__(daemon=True)
         self._chains = created
-        self.answers: list[Any] = []
+        self.results: list[Any] = []
         self.start()
 
     def run(self) -> None:
-        self.answers = asyncio.run(self._wait())
+        self.results = asyncio.run(self._wait())
 
     async def _wait(self) -> list[Any]:
         return await asyncio.gather(*(chain.aresult(LONG) for chain in self._chains), return_exceptions=True)
 
 
 def in_tasks(created: list[Chain]) -> Callable[[], list[Any]]:
-    tasks = Tasks(created)
+    tasks = WaitingTasks(created)
 
-    def answers() -> list[Any]:
+    def results() -> list[Any]:
         tasks.join(LONG)
-        return tasks.answers
+        return tasks.results
 
-    return answers
+    return results
 
 
 def in_threads(created: list[Chain]) -> Callable[[], list[Any]]:
-    waiters = [Waiting(chain.id, ask=answer) for chain in created]
+    waiters = [WaitingThread(chain.id, wait=output_or_error) for chain in created]
     return lambda: [waiter.output() for waiter in waiters]
 
 
-def answer(chain_id: UUID, timeout: float | None) -> Any:
-    """The output, or the error as a value."""
+def output_or_error(chain_id: UUID, timeout: float | None) -> Any:
     try:
         return chains.wait(chain_id, timeout)
     except Exception as error:
         return error
 
 
-in_both = pytest.mark.parametrize("ask", [in_tasks, in_threads], ids=["tasks", "threads"])
+tasks_and_threads = pytest.mark.parametrize("wait_for_all", [in_tasks, in_threads], ids=["tasks", "threads"])
 
 
 @contextmanager
-def counted() -> Iterator[Statements]:
+def counted_statements() -> Iterator[Statements]:
     if connection.vendor == "postgresql":
         until(lambda: sessions() == 0, what="the sessions of an earlier test are closed")
     with statements_of_others() as statements:
         yield statements
 
 
-@in_both
+@tasks_and_threads
 @pytest.mark.usefixtures("no_poll")
-def test_500_waiters_cost_one_connection_and_one_look(ask: Any, looks: Looks) -> None:
+def test_500_waiters_use_one_connection_and_one_query(wait_for_all: Any, queries: ChainQueries) -> None:
     created = chains.enqueue_many([approval.item() for _ in range(MANY)])
-    with counted() as statements:
-        answers = ask(created)
+    with counted_statements() as statements:
+        results = wait_for_all(created)
         until_waiting(MANY)
-        before = looks.until_settled(0.3)
-        assert len(threads()) == 2  # one listens, one looks
+        before = queries.until_idle()
+        assert len(threads()) == 2  # the listener and the watcher
         if connection.vendor == "postgresql":
             assert stays(lambda: sessions() <= 2, 0.2)
-            until(sessions_are_one, what=sessions)  # the one that looked is not needed any more
-            assert stays(sessions_are_one, 0.2)
+            until(one_session, what=sessions)  # the watcher closes its connection when it is idle
+            assert stays(one_session, 0.2)
         chains.cancel(chain.id for chain in created)
-        assert [type(answer) for answer in answers()] == [ChainCancelled] * MANY
-    assert len(looks) - before <= 3
-    assert sum(map(len, looks.ids[before:])) <= 3 * MANY
+        assert [type(result) for result in results()] == [ChainCancelled] * MANY
+    assert len(queries) - before <= 3
+    assert sum(map(len, queries.ids[before:])) <= 3 * MANY
     assert statements.connections <= 5
-    assert len(looks) <= statements.count("jobchains_") <= 2 * len(looks)
+    assert len(queries) <= statements.count("jobchains_") <= 2 * len(queries)
 
 
-def sessions_are_one() -> bool:
+def one_session() -> bool:
     return sessions() == 1
 
 
-@pytest.mark.slow
-@in_both
+@tasks_and_threads
 @pytest.mark.usefixtures("no_poll")
-def test_500_waiters_are_all_told_of_what_a_worker_completes(
-    ask: Any, processors: Processors, start_worker: StartWorker
+def test_500_waiters_are_notified_of_completions_by_a_worker(
+    wait_for_all: Any, processors: Processors, start_worker: StartWorker
 ) -> None:
     double: JobType[int, int] = processors.register("waiting.double")(lambda job: job.input * 2)
     created = chains.enqueue_many([double.item(number) for number in range(MANY)])
-    answers = ask(created)
+    results = wait_for_all(created)
     until_waiting(MANY)
     start_worker(slots=4)
-    assert answers() == [2 * number for number in range(MANY)]
+    assert results() == [2 * number for number in range(MANY)]
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_waiters_come_and_go_while_a_worker_completes_and_no_wake_up_is_lost(
-    processors: Processors, start_worker: StartWorker
-) -> None:
+def test_no_wake_up_is_lost_while_waiters_come_and_go(processors: Processors, start_worker: StartWorker) -> None:
     @processors.register("waiting.step")
     def step(job: RunningJob[int]) -> Any:
         if job.input % 3 == 0:
@@ -138,23 +133,20 @@ def test_waiters_come_and_go_while_a_worker_completes_and_no_wake_up_is_lost(
     start_worker(slots=4)
     for _ in range(3):
         created = chains.enqueue_many([step.item(number) for number in range(200)])
-        leavers = [Waiting(chain.id, random.uniform(0, 0.05), answer) for chain in created[::4]]
-        stayers = [Waiting(chain.id, LONG, ASKS["wait"]) for chain in created]
+        impatient = [WaitingThread(chain.id, random.uniform(0, 0.05), output_or_error) for chain in created[::4]]
+        patient = [WaitingThread(chain.id) for chain in created]
         outputs = [number if number % 3 == 0 or number % 2 else number + 1 for number in range(200)]
-        assert [waiter.output() for waiter in stayers] == outputs
-        left = [waiter.output() for waiter in leavers]
-        assert all(given in (output, None) for given, output in zip(map(output_of, left), outputs[::4], strict=True))
-
-
-def output_of(given: Any) -> Any:
-    return None if isinstance(given, ChainTimeout) else given
+        assert [waiter.output() for waiter in patient] == outputs
+        for waiter, output in zip(impatient, outputs[::4], strict=True):
+            result = waiter.output()
+            assert isinstance(result, ChainTimeout) or result == output
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_chains_that_end_one_by_one_are_each_told_of(looks: Looks) -> None:
-    """Each hint matters: no later one comes to the rescue of a waiter that was passed over."""
+def test_each_of_many_hints_notifies_its_waiter(queries: ChainQueries) -> None:
+    """A chain ends only after the previous waiter has returned, so no later hint makes up for a lost one."""
     created = chains.enqueue_many([approval.item() for _ in range(30)])
-    waiters = [Waiting(chain.id) for chain in created]
+    waiters = [WaitingThread(chain.id) for chain in created]
     until_waiting(30)
     for chain, waiter in zip(created, waiters, strict=True):
         finish(chain, "done")

@@ -1,4 +1,4 @@
-"""The thread that looks: it lives while somebody waits, ends when nobody does, and no error of one harms another."""
+"""The watcher's thread runs while there are waiters, and ends with its connections after the last one."""
 
 import contextlib
 import threading
@@ -10,18 +10,18 @@ from django.db import connection
 from django_jobchains import chains, waiting
 from django_jobchains.chains import ChainTimeout
 from django_jobchains.notifications import EVERY, chain_finished
-from tests.attempts.work import committed
+from tests.support.attempts import committed
+from tests.support.waiting import until
 from tests.waiting.waiters import (
     IN_PROCESS,
-    Looks,
-    Waiting,
+    ChainQueries,
+    WaitingThread,
     approval,
     finish,
     sessions,
     threads,
     until_waiting,
 )
-from tests.worker.waiting import until
 
 pytestmark = committed
 
@@ -42,9 +42,9 @@ def wait_briefly() -> None:
 
 
 @pytest.mark.usefixtures("quick_poll", "short_linger")
-def test_the_thread_and_its_connections_are_gone_after_the_last_waiter() -> None:
+def test_thread_and_connections_are_closed_after_the_last_waiter() -> None:
     chain, other = approval.enqueue(), approval.enqueue()
-    first, last = Waiting(chain.id), Waiting(other.id)
+    first, last = WaitingThread(chain.id), WaitingThread(other.id)
     until_waiting(2)
     finish(chain)
     first.output()
@@ -57,47 +57,47 @@ def test_the_thread_and_its_connections_are_gone_after_the_last_waiter() -> None
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_closing_ends_the_thread_and_its_connections_at_once(monkeypatch: pytest.MonkeyPatch, looks: Looks) -> None:
+def test_close_ends_thread_and_connections_at_once(monkeypatch: pytest.MonkeyPatch, queries: ChainQueries) -> None:
     monkeypatch.setattr(waiting, "LINGER_SECONDS", 1_000)
     monkeypatch.setattr(waiting, "IDLE_SECONDS", 1_000)
     wait_briefly()
-    looks.until_settled()
-    waiting.get_watch("default").close(30)
+    until(lambda: len(queries))
+    waiting.get_watcher("default").close(30)
     assert threads() == []
     if connection.vendor == "postgresql":
         until(lambda: sessions() == 0)
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_closing_while_somebody_waits_changes_nothing_for_him() -> None:
+def test_close_does_not_affect_waiters() -> None:
     chain = approval.enqueue()
-    waiter = Waiting(chain.id)
+    waiter = WaitingThread(chain.id)
     until_waiting()
-    waiting.get_watch("default").close(0.01)
+    waiting.get_watcher("default").close(0.01)
     finish(chain, "done")
     assert waiter.output() == "done"
 
 
 @pytest.mark.usefixtures("no_poll", "in_process")
-def test_closing_is_never_lost_however_soon_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_right_after_a_wait_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "LINGER_SECONDS", 1_000)
     monkeypatch.setattr(waiting, "IDLE_SECONDS", 1_000)
-    monkeypatch.setattr(waiting, "FIRST_LOOK_SECONDS", 0)
+    monkeypatch.setattr(waiting, "FIRST_QUERY_SECONDS", 0)
     chain = approval.enqueue()
     for step in range(100):
         with contextlib.suppress(ChainTimeout):
             chains.wait(chain.id, step / 50_000)
-        waiting.get_watch("default").close(30)
+        waiting.get_watcher("default").close(30)
         assert threads() == []
 
 
 @pytest.mark.usefixtures("no_poll", "in_process")
-def test_who_comes_while_the_thread_ends_is_served_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiter_that_arrives_while_the_thread_ends_is_served_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "LINGER_SECONDS", 0.001)
     monkeypatch.setattr(waiting, "IDLE_SECONDS", 0.001)
     for number in range(20):
         chain = approval.enqueue()
-        waiter = Waiting(chain.id)
+        waiter = WaitingThread(chain.id)
         if number % 2:
             until_waiting()
         finish(chain, number)
@@ -105,29 +105,29 @@ def test_who_comes_while_the_thread_ends_is_served_by_the_next(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("no_poll", "in_process")
-def test_who_comes_later_is_looked_at_at_once(looks: Looks) -> None:
+def test_new_waiter_is_queried_at_once(queries: ChainQueries) -> None:
     chain, ended = approval.enqueue(), approval.enqueue()
-    waiter = Waiting(chain.id)
+    waiter = WaitingThread(chain.id)
     finish(ended, "done")
-    looks.until_settled()
-    assert Waiting(ended.id).output() == "done"
+    queries.until_idle()
+    assert WaitingThread(ended.id).output() == "done"
     finish(chain)
     waiter.output()
 
 
 @pytest.mark.usefixtures("no_poll", "in_process")
-def test_who_comes_during_a_look_is_in_the_next(looks: Looks) -> None:
+def test_waiter_that_arrives_during_a_query_is_in_the_next(queries: ChainQueries) -> None:
     chain, ended = approval.enqueue(), approval.enqueue()
     finish(ended, "done")
-    waiter = Waiting(chain.id)
-    looks.until_settled()
-    late: list[Waiting] = []
+    waiter = WaitingThread(chain.id)
+    queries.until_idle()
+    late: list[WaitingThread] = []
 
-    def come() -> None:
-        late.append(Waiting(ended.id))
+    def start_late_waiter() -> None:
+        late.append(WaitingThread(ended.id))
         until_waiting(2)
 
-    looks.before = come
+    queries.before_next = start_late_waiter
     finish(chain)
     waiter.output()
     assert late[0].output() == "done"
@@ -135,43 +135,43 @@ def test_who_comes_during_a_look_is_in_the_next(looks: Looks) -> None:
 
 @pytest.mark.usefixtures("quick_poll", "short_linger", "in_process")
 def test_hints_about_any_chain_do_not_keep_the_thread_alive() -> None:
-    """On SQLite every commit is one."""
+    """On SQLite every commit causes such a hint."""
     wait_briefly()
-    watch = waiting.get_watch("default")
+    watcher = waiting.get_watcher("default")
 
     def is_gone() -> bool:
         for _ in range(100):
-            watch.on_hint(chain_finished(EVERY))
+            watcher.on_hint(chain_finished(EVERY))
         return threads() == []
 
     until(is_gone)
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_a_wait_after_the_end_of_the_thread_starts_another() -> None:
+def test_wait_after_the_thread_has_ended_starts_another() -> None:
     for number in range(3):
         chain = approval.enqueue()
-        waiter = Waiting(chain.id)
+        waiter = WaitingThread(chain.id)
         until_waiting()
         finish(chain, number)
         assert waiter.output() == number
-        waiting.get_watch("default").close(30)
+        waiting.get_watcher("default").close(30)
         assert threads() == []
 
 
 def test_racing_first_waiters_share_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_watches", {})
+    monkeypatch.setattr(waiting, "_watchers", {})
     barrier = threading.Barrier(16)
-    watches: list[waiting.Watch] = []
+    watchers: list[waiting.ChainWatcher] = []
 
-    def ask() -> None:
+    def get_watcher() -> None:
         barrier.wait(30)
-        watches.append(waiting.get_watch("default"))
+        watchers.append(waiting.get_watcher("default"))
 
-    asking = [threading.Thread(target=ask) for _ in range(16)]
-    for thread in asking:
+    racing = [threading.Thread(target=get_watcher) for _ in range(16)]
+    for thread in racing:
         thread.start()
-    for thread in asking:
+    for thread in racing:
         thread.join()
-    assert len(watches) == 16
-    assert len(set(map(id, watches))) == 1
+    assert len(watchers) == 16
+    assert len(set(map(id, watchers))) == 1

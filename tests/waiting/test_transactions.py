@@ -1,4 +1,4 @@
-"""Waiting inside a transaction: what it wrote itself counts, as in a TestCase, where nothing is ever committed."""
+"""Waiting inside a transaction, which sees its own writes, as in a ``TestCase`` that never commits."""
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -7,67 +7,66 @@ from django.test import TestCase
 
 from django_jobchains import chains
 from django_jobchains.chains import ChainCancelled, ChainNotCommitted, ChainNotFound, ChainTimeout
-from tests.attempts.work import committed, elsewhere
+from tests.support.attempts import committed, on_own_connection
 from tests.waiting.waiters import (
-    ASKS,
     LONG,
-    Ask,
-    Looks,
-    Waiting,
+    WAIT_CALLS,
+    ChainQueries,
+    WaitCall,
+    WaitingThread,
     approval,
-    each_ask,
-    each_function,
+    every_wait_call,
     finish,
+    sync_and_async,
     threads,
     until_waiting,
 )
 
 
-@each_ask
+@every_wait_call
 @pytest.mark.django_db
-def test_a_chain_that_ended_in_the_same_transaction_is_answered_by_it(ask: Ask) -> None:
+def test_end_in_the_same_transaction_is_seen(wait: WaitCall) -> None:
     chain, cancelled = approval.enqueue(), approval.enqueue()
     finish(chain, "done")
     chains.cancel(cancelled.id)
-    assert ask(chain.id, 0) == ask(chain.id, None) == "done"
+    assert wait(chain.id, 0) == wait(chain.id, None) == "done"
     with pytest.raises(ChainCancelled):
-        ask(cancelled.id, None)
-    assert threads() == []  # nobody else had to look
+        wait(cancelled.id, None)
+    assert threads() == []  # the result was read on the transaction's connection
 
 
-@each_ask
+@every_wait_call
 @pytest.mark.django_db
-def test_waiting_for_a_chain_that_nobody_else_sees_ends_at_once_and_says_what_to_do(ask: Ask, looks: Looks) -> None:
+def test_waiting_for_an_uncommitted_chain_raises_at_once(wait: WaitCall, queries: ChainQueries) -> None:
     chain = approval.enqueue()
     with pytest.raises(ChainNotCommitted, match=r"atomic\(\):' block\. .*run_due_jobs\(\)") as caught:
-        ask(chain.id, LONG)
-    assert isinstance(caught.value, ChainTimeout), "code that heeds the timeout must go on doing so"
+        wait(chain.id, LONG)
+    assert isinstance(caught.value, ChainTimeout), "code that handles timeouts handles this error too"
     assert caught.value.chain_id == chain.id
-    assert looks.ids[:2] == [[chain.id], [chain.id]], "it did not ask on another connection"
+    assert queries.ids[:2] == [[chain.id], [chain.id]], "the chain was not queried on another connection"
 
 
-@each_function
-def test_on_sqlite_in_memory_the_open_transaction_locks_everybody_else_out(ask: Ask, memory: str) -> None:
-    """As in a TestCase with Django's default test database."""
+@sync_and_async
+def test_uncommitted_chain_in_shared_sqlite_memory_raises_at_once(wait: WaitCall, memory: str) -> None:
+    """As in a ``TestCase`` with Django's default test database, an open transaction locks other threads out."""
     with transaction.atomic(using=memory):
         chain = approval.enqueue(using=memory)
         with pytest.raises(ChainNotCommitted):
-            ask(chain.id, LONG, using=memory)  # type: ignore[call-arg]
+            wait(chain.id, LONG, using=memory)  # type: ignore[call-arg]
     assert threads() == []
 
 
-@each_function
-def test_an_sqlite_database_that_other_threads_do_not_share_is_an_error(ask: Ask, private_memory: str) -> None:
+@sync_and_async
+def test_private_sqlite_memory_is_refused(wait: WaitCall, private_memory: str) -> None:
     chain, ended = approval.enqueue(using=private_memory), approval.enqueue(using=private_memory)
-    with chains.complete(ended, using=private_memory) as current:
-        current.finish("done")
+    chains.complete(ended, "done", using=private_memory)
     with pytest.raises(ImproperlyConfigured, match=r"each thread has its own, empty database\. Use a file"):
-        ask(chain.id, LONG, using=private_memory)  # type: ignore[call-arg]
+        wait(chain.id, LONG, using=private_memory)  # type: ignore[call-arg]
     assert chains.wait(ended, 5, using=private_memory) == "done"
 
 
 @pytest.mark.django_db
-def test_in_a_transaction_a_chain_that_never_was_is_not_found() -> None:
+def test_chain_deleted_in_the_same_transaction_is_not_found() -> None:
     chain = approval.enqueue()
     chains.delete(chain.id)
     with pytest.raises(ChainNotFound):
@@ -77,14 +76,14 @@ def test_in_a_transaction_a_chain_that_never_was_is_not_found() -> None:
 @committed
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("no_poll")
-def test_a_transaction_may_wait_for_what_others_commit(looks: Looks) -> None:
+def test_transaction_may_wait_for_a_committed_chain() -> None:
     chain = approval.enqueue()
 
-    def ask_in_transaction(chain_id: object, timeout: object) -> object:
+    def wait_in_transaction(chain_id: object, timeout: object) -> object:
         with transaction.atomic():
             return chain.result(30)
 
-    waiter = Waiting(chain.id, ask=ask_in_transaction)
+    waiter = WaitingThread(chain.id, wait=wait_in_transaction)
     until_waiting()
     finish(chain, "done")
     assert waiter.output() == "done"
@@ -92,10 +91,10 @@ def test_a_transaction_may_wait_for_what_others_commit(looks: Looks) -> None:
 
 @committed
 @pytest.mark.usefixtures("no_poll")
-def test_an_ending_that_is_rolled_back_was_none(looks: Looks) -> None:
+def test_end_that_is_rolled_back_does_not_notify(queries: ChainQueries) -> None:
     chain = approval.enqueue()
-    waiter = Waiting(chain.id)
-    looks.until_settled()
+    waiter = WaitingThread(chain.id)
+    queries.until_idle()
     with transaction.atomic():
         finish(chain, "undone")
         transaction.set_rollback(True)
@@ -107,26 +106,26 @@ def test_an_ending_that_is_rolled_back_was_none(looks: Looks) -> None:
 
 @committed
 @pytest.mark.usefixtures("no_poll")
-def test_it_is_told_after_the_commit_and_not_before(looks: Looks) -> None:
+def test_waiter_is_notified_after_the_commit(queries: ChainQueries) -> None:
     chain, other = approval.enqueue(), approval.enqueue()
-    waiter, elses = Waiting(chain.id), Waiting(other.id)
-    looks.until_settled()
+    waiter, other_waiter = WaitingThread(chain.id), WaitingThread(other.id)
+    queries.until_idle()
     with transaction.atomic():
         finish(chain, "done")
-        if connection.vendor == "postgresql":  # on SQLite nobody else may write now
-            elsewhere(finish, other, "sooner")
-            assert elses.output() == "sooner"
+        if connection.vendor == "postgresql":  # SQLite allows one writer
+            on_own_connection(finish, other, "sooner")
+            assert other_waiter.output() == "sooner"
         assert waiter.is_alive()
     assert waiter.output() == "done"
     if connection.vendor != "postgresql":
         finish(other)
-        elses.output()
+        other_waiter.output()
 
 
 class InATestCase(TestCase):
-    def test_every_way_to_wait_answers(self) -> None:
+    def test_every_wait_call_returns_the_output(self) -> None:
         chain = approval.enqueue()
-        with chains.complete(chain.id, approval) as current:
+        with chains.current_job(chain.id, approval) as current:
             current.continue_with(approval)
             current.finish([1])
-        assert [ask(chain.id, 0) for ask in ASKS.values()] == [[1]] * 4
+        assert [wait(chain.id, 0) for wait in WAIT_CALLS.values()] == [[1]] * 4

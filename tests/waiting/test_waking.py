@@ -1,4 +1,4 @@
-"""The hint says when to look: who waits is told long before the poll, and without hints by the poll."""
+"""Hints wake waiters long before the next poll; without hints, the poll does."""
 
 import threading
 import time
@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 
 from django_jobchains import chains, waiting
-from django_jobchains.announcing import announce
 from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound
 from django_jobchains.notifications import EVERY, chain_finished, get_notifier, job_scheduled
 from django_jobchains.policies import Backoff
 from django_jobchains.processors import FailJob, JobType, Processors, RunningJob
 from django_jobchains.store import Effects, Store
-from tests.attempts.work import committed
-from tests.store.jobs import claim, expire
+from django_jobchains.wakeups import publish
+from tests.support.attempts import committed
+from tests.support.jobs import claim, expire
+from tests.support.waiting import until
+from tests.support.workers import StartWorker
 from tests.waiting.waiters import (
-    DEAF,
+    DISCONNECTED,
     DROPPING,
     IN_PROCESS,
     NULL,
-    Ask,
-    Looks,
-    Waiting,
+    ChainQueries,
+    WaitCall,
+    WaitingThread,
     approval,
-    each_function,
     finish,
+    sync_and_async,
     until_waiting,
 )
-from tests.worker.fixtures import StartWorker
-from tests.worker.waiting import until
 
 pytestmark = committed
 
@@ -40,23 +40,23 @@ default_and_in_process = pytest.mark.parametrize(
 
 
 @default_and_in_process
-@each_function
+@sync_and_async
 @pytest.mark.usefixtures("no_poll")
-def test_the_hint_of_the_default_and_the_in_process_notifier_wakes(
-    settings: Any, looks: Looks, settings_of: dict[str, Any], ask: Ask
+def test_hint_wakes_the_waiter(
+    settings: Any, queries: ChainQueries, settings_of: dict[str, Any], wait: WaitCall
 ) -> None:
     settings.JOBCHAINS = settings_of
     chain = approval.enqueue()
-    waiter = Waiting(chain.id, ask=ask)
-    looks.until_settled()
+    waiter = WaitingThread(chain.id, wait=wait)
+    queries.until_idle()
     finish(chain, "done")
     assert waiter.output() == "done"
 
 
 @default_and_in_process
 @pytest.mark.usefixtures("no_poll")
-def test_a_workers_completion_wakes(
-    settings: Any, looks: Looks, settings_of: dict[str, Any], processors: Processors, start_worker: StartWorker
+def test_completion_by_a_worker_wakes_the_waiter(
+    settings: Any, queries: ChainQueries, settings_of: dict[str, Any], processors: Processors, start_worker: StartWorker
 ) -> None:
     settings.JOBCHAINS = settings_of
     gate = threading.Event()
@@ -67,41 +67,41 @@ def test_a_workers_completion_wakes(
         return "done"
 
     start_worker()
-    waiter = Waiting(gated.enqueue().id)
-    looks.until_settled()
+    waiter = WaitingThread(gated.enqueue().id)
+    queries.until_idle()
     gate.set()
     assert waiter.output() == "done"
 
 
 @pytest.mark.parametrize("backend", [NULL, DROPPING])
-@each_function
-def test_without_hints_the_poll_finds_it(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, looks: Looks, backend: str, ask: Ask
+@sync_and_async
+def test_end_is_polled_without_hints(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, backend: str, wait: WaitCall
 ) -> None:
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": backend}}
     if backend == DROPPING:
         monkeypatch.setattr(waiting, "POLL_SECONDS", 0.3)
     chain = approval.enqueue()
-    waiter = Waiting(chain.id, ask=ask)
+    waiter = WaitingThread(chain.id, wait=wait)
     until_waiting()
     finish(chain, "done")
     assert waiter.output() == "done"
 
 
 @pytest.mark.usefixtures("no_poll")
-@each_function
-def test_while_hints_cannot_arrive_it_is_polled(settings: Any, ask: Ask) -> None:
-    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": DEAF}}
+@sync_and_async
+def test_end_is_polled_while_the_listener_is_disconnected(settings: Any, wait: WaitCall) -> None:
+    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": DISCONNECTED}}
     chain = approval.enqueue()
-    waiter = Waiting(chain.id, ask=ask)
+    waiter = WaitingThread(chain.id, wait=wait)
     until_waiting()
     finish(chain, "done")
     assert waiter.output() == "done"
 
 
 @pytest.mark.usefixtures("no_poll")
-class TestEveryWayToEnd:
-    """By the hints of one process, which come one by one: whoever ends a chain sends its own."""
+class TestEveryEndOfAChain:
+    """Each way to end a chain sends a hint. With in-process hints, no other hint can replace it."""
 
     @pytest.fixture(autouse=True)
     def _in_process(self, settings: Any) -> None:
@@ -126,36 +126,36 @@ class TestEveryWayToEnd:
 
         return ends_by
 
-    def test_a_handler_returns(self, ends_by: Any, gate: threading.Event, looks: Looks) -> None:
-        waiter = Waiting(ends_by(lambda job: "done").enqueue().id)
-        looks.until_settled()
+    def test_handler_returns(self, ends_by: Any, gate: threading.Event, queries: ChainQueries) -> None:
+        waiter = WaitingThread(ends_by(lambda job: "done").enqueue().id)
+        queries.until_idle()
         gate.set()
         assert waiter.output() == "done"
 
-    def test_a_handler_completes_in_its_own_transaction(
-        self, ends_by: Any, gate: threading.Event, looks: Looks
+    def test_handler_completes_in_its_own_transaction(
+        self, ends_by: Any, gate: threading.Event, queries: ChainQueries
     ) -> None:
         def complete(job: RunningJob[Any]) -> str:
             with job.complete():
                 return "done"
 
-        waiter = Waiting(ends_by(complete).enqueue().id)
-        looks.until_settled()
+        waiter = WaitingThread(ends_by(complete).enqueue().id)
+        queries.until_idle()
         gate.set()
         assert waiter.output() == "done"
 
-    def test_a_handler_fails(self, ends_by: Any, gate: threading.Event, looks: Looks) -> None:
+    def test_handler_fails(self, ends_by: Any, gate: threading.Event, queries: ChainQueries) -> None:
         def fail(job: RunningJob[Any]) -> None:
             raise FailJob("no")
 
-        waiter = Waiting(ends_by(fail).enqueue().id)
-        looks.until_settled()
+        waiter = WaitingThread(ends_by(fail).enqueue().id)
+        queries.until_idle()
         gate.set()
         with pytest.raises(ChainFailed):
             waiter.output()
 
-    def test_a_running_handler_is_cancelled(
-        self, processors: Processors, start_worker: StartWorker, looks: Looks
+    def test_running_handler_is_cancelled(
+        self, processors: Processors, start_worker: StartWorker, queries: ChainQueries
     ) -> None:
         @processors.register("waiting.stoppable")
         def stoppable(job: RunningJob[Any]) -> None:
@@ -164,88 +164,88 @@ class TestEveryWayToEnd:
 
         start_worker()
         chain = stoppable.enqueue()
-        waiter = Waiting(chain.id)
-        looks.until_settled()
+        waiter = WaitingThread(chain.id)
+        queries.until_idle()
         chains.cancel(chain.id)
         with pytest.raises(ChainCancelled):
             waiter.output()
 
-    def test_a_pending_chain_is_cancelled(self, looks: Looks) -> None:
+    def test_pending_chain_is_cancelled(self, queries: ChainQueries) -> None:
         chain = approval.enqueue()
-        waiter = Waiting(chain.id)
-        looks.until_settled()
+        waiter = WaitingThread(chain.id)
+        queries.until_idle()
         chains.cancel(chain.id)
         with pytest.raises(ChainCancelled):
             waiter.output()
 
-    def test_it_is_deleted(self, looks: Looks) -> None:
+    def test_chain_is_deleted(self, queries: ChainQueries) -> None:
         chain = approval.enqueue()
-        waiter = Waiting(chain.id)
-        looks.until_settled()
+        waiter = WaitingThread(chain.id)
+        queries.until_idle()
         chains.delete(chain.id)
         with pytest.raises(ChainNotFound):
             waiter.output()
 
-    def test_it_fails_with_its_blocker(self, looks: Looks) -> None:
+    def test_chain_fails_with_its_blocker(self, queries: ChainQueries) -> None:
         blocker = approval.enqueue()
         strict: JobType[Any, Any] = JobType("waiting.strict", on_blocker_failure="fail")
-        waiter = Waiting(strict.enqueue(blockers=[blocker]).id)
-        looks.until_settled()
+        waiter = WaitingThread(strict.enqueue(blockers=[blocker]).id)
+        queries.until_idle()
         chains.cancel(blocker.id)
         with pytest.raises(ChainFailed):
             waiter.output()
 
-    def test_its_worker_crashed_too_often(self, store: Store, looks: Looks) -> None:
+    def test_job_fails_because_its_worker_crashed(self, store: Store, queries: ChainQueries) -> None:
         chain = approval.enqueue()
         [job] = claim(store, types=[approval.name])
-        waiter = Waiting(chain.id)
-        looks.until_settled()
+        waiter = WaitingThread(chain.id)
+        queries.until_idle()
         expire(job)
         effects = Effects()
-        store.reap(10, Backoff(), 1, effects=effects)
-        announce("default", effects)
+        store.leases.reap(10, Backoff(), 1, effects=effects)
+        publish("default", effects)
         with pytest.raises(ChainFailed):
             waiter.output()
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_a_forged_or_doubled_hint_costs_looks_and_ends_nothing(settings: Any, looks: Looks) -> None:
+def test_forged_or_repeated_hint_only_causes_queries(settings: Any, queries: ChainQueries) -> None:
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
     chain = approval.enqueue()
-    waiter = Waiting(chain.id)
-    before = looks.until_settled(0.3)
+    waiter = WaitingThread(chain.id)
+    before = queries.until_idle()
     send = get_notifier("default").send
     send([chain_finished(chain.id)] * 5 + [chain_finished(EVERY)])
-    assert looks.until_settled() > before
+    until(lambda: len(queries) > before)
     assert waiter.is_alive()
     finish(chain, "done")
     assert waiter.output() == "done"
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_hints_about_others_cost_no_look(settings: Any, looks: Looks) -> None:
+def test_hints_about_other_chains_cause_no_query(settings: Any, queries: ChainQueries) -> None:
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
     chain, other = approval.enqueue(), approval.enqueue()
-    waiter = Waiting(chain.id)
-    before = looks.until_settled(0.3)
+    waiter = WaitingThread(chain.id)
+    before = queries.until_idle()
     send = get_notifier("default").send
     send([job_scheduled(EVERY), job_scheduled(approval.name), chain_finished("junk"), chain_finished("")])
     finish(other)
-    assert looks.until_settled(0.3) == before
+    assert queries.until_idle() == before
     finish(chain)
     waiter.output()
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_after_a_hint_it_looks_again_because_senders_leave_out_repeats(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, looks: Looks
+def test_hint_is_followed_by_a_second_query(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, queries: ChainQueries
 ) -> None:
-    """Also after one that came while it looked."""
+    """Senders leave out repeated hints, so a hint that arrives during a query is followed by another query too."""
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
-    monkeypatch.setattr(waiting, "LOOK_AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr(waiting, "REQUERY_SECONDS", 0.3)
     chain = approval.enqueue()
-    waiter = Waiting(chain.id)
-    looks.until_settled()
+    waiter = WaitingThread(chain.id)
+    queries.until_idle()
     send = get_notifier("default").send
 
     def hint() -> float:
@@ -253,9 +253,9 @@ def test_after_a_hint_it_looks_again_because_senders_leave_out_repeats(
         send([chain_finished(EVERY)])
         return at
 
-    heard_at: list[float] = []
-    looks.before = lambda: heard_at.append(hint())
+    received_at: list[float] = []
+    queries.before_next = lambda: received_at.append(hint())
     hint()
-    until(lambda: heard_at and looks.at[-1] >= heard_at[0] + 0.3)
+    until(lambda: received_at and queries.times[-1] >= received_at[0] + 0.3)
     finish(chain)
     waiter.output()

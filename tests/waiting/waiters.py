@@ -1,4 +1,4 @@
-"""Threads that wait for chains, what the thread that serves them looked at, and notifiers that fail them."""
+"""Threads that wait for chains, a record of the watcher's queries, and notifiers that lose hints."""
 
 import threading
 import time
@@ -13,40 +13,43 @@ from django.db import connection, connections
 from django_jobchains import chains, waiting
 from django_jobchains.notifications import Hint, Listener, Notifier, Subscribers
 from django_jobchains.processors import JobType
-from tests.worker.waiting import stays, until
+from django_jobchains.store import ChainEnd
+from django_jobchains.store.chains import Chains
+from tests.support.waiting import stays, until
 
-#: No wait of a test that is right comes near it.
+#: A timeout that a passing test never reaches.
 LONG = 60.0
 
 NULL = "django_jobchains.notifications.base.NullNotifier"
 IN_PROCESS = "django_jobchains.notifications.in_process.InProcessNotifier"
 DROPPING = "tests.waiting.waiters.DroppingNotifier"
-DEAF = "tests.waiting.waiters.DeafNotifier"
+DISCONNECTED = "tests.waiting.waiters.DisconnectedNotifier"
 
-Ask = Callable[[UUID, float | None], Any]
+WaitCall = Callable[[UUID, float | None], Any]
 
-#: The four ways to wait.
-ASKS: dict[str, Ask] = {
+WAIT_CALLS: dict[str, WaitCall] = {
     "wait": chains.wait,
     "await_chain": async_to_sync(chains.await_chain),
     "result": lambda chain_id, timeout: chains.get(chain_id).result(timeout),
     "aresult": lambda chain_id, timeout: async_to_sync(chains.get(chain_id).aresult)(timeout),
 }
-each_ask = pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-each_function = pytest.mark.parametrize("ask", [ASKS["wait"], ASKS["await_chain"]], ids=["wait", "await_chain"])
+every_wait_call = pytest.mark.parametrize("wait", WAIT_CALLS.values(), ids=WAIT_CALLS)
+sync_and_async = pytest.mark.parametrize(
+    "wait", [WAIT_CALLS["wait"], WAIT_CALLS["await_chain"]], ids=["wait", "await_chain"]
+)
 
-#: Jobs of it are completed from outside.
+#: A job type without a handler: tests complete its jobs.
 approval: JobType[Any, Any] = JobType("waiting.approval")
 
-_started: "list[Waiting]" = []
+_started: "list[WaitingThread]" = []
 
 
-class Waiting(threading.Thread):
-    """Waits for a chain on a thread of its own, from now on."""
+class WaitingThread(threading.Thread):
+    """A started thread that waits for a chain."""
 
-    def __init__(self, chain_id: UUID, timeout: float | None = LONG, ask: Ask = chains.wait) -> None:
+    def __init__(self, chain_id: UUID, timeout: float | None = LONG, wait: WaitCall = chains.wait) -> None:
         super().__init__(name="waiter", daemon=True)
-        self._chain_id, self._timeout, self._ask = chain_id, timeout, ask
+        self._chain_id, self._timeout, self._wait = chain_id, timeout, wait
         self._output: Any = None
         self._error: BaseException | None = None
         _started.append(self)
@@ -54,7 +57,7 @@ class Waiting(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._output = self._ask(self._chain_id, self._timeout)
+            self._output = self._wait(self._chain_id, self._timeout)
         except BaseException as error:
             self._error = error
         finally:
@@ -64,88 +67,91 @@ class Waiting(threading.Thread):
         return chains.Chain.objects.filter(pk=self._chain_id).values("id", "status").first()
 
     def output(self, seconds: float = 30.0) -> Any:
-        """What it was answered, or its error."""
+        """Return what the call returned, or raise what it raised."""
         self.join(seconds)
-        assert not self.is_alive(), f"Nobody told the waiter within {seconds} s. Its chain: {self._chain()}"
+        assert not self.is_alive(), f"The waiter was not notified within {seconds} s. Its chain: {self._chain()}"
         if self._error is not None:
             raise self._error
         return self._output
 
 
-class Looks:
-    """The looks at chains: each one's ids, and when it began."""
+class ChainQueries:
+    """The watcher's queries for ends of chains: the time and the chain ids of each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.at: list[float] = []
+        self.times: list[float] = []
         self.ids: list[list[UUID]] = []
-        #: Called once before the next look, and may raise.
-        self.before: Callable[[], object] | None = None
-        self._look = waiting._look
-        monkeypatch.setattr(waiting, "_look", self)
+        #: Called once before the next query, and may raise.
+        self.before_next: Callable[[], object] | None = None
+        query = Chains.ends
+
+        def ends(store: Chains, chain_ids: list[UUID]) -> dict[UUID, ChainEnd]:
+            self._record(chain_ids)
+            return query(store, chain_ids)
+
+        monkeypatch.setattr(Chains, "ends", ends)
 
     def __len__(self) -> int:
-        return len(self.at)
+        return len(self.times)
 
-    def __call__(self, chain_ids: list[UUID], using: str) -> Any:
-        self.at.append(time.monotonic())
+    def _record(self, chain_ids: list[UUID]) -> None:
         self.ids.append(list(chain_ids))
-        before, self.before = self.before, None
-        if before is not None:
-            before()
-        return self._look(chain_ids, using)
+        self.times.append(time.monotonic())
+        before_next, self.before_next = self.before_next, None
+        if before_next is not None:
+            before_next()
 
-    def until_settled(self, seconds: float = 0.05) -> int:
-        """Their number once the first ones are over, and only a hint is a reason for more. A test that counts those
-        after it gives it some time, or a slow machine has more to come."""
-        until(lambda: len(self) and self._pauses(seconds))
+    def until_idle(self) -> int:
+        """Wait until only a hint can cause another query, and return the number of queries. Needs ``no_poll``."""
+        until(lambda: stays(self._is_idle, 0.05))
         return len(self)
 
-    def _pauses(self, seconds: float) -> bool:
-        before = len(self)
-        return stays(lambda: len(self) == before, seconds)
+    def _is_idle(self) -> bool:
+        watcher = waiting.get_watcher("default")
+        is_scheduled = watcher._query_at > time.monotonic() + LONG
+        return bool(self.times) and watcher._used_at >= self.times[-1] and is_scheduled
 
 
-class DeafNotifier(Notifier):
-    """Should carry hints, and is not connected."""
+class DisconnectedNotifier(Notifier):
+    """Carries hints, but its listeners are never connected."""
 
     def connect(self, subscribers: Subscribers) -> Listener:
-        return _Deaf()
+        return _DisconnectedListener()
 
 
-class _Deaf(Listener):
+class _DisconnectedListener(Listener):
     @property
     def is_alive(self) -> bool:
         return False
 
 
 class DroppingNotifier(Notifier):
-    """Says that it carries hints, and loses every one of them."""
+    """Reports that it carries hints, and loses all of them."""
 
     def send(self, hints: Collection[Hint]) -> None:
         pass
 
 
 def finish(chain: chains.Chain, output: Any = None) -> None:
-    with chains.complete(chain.id) as current:
-        current.finish(output)
+    chains.complete(chain.id, output)
 
 
 def waiter_count() -> int:
-    return sum(map(len, list(waiting.get_watch("default")._waiters.values())))
+    return sum(map(len, list(waiting.get_watcher("default")._waiters.values())))
 
 
 def until_waiting(count: int = 1) -> None:
-    until(lambda: waiter_count() == count, what=lambda: f"{waiter_count()} wait")
+    until(lambda: waiter_count() == count, what=lambda: f"{waiter_count()} waiters")
 
 
 def threads() -> list[str]:
-    """The threads that waiting costs in this process, by name."""
+    """Return the names of the threads that serve waiters in this process."""
     names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith(("jobchains-waiting", "jobchains-listener"))]
 
 
 def sessions() -> int:
-    """PostgreSQL's sessions of this database, without the one that asks."""
+    """Return the number of PostgreSQL's other sessions in this database."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
@@ -156,8 +162,8 @@ def sessions() -> int:
 
 
 def end_all() -> None:
-    """Frees the waiters that a failed test left: what they wait for is gone."""
-    left = [waiter for waiter in _started if waiter.is_alive()]
+    """Give the waiters of a failed test time to end: the tables are empty by now."""
+    remaining = [waiter for waiter in _started if waiter.is_alive()]
     _started.clear()
-    for waiter in left:
+    for waiter in remaining:
         waiter.join(0.5)

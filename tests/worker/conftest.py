@@ -1,4 +1,13 @@
-from tests.worker.fixtures import events, make_worker, processors, registry, start_worker, store
-from tests.worker.processes import start_process
+from tests.support.worker_processes import heeded_hang_ups, start_process
+from tests.support.workers import events, make_worker, processors, registry, start_worker, store
 
-__all__ = ("events", "make_worker", "processors", "registry", "start_process", "start_worker", "store")
+__all__ = (
+    "events",
+    "heeded_hang_ups",
+    "make_worker",
+    "processors",
+    "registry",
+    "start_process",
+    "start_worker",
+    "store",
+)

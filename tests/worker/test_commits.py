@@ -1,4 +1,4 @@
-"""A commit whose answer is lost: it may have gone through or not, and the lease number tells."""
+"""A commit without a reply may or may not have succeeded: the lease number decides."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +10,14 @@ from django.db import connection
 from django_jobchains.models import Job
 from django_jobchains.processors import Processors, RunningJob
 from tests.shop.models import Effect
-from tests.worker.fixtures import StartWorker
-from tests.worker.waiting import stays, until, until_completed
+from tests.support.waiting import stays, until, until_completed
+from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.postgresql
 
 
-def lose_the_answer(*, is_committed: bool) -> None:
-    """This thread's next commit is cut off, before or after it reaches the server."""
+def lose_the_reply(*, is_committed: bool) -> None:
+    """Cut off this thread's next commit, before or after it reaches the server."""
     raw = connection.connection
     commit: Callable[[], None] = raw.commit
 
@@ -31,7 +31,7 @@ def lose_the_answer(*, is_committed: bool) -> None:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_completion_is_written_once(
+def test_completion_is_written_once_if_its_commit_gets_no_reply(
     processors: Processors, start_worker: StartWorker, settings: Any, is_committed: bool
 ) -> None:
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
@@ -41,7 +41,7 @@ def test_a_completion_is_written_once(
         with job.complete():
             Effect.objects.create(job_id=job.id, label="written")
             if job.attempt == 1 and job.input == "first":
-                lose_the_answer(is_committed=is_committed)
+                lose_the_reply(is_committed=is_committed)
             return job.continue_with("worker.cut", "second") if job.input == "first" else "done"
 
     start_worker(poll_seconds=0.2)
@@ -53,7 +53,7 @@ def test_a_completion_is_written_once(
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_prepare_that_was_cut_off_is_tried_again(
+def test_prepare_is_retried_if_its_commit_gets_no_reply(
     processors: Processors, start_worker: StartWorker, is_committed: bool
 ) -> None:
     @processors.register("worker.cut_early")
@@ -61,12 +61,12 @@ def test_a_prepare_that_was_cut_off_is_tried_again(
         with job.prepare():
             Effect.objects.create(job_id=job.id, label="prepared")
             if job.attempt == 1:
-                lose_the_answer(is_committed=is_committed)
-        Effect.objects.create(job_id=job.id, label="went on")
+                lose_the_reply(is_committed=is_committed)
+        Effect.objects.create(job_id=job.id, label="continued")
 
     start_worker(poll_seconds=0.2)
     chain = cut_early.enqueue()
     until_completed(chain)
     assert chain.current_job.attempt == 2
     assert Effect.objects.filter(label="prepared").count() == 1 + is_committed
-    assert Effect.objects.filter(label="went on").count() == 1
+    assert Effect.objects.filter(label="continued").count() == 1

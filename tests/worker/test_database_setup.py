@@ -1,4 +1,4 @@
-"""A worker on a database that is not set up says what to do and ends."""
+"""A worker on a database that is not set up reports the remedy and ends."""
 
 from pathlib import Path
 from typing import Any
@@ -9,18 +9,15 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_jobchains.database_setup import remedy_for
+from django_jobchains.db.setup import remedy_for
 from django_jobchains.processors import Processors, Registry
 from django_jobchains.telemetry.events import ThreadFailed
 from django_jobchains.worker import Worker
-from tests.databases import database, empty_database, private_memory
-from tests.worker.fixtures import Events, StartWorker
-from tests.worker.processes import StartProcess
+from tests.support.databases import database, empty_database, private_memory
+from tests.support.worker_processes import StartProcess
+from tests.support.workers import Events, StartWorker
 
 __all__ = ("empty_database", "private_memory")
-
-#: A worker that tries the same statement ten times needs more.
-SOON = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +25,7 @@ def _has_work(processors: Processors) -> None:
     processors.register("worker.any")(lambda job: None)
 
 
-def test_the_command_names_the_missing_tables_and_the_command_that_makes_them(
+def test_command_names_the_missing_tables_and_how_to_create_them(
     registry: Registry, empty_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
@@ -36,45 +33,50 @@ def test_the_command_names_the_missing_tables_and_the_command_that_makes_them(
         call_command("run_jobworker", database=empty_database)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--processes", "2"]], ids=["one process", "a supervisor"])
-def test_the_process_ends_with_code_1(start_process: StartProcess, arguments: list[str], tmp_path: Path) -> None:
+def test_process_ends_with_code_1(start_process: StartProcess, arguments: list[str], tmp_path: Path) -> None:
     empty = "postgres" if connection.vendor == "postgresql" else str(tmp_path / "empty")
     process = start_process(*arguments, JOBCHAINS_TEST_NAME=empty)
     assert process.wait(60) == 1
     assert process.output.count("Run 'manage.py migrate --database default'") == 1, process.output
 
 
-def test_a_worker_without_the_command_gives_up_at_once(
+def test_worker_without_the_command_gives_up_at_once(
     make_worker: StartWorker, empty_database: str, events: Events
 ) -> None:
-    """As one does whose database was away when it started."""
+    """An example is a worker whose database was unavailable when it started."""
     assert make_worker(using=empty_database).run() == 1
     failures = events.of(ThreadFailed)
     assert {(event.failures, event.fatal) for event in failures} == {(1, True)}
     assert all("Run 'manage.py migrate --database empty'" in event.error for event in failures)
 
 
-def test_running_until_idle_raises_it(make_worker: StartWorker, empty_database: str) -> None:
+def test_run_until_idle_raises_the_error_about_missing_tables(make_worker: StartWorker, empty_database: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="Tables are missing"):
-        make_worker(using=empty_database).run_until_idle(SOON)
+        make_worker(using=empty_database).run_until_idle(20)
 
 
-def test_a_database_that_is_away_is_no_error_of_its_tables(
+def test_unavailable_database_is_not_reported_as_missing_tables(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, django_db_blocker: Any
 ) -> None:
-    away = {"ENGINE": "django.db.backends.postgresql", "HOST": "127.0.0.1", "PORT": "1", "OPTIONS": {}, "NAME": "away"}
-    with database("away", away, django_db_blocker):
+    unavailable = {
+        "ENGINE": "django.db.backends.postgresql",
+        "HOST": "127.0.0.1",
+        "PORT": "1",
+        "OPTIONS": {},
+        "NAME": "away",
+    }
+    with database("away", unavailable, django_db_blocker):
         Worker(registry=registry, using="away").check_database()
 
 
-def test_a_worker_is_not_made_for_a_database_that_its_threads_would_not_share(
-    registry: Registry, private_memory: str
-) -> None:
+def test_worker_refuses_a_database_that_its_threads_cannot_share(registry: Registry, private_memory: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=r"each thread has its own, empty database\. Use a file"):
         Worker(registry=registry, using=private_memory)
 
 
-def test_a_missing_column_is_a_reason_to_migrate_too() -> None:
+def test_missing_column_is_reported_like_a_missing_table() -> None:
     with pytest.raises(Exception, match="unknown_column") as caught, connection.cursor() as cursor:
         cursor.execute("SELECT unknown_column FROM django_jobchains_job")
     assert "manage.py migrate" in remedy_for(caught.value, "default")

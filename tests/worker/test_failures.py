@@ -1,4 +1,4 @@
-"""Whatever part of the worker fails, it recovers, and every job ends."""
+"""The worker recovers from the failure of any component, and every job ends."""
 
 import threading
 from collections.abc import Callable
@@ -7,22 +7,28 @@ from typing import Any
 import pytest
 from django.db import InterfaceError, OperationalError
 
-from django_jobchains import chains, hygiene
-from django_jobchains.attempts import Attempt
+from django_jobchains import chains
+from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.db import connections
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Backoff, FailJob, JobType, Lease, Processors, RescheduleJob, RunningJob
 from django_jobchains.store import Store
+from django_jobchains.store.attempts import Attempts
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import AttemptEnded, ThreadFailed
-from tests.worker.fixtures import Events, StartWorker
-from tests.worker.waiting import stays, until, until_completed
+from tests.store.methods import method as method_of
+from tests.store.methods import replace_method
+from tests.support.waiting import stays, until, until_completed
+from tests.support.workers import Events, StartWorker
 
 ERRORS = (ValueError("a bug"), SystemExit(3), OperationalError("the server closed the connection"), MemoryError())
 
 
 class FailsFirst:
-    """A function that raises each of some errors, and then works; None is a call that works. ``late``: the call works,
-    and raises then."""
+    """A function that first raises each of some errors, and then works. None stands for a call that works.
+
+    ``late``: the function is called before the error is raised.
+    """
 
     def __init__(
         self, function: Callable[..., Any], errors: tuple[BaseException | None, ...], *, late: bool = False
@@ -46,14 +52,14 @@ class FailsFirst:
 
 
 @pytest.fixture(autouse=True)
-def _impatient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_intervals(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 0.1}
     monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.2)
 
 
 @pytest.fixture
 def mixed(processors: Processors) -> JobType[Any, Any]:
-    """Completes, is continued, is rescheduled once, or fails, as its input says."""
+    """A handler whose input decides whether it completes, continues, reschedules once or fails."""
 
     @processors.register("worker.mixed", lease=Lease(1))
     def mixed(job: RunningJob[str]) -> Any:
@@ -62,7 +68,7 @@ def mixed(processors: Processors) -> JobType[Any, Any]:
         if job.input == "reschedule" and job.attempt == 1:
             raise RescheduleJob(delay=0)
         if job.input == "fail":
-            raise FailJob("as told")
+            raise FailJob("requested")
         return job.input
 
     return mixed
@@ -77,12 +83,23 @@ def all_ended() -> bool:
     return Job.objects.with_status("completed").count() == 12 and Job.objects.with_status("failed").count() == 3
 
 
-def left() -> list[Any]:
+def remaining() -> list[Any]:
     return list(Job.objects.incomplete().values_list("input", "status", "attempt", "crashes", "leased_by"))
 
 
-@pytest.mark.parametrize("method", ["claim", "next_due", "finish", "reschedule", "fail", "renew", "reap"])
-def test_a_step_that_raises_is_tried_again(
+@pytest.mark.parametrize(
+    "method",
+    [
+        "jobs.claim",
+        "jobs.next_due",
+        "attempts.finish",
+        "attempts.reschedule",
+        "attempts.fail",
+        "leases.renew",
+        "leases.reap",
+    ],
+)
+def test_failing_step_is_retried(
     mixed: JobType[Any, Any],
     start_worker: StartWorker,
     store: Store,
@@ -90,81 +107,82 @@ def test_a_step_that_raises_is_tried_again(
     events: Events,
     method: str,
 ) -> None:
-    failing = FailsFirst(getattr(store, method), ERRORS)
-    monkeypatch.setattr(store, method, failing)
+    failing = FailsFirst(method_of(store, method), ERRORS)
+    replace_method(monkeypatch, store, method, failing)
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
-    until(all_ended, what=left)
-    if method in ("claim", "next_due", "reap"):
+    until(all_ended, what=remaining)
+    if method in ("jobs.claim", "jobs.next_due", "leases.reap"):
         until(lambda: not failing.errors and failing.calls > len(ERRORS))
     assert not any(event.fatal for event in events.of(ThreadFailed))
 
 
-def test_a_claim_whose_answer_is_lost_costs_a_lease_and_no_job(
+def test_claim_without_a_reply_loses_no_job(
     mixed: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "claim", FailsFirst(store.claim, (OperationalError("cut"),), late=True))
+    monkeypatch.setattr(store.jobs, "claim", FailsFirst(store.jobs.claim, (OperationalError("cut"),), late=True))
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
-    until(all_ended, what=left)
+    until(all_ended, what=remaining)
 
 
-def test_a_result_whose_answer_is_lost_is_written_once(
+def test_result_without_a_reply_is_written_once(
     mixed: JobType[Any, Any],
     start_worker: StartWorker,
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
     events: Events,
 ) -> None:
-    """The commit went through, its answer did not: the retry finds nothing to do, and undoes nothing."""
+    """The commit succeeded without a reply: the retry finds nothing to do, and undoes nothing."""
     for method in ("finish", "reschedule", "fail"):
-        monkeypatch.setattr(store, method, FailsFirst(getattr(store, method), (OperationalError("cut"),), late=True))
+        write = FailsFirst(getattr(store.attempts, method), (OperationalError("cut"),), late=True)
+        monkeypatch.setattr(store.attempts, method, write)
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
-    until(all_ended, what=left)
+    until(all_ended, what=remaining)
     assert Job.objects.count() == 15
     assert not Job.objects.filter(crashes__gt=0).exists()
 
 
-def test_a_slot_that_raises_costs_a_lease_and_no_job(
+def test_error_in_a_slot_loses_no_job(
     mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Attempt, "run", FailsFirst(Attempt.run, ERRORS))
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
-    until(all_ended, what=left)
+    until(all_ended, what=remaining)
 
 
-def test_jobs_claimed_ahead_go_back_although_the_database_was_away(
+def test_jobs_claimed_ahead_are_handed_back_after_a_database_outage(
     processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are in no slot's queue any more: if they were forgotten, their leases would be renewed for ever."""
+    """They are no longer in the queue of a slot: if they were forgotten, their leases would be renewed forever."""
     gate = threading.Event()
     quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
     block: JobType[Any, Any] = processors.register("worker.block")(lambda job: gate.wait(30))
-    fails = FailsFirst(Store.hand_back, (OperationalError("gone"), OperationalError("gone")))
-    monkeypatch.setattr(Store, "hand_back", fails)
+    fails = FailsFirst(Attempts.hand_back, (OperationalError("gone"), OperationalError("gone")))
+    monkeypatch.setattr(Attempts, "hand_back", fails)
     worker = start_worker(slots=1)
     chains.enqueue_many([quick.item() for _ in range(100)])
-    until(lambda: Job.objects.with_status("completed").count() == 100)  # so short that others are claimed ahead
+    until(lambda: Job.objects.with_status("completed").count() == 100)  # short jobs, so that the worker claims ahead
     chains.enqueue_many([block.item(priority=1), *(quick.item() for _ in range(5))])
     try:
         until(lambda: fails.calls >= 3 and Job.objects.with_status("pending").count() == 5)
-        until(lambda: len(worker.parts.leases) == 1)
+        until(lambda: len(worker.components.leases) == 1)
     finally:
         gate.set()
 
 
-def test_an_attempt_that_ran_but_could_not_tidy_up_costs_a_lease_and_no_job(
+def test_failing_cleanup_of_an_attempt_loses_no_job(
     mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Attempt, "run", FailsFirst(Attempt.run, ERRORS, late=True))
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
-    until(all_ended, what=left)
+    until(all_ended, what=remaining)
 
 
-def test_an_attempt_that_cannot_be_made_does_not_harm_those_claimed_with_it(
+def test_attempt_that_cannot_be_created_does_not_affect_the_rest_of_its_claim(
     mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     init = Attempt.__init__
@@ -178,27 +196,27 @@ def test_an_attempt_that_cannot_be_made_does_not_harm_those_claimed_with_it(
     monkeypatch.setattr(Attempt, "__init__", fails_for_one)
     enqueue_mixed(mixed)
     start_worker(slots=12, poll_seconds=0.3)
-    until(all_ended, what=left)
+    until(all_ended, what=remaining)
 
 
-def test_a_failure_that_cannot_be_tidied_up_ends_no_thread(
+def test_failure_that_cannot_be_cleaned_up_ends_no_thread(
     mixed: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is so broken that closing it raises, too."""
+    """Closing the broken connection raises too."""
     errors = (InterfaceError("connection already closed"), ValueError("a bug"))
-    mend, broken = hygiene._mend, FailsFirst(hygiene._mend, errors)
+    mend, broken = connections._repair, FailsFirst(connections._repair, errors)
     in_slot = lambda: "slot" in threading.current_thread().name  # noqa: E731
-    monkeypatch.setattr(hygiene, "_mend", lambda connection: (mend if in_slot() else broken)(connection))
-    monkeypatch.setattr(store, "claim", FailsFirst(store.claim, ERRORS))
-    monkeypatch.setattr(store, "finish", FailsFirst(store.finish, ERRORS))
+    monkeypatch.setattr(connections, "_repair", lambda connection: (mend if in_slot() else broken)(connection))
+    monkeypatch.setattr(store.jobs, "claim", FailsFirst(store.jobs.claim, ERRORS))
+    monkeypatch.setattr(store.attempts, "finish", FailsFirst(store.attempts.finish, ERRORS))
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
-    until(all_ended, what=left)
+    until(all_ended, what=remaining)
     assert not broken.errors
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no disk"), MemoryError()])
-def test_a_sink_that_raises_changes_nothing(
+def test_error_in_a_sink_does_not_affect_jobs(
     mixed: JobType[Any, Any], start_worker: StartWorker, error: BaseException
 ) -> None:
     def broken(event: Event) -> None:
@@ -208,13 +226,13 @@ def test_a_sink_that_raises_changes_nothing(
     try:
         enqueue_mixed(mixed)
         start_worker(poll_seconds=0.3)
-        until(all_ended, what=left)
+        until(all_ended, what=remaining)
     finally:
         remove_sink(broken)
 
 
-@pytest.mark.parametrize("method", ["claim", "finish", "renew", "reap"])
-def test_a_part_that_always_fails_ends_the_worker_with_code_1(
+@pytest.mark.parametrize("method", ["jobs.claim", "attempts.finish", "leases.renew", "leases.reap"])
+def test_component_that_always_fails_ends_the_worker_with_code_1(
     mixed: JobType[Any, Any],
     make_worker: StartWorker,
     store: Store,
@@ -226,12 +244,12 @@ def test_a_part_that_always_fails_ends_the_worker_with_code_1(
         raise ValueError("a bug")
 
     monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(store, method, bug)
+    replace_method(monkeypatch, store, method, bug)
     gate = threading.Event()
-    if method == "finish":  # the outcome cannot be written as a failed try either
-        monkeypatch.setattr(store, "reschedule", bug)
+    if method == "attempts.finish":  # the outcome cannot be written as a failed try either
+        monkeypatch.setattr(store.attempts, "reschedule", bug)
         mixed.enqueue("complete")
-    elif method == "renew":
+    elif method == "leases.renew":
         hold_a_lease(mixed, gate)
     assert make_worker(shutdown_seconds=0).run() == 1
     gate.set()
@@ -247,7 +265,7 @@ def hold_a_lease(mixed: JobType[Any, Any], gate: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("error", [OperationalError("no route"), InterfaceError("connection already closed")])
-def test_a_database_that_is_away_is_waited_for(
+def test_worker_waits_for_an_unavailable_database(
     mixed: JobType[Any, Any],
     start_worker: StartWorker,
     store: Store,
@@ -255,17 +273,17 @@ def test_a_database_that_is_away_is_waited_for(
     error: Exception,
 ) -> None:
     monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(store, "claim", FailsFirst(store.claim, (error,) * 25))
+    monkeypatch.setattr(store.jobs, "claim", FailsFirst(store.jobs.claim, (error,) * 25))
     chain = mixed.enqueue("complete")
     worker = start_worker(poll_seconds=0.3)
     until_completed(chain)
     assert not worker.failed
 
 
-def test_an_outcome_that_cannot_be_written_does_not_harm_its_batch(
+def test_outcome_that_cannot_be_written_does_not_affect_its_batch(
     processors: Processors, start_worker: StartWorker, events: Events
 ) -> None:
-    """One of ten continuations meets a row that must not exist. Its job is tried again, as after an error in
+    """One of ten continuations conflicts with an existing row. Its job is retried, as after an error in
     ``complete()``."""
     together = threading.Barrier(10, timeout=15)
 
@@ -281,7 +299,7 @@ def test_an_outcome_that_cannot_be_written_does_not_harm_its_batch(
     twin = continues.enqueue(-1, delay=3600).current_job
     Job.objects.filter(pk=twin.pk).update(chain_id=poisoned.id, chain_index=1)
     start_worker(slots=10)
-    until(lambda: Job.objects.with_status("completed").count() == 18, what=left)
+    until(lambda: Job.objects.with_status("completed").count() == 18, what=remaining)
     first = Job.objects.get(pk=poisoned.id)
     assert (first.status, first.attempt) == ("pending", 1)
     assert "DuplicateJobId" in str(first.last_error)
@@ -290,7 +308,7 @@ def test_an_outcome_that_cannot_be_written_does_not_harm_its_batch(
     assert stays(lambda: len(events.of(AttemptEnded)) == 19, 0.2)
 
 
-def test_an_attempt_is_reported_once_although_its_batch_was_tried_again(
+def test_attempt_is_reported_once_if_its_batch_is_retried(
     processors: Processors,
     start_worker: StartWorker,
     store: Store,
@@ -299,8 +317,8 @@ def test_an_attempt_is_reported_once_although_its_batch_was_tried_again(
 ) -> None:
     """Each outcome of a batch is written on its own after a bug, and the database goes away in the middle of it."""
     is_batch_full = threading.Event()
-    fail = FailsFirst(store.fail, (ValueError("a bug"), None, OperationalError("cut")))
-    finish = store.finish
+    fail = FailsFirst(store.attempts.fail, (ValueError("a bug"), None, OperationalError("cut")))
+    finish = store.attempts.finish
 
     def waits_for_a_batch(*args: Any) -> Any:
         is_batch_full.wait(10)
@@ -309,16 +327,16 @@ def test_an_attempt_is_reported_once_although_its_batch_was_tried_again(
     @processors.register("worker.two_kinds")
     def two_kinds(job: RunningJob[bool]) -> None:
         if job.input:
-            raise FailJob("as told")
+            raise FailJob("requested")
 
-    monkeypatch.setattr(store, "finish", waits_for_a_batch)
-    monkeypatch.setattr(store, "fail", fail)
+    monkeypatch.setattr(store.attempts, "finish", waits_for_a_batch)
+    monkeypatch.setattr(store.attempts, "fail", fail)
     worker = start_worker(slots=7)
     two_kinds.enqueue(False)
     until(lambda: Job.objects.with_status("running").count() == 1)
     chains.enqueue_many([two_kinds.item(number % 2 == 0) for number in range(6)])
-    until(lambda: Job.objects.with_status("running").count() == 7 and not worker.parts.slots.running)
+    until(lambda: Job.objects.with_status("running").count() == 7 and not worker.components.slots.running)
     is_batch_full.set()
-    until(lambda: Job.objects.incomplete().count() == 0 and not fail.errors, what=left)
+    until(lambda: Job.objects.incomplete().count() == 0 and not fail.errors, what=remaining)
     until(lambda: len({event.job_id for event in events.of(AttemptEnded)}) == 7)
     assert stays(lambda: len(events.of(AttemptEnded)) == 7, 0.3)

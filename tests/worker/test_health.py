@@ -1,4 +1,4 @@
-"""When a worker is live, when it is ready, and what it says is wrong."""
+"""When a worker is live and ready, and which problems it reports."""
 
 import json
 import threading
@@ -14,12 +14,14 @@ from django_jobchains.processors import JobType, Processors, RunningJob
 from django_jobchains.store import Store
 from django_jobchains.worker import Worker, health
 from django_jobchains.worker.health import Health, health_of_processes
-from tests.worker.fixtures import StartWorker
-from tests.worker.waiting import stays, until
+from tests.store.methods import method as method_of
+from tests.store.methods import replace_method
+from tests.support.waiting import stays, until
+from tests.support.workers import StartWorker
 
 JOBCHAINS = {"LIVENESS_SECONDS": 0.3, "REAP_SECONDS": 0.1, "SWEEP_SECONDS": 0.1}
-#: Where nothing may be taken for dead that is only slow on a busy machine.
-PATIENT = {**JOBCHAINS, "LIVENESS_SECONDS": 1.5}
+#: Long enough that a thread on a busy machine does not count as hanging.
+PATIENT_SETTINGS = {**JOBCHAINS, "LIVENESS_SECONDS": 4}
 
 
 @pytest.fixture
@@ -48,12 +50,12 @@ def ready_worker(start_worker: StartWorker, waiting: JobType[Any, Any]) -> Calla
     return start
 
 
-def says(worker: Worker, words: str) -> Callable[[], bool]:
-    return lambda: any(words in problem for problem in worker.health().problems)
+def reports_problem(worker: Worker, text: str) -> Callable[[], bool]:
+    return lambda: any(text in problem for problem in worker.health().problems)
 
 
 @pytest.mark.usefixtures("waiting")
-def test_a_worker_that_starts_or_stops_is_live_and_not_ready(make_worker: StartWorker) -> None:
+def test_starting_or_stopping_worker_is_live_and_not_ready(make_worker: StartWorker) -> None:
     worker = make_worker()
     assert worker.health() == Health(worker.id, True, False, ("starting",), 2, 0)
     assert not worker.has_begun
@@ -65,31 +67,30 @@ def test_a_worker_that_starts_or_stops_is_live_and_not_ready(make_worker: StartW
 
 @override_settings(JOBCHAINS=JOBCHAINS)
 @pytest.mark.usefixtures("waiting")
-def test_a_worker_that_never_starts_is_not_live(make_worker: StartWorker) -> None:
+def test_worker_that_never_starts_is_not_live(make_worker: StartWorker) -> None:
     worker = make_worker()
-    until(says(worker, "still starting"))
+    until(reports_problem(worker, "still starting"))
     assert not worker.health().is_live
 
 
-@override_settings(JOBCHAINS={**PATIENT, "REAP_SECONDS": 20, "SWEEP_SECONDS": 20})
-def test_a_worker_may_wait_for_longer_than_a_step_may_take(ready_worker: Callable[..., Worker]) -> None:
-    worker = ready_worker(poll_seconds=60)
-    assert stays(lambda: worker.health().is_live, 2.5), worker.health()
-
-
-@override_settings(JOBCHAINS=PATIENT)
-def test_a_handler_may_take_as_long_as_it_likes(
+@pytest.mark.slow
+@override_settings(JOBCHAINS={**PATIENT_SETTINGS, "REAP_SECONDS": 20, "SWEEP_SECONDS": 20})
+def test_waiting_and_long_handlers_do_not_affect_health(
     ready_worker: Callable[..., Worker], waiting: JobType[Any, Any]
 ) -> None:
-    worker = ready_worker()
+    """For longer than ``LIVENESS_SECONDS``, threads wait for their next step and a handler runs."""
+    worker = ready_worker(poll_seconds=60)
     waiting.enqueue()
     until(lambda: worker.health().running == 1)
-    assert stays(lambda: worker.health().is_live, 2.5), worker.health()
+    assert stays(lambda: worker.health().is_live, 5), worker.health()
 
 
 @override_settings(JOBCHAINS=JOBCHAINS)
-@pytest.mark.parametrize(("method", "thread"), [("claim", "claims"), ("reap", "reaper"), ("finish", "completer")])
-def test_a_loop_that_hangs_makes_it_not_live(
+@pytest.mark.parametrize(
+    ("method", "thread"),
+    [("jobs.claim", "claim-loop"), ("leases.reap", "maintenance"), ("attempts.finish", "outcome-writer")],
+)
+def test_hanging_loop_makes_the_worker_not_live(
     ready_worker: Callable[..., Worker],
     waiting: JobType[Any, Any],
     store: Store,
@@ -99,25 +100,25 @@ def test_a_loop_that_hangs_makes_it_not_live(
     thread: str,
 ) -> None:
     worker = ready_worker()
-    whole, release = getattr(store, method), threading.Event()
+    original, release = method_of(store, method), threading.Event()
 
-    def hangs(*args: Any, **kwargs: Any) -> Any:
+    def hanging(*args: Any, **kwargs: Any) -> Any:
         release.wait(30)
-        return whole(*args, **kwargs)
+        return original(*args, **kwargs)
 
-    monkeypatch.setattr(store, method, hangs)
+    replace_method(monkeypatch, store, method, hanging)
     waiting.enqueue()
     gate.set()
     try:
-        until(lambda: not worker.health().is_live, what=worker.health)
-        assert any(f"jobchains-{thread} is busy" in problem for problem in worker.health().problems)
+        until(reports_problem(worker, f"jobchains-{thread} is busy"), what=worker.health)
+        assert not worker.health().is_live
     finally:
         release.set()
     until(lambda: worker.health().is_ready, what=worker.health)
 
 
 @override_settings(JOBCHAINS=JOBCHAINS)
-def test_an_event_loop_that_stands_still_makes_it_not_live(
+def test_blocked_event_loop_makes_the_worker_not_live(
     ready_worker: Callable[..., Worker], processors: Processors, gate: threading.Event
 ) -> None:
     @processors.register("worker.blocking")
@@ -127,31 +128,31 @@ def test_an_event_loop_that_stands_still_makes_it_not_live(
     worker = ready_worker(async_slots=7)
     assert worker.health().slots == 9
     blocking.enqueue()
-    until(says(worker, "the event loop is busy"), what=worker.health)
+    until(reports_problem(worker, "the event loop is busy"), what=worker.health)
     assert not worker.health().is_live
     gate.set()
     until(lambda: worker.health().is_ready, what=worker.health)
 
 
 @override_settings(JOBCHAINS=JOBCHAINS)
-def test_a_loop_that_has_ended_makes_it_not_live(ready_worker: Callable[..., Worker]) -> None:
+def test_loop_that_has_ended_makes_the_worker_not_live(ready_worker: Callable[..., Worker]) -> None:
     worker = ready_worker()
-    worker.parts.threads["watch"].stop()
-    until(says(worker, "jobchains-watch has ended"))
+    worker.components.threads["watchdog"].stop()
+    until(reports_problem(worker, "jobchains-watchdog has ended"))
     assert not worker.health().is_live
 
 
-@override_settings(JOBCHAINS=JOBCHAINS)
-def test_without_its_database_it_is_live_and_not_ready(
+@override_settings(JOBCHAINS={**JOBCHAINS, "LIVENESS_SECONDS": 60})
+def test_worker_without_a_database_is_live_and_not_ready(
     ready_worker: Callable[..., Worker], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*args: Any, **kwargs: Any) -> Any:
+    def unavailable(*args: Any, **kwargs: Any) -> Any:
         raise OperationalError("secret-host refused the connection")
 
     worker = ready_worker()
     with monkeypatch.context() as patch:
-        patch.setattr(store, "reap", away)
-        until(says(worker, "jobchains-reaper fails"))
+        patch.setattr(store.leases, "reap", unavailable)
+        until(reports_problem(worker, "jobchains-maintenance fails"))
         now = worker.health()
         assert (now.is_live, now.is_ready) == (True, False)
         assert "secret-host" not in str(now)
@@ -159,32 +160,32 @@ def test_without_its_database_it_is_live_and_not_ready(
 
 
 @override_settings(JOBCHAINS={**JOBCHAINS, "LIVENESS_SECONDS": 60})
-def test_a_database_that_was_not_reached_lately_makes_it_not_ready(
+def test_worker_that_has_not_reached_its_database_recently_is_not_ready(
     ready_worker: Callable[..., Worker], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = ready_worker()
     release = threading.Event()
     monkeypatch.setattr(health, "LATE_SECONDS", 0.1)
-    monkeypatch.setattr(store, "reap", lambda *args: release.wait(30) and [])
+    monkeypatch.setattr(store.leases, "reap", lambda *args: release.wait(30) and [])
     try:
-        until(says(worker, "the database was last reached"))
+        until(reports_problem(worker, "the database was last reached"))
         now = worker.health()
         assert (now.is_live, now.is_ready) == (True, False)
     finally:
         release.set()
 
 
-def test_a_listener_that_is_deaf_makes_it_not_ready(
+def test_worker_whose_listener_receives_nothing_is_not_ready(
     ready_worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = ready_worker()
-    monkeypatch.setattr(type(worker.parts.listener), "is_alive", property(lambda self: False))
-    assert says(worker, "wake-ups are not heard")()
+    monkeypatch.setattr(type(worker.components.listener), "is_alive", property(lambda self: False))
+    assert reports_problem(worker, "the listener for wake-ups is not connected")()
     assert (worker.health().is_live, worker.health().is_ready, worker.has_begun) == (True, False, True)
 
 
 @override_settings(JOBCHAINS={"NOTIFIER": {"BACKEND": "django_jobchains.notifications.base.NullNotifier"}})
-def test_a_worker_that_polls_needs_no_listener(ready_worker: Callable[..., Worker]) -> None:
+def test_worker_that_polls_needs_no_listener(ready_worker: Callable[..., Worker]) -> None:
     assert ready_worker(poll_seconds=1).health().is_ready
 
 
@@ -195,8 +196,8 @@ def test_health_is_plain_json() -> None:
 
 
 @dataclass
-class Known:
-    """A worker process as its supervisor knows it."""
+class ReportedProcess:
+    """A worker process as its supervisor sees it."""
 
     health: Health | None
     silent_seconds: float = 0.5
@@ -204,27 +205,32 @@ class Known:
 
 GOOD = Health("mail-1:7:a", True, True, (), 10, 3)
 STOPPING = Health("mail-2:8:b", True, False, ("stopping",), 10, 3)
-HUNG = Health("mail-3:9:c", False, False, ("jobchains-claims has ended",), 10, 3)
+HUNG = Health("mail-3:9:c", False, False, ("jobchains-claim-loop has ended",), 10, 3)
 
 
 @pytest.mark.parametrize(
     ("processes", "live", "ready", "problems"),
     [
-        ({1: Known(GOOD), 2: Known(GOOD)}, True, True, ()),
-        ({1: Known(GOOD), 2: Known(STOPPING)}, True, True, ("process 2: stopping",)),
-        ({1: Known(STOPPING)}, True, False, ("process 1: stopping",)),
-        ({1: Known(GOOD), 3: Known(HUNG)}, False, True, ("process 3: jobchains-claims has ended",)),
-        ({1: Known(GOOD), 2: None}, False, True, ("process 2: ended, and is to be started again",)),
-        ({1: Known(None, 20)}, True, False, ("process 1: starting",)),
-        ({1: Known(None, 70)}, False, False, ("process 1: not heard of for 70 s",)),
-        ({1: Known(GOOD, 6)}, False, False, ("process 1: not heard of for 6 s",)),
+        ({1: ReportedProcess(GOOD), 2: ReportedProcess(GOOD)}, True, True, ()),
+        ({1: ReportedProcess(GOOD), 2: ReportedProcess(STOPPING)}, True, True, ("process 2: stopping",)),
+        ({1: ReportedProcess(STOPPING)}, True, False, ("process 1: stopping",)),
+        (
+            {1: ReportedProcess(GOOD), 3: ReportedProcess(HUNG)},
+            False,
+            True,
+            ("process 3: jobchains-claim-loop has ended",),
+        ),
+        ({1: ReportedProcess(GOOD), 2: None}, False, True, ("process 2: ended, and will be restarted",)),
+        ({1: ReportedProcess(None, 20)}, True, False, ("process 1: starting",)),
+        ({1: ReportedProcess(None, 70)}, False, False, ("process 1: no report for 70 s",)),
+        ({1: ReportedProcess(GOOD, 6)}, False, False, ("process 1: no report for 6 s",)),
     ],
 )
-def test_processes_are_live_when_all_are_and_ready_when_one_is(
-    processes: dict[int, Known | None], live: bool, ready: bool, problems: tuple[str, ...]
+def test_supervisor_is_live_if_all_processes_are_and_ready_if_one_is(
+    processes: dict[int, ReportedProcess | None], live: bool, ready: bool, problems: tuple[str, ...]
 ) -> None:
-    found = health_of_processes("mail:1:supervisor", processes, is_stopping=False, is_stuck=False)
-    assert (found.is_live, found.is_ready, found.problems) == (live, ready, problems)
+    running = health_of_processes("mail:1:supervisor", processes, is_stopping=False, is_stuck=False)
+    assert (running.is_live, running.is_ready, running.problems) == (live, ready, problems)
     stopping = health_of_processes("mail:1:supervisor", processes, is_stopping=True, is_stuck=False)
     assert (stopping.is_live, stopping.is_ready, stopping.problems) == (True, False, ("stopping",))
     stuck = health_of_processes("mail:1:supervisor", processes, is_stopping=False, is_stuck=True)

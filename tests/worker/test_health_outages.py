@@ -1,22 +1,22 @@
-"""A worker's health port while its database is away, or does not answer."""
+"""A worker's health port while its database is down or does not respond."""
 
 import pytest
 
-from tests.chaos.cluster import Server, cluster, server, start_process
-from tests.worker.processes import StartProcess
+from tests.support.servers.cluster import Server, cluster, server, start_process
+from tests.support.waiting import until
+from tests.support.worker_processes import StartProcess
 from tests.worker.test_supervisor import ask, free_port
-from tests.worker.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
 
 __all__ = ("cluster", "server", "start_process")
 
 
-def test_a_worker_without_its_database_is_live_and_not_ready(cluster: Server, start_process: StartProcess) -> None:
+def test_worker_without_a_database_is_live_and_not_ready(cluster: Server, start_process: StartProcess) -> None:
     port = free_port()
     cluster.stop()
     process = start_process("--health-port", str(port), jobchains={"LIVENESS_SECONDS": 5})
-    until(lambda: "trying again" in process.output, 30, lambda: process.output)
+    until(lambda: "trying again" in process.output, 60, lambda: process.output)
     assert [ask(port, path)[0] for path in ("/live", "/ready")] == [200, 503]
     cluster.start()
     until(lambda: ask(port, "/ready")[0] == 200, 30, lambda: (ask(port, "/"), process.output))

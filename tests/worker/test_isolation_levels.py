@@ -1,24 +1,24 @@
-"""Two workers on PostgreSQL above READ COMMITTED: conflicts are part of it, and nobody is told of them."""
+"""Two workers on PostgreSQL above READ COMMITTED: conflicts are expected and are not reported."""
 
 import pytest
 from django.db.models import Count
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from tests.chaos.app import jobs
-from tests.worker.processes import StartProcess
-from tests.worker.waiting import until
+from tests.support.waiting import until
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql, pytest.mark.slow]
 
 JOBS = 6_000
-#: Of a worker that is never kept from its work; far below a half, because one of them may start late.
+#: The share of a worker that no conflict blocks. It is far below a half, because one of them may start late.
 FAIR_SHARE = JOBS // 20
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("of", ["transactions", "every statement"])
-def test_two_workers_share_the_work_and_report_no_error(start_process: StartProcess, of: str, level: str) -> None:
+def test_two_workers_share_the_jobs_and_report_no_conflict(start_process: StartProcess, of: str, level: str) -> None:
     environment = {
         "transactions": {"JOBCHAINS_TEST_ISOLATION": level.replace(" ", "_")},
         "every statement": {"PGOPTIONS": "-c default_transaction_isolation=" + level.lower().replace(" ", "\\ ")},

@@ -1,4 +1,4 @@
-"""Who may finish an attempt: leases are renewed, and an attempt that lost its lease is told, and writes nothing."""
+"""Leases are renewed; an attempt that lost its lease is aborted and writes nothing."""
 
 import threading
 import time
@@ -9,35 +9,29 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_jobchains import chains
+from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.exceptions import LeaseLost as LeaseLostError
-from django_jobchains.leases import HeldLeases
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.policies import Backoff
 from django_jobchains.processors import JobType, Lease, Processors, RunningJob
 from django_jobchains.store import Store
-from django_jobchains.telemetry.events import LeaseLost
+from django_jobchains.telemetry.events import AttemptAbandoned
 from tests.shop.models import Effect
-from tests.worker.fixtures import Events, StartWorker
-from tests.worker.statements import statements_of_others
-from tests.worker.waiting import until, until_completed
+from tests.support.statements import statements_of_others
+from tests.support.waiting import until, until_completed
+from tests.support.workers import Events, StartWorker
 
 LEASE = 1.0
 
 
 @dataclass
 class Handler:
-    """What a handler saw, and what it waits for."""
+    """What a handler recorded, and the gate that it waits for."""
 
     started: threading.Event = field(default_factory=threading.Event)
     gate: threading.Event = field(default_factory=threading.Event)
-    started_at: float = 0.0
-    aborted_at: float = 0.0
     reasons: list[str | None] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
-
-    def start(self) -> None:
-        self.started_at = time.monotonic()
-        self.started.set()
 
 
 @pytest.fixture
@@ -50,13 +44,12 @@ def handler(settings: Any) -> Any:
 
 @pytest.fixture
 def until_aborted(processors: Processors, handler: Handler) -> JobType[Any, Any]:
-    """Waits for its signal, then tries to write."""
+    """A handler that waits for its signal and then tries to write."""
 
     @processors.register("worker.until_aborted", lease=Lease(LEASE))
     def until_aborted(job: RunningJob[Any]) -> None:
-        handler.start()
+        handler.started.set()
         job.signal.wait(30)
-        handler.aborted_at = time.monotonic()
         handler.reasons.append(job.signal.reason)
         try:
             with job.complete():
@@ -68,19 +61,19 @@ def until_aborted(processors: Processors, handler: Handler) -> JobType[Any, Any]
     return until_aborted
 
 
-def test_a_lease_is_renewed_while_the_handler_runs_longer(
+def test_lease_is_renewed_while_the_handler_runs_longer(
     processors: Processors, start_worker: StartWorker, handler: Handler
 ) -> None:
     @processors.register("worker.long", lease=Lease(LEASE))
     def long(job: RunningJob[None]) -> str:
-        handler.start()
+        handler.started.set()
         handler.gate.wait(30)
         return "done"
 
     start_worker()
     chain = long.enqueue()
-    assert handler.started.wait(10)
-    start_worker(poll_seconds=0.1)  # a second one, which would take it over
+    assert handler.started.wait(30)
+    start_worker(poll_seconds=0.1)  # a second worker, which would take over an expired job
     first = chain.refresh().current_job.leased_until
     assert first is not None
     until(lambda: (chain.refresh().current_job.leased_until - first).total_seconds() > 1.5 * LEASE)  # type: ignore[operator]
@@ -110,12 +103,12 @@ def test_one_statement_renews_the_leases_of_all_attempts(
 
 
 @pytest.mark.parametrize("reason", ["taken_by_another_worker", "already_completed", "cancelled", "not_found"])
-def test_a_lost_lease_aborts_the_handler_and_its_writes(
+def test_lost_lease_aborts_the_handler_and_its_writes(
     until_aborted: JobType[Any, Any], start_worker: StartWorker, handler: Handler, events: Events, reason: str
 ) -> None:
     start_worker()
     job = until_aborted.enqueue().current_job
-    assert handler.started.wait(10)
+    assert handler.started.wait(30)
     row = Job.objects.filter(pk=job.pk)
     if reason == "taken_by_another_worker":
         row.update(lease_number=2, leased_by="another")
@@ -126,66 +119,65 @@ def test_a_lost_lease_aborts_the_handler_and_its_writes(
     until(lambda: handler.errors)
     assert handler.reasons == [reason]
     assert isinstance(handler.errors[0], LeaseLostError)
-    until(lambda: events.of(LeaseLost))
-    assert (events.of(LeaseLost)[0].job_id, events.of(LeaseLost)[0].reason) == (job.id, reason)
+    until(lambda: events.of(AttemptAbandoned))
+    assert (events.of(AttemptAbandoned)[0].job_id, events.of(AttemptAbandoned)[0].reason) == (job.id, reason)
     assert not Effect.objects.exists()
     assert not FailedAttempt.objects.exists()
 
 
-def test_an_output_of_a_lost_lease_is_not_written(
+def test_output_of_a_lost_lease_is_not_written(
     processors: Processors, start_worker: StartWorker, handler: Handler, events: Events
 ) -> None:
     @processors.register("worker.output", lease=Lease(60))
     def output(job: RunningJob[None]) -> str:
-        handler.start()
+        handler.started.set()
         handler.gate.wait(30)
         return "stale"
 
     start_worker()
     job = output.enqueue().current_job
-    assert handler.started.wait(10)
+    assert handler.started.wait(30)
     Job.objects.filter(pk=job.pk).update(lease_number=2, leased_by="another")
     handler.gate.set()
-    until(lambda: events.of(LeaseLost))
+    until(lambda: events.of(AttemptAbandoned))
     job.refresh_from_db()
     assert (job.status, job.output, job.leased_by) == ("running", None, "another")
 
 
-def test_attempts_are_aborted_before_their_lease_ends_when_the_database_is_away(
+def test_attempts_are_aborted_if_their_lease_cannot_be_renewed(
     until_aborted: JobType[Any, Any],
     start_worker: StartWorker,
     handler: Handler,
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def away(leases: Any) -> Any:
+    def unavailable(leases: Any) -> Any:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(store, "renew", away)
+    monkeypatch.setattr(store.leases, "renew", unavailable)
     start_worker()
     until_aborted.enqueue()
     until(lambda: handler.reasons)
     assert handler.reasons == ["error"]
-    assert handler.aborted_at - handler.started_at < LEASE
 
 
-def test_a_job_aborted_while_the_database_was_away_is_completed_later(
+def test_job_aborted_while_the_database_was_away_is_completed_later(
     processors: Processors, start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch, handler: Handler
 ) -> None:
-    renew = store.renew
+    renew = store.leases.renew
 
-    def away(leases: Any) -> Any:
+    def unavailable(leases: Any) -> Any:
         raise OperationalError("connection refused")
 
     @processors.register("worker.tried", lease=Lease(LEASE))
     def tried(job: RunningJob[None]) -> int:
         if job.attempt == 1:
             job.signal.wait(30)
-            monkeypatch.setattr(store, "renew", renew)
+            monkeypatch.setattr(store.leases, "renew", renew)
             job.signal.raise_if_aborted()
         return job.attempt
 
-    monkeypatch.setattr(store, "renew", away)
+    monkeypatch.setattr(store.leases, "renew", unavailable)
     start_worker(poll_seconds=0.2)
     chain = tried.enqueue()
     until_completed(chain)
@@ -194,16 +186,16 @@ def test_a_job_aborted_while_the_database_was_away_is_completed_later(
 
 @pytest.mark.parametrize("mode", ["complete", "prepare", "atomic"])
 @pytest.mark.postgresql
-def test_a_transaction_longer_than_the_lease_keeps_the_job(
+def test_transaction_longer_than_the_lease_keeps_the_job(
     processors: Processors, start_worker: StartWorker, handler: Handler, mode: str
 ) -> None:
-    """Its row is locked: nobody takes it back, and the attempt is not told to stop."""
+    """The row is locked, so the job is not reaped and the attempt is not aborted."""
 
     @processors.register("worker.locked", lease=Lease(0.6))
     def locked(job: RunningJob[None]) -> None:
         phase = job.complete() if mode == "complete" else job.prepare("atomic" if mode == "atomic" else "staged")
         with phase:
-            handler.start()
+            handler.started.set()
             Effect.objects.create(job_id=job.id, label="written")
             job.signal.wait(1.5)
             handler.reasons.append(job.signal.reason)
@@ -218,10 +210,10 @@ def test_a_transaction_longer_than_the_lease_keeps_the_job(
 
 
 @pytest.mark.postgresql
-def test_the_lease_is_fresh_after_a_prepare_that_took_longer(
+def test_lease_is_fresh_after_a_prepare_that_took_longer(
     processors: Processors, start_worker: StartWorker, handler: Handler, store: Store, settings: Any
 ) -> None:
-    """Nobody could renew a locked row: its commit has to, or the next reaper takes a live attempt's job."""
+    """A locked row cannot be renewed, so the commit renews it. Otherwise the next reaper would take the job."""
     settings.JOBCHAINS = {"REAP_SECONDS": 3600}
     reaped: list[Any] = []
 
@@ -229,7 +221,7 @@ def test_the_lease_is_fresh_after_a_prepare_that_took_longer(
     def prepared(job: RunningJob[None]) -> None:
         with job.prepare():
             job.signal.wait(1.5 * LEASE)
-        reaped.extend(store.reap(10, Backoff(), 10))  # as another worker's reaper does
+        reaped.extend(store.leases.reap(10, Backoff(), 10))  # what another worker's reaper does
 
     start_worker()
     chain = prepared.enqueue()
@@ -238,8 +230,8 @@ def test_the_lease_is_fresh_after_a_prepare_that_took_longer(
     assert chain.status == "completed"
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="where a transaction locks out every other writer")
-def test_a_transaction_longer_than_the_lease_completes_the_job_once_on_sqlite(
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="SQLite allows one writer")
+def test_transaction_longer_than_the_lease_completes_the_job_once_on_sqlite(
     processors: Processors, start_worker: StartWorker, handler: Handler
 ) -> None:
     @processors.register("worker.locked", lease=Lease(0.6))
@@ -255,16 +247,16 @@ def test_a_transaction_longer_than_the_lease_completes_the_job_once_on_sqlite(
     assert Effect.objects.count() == 1
 
 
-def test_an_older_attempt_of_the_same_worker_is_told(processors: Processors, store: Store) -> None:
-    """It lost its lease, and the worker got the job again before it noticed (F5)."""
+def test_older_attempt_of_the_same_worker_is_aborted(processors: Processors, store: Store) -> None:
+    """The worker claims the job again before the older attempt has noticed that its lease is lost."""
     slow: JobType[Any, Any] = processors.register("worker.slow")(lambda job: None)
     slow.enqueue()
     leases = HeldLeases(store)
-    (first,) = store.claim("worker", 1, {"worker.slow": 0.0})
+    (first,) = store.jobs.claim("worker", 1, {"worker.slow": 0.0})
     old = leases.hold(first, 0.0, time.monotonic())
-    until(lambda: store.reap(10, Backoff(0, 1, 0, 0), 10))
-    (second,) = until(lambda: store.claim("worker", 1, {"worker.slow": 60.0}))
+    until(lambda: store.leases.reap(10, Backoff(0, 1, 0, 0), 10))
+    (second,) = until(lambda: store.jobs.claim("worker", 1, {"worker.slow": 60.0}))
     new = leases.hold(second, 0.0, time.monotonic())
     leases.renew_due()
     assert (old.reason, new.reason) == ("taken_by_another_worker", None)
-    assert [lease.lease_number for lease in leases.held()] == [second.lease_number]
+    assert [number for _, number in leases.held()] == [second.lease_number]

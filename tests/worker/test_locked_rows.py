@@ -1,5 +1,6 @@
-"""Someone else's transaction has locked a job that runs, or one that waits for it: this delays that job alone."""
+"""Another transaction locks a running job, or a job that waits for it: this delays only that job."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,13 +12,19 @@ from django_jobchains import chains
 from django_jobchains.models import Chain, DeferredWrite, FailedAttempt, Job
 from django_jobchains.policies import Lease
 from django_jobchains.processors import JobType, Processors, RunningJob
-from django_jobchains.store.postgresql import PostgreSQLStore
-from django_jobchains.telemetry.events import AttemptEnded, JobReaped, LeaseLost, OutcomeDelayed
+from django_jobchains.store.attempts import Attempts
+from django_jobchains.store.blockers import Blockers
+from django_jobchains.store.deferred import Deferred
+from django_jobchains.store.leases import Leases
+from django_jobchains.store.statements import Part
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, JobReaped, OutcomeDelayed
+from django_jobchains.worker.outcome_writer import MAX_BATCH_SIZE
+from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.shop.models import Effect
-from tests.store.connections import Actor, holding
-from tests.worker.fixtures import Events, StartWorker
-from tests.worker.test_commits import lose_the_answer
-from tests.worker.waiting import until, until_completed
+from tests.support.connections import Actor, holding
+from tests.support.waiting import until, until_completed
+from tests.support.workers import Events, StartWorker
+from tests.worker.test_commits import lose_the_reply
 
 pytestmark = pytest.mark.postgresql
 
@@ -33,7 +40,7 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def gated(processors: Processors, gate: threading.Event) -> JobType[Any, Any]:
-    """Notes that it runs, and waits for the gate; it stops when it is asked to."""
+    """A handler that records its start and waits for the gate, or until it is aborted."""
 
     @processors.register("worker.gated", lease=LEASE)
     def gated(job: RunningJob[Any]) -> str:
@@ -59,12 +66,12 @@ def has_started(chain: Chain) -> bool:
 
 
 def lock(chain: Chain) -> Actor:
-    """A transaction of someone else's, which holds the row of the chain's job until ``result()``."""
-    return holding(lambda store: store.lock(chain.id))
+    """Lock the row of the chain's job in another transaction, until ``result()`` is called."""
+    return holding(lambda store: store.attempts.lock(chain.id))
 
 
 def until_its_lease_would_have_ended(chain: Chain) -> None:
-    """The time in the job's own row, which nobody can prolong, is long past."""
+    """Wait until the time in the job's row, which cannot be renewed while it is locked, is long past."""
     sql = "SELECT leased_until < clock_timestamp() - interval '1.5 seconds' FROM django_jobchains_job WHERE id = %s"
 
     def is_past() -> bool:
@@ -80,13 +87,13 @@ def assert_ran_once(chain: Chain, events: Events) -> None:
     assert (job.status, job.attempt, job.crashes, job.lease_number) == ("completed", 1, 0, 1)
     assert Effect.objects.filter(job_id=chain.id, label="started").count() == 1
     assert not FailedAttempt.objects.exists()
-    assert not events.of(LeaseLost)
+    assert not events.of(AttemptAbandoned)
     assert not events.of(JobReaped)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("returns", ["while it is locked", "after the lock is released"])
-def test_the_others_go_on_and_the_locked_attempt_is_neither_aborted_nor_taken_back(
+def test_locked_attempt_is_neither_aborted_nor_reaped_and_other_jobs_continue(
     gated: JobType[Any, Any],
     quick: JobType[Any, Any],
     gate: threading.Event,
@@ -113,7 +120,70 @@ def test_the_others_go_on_and_the_locked_attempt_is_neither_aborted_nor_taken_ba
     assert_ran_once(chain, events)
 
 
-def test_a_delay_is_reported_once_and_names_the_job(
+def test_delayed_outcomes_do_not_stop_claims(
+    processors: Processors, quick: JobType[Any, Any], gate: threading.Event, start_worker: StartWorker
+) -> None:
+    """Only outcomes that have not been tried count as a backlog."""
+    count = 2 * MAX_BATCH_SIZE + 10
+
+    @processors.register("worker.on_loop")
+    async def on_loop(job: RunningJob[Any]) -> None:
+        while not gate.is_set():  # noqa: ASYNC110 - the gate is a threading.Event
+            await asyncio.sleep(0.05)
+
+    worker = start_worker(async_slots=count, poll_seconds=0.2)
+    locked = chains.enqueue_many([on_loop.item() for _ in range(count)])
+    until(lambda: worker.running == count)
+    other = holding(lambda store: list(Job.objects.select_for_update().filter(type_name="worker.on_loop")))
+    gate.set()
+    until(lambda: worker.running == 0)
+    until_completed(quick.enqueue())
+    assert {chain.refresh().status for chain in locked} == {"running"}
+    other.result()
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_statements_over_many_jobs_have_a_short_lock_timeout(
+    processors: Processors,
+    gate: threading.Event,
+    start_worker: StartWorker,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    stops: bool,
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "SWEEP_SECONDS": 0.1}
+
+    @processors.register("worker.unresponsive")
+    def unresponsive(job: RunningJob[Any]) -> None:
+        gate.wait(30)
+
+    calls: dict[str, set[tuple[str, int]]] = {}
+
+    def record_lock_timeouts(owner: type[Part], name: str) -> None:
+        call = getattr(owner, name)
+
+        def recorded(part: Any, *args: Any, **options: Any) -> Any:
+            calls.setdefault(name, set()).add((threading.current_thread().name, part.db._patience.milliseconds))
+            return call(part, *args, **options)
+
+        monkeypatch.setattr(owner, name, recorded)
+
+    for owner, name in ((Leases, "reap"), (Deferred, "apply"), (Blockers, "sweep"), (Attempts, "hand_back")):
+        record_lock_timeouts(owner, name)
+    worker = start_worker(slots=1, poll_seconds=0.2)
+    chain = unresponsive.enqueue()
+    until(lambda: worker.running == 1)
+    expected = int(LOCK_SECONDS * 1000)
+    if stops:
+        worker.stop(timeout=0)
+        assert calls["hand_back"] == {("jobchains-hand-back", expected)}
+    else:
+        until(lambda: calls.keys() >= {"reap", "apply", "sweep"})
+        worker.components.claim_loop._hand_back([(chain.id, 0)])
+        assert {timeout for recorded in calls.values() for _thread, timeout in recorded} == {expected}
+
+
+def test_delay_is_reported_once_and_names_the_job(
     gated: JobType[Any, Any], gate: threading.Event, start_worker: StartWorker, events: Events
 ) -> None:
     start_worker(poll_seconds=0.2)
@@ -128,7 +198,7 @@ def test_a_delay_is_reported_once_and_names_the_job(
     assert (delayed.job_id, delayed.type_name) == (chain.id, "worker.gated")
 
 
-def test_a_worker_that_stops_meanwhile_leaves_the_result_to_be_applied(
+def test_worker_that_stops_while_a_job_is_locked_stores_the_result_for_later(
     gated: JobType[Any, Any],
     quick: JobType[Any, Any],
     gate: threading.Event,
@@ -136,7 +206,7 @@ def test_a_worker_that_stops_meanwhile_leaves_the_result_to_be_applied(
     settings: Any,
     events: Events,
 ) -> None:
-    """The handlers that have returned do not run again, and no crash is counted."""
+    """Handlers that have returned do not run again, and no crash is counted."""
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
     worker = start_worker(poll_seconds=0.2)
     chain = gated.enqueue()
@@ -162,14 +232,14 @@ def test_a_worker_that_stops_meanwhile_leaves_the_result_to_be_applied(
     assert not DeferredWrite.objects.filter(kind="outcome").exists()
 
 
-def test_a_handler_inside_complete_does_not_keep_others_from_being_handed_back(
+def test_handler_inside_complete_does_not_prevent_other_hand_backs(
     processors: Processors,
     start_worker: StartWorker,
     gate: threading.Event,
     settings: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its own job goes back when its transaction has ended, and costs no attempt either."""
+    """Its own job is handed back when its transaction has ended, without counting an attempt."""
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
 
     @processors.register("worker.inside")
@@ -199,7 +269,7 @@ def test_a_handler_inside_complete_does_not_keep_others_from_being_handed_back(
 
 
 def holders_of_row_locks() -> list[int]:
-    """The sessions that are idle in a transaction and have written, or locked rows."""
+    """Return the sessions that are idle in a transaction and have written or locked rows."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
@@ -208,7 +278,7 @@ def holders_of_row_locks() -> list[int]:
         return [pid for (pid,) in cursor.fetchall()]
 
 
-def test_a_locked_dependent_delays_only_the_chain_that_it_waits_for(
+def test_locked_dependent_delays_only_the_chain_it_waits_for(
     gated: JobType[Any, Any],
     quick: JobType[Any, Any],
     gate: threading.Event,
@@ -229,7 +299,7 @@ def test_a_locked_dependent_delays_only_the_chain_that_it_waits_for(
     assert_ran_once(chain, events)
 
 
-def test_a_locked_blocker_delays_only_the_job_that_goes_on_and_waits_for_it(
+def test_locked_blocker_delays_only_the_job_whose_continuation_waits_for_it(
     processors: Processors, quick: JobType[Any, Any], gate: threading.Event, start_worker: StartWorker
 ) -> None:
     @processors.register("worker.going_on", continues_with=["worker.quick"])
@@ -249,10 +319,10 @@ def test_a_locked_blocker_delays_only_the_job_that_goes_on_and_waits_for_it(
 
 
 @pytest.mark.parametrize("sqlstate", ["57014", "54000"])
-def test_a_job_that_meets_a_limit_of_the_database_fails_its_attempt_alone(
+def test_limit_of_the_database_fails_only_the_attempt_that_exceeds_it(
     processors: Processors, quick: JobType[Any, Any], start_worker: StartWorker, sqlstate: str
 ) -> None:
-    """A time limit, or one of a statement's size: the database is not away, and the batch is split."""
+    """A limit of time or of a statement's size does not mean that the database is down: the batch is split."""
 
     @processors.register("worker.guilty", max_attempts=1)
     def guilty(job: RunningJob[Any]) -> None:
@@ -268,7 +338,7 @@ def test_a_job_that_meets_a_limit_of_the_database_fails_its_attempt_alone(
     assert "by the trigger" in FailedAttempt.objects.get().error
 
 
-def test_a_conflict_that_stays_delays_one_job_and_fails_no_attempt(
+def test_permanent_conflict_delays_one_job_and_fails_no_attempt(
     processors: Processors, quick: JobType[Any, Any], start_worker: StartWorker
 ) -> None:
     @processors.register("worker.unlucky")
@@ -311,7 +381,7 @@ class raising_when_completed:  # noqa: N801 - a context manager
 
 @pytest.mark.parametrize("is_committed", [True, False])
 @pytest.mark.parametrize("ending", ["completed", "failed"])
-def test_an_outcome_whose_commit_is_not_answered_is_written_once_and_not_taken_for_lost(
+def test_outcome_is_written_once_if_its_commit_gets_no_reply(
     processors: Processors,
     start_worker: StartWorker,
     events: Events,
@@ -326,27 +396,27 @@ def test_an_outcome_whose_commit_is_not_answered_is_written_once_and_not_taken_f
             raise ValueError("No.")
 
     name = "finish" if ending == "completed" else "fail"
-    write: Callable[..., Any] = getattr(PostgreSQLStore, name)
+    write: Callable[..., Any] = getattr(Attempts, name)
     cuts = iter([True])
 
-    def cut(store: PostgreSQLStore, *args: Any, **options: Any) -> Any:
+    def cut(attempts: Attempts, *args: Any, **options: Any) -> Any:
         if next(cuts, False):
-            lose_the_answer(is_committed=is_committed)
-        return write(store, *args, **options)
+            lose_the_reply(is_committed=is_committed)
+        return write(attempts, *args, **options)
 
-    monkeypatch.setattr(PostgreSQLStore, name, cut)
+    monkeypatch.setattr(Attempts, name, cut)
     start_worker(poll_seconds=0.2)
     chain = unanswered.enqueue()
     until(lambda: events.of(AttemptEnded))
     assert [(event.job_id, event.ending) for event in events.of(AttemptEnded)] == [(chain.id, ending)]
-    assert not events.of(LeaseLost)
+    assert not events.of(AttemptAbandoned)
     assert (chain.refresh().status, chain.current_job.attempt) == (ending, 1)
     assert Effect.objects.count() == 1
     assert FailedAttempt.objects.count() == (ending == "failed")
 
 
 @pytest.mark.parametrize("mode", ["atomic", "in complete()"])
-def test_cancelling_a_handler_inside_its_transaction_returns_at_once_and_the_handler_is_told(
+def test_cancel_does_not_wait_for_a_handler_inside_its_transaction(
     processors: Processors, start_worker: StartWorker, mode: str
 ) -> None:
     reasons = []

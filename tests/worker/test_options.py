@@ -1,4 +1,4 @@
-"""The arguments of ``Worker``: each is checked when it is given, and an error in the main loop loses no job."""
+"""The arguments of ``Worker`` are checked when it is created; an error in the main loop loses no job."""
 
 import threading
 from collections.abc import Callable
@@ -11,25 +11,36 @@ from django.core.exceptions import ImproperlyConfigured
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, RunningJob
 from django_jobchains.worker import Worker
-from tests.worker.fixtures import StartWorker
+from tests.support.workers import StartWorker
 
-NOT_COUNTS: list[Any] = ["4", 0, -1, 2.5, True, [4], float("inf")]
-NOT_SECONDS: list[Any] = [-1, "x", "5", float("nan"), float("inf"), 10**400, timedelta(-1), timedelta.max, True, [5]]
-NOT_NAMES: list[Any] = [[], (), [1], ["mail", None], 5, b"mail", True]
-NOT_FLAGS: list[Any] = ["no", 0, 1, None, []]
+INVALID_COUNTS: list[Any] = ["4", 0, -1, 2.5, True, [4], float("inf")]
+INVALID_SECONDS: list[Any] = [
+    -1,
+    "x",
+    "5",
+    float("nan"),
+    float("inf"),
+    10**400,
+    timedelta(-1),
+    timedelta.max,
+    True,
+    [5],
+]
+INVALID_NAMES: list[Any] = [[], (), [1], ["mail", None], 5, b"mail", True]
+INVALID_FLAGS: list[Any] = ["no", 0, 1, None, []]
 
-WRONG: dict[str, list[Any]] = {
-    "slots": NOT_COUNTS,
-    "async_slots": NOT_COUNTS,
-    "max_jobs": NOT_COUNTS,
-    "max_rss": [*NOT_COUNTS, "500M"],
-    "poll_seconds": [*NOT_SECONDS, 0, timedelta(0)],
-    "shutdown_seconds": NOT_SECONDS,
-    "queues": [*NOT_NAMES, "", [""], ["new\nline"], "x" * 101],
-    "types": NOT_NAMES,
+INVALID: dict[str, list[Any]] = {
+    "slots": INVALID_COUNTS,
+    "async_slots": INVALID_COUNTS,
+    "max_jobs": INVALID_COUNTS,
+    "max_rss": [*INVALID_COUNTS, "500M"],
+    "poll_seconds": [*INVALID_SECONDS, 0, timedelta(0)],
+    "shutdown_seconds": INVALID_SECONDS,
+    "queues": [*INVALID_NAMES, "", [""], ["new\nline"], "x" * 101],
+    "types": INVALID_NAMES,
     "name": [5, "", "x" * 101, "new\nline", ["mail"], True],
     "registry": [5, "default", [], 0],
-    "burst": NOT_FLAGS,
+    "burst": INVALID_FLAGS,
     "using": ["", 5, 0, "nowhere", ["default"]],
     "max_attempts": ["3", 0, True],
     "timeout": ["5m", 0],
@@ -40,7 +51,7 @@ WRONG: dict[str, list[Any]] = {
 
 @pytest.fixture
 def wait(processors: Processors) -> JobType[None, None]:
-    """A handler that runs until it is asked to stop."""
+    """A handler that runs until it is aborted."""
 
     @processors.register("worker.wait")
     def wait(job: RunningJob[None]) -> None:
@@ -51,14 +62,11 @@ def wait(processors: Processors) -> JobType[None, None]:
 
 
 @pytest.mark.usefixtures("wait")
-@pytest.mark.parametrize(
-    ("argument", "wrong"),
-    [(argument, wrong) for argument, values in WRONG.items() for wrong in values],
-    ids=lambda value: f"{value!r:.20}",
-)
-def test_a_wrong_argument_is_refused_by_its_name(make_worker: StartWorker, argument: str, wrong: Any) -> None:
-    with pytest.raises(ImproperlyConfigured, match=rf"^Worker\(\): {argument}="):
-        make_worker(**{argument: wrong})
+@pytest.mark.parametrize("argument", INVALID)
+def test_invalid_argument_is_refused_by_name(make_worker: StartWorker, argument: str) -> None:
+    for value in INVALID[argument]:
+        with pytest.raises(ImproperlyConfigured, match=rf"^Worker\(\): {argument}="):
+            make_worker(**{argument: value})
 
 
 @pytest.mark.usefixtures("wait")
@@ -69,11 +77,11 @@ def test_durations_are_seconds_or_timedeltas(make_worker: StartWorker, seconds: 
 
 
 @pytest.mark.usefixtures("wait")
-def test_a_worker_may_stop_without_waiting(make_worker: StartWorker) -> None:
+def test_worker_may_stop_without_waiting(make_worker: StartWorker) -> None:
     assert make_worker(shutdown_seconds=timedelta(0)).shutdown_seconds == 0
 
 
-def test_a_string_is_one_name_and_not_its_characters(processors: Processors, make_worker: StartWorker) -> None:
+def test_string_is_one_name(processors: Processors, make_worker: StartWorker) -> None:
     for name in ("shop.ship", "mail.send"):
         part: JobType[Any, Any] = processors.register(name)(lambda job: None)
         for queue in ("mail", "m"):
@@ -84,7 +92,7 @@ def test_a_string_is_one_name_and_not_its_characters(processors: Processors, mak
 
 
 @pytest.mark.parametrize("run", [Worker.run, Worker.run_until_idle])
-def test_an_error_in_the_main_loop_stops_the_worker_and_hands_its_jobs_back(
+def test_error_in_the_main_loop_hands_back_the_jobs(
     wait: JobType[None, None],
     make_worker: StartWorker,
     monkeypatch: pytest.MonkeyPatch,
@@ -94,13 +102,13 @@ def test_an_error_in_the_main_loop_stops_the_worker_and_hands_its_jobs_back(
     worker = make_worker(shutdown_seconds=0)
     running = threading.Event()
 
-    def fails() -> bool:
+    def is_over() -> bool:
         if worker.running:
             running.set()
             raise MemoryError
         return False
 
-    monkeypatch.setattr(worker, "_is_over", fails)
+    monkeypatch.setattr(worker, "_is_over", is_over)
     with pytest.raises(MemoryError):
         run(worker)
     assert running.is_set()
@@ -111,9 +119,7 @@ def test_an_error_in_the_main_loop_stops_the_worker_and_hands_its_jobs_back(
 
 @pytest.mark.usefixtures("wait")
 @pytest.mark.parametrize("call", [Worker.stop, Worker.run_until_idle])
-def test_a_timeout_that_is_no_length_of_time_changes_nothing(
-    start_worker: StartWorker, call: Callable[..., object]
-) -> None:
+def test_invalid_timeout_changes_nothing(start_worker: StartWorker, call: Callable[..., object]) -> None:
     worker = start_worker()
     with pytest.raises(TypeError, match=r"timeout='5m' is not a length of time"):
         call(worker, timeout="5m")

@@ -1,4 +1,4 @@
-"""Workers are replaced one at a time, by their limits or SIGHUP; a change of the code replaces them all."""
+"""Workers are replaced one at a time at their limits or on SIGHUP; a change of the code replaces all of them."""
 
 import signal
 from pathlib import Path
@@ -8,39 +8,39 @@ from django.db import connection
 
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType
-from tests.chaos.app import jobs
 from tests.shop.models import Effect
-from tests.worker.processes import StartProcess
+from tests.support.waiting import stays, until, until_completed
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess
 from tests.worker.test_supervisor import until_gone, until_working
-from tests.worker.waiting import stays, until, until_completed
 
-# About processes, not the database: once is enough.
+# These tests are about processes, not the database, so they run once.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(connection.vendor != "sqlite", reason="run on SQLite")]
 
 
-def test_a_worker_that_is_replaced_after_max_jobs_finishes_what_it_runs(start_process: StartProcess) -> None:
-    """However long it takes: the shutdown timeout is for stopping."""
+def test_worker_replaced_after_max_jobs_finishes_its_running_jobs(start_process: StartProcess) -> None:
+    """The shutdown timeout does not apply, because it limits only stopping."""
     process = start_process("--processes", "1", "--max-jobs", "1", "--slots", "2", "--shutdown-timeout", "0")
     (old,) = until_working(process, 1)
     held = jobs.hold.enqueue()
-    until(lambda: Effect.objects.filter(label__startswith="started by").exists(), 30, lambda: process.output)
+    until(lambda: Effect.objects.filter(label__startswith="started by").exists(), 60, lambda: process.output)
     until_working(process, 2)
     assert ", 1 jobs\n" in process.output
-    until_completed(jobs.nothing.enqueue(), 30, lambda: process.output)
+    until_completed(jobs.nothing.enqueue(), 60, lambda: process.output)
     assert stays(lambda: "Stopping" not in process.output, 1.5)
     Effect.objects.create(job_id=held.id, label="go on")
-    until_completed(held, 30, lambda: process.output)
+    until_completed(held, 60, lambda: process.output)
     assert held.output == old.pid
     until_gone([old])
     assert set(Job.objects.values_list("attempt", "lease_number")) == {(1, 1)}
 
 
-def test_a_worker_that_grows_is_replaced(start_process: StartProcess) -> None:
+def test_worker_that_grows_is_replaced(start_process: StartProcess) -> None:
     process = start_process("--processes", "1", "--max-rss", "400M")
     (old,) = until_working(process, 1)
-    until_completed(jobs.grow.enqueue(1), 30, lambda: process.output)
+    until_completed(jobs.grow.enqueue(1), 60, lambda: process.output)
     assert process.workers() == [old]
-    until_completed(jobs.grow.enqueue(400), 30, lambda: process.output)
+    until_completed(jobs.grow.enqueue(400), 60, lambda: process.output)
     until_gone([old])
     until(lambda: len(process.workers()) == 1)
     assert "M of memory" in process.output
@@ -53,7 +53,8 @@ def test_without_a_supervisor_a_worker_that_grows_ends_with_code_0(start_process
     assert chain.refresh().status == "completed"
 
 
-def test_sighup_replaces_one_worker_after_the_other(start_process: StartProcess) -> None:
+@pytest.mark.usefixtures("heeded_hang_ups")
+def test_sighup_replaces_workers_one_by_one(start_process: StartProcess) -> None:
     process = start_process("--processes", "2")
     old = until_working(process)
     process.signal(signal.SIGHUP)
@@ -64,27 +65,28 @@ def test_sighup_replaces_one_worker_after_the_other(start_process: StartProcess)
         counts.add(len(workers))
         return not set(old) & set(workers)
 
-    until(are_replaced, 40, lambda: process.output)
-    assert counts <= {2, 3, 4}  # one comes, and the one before it goes
+    until(are_replaced, 60, lambda: process.output)
+    assert counts <= {2, 3, 4}  # each new worker starts before an old one ends
     until(lambda: len(process.workers()) == 2)
     assert process.output.count("Worker ") == 4
 
 
-def test_a_version_that_cannot_start_does_not_replace_one_that_works(
-    start_process: StartProcess, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("heeded_hang_ups")
+def test_broken_version_does_not_replace_a_working_one(start_process: StartProcess, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     process = start_process("--processes", "2", BROKEN_IF=str(broken))
     old = until_working(process)
     broken.touch()
     process.signal(signal.SIGHUP)
-    until(lambda: "is not replaced, the old one goes on: it ended with 1" in process.output, 30, lambda: process.output)
-    until_completed(jobs.nothing.enqueue(), 30, lambda: process.output)
+    until(
+        lambda: "is not replaced, the old one continues: it ended with 1" in process.output, 60, lambda: process.output
+    )
+    until_completed(jobs.nothing.enqueue(), 60, lambda: process.output)
     assert process.workers() == old
 
 
 SETTINGS = """
-from tests.chaos.settings import *
+from tests.support.worker_settings import *
 INSTALLED_APPS = [*INSTALLED_APPS, "letters"]
 """
 
@@ -120,7 +122,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_change_of_the_code_restarts_the_workers_also_after_an_error_in_it(
+def test_changed_code_restarts_the_workers_even_after_an_import_error(
     start_process: StartProcess, project: Path
 ) -> None:
     process = start_process("--reload", start=("manage.py",), cwd=project)
@@ -128,16 +130,16 @@ def test_a_change_of_the_code_restarts_the_workers_also_after_an_error_in_it(
 
     def until_label(label: str) -> None:
         job = JobType("letters.send").enqueue()
-        until(lambda: Effect.objects.filter(job_id=job.id, label=label).exists(), 40, lambda: process.output)
+        until(lambda: Effect.objects.filter(job_id=job.id, label=label).exists(), 60, lambda: process.output)
 
     until_working(process, 1)
     until_label("one")
     text.write_text('TEXT = "two, and longer"\n')
-    until(lambda: process.output.count("Worker ") == 2, 40, lambda: process.output)
+    until(lambda: process.output.count("Worker ") == 2, 60, lambda: process.output)
     until_label("two, and longer")
     text.write_text("TEXT = (\n")
-    until(lambda: "SyntaxError" in process.output, 40, lambda: process.output)
-    until(lambda: not process.workers(), 40, lambda: process.output)
+    until(lambda: "SyntaxError" in process.output, 60, lambda: process.output)
+    until(lambda: not process.workers(), 60, lambda: process.output)
     assert stays(lambda: process.is_alive and not process.workers(), 1)
     (project / "letters/more.py").write_text('TEXT = "three"\n')
     text.write_text("from letters.more import TEXT\n")

@@ -1,13 +1,13 @@
-"""When a worker process is started again, and when the supervisor gives up."""
+"""When the supervisor restarts a worker process, and when it gives up."""
 
 import signal
 
 import pytest
 
-from django_jobchains.worker.restarts import Restarts, failed_to_start
+from django_jobchains.worker.supervisor.child import Restarts, failed_to_start
 
 
-def test_the_wait_grows_while_a_process_ends_early_and_begins_anew_after_it_lived_a_while() -> None:
+def test_restart_delay_grows_until_a_process_has_run_for_a_while() -> None:
     restarts = Restarts()
     waits = [restarts.ended(1, lived_seconds=2, failed_to_start=False) for _ in range(6)]
     assert waits == [0.5, 1, 2, 4, 5, 5]
@@ -16,7 +16,7 @@ def test_the_wait_grows_while_a_process_ends_early_and_begins_anew_after_it_live
     assert restarts.ended(1, lived_seconds=2, failed_to_start=False) == 0.5
 
 
-def test_only_when_every_process_fails_to_start_again_and_again_it_has_no_sense() -> None:
+def test_supervisor_gives_up_if_every_process_repeatedly_fails_to_start() -> None:
     restarts = Restarts()
     for number in (1, 1, 1, 1, 1, 2, 2, 2, 2):
         restarts.ended(number, lived_seconds=1, failed_to_start=True)
@@ -41,7 +41,5 @@ def test_only_when_every_process_fails_to_start_again_and_again_it_has_no_sense(
         (1, True, False),
     ],
 )
-def test_what_worked_or_was_killed_from_outside_has_not_failed_to_start(
-    code: int, has_begun: bool, failed: bool
-) -> None:
+def test_failed_starts_exclude_kills_and_later_errors(code: int, has_begun: bool, failed: bool) -> None:
     assert failed_to_start(code, has_begun=has_begun) is failed

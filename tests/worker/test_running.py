@@ -9,8 +9,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, Registry, RescheduleJob, RunningJob
-from tests.worker.fixtures import StartWorker
-from tests.worker.waiting import until, until_completed
+from django_jobchains.worker.outcome_writer import OutcomeWriter
+from tests.support.waiting import until, until_completed
+from tests.support.workers import StartWorker
 
 
 @pytest.fixture
@@ -43,13 +44,36 @@ def test_run_until_idle_follows_chains_to_their_end(processors: Processors, make
     assert chain.jobs.count() == 31
 
 
-def test_run_until_idle_leaves_jobs_of_the_future(double: JobType[int, int], make_worker: StartWorker) -> None:
+def test_outcome_of_an_attempt_that_ends_during_the_check_is_waited_for(
+    double: JobType[int, int], make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outcomes go from the slots to the writer, so the writer is checked last."""
+    checked: list[str] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        @property
+        def is_idle(self) -> bool:
+            checked.append(self.name)
+            return True
+
+    claim_loop = make_worker().components.claim_loop
+    with monkeypatch.context() as patch:
+        patch.setattr(claim_loop, "_pools", [Part("slots")])
+        patch.setattr(claim_loop, "outcome_writer", Part("writer"))
+        assert claim_loop._is_quiet()
+    assert checked == ["slots", "writer"]
+
+
+def test_run_until_idle_skips_scheduled_jobs(double: JobType[int, int], make_worker: StartWorker) -> None:
     later = double.enqueue(1, delay=3600)
     make_worker().run_until_idle()
     assert (later.refresh().status, later.current_job.attempt) == ("pending", 0)
 
 
-def test_run_until_idle_says_when_there_is_still_work(processors: Processors, make_worker: StartWorker) -> None:
+def test_run_until_idle_raises_if_there_is_still_work(processors: Processors, make_worker: StartWorker) -> None:
     @processors.register("worker.endless")
     def endless(job: RunningJob[None]) -> None:
         job.signal.wait(60)
@@ -60,7 +84,7 @@ def test_run_until_idle_says_when_there_is_still_work(processors: Processors, ma
         make_worker(shutdown_seconds=0).run_until_idle(timeout=0.3)
 
 
-def test_a_started_worker_runs_what_is_enqueued_later(double: JobType[int, int], start_worker: StartWorker) -> None:
+def test_started_worker_runs_what_is_enqueued_later(double: JobType[int, int], start_worker: StartWorker) -> None:
     worker = start_worker()
     chain = double.enqueue(4)
     until_completed(chain)
@@ -102,11 +126,11 @@ def test_types_are_names_or_patterns(processors: Processors, make_worker: StartW
     for name in ("shop.ship", "shop.charge", "mail.send", "mail.fetch"):
         processors.register(name)(lambda job: None).enqueue()
     make_worker(types=["shop.*", "mail.fetch"]).run_until_idle()
-    left = Job.objects.with_status("pending").values_list("type_name", "attempt")
-    assert list(left) == [("mail.send", 0)]
+    remaining = Job.objects.with_status("pending").values_list("type_name", "attempt")
+    assert list(remaining) == [("mail.send", 0)]
 
 
-def test_a_type_without_a_processor_here_is_not_claimed(double: JobType[int, int], make_worker: StartWorker) -> None:
+def test_type_without_a_processor_here_is_not_claimed(double: JobType[int, int], make_worker: StartWorker) -> None:
     unknown = [JobType[int, int]("worker.unknown").enqueue(number) for number in range(3)]
     known = double.enqueue(1)
     make_worker(slots=1).run_until_idle()
@@ -116,7 +140,7 @@ def test_a_type_without_a_processor_here_is_not_claimed(double: JobType[int, int
     ] * len(unknown)
 
 
-def test_a_type_whose_processor_is_gone_is_handed_back(
+def test_job_whose_processor_was_removed_is_handed_back(
     double: JobType[int, int], processors: Processors, make_worker: StartWorker
 ) -> None:
     worker = make_worker(max_jobs=1)
@@ -134,7 +158,7 @@ def test_a_type_whose_processor_is_gone_is_handed_back(
     assert completed() == 1
 
 
-def test_the_most_urgent_jobs_run_first(processors: Processors, make_worker: StartWorker) -> None:
+def test_most_urgent_jobs_run_first(processors: Processors, make_worker: StartWorker) -> None:
     order: list[int] = []
     urgent: JobType[Any, Any] = processors.register("worker.urgent")(lambda job: order.append(job.input))
     chains.enqueue_many([urgent.item(number, priority=number) for number in (1, 5, 3, -2, 4)])
@@ -142,7 +166,7 @@ def test_the_most_urgent_jobs_run_first(processors: Processors, make_worker: Sta
     assert order == [5, 4, 3, 1, -2]
 
 
-def test_so_many_attempts_run_at_once_as_there_are_slots(processors: Processors, start_worker: StartWorker) -> None:
+def test_as_many_attempts_run_at_once_as_there_are_slots(processors: Processors, start_worker: StartWorker) -> None:
     together = threading.Barrier(4, timeout=15)
     meet: JobType[Any, Any] = processors.register("worker.meet")(lambda job: together.wait() >= 0)
     chains.enqueue_many([meet.item() for _ in range(4)])
@@ -150,6 +174,37 @@ def test_so_many_attempts_run_at_once_as_there_are_slots(processors: Processors,
     until(lambda: completed() == 4)
 
 
-def test_a_worker_without_processors_is_refused(registry: Registry, make_worker: StartWorker) -> None:
+def test_worker_without_processors_is_refused(registry: Registry, make_worker: StartWorker) -> None:
     with pytest.raises(ImproperlyConfigured, match="Registered: none"):
         make_worker()
+
+
+def test_retiring_worker_ignores_hints(processors: Processors, start_worker: StartWorker) -> None:
+    processors.register("worker.quick")(lambda job: None)
+    worker = start_worker()
+    assert worker.components.wake.accepts_hints
+    worker.retire()
+    until(lambda: not worker.components.wake.accepts_hints)
+
+
+def test_max_jobs_ends_when_the_last_outcome_is_written(
+    double: JobType[int, int], make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker does not wait for the next poll, an hour later."""
+    worker = make_worker(max_jobs=1, poll_seconds=3600)
+    write, components = OutcomeWriter._write, worker.components
+
+    def write_late(self: OutcomeWriter, batch: Any) -> None:
+        """Write when the claim loop waits again, after the slot has become free."""
+        until(lambda: components.slots.is_idle and not components.wake._is_set)
+        write(self, batch)
+
+    monkeypatch.setattr(OutcomeWriter, "_write", write_late)
+    double.enqueue(1)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    running.join(20)
+    has_ended = not running.is_alive()
+    worker.request_stop()
+    running.join()
+    assert has_ended

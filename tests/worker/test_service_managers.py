@@ -1,4 +1,4 @@
-"""One stop is one stop, however many processes receive it and however many copies of the signal arrive.
+"""A stop counts as one request, however many processes and copies of the signal there are.
 
 systemd signals each process of a unit, a terminal signals each process of the foreground group, and a wrapper
 (``uv run``, ``tini``, a shell script) forwards a signal that the worker has already received itself.
@@ -18,32 +18,32 @@ from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from tests.chaos.app import jobs
 from tests.shop.models import Effect
-from tests.worker.processes import StartProcess, WorkerProcess
+from tests.support.waiting import until, until_completed
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, WorkerProcess
 from tests.worker.test_supervisor import free_port, is_running
-from tests.worker.waiting import until, until_completed
 
-# About processes, not the database: once is enough.
+# These tests are about processes, not the database, so they run once.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(connection.vendor != "sqlite", reason="run on SQLite")]
 
 #: Longer than handlers get after a second signal, and much shorter than the shutdown timeout.
 HANDLER_SECONDS = 3.0
-PATIENT = ("--slots", "1", "--shutdown-timeout", "60")
+PATIENT_SETTINGS = ("--slots", "1", "--shutdown-timeout", "60")
 
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "workers.md").read_text()
 
 
 def block(language: str) -> str:
-    """The example of the guide in this language."""
+    """Return the guide's example in this language."""
     found = re.search(rf"```{language}\n(# .*?)```", GUIDE, re.DOTALL)
     assert found
     return found[1]
 
 
 def guide_unit() -> dict[str, str]:
-    """The unit's section of the service."""
+    """Return the ``[Service]`` section of the guide's unit."""
     parser = ConfigParser(interpolation=None)
     parser.read_string(block("ini"))
     return dict(parser["Service"])
@@ -58,13 +58,13 @@ def shutdown_timeout(arguments: list[str]) -> int:
 
 
 def members(process: WorkerProcess) -> list[psutil.Process]:
-    """The control group of a unit with this main process."""
+    """Return the processes in the control group of a unit with this main process."""
     main = psutil.Process(process.pid)
     return [*main.children(recursive=True), main]
 
 
 def signal_each(unit: list[psutil.Process], number: int) -> None:
-    """What systemd does with ``KillMode=control-group``: the signal, and SIGCONT for what was stopped."""
+    """Do what systemd does with ``KillMode=control-group``: send the signal, and resume stopped processes."""
     for member in unit:
         member.send_signal(number)
         member.resume()
@@ -75,31 +75,31 @@ def has_ended(process: WorkerProcess, unit: list[psutil.Process]) -> Callable[[]
 
 
 def until_started(process: WorkerProcess, count: int) -> None:
-    until(lambda: Effect.objects.filter(label="started").count() >= count, 40, lambda: process.output)
+    until(lambda: Effect.objects.filter(label="started").count() >= count, 60, lambda: process.output)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_every_process_at_once_lets_handlers_end(start_process: StartProcess, number: int) -> None:
+def test_signal_to_every_process_at_once_lets_handlers_end(start_process: StartProcess, number: int) -> None:
     made = chains.enqueue_many([jobs.stuck.item(HANDLER_SECONDS) for _ in range(2)])
-    process = start_process("--processes", "2", *PATIENT)
+    process = start_process("--processes", "2", *PATIENT_SETTINGS)
     until_started(process, 2)
     unit = members(process)
     assert len(unit) == 3
     signal_each(unit, number)
-    until(has_ended(process, unit), 40, lambda: process.output)
+    until(has_ended(process, unit), 60, lambda: process.output)
     assert process.wait() == 0
     assert {chain.refresh().status for chain in made} == {"completed"}
     assert "Still running" not in process.output
 
 
 @pytest.mark.parametrize("mode", [(), ("--processes", "1"), ("--reload",)])
-def test_a_signal_that_arrives_twice_at_once_lets_handlers_end(
+def test_signal_that_arrives_twice_at_once_lets_handlers_end(
     start_process: StartProcess, mode: tuple[str, ...]
 ) -> None:
     chain = jobs.stuck.enqueue(HANDLER_SECONDS)
-    process = start_process(*mode, *PATIENT)
+    process = start_process(*mode, *PATIENT_SETTINGS)
     until_started(process, 1)
-    process.freeze()  # so that both are there when it looks
+    process.freeze()  # so that both signals are pending when it continues
     process.signal(signal.SIGTERM)
     process.signal(signal.SIGINT)
     process.signal(signal.SIGCONT)
@@ -107,46 +107,47 @@ def test_a_signal_that_arrives_twice_at_once_lets_handlers_end(
     assert chain.refresh().status == "completed"
 
 
-def test_a_worker_that_leaves_is_not_hurried_by_a_stop(start_process: StartProcess) -> None:
-    """It was told to end when it was replaced; that was not the first signal of this stop."""
+@pytest.mark.usefixtures("heeded_hang_ups")
+def test_retiring_worker_is_not_interrupted_by_a_stop(start_process: StartProcess) -> None:
+    """The request to retire, when it was replaced, does not count as the first signal."""
     chain = jobs.stuck.enqueue(HANDLER_SECONDS)
-    process = start_process("--processes", "1", *PATIENT)
+    process = start_process("--processes", "1", *PATIENT_SETTINGS)
     until_started(process, 1)
     process.signal(signal.SIGHUP)
-    until(lambda: "Stopping" in process.output, 40, lambda: process.output)
+    until(lambda: "Stopping" in process.output, 60, lambda: process.output)
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
     assert chain.refresh().status == "completed"
 
 
-def test_a_stop_during_the_start_leaves_nothing(start_process: StartProcess) -> None:
-    process = start_process("--processes", "2", *PATIENT)
-    until(lambda: process.output.count(" started: ") == 2, 40, lambda: process.output)
+def test_stop_during_the_start_leaves_nothing(start_process: StartProcess) -> None:
+    process = start_process("--processes", "2", *PATIENT_SETTINGS)
+    until(lambda: process.output.count(" started: ") == 2, 60, lambda: process.output)
     unit = members(process)
     signal_each(unit, signal.SIGTERM)
-    until(has_ended(process, unit), 40, lambda: process.output)
+    until(has_ended(process, unit), 60, lambda: process.output)
     assert process.wait() == 0
     assert "Traceback" not in process.output
 
 
-def test_what_a_service_manager_kills_is_run_again(start_process: StartProcess) -> None:
-    """Its timeout is shorter than that of the worker, and SIGKILL reaches the processes in any order."""
+def test_job_killed_by_a_service_manager_is_retried(start_process: StartProcess) -> None:
+    """The manager's timeout is shorter than the worker's, and SIGKILL reaches the processes in any order."""
     held = chains.enqueue_many([jobs.hold.item() for _ in range(2)])
-    process = start_process("--processes", "2", *PATIENT)
-    until(lambda: Effect.objects.filter(label__startswith="started by").count() >= 2, 40, lambda: process.output)
+    process = start_process("--processes", "2", *PATIENT_SETTINGS)
+    until(lambda: Effect.objects.filter(label__startswith="started by").count() >= 2, 60, lambda: process.output)
     unit = members(process)
     signal_each(unit, signal.SIGTERM)
-    until(lambda: process.output.count("Stopping: 1 running") == 2, 40, lambda: process.output)
+    until(lambda: process.output.count("Stopping: 1 running") == 2, 60, lambda: process.output)
     for member in unit:
         member.kill()
-    until(has_ended(process, unit), 40, lambda: process.output)
+    until(has_ended(process, unit), 60, lambda: process.output)
     start_process()
     for chain in held:
         until_completed(chain, 40)
     assert set(Job.objects.values_list("attempt", "crashes")) == {(2, 1)}
 
 
-def test_the_guides_unit_and_container_give_the_worker_more_time_than_it_takes() -> None:
+def test_examples_in_the_guide_give_the_worker_enough_time_to_stop() -> None:
     arguments, compose = guide_arguments(), block("yaml")
     assert int(guide_unit()["timeoutstopsec"]) >= shutdown_timeout(arguments) + 5
     command, grace = re.search(r"command: (.*)", compose), re.search(r"stop_grace_period: (\d+)s", compose)
@@ -157,8 +158,8 @@ def test_the_guides_unit_and_container_give_the_worker_more_time_than_it_takes()
 
 
 @pytest.mark.parametrize("kill_mode", [guide_unit()["killmode"], "control-group"])
-def test_the_guides_unit_stops_before_its_time_is_over(start_process: StartProcess, kill_mode: str) -> None:
-    """With a shorter shutdown timeout, and with a handler that does not end."""
+def test_unit_in_the_guide_stops_before_its_timeout(start_process: StartProcess, kill_mode: str) -> None:
+    """The shutdown timeout is shortened, and a handler does not end."""
     unit, arguments = guide_unit(), guide_arguments()
     stuck = jobs.stuck.enqueue(60.0)
     process = start_process(*arguments, "--shutdown-timeout", "1", "--health-port", str(free_port()))

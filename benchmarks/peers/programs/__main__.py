@@ -1,4 +1,4 @@
-"""One command of one program. Figures go to the standard output, as the JSON of its last line."""
+"""Run one command of a program. The last line of the standard output contains the figures as JSON."""
 
 import json
 import os

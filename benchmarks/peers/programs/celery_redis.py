@@ -1,8 +1,9 @@
-"""Celery with Redis as its broker and no results, handlers in threads; its own chains.
+"""Celery with Redis as its broker, without results, with handlers in threads or processes and its own chains.
 
-Everything it writes to Redis has a prefix: that database may hold what belongs to somebody else.
+Everything that it writes to Redis has a prefix, because the database may contain other data.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +14,12 @@ from benchmarks import times
 from benchmarks.peers.catalogue import REDIS, SLOTS, STEPS
 from benchmarks.peers.programs.clients import Client
 from benchmarks.peers.programs.places import DATABASE
+from benchmarks.project.burning import burn
 
+POOL = os.environ.get("BENCH_POOL", "threads")
+CONCURRENCY = os.environ.get("BENCH_CONCURRENCY", str(SLOTS))
+#: For how long each handler uses a CPU.
+BURN_SECONDS = float(os.environ.get("BENCH_BURN", "0"))
 PREFIX = f"{DATABASE}:"
 
 app = Celery("bench", broker=REDIS)
@@ -28,11 +34,13 @@ app.conf.update(
 @app.task(name="value")
 def value() -> None:
     times.append()
+    if BURN_SECONDS:
+        burn(BURN_SECONDS)
 
 
 @app.task(name="step")
 def step() -> None:
-    """One of the steps before the last."""
+    """Run one of the steps before the last one."""
 
 
 def prepare() -> None:
@@ -42,7 +50,7 @@ def prepare() -> None:
 
 
 def worker() -> None:
-    app.worker_main(["worker", "--pool", "threads", "--concurrency", str(SLOTS), "--loglevel", "ERROR"])
+    app.worker_main(["worker", "--pool", POOL, "--concurrency", CONCURRENCY, "--loglevel", "ERROR"])
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What is timed on the enqueueing side, in the same way for each system."""
+"""Times the enqueueing side in the same way for each system."""
 
 import os
 import random
@@ -17,9 +17,10 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class Client:
-    """``enqueue`` returns after its commit. ``start_chain`` starts five steps, of which the last marks the time.
+    """How to enqueue jobs of a system.
 
-    ``enqueue_each`` is given where calls are coroutines: to enter the event loop for each would cost a tenth.
+    ``enqueue`` returns after its commit. ``start_chain`` starts five steps, the last of which records the time.
+    ``enqueue_each`` is for systems whose calls are coroutines, where entering the event loop each time costs a tenth.
     """
 
     enqueue: Callable[[], object]
@@ -41,7 +42,7 @@ def enqueue_many(client: Client, calls: str) -> dict[str, float]:
 
 
 def fill(client: Client, count: str) -> None:
-    """Untimed, so in whatever way is there."""
+    """Enqueue jobs without timing, by the fastest available way."""
     for first in range(0, int(count), IN_ONE_CALL):
         _in_one_call(client, min(IN_ONE_CALL, int(count) - first))
 
@@ -62,7 +63,7 @@ def _one_by_one(client: Client, count: int) -> None:
 
 
 def _timed(run: Callable[[int], object], times: int, jobs_each: int) -> dict[str, float]:
-    run(1)  # connects, prepares
+    run(1)  # connects and prepares
     started, cpu = time.perf_counter(), time.process_time()
     run(times)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu

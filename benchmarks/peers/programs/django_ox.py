@@ -1,4 +1,4 @@
-"""django-ox: a backend of Django's own tasks, handlers in threads. A chain is a task that enqueues the next step."""
+"""django-ox: a backend of Django's tasks with handlers in threads. A chain is a task that enqueues the next step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""django-q2 with its database broker; its own chains."""
+"""django-q2 with its database broker and its own chains."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ def value() -> None:
 
 
 def step() -> None:
-    """One of the steps before the last."""
+    """Run one of the steps before the last one."""
 
 
 def prepare() -> None:

@@ -1,4 +1,4 @@
-"""The settings of the systems that live in Django; ``BENCH_PEER_PROGRAM`` says which one."""
+"""The settings of the systems that run in Django; ``BENCH_PEER_PROGRAM`` selects one of them."""
 
 import os
 from typing import Any
@@ -18,14 +18,14 @@ _APPS = {
 }
 _program = os.environ["BENCH_PEER_PROGRAM"]
 
-SECRET_KEY = "measures nothing secret"
+SECRET_KEY = "for benchmarks only"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = _APPS[_program]
 DATABASES: dict[str, dict[str, Any]] = {"default": {**OURS["default"], "NAME": DATABASE, "CONN_MAX_AGE": None}}
 LOGGING = {"version": 1, "disable_existing_loggers": False, "root": {"level": "ERROR"}}
 TASKS = {"default": {"BACKEND": _TASKS[_program]}} if _program in _TASKS else {}
-# A job is given up after a minute and retried after two: longer than any drain, as its pages ask for.
+# A job times out after a minute and is retried after two, as its documentation recommends. No drain takes that long.
 Q_CLUSTER = {
     "name": "bench",
     "orm": "default",

@@ -51,7 +51,7 @@ async def _run() -> None:
 
 
 def _limits() -> dict[str, Any]:
-    """A cap on concurrent jobs must be at least two batches."""
+    """Return the limits. pgqueuer requires the limit of concurrent jobs to be at least two batches."""
     at_most = int(os.environ.get("BENCH_PEER_AT_MOST", "0"))
     return {"batch_size": at_most // 2, "max_concurrent_tasks": at_most} if at_most else {}
 

@@ -1,4 +1,4 @@
-"""Where the jobs of a peer are kept."""
+"""The database of a peer's jobs."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""procrastinate: coroutine handlers in its worker, jobs deferred through its synchronous connector."""
+"""procrastinate: coroutine handlers in its worker, and jobs deferred with its synchronous connector."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""``manage.py jobchains``: what operators ask and do; each subcommand is a file of ``console``."""
+"""``manage.py jobchains``: shows and changes jobs. Each subcommand is a module of ``django_jobchains.cli``."""
 
 import argparse
 from typing import Any
@@ -7,45 +7,48 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db import Error as DatabaseError
+from django.utils import translation
 
+from django_jobchains.cli.chain_commands import CancelCommand, DeleteCommand, RetryCommand, RunNowCommand
+from django_jobchains.cli.complete import CompleteCommand
+from django_jobchains.cli.enqueue import EnqueueCommand
+from django_jobchains.cli.formatting import ElapsedTimes, database_message
+from django_jobchains.cli.health import HealthCommand
+from django_jobchains.cli.list import ListCommand
+from django_jobchains.cli.prune import PruneCommand
+from django_jobchains.cli.queues import LimitCommand, PauseCommand, QueuesCommand, ResumeCommand
+from django_jobchains.cli.screen import Screen, discard_output
+from django_jobchains.cli.show import ShowCommand
+from django_jobchains.cli.status import StatusCommand
+from django_jobchains.cli.subcommand import Invocation, Subcommand
+from django_jobchains.cli.top import TopCommand
+from django_jobchains.cli.types import TypesCommand
 from django_jobchains.conf import get_settings
-from django_jobchains.console.completing import Complete
-from django_jobchains.console.health import Health
-from django_jobchains.console.listing import List
-from django_jobchains.console.pruning import Prune
-from django_jobchains.console.queues import Limit, Pause, Queues, Resume
-from django_jobchains.console.screen import Screen, give_up_output
-from django_jobchains.console.show import Show
-from django_jobchains.console.status import Status
-from django_jobchains.console.subcommand import Call, Subcommand
-from django_jobchains.console.top import Top
-from django_jobchains.console.types import Types
-from django_jobchains.console.verbs import Cancel, Delete, Retry, RunNow
-from django_jobchains.console.words import Times, said_by_database
 
 SUBCOMMANDS: tuple[type[Subcommand], ...] = (
-    Status,
-    Top,
-    Health,
-    List,
-    Show,
-    Types,
-    Retry,
-    RunNow,
-    Cancel,
-    Complete,
-    Delete,
-    Prune,
-    Queues,
-    Pause,
-    Resume,
-    Limit,
+    StatusCommand,
+    TopCommand,
+    HealthCommand,
+    ListCommand,
+    ShowCommand,
+    TypesCommand,
+    EnqueueCommand,
+    RetryCommand,
+    RunNowCommand,
+    CancelCommand,
+    CompleteCommand,
+    DeleteCommand,
+    PruneCommand,
+    QueuesCommand,
+    PauseCommand,
+    ResumeCommand,
+    LimitCommand,
 )
 
 
 class Command(BaseCommand):
     help = "Shows and changes chains, jobs, queues and workers."
-    #: Asked when something is wrong: then what else is wrong must not be in the way.
+    #: The command is used when something is wrong, so other problems must not prevent it.
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -54,29 +57,40 @@ class Command(BaseCommand):
             subcommand = kind()
             own = parsers.add_parser(kind.name, help=kind.help, description=f"{kind.help.capitalize()}.")
             subcommand.add_arguments(own)
-            own.add_argument("--database", metavar="ALIAS", help="of the job tables (JOBCHAINS['DATABASE'])")
-            own.add_argument("--format", choices=kind.forms, default=kind.forms[0], help=f"({kind.forms[0]})")
+            own.add_argument(
+                "--database", metavar="ALIAS", help="database alias of the job tables (JOBCHAINS['DATABASE'])"
+            )
+            own.add_argument(
+                "--format", choices=kind.forms, default=kind.forms[0], help=f"output format (default: {kind.forms[0]})"
+            )
             _add_options_of_every_command(own)
             own.set_defaults(run=subcommand.run)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            self._run(options)
+            # Operators and scripts read English, whatever the language of the project.
+            with translation.override("en"):
+                self._run(options)
             self.stdout.flush()
         except BrokenPipeError:
-            give_up_output()
+            discard_output()
         except KeyboardInterrupt as error:
-            raise CommandError("Stopped. What was done stays.", returncode=130) from error
+            raise CommandError("Stopped. Changes made so far are kept.", returncode=130) from error
         except DatabaseError as error:
-            raise CommandError(said_by_database(error)) from error
+            raise CommandError(database_message(error)) from error
 
     def _run(self, options: dict[str, Any]) -> None:
         using = _alias(options["database"])
         style = self.style
         screen = Screen(
-            self.stdout, self.stderr, style, options["format"], Times(using), is_painted=bool(options["force_color"])
+            self.stdout,
+            self.stderr,
+            style,
+            options["format"],
+            ElapsedTimes(using),
+            is_painted=bool(options["force_color"]),
         )
-        options["run"](Call(options, screen, using))
+        options["run"](Invocation(options, screen, using))
 
 
 def _alias(given: str | None) -> str:
@@ -86,12 +100,12 @@ def _alias(given: str | None) -> str:
         raise CommandError(str(error)) from error
     if alias not in connections.settings:
         known = ", ".join(connections.settings)
-        raise CommandError(f"No database {alias!r} in DATABASES. Known: {known or DEFAULT_DB_ALIAS}.", returncode=2)
+        raise CommandError(f"DATABASES has no alias {alias!r}. Known: {known or DEFAULT_DB_ALIAS}.", returncode=2)
     return alias
 
 
 def _add_options_of_every_command(parser: argparse.ArgumentParser) -> None:
-    """Django's, so that they may also stand behind the subcommand; what they do is done by Django."""
+    """Add Django's options, so that they may also follow the subcommand. Django itself applies them."""
     for names, options in (
         (("-v", "--verbosity"), {"type": int, "choices": [0, 1, 2, 3]}),
         (("--settings",), {}),

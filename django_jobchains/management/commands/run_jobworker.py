@@ -1,4 +1,4 @@
-"""``manage.py run_jobworker``: the worker as a process of its own, or several under a supervisor."""
+"""``manage.py run_jobworker``: a worker process, or several under a supervisor."""
 
 import gc
 import os
@@ -6,42 +6,49 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
+from django_jobchains.db.libpq import add_network_options
 from django_jobchains.management.worker_options import add_worker_options
-from django_jobchains.network import notice_dead_networks
+from django_jobchains.pools.limits import resident_bytes
 from django_jobchains.telemetry import add_sink, remove_sink
 from django_jobchains.telemetry.logs import log, logger
+from django_jobchains.telemetry.terminal import TerminalSink
+from django_jobchains.telemetry.tracing import flush
 from django_jobchains.worker import Worker
-from django_jobchains.worker.console import Console
 from django_jobchains.worker.health import Health
-from django_jobchains.worker.health_port import HealthPort
-from django_jobchains.worker.memory import readable, resident_bytes
-from django_jobchains.worker.stop_request import StopRequest
-from django_jobchains.worker.supervisor import Supervisor
-from django_jobchains.worker.tether import Tether
+from django_jobchains.worker.health_server import HealthServer
+from django_jobchains.worker.process import StopRequest, megabytes
+from django_jobchains.worker.supervisor.parent_link import ParentLink
+from django_jobchains.worker.supervisor.supervisor import Supervisor
 
-#: The GIL changes hands so often: threads that wait for the database get it back before the handlers' turn is over.
+if TYPE_CHECKING:
+    from django_jobchains.telemetry.otel.prometheus import MergedMetrics
+
+#: The switch interval of the GIL: short, so that threads get it back soon after the database has answered.
 SWITCH_INTERVAL_SECONDS = 0.001
+
+#: How long a stopping worker waits for its spans to be exported.
+FLUSH_SECONDS = 2.0
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Command(BaseCommand):
-    help = "Runs jobs until SIGTERM or SIGINT: the first lets running handlers end, the second does not wait."
+    help = "Runs jobs until SIGTERM or SIGINT: the first waits for running handlers, the second does not."
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_worker_options(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        tether = Tether.from_environment()
+        link = ParentLink.from_environment()
         try:
-            if tether is not None:
-                self._run_for_supervisor(options, tether)
+            if link is not None:
+                self._run_for_supervisor(options, link)
             elif options["processes"] or options["reload"]:
                 self._supervise(options)
             else:
@@ -50,67 +57,80 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
     def _run(self, options: dict[str, Any]) -> None:
-        worker = _worker(options, max_jobs=options["max_jobs"], max_rss=options["max_rss"])
+        limits = {"max_jobs": options["max_jobs"], "max_rss": options["max_rss"]}
+        worker = _worker(options, **limits, max_active_seconds=options["max_active"])
         _check_size(options["max_rss"])
-        with self._probed(options, worker.id, worker.health):
+        with _process_metrics(options) as metrics, self._health_server(options, worker.id, worker.health, metrics):
             self._work(worker, options)
 
-    def _run_for_supervisor(self, options: dict[str, Any], tether: Tether) -> None:
-        """It does not end at its limits: it asks to be replaced."""
+    def _run_for_supervisor(self, options: dict[str, Any], link: ParentLink) -> None:
+        """Run a worker that asks to be replaced at its limits, instead of exiting."""
         if options["name"]:
-            options["name"] = f"{options['name']}-{tether.number}"
+            options["name"] = f"{options['name']}-{link.number}"
         worker = _worker(options)
-        tether.hold(worker, lambda: _wish(worker, options["max_jobs"], options["max_rss"]))
-        self._work(worker, options)
+        with _process_metrics(options) as metrics:
+            link.start(worker, lambda: _replace_reason(worker, options), metrics)
+            self._work(worker, options, link.finish)
 
-    def _work(self, worker: Worker, options: dict[str, Any]) -> None:
-        notice_dead_networks()
+    def _work(self, worker: Worker, options: dict[str, Any], finish: Callable[[], object] = lambda: None) -> None:
+        add_network_options()
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-        if self._owns_process:  # what it has now it has for good: no need to walk through it again and again
+        if self._owns_process:
+            # Objects that exist now live until the end. Exclude them from garbage collection.
             gc.collect()
             gc.freeze()
-        self._heed_signals(worker.stop_request)
+        self._handle_signals(worker.stop_request)
         _check_database(worker)
-        with self._shown(worker.id, options["verbosity"]):
+        with self._terminal_output(worker.id, options["verbosity"]):
             code = worker.run()
+        finish()
+        flush(FLUSH_SECONDS)
         self._exit(code, is_stuck=worker.is_stuck)
 
     def _supervise(self, options: dict[str, Any]) -> None:
         worker = self._checked(options)
+        merged = _merged_metrics(options)
         supervisor = Supervisor(
             options["processes"] or 1,
             name=worker.name,
             shutdown_seconds=worker.shutdown_seconds,
             burst=options["burst"],
             reload=options["reload"],
+            **({"on_end": merged.add_ended} if merged else {}),
         )
-        self._heed_signals(supervisor.stop_request)
-        with self._probed(options, supervisor.id, supervisor.health), self._shown(supervisor.id, options["verbosity"]):
+        metrics = (lambda: merged.text(supervisor.metrics())) if merged else None
+        self._handle_signals(supervisor.stop_request)
+        with (
+            self._health_server(options, supervisor.id, supervisor.health, metrics),
+            self._terminal_output(supervisor.id, options["verbosity"]),
+        ):
             code = supervisor.run()
         self._exit(code)
 
     @property
     def _owns_process(self) -> bool:
-        """Whether it is the command of a command line, and no call of a program."""
+        """Return whether the command was started from a command line, not called by a program."""
         return bool(getattr(self, "_called_from_command_line", False))
 
-    def _heed_signals(self, stop_request: StopRequest) -> None:
-        """The worker or supervisor handles signals itself while it runs. A signal that arrives before must not be lost,
-        and one that arrives after must not kill a process that ends well."""
+    def _handle_signals(self, stop_request: StopRequest) -> None:
+        """Handle signals from now on.
+
+        A signal that arrives before or after the worker runs is not lost, and does not kill the process.
+        """
         if self._owns_process:
             for number in _STOPPING:
                 signal.signal(number, stop_request.on_signal)
 
     def _checked(self, options: dict[str, Any]) -> Worker:
-        """The worker that each process will make: what is wrong with it is said once, before any starts."""
+        """Return a worker as each process will create it, so that an error is shown once, before any process starts."""
         if os.name != "posix":
             raise CommandError("--processes and --reload need a POSIX system. Start several workers instead.")
         if not self._owns_process:
-            raise CommandError("--processes and --reload start this command line again: they need one of their own.")
-        if options["reload"] and options["burst"]:
             raise CommandError(
-                "--reload waits for changes, and --burst for the end of the work: leave out one of them."
+                "--processes and --reload start the same command line again. Start the command from a command line."
             )
+        if options["reload"] and options["burst"]:
+            raise CommandError("--reload waits for changes, but --burst ends when nothing is due. Use one of them.")
         worker = _worker(options)
         _check_size(options["max_rss"])
         _check_database(worker)
@@ -118,36 +138,39 @@ class Command(BaseCommand):
         return worker
 
     @contextmanager
-    def _probed(self, options: dict[str, Any], worker: str, health: Callable[[], Health]) -> Iterator[None]:
+    def _health_server(
+        self, options: dict[str, Any], worker: str, health: Callable[[], Health], metrics: Callable[[], str] | None
+    ) -> Iterator[None]:
         if not options["health_port"]:
             yield
             return
-        port = HealthPort(options["health_host"], options["health_port"], health, worker=worker)
-        port.start()
+        host, port = options["health_host"], options["health_port"]
+        server = HealthServer(host, port, health, worker=worker, metrics=metrics)
+        server.start()
         try:
             yield
         finally:
-            port.close()
+            server.close()
 
     @contextmanager
-    def _shown(self, worker: str, verbosity: int) -> Iterator[None]:
-        """The terminal in place of the log's last resort, which would say everything twice."""
-        console = Console(self.stdout.write, self.style, verbosity, worker)
-        add_sink(console)
+    def _terminal_output(self, worker: str, verbosity: int) -> Iterator[None]:
+        """Show events on the terminal. Without logging handlers, the log would show them a second time."""
+        terminal = TerminalSink(self.stdout.write, self.style, verbosity, worker)
+        add_sink(terminal)
         if not (has_log := logger.hasHandlers()):
             remove_sink(log)
         try:
             yield
         finally:
-            remove_sink(console)
+            remove_sink(terminal)
             if not has_log:
                 add_sink(log)
 
     def _exit(self, code: int, *, is_stuck: bool = False) -> None:
-        """What does not end must not keep the process: its job is handed back and its writes are fenced."""
+        """End the process, even if a handler does not end: its job is handed back, and its writes are fenced."""
         if self._owns_process:
             for number in _STOPPING:
-                signal.signal(number, signal.SIG_IGN)  # the interpreter takes other handlers down before it ends
+                signal.signal(number, signal.SIG_IGN)  # the interpreter removes other handlers before it ends
         if is_stuck:
             self.stdout.flush()
             self.stderr.flush()
@@ -156,7 +179,7 @@ class Command(BaseCommand):
             sys.exit(code)
 
 
-def _worker(options: dict[str, Any], *, max_jobs: int | None = None, max_rss: int | None = None) -> Worker:
+def _worker(options: dict[str, Any], **limits: Any) -> Worker:
     return Worker(
         slots=options["slots"],
         async_slots=options["async_slots"],
@@ -164,15 +187,46 @@ def _worker(options: dict[str, Any], *, max_jobs: int | None = None, max_rss: in
         types=options["type"],
         using=options["database"],
         burst=options["burst"],
-        max_jobs=max_jobs,
-        max_rss=max_rss,
+        **limits,
         shutdown_seconds=options["shutdown_timeout"],
         name=options["name"],
     )
 
 
+@contextmanager
+def _process_metrics(options: dict[str, Any]) -> Iterator[Callable[[], str] | None]:
+    """Keep the metrics of this process for ``/metrics``. None without a health port or the extra ``prometheus``."""
+    if not options["health_port"] or not has_prometheus():
+        yield None
+        return
+    from django_jobchains.telemetry.otel.prometheus import ProcessMetrics
+
+    metrics = ProcessMetrics()
+    try:
+        yield metrics.text
+    finally:
+        metrics.close()
+
+
+def _merged_metrics(options: dict[str, Any]) -> "MergedMetrics | None":
+    if not options["health_port"] or not has_prometheus():
+        return None
+    from django_jobchains.telemetry.otel.prometheus import MergedMetrics
+
+    return MergedMetrics()
+
+
+def has_prometheus() -> bool:
+    """Return whether the extra ``prometheus`` is installed."""
+    try:
+        import opentelemetry.exporter.prometheus
+    except ImportError:
+        return False
+    return opentelemetry.exporter.prometheus is not None
+
+
 def _check_database(worker: Worker) -> None:
-    """On a connection that is closed again: this thread works on none."""
+    """Check the tables, and close the connection, which this thread does not need again."""
     connection = connections[worker.store.using]
     worker.check_database()
     if not connection.in_atomic_block:
@@ -182,14 +236,17 @@ def _check_database(worker: Worker) -> None:
 def _check_size(max_rss: int | None) -> None:
     if max_rss and (size := resident_bytes()) >= max_rss:
         raise CommandError(
-            f"--max-rss {readable(max_rss)} is less than a worker has before its first job: {readable(size)}."
+            f"--max-rss {megabytes(max_rss)} is less than a worker uses before its first job: {megabytes(size)}."
         )
 
 
-def _wish(worker: Worker, max_jobs: int | None, max_rss: int | None) -> str:
-    """Why it should be replaced. One that did nothing yet has not grown by its jobs."""
+def _replace_reason(worker: Worker, options: dict[str, Any]) -> str:
+    """Return why the worker should be replaced, or "". Before its first job, jobs cannot have made it grow."""
+    max_jobs, max_rss, max_active = options["max_jobs"], options["max_rss"], options["max_active"]
     if max_jobs and worker.claimed >= max_jobs:
         return f"{worker.claimed} jobs"
     if max_rss and worker.claimed and (size := resident_bytes()) > max_rss:
-        return f"{readable(size)} of memory"
+        return f"{megabytes(size)} of memory"
+    if max_active and worker.active_seconds > max_active:
+        return f"active for {worker.active_seconds:.0f} s"
     return ""

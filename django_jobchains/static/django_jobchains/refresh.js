@@ -3,14 +3,14 @@
    <p data-jobchains-refresh-of="ID">…<button>…<span role="status"></p>      (admin/django_jobchains/refresh.html)
    <div id="ID" data-jobchains-refresh="URL" data-jobchains-refresh-seconds="10">
 
-   URL answers with a page or a part of one: of it the element with the same id counts, or else all of it. What has a data-jobchains-key
-   keeps the focus, and stays open or scrolled. The words are in the page, translated. Without this script the page has a link. */
+   URL returns a page, of which the element with the same id is used, or a part of a page. Elements with a data-jobchains-key keep the
+   focus, stay open and keep their scroll position. The translated texts are in the page. Without this script, the page has a link. */
 
 "use strict";
 
 (function () {
   const SECONDS = 10;
-  const MOST_SECONDS = 300;
+  const MAX_SECONDS = 300;
   const TIMEOUT_SECONDS = 30;
 
   class Refresher {
@@ -19,39 +19,39 @@
       this.texts = controls.dataset;
       this.button = controls.querySelector("button");
       this.note = controls.querySelector("[role=status]");
-      this.labels = { stop: this.button.textContent, resume: this.button.dataset.textResume };
+      this.labels = { pause: this.button.textContent, resume: this.button.dataset.textResume };
       this.seconds = Number(element.dataset.jobchainsRefreshSeconds) || SECONDS;
       this.failures = 0;
-      this.isStopped = false;
+      this.isPaused = false;
       this.isBusy = false;
       this.timer = null;
     }
 
     start() {
       this.button.hidden = false;
-      this.button.addEventListener("click", () => (this.isStopped ? this.resume() : this.stop("")));
-      document.addEventListener("visibilitychange", () => this.plan(document.hidden ? null : 0));
-      this.plan(this.seconds);
+      this.button.addEventListener("click", () => (this.isPaused ? this.resume() : this.pause("")));
+      document.addEventListener("visibilitychange", () => this.schedule(document.hidden ? null : 0));
+      this.schedule(this.seconds);
     }
 
-    stop(text) {
-      this.isStopped = true;
+    pause(text) {
+      this.isPaused = true;
       this.button.textContent = this.labels.resume;
-      this.tell(text);
-      this.plan(null);
+      this.announce(text);
+      this.schedule(null);
     }
 
     resume() {
-      this.isStopped = false;
-      this.button.textContent = this.labels.stop;
-      this.tell("");
-      this.plan(0);
+      this.isPaused = false;
+      this.button.textContent = this.labels.pause;
+      this.announce("");
+      this.schedule(0);
     }
 
-    /* null: not at all. */
-    plan(seconds) {
+    /* Schedules the next refresh; null cancels it. */
+    schedule(seconds) {
       clearTimeout(this.timer);
-      if (seconds !== null && !this.isStopped && !document.hidden) {
+      if (seconds !== null && !this.isPaused && !document.hidden) {
         this.timer = setTimeout(() => this.refresh(), seconds * 1000);
       }
     }
@@ -69,74 +69,74 @@
       } finally {
         this.isBusy = false;
       }
-      if (!this.isStopped) {
-        const seconds = Math.min(this.seconds * 2 ** this.failures, MOST_SECONDS);
-        this.tell(this.failures ? this.texts.textFailed.replace("%(seconds)s", seconds) : this.waiting());
-        this.plan(seconds);
+      if (!this.isPaused) {
+        const seconds = Math.min(this.seconds * 2 ** this.failures, MAX_SECONDS);
+        this.announce(this.failures ? this.texts.textFailed.replace("%(seconds)s", seconds) : this.waiting());
+        this.schedule(seconds);
       }
     }
 
     async load() {
-      const answer = await fetch(this.element.dataset.jobchainsRefresh, {
+      const response = await fetch(this.element.dataset.jobchainsRefresh, {
         credentials: "same-origin",
-        redirect: "manual", // to the page where one logs in
+        redirect: "manual", // a redirect to the login page ends the refresh
         signal: AbortSignal.timeout(TIMEOUT_SECONDS * 1000),
       });
-      if (answer.type === "opaqueredirect" || answer.status === 401 || answer.status === 403) {
-        this.stop(this.texts.textEnded);
-      } else if (!answer.ok) {
-        throw new Error(answer.status);
+      if (response.type === "opaqueredirect" || response.status === 401 || response.status === 403) {
+        this.pause(this.texts.textEnded);
+      } else if (!response.ok) {
+        throw new Error(response.status);
       } else {
-        this.show(await answer.text());
+        this.show(await response.text());
       }
     }
 
     show(html) {
-      if (this.isStopped || this.isInUse()) {
+      if (this.isPaused || this.isInUse()) {
         return;
       }
       const page = new DOMParser().parseFromString(html, "text/html");
       const fresh = page.getElementById(this.element.id) || page.body;
-      const kept = new Kept(this.element);
+      const state = new ViewState(this.element);
       this.element.replaceChildren(...fresh.childNodes);
-      kept.restore();
+      state.restore();
     }
 
-    /* Somebody writes, selects or presses something in it: nothing of that is taken away. */
+    /* Returns whether the user is typing, selecting or pressing something, which a refresh would undo. */
     isInUse() {
       const selection = document.getSelection();
       const isSelecting = selection && !selection.isCollapsed && selection.containsNode(this.element, true);
       const fields = [...this.element.querySelectorAll("input:not([type=hidden]), textarea")];
-      const isWriting = fields.some((field) => field.value !== field.defaultValue);
-      return isSelecting || isWriting || this.element.querySelector(":active") !== null;
+      const isTyping = fields.some((field) => field.value !== field.defaultValue);
+      return isSelecting || isTyping || this.element.querySelector(":active") !== null;
     }
 
     waiting() {
       return this.isInUse() ? this.texts.textWaiting : "";
     }
 
-    /* Said aloud once, not each time. */
-    tell(text) {
+    /* Changes the text only if it differs, so that screen readers do not repeat it. */
+    announce(text) {
       if (this.note.textContent !== text) {
         this.note.textContent = text;
       }
     }
   }
 
-  /* What somebody looking at it did to an element, to be done again to what took its place. */
-  class Kept {
+  /* The focus, open details and scroll positions of an element, to restore them after a refresh. */
+  class ViewState {
     constructor(element) {
       this.element = element;
       this.scroll = [window.scrollX, window.scrollY];
       this.focus = element.contains(document.activeElement) ? keyOf(document.activeElement) : null;
-      this.open = new Map(keyed(element).filter(isFolding).map((part) => [keyOf(part), part.open]));
+      this.open = new Map(keyed(element).filter(isDetails).map((part) => [keyOf(part), part.open]));
       this.left = new Map(keyed(element).filter((part) => part.scrollLeft).map((part) => [keyOf(part), part.scrollLeft]));
     }
 
     restore() {
       for (const part of keyed(this.element)) {
         const key = keyOf(part);
-        if (isFolding(part) && this.open.has(key)) {
+        if (isDetails(part) && this.open.has(key)) {
           part.open = this.open.get(key);
         }
         if (this.left.has(key)) {
@@ -150,7 +150,7 @@
     }
   }
 
-  function isFolding(part) {
+  function isDetails(part) {
     return part.tagName === "DETAILS";
   }
 
@@ -158,7 +158,7 @@
     return [...element.querySelectorAll("[data-jobchains-key], [id], a[href]")];
   }
 
-  /* By its key, or its id, or where it leads. */
+  /* Identifies an element by its key, id or URL. */
   function keyOf(part) {
     return part.dataset.jobchainsKey || part.id || part.getAttribute("href");
   }

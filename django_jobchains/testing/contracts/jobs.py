@@ -1,4 +1,4 @@
-"""Jobs in the state a test starts from, made by the store itself, and what its tables hold after it."""
+"""Creates jobs in the state that a test needs, and reads the tables of the store afterwards."""
 
 import json
 import time
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import FailedAttempt, Job, JobBlocker, LogLine
 from django_jobchains.policies import Backoff
 from django_jobchains.store import (
@@ -14,10 +14,10 @@ from django_jobchains.store import (
     FailedTry,
     FinishedJob,
     HeldLease,
+    LogEntries,
     NewJob,
-    Said,
-    SaidLine,
-    SaidProgress,
+    NewLogLine,
+    NewProgress,
     Store,
 )
 
@@ -32,20 +32,20 @@ Tables = list[list[dict[str, Any]]]
 
 
 def new_job(type_name: str = SHIP, **changes: Any) -> NewJob:
-    """The first job of a chain, due at once."""
+    """Return the first job of a chain, due at once."""
     id_ = changes.pop("id", None) or new_id()
     values = {"chain_id": id_, "chain_index": 0, "chain_type_name": type_name, "queue": "default", "input": "{}"}
     return NewJob(id=id_, type_name=type_name, **{**values, **changes})
 
 
-def next_job(job: ClaimedJob, **changes: Any) -> NewJob:
-    """The continuation of a claimed job."""
+def next_job(job: ClaimedJob | Job, **changes: Any) -> NewJob:
+    """Return the continuation of a job."""
     step = {"chain_id": job.chain_id, "chain_index": job.chain_index + 1, "chain_type_name": job.chain_type_name}
     return new_job(MAIL, **{**step, **changes})
 
 
 def create(store: Store, count: int = 1, type_name: str = SHIP, **changes: Any) -> list[UUID]:
-    return [row.id for row in store.create([new_job(type_name, **changes) for _ in range(count)])]
+    return [row.id for row in store.jobs.create([new_job(type_name, **changes) for _ in range(count)])]
 
 
 def claim(
@@ -56,11 +56,11 @@ def claim(
     queues: Collection[str] | None = None,
     excluded: Collection[str] = (),
 ) -> list[ClaimedJob]:
-    return store.claim(worker, limit, dict.fromkeys(types, LEASE_SECONDS), queues, excluded)
+    return store.jobs.claim(worker, limit, dict.fromkeys(types, LEASE_SECONDS), queues, excluded)
 
 
 def running(store: Store, count: int = 1, **changes: Any) -> list[ClaimedJob]:
-    """Jobs that were created and claimed, in that order."""
+    """Create and claim jobs, and return them in the order of their creation."""
     ids = create(store, count, **changes)
     jobs = {job.id: job for job in claim(store)}
     return [jobs[id_] for id_ in ids]
@@ -71,15 +71,15 @@ def running_job(store: Store, **changes: Any) -> ClaimedJob:
 
 
 def let_leases_end(store: Store) -> None:
-    store.ahead_seconds += LEASE_SECONDS + 1
+    store.db.ahead_seconds += LEASE_SECONDS + 1
 
 
 def taken_over(store: Store, job: ClaimedJob) -> ClaimedJob:
-    """The next attempt of a job whose lease ran out, claimed by another worker."""
+    """Let the lease of a job expire, and return its next attempt, claimed by another worker."""
     let_leases_end(store)
-    store.reap(1_000, AT_ONCE, 1_000)
+    store.leases.reap(1_000, AT_ONCE, 1_000)
     fresh = {job.id: job for job in claim(store, worker="worker-2")}[job.id]
-    assert fresh.lease_number > job.lease_number, "A lease number rises with every claim."
+    assert fresh.lease_number > job.lease_number, "A claim must increase the lease number."
     return fresh
 
 
@@ -96,12 +96,14 @@ def failed_try(job: ClaimedJob, **changes: Any) -> FailedTry:
     return FailedTry(job.id, job.lease_number, **{"error": "Boom: no", "traceback": "Traceback …", **changes})
 
 
-def said(job: ClaimedJob, *texts: str, progress: float | None = None, first: int = 0, age_seconds: float = 0) -> Said:
-    """What an attempt said so long ago; its lines are numbered from ``first``."""
+def entries(
+    job: ClaimedJob, *texts: str, progress: float | None = None, first: int = 0, age_seconds: float = 0
+) -> LogEntries:
+    """Return log entries of an attempt with this age. Its lines are numbered from ``first``."""
     at = time.monotonic() - age_seconds
-    lines = [SaidLine(first + number, at, 20, text, None) for number, text in enumerate(texts)]
-    half = None if progress is None else SaidProgress(progress, f"{progress:.0%}", at)
-    return Said(*job.key, job.attempt, lines, half)
+    lines = [NewLogLine(first + number, at, 20, text, None) for number, text in enumerate(texts)]
+    half = None if progress is None else NewProgress(progress, f"{progress:.0%}", at)
+    return LogEntries(*job.key, job.attempt, lines, half)
 
 
 def lines_of(store: Store, job: ClaimedJob | UUID) -> list[str]:
@@ -126,3 +128,27 @@ def history(store: Store) -> list[tuple[UUID, int, str, str]]:
 def tables(store: Store) -> Tables:
     models: tuple[type[Any], ...] = (Job, FailedAttempt, JobBlocker)
     return [list(model.objects.using(store.using).order_by("pk").values()) for model in models]
+
+
+JSON_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    2**53 + 1,
+    0.1,
+    1e-7,
+    "",
+    "null",
+    "naïve ✓ 😀",
+    "' \" \\ % %s {} $1 ?",
+    "line\nbreak\ttab",
+    [],
+    {},
+    [1, [2, [None, {"a": []}]]],
+    {"": 1, "a b": {"c": [True, False]}},
+)
+
+
+def json_text(value: Any) -> str:
+    return json.dumps(value)

@@ -1,1 +1,1 @@
-"""What ``manage.py demo`` is made of: the orders it places, the worker it starts, what it shows and checks."""
+"""The parts of ``manage.py demo``: the orders it places, its worker process, its output and its checks."""

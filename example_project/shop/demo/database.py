@@ -1,4 +1,4 @@
-"""The database of a demo: the one DATABASE_URL names, or a fresh file that is gone afterwards."""
+"""The database of a demo: the one in DATABASE_URL, or a temporary SQLite file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from django.db import connection, connections
 
 @contextmanager
 def demo_database() -> Iterator[str]:
-    """Yields the DATABASE_URL that the worker process needs to see the same database."""
+    """Yield the DATABASE_URL of the demo's database, for the worker process."""
     if settings.DATABASE_URL:
         yield settings.DATABASE_URL
         return
@@ -23,6 +23,6 @@ def demo_database() -> Iterator[str]:
 
 
 def _move_to(path: Path) -> None:
-    """Points this process at another SQLite file, as Django's test runner does."""
+    """Switch this process to another SQLite file, as Django's test runner does."""
     connection.close()
     connection.settings_dict["NAME"] = path

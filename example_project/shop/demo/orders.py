@@ -28,11 +28,11 @@ BASKETS = (
 
 
 class PlacingFailed(Exception):
-    """The page did not take an order."""
+    """The page did not accept an order."""
 
 
 def place_orders(run: str) -> Iterator[Order]:
-    """Places one order at a time; ``run`` makes the customers' addresses new ones."""
+    """Place the orders one at a time. ``run`` makes the customers' e-mail addresses unique."""
     products = {product.slug: product.pk for product in Product.objects.all()}
     client = Client(SERVER_NAME="localhost")
     for name, slug, quantity, card in BASKETS:
@@ -43,6 +43,6 @@ def place_orders(run: str) -> Iterator[Order]:
 def _place(client: Client, form: dict[str, object]) -> Order:
     response = client.post(reverse("shop:place_order"), form)
     if response.status_code != 302:
-        raise PlacingFailed(f"{form} was answered with status {response.status_code}")
+        raise PlacingFailed(f"The response to {form} has status {response.status_code}")
     order_id = resolve(response.headers["Location"]).kwargs["order_id"]
     return Order.objects.select_related("product").get(pk=order_id)

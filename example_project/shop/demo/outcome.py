@@ -1,4 +1,4 @@
-"""Where the orders ended, as a table, and whether that is right."""
+"""The final state of the orders: a table, and a check that it is correct."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ ROW = "  {:<9} {:<26} {:<9} {:<16} {:>15} {:>12} {:>7}"
 
 @dataclass(frozen=True)
 class Result:
-    """How one order ended."""
+    """The final state of one order."""
 
     order: Order
     chain_status: str
@@ -47,7 +47,7 @@ class Result:
         )
 
     def problems(self) -> Iterator[str]:
-        """Everything that is not as the card promises."""
+        """Yield every difference from the outcome expected for the order's card."""
         is_good = self.order.card != Order.Card.DECLINED
         expected = {
             "state": Order.State.POINTS_CREDITED if is_good else Order.State.DECLINED,
@@ -83,7 +83,7 @@ def totals(rows: Sequence[Result]) -> str:
 
 
 def problems(rows: Sequence[Result]) -> list[str]:
-    """What is wrong, in sentences; empty when each paid order was charged once and credited once."""
+    """Return a sentence per problem; empty if each paid order was charged once and credited once."""
     return [problem for result in rows for problem in result.problems()] + list(_wrong_balances(rows))
 
 

@@ -1,4 +1,4 @@
-"""Tells how attempts end, as it happens, by looking at the tables."""
+"""Prints the attempts of the demo's jobs as they end, by polling the tables."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -16,33 +16,36 @@ Ending = tuple[datetime, Job, str]
 
 
 class Story:
-    """Follows orders; shows each attempt of their jobs once, when it has ended."""
+    """Follows orders and prints each attempt of their jobs once, when it has ended."""
 
     def __init__(self, write: Callable[[str], object], style: Style) -> None:
         self._write = write
         self._style = style
         self._orders: dict[UUID, Order] = {}
-        self._told: set[tuple[UUID, datetime]] = set()
+        self._shown: set[tuple[UUID, datetime]] = set()
 
     def add(self, order: Order) -> None:
         self._orders[order.known_chain_id] = order
         waits = " (it needs approval)" if order.state == Order.State.AWAITING_APPROVAL else ""
         text = f"placed: {order.quantity} × {order.product}, {order.get_card_display().lower()}{waits}"
-        self._say(order.placed_at, order, "", text)
+        self._print(order.placed_at, order, "", text)
 
     def add_chain(self, order: Order, chain: Chain) -> None:
         self._orders[chain.id] = order
-        self._say(chain.created_at, order, "", "sent off: each parcel is a chain, and the order's chain waits for all")
+        self._print(chain.created_at, order, "", "sent off: the order's chain waits for the chains of its parcels")
 
     def is_over(self) -> bool:
-        """A continuation is created in the completion before it: no open job means no open chain."""
+        """Return whether all chains have ended.
+
+        A job and its continuation are committed together, so if no job is open, no chain is.
+        """
         return not Job.objects.filter(chain_id__in=self._orders).incomplete().exists()
 
-    def tell(self) -> None:
+    def show_new(self) -> None:
         for ended_at, job, text in sorted(self._endings(), key=lambda ending: ending[0]):
-            if (job.pk, ended_at) not in self._told:
-                self._told.add((job.pk, ended_at))
-                self._say(ended_at, self._orders[job.chain_id], job.type_name, text)
+            if (job.pk, ended_at) not in self._shown:
+                self._shown.add((job.pk, ended_at))
+                self._print(ended_at, self._orders[job.chain_id], job.type_name, text)
 
     def _endings(self) -> Iterator[Ending]:
         for failed in FailedAttempt.objects.filter(job__chain_id__in=self._orders).select_related("job"):
@@ -55,8 +58,8 @@ class Story:
     def _failure(self, failed: FailedAttempt) -> str:
         error = last_line(failed.error)
         if failed.job.status == Status.FAILED:
-            return self._style.ERROR(f"failed for good, attempt {failed.attempt}: {error}")
-        return self._style.WARNING(f"attempt {failed.attempt} failed, to be retried: {error}")
+            return self._style.ERROR(f"failed, attempt {failed.attempt}: {error}")
+        return self._style.WARNING(f"attempt {failed.attempt} failed, will be retried: {error}")
 
-    def _say(self, moment: datetime, order: Order, type_name: str, text: str) -> None:
+    def _print(self, moment: datetime, order: Order, type_name: str, text: str) -> None:
         self._write(f"  {clock(moment)}  {order!s:<9} {type_name:<18} {text}")

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, started and stopped as a deployment would."""
+"""A worker process, started and stopped as in a deployment."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ LAST_LINES = 40
 
 
 class WorkerProcess:
-    """``manage.py run_jobworker`` for one queue. Leaving the block ends the process, whatever happened."""
+    """``manage.py run_jobworker`` for one queue. The process always ends when the block is left."""
 
     def __init__(self, queue: str, database_url: str) -> None:
         self.arguments = ["run_jobworker", "--queue", queue, "--slots", "4", "--verbosity", "2"]
@@ -48,7 +48,7 @@ class WorkerProcess:
 
     @property
     def output(self) -> str:
-        """The last lines it wrote; all of them once it has ended."""
+        """The last lines of the output; complete once the process has ended."""
         if not self.is_alive:
             self._reader.join(timeout=5)
         return "\n".join(f"  {line}" for line in self.lines[-LAST_LINES:])
@@ -58,7 +58,7 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def stop(self, seconds: float) -> int | None:
-        """Sends SIGTERM and waits; returns the exit code, or None when it did not stop in time."""
+        """Send SIGTERM and wait. Return the exit code, or None if the process did not stop in time."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(timeout=seconds)
@@ -66,7 +66,7 @@ class WorkerProcess:
             return None
 
     def _read(self) -> None:
-        """Empties the pipe, or a talkative worker would block on it."""
+        """Drain the pipe: the worker would block on a full one."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip())

@@ -96,7 +96,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         choices=[
                             ("good", "A good card"),
-                            ("flaky", "A flaky card: two time-outs, then it works"),
+                            ("flaky", "A flaky card: works after two time-outs"),
                             ("declined", "A card that is declined"),
                         ],
                         default="good",

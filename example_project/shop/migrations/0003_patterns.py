@@ -25,7 +25,7 @@ class Migration(migrations.Migration):
             name="PriceList",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("lines", models.TextField(help_text="One product a line, as in: sencha;11.90")),
+                ("lines", models.TextField(help_text="One product per line, for example: sencha;11.90")),
                 ("chain_id", models.UUIDField(editable=False, null=True, unique=True)),
                 ("changed", models.PositiveIntegerField(editable=False, null=True)),
                 ("problems", models.JSONField(default=list, editable=False)),
@@ -100,7 +100,7 @@ class Migration(migrations.Migration):
             field=models.CharField(
                 choices=[
                     ("placed", "Placed"),
-                    ("awaiting", "Waits for approval"),
+                    ("awaiting", "Awaiting approval"),
                     ("rejected", "Not approved"),
                     ("paid", "Paid"),
                     ("receipt_sent", "Receipt sent"),

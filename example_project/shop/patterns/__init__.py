@@ -1,4 +1,4 @@
-"""What chains are made of, one shape a module: each is a part of the shop, and a page of ``docs/guides``.
+"""The shapes of a chain, one per module. Each is part of the shop and has a page in ``docs/guides``.
 
-The straight line, where every step has one next step, is ``shop.jobs``.
+The linear chain is in ``shop.jobs``.
 """

@@ -1,7 +1,7 @@
-"""An expensive order waits for a person, or until a day has passed: whoever decides first completes the job.
+"""An expensive order waits for approval by a person, and is rejected after a day.
 
-``shop.approval`` has no processor: no worker can take it. The views below ``/approvals/`` complete it, and so does a
-delayed job in a chain of its own.
+``shop.approval`` has no processor, so no worker claims its jobs. The views below ``/approvals/`` complete it, and so do
+a form in the admin and a delayed job in a separate chain. The first decision wins.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,8 @@ from decimal import Decimal
 
 from django.core.mail import EmailMessage
 
-from django_jobchains import chains
+from django_jobchains import JobType, Processors, RunningJob, chains
 from django_jobchains.chains import Chain, ChainNotFound, JobNotCompletable, JobTypeMismatch
-from django_jobchains.processors import JobType, Processors, RunningJob
 from shop.jobs import Charge, charge
 from shop.models import Order
 
@@ -22,12 +21,12 @@ TIME_TO_DECIDE = timedelta(hours=24)
 processors = Processors()
 
 
-#: The chain has gone on, was cancelled, or is gone.
+#: The chain has continued, failed, was cancelled or was deleted.
 TOO_LATE = (JobTypeMismatch, JobNotCompletable, ChainNotFound)
 
 
 class AlreadyDecided(Exception):
-    """Somebody else was faster, or the time was up."""
+    """The order has already been approved or rejected."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +41,24 @@ class Rejection:
 
 
 approval: JobType[Request, None] = JobType(
-    "shop.approval", input=Request, continues_with=["shop.charge", "shop.send_rejection"]
+    "shop.approval",
+    input=Request,
+    continues_with=["shop.charge", "shop.send_rejection"],
+    completion_form="shop.forms.DecisionForm",
 )
 
 
 def ask_for_approval(order: Order, queue: str) -> Chain:
-    """Starts the order's chain with the job that waits, and the one that decides if nobody else does."""
+    """Start the order's chain with a job that waits, and a second chain that rejects the order after a day."""
     order.mark_awaiting_approval()
     reject_when_undecided.enqueue(Request(order.pk), delay=TIME_TO_DECIDE, queue=queue)
     return approval.enqueue(Request(order.pk), queue=queue)
 
 
 def approve(order: Order, decided_by: str) -> None:
-    """The chain goes on to the charge. Raises ``AlreadyDecided``."""
+    """Continue the chain with the charge. Raise ``AlreadyDecided`` if the order is no longer undecided."""
     try:
-        with chains.complete(order.known_chain_id, approval) as current:
+        with chains.current_job(order.known_chain_id, approval) as current:
             order.mark_approved(decided_by)
             current.continue_with(charge, Charge(order.pk))
     except TOO_LATE as error:
@@ -64,9 +66,9 @@ def approve(order: Order, decided_by: str) -> None:
 
 
 def reject(order: Order, reason: str, decided_by: str = "") -> None:
-    """The chain goes on to a letter instead. Raises ``AlreadyDecided``."""
+    """Continue the chain with the rejection mail. Raise ``AlreadyDecided`` if the order is no longer undecided."""
     try:
-        with chains.complete(order.known_chain_id, approval) as current:
+        with chains.current_job(order.known_chain_id, approval) as current:
             order.mark_rejected(decided_by)
             current.continue_with(send_rejection, Rejection(order.pk, reason))
     except TOO_LATE as error:
@@ -75,11 +77,11 @@ def reject(order: Order, reason: str, decided_by: str = "") -> None:
 
 @processors.register("shop.reject_when_undecided")
 def reject_when_undecided(job: RunningJob[Request]) -> str:
-    """Runs a day later. It locks the other chain alone, as the page does, so the two cannot wait for each other."""
+    """Reject an undecided order. Like the page, this locks only the order's chain, so the two cannot deadlock."""
     try:
-        reject(Order.objects.get(pk=job.input.order_id), "Nobody could look at it in time.")
+        reject(Order.objects.get(pk=job.input.order_id), "Nobody could review it in time.")
     except AlreadyDecided:
-        return "nothing to decide"
+        return "already decided"
     return "rejected"
 
 

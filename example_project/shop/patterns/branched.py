@@ -1,8 +1,9 @@
-"""Each parcel goes its own way: collected at the shop, through the letterbox, or with the carrier."""
+"""A parcel is collected at the shop, posted through the letterbox, or handed over to the carrier."""
 
 from django.core.mail import EmailMessage
 
-from django_jobchains.processors import Continuation, Processors, RunningJob
+from django_jobchains import Processors, RunningJob
+from django_jobchains.processors import Continuation
 from shop.models import Parcel
 from shop.parcels import ParcelId
 from shop.patterns.go_to import HandOver, hand_over
@@ -14,7 +15,7 @@ processors = Processors()
     "shop.choose_way", continues_with=["shop.hold_for_collection", "shop.post_letter", "shop.hand_over"]
 )
 def choose_way(job: RunningJob[ParcelId]) -> Continuation:
-    """Only decides: a step that also acted would act again if it were tried again."""
+    """Only choose the next step. A step that also acted would repeat the action when it is retried."""
     parcel = job.input.load()
     if not parcel.address:
         return job.continue_with(hold_for_collection, job.input)

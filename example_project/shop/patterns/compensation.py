@@ -1,20 +1,22 @@
-"""A paid order can turn out to be sold out: then what was done for it is undone, the last thing first.
+"""If a paid order turns out to be sold out, its steps are undone in reverse order.
 
-``shop.pack`` → ``shop.ship_order``; or ``shop.take_points_back`` → ``shop.refund`` → ``shop.apologise``.
+``shop.pack`` → ``shop.ship_order``, or ``shop.take_points_back`` → ``shop.refund`` → ``shop.apologise``.
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from django.core.mail import EmailMessage
 
+from django_jobchains import Backoff, Deduplicate, Processors, RunningJob
 from django_jobchains.chains import Chain
-from django_jobchains.processors import Backoff, Continuation, Deduplicate, Processors, RunningJob
+from django_jobchains.processors import Continuation
 from shop import gateway
 from shop.models import LoyaltyAccount, Order, Product
 from shop.patterns.nested import Shipment, ship_order
 
-# An undo must not give up: no max_attempts, and a backoff that grows to minutes.
-processors = Processors(backoff=Backoff(initial_seconds=1, maximum_seconds=300))
+# An undo must not give up, and its backoff grows to minutes.
+processors = Processors(backoff=Backoff(initial_seconds=1, maximum_seconds=300), max_attempts=inf)
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Paid:
 
 
 def send_off(order: Order, queue: str) -> Chain:
-    """Starts to pack an order; a second call returns the chain of the first."""
+    """Start the chain that packs and ships an order. A second call returns the chain of the first."""
     once = Deduplicate(f"order {order.pk}", scope="any")
     return pack.enqueue(Paid(order.pk), deduplicate=once, queue=queue)
 
@@ -51,7 +53,7 @@ def take_points_back(job: RunningJob[Paid]) -> Continuation:
 
 @processors.register("shop.refund", entry=False, continues_with=["shop.apologise"])
 def refund(job: RunningJob[Paid]) -> Continuation:
-    """As the charge: the call is outside any transaction, and the key makes calling again safe."""
+    """Refund the payment outside any transaction. The idempotency key makes a retry safe, as for the charge."""
     order = job.input.load()
     gateway.refund(order.payment_reference, idempotency_key=str(job.id))
     with job.complete():

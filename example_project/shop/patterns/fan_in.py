@@ -1,15 +1,15 @@
-"""A price list is imported in as many parts as it needs, side by side; then one job sums up what they say."""
+"""A price list is imported in parts that run in parallel, followed by one job that summarizes the results."""
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from django.db import transaction
 
-from django_jobchains import chains
-from django_jobchains.processors import Continuation, FailJob, Processors, RunningJob
+from django_jobchains import FailJob, Processors, RunningJob, chains
+from django_jobchains.processors import Continuation
 from shop.models import PriceList, Product
 
-LINES_IN_A_PART = 25
+LINES_PER_PART = 25
 
 processors = Processors()
 
@@ -21,7 +21,7 @@ class Import:
 
 @dataclass(frozen=True)
 class Part:
-    """Lines ``start`` to ``stop`` of a price list: the list itself stays where it is."""
+    """Lines ``start`` to ``stop`` of a price list. The lines themselves are not in the input."""
 
     price_list_id: int
     start: int
@@ -35,7 +35,7 @@ class Summary:
 
 
 def start_import(price_list: PriceList) -> None:
-    """Saves a price list and starts its import, in one commit."""
+    """Save a price list and start its import, in one commit."""
     with transaction.atomic():
         price_list.save()
         price_list.chain_id = import_prices.enqueue(Import(price_list.pk)).id
@@ -44,11 +44,11 @@ def start_import(price_list: PriceList) -> None:
 
 @processors.register("shop.import_prices", continues_with=["shop.sum_up_prices"])
 def import_prices(job: RunningJob[Import]) -> Continuation:
-    """Fan-out. However many parts there are, it is the same number of statements; none is fine too."""
+    """Fan out: start one chain per part. The number of statements does not depend on the number of parts."""
     count = len(_lines(job.input.price_list_id))
     parts = [
-        Part(job.input.price_list_id, start, min(start + LINES_IN_A_PART, count))
-        for start in range(0, count, LINES_IN_A_PART)
+        Part(job.input.price_list_id, start, min(start + LINES_PER_PART, count))
+        for start in range(0, count, LINES_PER_PART)
     ]
     with job.complete():
         started = chains.enqueue_many([import_part.item(part, queue=job.queue) for part in parts])
@@ -57,7 +57,7 @@ def import_prices(job: RunningJob[Import]) -> Continuation:
 
 @processors.register("shop.import_part", mode="atomic")
 def import_part(job: RunningJob[Part]) -> int:
-    """All prices of the part, or, after a line that can't be read, none."""
+    """Set all prices of the part, or none if a line is invalid."""
     part, changed = job.input, 0
     lines = _lines(part.price_list_id)[part.start : part.stop]
     for done, line in enumerate(lines, start=1):
@@ -69,7 +69,7 @@ def import_part(job: RunningJob[Part]) -> int:
 
 @processors.register("shop.sum_up_prices", entry=False, blockers=["shop.import_part"], on_blocker_failure="run")
 def sum_up_prices(job: RunningJob[Import]) -> Summary:
-    """Fan-in. It also runs when parts failed, and says so; by default it would wait until they are retried."""
+    """Fan in: summarize the parts, failed ones included. By default, the job would wait until they are retried."""
     changed = sum(part.output or 0 for part in job.blockers if part.status == "completed")
     problems = [str(part.last_error) for part in job.blockers if part.status != "completed"]
     with job.complete():
@@ -82,7 +82,7 @@ def _lines(price_list_id: int) -> list[str]:
 
 
 def _set_price(line: str, number: int) -> int:
-    """How many products got a new price by a line: one, or none if it has that price."""
+    """Set the price that a line names. Return the number of products changed: 0 if it has that price already."""
     slug, _, text = line.partition(";")
     try:
         price = Decimal(text.strip())

@@ -1,17 +1,18 @@
-"""A parcel whose address the carrier refuses goes back to an earlier step, with a better address.
+"""If the carrier refuses a parcel's address, the chain goes back to an earlier step with a corrected address.
 
-``shop.hand_over`` → ``shop.correct_address`` → ``shop.hand_over`` again, twice at most.
+``shop.hand_over`` → ``shop.correct_address`` → ``shop.hand_over`` again, at most twice.
 """
 
 from dataclasses import dataclass
 
-from django_jobchains.processors import Backoff, Continuation, Processors, RunningJob
+from django_jobchains import Backoff, Processors, RunningJob
+from django_jobchains.processors import Continuation
 from shop import carrier
 from shop.models import Parcel
 from shop.parcels import ParcelId
-from shop.patterns.loop import Look, follow_parcel
+from shop.patterns.loop import Check, follow_parcel
 
-MOST_CORRECTIONS = 2
+MAX_CORRECTIONS = 2
 
 processors = Processors(backoff=Backoff(initial_seconds=1, maximum_seconds=8))
 
@@ -32,12 +33,12 @@ def hand_over(job: RunningJob[HandOver]) -> Continuation:
     try:
         code = carrier.hand_over(parcel.address, idempotency_key=str(job.id))
     except carrier.AddressRefused:
-        if job.input.corrections >= MOST_CORRECTIONS:
+        if job.input.corrections >= MAX_CORRECTIONS:
             return job.continue_with("shop.hold_for_collection", ParcelId(parcel.pk))
         return job.continue_with(correct_address, job.input)
     with job.complete():
         parcel.enter(Parcel.State.ON_ITS_WAY, tracking_code=code)
-        return job.continue_with(follow_parcel, Look(parcel.pk))
+        return job.continue_with(follow_parcel, Check(parcel.pk))
 
 
 @processors.register("shop.correct_address", entry=False, continues_with=["shop.hand_over"])

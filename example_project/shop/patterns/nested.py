@@ -1,14 +1,14 @@
-"""An order leaves in as many parcels as it needs: each is a chain of its own, and the order's chain waits for all."""
+"""An order leaves in several parcels. Each has its own chain, and the order's chain waits for all of them."""
 
 from dataclasses import dataclass
 
-from django_jobchains import chains
-from django_jobchains.processors import Continuation, Processors, RunningJob
+from django_jobchains import Processors, RunningJob, chains
+from django_jobchains.processors import Continuation
 from shop.models import Order, Parcel
 from shop.parcels import ParcelId
 from shop.patterns.branched import choose_way
 
-PIECES_IN_A_PARCEL = 6
+PIECES_PER_PARCEL = 6
 
 processors = Processors()
 
@@ -20,7 +20,7 @@ class Shipment:
 
 @processors.register("shop.ship_order", entry=False, continues_with=["shop.close_order"])
 def ship_order(job: RunningJob[Shipment]) -> Continuation:
-    """The parcels, their chains and the step that waits for them are one commit: there are all of them, or none."""
+    """Create the parcels, their chains and the step that waits for them in one commit."""
     order = Order.objects.get(pk=job.input.order_id)
     with job.complete():
         parcels = [
@@ -34,7 +34,7 @@ def ship_order(job: RunningJob[Shipment]) -> Continuation:
 
 @processors.register("shop.close_order", entry=False, blockers=["shop.choose_way"])
 def close_order(job: RunningJob[Shipment]) -> list[str]:
-    """Runs when the last parcel's chain is completed: its last step, however many there were."""
+    """Close the order. This runs when the chains of all parcels are completed."""
     order = Order.objects.get(pk=job.input.order_id)
     with job.complete():
         order.mark_delivery(Order.Delivery.DONE)
@@ -42,5 +42,5 @@ def close_order(job: RunningJob[Shipment]) -> list[str]:
 
 
 def _pieces(quantity: int) -> list[int]:
-    full, rest = divmod(quantity, PIECES_IN_A_PARCEL)
-    return [PIECES_IN_A_PARCEL] * full + [rest] * bool(rest)
+    full, rest = divmod(quantity, PIECES_PER_PARCEL)
+    return [PIECES_PER_PARCEL] * full + [rest] * bool(rest)

@@ -1,4 +1,4 @@
-"""Every night at three, shop time: what was sold that day. Each night's chain starts the next one in its completion."""
+"""A sales report every night at three, shop time. Each chain schedules the next one when it completes."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo
 
 from django.db.models import QuerySet
 
+from django_jobchains import Deduplicate, Processors, RunningJob
 from django_jobchains.chains import Chain
-from django_jobchains.processors import Deduplicate, Processors, RunningJob
 from shop.models import Order, SalesReport
 
 SHOP_ZONE = ZoneInfo("Europe/London")
-#: Not between one and two: there that hour is left out in March, and comes twice in October.
+#: Not between one and two: that hour does not exist on one night in March, and occurs twice on one in October.
 AT_NIGHT = time(3)
 
 processors = Processors()
@@ -26,7 +26,7 @@ class Day:
 
 
 def report_on(day: date, *, exclude: Collection[UUID] = ()) -> Chain:
-    """Plans the report on a day for the night after it, unless one is planned already: it may be called at any time."""
+    """Schedule the report on a day for the night after it. If a report is already scheduled, return its chain."""
     only_one = Deduplicate("sales report", exclude_chain_ids=exclude)
     return report_sales.enqueue(Day(day), run_at=night_after(day), deduplicate=only_one)
 
@@ -37,7 +37,7 @@ def night_after(day: date) -> datetime:
 
 @processors.register("shop.report_sales")
 def report_sales(job: RunningJob[Day]) -> int:
-    """The day comes from the input, not from a clock: late, tried again or twice, it is the report of that day."""
+    """Write the report of the day in the input, not of today: a late run or a retry reports the same day."""
     day = job.input.day
     with job.complete():
         totals = [order.total for order in paid_orders(day)]

@@ -1,4 +1,4 @@
-"""Filters that the shop's templates use."""
+"""Filters for the shop's templates."""
 
 from datetime import datetime
 
@@ -10,12 +10,12 @@ register = template.Library()
 
 @register.filter
 def last_line(text: str | None) -> str:
-    """The last line that says something: of a traceback, the error itself."""
+    """Return the last line that is not blank; for a traceback, this is the error."""
     lines = (text or "").strip().splitlines()
     return lines[-1].strip() if lines else ""
 
 
 @register.filter
 def clock(moment: datetime | None) -> str:
-    """The time of day to a thousandth of a second, which the date filter can't cut to."""
+    """Return the time of day with milliseconds, which the ``date`` filter does not support."""
     return timezone.localtime(moment).isoformat(timespec="milliseconds")[11:23] if moment else ""

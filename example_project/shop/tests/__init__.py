@@ -1,1 +1,1 @@
-"""Run with ``manage.py test`` in this folder's parent, or with pytest."""
+"""Tests of the shop. Run them with ``manage.py test`` or with pytest."""

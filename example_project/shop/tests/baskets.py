@@ -1,4 +1,4 @@
-"""Orders for tests, placed through the page."""
+"""Helpers that place orders through the shop's page."""
 
 from typing import Any
 from unittest.mock import patch
@@ -8,12 +8,12 @@ from django.urls import reverse
 
 from shop.models import Order, Product
 
-#: Decorates test classes: the payment service answers at once.
+#: Class decorator that removes the payment service's latency.
 no_waiting = patch("shop.gateway.LATENCY_SECONDS", 0)
 
 
 def basket(**changes: Any) -> dict[str, Any]:
-    """A form that is filled in correctly, but for the changes."""
+    """Return the data of a valid order form, with these changes."""
     product = Product.objects.get(slug="sencha").pk
     return {"product": product, "quantity": 2, "email": "ada@example.com", "card": Order.Card.GOOD, **changes}
 

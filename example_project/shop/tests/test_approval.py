@@ -1,4 +1,4 @@
-"""Approval: a person decides on a page, or a delayed job does; never both."""
+"""Approval: either a person or a delayed job decides, never both."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +52,7 @@ class ApprovalTests(TestCase):
         assert testing.run_due_jobs() == []
         assert self.outcome() == ("awaiting", "", "pending")
         self.assertContains(self.client.get(reverse("shop:approvals")), f"Approve {self.order}")
-        self.assertContains(self.client.get(self.order.get_absolute_url()), "waits until somebody at the shop")
+        self.assertContains(self.client.get(self.order.get_absolute_url()), "waits until our staff approve it")
 
     def test_an_approved_order_is_charged(self) -> None:
         self.assertContains(self.decide("approve"), "is approved")
@@ -68,7 +68,7 @@ class ApprovalTests(TestCase):
         assert [message.subject for message in mail.outbox] == [f"We could not accept order {self.order.pk}"]
         self.assertContains(self.client.get(self.order.get_absolute_url()), "was not approved")
 
-    def test_what_nobody_decides_is_rejected_a_day_later(self) -> None:
+    def test_an_undecided_order_is_rejected_a_day_later(self) -> None:
         with testing.clock() as clock:
             clock.advance(TIME_TO_DECIDE - timedelta(minutes=1))
             assert testing.run_due_jobs() == []
@@ -78,48 +78,80 @@ class ApprovalTests(TestCase):
         assert self.types() == ["shop.approval", "shop.send_rejection"]
         assert chains.Chain.objects.of_type(reject_when_undecided.name).get().output == "rejected"
 
-    def test_the_delayed_job_leaves_a_decision_alone(self) -> None:
+    def test_the_delayed_job_does_not_change_a_decision(self) -> None:
         self.decide("approve")
         with testing.clock() as clock:
             clock.advance(A_DAY)
             testing.run_due_jobs(raise_errors=True)
         assert self.outcome() == ("points_credited", "grace", "completed")
-        assert chains.Chain.objects.of_type(reject_when_undecided.name).get().output == "nothing to decide"
+        assert chains.Chain.objects.of_type(reject_when_undecided.name).get().output == "already decided"
 
-    def test_a_person_who_is_too_late_is_told_so(self) -> None:
+    def test_a_late_decision_shows_a_message(self) -> None:
         with testing.clock() as clock:
             clock.advance(A_DAY)
             testing.run_due_jobs(raise_errors=True)
-        self.assertContains(self.decide("approve"), "was decided already")
+        self.assertContains(self.decide("approve"), "had already been decided")
         assert self.outcome() == ("rejected", "", "completed")
 
-    def test_the_second_click_changes_nothing(self) -> None:
+    def test_a_second_click_changes_nothing(self) -> None:
         self.decide("approve")
-        self.assertContains(self.decide("reject"), "was decided already")
-        self.assertContains(self.decide("approve"), "was decided already")
+        self.assertContains(self.decide("reject"), "had already been decided")
+        self.assertContains(self.decide("approve"), "had already been decided")
         assert self.types() == ["shop.approval", "shop.charge"]
 
-    def test_a_decision_that_fails_half_way_leaves_no_trace(self) -> None:
-        broken = patch("shop.patterns.approval.Charge", side_effect=RuntimeError("the lights went out"))
+    def test_a_decision_that_fails_half_way_is_rolled_back(self) -> None:
+        broken = patch("shop.patterns.approval.Charge", side_effect=RuntimeError("broken on purpose"))
         with broken, pytest.raises(RuntimeError):
             approve(self.order, "grace")
         assert self.outcome() == ("awaiting", "", "pending")
         assert self.types() == ["shop.approval"]
 
-    def test_a_cancelled_order_is_decided_by_nobody(self) -> None:
+    def test_a_cancelled_order_cannot_be_decided(self) -> None:
         chains.cancel(self.order.known_chain_id)
-        self.assertContains(self.decide("approve"), "was decided already")
+        self.assertContains(self.decide("approve"), "had already been decided")
         with testing.clock() as clock:
             clock.advance(A_DAY)
             testing.run_due_jobs(raise_errors=True)
         assert self.outcome() == ("awaiting", "", "cancelled")
-        assert chains.Chain.objects.of_type(reject_when_undecided.name).get().output == "nothing to decide"
+        assert chains.Chain.objects.of_type(reject_when_undecided.name).get().output == "already decided"
+
+
+@no_waiting
+class AdminTests(TestCase):
+    def setUp(self) -> None:
+        self.order = place_order(quantity=20, product="kettle")
+        self.client.force_login(User.objects.create_superuser("ada"))
+        job = self.order.load_chain().current_job
+        self.url = reverse("admin:django_jobchains_job_complete", args=[job.pk])
+        self.answer = {"job": job.pk, "completion-decision": "approve"}
+
+    def test_the_admin_approves_an_order_as_the_page_does(self) -> None:
+        self.assertContains(self.client.get(self.url), "Reject")
+        self.assertContains(self.client.post(self.url, self.answer, follow=True), "1 job completed.")
+        testing.run_due_jobs(raise_errors=True)
+        self.order.refresh_from_db()
+        assert (self.order.state, self.order.decided_by) == ("points_credited", "ada")
+
+    def test_a_rejection_needs_a_reason(self) -> None:
+        answer = {**self.answer, "completion-decision": "reject"}
+        self.assertContains(self.client.post(self.url, answer), "Tell the customer why.")
+        self.client.post(self.url, {**answer, "completion-reason": "Too many."})
+        testing.run_due_jobs(raise_errors=True)
+        self.order.refresh_from_db()
+        assert (self.order.state, self.order.decided_by) == ("rejected", "ada")
+        assert mail.outbox[0].body.startswith("Too many.")
+
+    def test_an_order_that_has_been_decided_is_left_alone(self) -> None:
+        approve(self.order, "grace")
+        self.assertContains(self.client.post(self.url, self.answer, follow=True), "1 row skipped")
+        self.order.refresh_from_db()
+        assert self.order.decided_by == "grace"
 
 
 class AtTheSameMomentTests(TransactionTestCase):
-    serialized_rollback = True  # keeps the products, which a migration made
+    serialized_rollback = True  # Keeps the products, which a migration creates.
 
-    def test_one_of_two_decisions_counts(self) -> None:
+    def test_only_one_of_two_decisions_takes_effect(self) -> None:
         for _ in range(5):
             order = place_order(quantity=20, product="kettle")
             together = Barrier(2)
@@ -133,7 +165,7 @@ class AtTheSameMomentTests(TransactionTestCase):
 
 
 def decide(order_id: int, together: Barrier, decision: Callable[[Order], None]) -> str:
-    """On a thread, with a connection of its own."""
+    """Run in a thread, on a separate connection."""
     try:
         order = Order.objects.get(pk=order_id)
         together.wait(timeout=20)
@@ -150,7 +182,7 @@ class WhoMayDecideTests(TestCase):
         self.order = place_order(quantity=20, product="kettle")
         self.url = reverse("shop:decide", args=[self.order.pk])
 
-    def test_others_are_sent_to_log_in(self) -> None:
+    def test_other_users_are_redirected_to_the_login_page(self) -> None:
         self.client.force_login(User.objects.create_user("mallory"))
         for response in (self.client.get(reverse("shop:approvals")), self.client.post(self.url)):
             assert response.status_code == 302
@@ -158,7 +190,7 @@ class WhoMayDecideTests(TestCase):
         self.order.refresh_from_db()
         assert self.order.state == Order.State.AWAITING_APPROVAL
 
-    def test_decisions_are_posted_with_a_token(self) -> None:
+    def test_decisions_require_post_and_a_token(self) -> None:
         staff = User.objects.create_user("grace", is_staff=True)
         self.client.force_login(staff)
         assert self.client.get(self.url).status_code == 405
@@ -172,7 +204,7 @@ class WhoMayDecideTests(TestCase):
 
 
 class LimitTests(TestCase):
-    def test_up_to_the_limit_nobody_is_asked(self) -> None:
+    def test_orders_up_to_the_limit_need_no_approval(self) -> None:
         order = place_order(quantity=3, product="kettle")
         assert order.load_chain().type_name == "shop.charge"
         testing.assert_enqueued(approval, count=0)

@@ -1,4 +1,4 @@
-"""Branches: which way a parcel goes, and that it goes one way only."""
+"""Branches: each parcel takes exactly one of the ways."""
 
 from unittest.mock import Mock
 
@@ -19,7 +19,7 @@ class BranchTests(TestCase):
     def send(self, *, product: str = "sencha", quantity: int = 1, address: str = "") -> Chain:
         order = place_order(product, quantity=quantity)
         parcel = Parcel.objects.create(order=order, number=1, quantity=quantity, address=address)
-        order.load_chain().jobs.delete()  # the payment is another story
+        order.load_chain().jobs.delete()  # The payment is not tested here.
         chain = choose_way.enqueue(ParcelId(parcel.pk))
         testing.run_due_jobs(limit=2, raise_errors=True)
         return chain.refresh()
@@ -27,22 +27,22 @@ class BranchTests(TestCase):
     def types(self, chain: Chain) -> list[str]:
         return [job.type_name for job in chain.jobs]
 
-    def test_without_an_address_it_is_collected(self) -> None:
+    def test_a_parcel_without_an_address_is_collected(self) -> None:
         chain = self.send()
         assert self.types(chain) == ["shop.choose_way", "shop.hold_for_collection"]
         assert (chain.status, chain.output) == ("completed", "ready to be collected")
         assert Parcel.objects.get().state == Parcel.State.READY
         assert mail.outbox[0].to == ["ada@example.com"]
 
-    def test_what_is_flat_goes_as_a_letter(self) -> None:
+    def test_a_flat_parcel_is_posted(self) -> None:
         chain = self.send(address=HOME)
         assert self.types(chain) == ["shop.choose_way", "shop.post_letter"]
         assert (chain.status, chain.output) == ("completed", "posted")
 
-    def test_what_is_not_flat_goes_with_the_carrier(self) -> None:
+    def test_a_thick_parcel_goes_with_the_carrier(self) -> None:
         assert self.types(self.send(product="kettle", address=HOME))[1] == "shop.hand_over"
 
-    def test_what_is_flat_but_much_goes_with_the_carrier(self) -> None:
+    def test_several_flat_pieces_go_with_the_carrier(self) -> None:
         assert self.types(self.send(quantity=2, address=HOME))[1] == "shop.hand_over"
 
     def test_a_handler_is_a_plain_function(self) -> None:

@@ -1,4 +1,4 @@
-"""Compensation: what was done for an order that is sold out is undone, once, in the reverse order."""
+"""Compensation: the steps of an order that is sold out are undone once, in reverse order."""
 
 from unittest.mock import patch
 
@@ -34,7 +34,7 @@ class CompensationTests(TestCase):
     def points(self) -> int:
         return LoyaltyAccount.objects.get(email=self.order.email).points
 
-    def test_what_is_there_is_packed_and_taken_off_the_shelf(self) -> None:
+    def test_an_order_in_stock_is_packed_and_taken_off_the_shelf(self) -> None:
         before = self.order.product.stock
         chain = self.send_off()
         testing.run_due_jobs(limit=1, raise_errors=True)
@@ -42,7 +42,7 @@ class CompensationTests(TestCase):
         self.order.product.refresh_from_db()
         assert self.order.product.stock == before - 2
 
-    def test_what_is_sold_out_is_undone_in_reverse_order(self) -> None:
+    def test_a_sold_out_order_is_undone_in_reverse_order(self) -> None:
         self.sell_out()
         chain = self.send_off()
         testing.run_due_jobs(raise_errors=True)
@@ -53,7 +53,7 @@ class CompensationTests(TestCase):
         assert GatewayCharge.objects.get().refund_key == str(chain.jobs[2].pk)
         assert [message.subject for message in mail.outbox] == [f"Order {self.order.pk} is sold out"]
 
-    def test_what_is_undone_is_what_was_done_whatever_the_price_is_now(self) -> None:
+    def test_the_refund_does_not_depend_on_the_current_price(self) -> None:
         self.sell_out()
         Product.objects.update(price=1)
         self.send_off()
@@ -61,7 +61,7 @@ class CompensationTests(TestCase):
         assert self.points() == 0
         assert f"€{self.order.total}" in mail.outbox[0].body
 
-    def test_points_are_taken_back_once_whatever_fails(self) -> None:
+    def test_points_are_taken_back_once_when_steps_fail(self) -> None:
         self.sell_out()
         chain = self.send_off()
         with (
@@ -83,5 +83,5 @@ class CompensationTests(TestCase):
         first, second = self.send_off(), self.send_off()
         assert (first.id, first.deduplicated, second.deduplicated) == (second.id, False, True)
         testing.run_due_jobs(raise_errors=True)
-        assert self.send_off().id == first.id, "not after it has ended either"
+        assert self.send_off().id == first.id, "Also after the first chain has ended."
         testing.assert_enqueued("shop.pack", count=1)

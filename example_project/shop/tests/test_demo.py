@@ -1,4 +1,4 @@
-"""``manage.py demo`` in a process of its own, as ``make demo`` runs it; and that its verdict can be bad."""
+"""Runs ``manage.py demo`` in its own process, as ``make demo`` does, and checks that it detects wrong results."""
 
 import os
 import subprocess
@@ -28,12 +28,12 @@ class DemoTests(SimpleTestCase):
             check=False,
         )
 
-    def test_orders_end_as_they_should(self) -> None:
+    def test_orders_end_in_the_expected_state(self) -> None:
         done = self.demo()
         assert done.returncode == 0, done.stdout + done.stderr
         for line in (
-            "attempt 1 failed, to be retried: GatewayTimeout: no connection to the payment service",
-            "attempt 2 failed, to be retried: GatewayTimeout: the money was taken, but the answer got lost",
+            "attempt 1 failed, will be retried: GatewayTimeout: no connection to the payment service",
+            "attempt 2 failed, will be retried: GatewayTimeout: the money was taken, but the response was lost",
             "completed, attempt 3",
             "FailJob: card declined",
             "shop.approval      completed by a person",
@@ -42,17 +42,17 @@ class DemoTests(SimpleTestCase):
             "13 orders, 12 paid, 12 charges in 19 tries",
         ):
             assert line in done.stdout
-        assert "\x1b" not in done.stdout, "colour belongs to terminals"
+        assert "\x1b" not in done.stdout, "No colours when the output is not a terminal."
 
-    def test_a_demo_that_does_not_finish_in_time_fails(self) -> None:
+    def test_a_demo_that_takes_too_long_fails(self) -> None:
         done = self.demo("--timeout", "0.2")
         assert done.returncode == 1, done.stdout + done.stderr
-        assert "Not finished in time" in done.stderr
+        assert "did not complete in time" in done.stderr
 
 
 @no_waiting
 class VerdictTests(TestCase):
-    """An order that went all the way, and then one thing that is wrong."""
+    """A completed order, and one wrong value at a time."""
 
     def setUp(self) -> None:
         self.order = place_order()

@@ -1,4 +1,4 @@
-"""Fan-out and fan-in: a price list in parts of any number, and one summary at the end."""
+"""Fan-out and fan-in: a price list is imported in parts, followed by one summary."""
 
 from decimal import Decimal
 
@@ -11,7 +11,7 @@ from django.urls import reverse
 from django_jobchains import chains, testing
 from django_jobchains.chains import Chain, Job
 from shop.models import PriceList, Product
-from shop.patterns.fan_in import Part, import_part, start_import
+from shop.patterns.fan_in import Part, Summary, import_part, start_import
 
 
 class FanInTests(TestCase):
@@ -25,7 +25,7 @@ class FanInTests(TestCase):
         self.price_list.refresh_from_db()
         return self.price_list.changed, self.price_list.problems
 
-    def test_a_long_list_is_imported_in_parts_and_summed_up(self) -> None:
+    def test_a_long_list_is_imported_in_parts_and_summarized(self) -> None:
         chain = self.start(*["cup;18.50"] * 30, *["whisk;12.50"] * 30, "kettle;66")
         testing.run_due_jobs(limit=1, raise_errors=True)
         testing.assert_enqueued(import_part, Part(self.price_list.pk, 50, 61))
@@ -35,15 +35,15 @@ class FanInTests(TestCase):
         assert chain.refresh().status == "blocked"
         testing.run_due_jobs(raise_errors=True)
         assert (chain.refresh().status, self.summary()) == ("completed", (2, []))
-        assert chain.output == {"changed": 2, "problems": []}
+        assert chain.output == Summary(changed=2, problems=[])
         assert Product.objects.get(slug="whisk").price == Decimal("12.50")
 
-    def test_an_empty_list_has_a_summary_too(self) -> None:
+    def test_an_empty_list_has_a_summary(self) -> None:
         chain = self.start()
         testing.run_due_jobs(raise_errors=True)
         assert (chain.refresh().status, self.summary()) == ("completed", (0, []))
 
-    def test_a_bad_line_undoes_its_part_and_is_named_in_the_summary(self) -> None:
+    def test_an_invalid_line_undoes_its_part_and_is_in_the_summary(self) -> None:
         chain = self.start(*["whisk;13"] * 25, "kettle;66", "coffee;9")
         with self.assertLogs("django_jobchains", "ERROR"):
             testing.run_due_jobs()
@@ -52,7 +52,7 @@ class FanInTests(TestCase):
         assert "line 27: 'coffee;9'" in problem
         assert Product.objects.get(slug="kettle").price == Decimal(64)
 
-    def test_a_part_says_how_far_it_is_also_when_it_fails(self) -> None:
+    def test_a_part_reports_its_progress_even_if_it_fails(self) -> None:
         self.start(*["kettle;66"] * 25, "whisk;13", "coffee;9")
         with self.assertLogs("django_jobchains", "ERROR"):
             testing.run_due_jobs()
@@ -63,7 +63,7 @@ class FanInTests(TestCase):
         ]
         assert (bad.progress.fraction, bad.progress.text, bad.log_lines.count()) == (0.5, "line 26", 0)
 
-    def test_the_number_of_parts_costs_no_statements(self) -> None:
+    def test_the_number_of_statements_does_not_depend_on_the_number_of_parts(self) -> None:
         counts = []
         for parts in (2, 200):
             self.start(*["cup;18.50"] * 25 * parts)
@@ -75,7 +75,7 @@ class FanInTests(TestCase):
 
 
 class AdminTests(TestCase):
-    def test_a_price_list_that_is_saved_in_the_admin_is_imported(self) -> None:
+    def test_saving_a_price_list_in_the_admin_imports_it(self) -> None:
         self.client.force_login(User.objects.create_superuser("grace"))
         response = self.client.post(reverse("admin:shop_pricelist_add"), {"lines": "kettle;65.00"})
         self.assertRedirects(response, reverse("admin:shop_pricelist_changelist"))

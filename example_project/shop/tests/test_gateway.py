@@ -1,4 +1,4 @@
-"""The fake payment service, and the mail backend: what a second call must not do twice."""
+"""The fake payment service and the mail backend: repeated calls have one effect."""
 
 from decimal import Decimal
 from unittest.mock import patch

@@ -39,19 +39,19 @@ class GoToTests(TestCase):
         assert self.parcel.address == "10 Downing Street"
         assert CarrierEntry.objects.get().address == "10 Downing Street"
 
-    def test_it_does_not_go_back_for_ever(self) -> None:
+    def test_the_number_of_corrections_is_limited(self) -> None:
         chain = self.send("1 Nowhere Lane")
         assert self.types(chain) == [*FORTH, *BACK, *BACK, "shop.hold_for_collection"]
         assert self.parcel.state == Parcel.State.READY
         assert not CarrierEntry.objects.exists()
 
-    def test_each_visit_of_a_step_is_a_job_with_an_id_and_an_input_of_its_own(self) -> None:
+    def test_each_visit_of_a_step_has_its_own_id_and_input(self) -> None:
         visits = [job for job in self.send("10 Dowing Street").jobs if job.type_name == "shop.hand_over"]
         assert [job.input for job in visits] == [{"parcel_id": self.parcel.pk, "corrections": n} for n in (0, 1)]
         assert len({job.pk for job in visits}) == 2
 
-    def test_a_parcel_that_is_handed_over_again_after_a_crash_is_the_same_one(self) -> None:
-        with patch.object(Parcel, "enter", side_effect=RuntimeError("the lights went out")), self.assertLogs(LOGGER):
+    def test_a_retried_hand_over_does_not_create_a_second_parcel(self) -> None:
+        with patch.object(Parcel, "enter", side_effect=RuntimeError("broken on purpose")), self.assertLogs(LOGGER):
             chain = self.send("10 Downing Street")
         assert (self.types(chain), CarrierEntry.objects.count()) == (FORTH, 1)
         with testing.clock() as clock:

@@ -1,4 +1,4 @@
-"""What the guides show is the shop's own code, and what they name exists."""
+"""The guides quote the shop's code, and every link and name in them exists."""
 
 import re
 import textwrap
@@ -13,7 +13,9 @@ from django_jobchains import chains, testing
 
 GUIDES: Path = settings.BASE_DIR.parent / "docs" / "guides"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 
 
 def pages() -> Iterator[tuple[Path, str]]:
@@ -23,7 +25,7 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 @skipUnless(GUIDES.is_dir(), "The example was copied without the guides.")
 class GuideTests(SimpleTestCase):
-    def test_code_that_names_its_file_is_in_it(self) -> None:
+    def test_code_blocks_are_in_the_file_that_they_name(self) -> None:
         found = 0
         for page, text in pages():
             for block in BLOCK.findall(text):
@@ -35,13 +37,15 @@ class GuideTests(SimpleTestCase):
                     found += 1
         assert found >= 15
 
-    def test_links_lead_to_files(self) -> None:
+    def test_links_point_to_existing_files_and_headings(self) -> None:
         for page, text in pages():
-            for link in LINK.findall(text):
-                with self.subTest(page=page.name, link=link):
-                    assert (page.parent / link).exists()
+            for path, anchor in LINK.findall(CODE.sub("", text)):
+                with self.subTest(page=page.name, link=f"{path}#{anchor}"):
+                    target = page.parent / path if path else page
+                    assert target.exists()
+                    assert not anchor or anchor in anchors(target)
 
-    def test_other_code_can_be_compiled_and_names_what_exists(self) -> None:
+    def test_other_code_compiles_and_uses_existing_names(self) -> None:
         for page, text in pages():
             for block in BLOCK.findall(text):
                 with self.subTest(page=page.name):
@@ -61,8 +65,14 @@ class GuideTests(SimpleTestCase):
             assert (GUIDES / page).exists()
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    headings = HEADING.findall(CODE.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
 def assert_is_in(code: str, source: str) -> None:
-    """Definitions follow each other as they like, and methods are moved to the margin."""
+    """Check each definition by itself. The guides may reorder definitions and dedent methods."""
     for part in re.split(r"\n\n(?=\S)", code.strip()):
         indented = (textwrap.indent(part, " " * width) for width in (0, 4))
         assert any(candidate in source for candidate in indented), part

@@ -1,4 +1,4 @@
-"""The loop: one look after the other, with a pause in between, until the parcel is there."""
+"""The loop: checks with a pause between them, until the parcel has arrived."""
 
 from unittest.mock import patch
 
@@ -10,7 +10,7 @@ from shop import carrier
 from shop.models import Parcel
 from shop.parcels import ParcelId
 from shop.patterns.branched import choose_way
-from shop.patterns.loop import BETWEEN_LOOKS
+from shop.patterns.loop import CHECK_INTERVAL
 from shop.tests.baskets import place_order
 
 
@@ -25,54 +25,54 @@ class LoopTests(TestCase):
     def chain(self) -> Chain:
         return chains.get(self.chain_id)
 
-    def looks(self) -> list[Job]:
+    def steps(self) -> list[Job]:
         return list(self.chain.jobs.of_type("shop.follow_parcel"))
 
-    def test_the_parcel_is_looked_for_until_it_is_there(self) -> None:
+    def test_the_parcel_is_tracked_until_it_is_delivered(self) -> None:
         with testing.clock() as clock:
             seen = []
             for _ in range(4):
                 testing.run_due_jobs(raise_errors=True)
                 self.parcel.refresh_from_db()
                 seen.append((self.parcel.scan, self.chain.status))
-                clock.advance(BETWEEN_LOOKS)
+                clock.advance(CHECK_INTERVAL)
             assert testing.run_due_jobs() == []
         assert [scan for scan, _ in seen] == list(carrier.SCANS)
         assert [status for _, status in seen] == ["pending", "pending", "pending", "completed"]
         assert self.chain.output == "delivered"
-        assert [job.input for job in self.looks()] == [{"parcel_id": self.parcel.pk, "number": n} for n in (1, 2, 3, 4)]
+        assert [job.input for job in self.steps()] == [{"parcel_id": self.parcel.pk, "number": n} for n in (1, 2, 3, 4)]
 
-    def test_between_two_looks_nothing_is_due(self) -> None:
+    def test_nothing_is_due_between_two_checks(self) -> None:
         testing.run_due_jobs(raise_errors=True)
         assert testing.run_due_jobs() == []
-        last = self.looks()[-1]
-        assert last.run_at - last.created_at >= BETWEEN_LOOKS
+        last = self.steps()[-1]
+        assert last.run_at - last.created_at >= CHECK_INTERVAL
 
-    def test_somebody_who_cannot_wait_looks_now(self) -> None:
+    def test_run_now_checks_at_once(self) -> None:
         testing.run_due_jobs(raise_errors=True)
         chains.run_now(self.chain.current_job.id)
         testing.run_due_jobs(raise_errors=True)
-        assert len(self.looks()) == 3
+        assert len(self.steps()) == 3
 
-    def test_a_cancelled_chain_looks_no_more(self) -> None:
+    def test_a_cancelled_chain_makes_no_more_checks(self) -> None:
         testing.run_due_jobs(raise_errors=True)
         chains.cancel(self.chain_id)
         with testing.clock() as clock:
-            clock.advance(BETWEEN_LOOKS)
+            clock.advance(CHECK_INTERVAL)
             assert testing.run_due_jobs() == []
         assert self.chain.status == "cancelled"
 
-    def test_a_parcel_that_never_arrives_fails_the_job_and_a_retry_goes_on(self) -> None:
-        with patch("shop.patterns.loop.MOST_LOOKS", 1), self.assertLogs("django_jobchains", "ERROR"):
+    def test_a_parcel_that_never_arrives_fails_the_job_and_a_retry_continues(self) -> None:
+        with patch("shop.patterns.loop.MAX_CHECKS", 1), self.assertLogs("django_jobchains", "ERROR"):
             testing.run_due_jobs()
         assert self.chain.status == "failed"
         assert "ask the carrier" in str(self.chain.last_error)
         chains.retry(self.chain.current_job.id)
         testing.run_due_jobs(raise_errors=True)
         assert self.chain.status == "pending"
-        assert len(self.looks()) == 2
+        assert len(self.steps()) == 2
 
-    def test_a_carrier_that_does_not_answer_is_asked_again_by_the_same_job(self) -> None:
+    def test_an_unreachable_carrier_is_retried_by_the_same_job(self) -> None:
         with patch("shop.carrier.whereabouts", side_effect=ConnectionError), self.assertLogs("django_jobchains"):
             testing.run_due_jobs()
-        assert [(job.status, job.attempt) for job in self.looks()] == [("pending", 1)]
+        assert [(job.status, job.attempt) for job in self.steps()] == [("pending", 1)]

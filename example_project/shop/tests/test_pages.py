@@ -1,4 +1,4 @@
-"""The pages in every state an order can be in."""
+"""The pages, for every state of an order."""
 
 import logging
 import re
@@ -10,9 +10,8 @@ from django.contrib.auth.models import User
 from django.test import TestCase
 from django.urls import reverse
 
-from django_jobchains import chains, testing
+from django_jobchains import FailJob, chains, testing
 from django_jobchains.chains import Job
-from django_jobchains.processors import FailJob
 from shop.gateway import GatewayTimeout
 from shop.models import Order, OutboxMessage
 from shop.tests.baskets import no_waiting, place_order
@@ -25,14 +24,14 @@ REFRESH = '<meta http-equiv="refresh"'
 class OrderPageTests(TestCase):
     def setUp(self) -> None:
         self.order = place_order()
-        logging.disable(logging.ERROR)  # the failures are meant
+        logging.disable(logging.ERROR)  # The failures are expected.
         self.addCleanup(logging.disable, logging.NOTSET)
 
     def page(self) -> Any:
         return self.client.get(self.order.get_absolute_url())
 
     def run_with(self, error: Exception) -> None:
-        """Runs the charge, which meets with an error."""
+        """Run the charge with a payment service that raises this error."""
         with patch("shop.gateway.charge", side_effect=error):
             testing.run_due_jobs()
 
@@ -46,13 +45,13 @@ class OrderPageTests(TestCase):
     def test_the_charge_runs(self) -> None:
         Job.objects.update(status="running", attempt=1)
         page = self.page()
-        self.assertContains(page, "on its way")
+        self.assertContains(page, "is being processed")
         self.assertContains(page, '<span class="badge running">running</span>')
 
-    def test_the_charge_is_to_be_retried(self) -> None:
+    def test_the_charge_will_be_retried(self) -> None:
         self.run_with(GatewayTimeout("no <answer>"))
         page = self.page()
-        self.assertContains(page, "It will be tried again by itself")
+        self.assertContains(page, "will be retried automatically")
         self.assertContains(page, "<dt>Attempts</dt><dd>1</dd>", html=True)
         self.assertContains(page, "Next try")
         self.assertContains(page, "GatewayTimeout: no &lt;answer&gt;")
@@ -90,7 +89,7 @@ class OrderPageTests(TestCase):
     def test_refunded(self) -> None:
         testing.run_due_jobs(raise_errors=True)
         self.order.mark_delivery(Order.Delivery.REFUNDED)
-        self.assertContains(self.page(), "It was sold out after all")
+        self.assertContains(self.page(), "The product is sold out")
         self.assertContains(self.page(), '<span class="badge refunded">Sold out, refunded</span>')
         self.assertNotContains(self.page(), REFRESH)
 
@@ -108,16 +107,21 @@ class OrderPageTests(TestCase):
         testing.run_due_jobs()
         chains.retry(self.order.load_chain().current_job)
         page = self.page()
-        self.assertContains(page, "It will be tried again by itself")
+        self.assertContains(page, "will be retried automatically")
         self.assertContains(page, REFRESH)
 
-    def test_failed(self) -> None:
+    def test_the_charge_failed(self) -> None:
         self.run_with(FailJob("no such order"))
+        self.assertContains(self.page(), "The payment failed")
+
+    def test_a_later_step_failed(self) -> None:
+        with patch.object(Order, "mark_receipt_sent", side_effect=FailJob("no such order")):
+            testing.run_due_jobs()
         self.assertContains(self.page(), "The order is stuck")
 
     def test_cancelled(self) -> None:
         chains.cancel(self.order.known_chain_id)
-        self.assertContains(self.page(), "cancelled before it was finished")
+        self.assertContains(self.page(), "cancelled before it was completed")
         self.assertNotContains(self.page(), REFRESH)
 
     def test_the_chain_was_deleted(self) -> None:
@@ -134,9 +138,9 @@ class OtherPagesTests(TestCase):
     def test_pages_before_the_first_order(self) -> None:
         self.assertContains(self.client.get(reverse("shop:front")), "No orders yet")
         self.assertContains(self.client.get(reverse("shop:orders")), "No orders yet")
-        self.assertContains(self.client.get(reverse("shop:outbox")), "No mail was sent yet")
+        self.assertContains(self.client.get(reverse("shop:outbox")), "No mail has been sent yet")
 
-    def test_the_shelf_is_filled_by_a_migration(self) -> None:
+    def test_a_migration_creates_the_products(self) -> None:
         page = self.client.get(reverse("shop:front"))
         self.assertContains(page, "Stoneware cup")
         self.assertContains(page, 'class="product"', count=6)
@@ -146,14 +150,14 @@ class OtherPagesTests(TestCase):
         for name in ("shop:front", "shop:orders"):
             self.assertContains(self.client.get(reverse(name)), '<span class="badge paid">Paid</span>')
 
-    def test_what_people_write_is_escaped(self) -> None:
+    def test_user_input_is_escaped(self) -> None:
         mail = {"recipient": "a@example.com", "subject": "<i>Hello</i>", "body": "<script>alert(1)</script>"}
         OutboxMessage.objects.create(message_id="1", **mail)
         page = self.client.get(reverse("shop:outbox"))
         self.assertContains(page, "&lt;i&gt;Hello&lt;/i&gt;")
         self.assertNotContains(page, "<script>alert")
 
-    def test_nothing_is_inline_and_the_policy_says_so(self) -> None:
+    def test_pages_have_the_policy_and_no_inline_code(self) -> None:
         order = place_order("kettle", quantity=14)
         self.client.force_login(User.objects.create_user("grace", is_staff=True))
         for url in ("/", "/orders/", "/outbox/", "/approvals/", order.get_absolute_url()):
@@ -165,7 +169,7 @@ class OtherPagesTests(TestCase):
         assert POLICY.startswith("default-src 'self'; ")
         assert not any(word in POLICY for word in ("unsafe", "*", "http", "data:", "script-src", "style-src"))
 
-    def test_the_pages_of_the_admin_keep_the_policy_too(self) -> None:
+    def test_admin_pages_follow_the_policy(self) -> None:
         order = place_order()
         assert order.chain_id is not None
         job = Job.objects.get(chain_id=order.chain_id)

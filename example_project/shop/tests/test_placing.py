@@ -1,4 +1,4 @@
-"""Placing an order: what is stored, what is refused, what a rollback leaves."""
+"""Placing an order: stored rows, refused input and rollbacks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from django.urls import reverse
 from django_jobchains.chains import Job, NotAnEntryType
 from shop.forms import OrderForm
 from shop.jobs import Charge, Points, Receipt, charge, credit_points, send_receipt
-from shop.models import LARGEST_QUANTITY, Order, Product
+from shop.models import MAX_QUANTITY, Order, Product
 from shop.tests.baskets import basket, place_order
 
 PLACE = "/orders/place/"
@@ -25,12 +25,12 @@ class PlacingTests(TestCase):
         assert order.state == Order.State.PLACED
         assert (chain.type_name, chain.status, chain.input) == ("shop.charge", "pending", {"order_id": order.pk})
 
-    def test_the_answer_leads_to_the_page_of_the_order(self) -> None:
+    def test_placing_an_order_redirects_to_its_page(self) -> None:
         response = self.client.post(PLACE, basket())
         self.assertRedirects(response, Order.objects.get().get_absolute_url())
 
     @override_settings(SHOP_QUEUE="another")
-    def test_the_chain_goes_to_the_queue_of_the_settings(self) -> None:
+    def test_the_chain_uses_the_queue_in_the_settings(self) -> None:
         place_order()
         assert Job.objects.get().queue == "another"
 
@@ -42,7 +42,7 @@ class PlacingTests(TestCase):
 
 
 class RollbackTests(TransactionTestCase):
-    serialized_rollback = True  # keeps the products, which a migration made
+    serialized_rollback = True  # Keeps the products, which a migration creates.
 
     def test_a_rolled_back_order_leaves_no_chain(self) -> None:
         with transaction.atomic():
@@ -51,23 +51,23 @@ class RollbackTests(TransactionTestCase):
             transaction.set_rollback(True)
         assert (Order.objects.count(), Job.objects.count()) == (0, 0)
 
-    def test_an_error_in_the_view_leaves_neither_order_nor_chain(self) -> None:
+    def test_an_error_in_the_view_leaves_no_order_and_no_chain(self) -> None:
         seen: list[int] = []
         self.client.raise_request_exception = False
         with patch.object(Order, "save", autospec=True, side_effect=_fail_on_update(Order.save, seen)):
             response = self.client.post(PLACE, basket())
         assert response.status_code == 500
-        assert seen == [1], "the chain was there when the error came"
+        assert seen == [1], "The chain existed when the error was raised."
         assert (Order.objects.count(), Job.objects.count()) == (0, 0)
 
 
 def _fail_on_update(save: Callable[..., None], seen: list[int]) -> Callable[..., None]:
-    """``Order.save`` that breaks when the view stores the chain's id: after both INSERTs."""
+    """Return an ``Order.save`` that raises when the view stores the chain's id, after both INSERTs."""
 
     def failing(order: Order, **options: Any) -> None:
         if "update_fields" in options:
             seen.append(Job.objects.count())
-            raise RuntimeError("the lights went out")
+            raise RuntimeError("broken on purpose")
         save(order, **options)
 
     return failing
@@ -76,17 +76,17 @@ def _fail_on_update(save: Callable[..., None], seen: list[int]) -> Callable[...,
 class RefusalTests(TestCase):
     def assert_refused(self, field: str, **changes: object) -> None:
         response = self.client.post(PLACE, basket(**changes))
-        self.assertContains(response, "Nothing was ordered yet")
+        self.assertContains(response, "Your order was not placed")
         assert field in response.context["form"].errors
         assert (Order.objects.count(), Job.objects.count()) == (0, 0)
 
-    def test_what_is_not_valid_is_refused(self) -> None:
+    def test_invalid_input_is_refused(self) -> None:
         cases: list[tuple[str, object]] = [
             ("product", 999_999),
             ("product", "tea"),
             ("quantity", 0),
             ("quantity", -1),
-            ("quantity", LARGEST_QUANTITY + 1),
+            ("quantity", MAX_QUANTITY + 1),
             ("quantity", "many"),
             ("email", ""),
             ("email", "not an address"),
@@ -96,12 +96,12 @@ class RefusalTests(TestCase):
             with self.subTest(field=field, value=value):
                 self.assert_refused(field, **{field: value})
 
-    def test_a_refused_form_comes_back_escaped(self) -> None:
+    def test_a_refused_form_is_escaped(self) -> None:
         response = self.client.post(PLACE, basket(email='"><script>alert(1)</script>'))
         self.assertNotContains(response, "<script>alert")
         self.assertContains(response, "&lt;script&gt;alert")
 
-    def test_orders_are_placed_by_post_with_a_token(self) -> None:
+    def test_placing_an_order_requires_post_and_a_token(self) -> None:
         assert self.client.get(PLACE).status_code == 405
         careful = self.client_class(enforce_csrf_checks=True)
         assert careful.post(PLACE, basket()).status_code == 403

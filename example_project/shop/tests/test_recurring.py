@@ -1,4 +1,4 @@
-"""Recurring work: each night plans the next one, once, whatever happens in between."""
+"""Recurring work: each night schedules the next one exactly once."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -36,7 +36,7 @@ class RecurringTests(TestCase):
     def setUp(self) -> None:
         self.today = datetime.now(SHOP_ZONE).date()
 
-    def test_the_report_is_written_in_the_night_and_the_next_one_planned(self) -> None:
+    def test_the_report_is_written_at_night_and_the_next_one_is_scheduled(self) -> None:
         noon = datetime.combine(self.today, time(12), tzinfo=SHOP_ZONE)
         sell(noon)
         sell(noon, payment_reference="")
@@ -53,7 +53,7 @@ class RecurringTests(TestCase):
         assert following.input == {"day": (self.today + A_DAY).isoformat()}
         assert following.current_job.run_at == night_after(self.today + A_DAY)
 
-    def test_it_goes_on_night_after_night_and_catches_up_after_an_outage(self) -> None:
+    def test_reports_catch_up_after_an_outage(self) -> None:
         for number in (0, 3):
             sell(datetime.combine(self.today + number * A_DAY, time(12), tzinfo=SHOP_ZONE))
         report_on(self.today)
@@ -65,7 +65,7 @@ class RecurringTests(TestCase):
         assert [report.orders for report in reports] == [1, 0, 0, 1, 0]
         assert len(planned()) == 1
 
-    def test_a_failed_night_plans_nothing_and_its_retry_plans_once(self) -> None:
+    def test_a_failed_night_schedules_nothing_and_its_retry_schedules_once(self) -> None:
         chain = report_on(self.today)
         with testing.clock() as clock:
             clock.advance(until_the_night_after(self.today))
@@ -79,35 +79,35 @@ class RecurringTests(TestCase):
         assert SalesReport.objects.count() == 1
         assert len(planned()) == 1
 
-    def test_planning_again_changes_nothing(self) -> None:
-        for words in ("is planned from now on", "is planned already"):
+    def test_scheduling_again_changes_nothing(self) -> None:
+        for words in ("is now scheduled", "is already scheduled"):
             with self.subTest(words), patch("sys.stdout") as out:
                 call_command("plan_reports", stdout=out)
                 assert words in str(out.write.call_args_list)
         assert len(planned()) == 1
 
-    def test_a_plan_that_was_cancelled_can_be_made_again(self) -> None:
+    def test_a_cancelled_report_can_be_scheduled_again(self) -> None:
         chains.cancel(report_on(self.today).id)
         assert not report_on(self.today).deduplicated
         testing.assert_enqueued(report_sales, Day(self.today), count=2)
 
 
 class TimeZoneTests(TestCase):
-    def test_a_day_is_that_of_the_shop(self) -> None:
+    def test_a_day_is_in_shop_time(self) -> None:
         for moment in ("22:59", "23:00", "23:59"):
             sell(datetime.fromisoformat(f"2026-07-13T{moment}:00Z"))
         sell(datetime(2026, 7, 14, 23, tzinfo=UTC))
         assert paid_orders(date(2026, 7, 14)).count() == 2
 
-    def test_three_in_the_night_is_that_of_the_shop_summer_and_winter(self) -> None:
+    def test_the_report_runs_at_three_in_shop_time_in_summer_and_winter(self) -> None:
         assert night_after(date(2026, 1, 14)) == datetime(2026, 1, 15, 3, tzinfo=UTC)
         assert night_after(date(2026, 7, 14)) == datetime(2026, 7, 15, 2, tzinfo=UTC)
 
-    def test_the_night_the_clocks_go_forward_is_an_hour_shorter(self) -> None:
+    def test_the_night_is_an_hour_shorter_when_the_clocks_go_forward(self) -> None:
         before, after = night_after(date(2026, 3, 27)), night_after(date(2026, 3, 28))
         assert after.astimezone(UTC) - before.astimezone(UTC) == timedelta(hours=23)
 
 
 def _plans_and_fails(day: date, **options: object) -> None:
     report_sales.enqueue(Day(day), run_at=night_after(day))
-    raise RuntimeError("the lights went out")
+    raise RuntimeError("broken on purpose")

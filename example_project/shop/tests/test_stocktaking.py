@@ -16,7 +16,7 @@ class StocktakingTests(TestCase):
         cup = Product.objects.get(slug="cup")
         form = {"action": "count_selected", "_selected_action": [cup.pk]}
         self.client.post(reverse("admin:shop_product_changelist"), form)
-        with patch("shop.stocktaking.SECONDS_A_PRODUCT", 0):
+        with patch("shop.stocktaking.SECONDS_PER_PRODUCT", 0):
             run_due_jobs()
         chain = Chain.objects.of_type("shop.count_stock").get()
         assert (chain.status, chain.output) == ("completed", {"cup": 7})

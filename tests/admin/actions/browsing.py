@@ -1,4 +1,4 @@
-"""How a person clicks through the pages, and what the pages say."""
+"""Requests of a user who clicks through the pages, and their results."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,10 +11,10 @@ from django.urls import reverse
 from django_jobchains.models import Chain, Job
 
 Row = Chain | Job
-#: The test client adds to a response what its type does not say.
+#: A response of the test client, which has attributes that its type does not declare.
 Reply = Any
 
-#: Each verb, with the permission it takes.
+#: Each verb, with the permission it requires.
 PERMISSIONS = {
     "complete": "complete_job",
     "retry": "retry_job",
@@ -30,7 +30,7 @@ def url(name: str, row: Row | None = None, model: str = "chain") -> str:
 
 
 def answers(verb: str, *shown: Row) -> dict[str, Any]:
-    """What the page of a verb for these rows asks for."""
+    """Return the form data that the page of an action requires."""
     if verb == "complete":
         jobs = [row.current_job_id if isinstance(row, Chain) else row.pk for row in shown]
         return {"job": jobs, "payload": '{"done": true}'}
@@ -38,7 +38,7 @@ def answers(verb: str, *shown: Row) -> dict[str, Any]:
 
 
 def act(client: Client, verb: str, chain: Chain, **changes: Any) -> Reply:
-    """Confirms it on the chain's page."""
+    """Confirm the action for one row."""
     return client.post(url(verb, chain), {**answers(verb, chain), **changes})
 
 
@@ -46,19 +46,19 @@ def ticked(rows: Iterable[Row | UUID]) -> dict[str, Any]:
     return {"_selected_action": [row if isinstance(row, UUID) else row.pk for row in rows]}
 
 
-def ask_many(client: Client, verb: str, rows: Iterable[Row], model: str = "chain", query: str = "") -> Reply:
-    """Ticks rows of the list, chooses the action and presses Go."""
+def choose_action(client: Client, verb: str, rows: Iterable[Row], model: str = "chain", query: str = "") -> Reply:
+    """Select rows of the list and an action, and submit the form."""
     answer = {"action": verb, "index": "0", "select_across": "0", **ticked(rows)}
     return client.post(url("changelist", model=model) + query, answer)
 
 
 def act_many(client: Client, verb: str, rows: Iterable[Row | UUID], model: str = "chain", **answers: Any) -> Reply:
-    """Confirms the page for several."""
+    """Confirm the action for several rows."""
     return client.post(url(f"{verb}_many", model=model), {**ticked(rows), **answers})
 
 
-def said(response: Reply) -> list[str]:
-    """The messages that the next page shows."""
+def messages_in(response: Reply) -> list[str]:
+    """Return the messages that the next page shows."""
     return [str(message) for message in get_messages(response.wsgi_request)]
 
 

@@ -7,7 +7,7 @@ from django.test import Client
 
 from django_jobchains.processors import JobType, get_registry
 from django_jobchains.store import Store, get_store
-from tests.interventions.chains_at import mail, ship
+from tests.support.chains import mail, ship
 
 
 @pytest.fixture
@@ -27,16 +27,18 @@ class Receipt:
 
 
 pack = JobType("shop.pack", input=Parcel, output=Receipt, continues_with=["shop.ship", "shop.send"])
+#: The output of this type has no fields.
+weigh: JobType[Any, dict[str, str]] = JobType("shop.weigh", output=dict[str, str])
 send: JobType[Parcel, Any] = JobType("shop.send", input=Parcel, entry=False)
 
 
 @pytest.fixture(autouse=True)
-def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    declared: dict[str, Any] = {part.name: part for part in (ship, mail, pack, send)}
+def _declared_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared: dict[str, Any] = {part.name: part for part in (ship, mail, pack, send, weigh)}
     monkeypatch.setattr(get_registry(), "declared", declared)
 
 
 @pytest.fixture
 def admin_request(superuser: Client) -> HttpRequest:
-    """A request of somebody who may do everything."""
+    """A request of a superuser."""
     return superuser.get("/admin/").wsgi_request

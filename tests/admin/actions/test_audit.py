@@ -1,4 +1,4 @@
-"""Each change is in the admin's log, with who made it, and a record of the logger."""
+"""Each change has a log entry with its user, and a log record."""
 
 import logging
 from typing import Any
@@ -12,13 +12,14 @@ from django.test import Client
 from django.utils import translation
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.admin import audit, history
+from django_jobchains.admin.actions import audit
+from django_jobchains.admin.detail import history
 from django_jobchains.models import Chain, QueueState
 from django_jobchains.store import Store
-from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, said, text_of, url
-from tests.interventions.chains_at import everything, failed, mail, scheduled, ship
+from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, messages_in, text_of, url
+from tests.support.chains import everything, failed, mail, scheduled, ship
 
-SAID = {
+MESSAGES = {
     "complete": "Completed.",
     "retry": "Retried.",
     "run_now": "Made due now.",
@@ -33,7 +34,7 @@ def a_chain_for(verb: str, store: Store) -> Chain:
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_a_change_leaves_an_entry_and_a_record(
+def test_a_change_adds_a_log_entry_and_a_log_record(
     superuser: Client,
     store: Store,
     verb: str,
@@ -45,7 +46,7 @@ def test_a_change_leaves_an_entry_and_a_record(
         act(superuser, verb, chain)
     [entry] = LogEntry.objects.all()
     assert (entry.user, entry.object_id, entry.object_repr) == (user, str(chain.pk), str(chain))
-    assert (entry.action_flag, entry.change_message) == (DELETION if verb == "delete" else CHANGE, SAID[verb])
+    assert (entry.action_flag, entry.change_message) == (DELETION if verb == "delete" else CHANGE, MESSAGES[verb])
     assert entry.content_type == ContentType.objects.get_for_model(Chain)
     [record] = [record for record in caplog.records if getattr(record, "event", "") == "AdminActed"]
     assert record.getMessage() == f"Admin acted: user={user.pk}, verb={verb}, chain={chain.pk}"
@@ -54,20 +55,20 @@ def test_a_change_leaves_an_entry_and_a_record(
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_of_several_each_that_was_changed_has_an_entry(superuser: Client, store: Store, verb: str) -> None:
+def test_each_changed_row_has_a_log_entry(superuser: Client, store: Store, verb: str) -> None:
     rows = [a_chain_for(verb, store) for _ in range(3)]
     act_many(superuser, verb, rows, **answers(verb, *rows))
     assert set(LogEntry.objects.values_list("object_id", flat=True)) == {str(row.pk) for row in rows}
 
 
-def test_a_cascade_leaves_an_entry_for_each_chain_that_went(superuser: Client, store: Store) -> None:
+def test_a_cascade_adds_a_log_entry_for_each_deleted_chain(superuser: Client, store: Store) -> None:
     blocker = mail.enqueue()
     chain = ship.enqueue(blockers=[blocker])
     act(superuser, "delete", chain, cascade="on")
     assert set(LogEntry.objects.values_list("object_id", flat=True)) == {str(chain.pk), str(blocker.pk)}
 
 
-def test_the_log_of_jobs_is_of_jobs(superuser: Client, store: Store) -> None:
+def test_log_entries_of_jobs_refer_to_jobs(superuser: Client, store: Store) -> None:
     job = scheduled(store).refresh().current_job
     superuser.post(url("run_now", job, "job"))
     [entry] = LogEntry.objects.all()
@@ -75,8 +76,10 @@ def test_the_log_of_jobs_is_of_jobs(superuser: Client, store: Store) -> None:
     assert (entry.content_type.model, entry.object_id) == ("job", str(job.pk))
 
 
-def test_no_entry_no_change(superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are in one transaction."""
+def test_an_error_in_the_log_undoes_the_change(
+    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log entry and the change are in one transaction."""
     chain = scheduled(store).refresh()
     before = everything()
 
@@ -89,7 +92,7 @@ def test_no_entry_no_change(superuser: Client, store: Store, monkeypatch: pytest
     assert everything() == before
 
 
-def test_in_another_database_the_entry_follows_the_commit(
+def test_a_log_in_another_database_is_written_after_the_commit(
     superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
     chain = scheduled(store).refresh()
@@ -103,7 +106,7 @@ def test_in_another_database_the_entry_follows_the_commit(
     assert LogEntry.objects.count() == 1
 
 
-def test_the_history_of_a_chain_and_of_a_job_shows_it(superuser: Client, store: Store) -> None:
+def test_the_history_pages_show_the_change(superuser: Client, store: Store) -> None:
     chain = failed(store)
     act(superuser, "retry", chain)
     assert "Retried." in text_of(superuser.get(url("history", chain)))
@@ -111,7 +114,7 @@ def test_the_history_of_a_chain_and_of_a_job_shows_it(superuser: Client, store: 
     assert "Rescheduled by 90 min." in text_of(superuser.get(url("history", chain.current_job, "job")))
 
 
-def test_the_history_of_a_chain_shows_what_was_done_to_its_jobs(superuser: Client, store: Store) -> None:
+def test_the_history_of_a_chain_includes_its_jobs(superuser: Client, store: Store) -> None:
     chain, other = failed(store), failed(store)
     superuser.post(url("retry", chain.current_job, "job"))
     superuser.post(url("run_now", scheduled(store).refresh().current_job, "job"))
@@ -120,7 +123,14 @@ def test_the_history_of_a_chain_shows_what_was_done_to_its_jobs(superuser: Clien
     assert "Made due now." not in text_of(superuser.get(url("history", chain)))
 
 
-def test_the_history_is_shown_page_by_page(superuser: Client, store: Store, admin_request: Any) -> None:
+def test_the_history_of_a_job_includes_its_chain(superuser: Client, store: Store) -> None:
+    chain, other = failed(store), failed(store)
+    act(superuser, "retry", chain)
+    assert "Retried." in text_of(superuser.get(url("history", chain.current_job, "job")))
+    assert "Retried." not in text_of(superuser.get(url("history", other.current_job, "job")))
+
+
+def test_the_history_is_paginated(superuser: Client, store: Store, admin_request: Any) -> None:
     chain = failed(store)
     for number in range(history.ENTRIES_ON_PAGE + 1):
         audit.log(admin_request, [(chain, chain.current_job)[number % 2]], f"entry {number}.", verb="test")
@@ -133,7 +143,7 @@ def test_the_history_is_shown_page_by_page(superuser: Client, store: Store, admi
     assert "entry 100." in second
 
 
-def test_the_history_is_for_those_who_may_view(client: Client, store: Store, superuser: Client) -> None:
+def test_the_history_requires_the_view_permission(client: Client, store: Store, superuser: Client) -> None:
     chain = failed(store)
     client.force_login(User.objects.create_user("clerk", is_staff=True))
     assert client.get(url("history", chain)).status_code == 403
@@ -151,7 +161,7 @@ def test_the_log_is_in_the_language_of_the_site(
     assert LogEntry.objects.get().change_message == text
 
 
-def test_what_is_logged_is_one_line(
+def test_a_log_record_is_one_line(
     superuser: Client, caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
 ) -> None:
     request: Any = superuser.get("/admin/").wsgi_request
@@ -162,12 +172,12 @@ def test_what_is_logged_is_one_line(
     assert record.getMessage().isprintable()
 
 
-def test_nothing_of_payloads_is_logged(
+def test_payloads_are_not_logged(
     superuser: Client, store: Store, caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
 ) -> None:
     chain = scheduled(store).refresh()
     with caplog.at_level(logging.DEBUG, "django_jobchains"), django_capture_on_commit_callbacks(execute=True):
         reply = act(superuser, "complete", chain, payload='{"secret": "canary-77"}')
     assert "canary-77" not in caplog.text
-    assert "canary-77" not in "".join(said(reply))
+    assert "canary-77" not in "".join(messages_in(reply))
     assert "canary-77" not in LogEntry.objects.get().change_message

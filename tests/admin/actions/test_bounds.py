@@ -1,4 +1,4 @@
-"""How many rows at once, and what of them a page and its messages name."""
+"""The limits on the number of rows that an action changes, and that pages and messages list."""
 
 import pytest
 from django.db import connection
@@ -6,60 +6,60 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
-from django_jobchains.admin import acting
-from django_jobchains.ids import new_id
+from django_jobchains.admin.actions import row_actions, views
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import Chain
 from django_jobchains.store import Store
-from tests.admin.actions.browsing import PERMISSIONS, act_many, answers, ask_many, said, text_of, url
-from tests.interventions.chains_at import everything, ship
-from tests.store.jobs import claim, failed_try
+from tests.admin.actions.browsing import PERMISSIONS, act_many, answers, choose_action, messages_in, text_of, url
+from tests.support.chains import everything, ship
+from tests.support.jobs import claim, failed_try
 
 
 def rows_for(verb: str, store: Store, count: int) -> list[Chain]:
     made = chains.enqueue_many([ship.item() for _ in range(count)])
     if verb == "retry":
-        store.fail([failed_try(job) for job in claim(store)])
+        store.attempts.fail([failed_try(job) for job in claim(store)])
     return made
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
 @pytest.mark.parametrize("verb", [verb for verb in PERMISSIONS if verb != "complete"])
-def test_two_take_as_many_statements_as_two_hundred(superuser: Client, store: Store, verb: str, model: str) -> None:
+def test_the_number_of_statements_does_not_depend_on_the_number_of_rows(
+    superuser: Client, store: Store, verb: str, model: str
+) -> None:
     if (verb, model) == ("delete", "job"):
         return
     counts = []
     for number in (2, 200):
         rows = rows_for(verb, store, number)
-        with CaptureQueriesContext(connection) as asking:
-            assert ask_many(superuser, verb, rows, model).status_code == 200
-        with CaptureQueriesContext(connection) as acting_:
+        with CaptureQueriesContext(connection) as page_queries:
+            assert choose_action(superuser, verb, rows, model).status_code == 200
+        with CaptureQueriesContext(connection) as action_queries:
             reply = act_many(superuser, verb, rows, model, **answers(verb, *rows))
-        assert len(said(reply)) == 1
-        counts.append((len(asking), len(acting_)))
-    (few_asking, few_acting), (many_asking, many_acting) = counts
-    assert many_asking <= few_asking
-    # SQLite takes only so many values in one INSERT of the admin's log.
-    assert many_acting <= few_acting + 2
+        assert len(messages_in(reply)) == 1
+        counts.append((len(page_queries), len(action_queries)))
+    (few_page, few_action), (many_page, many_action) = counts
+    assert many_page <= few_page
+    # SQLite limits the number of values in an INSERT, so many log entries take several statements.
+    assert many_action <= few_action + 2
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
-def test_each_completion_takes_the_same_statements_and_the_page_those_of_one(
-    superuser: Client, store: Store, model: str
-) -> None:
-    asking, acting_ = [], []
+def test_each_completion_takes_the_same_number_of_statements(superuser: Client, store: Store, model: str) -> None:
+    page_counts, action_counts = [], []
     for number in (1, 2, 40):
         rows = [chain.refresh() for chain in rows_for("complete", store, number)]
         chosen = [row.current_job for row in rows] if model == "job" else rows
         with CaptureQueriesContext(connection) as queries:
-            assert ask_many(superuser, "complete", chosen, model).status_code == 200
-        asking.append(len(queries))
+            assert choose_action(superuser, "complete", chosen, model).status_code == 200
+        page_counts.append(len(queries))
         with CaptureQueriesContext(connection) as queries:
             reply = act_many(superuser, "complete", chosen, model, **answers("complete", *chosen))
-        assert said(reply) == [f"{number} job{'s' if number > 1 else ''} completed."]
-        acting_.append(len(queries))
-    assert asking[2] <= asking[1]
-    of_one = acting_[1] - acting_[0]
-    assert acting_[2] <= acting_[1] + 38 * of_one
+        assert messages_in(reply) == [f"{number} job{'s' if number > 1 else ''} completed."]
+        action_counts.append(len(queries))
+    assert page_counts[2] <= page_counts[1]
+    of_one = action_counts[1] - action_counts[0]
+    assert action_counts[2] <= action_counts[1] + 38 * of_one
     assert of_one <= 20
 
 
@@ -67,29 +67,29 @@ def test_each_completion_takes_the_same_statements_and_the_page_those_of_one(
 def test_more_rows_than_allowed_are_refused(
     superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    [kind] = [type(each) for each in acting.VERBS_OF_CHAINS if each.name == verb]
-    monkeypatch.setattr(kind, "most_at_once", 2)
+    [kind] = [type(each) for each in row_actions.CHAIN_ACTIONS if each.name == verb]
+    monkeypatch.setattr(kind, "max_rows", 2)
     rows = rows_for(verb, store, 3)
     before = everything()
-    reply = ask_many(superuser, verb, rows)
-    assert (reply.status_code, said(reply)) == (302, ["Tick 1 to 2 rows. Nothing was changed."])
+    reply = choose_action(superuser, verb, rows)
+    assert (reply.status_code, messages_in(reply)) == (302, ["Nothing was changed: select 1 to 2 rows."])
     assert act_many(superuser, verb, rows, **answers(verb, *rows)).status_code == 400
     assert everything() == before
 
 
-def test_the_page_names_the_first_rows_and_carries_all(
+def test_the_page_lists_the_first_rows_and_submits_all(
     superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acting, "MOST_SHOWN", 2)
+    monkeypatch.setattr(views, "MAX_LISTED_ROWS", 2)
     rows = rows_for("cancel", store, 5)
-    page = text_of(ask_many(superuser, "cancel", rows))
+    page = text_of(choose_action(superuser, "cancel", rows))
     assert sum(f'href="{url("change", row)}"' in page for row in rows) == 2
     assert "and 3 more" in page
     assert all(f'name="_selected_action" value="{row.pk}"' in page for row in rows)
 
 
-def test_a_message_names_some_of_those_that_are_left(superuser: Client, store: Store) -> None:
+def test_a_message_names_some_of_the_skipped_rows(superuser: Client, store: Store) -> None:
     gone = [new_id() for _ in range(8)]
-    [message] = said(act_many(superuser, "cancel", gone))
-    assert message.startswith("8 left as they are: not there any more (")
+    [message] = messages_in(act_many(superuser, "cancel", gone))
+    assert message.startswith("8 rows skipped: no longer exists (")
     assert sum(str(id_) in message for id_ in gone) == 5

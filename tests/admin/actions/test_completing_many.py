@@ -1,4 +1,4 @@
-"""Several jobs of a type get the same output, or the same next job; each by itself."""
+"""Completing several jobs of one type with the same output or next job, each separately."""
 
 from typing import Any
 from unittest.mock import patch
@@ -10,16 +10,16 @@ from django.test import Client
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain
-from django_jobchains.completing import CurrentJob
+from django_jobchains.chains.completion import CurrentJob
 from django_jobchains.exceptions import JobAlreadyCompleted
 from django_jobchains.processors import get_registry
 from django_jobchains.store import Store
-from tests.admin.actions.browsing import act_many, answers, ask_many, said, text_of, ticked, url
-from tests.admin.actions.conftest import Parcel, pack
-from tests.interventions.chains_at import completed, everything, failed, ship, statuses
+from tests.admin.actions.browsing import act_many, answers, choose_action, messages_in, text_of, ticked, url
+from tests.admin.actions.conftest import Parcel, Receipt, pack
+from tests.support.chains import completed, everything, failed, ship, statuses
 
-RECEIPT = '{"reference": "r-1"}'
-PARCEL = '{"number": 8, "to": "Bob"}'
+RECEIPT = {"payload_reference": "r-1"}
+PARCEL = {"payload_number": "8", "payload_to": "Bob"}
 
 
 @pytest.fixture
@@ -28,83 +28,79 @@ def rows(store: Store) -> list[Chain]:
 
 
 def complete(client: Client, rows: list[Any], model: str = "chain", **changes: Any) -> Any:
-    return act_many(client, "complete", rows, model, **{**answers("complete", *rows), "payload": RECEIPT, **changes})
+    return act_many(client, "complete", rows, model, **{**answers("complete", *rows), **RECEIPT, **changes})
 
 
 def choose(client: Client, rows: list[Chain], type_name: str, **changes: Any) -> Any:
-    """Chooses with what the chains go on."""
+    """Choose the type that the chains continue with."""
     answer = {**ticked(rows), "job": [row.current_job_id for row in rows], "type": type_name, "ask": "Choose"}
     return client.post(url("complete_many"), {**answer, **changes})
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
-def test_they_get_the_same_output(superuser: Client, rows: list[Chain], model: str) -> None:
+def test_several_jobs_get_the_same_output(superuser: Client, rows: list[Chain], model: str) -> None:
     chosen = [row.current_job for row in rows] if model == "job" else rows
-    page = text_of(ask_many(superuser, "complete", chosen, model))
-    assert "3 jobs are completed, all with the output below" in page
-    assert "&quot;reference&quot;" in page, "The shape of the type."
+    page = text_of(choose_action(superuser, "complete", chosen, model))
+    assert "3 jobs are completed with the output below" in page
+    assert "&quot;reference&quot;" in page, "the schema of the type is missing"
     reply = complete(superuser, chosen, model)
-    assert said(reply) == ["3 jobs completed."]
-    assert [(row.refresh().status, row.output) for row in rows] == [("completed", {"reference": "r-1"})] * 3
+    assert messages_in(reply) == ["3 jobs completed."]
+    assert [(row.refresh().status, row.output) for row in rows] == [("completed", Receipt("r-1"))] * 3
     assert set(LogEntry.objects.values_list("object_id", "change_message")) == {
         (str(row.pk), "Completed.") for row in chosen
     }
 
 
-def test_they_go_on_with_the_same_type_and_input(superuser: Client, rows: list[Chain]) -> None:
-    asked = choose(superuser, rows, "shop.send")
-    page = text_of(asked)
+def test_several_chains_continue_with_the_same_type_and_input(superuser: Client, rows: list[Chain]) -> None:
+    page = text_of(choose(superuser, rows, "shop.send"))
     assert "Input of the next step" in page
-    assert "3 jobs are completed, and their chains go on with shop.send" in page
+    assert "3 jobs are completed, and their chains continue with shop.send" in page
     assert 'value="Complete and continue with shop.send"' in page
     assert '<input type="hidden" name="type" value="shop.send"' in page
-    assert [statuses(row) for row in rows] == [["pending"]] * 3, "To choose changes nothing."
-    reply = complete(superuser, rows, type="shop.send", payload=PARCEL)
-    assert said(reply) == ["3 jobs completed."]
+    assert [statuses(row) for row in rows] == [["pending"]] * 3, "choosing a type must not change anything"
+    reply = complete(superuser, rows, type="shop.send", **PARCEL)
+    assert messages_in(reply) == ["3 jobs completed."]
     for row in rows:
         assert statuses(row.refresh()) == ["completed", "pending"]
         assert (row.current_job.type_name, row.current_job.input) == ("shop.send", {"number": 8, "to": "Bob"})
 
 
-def test_what_was_chosen_can_be_taken_back(superuser: Client, rows: list[Chain]) -> None:
-    assert "Output, as JSON" in text_of(choose(superuser, rows, ""))
+def test_the_choice_of_a_type_can_be_undone(superuser: Client, rows: list[Chain]) -> None:
+    assert 'name="payload_reference"' in text_of(choose(superuser, rows, ""))
 
 
-def test_a_filter_of_the_list_chooses_nothing(superuser: Client, rows: list[Chain]) -> None:
-    """It is called as the choice is."""
-    asked = ask_many(superuser, "complete", rows, query="?type=shop.send")
-    assert asked.context["form"].target is None
+def test_a_type_filter_of_the_list_does_not_choose_a_type(superuser: Client, rows: list[Chain]) -> None:
+    """The filter and the choice have the same parameter name."""
+    reply = choose_action(superuser, "complete", rows, query="?type=shop.send")
+    assert reply.context["form"].target_name == ""
 
 
-def test_only_types_they_may_go_on_with_are_offered_and_taken(superuser: Client, rows: list[Chain]) -> None:
-    asked = choose(superuser, rows, "shop.mail")
-    assert {name for name, _ in asked.context["type_form"].fields["type"].choices} == {"", "shop.ship", "shop.send"}
+def test_only_types_that_all_chains_may_continue_with_are_offered(superuser: Client, rows: list[Chain]) -> None:
+    page = choose(superuser, rows, "shop.mail")
+    assert {name for name, _ in page.context["type_form"].fields["type"].choices} == {"", "shop.ship", "shop.send"}
     before = everything()
     reply = complete(superuser, rows, type="shop.mail")
     assert reply.context["form"].errors["type"]
     assert everything() == before
 
 
-def test_an_input_never_ends_chains_when_its_type_is_gone(
+def test_an_input_never_ends_chains_if_its_type_is_no_longer_allowed(
     superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their own type takes any output."""
+    """The type of the jobs accepts any output, including one that was entered as an input."""
     rows = [ship.enqueue().refresh() for _ in range(2)]
     choose(superuser, rows, "shop.send")
     monkeypatch.delitem(get_registry().declared, "shop.send")
     before = everything()
-    reply = complete(superuser, rows, type="shop.send", payload=PARCEL)
-    assert "Choose again how it ends." in text_of(reply)
+    reply = complete(superuser, rows, type="shop.send", **PARCEL)
+    assert "Choose another type or enter an output." in text_of(reply)
     assert everything() == before
 
 
-@pytest.mark.parametrize(("payload", "problem"), [("{", "This is no JSON"), ('{"reference": 5}', "Not a Receipt")])
-def test_a_mistake_is_said_at_the_field_and_nothing_is_lost(
-    superuser: Client, rows: list[Chain], payload: str, problem: str
-) -> None:
+def test_an_invalid_payload_shows_an_error_and_keeps_the_form(superuser: Client, rows: list[Chain]) -> None:
     before = everything()
-    reply = complete(superuser, rows, payload=payload)
-    assert problem in reply.context["form"].errors["payload"][0]
+    reply = complete(superuser, rows, payload_reference="")
+    assert reply.context["form"].errors == {"payload_reference": ["This field is required."]}
     page = text_of(reply)
     for row in rows:
         assert f'name="_selected_action" value="{row.pk}"' in page
@@ -112,67 +108,66 @@ def test_a_mistake_is_said_at_the_field_and_nothing_is_lost(
     assert everything() == before
 
 
-def test_jobs_of_several_types_are_refused_by_their_names(superuser: Client, rows: list[Chain]) -> None:
+def test_jobs_of_several_types_are_refused(superuser: Client, rows: list[Chain]) -> None:
     mixed = [*rows, ship.enqueue().refresh()]
     before = everything()
-    problem = "Nothing was changed: the jobs are of different types (shop.pack, shop.ship), choose those of one."
-    for reply in (ask_many(superuser, "complete", mixed), complete(superuser, mixed), choose(superuser, mixed, "")):
-        assert (reply.status_code, said(reply)[-1]) == (302, problem)
+    problem = "Nothing was changed: the jobs have different types (shop.pack, shop.ship), select jobs of one type."
+    for reply in (
+        choose_action(superuser, "complete", mixed),
+        complete(superuser, mixed),
+        choose(superuser, mixed, ""),
+    ):
+        assert (reply.status_code, messages_in(reply)[-1]) == (302, problem)
     assert everything() == before
 
 
-def test_types_of_jobs_that_are_left_as_they_are_do_not_matter(
-    superuser: Client, store: Store, rows: list[Chain]
-) -> None:
-    left = [failed(store), completed(store)]
-    page = text_of(ask_many(superuser, "complete", [*left, *rows]))
-    assert "left as it is: failed" in page
-    assert "left as it is: completed already" in page
+def test_the_types_of_skipped_jobs_are_ignored(superuser: Client, store: Store, rows: list[Chain]) -> None:
+    skipped = [failed(store), completed(store)]
+    page = text_of(choose_action(superuser, "complete", [*skipped, *rows]))
+    assert "skipped: failed" in page
+    assert "skipped: already completed" in page
     assert "&quot;reference&quot;" in page
-    assert said(complete(superuser, [*left, *rows])) == [
+    assert messages_in(complete(superuser, [*skipped, *rows])) == [
         "3 jobs completed.",
-        f"1 left as it is: failed ({left[0].id}).",
-        f"1 left as it is: completed already ({left[1].id}).",
+        f"1 row skipped: failed ({skipped[0].id}).",
+        f"1 row skipped: already completed ({skipped[1].id}).",
     ]
 
 
 @pytest.mark.parametrize("type_name", ["shop.pack", "shop.mail"])
-def test_a_chain_that_has_gone_on_is_left_and_the_others_are_done(
-    superuser: Client, rows: list[Chain], type_name: str
-) -> None:
-    """Also to a job of the same type: that one was not shown to anybody."""
-    answer = {**answers("complete", *rows), "payload": RECEIPT}
-    gone_on = rows[1]
-    go_on_with(gone_on, type_name)
-    asked = choose(superuser, rows, "")
-    assert "left as it is: the chain has gone on to another job" in text_of(asked)
+def test_a_chain_that_has_continued_is_skipped(superuser: Client, rows: list[Chain], type_name: str) -> None:
+    """Another job of the same type is not completed either, because the page did not show it."""
+    answer = {**answers("complete", *rows), **RECEIPT}
+    continued = rows[1]
+    go_on_with(continued, type_name)
+    assert "skipped: the chain has continued with another job" in text_of(choose(superuser, rows, ""))
     reply = act_many(superuser, "complete", rows, **answer)
-    reason = f"1 left as it is: the chain has gone on to another job ({gone_on.id})."
-    assert said(reply) == ["2 jobs completed.", reason]
-    assert statuses(gone_on) == ["completed", "pending"]
+    reason = f"1 row skipped: the chain has continued with another job ({continued.id})."
+    assert messages_in(reply) == ["2 jobs completed.", reason]
+    assert statuses(continued) == ["completed", "pending"]
 
 
 @pytest.mark.parametrize("type_name", ["shop.pack", "shop.mail"])
-def test_a_chain_that_goes_on_at_the_last_moment_is_left_too(
+def test_a_chain_that_continues_during_the_action_is_skipped(
     superuser: Client, rows: list[Chain], type_name: str
 ) -> None:
-    real, gone_on = chains.complete, rows[0]
+    real, continued = chains.current_job, rows[0]
 
     def then(chain_id: Any, *args: Any, **options: Any) -> Any:
-        if chain_id == gone_on.id:
-            with patch("django_jobchains.chains.complete", real):
-                go_on_with(gone_on, type_name)
+        if chain_id == continued.id:
+            with patch("django_jobchains.chains.current_job", real):
+                go_on_with(continued, type_name)
         return real(chain_id, *args, **options)
 
-    with patch("django_jobchains.chains.complete", then):
+    with patch("django_jobchains.chains.current_job", then):
         reply = complete(superuser, rows)
-    reason = f"1 left as it is: the chain has gone on to another job ({gone_on.id})."
-    assert said(reply) == ["2 jobs completed.", reason]
-    assert statuses(gone_on) == ["completed", "pending"]
+    reason = f"1 row skipped: the chain has continued with another job ({continued.id})."
+    assert messages_in(reply) == ["2 jobs completed.", reason]
+    assert statuses(continued) == ["completed", "pending"]
     assert set(LogEntry.objects.values_list("object_id", flat=True)) == {str(row.id) for row in rows[1:]}
 
 
-def test_a_refusal_undoes_its_own_chain_only(superuser: Client, rows: list[Chain]) -> None:
+def test_a_refusal_affects_only_its_own_chain(superuser: Client, rows: list[Chain]) -> None:
     real, refused = CurrentJob.finish, rows[1]
 
     def finish(current: CurrentJob, output: Any) -> None:
@@ -183,7 +178,7 @@ def test_a_refusal_undoes_its_own_chain_only(superuser: Client, rows: list[Chain
 
     with patch.object(CurrentJob, "finish", finish):
         reply = complete(superuser, rows)
-    assert said(reply) == ["2 jobs completed.", f"1 left as it is: completed already ({refused.id})."]
+    assert messages_in(reply) == ["2 jobs completed.", f"1 row skipped: already completed ({refused.id})."]
     assert [row.refresh().status for row in rows] == ["completed", "pending", "completed"]
 
 
@@ -197,13 +192,13 @@ def test_a_database_error_undoes_all(superuser: Client, rows: list[Chain]) -> No
 
     with patch.object(CurrentJob, "finish", finish):
         reply = complete(superuser, rows)
-    assert said(reply) == ["Nothing was changed: the database could not do it now, try again."]
+    assert messages_in(reply) == ["Nothing was changed: a database error occurred, try again."]
     assert everything() == before
     assert not LogEntry.objects.exists()
 
 
 @pytest.mark.parametrize("shown", [(), ("",), ("x", "\0"), ("01890000-0000-7000-8000-000000000000",)])
-def test_without_the_jobs_that_were_shown_nothing_is_completed(
+def test_a_form_without_the_shown_jobs_completes_nothing(
     superuser: Client, rows: list[Chain], shown: tuple[str, ...]
 ) -> None:
     before = everything()
@@ -211,14 +206,14 @@ def test_without_the_jobs_that_were_shown_nothing_is_completed(
     assert everything() == before
 
 
-def test_of_one_the_input_is_shown_to_who_may_view_payloads(staff: Any, rows: list[Chain]) -> None:
+def test_the_input_of_one_job_is_shown_with_the_permission(staff: Any, rows: list[Chain]) -> None:
     may, may_not = staff("complete_job", "view_payload"), staff("complete_job")
-    assert "Ada" in text_of(ask_many(may, "complete", rows[:1]))
-    assert "Ada" not in text_of(ask_many(may_not, "complete", rows[:1]))
-    assert "Ada" not in text_of(ask_many(may, "complete", rows))
+    assert "Ada" in text_of(choose_action(may, "complete", rows[:1]))
+    assert "Ada" not in text_of(choose_action(may_not, "complete", rows[:1]))
+    assert "Ada" not in text_of(choose_action(may, "complete", rows))
 
 
 def go_on_with(chain: Chain, type_name: str) -> None:
-    """Also with a type that its own declaration does not name."""
-    with patch.object(pack, "continues_with", None), chains.complete(chain.id) as current:
+    """Continue the chain, even with a type that ``continues_with`` does not include."""
+    with patch.object(pack, "continues_with", None), chains.current_job(chain.id) as current:
         current.continue_with(type_name, Parcel(1) if type_name == "shop.pack" else None)

@@ -1,4 +1,4 @@
-"""A chain started by hand."""
+"""The page that enqueues a chain."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -10,21 +10,22 @@ from django.test import Client
 
 from django_jobchains import context
 from django_jobchains.models import Chain, Job
-from tests.admin.actions.browsing import said, text_of, url
+from tests.admin.actions.browsing import messages_in, text_of, url
 
 PAGE = "enqueue"
 
 
 def enqueue(client: Client, type_name: str = "shop.pack", **answers: Any) -> Any:
-    return client.post(f"{url(PAGE)}?type={type_name}", {"payload": '{"number": 1}', **answers})
+    return client.post(f"{url(PAGE)}?type={type_name}", {"payload_number": "1", **answers})
 
 
-def test_the_types_that_a_chain_can_start_with_are_offered_and_no_other(superuser: Client) -> None:
+def test_only_entry_types_are_offered(superuser: Client) -> None:
     page = superuser.get(url(PAGE))
     assert [name for name, _ in page.context["type_form"].fields["type"].choices] == [
         "shop.mail",
         "shop.pack",
         "shop.ship",
+        "shop.weigh",
     ]
     enqueue(superuser, "shop.send")
     enqueue(superuser, "os.system")
@@ -32,32 +33,31 @@ def test_the_types_that_a_chain_can_start_with_are_offered_and_no_other(superuse
     assert not Job.objects.exists()
 
 
-def test_it_starts_with_what_was_filled_in_and_its_page_follows(superuser: Client) -> None:
+def test_it_enqueues_a_chain_with_the_given_options_and_shows_its_page(superuser: Client) -> None:
     reply = enqueue(
         superuser,
         queue="slow",
         priority="5",
         run_at="2099-01-01T10:00",
         deduplication_key="p-1",
-        payload='{"number": 3}',
+        payload_number="3",
     )
     [job] = Job.objects.all()
-    assert said(reply) == ["The chain was enqueued."]
+    assert messages_in(reply) == ["The chain was enqueued."]
     assert reply["Location"] == url("change", Chain.objects.get())
     assert (job.type_name, job.input, job.queue) == ("shop.pack", {"number": 3, "to": ""}, "slow")
     assert (job.priority, job.run_at, job.deduplication_key) == (5, datetime(2099, 1, 1, 10, tzinfo=UTC), "p-1")
 
 
-def test_the_shape_of_the_input_is_shown(superuser: Client) -> None:
+def test_the_schema_of_the_input_is_shown(superuser: Client) -> None:
     assert "&quot;number&quot;" in text_of(superuser.get(f"{url(PAGE)}?type=shop.pack"))
 
 
 @pytest.mark.parametrize(
     ("answers", "field"),
     [
-        ({"payload": ""}, "payload"),
-        ({"payload": "{}"}, "payload"),
-        ({"payload": '{"number": "x"}'}, "payload"),
+        ({"payload_number": ""}, "payload_number"),
+        ({"payload_number": "x"}, "payload_number"),
         ({"queue": "a\tb"}, "queue"),
         ({"queue": "q" * 101}, "queue"),
         ({"priority": "40000"}, "priority"),
@@ -66,7 +66,7 @@ def test_the_shape_of_the_input_is_shown(superuser: Client) -> None:
         ({"run_at": "2099-01-01T10:00", "delay_minutes": "5"}, "__all__"),
     ],
 )
-def test_mistakes_are_said_at_the_field_and_start_nothing(
+def test_an_invalid_form_shows_errors_and_enqueues_nothing(
     superuser: Client, answers: dict[str, str], field: str
 ) -> None:
     reply = enqueue(superuser, **answers)
@@ -75,14 +75,14 @@ def test_mistakes_are_said_at_the_field_and_start_nothing(
     assert not Job.objects.exists()
 
 
-def test_a_key_that_is_there_leads_to_the_chain_that_has_it(superuser: Client) -> None:
+def test_a_duplicate_key_leads_to_the_existing_chain(superuser: Client) -> None:
     enqueue(superuser, deduplication_key="p-1")
     [chain] = Chain.objects.all()
     reply = enqueue(superuser, deduplication_key="p-1")
-    assert said(reply)[-1] == "Nothing was started: a chain with this key is there already."
+    assert messages_in(reply)[-1] == "The chain was not enqueued: a chain with this deduplication key already exists."
     assert reply["Location"] == url("change", chain)
     assert Job.objects.count() == 1
-    assert LogEntry.objects.count() == 1, "What was not done is not in the log."
+    assert LogEntry.objects.count() == 1, "only the first request has enqueued a chain"
 
 
 def test_the_user_is_the_actor_of_the_chain(superuser: Client) -> None:
@@ -90,20 +90,20 @@ def test_the_user_is_the_actor_of_the_chain(superuser: Client) -> None:
     assert Job.objects.get().context == {"actor": User.objects.get().pk}
 
 
-def test_an_actor_that_the_project_bound_stays(superuser: Client) -> None:
+def test_an_actor_bound_by_the_project_is_kept(superuser: Client) -> None:
     with context.bound(actor="staff:7"):
         enqueue(superuser)
     assert Job.objects.get().context == {"actor": "staff:7"}
 
 
-def test_it_is_in_the_log_of_the_new_chain(superuser: Client) -> None:
+def test_enqueueing_adds_a_log_entry(superuser: Client) -> None:
     enqueue(superuser)
     [entry] = LogEntry.objects.all()
     assert (entry.object_id, entry.action_flag) == (str(Chain.objects.get().pk), ADDITION)
     assert entry.change_message == "Enqueued."
 
 
-def test_it_takes_the_permission(staff: Any) -> None:
+def test_enqueueing_requires_the_permission(staff: Any) -> None:
     for permissions in ((), ("run_job", "retry_job", "complete_job", "delete_chain")):
         client = staff(*permissions)
         assert client.get(url(PAGE)).status_code == 403
@@ -116,11 +116,11 @@ def test_it_takes_the_permission(staff: Any) -> None:
     assert Job.objects.count() == 1
 
 
-def test_who_may_not_view_chains_comes_back_to_the_form(staff: Any) -> None:
+def test_users_who_may_not_view_chains_return_to_the_form(staff: Any) -> None:
     assert enqueue(staff("enqueue_job", view=False))["Location"] == url(PAGE)
 
 
-def test_a_get_and_a_post_without_the_token_start_nothing(superuser: Client) -> None:
+def test_a_get_or_a_post_without_the_csrf_token_enqueues_nothing(superuser: Client) -> None:
     superuser.get(f"{url(PAGE)}?type=shop.ship&payload=1")
     strict = Client(enforce_csrf_checks=True)
     strict.cookies = superuser.cookies

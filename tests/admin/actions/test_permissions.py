@@ -1,4 +1,4 @@
-"""Each verb, with its permission alone and with all others: hidden, refused, or done; one, several, and forged."""
+"""Each action requires exactly its own permission: for one row, several rows and forged requests."""
 
 from collections.abc import Callable
 
@@ -6,18 +6,18 @@ import pytest
 from django.test import Client
 
 from django_jobchains.chains import Chain
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.store import Store
 from tests.admin.actions.browsing import (
     PERMISSIONS,
     act,
     act_many,
     answers,
-    ask_many,
+    choose_action,
     text_of,
     url,
 )
-from tests.interventions.chains_at import everything, failed, scheduled
+from tests.support.chains import everything, failed, scheduled
 
 Staff = Callable[..., Client]
 
@@ -36,35 +36,33 @@ def a_chain_for(verb: str, store: Store) -> Chain:
 
 @allowed_or_not
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_a_verb_is_done_with_its_permission_and_refused_with_any_other(
-    staff: Staff, store: Store, verb: str, is_allowed: bool
-) -> None:
+def test_an_action_requires_its_own_permission(staff: Staff, store: Store, verb: str, is_allowed: bool) -> None:
     chain, client = a_chain_for(verb, store), staff(*permissions(verb, is_allowed))
     before = everything()
     assert client.get(url(verb, chain)).status_code == (200 if is_allowed else 403)
-    assert everything() == before, "The page that asks changes nothing."
+    assert everything() == before, "the confirmation page must not change anything"
     assert act(client, verb, chain).status_code == (302 if is_allowed else 403)
     assert (everything() != before) is is_allowed
 
 
 @allowed_or_not
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_several_are_done_with_the_permission_and_a_forged_post_is_refused(
+def test_an_action_on_several_rows_requires_the_permission(
     staff: Staff, store: Store, verb: str, is_allowed: bool
 ) -> None:
     rows, client = [a_chain_for(verb, store) for _ in range(2)], staff(*permissions(verb, is_allowed))
     before = everything()
     shown = text_of(client.get(url("changelist")))
-    assert (f'<option value="{verb}">' in shown) is is_allowed, "The list offers what is allowed, and nothing else."
-    assert ask_many(client, verb, rows).status_code == (200 if is_allowed else 403)
-    assert everything() == before, "The page that asks changes nothing."
+    assert (f'<option value="{verb}">' in shown) is is_allowed, "the list must offer exactly the allowed actions"
+    assert choose_action(client, verb, rows).status_code == (200 if is_allowed else 403)
+    assert everything() == before, "the confirmation page must not change anything"
     reply = act_many(client, verb, rows, **answers(verb, *rows))
     assert reply.status_code == (302 if is_allowed else 403)
     assert (everything() != before) is is_allowed
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_who_may_not_view_chains_may_do_nothing_to_them(staff: Staff, store: Store, verb: str) -> None:
+def test_actions_require_the_view_permission(staff: Staff, store: Store, verb: str) -> None:
     chain, client = a_chain_for(verb, store), staff(PERMISSIONS[verb], view=False)
     before = everything()
     assert client.get(url(verb, chain)).status_code == 403
@@ -73,15 +71,13 @@ def test_who_may_not_view_chains_may_do_nothing_to_them(staff: Staff, store: Sto
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_without_the_permission_nothing_is_learnt_about_which_rows_there_are(
-    staff: Staff, store: Store, verb: str
-) -> None:
+def test_without_the_permission_responses_do_not_reveal_which_rows_exist(staff: Staff, store: Store, verb: str) -> None:
     client = staff(*permissions(verb, is_allowed=False))
     assert client.get(url(verb, Chain(id=new_id()))).status_code == 403
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_the_page_for_several_answers_no_get(superuser: Client, store: Store, verb: str) -> None:
+def test_the_page_for_several_rows_rejects_get(superuser: Client, store: Store, verb: str) -> None:
     before = everything()
     assert superuser.get(url(f"{verb}_many")).status_code == 405
     assert everything() == before
@@ -95,13 +91,13 @@ def test_a_post_without_the_csrf_token_changes_nothing(superuser: Client, store:
     before = everything()
     assert act(strict, verb, chain).status_code == 403
     if verb in PERMISSIONS:
-        assert ask_many(strict, verb, [chain]).status_code == 403
+        assert choose_action(strict, verb, [chain]).status_code == 403
         assert act_many(strict, verb, [chain], **answers(verb, chain)).status_code == 403
     assert everything() == before
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_strangers_are_asked_to_log_in(client: Client, store: Store, verb: str) -> None:
+def test_anonymous_users_are_redirected_to_the_login(client: Client, store: Store, verb: str) -> None:
     chain = a_chain_for(verb, store)
     before = everything()
     assert "/login/" in client.get(url(verb, chain))["Location"]

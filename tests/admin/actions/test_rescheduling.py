@@ -1,4 +1,4 @@
-"""When: a time in the reader's zone, or so many minutes from now."""
+"""Rescheduling to a time in the user's time zone, or by a delay in minutes."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from django.utils import timezone
 from django_jobchains.chains import Chain
 from django_jobchains.store import Store
 from tests.admin.actions.browsing import act, text_of, url
-from tests.interventions.chains_at import everything, scheduled
+from tests.support.chains import everything, scheduled
 
 
 @pytest.fixture
@@ -23,19 +23,19 @@ def run_at(chain: Chain) -> datetime:
 
 
 @override_settings(TIME_ZONE="America/New_York")
-def test_a_time_is_of_the_zone_that_the_page_names(superuser: Client, chain: Chain) -> None:
+def test_times_are_in_the_time_zone_of_the_page(superuser: Client, chain: Chain) -> None:
     assert "In the time zone America/New_York" in text_of(superuser.get(url("reschedule", chain)))
     act(superuser, "reschedule", chain, run_at="2099-07-01T12:30", delay_minutes="")
     assert run_at(chain) == datetime(2099, 7, 1, 16, 30, tzinfo=UTC)
 
 
-def test_minutes_count_from_now(superuser: Client, chain: Chain) -> None:
+def test_a_delay_starts_now(superuser: Client, chain: Chain) -> None:
     act(superuser, "reschedule", chain, delay_minutes="600")
     assert abs(run_at(chain) - timezone.now() - timedelta(hours=10)) < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("answer", [{"run_at": "1999-01-01T00:00", "delay_minutes": ""}, {"delay_minutes": "0"}])
-def test_a_time_in_the_past_is_now(superuser: Client, chain: Chain, answer: dict[str, str]) -> None:
+def test_a_time_in_the_past_becomes_now(superuser: Client, chain: Chain, answer: dict[str, str]) -> None:
     act(superuser, "reschedule", chain, **answer)
     assert abs(run_at(chain) - timezone.now()) < timedelta(minutes=1)
 
@@ -54,7 +54,9 @@ def test_a_time_in_the_past_is_now(superuser: Client, chain: Chain, answer: dict
     ],
 )
 @override_settings(TIME_ZONE="America/New_York")
-def test_what_is_no_time_is_said_and_changes_nothing(superuser: Client, chain: Chain, answer: dict[str, Any]) -> None:
+def test_an_invalid_time_shows_an_error_and_changes_nothing(
+    superuser: Client, chain: Chain, answer: dict[str, Any]
+) -> None:
     before = everything()
     reply = act(superuser, "reschedule", chain, **answer)
     assert reply.status_code == 200
@@ -63,7 +65,7 @@ def test_what_is_no_time_is_said_and_changes_nothing(superuser: Client, chain: C
 
 
 @override_settings(TIME_ZONE="Asia/Tokyo")
-def test_the_first_day_of_all_has_no_time_in_utc_in_the_east(superuser: Client, chain: Chain) -> None:
+def test_a_time_that_utc_cannot_represent_is_rejected(superuser: Client, chain: Chain) -> None:
     reply = act(superuser, "reschedule", chain, run_at="0001-01-01T00:00", delay_minutes="")
     assert reply.status_code == 200
     assert reply.context["form"].errors["run_at"]

@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 
 from django_jobchains.store import Beat, Store, get_store
-from tests.store.jobs import claim, create, failed_try
+from tests.support.jobs import claim, create, failed_try
 
 Beating = Callable[..., None]
 
@@ -16,22 +16,22 @@ def store(db: None) -> Store:
 
 @pytest.fixture
 def viewer(staff: Callable[..., Client]) -> Client:
-    """May view the pages, and payloads."""
+    """A client of a user who may view pages and payloads."""
     return staff("view_payload")
 
 
 @pytest.fixture
 def operator(staff: Callable[..., Client]) -> Client:
-    """May view the pages, and change queues."""
+    """A client of a user who may view pages and change queues."""
     return staff("change_queuestate")
 
 
 @pytest.fixture
 def beat(store: Store) -> Beating:
-    """A worker that tells; of what is not said something likely."""
+    """Return a function that stores a heartbeat of a worker, with defaults for values that are not given."""
 
-    def tell(worker: str = "main:1:a", **changes: object) -> None:
-        likely = {
+    def store_heartbeat(worker: str = "main:1:a", **changes: object) -> None:
+        defaults = {
             "host": "web-1",
             "pid": 7,
             "version": "1.0",
@@ -44,12 +44,12 @@ def beat(store: Store) -> Beating:
             "up_seconds": 120.0,
             "heartbeat_seconds": 10.0,
         }
-        store.beat(Beat(worker=worker, **{**likely, **changes}))  # type: ignore[arg-type]
+        store.workers.beat(Beat(id=worker, **{**defaults, **changes}))  # type: ignore[arg-type]
 
-    return tell
+    return store_heartbeat
 
 
 def fail(store: Store, type_name: str = "shop.declined", queue: str = "default", error: str = "Boom: no") -> None:
-    """Lets one new job fail; the type has no other."""
+    """Create a job that fails, the only one of its type."""
     create(store, 1, type_name, queue=queue)
-    store.fail([failed_try(job, error=error) for job in claim(store, types=[type_name])])
+    store.attempts.fail([failed_try(job, error=error) for job in claim(store, types=[type_name])])

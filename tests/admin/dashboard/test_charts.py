@@ -1,4 +1,4 @@
-"""How bars are laid out, and what is said of them."""
+"""The layout of the bar charts, and their texts."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,16 +6,16 @@ import pytest
 from django.test import Client, override_settings
 from django.utils import timezone, translation
 
-from django_jobchains.admin.charts import HEIGHT, LEAST, bars, last_day, last_hour
+from django_jobchains.admin.dashboard.charts import HEIGHT, MIN_HEIGHT, bars, last_day, last_hour
 from django_jobchains.models import AttemptCount
-from django_jobchains.throughput import Ended, throughput
-from tests.admin.dashboard.looking import look
+from django_jobchains.throughput import AttemptTotals, throughput
+from tests.admin.dashboard.browsing import open_dashboard
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def ended(*counts: tuple[int, int]) -> list[Ended]:
-    return [Ended(NOON + timedelta(minutes=index), *count) for index, count in enumerate(counts)]
+def ended(*counts: tuple[int, int]) -> list[AttemptTotals]:
+    return [AttemptTotals(NOON + timedelta(minutes=index), *count) for index, count in enumerate(counts)]
 
 
 def test_the_highest_bar_has_the_full_height_and_the_others_their_share() -> None:
@@ -25,38 +25,38 @@ def test_the_highest_bar_has_the_full_height_and_the_others_their_share() -> Non
     assert [bar.x for bar in drawn] == [1, 11, 21]
 
 
-def test_each_bar_stands_in_its_own_place_within_the_drawing() -> None:
+def test_each_bar_is_inside_its_own_slot() -> None:
     [period] = [last_hour(ended(*[(5, 1)] * 60))]
     for chart in period.charts:
-        places = [bar.place for bar in chart.bars]
+        places = [bar.slot_x for bar in chart.bars]
         assert places == sorted(set(places))
         for bar in chart.bars:
-            assert bar.place <= bar.x
-            assert bar.x + chart.bar_width <= bar.place + chart.place_width
-        assert chart.width == places[-1] + chart.place_width
+            assert bar.slot_x <= bar.x
+            assert bar.x + chart.bar_width <= bar.slot_x + chart.slot_width
+        assert chart.width == places[-1] + chart.slot_width
 
 
-def test_a_few_are_seen_beside_very_many_and_none_are_not() -> None:
-    assert [bar.height for bar in bars([1, 1_000_000, 0], ["", "", ""])] == [LEAST, HEIGHT, 0]
+def test_small_numbers_are_visible_and_zero_is_not() -> None:
+    assert [bar.height for bar in bars([1, 1_000_000, 0], ["", "", ""])] == [MIN_HEIGHT, HEIGHT, 0]
 
 
-def test_nothing_at_all_has_no_bars() -> None:
+def test_without_counts_there_are_no_bars() -> None:
     assert [bar.height for bar in bars([0, 0], ["", ""])] == [0, 0]
     assert bars([], []) == ()
 
 
-def test_failures_have_a_scale_of_their_own() -> None:
+def test_failures_have_a_separate_scale() -> None:
     completed, failed = last_hour(ended((10_000, 1), (5_000, 2))).charts
     assert [bar.height for bar in completed.bars] == [100, 50]
     assert [bar.height for bar in failed.bars] == [50, 100]
 
 
-def test_it_is_said_in_a_sentence_in_numbers_and_of_each_bar() -> None:
+def test_a_chart_has_a_sentence_a_table_and_titles_of_bars() -> None:
     period = last_hour(ended((1200, 1), (300, 0)))
     completed, failed = period.charts
-    assert completed.sentence == "Completed in the last hour: 1,500 jobs, at most 1,200 in a minute."
-    assert failed.sentence == "Failed in the last hour: 1 attempt, at most 1 in a minute."
-    assert (completed.total, completed.most) == ("1,500", "at most 1,200 a minute")
+    assert completed.sentence == "Last hour: 1,500 completed jobs, peak 1,200 per minute."
+    assert failed.sentence == "Last hour: 1 failed attempt, peak 1 per minute."
+    assert (completed.total, completed.peak) == ("1,500", "peak: 1,200 per minute")
     assert [(row.time, row.completed, row.failed) for row in period.rows] == [
         ("noon", "1,200", "1"),
         ("12:01 p.m.", "300", "0"),
@@ -67,20 +67,20 @@ def test_it_is_said_in_a_sentence_in_numbers_and_of_each_bar() -> None:
     ]
 
 
-def test_a_day_is_told_by_hours() -> None:
+def test_the_last_day_is_shown_by_hours() -> None:
     completed, failed = last_day(ended((7, 2), (3, 1))).charts
-    assert completed.sentence == "Completed in the last day: 10 jobs, at most 7 in an hour."
-    assert failed.sentence == "Failed in the last day: 3 attempts, at most 2 in an hour."
-    assert failed.most == "at most 2 an hour"
+    assert completed.sentence == "Last 24 hours: 10 completed jobs, peak 7 per hour."
+    assert failed.sentence == "Last 24 hours: 3 failed attempts, peak 2 per hour."
+    assert failed.peak == "peak: 2 per hour"
 
 
 @pytest.mark.parametrize(("count", "indexes"), [(0, []), (1, [0]), (2, [0, 1]), (60, [0, 30, 59])])
-def test_the_first_the_middle_and_the_last_have_a_time_below(count: int, indexes: list[int]) -> None:
+def test_the_first_middle_and_last_bars_have_a_time(count: int, indexes: list[int]) -> None:
     period = last_hour(ended(*[(1, 0)] * count))
     assert list(period.ticks) == [period.rows[index].time for index in indexes]
 
 
-def test_times_are_those_of_who_looks() -> None:
+def test_times_are_in_the_time_zone_of_the_user() -> None:
     with timezone.override("Asia/Kolkata"), translation.override("de"):
         [row] = last_hour(ended((1, 0))).rows
     assert (row.time, row.starts_at.isoformat()) == ("17:30", "2026-03-01T17:30:00+05:30")
@@ -88,7 +88,7 @@ def test_times_are_those_of_who_looks() -> None:
 
 @pytest.fixture
 def counted(db: None) -> None:
-    """12,345 completed and 3 failed this minute; and 1,000 an hour ago."""
+    """Store 12,345 completed and 3 failed attempts of this minute, and 1,000 an hour ago."""
     now = throughput()
     for span, starts_at, completed, failed in (
         (60, now.minutes[-1].starts_at, 12_345, 3),
@@ -108,28 +108,28 @@ def counted(db: None) -> None:
 
 @pytest.mark.usefixtures("counted")
 def test_the_page_draws_the_last_hour_and_day(viewer: Client) -> None:
-    page = look(viewer)
+    page = open_dashboard(viewer)
     for period, size, sentence in (
-        ("hour", 60, "Completed in the last hour: 12,345 jobs, at most 12,345 in a minute."),
-        ("day", 24, "Completed in the last day: 13,345 jobs, at most 12,345 in an hour."),
+        ("hour", 60, "Last hour: 12,345 completed jobs, peak 12,345 per minute."),
+        ("day", 24, "Last 24 hours: 13,345 completed jobs, peak 12,345 per hour."),
     ):
         section = page.section(f"last-{period}")
         completed, _failed = section.all("svg")
         assert completed.attributes["role"] == "img"
         assert completed.attributes["aria-label"] == completed.all("title")[0].text == sentence
-        assert len(completed.all("rect", class_="jobchains-place")) == size
+        assert len(completed.all("rect", class_="jobchains-slot")) == size
         assert len(section.all("tbody")[0].all("tr")) == size
     assert len(page.section("last-hour").all("svg")[0].all("rect", class_="jobchains-bar")) == 1
     assert len(page.section("last-day").all("svg")[0].all("rect", class_="jobchains-bar")) == 2
     assert page.figures()["completed in the last hour"] == "12,345"
     assert page.figures()["failed in the last hour"] == "3"
     assert page.section("last-day").all("tbody")[0].all("tr")[-2].text.endswith("1,000 0")
-    assert "as the workers told" in page.section("throughput").text
+    assert "Reported by workers every few seconds" in page.section("throughput").text
 
 
 @pytest.mark.usefixtures("counted")
 @override_settings(USE_THOUSAND_SEPARATOR=True)
-def test_a_drawing_has_the_numbers_of_svg_in_every_language(viewer: Client) -> None:
+def test_the_numbers_of_the_svg_are_not_localized(viewer: Client) -> None:
     viewer.cookies["django_language"] = "de"
-    for rect in look(viewer).root.all("rect"):
+    for rect in open_dashboard(viewer).root.all("rect"):
         assert all(value.isdecimal() for name, value in rect.attributes.items() if name != "class"), rect

@@ -1,13 +1,13 @@
-"""What jobs and workers are called does nothing to the page."""
+"""Names of jobs and workers are escaped."""
 
 import pytest
 from django.test import Client
 
 from django_jobchains.models import FailedAttempt, Job, WorkerPresence
 from django_jobchains.store import Store
+from tests.admin.dashboard.browsing import Element, fragment, open_dashboard
 from tests.admin.dashboard.conftest import Beating, fail
-from tests.admin.dashboard.looking import Element, fragment, look
-from tests.store.jobs import create
+from tests.support.jobs import create
 
 pytestmark = pytest.mark.django_db
 
@@ -26,7 +26,7 @@ VECTORS = (
 
 
 def shape(element: Element) -> list[tuple[str, list[str]]]:
-    """Tags and the names of their attributes, without what there is."""
+    """Return the tags and the names of their attributes, without values and texts."""
     return [(part.tag, sorted(part.attributes)) for part in element.all()]
 
 
@@ -38,13 +38,13 @@ def fill(store: Store, beat: Beating, text: str) -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-def test_what_is_named_like_markup_is_text(superuser: Client, store: Store, beat: Beating, vector: str) -> None:
+def test_names_that_look_like_markup_are_escaped(superuser: Client, store: Store, beat: Beating, vector: str) -> None:
     fill(store, beat, vector)
-    page = look(superuser, fragment())
+    page = open_dashboard(superuser, fragment())
     assert vector in page.section("queues").text
     assert vector in page.section("types").text
     assert vector in page.section("failing").text
-    assert vector in page.section("attention").text
+    assert vector in page.section("alerts").text
     assert page.rows("failing")[0][-1] == f"Boom: {vector}"
     assert any(f"worker {vector} {vector}, process 7" == row[0] for row in page.rows("workers"))
     tags = {part.tag for part in page.root.all()}
@@ -54,10 +54,10 @@ def test_what_is_named_like_markup_is_text(superuser: Client, store: Store, beat
         assert element.attributes.get("href", "#").startswith(("#", "/admin/django_jobchains/job/?type="))
 
 
-def test_odd_names_leave_the_page_its_shape(superuser: Client, store: Store, beat: Beating) -> None:
+def test_unusual_names_do_not_change_the_structure_of_the_page(superuser: Client, store: Store, beat: Beating) -> None:
     fill(store, beat, "plain")
-    plain = shape(look(superuser, fragment()).root)
+    plain = shape(open_dashboard(superuser, fragment()).root)
     for model in (FailedAttempt, Job, WorkerPresence):
         model.objects.all().delete()
     fill(store, beat, VECTORS[5])
-    assert shape(look(superuser, fragment()).root) == plain
+    assert shape(open_dashboard(superuser, fragment()).root) == plain

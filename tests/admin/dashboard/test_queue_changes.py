@@ -13,26 +13,21 @@ from django.urls import reverse
 from django_jobchains import queues
 from django_jobchains.models import QueueState
 from django_jobchains.store import Store
-from tests.admin.dashboard.looking import Element, Page, change, index, look
-from tests.store.jobs import create
+from tests.admin.dashboard.browsing import Element, Page, change, index, open_dashboard
+from tests.support.jobs import create
 
 pytestmark = pytest.mark.django_db
 
 Staff = Callable[..., Client]
 URL = "admin:django_jobchains_change_queue"
 ODD_NAMES = (
-    "a/b//c?d=e&f#g",
-    'it\'s "quoted"',
-    "<b>bold</b>",
-    "größe → 東京",
-    " blanks ",
-    "100 %",
-    "../../etc",
+    'a/b//c?d=e&f#g it\'s "quoted" <b>bold</b> größe → 東京 100 % ../../etc',
+    " spaces ",
     "x" * 100,
 )
 
 
-def said() -> dict[str, tuple[bool, int | None]]:
+def queue_settings() -> dict[str, tuple[bool, int | None]]:
     return {state.name: (state.paused_at is not None, state.slot_limit) for state in QueueState.objects.all()}
 
 
@@ -41,7 +36,7 @@ def messages_of(reply: object) -> list[str]:
 
 
 def form_of(page: Page, queue: str, verb: str) -> Element:
-    """The form of a queue's row that has a button for the verb."""
+    """Return the form in a queue's row that has a button for the change."""
     [form] = [
         form
         for form in page.section("queues").all("form")
@@ -61,35 +56,34 @@ def press(client: Client, form: Element, verb: str, **typed: str) -> list[str]:
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_a_queue_is_paused_and_resumed_by_its_buttons(operator: Client, store: Store, name: str) -> None:
     create(store, 1, queue=name)
-    [told] = press(operator, form_of(look(operator), name, "pause"), "pause")
-    assert said() == {name: (True, None)}
-    assert "is paused: what runs goes on, and nothing else starts." in told
-    [told] = press(operator, form_of(look(operator), name, "resume"), "resume")
-    assert said() == {name: (False, None)}
-    assert "is open again." in told
+    [message] = press(operator, form_of(open_dashboard(operator), name, "pause"), "pause")
+    assert queue_settings() == {name: (True, None)}
+    assert "was paused. Running jobs continue, and no other jobs are started." in message
+    [message] = press(operator, form_of(open_dashboard(operator), name, "resume"), "resume")
+    assert queue_settings() == {name: (False, None)}
+    assert "was resumed." in message
 
 
-def test_a_limit_is_set_and_removed_and_a_pause_stays(operator: Client) -> None:
+def test_setting_and_removing_a_limit_keeps_the_pause(operator: Client) -> None:
     queues.pause("mail")
-    assert press(operator, form_of(look(operator), "mail", "limit"), "limit", slots="3") == [
-        "Queue mail is limited to 3 slots of each worker."
+    assert press(operator, form_of(open_dashboard(operator), "mail", "limit"), "limit", slots="3") == [
+        "Queue mail was limited to 3 slots per worker."
     ]
-    assert said() == {"mail": (True, 3)}
-    form = form_of(look(operator), "mail", "limit")
+    assert queue_settings() == {"mail": (True, 3)}
+    form = form_of(open_dashboard(operator), "mail", "limit")
     assert form.all("input", name="slots")[0].attributes["value"] == "3"
-    assert press(operator, form, "limit", slots="") == ["Queue mail has no limit."]
-    assert said() == {"mail": (True, None)}
+    assert press(operator, form, "limit", slots="") == ["The limit of queue mail was removed."]
+    assert queue_settings() == {"mail": (True, None)}
 
 
-def test_a_queue_that_is_not_shown_is_paused_by_its_name(operator: Client) -> None:
-    form = look(operator).section("queues").all("form")[-1]
+def test_another_queue_is_paused_by_its_name(operator: Client) -> None:
+    form = open_dashboard(operator).section("queues").all("form")[-1]
     press(operator, form, "pause", queue="not yet used")
-    assert said() == {"not yet used": (True, None)}
+    assert queue_settings() == {"not yet used": (True, None)}
 
 
-@pytest.mark.parametrize(
-    ("queue", "verb", "slots"),
-    [
+def test_an_invalid_form_changes_no_queue(operator: Client) -> None:
+    for queue, verb, slots in (
         ("mail", "limit", "0"),
         ("mail", "limit", "-1"),
         ("mail", "limit", "many"),
@@ -101,47 +95,44 @@ def test_a_queue_that_is_not_shown_is_paused_by_its_name(operator: Client) -> No
         ("x" * 101, "pause", ""),
         ("line\nbreak", "pause", ""),
         ("nul\0", "pause", ""),
-    ],
-)
-def test_what_makes_no_sense_is_refused_and_changes_nothing(
-    operator: Client, queue: str, verb: str, slots: str
-) -> None:
-    [told] = messages_of(change(operator, verb, queue, slots=slots))
-    assert told.startswith("Nothing was changed.")
-    assert said() == {}
+    ):
+        [message] = messages_of(change(operator, verb, queue, slots=slots))
+        assert message.startswith("Nothing was changed."), (queue, verb, slots)
+    assert queue_settings() == {}
     assert not LogEntry.objects.exists()
 
 
 @pytest.mark.parametrize("permissions", [(), ("retry_job", "view_payload"), ("view_queuestate",)])
-@pytest.mark.parametrize("verb", ["pause", "resume", "limit"])
-def test_who_may_not_change_queues_changes_nothing(staff: Staff, permissions: tuple[str, ...], verb: str) -> None:
+def test_changing_queues_requires_the_permission(staff: Staff, permissions: tuple[str, ...]) -> None:
     queues.set_limit("mail", 5)
-    assert change(staff(*permissions), verb, "mail", slots="1").status_code == 403
-    assert said() == {"mail": (False, 5)}
+    client = staff(*permissions)
+    for verb in ("pause", "resume", "limit"):
+        assert change(client, verb, "mail", slots="1").status_code == 403
+    assert queue_settings() == {"mail": (False, 5)}
     assert not LogEntry.objects.exists()
 
 
-def test_who_may_not_see_the_dashboard_changes_nothing(staff: Staff, client: Client) -> None:
+def test_changing_queues_requires_the_dashboard_permission(staff: Staff, client: Client) -> None:
     assert change(staff("change_queuestate", view=False), "pause", "mail").status_code == 403
     reply = client.post(reverse(URL), {"verb": "pause", "queue": "mail"})
     assert "/login/" in reply["Location"]
-    assert said() == {}
+    assert queue_settings() == {}
 
 
-def test_to_look_changes_nothing(operator: Client) -> None:
+def test_a_get_changes_no_queue(operator: Client) -> None:
     for verb in ("pause", "resume", "limit"):
         assert operator.get(reverse(URL), {"verb": verb, "queue": "mail", "slots": "1"}).status_code == 405
-    assert said() == {}
+    assert queue_settings() == {}
 
 
-def test_a_form_of_another_site_changes_nothing(operator: Client) -> None:
+def test_changing_queues_requires_the_csrf_token(operator: Client) -> None:
     strict = Client(enforce_csrf_checks=True)
     strict.cookies = operator.cookies
     assert change(strict, "pause", "mail").status_code == 403
-    assert said() == {}
-    token = look(strict).root.all("input", name="csrfmiddlewaretoken")[0].attributes["value"]
+    assert queue_settings() == {}
+    token = open_dashboard(strict).root.all("input", name="csrfmiddlewaretoken")[0].attributes["value"]
     assert change(strict, "pause", "mail", csrfmiddlewaretoken=token).status_code == 200
-    assert said() == {"mail": (True, None)}
+    assert queue_settings() == {"mail": (True, None)}
 
 
 @pytest.mark.parametrize(
@@ -149,12 +140,12 @@ def test_a_form_of_another_site_changes_nothing(operator: Client) -> None:
     [
         ("pause", "", "Paused.", "pause queue"),
         ("resume", "", "Resumed.", "resume queue"),
-        ("limit", "1", "Limited to 1 slot of each worker.", "limit queue"),
-        ("limit", "4", "Limited to 4 slots of each worker.", "limit queue"),
+        ("limit", "1", "Limited to 1 slot per worker.", "limit queue"),
+        ("limit", "4", "Limited to 4 slots per worker.", "limit queue"),
         ("limit", "", "Limit removed.", "limit queue"),
     ],
 )
-def test_each_change_is_written_down(
+def test_each_change_of_a_queue_is_logged(
     operator: Client,
     caplog: pytest.LogCaptureFixture,
     django_capture_on_commit_callbacks: Callable[..., object],

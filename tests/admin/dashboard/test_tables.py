@@ -1,5 +1,6 @@
 """The tables: queues, workers, types, failures, the database."""
 
+from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
@@ -7,20 +8,21 @@ import pytest
 from django.test import Client
 
 from django_jobchains import queues
-from django_jobchains.admin import facts
+from django_jobchains.admin.dashboard import tables as facts
 from django_jobchains.models import AttemptCount, Job, WorkerPresence
 from django_jobchains.overview import overview
 from django_jobchains.processors import JobType, get_registry
 from django_jobchains.store import Store
 from django_jobchains.throughput import throughput
+from tests.admin.dashboard.browsing import open_dashboard
 from tests.admin.dashboard.conftest import Beating, fail
-from tests.admin.dashboard.looking import look
-from tests.store.jobs import MAIL, SHIP, alter, create, database_now, failed_try, running
+from tests.support.jobs import MAIL, SHIP, alter, create, database_now, failed_try, running
+from tests.support.pool_states import POOL
 
 pytestmark = pytest.mark.django_db
 
 
-def test_queues_tell_their_backlog_and_what_was_said_about_them(viewer: Client, store: Store, beat: Beating) -> None:
+def test_queues_show_their_backlog_and_state(viewer: Client, store: Store, beat: Beating) -> None:
     alter(running(store, 1, queue="mail"), status="blocked")
     running(store, 2, queue="mail")
     create(store, 3, queue="mail")
@@ -29,50 +31,53 @@ def test_queues_tell_their_backlog_and_what_was_said_about_them(viewer: Client, 
     Job.objects.filter(status="pending", run_at__lt=soon).update(run_at=database_now() - timedelta(minutes=3))
     queues.pause("imports")
     queues.set_limit("imports", 2)
-    assert look(viewer).rows("queues") == [
-        ["imports", "paused 2 slots of each worker", "0", "", "0", "0", "0", "0"],
+    assert open_dashboard(viewer).rows("queues") == [
+        ["imports", "paused 2 slots per worker", "0", "", "0", "0", "0", "0"],
         ["mail", "open", "3", "3 min", "2", "4", "1", "0"],
     ]
 
 
-def test_without_jobs_and_rules_there_is_no_queue(viewer: Client) -> None:
-    assert "No job waits or runs, and no queue is paused or limited." in look(viewer).section("queues").text
+def test_without_jobs_and_limits_there_are_no_queues(viewer: Client) -> None:
+    assert (
+        "No jobs are waiting or running, and no queue is paused or limited."
+        in open_dashboard(viewer).section("queues").text
+    )
 
 
-def test_workers_tell_what_they_do(viewer: Client, beat: Beating) -> None:
+def test_workers_show_their_state(viewer: Client, beat: Beating) -> None:
     beat(busy=4, slots=10, up_seconds=7200.0)
     beat("two:1:b", busy=0, queues=("mail", "reports"), type_names=("a.b",), version="2.1", stuck=0)
     beat("three:1:c", is_stopping=True)
     beat("four:1:d", stuck=2)
     beat("five:1:e")
     WorkerPresence.objects.filter(pk="five:1:e").update(heartbeat_at=database_now() - timedelta(seconds=70))
-    rows = {row[0].split()[0]: row[1:] for row in look(viewer).rows("workers")}
-    assert rows["main:1:a"][:3] + rows["main:1:a"][4:6] == ["busy", "4 of 10", "0", "2 h", "every queue"]
+    rows = {row[0].split()[0]: row[1:] for row in open_dashboard(viewer).rows("workers")}
+    assert rows["main:1:a"][:3] + rows["main:1:a"][4:6] == ["busy", "4 of 10", "0", "2 h", "all queues"]
     assert rows["two:1:b"][0] == "idle"
     assert rows["two:1:b"][5:] == ["mail, reports", "1 two:1:b a.b", "2.1"]
     assert rows["three:1:c"][0] == "stopping"
     assert rows["four:1:d"][0] == "stuck"
     assert rows["four:1:d"][2] == "2"
-    assert (rows["five:1:e"][0], rows["five:1:e"][3]) == ("not heard of", "1 min ago")
+    assert (rows["five:1:e"][0], rows["five:1:e"][3]) == ("no heartbeat", "1 min ago")
 
 
-def test_the_figures_count_workers_that_are_heard_of(viewer: Client, store: Store, beat: Beating) -> None:
+def test_the_figures_count_live_workers(viewer: Client, store: Store, beat: Beating) -> None:
     beat(busy=4, slots=10)
     beat("two:1:b", busy=1, slots=20)
     beat("five:1:e", busy=9, slots=9)
     WorkerPresence.objects.filter(pk="five:1:e").update(heartbeat_at=database_now() - timedelta(minutes=5))
     create(store, 3)
     Job.objects.update(run_at=database_now() - timedelta(minutes=2, seconds=5))
-    figures = look(viewer).figures()
-    assert (figures["workers"], figures["slots busy"]) == ("2", "5 of 30")
-    assert (figures["jobs due"], figures["oldest due for"]) == ("3", "2 min")
+    figures = open_dashboard(viewer).figures()
+    assert (figures["workers"], figures["busy slots"]) == ("2", "5 of 30")
+    assert (figures["due jobs"], figures["oldest due job"]) == ("3", "2 min")
 
 
-def test_failing_types_tell_their_latest_error_and_lead_to_the_jobs(viewer: Client, store: Store) -> None:
+def test_failing_types_show_their_latest_error_and_link_to_the_jobs(viewer: Client, store: Store) -> None:
     first, second = running(store, 2, type_name="shop.ship")
-    store.fail([failed_try(first, error="ValueError: old")])
-    store.fail([failed_try(second, error="KeyError: 'price'\nmore")])
-    page = look(viewer)
+    store.attempts.fail([failed_try(first, error="ValueError: old")])
+    store.attempts.fail([failed_try(second, error="KeyError: 'price'\nmore")])
+    page = open_dashboard(viewer)
     [[name, last, *numbers, error]] = page.rows("failing")
     assert (name, numbers, error) == ("shop.ship", ["2", "2", "0"], "KeyError: 'price'")
     assert last.endswith("s ago")
@@ -83,10 +88,10 @@ def test_failing_types_tell_their_latest_error_and_lead_to_the_jobs(viewer: Clie
     assert str(first.id) in reply.content.decode()
 
 
-def test_a_link_to_jobs_has_all_of_the_name_of_their_type(viewer: Client, store: Store) -> None:
+def test_a_link_to_jobs_has_the_full_name_of_the_type(viewer: Client, store: Store) -> None:
     name = "a&status=completed#b/c+d %2F?"
     fail(store, name)
-    page = look(viewer)
+    page = open_dashboard(viewer)
     for section in ("failing", "types"):
         [link] = page.section(section).all("a")
         query = parse_qs(urlsplit(link.attributes["href"]).query)
@@ -94,23 +99,21 @@ def test_a_link_to_jobs_has_all_of_the_name_of_their_type(viewer: Client, store:
         assert query.get("status", ["failed"]) == ["failed"]
 
 
-def test_an_error_is_shown_without_secrets_and_only_to_who_may_view_payloads(
-    viewer: Client, operator: Client, store: Store
-) -> None:
+def test_errors_are_masked_and_require_the_permission(viewer: Client, operator: Client, store: Store) -> None:
     [job] = running(store)
-    store.fail([failed_try(job, error="shop.Declined: card 4711 of Ann, password=hunter2")])
-    shown, hidden = (look(client).rows("failing")[0][-1] for client in (viewer, operator))
+    store.attempts.fail([failed_try(job, error="shop.Declined: card 4711 of Ann, password=hunter2")])
+    shown, hidden = (open_dashboard(client).rows("failing")[0][-1] for client in (viewer, operator))
     assert "card 4711 of Ann" in shown
     assert "hunter2" not in shown
     assert hidden == "shop.Declined"
 
 
-def test_without_failures_it_says_so(viewer: Client) -> None:
-    assert "No attempt failed in the last day." in look(viewer).section("failing").text
+def test_without_failures_a_note_is_shown(viewer: Client) -> None:
+    assert "No attempts failed in the last 24 hours." in open_dashboard(viewer).section("failing").text
 
 
-def told(*types: tuple[str, int, int, float, float]) -> None:
-    """What workers told of this hour."""
+def store_counts(*types: tuple[str, int, int, float, float]) -> None:
+    """Store counts of this hour."""
     starts_at = throughput().hours[-1].starts_at
     AttemptCount.objects.bulk_create(
         AttemptCount(
@@ -126,52 +129,52 @@ def told(*types: tuple[str, int, int, float, float]) -> None:
     )
 
 
-def test_slow_types_come_slowest_first(viewer: Client) -> None:
-    told(("quick", 1000, 0, 5.0, 0.4), ("slow", 8, 2, 1200.0, 300.0))
-    assert look(viewer).rows("slow") == [
+def test_slow_types_are_sorted_slowest_first(viewer: Client) -> None:
+    store_counts(("quick", 1000, 0, 5.0, 0.4), ("slow", 8, 2, 1200.0, 300.0))
+    assert open_dashboard(viewer).rows("slow") == [
         ["slow", "2 min", "5 min", "8", "2"],
         ["quick", "5 ms", "400 ms", "1,000", "0"],
     ]
 
 
 def test_only_the_slowest_are_shown(viewer: Client) -> None:
-    told(*((f"type {number}", 1, 0, float(number), 1.0) for number in range(1, 13)))
-    page = look(viewer)
-    assert len(page.rows("slow")) == facts.MOST_SLOW
-    assert "2 more are not shown." in page.section("slow").text
+    store_counts(*((f"type {number}", 1, 0, float(number), 1.0) for number in range(1, 13)))
+    page = open_dashboard(viewer)
+    assert len(page.rows("slow")) == facts.MAX_SLOW
+    assert "2 more rows are not shown." in page.section("slow").text
 
 
-def test_types_tell_who_serves_them_and_lead_to_their_jobs(viewer: Client, store: Store, beat: Beating) -> None:
+def test_types_show_their_workers_and_link_to_their_jobs(viewer: Client, store: Store, beat: Beating) -> None:
     beat(type_names=(MAIL,))
     create(store, 2, MAIL)
     create(store, 1, SHIP)
-    page = look(viewer)
+    page = open_dashboard(viewer)
     assert [(row[0], row[1], row[3]) for row in page.rows("types")] == [(MAIL, "2", "1"), (SHIP, "1", "0")]
-    [unserved] = page.section("types").all("td", class_="jobchains-bad")
+    [unserved] = page.section("types").all("td", class_="jobchains-problem")
     assert unserved.text == "0"
     assert page.section("types").all("a")[0].attributes["href"] == f"/admin/django_jobchains/job/?type={MAIL}"
 
 
-def test_types_that_are_completed_from_outside_are_no_backlog(
+def test_jobs_that_are_completed_by_hand_are_not_due(
     viewer: Client, store: Store, beat: Beating, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(get_registry(), "declared", {"shop.approval": JobType("shop.approval")})
     beat()
     create(store, 2, "shop.approval")
-    page = look(viewer)
+    page = open_dashboard(viewer)
     assert page.rows("queues") == [["default", "open", "0", "", "0", "0", "0", "2"]]
-    assert page.concerns() == []
+    assert page.alerts() == []
 
 
 @pytest.mark.postgresql
-def test_on_postgresql_it_tells_of_transactions_and_connections(viewer: Client) -> None:
-    figures = look(viewer).figures()
+def test_postgresql_shows_transactions_and_connections(viewer: Client) -> None:
+    figures = open_dashboard(viewer).figures()
     assert figures["database"] == "default (postgresql)"
     used, most = map(int, figures["connections"].split(" of "))
     assert 1 <= used <= most
 
 
-def test_jobs_are_counted_up_to_a_limit_and_what_is_more_has_a_plus(store: Store) -> None:
+def test_counts_stop_at_a_limit_and_get_a_plus_sign(store: Store) -> None:
     create(store, 4, queue="many")
     create(store, 2, queue="few")
     found = overview(count_to=3)
@@ -180,7 +183,7 @@ def test_jobs_are_counted_up_to_a_limit_and_what_is_more_has_a_plus(store: Store
     assert facts.Counts(found).all_due() == "5+"
 
 
-def test_running_and_blocked_jobs_are_counted_together_so_each_of_them_may_be_more(store: Store) -> None:
+def test_a_capped_total_of_running_jobs_gives_each_count_a_plus_sign(store: Store) -> None:
     running(store, 2, queue="one")
     running(store, 2, queue="two")
     create(store, 1, queue="three")
@@ -190,10 +193,8 @@ def test_running_and_blocked_jobs_are_counted_together_so_each_of_them_may_be_mo
     assert {rows["one"], rows["two"]} <= {"1+", "2+"}
 
 
-def test_of_very_many_queues_those_that_matter_are_shown_in_their_order(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(facts, "MOST_ROWS", 3)
+def test_only_the_most_important_of_many_queues_are_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "MAX_ROWS", 3)
     for number, name in enumerate("abcdef"):
         create(store, 1 + number % 4, queue=name)
     queues.pause("a")
@@ -202,27 +203,39 @@ def test_of_very_many_queues_those_that_matter_are_shown_in_their_order(
     assert ([row.name for row in table.rows], table.more) == (["a", "c", "d"], 3)
 
 
-def test_the_page_says_how_many_rows_are_left_out(
+def test_the_page_shows_how_many_rows_are_omitted(
     viewer: Client, store: Store, beat: Beating, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "MOST_ROWS", 1)
+    monkeypatch.setattr(facts, "MAX_ROWS", 1)
     for number in range(3):
         beat(f"main:{number}:a")
         create(store, 1, queue=f"queue {number}")
         fail(store, f"shop.type_{number}")
-    page = look(viewer)
+    page = open_dashboard(viewer)
     for name, more in (("queues", 2), ("workers", 2), ("types", 3), ("failing", 2)):
-        assert f"{more} more are not shown." in page.section(name).text
+        assert f"{more} more rows are not shown." in page.section(name).text
         assert len(page.rows(name)) == 1
 
 
-def test_more_groups_than_are_looked_at_are_told_of(
-    viewer: Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("store.counting", "overview"):
-        monkeypatch.setattr(f"django_jobchains.{module}.MOST_GROUPS", 2)
+def test_incomplete_counts_are_reported(viewer: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("store.stats", "overview"):
+        monkeypatch.setattr(f"django_jobchains.{module}.MAX_GROUPS", 2)
     for number in range(2):
         create(store, 1, queue=f"queue {number}")
-    assert "than were looked at" not in look(viewer).section("queues").text
+    assert "too many queues and types" not in open_dashboard(viewer).section("queues").text
     create(store, 1, queue="queue 2")
-    assert "There are more queues and types than were looked at" in look(viewer).section("queues").text
+    assert "There are too many queues and types" in open_dashboard(viewer).section("queues").text
+
+
+def test_pools_show_their_state_and_memory(viewer: Client, beat: Beating) -> None:
+    states = {"full": {"is_saturated": True}, "broken": {"cannot_start": True}, "idle": {"busy": 0}}
+    beat(pools=(POOL, *(replace(POOL, key=key, **changes) for key, changes in states.items())))  # type: ignore[arg-type]
+    rows = {row[0].split()[0]: row for row in open_dashboard(viewer).rows("pools")}
+    assert rows["images"][1:] == ["busy", "2 of 4", "1", "120 MB", "70 MB", "1", "5", "3"]
+    assert "(process)" in rows["images"][0]
+    assert {key: rows[key][1] for key in states} == {"full": "saturated", "broken": "cannot start", "idle": "idle"}
+
+
+def test_without_pools_their_table_is_omitted(viewer: Client, beat: Beating) -> None:
+    beat()
+    assert "Child processes" not in viewer.get("/admin/django_jobchains/").content.decode()

@@ -1,4 +1,4 @@
-"""A page of a list, and the way to the next one."""
+"""The pagination of the lists."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -8,11 +8,11 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from django_jobchains.admin import estimates, lists
-from django_jobchains.admin.classes import ChainAdmin, JobAdmin
+from django_jobchains.admin import ChainAdmin, JobAdmin, base
+from django_jobchains.admin.lists import estimates
 from django_jobchains.models import Job
-from tests.admin.lists.seen import CHAINS, JOBS, Seen, look
-from tests.queries.shapes import rows, statements, steps
+from tests.admin.lists.browsing import CHAINS, JOBS, ListPage, open_list
+from tests.support.chain_shapes import rows, statements, steps
 
 pytestmark = pytest.mark.django_db
 Staff = Callable[..., Client]
@@ -26,33 +26,33 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
     return 4
 
 
-def walk(client: Client, name: str, query: str = "", between: Callable[[], object] = bool) -> Iterator[Seen]:
-    page = look(client, name, query)
+def walk(client: Client, name: str, query: str = "", between: Callable[[], object] = bool) -> Iterator[ListPage]:
+    page = open_list(client, name, query)
     yield page
     while "Next page" in page.links:
         between()
-        page = look(client, name, page.links["Next page"])
+        page = open_list(client, name, page.links["Next page"])
         yield page
 
 
 def oldest_first(client: Client, name: str) -> str:
-    """The link at the column's head."""
-    page = look(client, name)
+    """Return the link of the column header."""
+    page = open_list(client, name)
     [link] = {link for text, link in page.links.items() if text == "Age"}
     return link
 
 
 @BOTH
-def test_pages_have_every_row_once_the_newest_first(staff: Staff, name: str, few: int) -> None:
+def test_pages_have_every_row_once_newest_first(staff: Staff, name: str, few: int) -> None:
     chain_ids = [*rows(5), steps(3), *rows(3)]
-    Job.objects.update(created_at="2024-05-01T00:00:00Z")  # of one moment
+    Job.objects.update(created_at="2024-05-01T00:00:00Z")  # all at the same time
     found = [id_ for page in walk(staff(), name) for id_ in page.ids]
     ordered = Job.objects.order_by("-chain_id", "-chain_index").values_list("id", flat=True)
     assert found == [str(id_) for id_ in (ordered if name == JOBS else reversed(chain_ids))]
 
 
 @BOTH
-def test_the_head_of_the_age_turns_the_order_round(staff: Staff, name: str, few: int) -> None:
+def test_the_age_column_reverses_the_order(staff: Staff, name: str, few: int) -> None:
     ids = rows(9)
     client = staff()
     link = oldest_first(client, name)
@@ -60,35 +60,35 @@ def test_the_head_of_the_age_turns_the_order_round(staff: Staff, name: str, few:
 
 
 @BOTH
-def test_no_other_column_orders(staff: Staff, name: str) -> None:
+def test_no_other_column_is_sortable(staff: Staff, name: str) -> None:
     ids = rows(3)
     client = staff()
-    heads = {text for text, link in look(client, name).links.items() if "o=" in link}
+    heads = {text for text, link in open_list(client, name).links.items() if "o=" in link}
     assert heads == {"Age"}
     for order in ("1", "-1", "2.3", "99", "-99", "x", "1.2.-4.x", "--4", "9" * 5_000):
-        assert look(client, name, {"o": order}).ids in ([str(id_) for id_ in ids[::-1]], [str(id_) for id_ in ids])
+        assert open_list(client, name, {"o": order}).ids in ([str(id_) for id_ in ids[::-1]], [str(id_) for id_ in ids])
 
 
 @BOTH
-def test_rows_that_stay_are_seen_once_while_others_come_and_go(staff: Staff, name: str, few: int) -> None:
+def test_pagination_is_stable_while_rows_are_added_and_deleted(staff: Staff, name: str, few: int) -> None:
     random = Random(7)
     there = rows(25, [uuid4() for _ in range(25)])
     stays = set(there)
 
-    def come_and_go() -> None:
+    def insert_and_delete() -> None:
         rows(2, [uuid4() for _ in range(2)])
         gone = random.choice(sorted(stays))
         stays.discard(gone)
         Job.objects.filter(pk=gone).delete()
 
-    found = [UUID(id_) for page in walk(staff(), name, between=come_and_go) for id_ in page.ids]
+    found = [UUID(id_) for page in walk(staff(), name, between=insert_and_delete) for id_ in page.ids]
     assert len(found) == len(set(found))
     assert stays <= set(found)
     assert found == sorted(found, reverse=True)
 
 
 @BOTH
-def test_links_keep_filters_and_search_and_lead_back(staff: Staff, name: str, few: int) -> None:
+def test_links_keep_filters_and_search(staff: Staff, name: str, few: int) -> None:
     rows(9, status="failed"), rows(9, status="running")
     client = staff()
     first, second, third = walk(client, name, "?status=failed&q=shop.&type=shop.pack")
@@ -99,114 +99,107 @@ def test_links_keep_filters_and_search_and_lead_back(staff: Staff, name: str, fe
 
 
 @BOTH
-@pytest.mark.parametrize("cursor", ["x", "%00", "bnVsbA", "W10", "9" * 5_000, "ä", "../", "WyItaWQiLCAieCJd"])
-def test_a_bad_cursor_is_the_first_page_with_a_word_about_it(staff: Staff, name: str, cursor: str, few: int) -> None:
-    ids = rows(5)
-    page = look(staff(), name, f"?after={cursor}")
-    assert (page.status, page.ids) == (200, [str(id_) for id_ in ids[:0:-1]])
-    assert "There is no such page. This is the first one." in page.text
-    assert "First page" not in page.links
+def test_an_invalid_cursor_shows_the_first_page_and_a_message(staff: Staff, name: str, few: int) -> None:
+    ids, client = rows(5), staff()
+    for cursor in ("x", "%00", "bnVsbA", "W10", "9" * 5_000, "ä", "../", "WyItaWQiLCAieCJd"):
+        page = open_list(client, name, f"?after={cursor}")
+        assert (page.status, page.ids) == (200, [str(id_) for id_ in ids[:0:-1]]), cursor
+        assert "This page does not exist. Showing the first page instead." in page.text
+        assert "First page" not in page.links
 
 
 @BOTH
-def test_the_cursor_of_the_other_order_is_a_bad_one(staff: Staff, name: str, few: int) -> None:
+def test_the_cursor_of_the_other_order_is_invalid(staff: Staff, name: str, few: int) -> None:
     rows(9)
     client = staff()
     turned = oldest_first(client, name)
-    newest = look(client, name).links["Next page"].split("after=")[1]
-    assert "There is no such page." in look(client, name, f"{turned}&after={newest}").text
+    newest = open_list(client, name).links["Next page"].split("after=")[1]
+    assert "This page does not exist." in open_list(client, name, f"{turned}&after={newest}").text
 
 
 @BOTH
-def test_there_are_no_page_numbers_and_nothing_across_pages(staff: Staff, name: str, few: int) -> None:
+def test_there_are_no_page_numbers_and_no_select_across(staff: Staff, name: str, few: int) -> None:
     rows(9)
-    page = look(staff(), name, "?all=1&p=3")
+    page = open_list(staff(), name, "?all=1&p=3")
     assert len(page.ids) == 4
     assert not {"1", "2", "3", "Show all"} & page.links.keys()
     assert "Select all" not in page.text
 
 
 @BOTH
-def test_a_page_says_how_many_there_are(staff: Staff, name: str, few: int) -> None:
+def test_a_page_shows_the_row_count(staff: Staff, name: str, few: int) -> None:
     client = staff()
     rows(1)
-    assert "1 in all" in look(client, name).text
+    assert "1 in total" in open_list(client, name).text
     rows(8)
-    assert "9 in all" in look(client, name).text
-    assert "9 in all" in list(walk(client, name))[-1].text
+    assert "9 in total" in open_list(client, name).text
+    assert "9 in total" in list(walk(client, name))[-1].text
 
 
 @BOTH
-def test_many_are_counted_up_to_a_limit(staff: Staff, name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_counted_up_to_a_limit(
+    staff: Staff, name: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows(9)
-    monkeypatch.setattr(estimates, "COUNT_TO", 8)
-    monkeypatch.setattr(estimates, "_planned", lambda rows: None)
-    assert "more than 8 in all" in look(staff(), name).text
+    monkeypatch.setattr(estimates, "COUNT_LIMIT", 8)
+    monkeypatch.setattr(estimates, "_planner_estimate", lambda rows: None)
+    assert "more than 8 in total" in open_list(staff(), name).text
 
 
 @BOTH
 @pytest.mark.postgresql
-def test_many_are_estimated_by_the_planner(staff: Staff, name: str) -> None:
+def test_many_rows_are_estimated_by_the_planner(staff: Staff, name: str) -> None:
     rows(12_000, status="failed", last_error="x")
     rows(400, status="running")
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE django_jobchains_job")
     client = staff()
-    assert "about 12,000 in all" in look(client, name).text
-    assert "about 12,000 in all" in look(client, name, "?status=failed").text
-    assert "400 in all" in look(client, name, "?status=running").text
+    assert "about 12,000 in total" in open_list(client, name).text
+    assert "about 12,000 in total" in open_list(client, name, "?status=failed").text
+    assert "400 in total" in open_list(client, name, "?status=running").text
 
 
 @BOTH
-def test_a_count_that_lasts_is_given_up(staff: Staff, name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_count_is_stopped(staff: Staff, name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows(9)
-    monkeypatch.setattr(estimates, "_planned", lambda rows: None)
+    monkeypatch.setattr(estimates, "_planner_estimate", lambda rows: None)
 
     def give_up(*args: object) -> None:
-        raise lists.TookTooLong
+        raise base.TimeLimitExceeded
 
-    monkeypatch.setattr(estimates, "bounded", give_up)
-    page = look(staff(), name)
-    assert (len(page.ids), "more than 4 in all" in page.text) == (4, True)
+    monkeypatch.setattr(estimates, "time_limit", give_up)
+    page = open_list(staff(), name)
+    assert (len(page.ids), "more than 4 in total" in page.text) == (4, True)
 
 
 @BOTH
 def test_no_statement_counts_or_skips_without_a_limit(staff: Staff, name: str, few: int) -> None:
     rows(9, status="failed")
     client = staff()
-    for query in ("", "?status=failed", "?q=shop", look(client, name).links["Next page"]):
-        for sql in statements(lambda query=query: look(client, name, query)):
+    for query in ("", "?status=failed", "?q=shop", open_list(client, name).links["Next page"]):
+        for sql in statements(lambda query=query: open_list(client, name, query)):
             if "django_jobchains_" in sql and "EXPLAIN" not in sql and "auth_permission" not in sql:
                 assert "LIMIT" in sql, sql
                 assert "OFFSET" not in sql
 
 
 @BOTH
-def test_as_many_statements_on_a_page_in_the_middle_of_many(staff: Staff, name: str, few: int) -> None:
-    rows(9)
+def test_an_empty_list_shows_the_next_step(staff: Staff, name: str, few: int) -> None:
     client = staff()
-    before = len(statements(lambda: look(client, name)))
-    rows(100)
-    assert len(statements(lambda: look(client, name))) == before <= 20
-
-
-@BOTH
-def test_an_empty_list_says_what_to_do(staff: Staff, name: str, few: int) -> None:
-    client = staff()
-    page = look(client, name)
+    page = open_list(client, name)
     assert "manage.py run_jobworker" in page.text
-    page = look(client, name, "?status=failed&q=nothing")
-    assert "Nothing is found." in page.text
-    assert page.links["Show everything"] == "?"
+    page = open_list(client, name, "?status=failed&q=nothing")
+    assert "No results." in page.text
+    assert page.links["Clear search and filters"] == "?"
     ids = rows(5)
-    last = look(client, name).links["Next page"]
+    last = open_list(client, name).links["Next page"]
     Job.objects.filter(pk=ids[0]).delete()
-    page = look(client, name, last)
-    assert "There is nothing more." in page.text
+    page = open_list(client, name, last)
+    assert "There are no more rows." in page.text
     assert page.links["First page"] == "?"
 
 
 @BOTH
-def test_the_title_is_the_list(staff: Staff, name: str) -> None:
-    page = look(staff(), name)
+def test_the_title_of_a_list(staff: Staff, name: str) -> None:
+    page = open_list(staff(), name)
     assert f"<h1>{name.capitalize()}s</h1>" in page.html

@@ -1,19 +1,19 @@
-"""Chains as rows, made at once: in any state, without a worker."""
+"""Creates chains in any state directly as rows, without a worker."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import FailedAttempt, Job, JobBlocker, JobProgress, LogLine
 
-#: Between two steps.
+#: The time between two steps.
 STEP = timedelta(seconds=10)
 
 
 def chain(steps: int = 1, status: str = "pending", type_name: str = "shop.order", **fields: Any) -> list[Job]:
-    """The jobs of a chain; the last one with this status and these fields."""
+    """Create a chain whose last job has this status and these fields, and return its jobs."""
     chain_id = new_id()
     begin = datetime.now(UTC) - STEP * (steps + 1)
     jobs = [_job(chain_id, place, place == steps - 1, status, type_name, begin, fields) for place in range(steps)]
@@ -75,9 +75,9 @@ def line(job: Job, position: int = 0, **fields: Any) -> LogLine:
         "lease_number": 1,
         "attempt": 1,
         "position": position,
-        "said_at": job.created_at + timedelta(milliseconds=position),
+        "logged_at": job.created_at + timedelta(milliseconds=position),
         "level": 20,
-        "text": f"said {position}",
+        "text": f"line {position}",
         "fields": None,
     }
     return LogLine(**(known | fields))
@@ -89,12 +89,12 @@ def lines(job: Job, count: int) -> None:
 
 def progress(job: Job, fraction: float = 0.4, text: str = "page 4 of 10") -> None:
     JobProgress.objects.create(
-        job=job, lease_number=job.lease_number, attempt=1, fraction=fraction, text=text, said_at=job.created_at
+        job=job, lease_number=job.lease_number, attempt=1, fraction=fraction, text=text, logged_at=job.created_at
     )
 
 
 def waits(job: Job, *blockers: Sequence[Job], is_open: bool = True) -> None:
-    """The job waits for these chains."""
+    """Make the job wait for these chains."""
     link(job, [jobs[0] for jobs in blockers], is_open=is_open)
 
 

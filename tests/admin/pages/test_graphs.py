@@ -1,11 +1,20 @@
-"""Where the boxes of a graph stand."""
+"""The layout of the graph."""
 
 from itertools import combinations
 from uuid import uuid4
 
-from django_jobchains.admin.graphs import GAP_X, HEIGHT, MOST_IN_COLUMN, WIDTH, Column, Graph, Line, laid_out
-from django_jobchains.admin.steps import ChainLink
-from django_jobchains.shown_statuses import ShownStatus
+from django_jobchains.admin.detail.graph import (
+    GAP_X,
+    HEIGHT,
+    MAX_BOXES_PER_COLUMN,
+    WIDTH,
+    Graph,
+    GraphColumn,
+    GraphLine,
+    layout,
+)
+from django_jobchains.admin.detail.steps import ChainLink
+from django_jobchains.models.jobs import ShownStatus
 
 
 def _link(type_name: str = "shop.order") -> ChainLink:
@@ -13,13 +22,13 @@ def _link(type_name: str = "shop.order") -> ChainLink:
 
 
 def _graph(*sizes: int) -> Graph:
-    columns = [Column([_link() for _ in range(size)]) for size in sizes]
+    columns = [GraphColumn([_link() for _ in range(size)]) for size in sizes]
     own = columns[-1].links[0].id
-    lines = [Line(left.id, own, is_open=True) for column in columns[:-1] for left in column.links]
-    return laid_out(columns, lines, own)
+    lines = [GraphLine(left.id, own, is_open=True) for column in columns[:-1] for left in column.links]
+    return layout(columns, lines, own)
 
 
-def test_columns_stand_from_left_to_right() -> None:
+def test_columns_are_arranged_from_left_to_right() -> None:
     graph = _graph(2, 1)
     assert [box.x for box in graph.boxes] == [4, 4, 4 + WIDTH + GAP_X]
     assert [box.is_self for box in graph.boxes] == [False, False, True]
@@ -34,35 +43,35 @@ def test_no_two_boxes_overlap_and_all_are_inside() -> None:
         assert 0 <= box.y <= graph.height - HEIGHT
 
 
-def test_a_column_that_is_too_long_says_how_many_more_there_are() -> None:
-    columns = [Column([_link() for _ in range(20)], left_out=12_000), Column([_link()])]
-    graph = laid_out(columns, [], columns[1].links[0].id)
-    assert len(graph.boxes) == MOST_IN_COLUMN + 1
-    assert [more.text for more in graph.mores] == ["and 12,012 more"]
+def test_a_long_column_shows_how_many_are_omitted() -> None:
+    columns = [GraphColumn([_link() for _ in range(20)], omitted=12_000), GraphColumn([_link()])]
+    graph = layout(columns, [], columns[1].links[0].id)
+    assert len(graph.boxes) == MAX_BOXES_PER_COLUMN + 1
+    assert [more.text for more in graph.more_labels] == ["and 12,012 more"]
 
 
-def test_what_was_not_counted_is_only_said_to_be_more() -> None:
-    graph = laid_out([Column([_link()], is_more=True)], [], "")
-    assert [more.text for more in graph.mores] == ["and more"]
+def test_uncounted_chains_are_shown_as_more() -> None:
+    graph = layout([GraphColumn([_link()], has_uncounted=True)], [], "")
+    assert [more.text for more in graph.more_labels] == ["and more"]
 
 
-def test_lines_join_boxes_that_are_shown_each_once() -> None:
+def test_lines_connect_shown_boxes_once() -> None:
     left, right = _link(), _link()
-    lines = [Line(left.id, right.id, True), Line(left.id, right.id, True), Line("gone", right.id, True)]
-    graph = laid_out([Column([left]), Column([right])], lines, right.id)
+    lines = [GraphLine(left.id, right.id, True), GraphLine(left.id, right.id, True), GraphLine("gone", right.id, True)]
+    graph = layout([GraphColumn([left]), GraphColumn([right])], lines, right.id)
     assert [path.d for path in graph.paths] == [
         f"M{4 + WIDTH} 26 C{4 + WIDTH + 22} 26 {4 + WIDTH + 22} 26 {4 + WIDTH + 44} 26"
     ]
 
 
-def test_a_chain_that_comes_twice_has_one_box() -> None:
+def test_a_repeated_chain_has_one_box() -> None:
     link, own = _link(), _link()
-    assert len(laid_out([Column([link]), Column([own]), Column([link])], [], own.id).boxes) == 2
+    assert len(layout([GraphColumn([link]), GraphColumn([own]), GraphColumn([link])], [], own.id).boxes) == 2
 
 
 def test_a_long_name_is_cut_at_its_beginning() -> None:
     link = _link("shop." + "x" * 100 + ".charge")
-    (box,) = laid_out([Column([link])], [], "").boxes
+    (box,) = layout([GraphColumn([link])], [], "").boxes
     assert len(box.title) == 24
     assert box.title.startswith("…")
     assert box.title.endswith(".charge")

@@ -1,4 +1,4 @@
-"""What jobs say stays with those who may see it, and never becomes part of a page."""
+"""Payloads require the permission, and are escaped on all pages."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -13,14 +13,14 @@ from django.urls import reverse
 import django_jobchains
 from django_jobchains.models import Job, LogLine
 from tests.admin.pages import rows
-from tests.admin.pages.conftest import Look
-from tests.admin.vectors import VECTORS, problems_of
+from tests.admin.pages.conftest import OpenPage
+from tests.support.hostile_texts import VECTORS, problems_of
 
 CANARY = "canary4711"
 
 
-def _all_said(job: Job, texts: Iterator[str]) -> None:
-    """Writes a text into every place that jobs, handlers and their exceptions write to."""
+def _fill_texts(job: Job, texts: Iterator[str]) -> None:
+    """Write a text into every column that jobs, handlers and their exceptions write."""
     fields = {"input": {next(texts): [next(texts)]}, "output": next(texts), "context": {"x": next(texts)}}
     Job.objects.filter(pk=job.pk).update(**fields, last_error=f"ValueError: {next(texts)}")
     rows.progress(job, text=next(texts)[:200])
@@ -47,9 +47,9 @@ def _addresses(job: Job) -> list[str]:
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "running"])
-def test_without_the_permission_no_page_says_what_jobs_say(staff: Callable[..., Client], status: str) -> None:
+def test_without_the_permission_no_page_shows_payloads(staff: Callable[..., Client], status: str) -> None:
     job = rows.chain(2, status)[-1]
-    _all_said(job, _canaries())
+    _fill_texts(job, _canaries())
     rest = ("complete_job", "retry_job", "cancel_job", "run_job", "enqueue_job", "delete_chain")
     browser = staff(*rest)
     for address in _addresses(job):
@@ -58,35 +58,38 @@ def test_without_the_permission_no_page_says_what_jobs_say(staff: Callable[..., 
         assert CANARY not in reply.content.decode(), address
 
 
-def test_with_the_permission_the_pages_say_all_of_it(staff: Callable[..., Client], look: Look) -> None:
+def test_with_the_permission_the_pages_show_all_payloads(staff: Callable[..., Client], open_page: OpenPage) -> None:
     job = rows.chain(2, "failed")[-1]
-    _all_said(job, _canaries())
+    _fill_texts(job, _canaries())
     for model in ("chain", "job"):
-        page = look(job, model, staff("view_payload"))
+        page = open_page(job, model, staff("view_payload"))
         assert page.count(CANARY) >= 10, model
         assert "Hidden" not in page
 
 
-def test_without_the_permission_the_type_of_an_error_is_told(staff: Callable[..., Client], look: Look) -> None:
+def test_without_the_permission_the_type_of_an_error_is_shown(
+    staff: Callable[..., Client], open_page: OpenPage
+) -> None:
     job = rows.chain(1, "failed")[-1]
     rows.attempt(job, error=f"shop.errors.Declined: {CANARY}").save()
-    page = look(job, by=staff())
+    page = open_page(job, by=staff())
     assert "shop.errors.Declined" in page
-    assert "Hidden: it takes the permission to view payloads." in page
+    assert "Hidden: you do not have permission to view payloads." in page
 
 
-def test_secrets_are_masked_for_everybody(look: Look) -> None:
+def test_secrets_are_masked_for_everybody(open_page: OpenPage) -> None:
     job = rows.chain(1, "failed")[-1]
-    _all_said(job, cycle([f"password={CANARY}"]))
+    _fill_texts(job, cycle([f"password={CANARY}"]))
     Job.objects.filter(pk=job.pk).update(input={"api_key": CANARY, "sku": "visible4711"})
     for model in ("chain", "job"):
-        page = look(job, model)
+        page = open_page(job, model)
         assert CANARY not in page
         assert "visible4711" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vector", VECTORS)
-def test_nothing_that_is_written_into_a_row_becomes_part_of_a_page(look: Look, vector: str) -> None:
+def test_values_of_rows_never_become_markup(open_page: OpenPage, vector: str) -> None:
     names: dict[str, Any] = {
         "type_name": vector[:200],
         "queue": vector[:100],
@@ -96,19 +99,19 @@ def test_nothing_that_is_written_into_a_row_becomes_part_of_a_page(look: Look, v
     }
     job = rows.chain(2, "running", **names)[-1]
     Job.objects.filter(chain_id=job.chain_id).update(chain_type_name=vector[:200])
-    _all_said(job, cycle([vector]))
+    _fill_texts(job, cycle([vector]))
     rows.attempt(job, 2, worker=vector).save()
     rows.waits(job, rows.chain(1, type_name=vector))
     rows.waits(rows.chain(1, "blocked", type_name=vector)[-1], [Job.objects.get(pk=job.chain_id)])
     for model in ("chain", "job"):
-        page = look(job, model)
+        page = open_page(job, model)
         assert problems_of(page) == []
         if "<" in vector:
             assert vector not in page
 
 
-def test_the_vectors_are_seen_by_the_check() -> None:
-    """Else the test above proves nothing."""
+def test_the_check_finds_all_vectors() -> None:
+    """Check that the previous test can fail."""
     harmless = (
         "javascript:alert(1)",
         "{{ request.user.password }}{% debug %}",
@@ -121,13 +124,13 @@ def test_the_vectors_are_seen_by_the_check() -> None:
             assert problems_of(place), vector
 
 
-def test_a_right_to_left_mark_is_shown_as_what_it_is(look: Look) -> None:
+def test_right_to_left_marks_are_made_visible(open_page: OpenPage) -> None:
     job = rows.chain(1)[-1]
     Job.objects.filter(pk=job.pk).update(input="a\u202eb")
-    assert "\u202e" not in look(job)
+    assert "\u202e" not in open_page(job)
 
 
-def test_the_admin_marks_nothing_safe() -> None:
+def test_the_admin_does_not_use_mark_safe() -> None:
     folder = Path(django_jobchains.__file__).parent
     for path in [*folder.glob("admin/*.py"), *folder.glob("templatetags/*.py"), *folder.glob("templates/**/*.html")]:
         assert not re.search(r"mark_safe|\|\s*safe\b|autoescape off|safeseq", path.read_text()), path

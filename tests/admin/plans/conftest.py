@@ -1,4 +1,4 @@
-"""Jobs of half a year: some of those that ``benchmarks.admin`` measures with."""
+"""Jobs of half a year, a small version of the data of ``benchmarks.admin``."""
 
 from collections.abc import Iterator
 
@@ -13,6 +13,7 @@ from benchmarks.admin.places import Places
 from benchmarks.admin.sizes import Sizes
 from benchmarks.admin.visiting import operator
 from benchmarks.admin.writing import statements
+from tests.admin.plans.list_reader import ListReader
 from tests.admin.plans.reading import TABLES
 
 JOBS = 50_000
@@ -20,20 +21,31 @@ JOBS = 50_000
 
 @pytest.fixture(scope="package")
 def places(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Places]:
-    """Of the rows, which are committed, and looked for once."""
+    """Create the rows, commit them, and return places in them that the visits need."""
     with django_db_blocker.unblock():
         with statements() as run:
             write(run, Sizes(JOBS), lambda text: None)
-            run("VACUUM")  # an index alone serves what all transactions see
+            run("VACUUM")  # index-only scans need a visibility map
         yield Places.find()
         with connection.cursor() as cursor:
             cursor.execute(f"TRUNCATE {', '.join(TABLES)}")
 
 
 @pytest.fixture(scope="package")
-def browser(places: Places, django_db_blocker: DjangoDbBlocker) -> Iterator[Client]:
-    """Of the superuser, who may see everything."""
+def user(places: Places, django_db_blocker: DjangoDbBlocker) -> Iterator[User]:
+    """Create and return the superuser, who may view everything."""
     with django_db_blocker.unblock():
         make_user()
-        yield operator()
+        yield User.objects.get()
         User.objects.all().delete()
+
+
+@pytest.fixture(scope="package")
+def browser(user: User, django_db_blocker: DjangoDbBlocker) -> Client:
+    with django_db_blocker.unblock():
+        return operator()
+
+
+@pytest.fixture(scope="package")
+def lists(user: User) -> ListReader:
+    return ListReader(user)

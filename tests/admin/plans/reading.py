@@ -1,4 +1,4 @@
-"""What the statements of a page read, as PostgreSQL tells it."""
+"""The rows that the statements of a page read, according to PostgreSQL."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from django_jobchains.models import (
     QueueState,
     WorkerPresence,
 )
-from tests.store.plans import Plan, plan_of, rows_read, use_plans
+from tests.support.plans import Plan, plan_of, rows_read, use_plans
 
 #: Tables that grow with the jobs.
 LARGE = tuple(model._meta.db_table for model in (Job, JobBlocker, FailedAttempt, LogLine, JobProgress, AttemptCount))
@@ -24,8 +24,11 @@ TABLES = (*LARGE, *(model._meta.db_table for model in (QueueState, WorkerPresenc
 
 @dataclass(frozen=True)
 class Reading:
-    """``scans``: what reads a large table whole. ``rows``, ``sorted_rows``: the most that one node of a plan reads from
-    a table, and sorts."""
+    """What a call reads.
+
+    ``scans`` are nodes that read a whole large table. ``rows`` and ``sorted_rows`` are the largest numbers of rows that
+    one node of a plan reads from a table, or sorts.
+    """
 
     scans: list[str]
     rows: float
@@ -36,9 +39,9 @@ class Reading:
 def reading_of(call: Callable[[], object]) -> Reading:
     use_plans("auto")
     with connection.cursor() as cursor:
-        # A small table is read whole whatever indexes it has: so only what no index serves is.
+        # PostgreSQL prefers to scan small tables. If it may not, the only scans that remain have no usable index.
         cursor.execute("SET LOCAL enable_seqscan = off")
-    # An estimate asks for a plan and runs nothing.
+    # Estimates are statements that are planned but not executed.
     found = [node for node in plan_of(call) if "Actual Rows" in node]
     sorts = [rows_read(child) for node in found if "Sort" in node["Node Type"] for child in node["Plans"]]
     return Reading(

@@ -18,7 +18,7 @@ def store(db: None) -> Store:
 
 
 @pytest.fixture(autouse=True)
-def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
+def _declared_types(monkeypatch: pytest.MonkeyPatch) -> None:
     own: JobType[Any, Any] = JobType(OWN, continues_with=[OWN])
     declared = {OWN: own, **{name: JobType(name) for name in (RIVAL, "rival.step")}}
     monkeypatch.setattr(get_registry(), "declared", declared)
@@ -26,7 +26,7 @@ def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, settings: Any) -> Iterator[str]:
-    """A site where the rival's rows are hidden, in each way."""
+    """Use a site that hides the rows of the rival, in each of two ways."""
     settings.ROOT_URLCONF = urls(SITES[request.param])
     clear_url_caches()
     yield request.param

@@ -1,4 +1,4 @@
-"""What is done to several rows, in every way it can be asked for, leaves hidden ones alone and does not name them."""
+"""Actions on several rows neither change nor name hidden rows."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from django.urls import reverse
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job
 from django_jobchains.processors import JobType, get_registry
-from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, ask_many, said, text_of, url
+from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, choose_action, messages_in, text_of, url
 from tests.admin.pages import rows
 from tests.admin.visibility.test_pages import leaks
 from tests.admin.visibility.world import OWN, PEOPLE, World, browser, hidden_rows, own, rival
@@ -35,41 +35,41 @@ def chain_of(job: Job) -> Chain:
 
 @EVERY_VERB
 @pytest.mark.parametrize("model", ["chain", "job"])
-def test_of_own_and_hidden_rows_the_own_are_done(way: str, operator: Client, verb: str, model: str) -> None:
+def test_only_visible_rows_are_changed(way: str, operator: Client, verb: str, model: str) -> None:
     if (verb, model) == ("delete", "job"):
         return  # there is no such action
     (mine,), (hidden,) = own(**state_for(verb)), rival(**state_for(verb))
     before, own_before = hidden_rows(), Job.objects.filter(pk=mine.pk).values()[0]
-    page = text_of(ask_many(operator, verb, [mine, hidden], model))
+    page = text_of(choose_action(operator, verb, [mine, hidden], model))
     assert "rival" not in page.lower()
-    assert page.count(str(hidden.pk)) == page.count(f'value="{hidden.pk}"'), "As it was sent."
+    assert page.count(str(hidden.pk)) == page.count(f'value="{hidden.pk}"'), "the id may be only in the submitted form"
     reply = act_many(operator, verb, [mine, hidden], model, **answers(verb, mine))
-    assert "1 left as it is: not there any more" in " ".join(said(reply))
+    assert "1 row skipped: no longer exists" in " ".join(messages_in(reply))
     assert hidden_rows() == before
     assert list(Job.objects.filter(pk=mine.pk).values()) != [own_before]
 
 
 @EVERY_VERB
-def test_a_chain_whose_job_is_hidden_is_left_alone(way: str, operator: Client, verb: str) -> None:
+def test_a_chain_whose_current_job_is_hidden_is_not_changed(way: str, operator: Client, verb: str) -> None:
     jobs = rows.chain(2, type_name=OWN, **state_for(verb))
     Job.objects.filter(pk=jobs[1].pk).update(type_name="rival.step")
     before = hidden_rows()
     assert operator.get(url(verb, chain_of(jobs[0]))).status_code == 403
     assert act(operator, verb, chain_of(jobs[0])).status_code == 403
     reply = act_many(operator, verb, [jobs[0]], **answers(verb, jobs[1]))
-    assert said(reply) == [f"1 left as it is: not allowed ({jobs[0].pk})."]
+    assert messages_in(reply) == [f"1 row skipped: not allowed ({jobs[0].pk})."]
     assert hidden_rows() == before
     assert not any(f"/{verb}/" in text for text in [text_of(operator.get(url("change", chain_of(jobs[0]))))])
 
 
 @pytest.mark.parametrize("verb", [verb for verb in PERMISSIONS if verb != "delete"])
-def test_a_job_of_a_hidden_chain_is_left_alone(way: str, operator: Client, verb: str) -> None:
+def test_a_job_of_a_hidden_chain_is_not_changed(way: str, operator: Client, verb: str) -> None:
     jobs = rows.chain(2, type_name="rival.type", **state_for(verb))
     Job.objects.filter(pk=jobs[1].pk).update(type_name=OWN)
     before = hidden_rows()
     assert operator.post(url(verb, jobs[1], "job"), answers(verb, jobs[1])).status_code == 403
     reply = act_many(operator, verb, [jobs[1]], "job", **answers(verb, jobs[1]))
-    assert said(reply) == [f"1 left as it is: not allowed ({jobs[1].pk})."]
+    assert messages_in(reply) == [f"1 row skipped: not allowed ({jobs[1].pk})."]
     assert hidden_rows() == before
 
 
@@ -83,19 +83,19 @@ def test_a_cascade_to_hidden_chains_is_refused_and_not_counted(way: str, operato
     rows.waits(mine, *[rival("completed") for _ in range(7)])
     before = hidden_rows()
     page = text_of(operator.get(url("delete", chain_of(mine))))
-    assert "They waited for chains that you may not delete." in page
-    assert "7" not in page.split("What goes with them")[1].split("</ul>")[0]
+    assert "The selected chains waited for chains that you may not delete." in page
+    assert "7" not in page.split("What will be deleted")[1].split("</ul>")[0]
     reply = act(operator, "delete", chain_of(mine), cascade="on")
-    assert said(reply) == ["Nothing was changed: they waited for chains that you may not delete."]
+    assert messages_in(reply) == ["Nothing was changed: the chains waited for chains that you may not delete."]
     assert hidden_rows() == before
-    assert said(act(operator, "delete", chain_of(mine)))[-1] == "1 chain deleted."
+    assert messages_in(act(operator, "delete", chain_of(mine)))[-1] == "1 chain deleted."
 
 
-def test_what_a_hidden_job_waits_for_is_cancelled_but_not_deleted(way: str, operator: Client, world: World) -> None:
+def test_the_blocker_of_a_hidden_job_can_be_cancelled_but_not_deleted(way: str, operator: Client, world: World) -> None:
     """A hidden job follows its own ``on_blocker_failure``, as it would if the chain had failed."""
     before = hidden_rows()
     for reply in (act(operator, "delete", chain_of(world.plain)), act(operator, "cancel", chain_of(world.plain))):
-        assert leaks(world, " ".join(said(reply))) == []
+        assert leaks(world, " ".join(messages_in(reply))) == []
     assert chain_of(world.plain).status == "cancelled"
     assert hidden_rows() == before
 
@@ -112,7 +112,7 @@ def test_a_hidden_chain_with_the_same_key_is_not_named(
     assert reply["Location"] == address
 
 
-# With what a chain goes on
+# The types that a chain may continue with
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def offered(client: Client, chain: Chain) -> set[str]:
         ("shop.gone", {"shop.free", "shop.bound"}),
     ],
 )
-def test_a_chain_goes_on_with_entry_types_or_with_those_its_type_declares(type_name: str, allowed: set[str]) -> None:
+def test_a_chain_continues_with_entry_types_or_declared_types(type_name: str, allowed: set[str]) -> None:
     [job] = rows.chain(1, type_name=type_name)
     client = browser("view_chain", "view_job", "complete_job", "enqueue_job")
     assert offered(client, chain_of(job)) == allowed
@@ -150,14 +150,14 @@ def test_a_chain_goes_on_with_entry_types_or_with_those_its_type_declares(type_n
 
 
 @pytest.mark.usefixtures("_types")
-def test_to_complete_is_not_to_enqueue() -> None:
+def test_complete_job_does_not_imply_enqueue_job() -> None:
     [job] = rows.chain(1, type_name="shop.bound")
     client = browser("view_chain", "view_job", "complete_job")
     assert offered(client, chain_of(job)) == set()
     reply: Any = act(client, "complete", chain_of(job), type="shop.inner", payload="1")
     assert reply.context["form"].errors["type"]
     assert [step.status for step in chain_of(job).jobs] == ["pending"]
-    assert said(act(client, "complete", chain_of(job))) == ["1 job completed."]
+    assert messages_in(act(client, "complete", chain_of(job))) == ["1 job completed."]
 
 
 @pytest.mark.usefixtures("_types")
@@ -169,7 +169,7 @@ def test_a_hook_grants_a_continuation_that_the_type_allows(monkeypatch: pytest.M
     [job] = rows.chain(1, type_name="shop.bound")
     client = browser("view_chain", "view_job", "complete_job")
     assert offered(client, chain_of(job)) == {"shop.inner"}
-    assert said(act(client, "complete", chain_of(job), type="shop.inner", payload="1")) == ["1 job completed."]
+    assert messages_in(act(client, "complete", chain_of(job), type="shop.inner", payload="1")) == ["1 job completed."]
     assert [step.type_name for step in chain_of(job).jobs] == ["shop.bound", "shop.inner"]
 
 
@@ -183,10 +183,10 @@ def _narrow_entry_types(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 @pytest.mark.usefixtures("_types")
 @pytest.mark.parametrize("model", ["chain", "job"])
 @pytest.mark.parametrize("type_name", ["shop.free", "shop.gone"])
-def test_a_chain_does_not_go_on_with_an_entry_type_that_is_not_offered(
+def test_a_chain_does_not_continue_with_an_entry_type_that_is_not_offered(
     monkeypatch: pytest.MonkeyPatch, model: str, type_name: str
 ) -> None:
-    """The class of chains says which entry types there are for this user, also on the pages of jobs."""
+    """The admin class of chains decides which entry types a user may choose, also on the pages of jobs."""
     _narrow_entry_types(monkeypatch, "shop.free")
     [job] = rows.chain(1, type_name=type_name)
     client = browser("view_chain", "view_job", "complete_job", "enqueue_job")
@@ -197,7 +197,9 @@ def test_a_chain_does_not_go_on_with_an_entry_type_that_is_not_offered(
     assert [(step.type_name, step.status) for step in chain_of(job).jobs] == [(type_name, "pending")]
     page: Any = client.get(url("complete", job, model))
     assert {name for name, _label in page.context["type_form"].fields["type"].choices} == {"", "shop.free"}
-    assert said(client.post(url("complete", job, model), {**foreign, "type": "shop.free"})) == ["1 job completed."]
+    assert messages_in(client.post(url("complete", job, model), {**foreign, "type": "shop.free"})) == [
+        "1 job completed."
+    ]
     assert [step.type_name for step in chain_of(job).jobs] == [type_name, "shop.free"]
 
 

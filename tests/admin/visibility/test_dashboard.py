@@ -1,4 +1,4 @@
-"""The dashboard of somebody who does not see all jobs: it counts visible ones, and shows queues that a hook names."""
+"""The dashboard of a user who may not see all jobs: it counts visible jobs, and a hook names the visible queues."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from django_jobchains import queues
 from django_jobchains.admin import JobAdmin
 from django_jobchains.models import Job, QueueState
 from django_jobchains.store import Store
+from tests.admin.dashboard.browsing import change, fragment, open_dashboard
 from tests.admin.dashboard.conftest import Beating, fail
-from tests.admin.dashboard.looking import change, fragment, look
 from tests.admin.visibility.world import OWN, PEOPLE, RIVAL, browser
-from tests.store.jobs import create
+from tests.support.jobs import create
 
 pytestmark = pytest.mark.django_db
-#: Sections that tell of all jobs, or of the servers.
+#: Sections about all jobs, or about the servers.
 OF_ALL = ("throughput", "workers", "slow", "database")
 
 
@@ -26,7 +26,7 @@ def operator() -> Client:
 
 @pytest.fixture
 def _both(store: Store, beat: Beating) -> None:
-    """Due and failed jobs of both, in a queue of each and in one of both."""
+    """Create due and failed jobs of both tenants, in a queue of each and in a shared queue."""
     beat("rival:1:a", host="rival-host", type_names=(OWN, RIVAL), queues=("rival-queue", "default"))
     fail(store, OWN, "failing", "OwnError: mine")
     fail(store, RIVAL, "failing", "RivalError: rival")
@@ -39,15 +39,15 @@ def _both(store: Store, beat: Beating) -> None:
 
 @pytest.mark.usefixtures("_both")
 def test_it_counts_visible_jobs_and_shows_no_queue(way: str, operator: Client) -> None:
-    for page in (look(operator), look(operator, fragment())):
+    for page in (open_dashboard(operator), open_dashboard(operator, fragment())):
         assert "rival" not in page.root.text.lower()
-        assert set(page.figures()) == {"jobs due", "oldest due for"}
-        assert page.figures()["jobs due"] == "3"
+        assert set(page.figures()) == {"due jobs", "oldest due job"}
+        assert page.figures()["due jobs"] == "3"
         assert [(row[0], row[1], row[-1]) for row in page.rows("types")] == [(OWN, "3", "1")]
         assert [(row[0], row[2], row[5]) for row in page.rows("failing")] == [(OWN, "1", "OwnError: mine")]
         headings = {heading.attributes.get("id") for heading in page.root.all("h2")}
         assert not headings & {f"jobchains-{name}" for name in (*OF_ALL, "queues")}
-        assert "queue" not in " ".join(page.concerns())
+        assert "queue" not in " ".join(page.alerts())
 
 
 @pytest.mark.usefixtures("_both")
@@ -64,9 +64,9 @@ def test_a_queue_that_the_project_names_is_shown_and_changed(
     way: str, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(JobAdmin, "visible_queues", lambda self, request: {"own-queue"})
-    page = look(operator)
+    page = open_dashboard(operator)
     assert [(row[0], row[1], row[2]) for row in page.rows("queues")] == [("own-queue", "paused", "2")]
-    assert any(text.startswith("Warning Queue own-queue is paused: 2 jobs are due") for text in page.concerns())
+    assert any(text.startswith("Warning Queue own-queue is paused: 2 jobs are due") for text in page.alerts())
     assert "rival" not in page.root.text.lower()
     assert not page.root.all("input", id="jobchains-other-queue")
     assert change(operator, "resume", "own-queue").status_code == 200
@@ -74,7 +74,7 @@ def test_a_queue_that_the_project_names_is_shown_and_changed(
     assert change(operator, "pause", "default").status_code == 403
 
 
-def test_may_is_asked_for_each_queue(operator: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_may_is_called_for_each_queue(operator: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     own = JobAdmin.may
 
     def may(self: JobAdmin, request: Any, permission: str, obj: Any = None) -> bool:
@@ -83,7 +83,7 @@ def test_may_is_asked_for_each_queue(operator: Client, store: Store, monkeypatch
     monkeypatch.setattr(JobAdmin, "may", may)
     create(store, 1, queue="mail")
     create(store, 1, queue="other")
-    page = look(operator)
+    page = open_dashboard(operator)
     assert [row[0] for row in page.rows("queues")] == ["mail", "other"]
     named = {field.attributes["value"] for field in page.section("queues").all("input", name="queue", type="hidden")}
     assert named == {"mail"}
@@ -91,7 +91,7 @@ def test_may_is_asked_for_each_queue(operator: Client, store: Store, monkeypatch
     assert change(operator, "pause", "mail").status_code == 200
 
 
-def test_the_last_error_takes_the_permission_for_its_job(
+def test_the_last_error_requires_the_permission_for_its_job(
     operator: Client, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = JobAdmin.may
@@ -103,5 +103,5 @@ def test_the_last_error_takes_the_permission_for_its_job(
     monkeypatch.setattr(JobAdmin, "may", may)
     fail(store, "shop.open", error="OpenError: seen")
     fail(store, "shop.secret", error="SecretError: canary")
-    errors = {row[0]: row[5] for row in look(operator).rows("failing")}
+    errors = {row[0]: row[5] for row in open_dashboard(operator).rows("failing")}
     assert errors == {"shop.open": "OpenError: seen", "shop.secret": "SecretError"}

@@ -1,4 +1,4 @@
-"""Pages, permissions and hidden rows, each with each: nothing of a hidden row is on any page."""
+"""No page reveals a hidden row. This is checked for each page, set of permissions and kind of hidden row."""
 
 import html
 import re
@@ -13,9 +13,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import Chain, Job
-from tests.admin.lists.seen import look
+from tests.admin.lists.browsing import open_list
 from tests.admin.pages import rows
 from tests.admin.visibility.world import OWN, PEOPLE, SHARED_KEY, World, browser, own, rival
 
@@ -31,7 +31,7 @@ def _page(model: str, id_: UUID, name: str = "change", **query: Any) -> str:
 
 
 def _autocomplete(term: str) -> str:
-    """What a model of the project with a foreign key to jobs asks."""
+    """Return the address that a model of the project with a foreign key to jobs requests."""
     field = {"app_label": "django_jobchains", "model_name": "jobblocker", "field_name": "job"}
     return f"{reverse('admin:autocomplete')}?{urlencode({**field, 'term': term})}"
 
@@ -42,8 +42,8 @@ QUERIES: dict[str, dict[str, str]] = {
     "failed": {"status": "failed"},
     "open": {"status": "open"},
     "of a type": {"type": OWN},
-    "of a key of both": {"q": SHARED_KEY},
-    "of a type's beginning": {"q": "shop."},
+    "with a key of both": {"q": SHARED_KEY},
+    "with the start of a type": {"q": "shop."},
 }
 
 Addresses = dict[str, Callable[[World], str]]
@@ -93,6 +93,7 @@ def everything_of(reply: Any) -> str:
     return str(reply.content, "utf-8") + reply.headers.get("Location", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("person", PEOPLE)
 def test_nothing_of_a_hidden_row_is_on_any_page(way: str, world: World, person: str) -> None:
     other = User.objects.create_user("other")
@@ -105,14 +106,15 @@ def test_nothing_of_a_hidden_row_is_on_any_page(way: str, world: World, person: 
     assert {title: words for title, words in found.items() if words} == {}
 
 
-def test_where_nothing_is_hidden_the_same_pages_have_it(superuser: Client, world: World) -> None:
-    """Else the test above proves nothing."""
+@pytest.mark.slow
+def test_the_same_pages_show_visible_rows(superuser: Client, world: World) -> None:
+    """Check that the previous test can fail."""
     found = {title for title, page in PAGES.items() if leaks(world, everything_of(superuser.get(page(world))))}
     pages = {title for title in PAGES if not title.startswith(VERBS)}
     assert pages - found == {"job: beside a hidden step", "chain's history", "job's history"}
 
 
-#: Addresses that name a hidden row; each answers as if there were no such row.
+#: Addresses that contain the id of a hidden row. The responses must be the same as for a missing row.
 NAMED: dict[str, Callable[[str], str]] = {
     **{
         f"{model}: {name}": lambda id_, model=model, name=name: _page(model, id_, name)  # type: ignore[arg-type]
@@ -128,8 +130,9 @@ NAMED: dict[str, Callable[[str], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("person", PEOPLE)
-def test_a_hidden_row_is_as_if_it_were_not_there(way: str, world: World, person: str) -> None:
+def test_a_hidden_row_is_like_a_missing_one(way: str, world: World, person: str) -> None:
     client = browser(*PEOPLE[person])
     [waiting] = Job.objects.filter(type_name="rival.type", status="blocked")
     [awaited] = Job.objects.filter(type_name="rival.type", status="running")
@@ -143,7 +146,7 @@ def test_a_hidden_row_is_as_if_it_were_not_there(way: str, world: World, person:
 
 
 def _answer(client: Client, address: Callable[[str], str], id_: str) -> tuple[int, str]:
-    """What a page answers, whatever the id."""
+    """Return a response without the id."""
     reply = client.get(address(id_))
     client.cookies.pop("messages", None)
     text = re.sub(r'name="csrfmiddlewaretoken" value="\w+"', "", everything_of(reply))
@@ -157,7 +160,7 @@ def test_the_id_of_a_hidden_step_does_not_lead_to_its_chain(way: str, world: Wor
     assert client.get(_page("chain", world.stepped[2].pk))["Location"].endswith(f"#step-{world.stepped[2].pk}")
 
 
-def test_hidden_steps_leave_a_note_in_their_place(way: str, world: World) -> None:
+def test_hidden_steps_are_replaced_by_a_note(way: str, world: World) -> None:
     page = everything_of(browser("view_chain", "view_job").get(_page("chain", world.stepped[0].pk)))
     assert page.count('class="jobchains-step"') == 2
     assert "1 step that you may not view" in page
@@ -169,15 +172,15 @@ def test_without_the_permission_for_jobs_a_chain_shows_no_steps(way: str, world:
     assert "3 steps that you may not view" in page
 
 
-def test_own_rows_stay_on_all_lists(way: str, world: World) -> None:
+def test_visible_rows_are_on_all_lists(way: str, world: World) -> None:
     client = browser("view_chain", "view_job")
     for name, model in (("chain", Chain), ("job", Job)):
         expected = model.objects.filter(type_name=OWN)
         assert expected.count() == 5 + (name == "job") * 2
-        assert set(look(client, name).ids) == {str(row.pk) for row in expected}
+        assert set(open_list(client, name).ids) == {str(row.pk) for row in expected}
 
 
-def test_a_page_that_hidden_rows_would_empty_is_filled(way: str, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_with_many_hidden_rows_is_filled(way: str, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     [mine] = own()
     for _ in range(120):
         rival()

@@ -1,4 +1,4 @@
-"""The permission to view payloads is asked for each row, of the class of the row."""
+"""The permission to view payloads is checked for each row by the class of the row."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 CANARY = "canary4711"
 
 
-def said(job: Job) -> None:
+def fill_payloads(job: Job) -> None:
     fields = {"input": {"x": CANARY}, "context": {"x": CANARY}, "last_error": f"Boom: {CANARY}"}
     Job.objects.filter(pk=job.pk).update(**fields)
     LogLine.objects.bulk_create([rows.line(job, text=CANARY)])
@@ -26,7 +26,7 @@ def said(job: Job) -> None:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    """Of somebody who views payloads of all rows but those in the queue ``secret``."""
+    """Return a client of a user who may view payloads of all rows except those in the queue ``secret``."""
     own = JobAdmin.may
 
     def may(self: Any, request: Any, permission: str, obj: Any = None) -> bool:
@@ -51,17 +51,17 @@ def pages(client: Client, job: Job) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("is_secret", [True, False])
-def test_each_page_asks_for_the_job(client: Client, is_secret: bool) -> None:
+def test_each_page_checks_the_permission_for_the_job(client: Client, is_secret: bool) -> None:
     [job] = rows.chain(1, "running", OWN, queue="secret" if is_secret else "default")
-    said(job)
+    fill_payloads(job)
     shown = {name for name, page in pages(client, job).items() if CANARY in page}
     everywhere = {"chains", "jobs", "chain", "job", "complete", "complete a job"}
     assert shown == (set() if is_secret else everywhere)
 
 
-def test_of_a_chain_each_step_is_asked_for_by_itself(client: Client) -> None:
+def test_the_page_of_a_chain_checks_each_step(client: Client) -> None:
     jobs = rows.chain(2, "running", OWN)
-    said(jobs[0])
+    fill_payloads(jobs[0])
     Job.objects.filter(pk=jobs[0].pk).update(queue="secret")
     Job.objects.filter(pk=jobs[1].pk).update(input={"x": "visible4711"})
     page = pages(client, jobs[1])["chain"]
@@ -69,7 +69,7 @@ def test_of_a_chain_each_step_is_asked_for_by_itself(client: Client) -> None:
     assert CANARY not in page
 
 
-def test_on_pages_of_a_chain_the_chain_is_asked_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_of_a_chain_also_check_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     own = ChainAdmin.may
 
     def may(self: Any, request: Any, permission: str, obj: Any = None) -> bool:
@@ -77,6 +77,6 @@ def test_on_pages_of_a_chain_the_chain_is_asked_for_too(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ChainAdmin, "may", may)
     [job] = rows.chain(1, "running", OWN)
-    said(job)
+    fill_payloads(job)
     shown = pages(browser("view_chain", "view_job", "view_payload", "complete_job"), job)
     assert {name for name, page in shown.items() if CANARY in page} == {"jobs", "job", "complete a job"}

@@ -1,6 +1,6 @@
-"""Rows of one's own among rows of a rival, and admin sites that hide the rival's in each way a project can.
+"""Visible rows among the rows of a rival, and admin sites that hide those in each way that a project can.
 
-All that belongs to the rival says so: a page leaks when it has the word, or the id of a hidden row.
+Every row of the rival contains the word "rival": a page leaks if it contains that word or the id of a hidden row.
 """
 
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ from django_jobchains.models import Chain, FailedAttempt, Job, JobBlocker, LogLi
 from tests.admin.pages import rows
 
 OWN, RIVAL = "shop.own", "rival.type"
-#: A key and the beginning of ids that both have.
+#: A key and the start of ids that rows of both have.
 SHARED_KEY, SHARED_START = "shared-key", "abcdef12"
 BY_QUERY, BY_ROW = "by get_queryset", "by has_view_permission"
 WAYS = (BY_QUERY, BY_ROW)
 
 
 class _Own(ReadOnlyAdmin):
-    """Offers the types of the user alone: which those are, no row decides."""
+    """Offers only types that the user may start, which do not depend on rows."""
 
     def entry_types(self, request: HttpRequest) -> Any:
         return {}
@@ -72,7 +72,7 @@ SITES = {
 
 
 def urls(site: AdminSite) -> Any:
-    """As ``ROOT_URLCONF``."""
+    """Return the value of ``ROOT_URLCONF`` for a site."""
     return (path("admin/", site.urls),)
 
 
@@ -96,8 +96,8 @@ def browser(*permissions: str) -> Client:
     return client
 
 
-def _said_by_rival(job: Job) -> None:
-    """Everything a job, its handler and its worker say."""
+def _fill_with_rival(job: Job) -> None:
+    """Write "rival" into everything that a job, its handler and its worker store."""
     fields: dict[str, Any] = {"input": {"x": "rival"}, "context": {"x": "rival"}, "queue": "rival-queue"}
     Job.objects.filter(pk=job.pk).update(**fields, last_error="RivalError: rival", leased_by="rival:1:a")
     LogLine.objects.bulk_create([rows.line(job, text="rival", fields={"x": "rival"})])
@@ -114,16 +114,16 @@ def rival(status: str = "pending", steps: int = 1, **fields: Any) -> list[Job]:
     jobs = rows.chain(steps, status, RIVAL, deduplication_key=fields.pop("key", "rival-key"), **fields)
     Job.objects.filter(pk=jobs[0].pk).update(deduplication_key=jobs[-1].deduplication_key)
     for job in jobs:
-        _said_by_rival(job)
+        _fill_with_rival(job)
     return jobs
 
 
 @dataclass
 class World:
-    """``plain``: a chain of one's own that waits for chains of both, and for which chains of both wait.
+    """``plain`` is a visible chain that waits for chains of both owners, and which chains of both wait for.
 
-    ``stepped``: one with a step in the middle that is the rival's; ``ends_hidden``: one that is now at such a step.
-    ``inside``: a job of one's own, in a chain of the rival.
+    ``stepped`` has a hidden step in the middle, and ``ends_hidden`` is currently at a hidden step. ``inside`` is a
+    visible job in a hidden chain.
     """
 
     plain: Job
@@ -145,7 +145,7 @@ def make_world() -> World:
     ends_hidden = rows.chain(2, "failed", OWN)
     for hidden in (stepped[1], ends_hidden[1]):
         Job.objects.filter(pk=hidden.pk).update(type_name="rival.step")
-        _said_by_rival(hidden)
+        _fill_with_rival(hidden)
     outer = rival("failed", steps=2)
     Job.objects.filter(pk=outer[1].pk).update(type_name=OWN, queue="default", input=1, context=None, last_error="x")
     Job.objects.filter(pk=outer[1].pk).update(leased_by=None)
@@ -159,7 +159,7 @@ def make_world() -> World:
 
 
 def hidden_rows() -> list[Any]:
-    """Every column of every row that is the rival's."""
+    """Return every column of every row of the rival."""
     of_rival = Job.objects.filter(chain_type_name__startswith="rival.") | Job.objects.filter(
         type_name__startswith="rival."
     )

@@ -1,4 +1,4 @@
-"""For each vector chains that have it in every field that holds a text; says the ids of the chains and of the jobs."""
+"""Creates chains with each vector in all text columns, and prints the ids of the chains and jobs."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -10,7 +10,7 @@ from tests.browser.scripts.project import answer  # isort: split
 from django.db import transaction
 from django.utils import timezone
 
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import (
     AttemptCount,
     FailedAttempt,
@@ -21,7 +21,7 @@ from django_jobchains.models import (
     QueueState,
     WorkerPresence,
 )
-from tests.admin.vectors import VECTORS
+from tests.support.hostile_texts import VECTORS
 
 NOW = timezone.now()
 
@@ -49,7 +49,7 @@ def job(vector: str, **fields: Any) -> Job:
 
 
 def failed_chain_of(vector: str) -> list[Job]:
-    """Of two steps; the second had to wait for another chain."""
+    """Create a chain of two steps, the second of which waited for another chain."""
     first = job(vector, status="completed", finished_at=NOW, completed_by=vector)
     error = {"last_error": lines(vector), "on_blocker_failure": "wait"}
     return [first, job(vector, chain_id=first.id, chain_index=1, finished_at=NOW, **error)]
@@ -76,14 +76,14 @@ def attempt_of(vector: str, of: Job) -> FailedAttempt:
 
 
 def notes_of(vector: str, of: Job) -> Iterator[Any]:
-    """What an attempt said."""
+    """Create the log of an attempt."""
     said = {"job": of, "lease_number": 1, "attempt": 1}
-    yield LogLine(**said, position=0, said_at=NOW, level=30, text=vector, fields={vector: vector})
-    yield JobProgress(**said, fraction=0.4, text=vector, said_at=NOW)
+    yield LogLine(**said, position=0, logged_at=NOW, level=30, text=vector, fields={vector: vector})
+    yield JobProgress(**said, fraction=0.4, text=vector, logged_at=NOW)
 
 
 def surroundings_of(vector: str) -> Iterator[Any]:
-    """A worker, a queue and what workers counted."""
+    """Create a worker, a queue and counts of attempts."""
     worker = {"slots": 4, "busy": 1, "stuck": 1, "pid": 7, "is_stopping": False, "heartbeat_seconds": 10.0}
     names = {"id": vector, "host": vector, "version": vector, "queues": [vector], "type_names": [vector]}
     yield WorkerPresence(**worker, **names, started_at=NOW, heartbeat_at=NOW)
@@ -105,7 +105,7 @@ def write(vector: str) -> dict[str, UUID]:
     chain = failed_chain_of(vector)
     running, completed, *others = others_of(vector)
     Job.objects.bulk_create([*chain, running, completed, *others])
-    attempts = [attempt_of(vector, chain[-1])]  # without one of the running job, whose last error is shown instead
+    attempts = [attempt_of(vector, chain[-1])]  # not for the running job, whose last error is shown instead
     for row in (*attempts, *notes_of(vector, chain[-1]), *notes_of(vector, running), *surroundings_of(vector)):
         row.save(force_insert=True)
     for blocked, blocker in ((chain[-1], running), (others[-1], chain[0])):

@@ -1,4 +1,4 @@
-"""Tables, and people with what they may do; says the session of each, so that not every test logs in by the form."""
+"""Creates tables and users with permissions, and prints their sessions, so that tests need not log in."""
 
 from importlib import import_module
 
@@ -9,7 +9,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 
-#: What staff of the shop may do; "root" may do everything.
+#: The permissions of staff. "root" has all of them.
 STAFF = {
     "viewer": ("view_chain", "view_job"),
     "clerk": ("view_chain", "view_job", "view_payload", "retry_job"),

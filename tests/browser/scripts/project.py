@@ -1,4 +1,4 @@
-"""The example project, set up for a script. Import it first."""
+"""Sets up the example project for a script. Import it first."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A shop on a busy evening, as rows: what the screenshots show. Says the ids of the chains that are looked at."""
+"""Creates the rows of a busy shop for the screenshots, and prints the ids of the chains that they show."""
 
 import random
 from collections.abc import Iterator
@@ -10,9 +10,10 @@ from tests.browser.scripts.project import answer  # isort: split
 
 from django.db import transaction
 from django.utils import timezone
+from shop.models import Order, Product, SupplierImport
 
 from django_jobchains import queues
-from django_jobchains.ids import new_id
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import AttemptCount, FailedAttempt, Job, JobBlocker, JobProgress, LogLine, WorkerPresence
 
 NOW = timezone.now()
@@ -24,7 +25,7 @@ TRACEBACK = f"""Traceback (most recent call last):
     raise GatewayTimeout("no connection to the payment service")
 {ERROR}
 """
-#: type, attempts an hour that were completed and failed, mean and longest seconds
+#: Types, each with its completed and failed attempts per hour, and its mean and longest seconds.
 TYPES = (
     ("shop.charge", 412, 9, 0.31, 2.4),
     ("shop.send_receipt", 398, 1, 0.12, 0.9),
@@ -43,7 +44,7 @@ def ago(minutes: float) -> Any:
 
 
 def job(type_name: str, minutes: float, **fields: Any) -> Job:
-    """One that came so many minutes ago, alone in its chain unless the fields say otherwise."""
+    """Create a job that was enqueued this many minutes ago, alone in its chain unless the fields differ."""
     id_ = new_id()
     usual = {
         "id": id_,
@@ -67,7 +68,7 @@ def ended(minutes: float, seconds: float) -> dict[str, Any]:
 
 
 def order(minutes: float) -> list[Job]:
-    """Charged, with a receipt and points."""
+    """Create a chain of an order that was charged, with a receipt and points."""
     number = next(numbers)
     jobs: list[Job] = []
     for index, type_name in enumerate(STEPS):
@@ -101,13 +102,13 @@ def running(type_name: str, minutes: float, **fields: Any) -> Job:
 
 def notes_of(of: Job) -> Iterator[Any]:
     said = {"job": of, "lease_number": 1, "attempt": 1}
-    yield JobProgress(**said, fraction=0.62, text="line 62 of 100", said_at=NOW)
+    yield JobProgress(**said, fraction=0.62, text="line 62 of 100", logged_at=NOW)
     for position, (level, text) in enumerate(((20, "100 lines are read"), (30, "line 41 has no price"))):
-        yield LogLine(**said, position=position, said_at=NOW, level=level, text=text, fields={"list": 12})
+        yield LogLine(**said, position=position, logged_at=NOW, level=level, text=text, fields={"list": 12})
 
 
 def an_import(minutes: float) -> list[Job]:
-    """A price list, in parts, of which the last one runs and the one before it failed; the summary waits for all."""
+    """Create the import of a price list: the last part runs, the one before it failed, the summary waits for all."""
     first = job("shop.import_prices", minutes, queue="imports", input={"price_list_id": 12}, **ended(minutes, 0.8))
     parts = [
         job("shop.import_part", minutes, queue="imports", input={"start": at}, output=25, **ended(minutes, 2 + at / 50))
@@ -134,7 +135,7 @@ def attempt_counts() -> Iterator[AttemptCount]:
 
 
 def workers() -> Iterator[WorkerPresence]:
-    names = [name for name, *_ in TYPES]
+    names = [*(name for name, *_ in TYPES), "shop.supplier_import"]
     for number, busy, stuck in ((1, 3, 0), (2, 4, 1)):
         worker = {"pid": 4012, "version": "0.1.0", "slots": 4, "busy": busy, "stuck": stuck, "is_stopping": False}
         times = {"started_at": ago(190), "heartbeat_at": NOW + timedelta(hours=1), "heartbeat_seconds": 10.0}
@@ -143,7 +144,13 @@ def workers() -> Iterator[WorkerPresence]:
 
 
 def an_approval(minutes: float) -> list[Job]:
-    return [job("shop.approval", minutes)]
+    waiting = job("shop.approval", minutes)
+    product = Product.objects.get(slug="kettle")
+    values = {"quantity": 20, "unit_price": product.price, "email": "ada@tin-kettle.example"}
+    order = Order(product=product, chain_id=waiting.chain_id, state=Order.State.AWAITING_APPROVAL, **values)
+    order.save()
+    waiting.input = {"order_id": order.pk}
+    return [waiting]
 
 
 def a_letter(minutes: float) -> list[Job]:
@@ -155,7 +162,7 @@ def a_failure(minutes: float) -> list[Job]:
 
 
 def in_their_order() -> list[list[Job]]:
-    """Chains as they came, the oldest first: ids are in the order of time."""
+    """Create chains in the order of time, because ids contain the time."""
     plan = [(minutes, order) for minutes in range(1, 60)]
     plan += [(minutes + 0.4, a_letter) for minutes in range(3, 40, 3)]
     plan += [(minutes + 0.6, a_failure) for minutes in (2, 4, 5, 11, 17)]
@@ -163,7 +170,35 @@ def in_their_order() -> list[list[Job]]:
     return [make(minutes) for minutes, make in sorted(plan, key=lambda step: -step[0])]
 
 
+def supplier_imports() -> SupplierImport:
+    """Create a file in each state, and return the one that failed."""
+    start = ago(4).isoformat()
+    read = {"key": "read", "command": ["read", "june.csv"], "exit_code": 0, "out": "12 lines", "duration_ms": 40}
+    check = {"key": "check", "command": ["check", "june.csv"], "exit_code": 3, "out": "line 7: spoon;1"}
+    logs = [{**read, "start_time": start}, {**check, "start_time": start, "duration_ms": 2300}]
+    times = {"started_at": ago(4), "finished_at": ago(3.9), "worker_hostname": "tea-1", "lease_number": 2}
+    kinds: list[dict[str, Any]] = [
+        {"state": "completed", "added": 120, **times},
+        {"state": "queued"},
+        {"state": "queued", "process_after": ago(-30)},
+        {"state": "processing", "started_at": ago(1), "last_heartbeat_at": NOW, "worker_hostname": "tea-2"},
+        {"state": "errored", "num_failures": 1, "failure_message": ERROR, **times},
+        {"state": "canceled", "finished_at": ago(2)},
+    ]
+    for number, kind in enumerate(kinds):
+        values = {"file_name": f"delivery-{number}.csv", "content": "cup;1", "lines": 1, "queued_at": ago(9 - number)}
+        SupplierImport.objects.create(**values, **kind)
+    failure = {
+        "num_failures": 2,
+        "num_resets": 1,
+        "failure_message": "NonRetryable: Line 7: there is no product 'spoon'.",
+    }
+    values = {"file_name": "june.csv", "content": "cup;1", "lines": 12, "queued_at": ago(5), "execution_logs": logs}
+    return SupplierImport.objects.create(state="failed", **values, **failure, **times)
+
+
 with transaction.atomic():
+    record = supplier_imports()
     scheduled = job("shop.report_sales", 70, run_at=NOW + timedelta(hours=6), queue="reports")
     chains = in_their_order()
     imported = next(chain for chain in chains if chain[0].type_name == "shop.import_prices")
@@ -181,4 +216,4 @@ with transaction.atomic():
     queues.pause("letters")
 shown = {"failed": failures[-1], "import": imported[0], "part": part, "order": chains[0][0], "scheduled": scheduled}
 shown["approval"] = next(chain[0] for chain in chains if chain[0].type_name == "shop.approval")
-answer({name: str(job.id) for name, job in shown.items()})
+answer({name: str(row.pk) for name, row in {**shown, "record": record}.items()})

@@ -11,7 +11,7 @@ import os, sys, threading
 import django
 django.setup()
 from django_jobchains.notifications import get_notifier, job_scheduled
-from tests.worker.waiting import until
+from tests.support.waiting import until
 notifier = get_notifier("default")
 """
 
@@ -23,12 +23,12 @@ def jobchains(servers: str, **options: Any) -> dict[str, Any]:
 
 
 def run(servers: str, script: str) -> str:
-    """What a process that runs the script after SETUP wrote; raises when it failed. Its warnings are errors."""
+    """Run a script after SETUP in a process that turns warnings into errors, and return its output."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", SETUP + script],
         env={
             **os.environ,
-            "DJANGO_SETTINGS_MODULE": "tests.chaos.settings",
+            "DJANGO_SETTINGS_MODULE": "tests.support.worker_settings",
             "JOBCHAINS_TEST_OPTIONS": json.dumps(jobchains(servers)),
         },
         capture_output=True,

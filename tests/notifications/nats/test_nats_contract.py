@@ -1,4 +1,4 @@
-"""NATS keeps the contract of notifiers, with JetStream and without."""
+"""The contract of notifiers for NATS, with and without JetStream."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,19 +7,19 @@ import pytest
 
 from django_jobchains.notifications import Notifier
 from django_jobchains.notifications.nats import NatsNotifier
-from tests.notifications.contract import NotifierContract
-from tests.notifications.nats.server import NatsServer, core_server, nats_server
+from django_jobchains.testing.contracts import NotifierContract
+from tests.support.servers.nats import NatsServer, core_server, nats_server
 
 __all__ = ("core_server", "nats_server")
 
 
-class OverNats(NotifierContract):
+class NatsContract(NotifierContract):
     server: NatsServer
 
     @pytest.fixture(autouse=True)
-    def _patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A budget that comes late is not known. The contract wants to know it, also on a busy machine."""
-        monkeypatch.setattr("django_jobchains.notifications.nats_thread.TAKE_SECONDS", 15)
+    def _long_timeout(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Budgets that arrive late count as unknown, but the contract needs them on a busy machine too."""
+        monkeypatch.setattr("django_jobchains.notifications.nats.thread.TAKE_SECONDS", 15)
 
     @pytest.fixture(autouse=True)
     def _closes_notifiers(self, _closes_listeners: None) -> Iterator[None]:
@@ -41,7 +41,7 @@ class OverNats(NotifierContract):
         self.server.start()
 
 
-class TestWithJetStream(OverNats):
+class TestWithJetStream(NatsContract):
     has_budgets = True
 
     @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ class TestWithJetStream(OverNats):
         self.server = nats_server
 
 
-class TestWithoutJetStream(OverNats):
+class TestWithoutJetStream(NatsContract):
     @pytest.fixture(autouse=True)
     def _server(self, core_server: NatsServer) -> None:
         self.server = core_server

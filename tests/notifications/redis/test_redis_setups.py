@@ -12,31 +12,31 @@ from django_redis.pool import ConnectionFactory
 from redis import RedisCluster
 from redis.exceptions import NoPermissionError
 
-from django_jobchains.notifications import Notifier, get_notifier, job_scheduled, listening, redis
-from tests.matrix.postgresql import free_port
-from tests.notifications.contract import Heard, NotifierContract
-from tests.notifications.redis.server import RedisServer, certificate, program, running
-from tests.worker.waiting import until
+from django_jobchains.notifications import Notifier, get_notifier, job_scheduled, listening_thread, redis
+from django_jobchains.testing.contracts import NotifierContract, ReceivedHints
+from tests.support.servers import free_port
+from tests.support.servers.redis import RedisServer, certificate, program, running
+from tests.support.waiting import until
 
 UseRedis = Callable[..., None]
 SHIP = replace(job_scheduled("shop.ship", 5), id="00000000000000aa")
 
 
 @pytest.fixture(autouse=True)
-def _is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr(listening, "LAST_RETRY_SECONDS", 0.4)
+    monkeypatch.setattr(listening_thread, "MAX_RETRY_SECONDS", 0.4)
 
 
-def check_that_it_works() -> None:
-    """Hints arrive, and are shared out."""
-    heard, notifier = Heard(), get_notifier("default")
-    listener = notifier.listen(heard)
+def check_hints_and_budgets() -> None:
+    """Check that hints arrive and that budgets are shared."""
+    received, notifier = ReceivedHints(), get_notifier("default")
+    listener = notifier.listen(received)
     try:
         until(lambda: listener.is_alive)
         notifier.send([SHIP])
-        until(heard.of_a_type)
-        assert heard.of_a_type() == [SHIP]
+        until(received.of_a_type)
+        assert received.of_a_type() == [SHIP]
         assert [notifier.take(SHIP, 3, "a") for _ in range(3)] == [3, 2, 0]
     finally:
         listener.close()
@@ -52,7 +52,7 @@ def test_tls(tmp_path: Path, use_redis: UseRedis) -> None:
     with running(RedisServer(tmp_path / "server", *options, "--tls-auth-clients", "no", password="secret")):
         url = f"rediss://:secret@127.0.0.1:{port}/0"
         use_redis(url, CONNECTION_POOL_KWARGS={"ssl_ca_certs": shown})
-        check_that_it_works()
+        check_hints_and_budgets()
         use_redis(url)
         with pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED"):
             get_notifier("default").send([SHIP])
@@ -63,35 +63,44 @@ def has_tls() -> bool:
     return b"tls-port" not in output
 
 
-def test_a_socket_file(tmp_path: Path, use_redis: UseRedis) -> None:
+def test_unix_socket(tmp_path: Path, use_redis: UseRedis) -> None:
     with running(RedisServer(tmp_path, "--unixsocket", str(tmp_path / "socket"))):
         use_redis(f"unix://{tmp_path / 'socket'}")
-        check_that_it_works()
+        check_hints_and_budgets()
 
 
-#: As in docs/guides/redis.md.
-RIGHTS = (
+#: The example of docs/guides/redis.md.
+PERMISSIONS = (
     "on >secret resetchannels &django_jobchains.* resetkeys ~django_jobchains:taken:* "
     "-@all +publish +subscribe +unsubscribe +ping +evalsha +script|load +get +set"
 )
 
-REFUSED = ("GET other", "SET django_jobchains:other 1", "PUBLISH other 1", "KEYS *", "FLUSHALL", "CONFIG GET *")
+FORBIDDEN_COMMANDS = (
+    "GET other",
+    "SET django_jobchains:other 1",
+    "PUBLISH other 1",
+    "KEYS *",
+    "FLUSHALL",
+    "CONFIG GET *",
+)
 
 
-def test_the_least_rights_are_enough_and_no_more(redis_server: RedisServer, use_redis: UseRedis, caplog: Any) -> None:
+def test_documented_permissions_are_sufficient_and_minimal(
+    redis_server: RedisServer, use_redis: UseRedis, caplog: Any
+) -> None:
     with redis_server.admin as admin:
-        admin.execute_command("ACL", "SETUSER", "jobs", *RIGHTS.split())
+        admin.execute_command("ACL", "SETUSER", "jobs", *PERMISSIONS.split())
     use_redis(f"redis://jobs:secret@127.0.0.1:{redis_server.port}/0")
-    check_that_it_works()
+    check_hints_and_budgets()
     assert not caplog.text
     with get_notifier("default")._connections.client() as client:  # type: ignore[attr-defined]
-        for refused in REFUSED:
+        for refused in FORBIDDEN_COMMANDS:
             with pytest.raises(NoPermissionError):
                 client.execute_command(*refused.split())
 
 
 @pytest.mark.slow
-def test_sentinel_and_a_failover(tmp_path: Path, use_redis: UseRedis) -> None:
+def test_sentinel_failover(tmp_path: Path, use_redis: UseRedis) -> None:
     primary = RedisServer(tmp_path / "primary")
     replica = RedisServer(tmp_path / "replica", "--replicaof", "127.0.0.1", str(primary.port))
     with running(primary, replica):
@@ -103,9 +112,9 @@ def test_sentinel_and_a_failover(tmp_path: Path, use_redis: UseRedis) -> None:
                 CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
                 SENTINELS=[("127.0.0.1", sentinel.port)],
             )
-            check_that_it_works()
-            heard, notifier = Heard(), get_notifier("default")
-            listener = notifier.listen(heard)
+            check_hints_and_budgets()
+            received, notifier = ReceivedHints(), get_notifier("default")
+            listener = notifier.listen(received)
             try:
                 until(lambda: listener.is_alive)
                 with replica.admin as admin, sentinel.admin as watcher:
@@ -116,7 +125,7 @@ def test_sentinel_and_a_failover(tmp_path: Path, use_redis: UseRedis) -> None:
 
                 def arrives() -> Any:
                     notifier.publish([SHIP])
-                    return heard.of_a_type()
+                    return received.of_a_type()
 
                 until(arrives, 20)
                 assert notifier.take(SHIP, 3, "b") == 3
@@ -135,7 +144,7 @@ def sentinel_of(primary: RedisServer, folder: Path) -> RedisServer:
 
 
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
-    """As in docs/guides/redis.md."""
+    """The example of docs/guides/redis.md."""
 
     def connect(self, url: str) -> Any:
         parameters = {**self.make_connection_params(url), **self.pool_cls_kwargs}
@@ -144,9 +153,9 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
 
 
 def node(folder: Path) -> RedisServer:
-    """Of a cluster."""
+    """Return a server that is a node of a cluster."""
     node = RedisServer(folder, "--cluster-enabled", "yes")
-    while node.port > 55_000:  # the nodes talk to each other at a port 10,000 higher
+    while node.port > 55_000:  # nodes also use a port that is 10,000 higher
         node.port = free_port()
     return node
 
@@ -154,16 +163,16 @@ def node(folder: Path) -> RedisServer:
 def take_all_slots(node: RedisServer) -> None:
     with node.admin as admin:
         admin.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
-        until(lambda: says(admin, "INFO", "cluster_state:ok"))
+        until(lambda: has_state(admin, "INFO", "cluster_state:ok"))
 
 
-def says(admin: Any, command: str, text: str) -> bool:
+def has_state(admin: Any, command: str, text: str) -> bool:
     return text.encode() in admin.execute_command("CLUSTER", command, NEVER_DECODE=True)
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """Of one node."""
+    """A cluster of one node."""
     only = node(tmp_path_factory.mktemp("cluster"))
     with running(only):
         take_all_slots(only)
@@ -182,15 +191,17 @@ def use_cluster(cluster: RedisServer, use_redis: UseRedis) -> None:
 
 @pytest.mark.usefixtures("use_cluster")
 class TestCluster(NotifierContract):
+    has_budgets = True
+
     def make(self) -> Notifier:
-        return redis.RedisNotifier("default", timeout_seconds=2)  # the machine of a test may be busy
+        return redis.RedisNotifier("default", timeout_seconds=15)  # on a busy machine, a shorter one might expire
 
 
 @pytest.mark.usefixtures("use_cluster")
-def test_a_cluster_that_was_away(cluster: RedisServer) -> None:
+def test_cluster_recovers_from_an_outage(cluster: RedisServer) -> None:
     with cluster.admin as admin:
         admin.flushall()
-    check_that_it_works()
+    check_hints_and_budgets()
     notifier = get_notifier("default")
     notifier.send([SHIP])
     cluster.stop()
@@ -207,28 +218,29 @@ def test_a_cluster_that_was_away(cluster: RedisServer) -> None:
 
 @pytest.mark.usefixtures("use_cluster")
 @pytest.mark.parametrize("outage", [RedisServer.stop, RedisServer.freeze])
-def test_no_one_waits_for_a_cluster_that_is_away(cluster: RedisServer, outage: Callable[[RedisServer], None]) -> None:
-    """Nobody was connected before."""
+def test_publishing_does_not_wait_for_an_unreachable_cluster(
+    cluster: RedisServer, outage: Callable[[RedisServer], None]
+) -> None:
     outage(cluster)
     try:
         notifier, started = get_notifier("default"), time.monotonic()
         for number in range(100):
             notifier.publish([job_scheduled(f"type.{number}")])
             assert notifier.take(SHIP, 1, "c") is None
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 200 * 0.2 / 2, "most calls did not wait for the timeout of 0.2 seconds"
     finally:
         cluster.thaw()
 
 
 @pytest.mark.slow
-def test_a_cluster_whose_slots_moved(tmp_path: Path, use_redis: UseRedis) -> None:
+def test_cluster_slots_may_move(tmp_path: Path, use_redis: UseRedis) -> None:
     one, other = node(tmp_path / "one"), node(tmp_path / "other")
     with running(one, other), one.admin as admin, other.admin as other_admin:
         take_all_slots(one)
         admin.execute_command("CLUSTER", "MEET", "127.0.0.1", str(other.port))
-        until(lambda: says(admin, "INFO", "known_nodes:2") and says(other_admin, "INFO", "cluster_state:ok"))
+        until(lambda: has_state(admin, "INFO", "known_nodes:2") and has_state(other_admin, "INFO", "cluster_state:ok"))
         use_redis(one.url, CONNECTION_FACTORY=FACTORY)
-        check_that_it_works()
+        check_hints_and_budgets()
         notifier = get_notifier("default")
         assert notifier.take(SHIP, 1, "moves") == 1
         slot = admin.execute_command("CLUSTER", "KEYSLOT", f"django_jobchains:taken:moves:{SHIP.id}")

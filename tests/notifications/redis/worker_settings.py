@@ -1,8 +1,8 @@
-"""Settings of worker processes whose wake-ups come by Redis."""
+"""Settings of worker processes that use the Redis notifier."""
 
 import json
 import os
 
-from tests.chaos.settings import *  # noqa: F403
+from tests.support.worker_settings import *  # noqa: F403
 
 CACHES = json.loads(os.environ["JOBCHAINS_TEST_CACHES"])

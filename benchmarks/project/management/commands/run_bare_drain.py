@@ -4,7 +4,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 
 class Command(BaseCommand):
-    help = "The floor of a drain, in a process of its own."
+    help = "Runs the floor of a drain cell."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("kind")

@@ -4,7 +4,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 
 class Command(BaseCommand):
-    help = "The floor of the latency cells."
+    help = "Runs the floor of a latency cell."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("type_name")

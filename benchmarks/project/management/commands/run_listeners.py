@@ -4,7 +4,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 
 class Command(BaseCommand):
-    help = "Sessions that listen for wake-ups and drop them."
+    help = "Listens for wake-ups with several sessions and discards them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("server")

@@ -5,7 +5,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 
 class Command(BaseCommand):
-    help = "Enqueues single jobs while workers wait, and prints what that took."
+    help = "Enqueues single jobs while workers wait, and prints the latencies."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("signals")

@@ -9,7 +9,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("kind")
         parser.add_argument("--threads", type=int, required=True)
-        parser.add_argument("--jobs", type=int, required=True, help="of each thread")
+        parser.add_argument("--jobs", type=int, required=True, help="number of jobs of each thread")
 
     def handle(self, *args: Any, **options: Any) -> None:
         from benchmarks.writing import write

@@ -1,4 +1,4 @@
-"""``manage.py plan_reports``: run it at every deployment; it plans the first nightly report, once."""
+"""``manage.py plan_reports``: schedules the first nightly report. It is safe to run at every deployment."""
 
 from datetime import datetime
 from typing import Any
@@ -9,9 +9,9 @@ from shop.patterns.recurring import SHOP_ZONE, report_on
 
 
 class Command(BaseCommand):
-    help = "Plans the nightly sales report, unless it is planned already."
+    help = "Schedules the nightly sales report, unless it is already scheduled."
 
     def handle(self, *args: Any, **options: Any) -> None:
         chain = report_on(datetime.now(SHOP_ZONE).date())
-        what = "is planned already" if chain.deduplicated else "is planned from now on"
+        what = "is already scheduled" if chain.deduplicated else "is now scheduled"
         self.stdout.write(f"The sales report {what}: chain {chain.id}.")

@@ -1,6 +1,6 @@
 "use strict";
 
-// Follows an order: fetches its page again and swaps in the part that changes. Without scripts, the page reloads.
+// Follows an order: fetches its page again and replaces the part that changes. Without scripts, the page reloads.
 const SECONDS = 1;
 
 async function follow() {
@@ -12,7 +12,7 @@ async function follow() {
     if (fresh && fresh.innerHTML !== shown.innerHTML) shown.replaceChildren(...fresh.childNodes);
     if (fresh && fresh.dataset.finished === "yes") return;
   } catch {
-    // The server may be restarting: the next try will tell.
+    // The server may be restarting: try again.
   }
   window.setTimeout(follow, SECONDS * 1000);
 }

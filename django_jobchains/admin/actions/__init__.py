@@ -1,0 +1,1 @@
+"""What can be done to chains, jobs and queues in the admin."""

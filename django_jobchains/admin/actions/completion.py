@@ -1,0 +1,136 @@
+"""The action that completes jobs with an output or with the next step of their chains."""
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.http import HttpRequest
+from django.utils.module_loading import import_string
+from django.utils.text import format_lazy
+from django.utils.translation import gettext, ngettext_lazy
+from django.utils.translation import gettext_lazy as _
+
+from django_jobchains import chains
+from django_jobchains.admin.actions.action import HAS_CONTINUED, Action, ActionTarget, Check, Find, Refused
+from django_jobchains.admin.actions.completion_forms import CompleteForm, ContinueForm, CustomForm
+from django_jobchains.admin.actions.forms import ActionForm, NextTypeForm
+from django_jobchains.exceptions import JobTypeNotFound
+from django_jobchains.payloads import Codec
+from django_jobchains.registry.job_types import JobType
+from django_jobchains.registry.registry import get_registry
+from django_jobchains.statuses import OPEN
+from django_jobchains.text.humanize import some_of
+
+if TYPE_CHECKING:
+    from django_jobchains.admin.actions.views import ActionAdmin
+
+
+class CompleteAction(Action):
+    """Complete one job, or several of one type with the same output or the same next type and input."""
+
+    name = "complete"
+    label = _("Complete")
+    permission = "complete_job"
+    statuses = OPEN
+    help_text = _(
+        "Completes the job with the output that you enter, or continues the chain. If a worker is running the job, it "
+        "is notified and its result is discarded."
+    )
+    success_text = ngettext_lazy("%(count)s job completed.", "%(count)s jobs completed.", "number")
+    template = "complete"
+    #: Each row takes several statements.
+    max_rows = 100
+    is_one_by_one = True
+
+    def refusal_of(self, request: HttpRequest, target: ActionTarget) -> Any:
+        """Refuse a chain that has continued since the page showed its job."""
+        shown = request.POST.getlist("job")
+        has_continued = bool(shown) and str(target.job.id) not in shown
+        return super().refusal_of(request, target) or (HAS_CONTINUED if has_continued else "")
+
+    def refusal_together(self, targets: Sequence[ActionTarget]) -> Any:
+        types = sorted({target.job.type_name for target in targets})
+        if len(types) > 1:
+            text = gettext("the jobs have different types (%(types)s), select jobs of one type")
+            return text % {"types": some_of(types)}
+        if len(targets) > 1 and completion_form(types[0]):
+            return gettext("jobs of the type %(type)s have their own form, select one job") % {"type": types[0]}
+        return ""
+
+    def make_form(
+        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[ActionTarget], data: Any
+    ) -> ActionForm:
+        job_type, shown = declared(targets[0].job.type_name), [target.job.id for target in targets]
+        output_codec = job_type.output_codec if job_type else Codec()
+        if form_class := completion_form(targets[0].job.type_name):
+            own = form_class(data, prefix=CustomForm.PREFIX, job=targets[0].job, request=request)
+            return CustomForm(data, own=own, shown=shown, codec=output_codec)
+        if chosen := self._type_form(model_admin, request, targets).chosen:
+            return ContinueForm(data, shown=shown, target=get_registry().job_type(chosen))
+        return CompleteForm(data, shown=shown, codec=output_codec)
+
+    def preview(
+        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[ActionTarget], find: Find
+    ) -> dict[str, Any]:
+        target = targets[0]
+        payloads = model_admin.visibility(request).payloads(target.row, target.job)
+        return {
+            "job": target.job,
+            "is_declared": declared(target.job.type_name) is not None,
+            "type_form": self._type_form(model_admin, request, targets),
+            "input": payloads.json(target.job.input) if len(targets) == 1 else None,
+        }
+
+    def _type_form(
+        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[ActionTarget]
+    ) -> NextTypeForm:
+        """Offer the types that all of the chains may continue with.
+
+        A POST request takes the chosen type from its data: in the URL of a list, the same parameter is a filter.
+        """
+        allowed = set(continuations(targets[0].job.type_name))
+        for target in targets:
+            allowed &= model_admin.next_types(request, target.job).keys()
+        return NextTypeForm(request.POST if request.method == "POST" else request.GET, allowed)
+
+    def perform(self, targets: Sequence[ActionTarget], form: Any, check: Check) -> Collection[UUID]:
+        [target] = targets
+        with chains.current_job(target.chain_id) as current:
+            job = current.job
+            if job.id != target.job.id:
+                raise Refused(HAS_CONTINUED)
+            if problem := self.refusal(job):
+                raise Refused(problem)
+            form.complete(current)
+        return {target.row.pk}
+
+    def log_message(self, form: Any) -> Any:
+        if not form.target_name:
+            return _("Completed.")
+        return format_lazy(_("Completed, and continued with {type}."), type=form.target_name)
+
+
+def declared(type_name: str) -> JobType[Any, Any] | None:
+    """Return the job type, or None if no app declares it."""
+    try:
+        return get_registry().job_type(type_name)
+    except JobTypeNotFound:
+        return None
+
+
+def completion_form(type_name: str) -> Any:
+    """Return the form class that the type names for its completion, or None."""
+    job_type = declared(type_name)
+    named = job_type.completion_form if job_type else None
+    return import_string(named) if isinstance(named, str) else named
+
+
+def continuations(type_name: str) -> dict[str, JobType[Any, Any]]:
+    """Return the types that a job of this type may continue with, by name.
+
+    Types with ``entry=False`` are only included if the job's type names them in ``continues_with``.
+    """
+    current, known = declared(type_name), get_registry().job_types()
+    if current is None or current.continues_with is None:
+        return {name: job_type for name, job_type in known.items() if job_type.entry}
+    return {name: job_type for name, job_type in known.items() if name in current.continues_with}

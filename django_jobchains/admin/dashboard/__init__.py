@@ -1,0 +1,1 @@
+"""The dashboard: figures, charts, tables and alerts."""

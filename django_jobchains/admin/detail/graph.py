@@ -1,0 +1,186 @@
+"""The layout of the graph of a chain, its blockers and the chains that wait for it: boxes in columns.
+
+A template draws the coordinates as an SVG. Colours and fonts are in the style sheet.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from django.utils.translation import gettext
+
+from django_jobchains.admin.detail.queries import Dependent, Slice
+from django_jobchains.admin.detail.steps import ChainLink, Presenter
+from django_jobchains.chains.tree import ChainTree, Step
+from django_jobchains.models import Chain
+from django_jobchains.statuses import Status
+from django_jobchains.text.humanize import number
+
+WIDTH = 190
+HEIGHT = 44
+GAP_X = 44
+GAP_Y = 12
+MARGIN = 4
+MAX_BOXES_PER_COLUMN = 8
+MAX_TITLE_LENGTH = 24
+
+
+@dataclass(frozen=True)
+class GraphLine:
+    """A line from a blocker to a waiting chain, by their ids. It is open while the chain still waits."""
+
+    blocker: str
+    waiting: str
+    is_open: bool
+
+
+@dataclass(frozen=True)
+class Box:
+    link: ChainLink
+    x: int
+    y: int
+    title: str
+    is_self: bool
+
+    @property
+    def text_x(self) -> int:
+        return self.x + 10
+
+    @property
+    def title_y(self) -> int:
+        return self.y + 18
+
+    @property
+    def status_y(self) -> int:
+        return self.y + 35
+
+
+@dataclass(frozen=True)
+class GraphPath:
+    """A line as an SVG path."""
+
+    d: str
+    is_open: bool
+
+
+@dataclass(frozen=True)
+class MoreLabel:
+    """The number of chains without a box, at the end of a column."""
+
+    x: int
+    y: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The boxes and paths of a graph, with its size."""
+
+    width: int
+    height: int
+    boxes: Sequence[Box]
+    paths: Sequence[GraphPath]
+    more_labels: Sequence[MoreLabel]
+    box_width: int = WIDTH
+    box_height: int = HEIGHT
+
+
+@dataclass
+class GraphColumn:
+    """The chains of a column, the number of omitted ones, and whether there are others that were not counted."""
+
+    links: list[ChainLink]
+    omitted: int = 0
+    has_uncounted: bool = False
+
+    @property
+    def has_more(self) -> bool:
+        return self.has_uncounted or self.omitted > 0
+
+
+def graph_of(chain: Chain, steps: Iterable[Step], dependents: Slice, presenter: Presenter) -> Graph | None:
+    """Return the graph of a chain, or None if it has neither blockers nor dependents."""
+    columns, lines = _blocker_columns(chain, list(steps), presenter)
+    rows: Sequence[Dependent] = dependents.rows
+    if not columns and not rows:
+        return None
+    columns.append(GraphColumn([presenter.link(chain)]))
+    if rows:
+        after = {row.chain.id: presenter.link(row.chain) for row in rows}
+        columns.append(GraphColumn([*after.values()], has_uncounted=bool(dependents.next)))
+        lines += [GraphLine(str(chain.id), str(row.chain.id), row.job.status == Status.BLOCKED) for row in rows]
+    return layout(columns, lines, str(chain.id))
+
+
+def _blocker_columns(
+    chain: Chain, steps: Sequence[Step], presenter: Presenter
+) -> tuple[list[GraphColumn], list[GraphLine]]:
+    """Return the blockers of a chain, with a column for each level, and the lines from them."""
+    columns: list[GraphColumn] = []
+    lines: list[GraphLine] = []
+    level = [(chain, tree) for step in steps for tree in step.blockers]
+    omitted = sum(step.blocker_count - len(step.blockers) for step in steps)
+    while level:
+        shown = [presenter.link(tree.chain) for _waiting, tree in level if not tree.is_repeated]
+        columns.insert(0, GraphColumn(shown, omitted))
+        lines += [GraphLine(str(tree.chain.id), str(waiting.id), _is_open(waiting, tree)) for waiting, tree in level]
+        omitted = 0
+        level = [(tree.chain, next_) for _waiting, tree in level for step in tree.steps for next_ in step.blockers]
+    return columns, lines
+
+
+def _is_open(waiting: Chain, tree: ChainTree) -> bool:
+    return bool(waiting.status == Status.BLOCKED and tree.chain.status != Status.COMPLETED)
+
+
+def layout(columns: Sequence[GraphColumn], lines: Iterable[GraphLine], own_id: str) -> Graph:
+    """Arrange columns from left to right, each centred vertically. A chain has one box, in the first column with it."""
+    shown = [_truncated(column, own_id) for column in columns]
+    height = max((_height(column) for column in shown), default=0) + 2 * MARGIN
+    boxes: dict[str, Box] = {}
+    more_labels: list[MoreLabel] = []
+    for index, column in enumerate(shown):
+        x, y = MARGIN + index * (WIDTH + GAP_X), (height - _height(column)) // 2
+        for link in column.links:
+            boxes.setdefault(link.id, Box(link, x, y, _shortened(link.type_name), link.id == own_id))
+            y += HEIGHT + GAP_Y
+        if column.has_more:
+            more_labels.append(MoreLabel(x, y + HEIGHT // 2, _more_text(column)))
+    width = 2 * MARGIN + len(shown) * WIDTH + max(0, len(shown) - 1) * GAP_X
+    return Graph(width, height, list(boxes.values()), _paths(lines, boxes), more_labels)
+
+
+def _truncated(column: GraphColumn, own_id: str) -> GraphColumn:
+    kept = column.links[:MAX_BOXES_PER_COLUMN]
+    return GraphColumn(kept, column.omitted + len(column.links) - len(kept), column.has_uncounted)
+
+
+def _more_text(column: GraphColumn) -> str:
+    if column.has_uncounted:
+        return gettext("and more")
+    return gettext("and %(count)s more") % {"count": number(column.omitted)}
+
+
+def _height(column: GraphColumn) -> int:
+    rows = len(column.links) + column.has_more
+    return rows * HEIGHT + max(0, rows - 1) * GAP_Y
+
+
+def _paths(lines: Iterable[GraphLine], boxes: dict[str, Box]) -> list[GraphPath]:
+    known = dict.fromkeys(lines)
+    return [
+        GraphPath(_curve(boxes[line.blocker], boxes[line.waiting]), line.is_open)
+        for line in known
+        if line.blocker in boxes and line.waiting in boxes
+    ]
+
+
+def _curve(begin: Box, end: Box) -> str:
+    """Return a path from the right side of a box to the left side of another."""
+    x1, y1, x2, y2 = begin.x + WIDTH, begin.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
+    bend = max(GAP_X // 2, abs(x2 - x1) // 2)
+    return f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+
+
+def _shortened(text: str) -> str:
+    """Keep the end of a long name, which is more specific than its beginning."""
+    return text if len(text) <= MAX_TITLE_LENGTH else f"…{text[1 - MAX_TITLE_LENGTH :]}"

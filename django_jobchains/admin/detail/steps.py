@@ -1,0 +1,268 @@
+"""The views of steps, attempts and log lines that the templates of both pages show."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import reverse
+from django.utils.translation import gettext, ngettext
+
+from django_jobchains.admin.detail.timeline import Segment, TimeScale
+from django_jobchains.admin.payload_display import Payloads, PayloadView
+from django_jobchains.admin.timestamps import Timestamp, Timestamps
+from django_jobchains.chains.tree import Step
+from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogLine
+from django_jobchains.models.jobs import ShownStatus, shown_status
+from django_jobchains.statuses import FINAL, Status
+from django_jobchains.text.humanize import number, span
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    #: Identifies the element on its page, so that it stays open when the page is refreshed.
+    key: str
+    attempt: int
+    kind: str
+    error: str
+    traceback: PayloadView
+    #: Whether a process died. If so, the traceback is what a child process wrote to its standard error.
+    is_crash: bool
+    worker: str
+    finished: Timestamp | None
+    took: str
+
+
+@dataclass(frozen=True)
+class LogLineView:
+    key: str
+    #: The number of lines omitted before this one, as text.
+    omitted: str
+    time: Timestamp | None
+    level: str
+    level_name: str
+    attempt: int
+    text: PayloadView
+    fields: PayloadView
+
+
+@dataclass(frozen=True)
+class ProgressView:
+    percent: int
+    text: str
+    time: Timestamp | None
+
+
+@dataclass(frozen=True)
+class ChainLink:
+    id: str
+    url: str
+    type_name: str
+    status: ShownStatus
+
+
+@dataclass(frozen=True)
+class StepView:
+    job: Job
+    number: str
+    url: str
+    status: ShownStatus
+    is_current: bool
+    summary: Sequence[str]
+    created: Timestamp | None
+    due: Timestamp | None
+    started: Timestamp | None
+    finished: Timestamp | None
+    error: str
+    attempts: Sequence[AttemptView]
+    earlier_attempts: str
+    input: PayloadView
+    output: PayloadView
+    progress: ProgressView | None
+    bar: Sequence[Segment]
+    blockers: Sequence[ChainLink]
+    blocker_summary: str
+    more_blockers: str
+
+
+class Presenter:
+    """Creates views for one request: with the user's permissions, time zone and language, and one current time.
+
+    ``payloads_of`` returns the formatter for the payloads of a job.
+    """
+
+    def __init__(self, payloads_of: Callable[[Job], Payloads], timestamps: Timestamps, admin_name: str) -> None:
+        self.payloads_of = payloads_of
+        self.timestamps = timestamps
+        self._admin_name = admin_name
+
+    def step(self, step: Step, count: int, progress: JobProgress | None, scale: TimeScale | None = None) -> StepView:
+        job, payloads = step.job, self.payloads_of(step.job)
+        status = shown_status(job, self.timestamps, is_last=job.chain_index == count - 1)
+        omitted = step.blocker_count - len(step.blockers)
+        return StepView(
+            job=job,
+            number=number(job.chain_index + 1),
+            url=self.url("job", job.id),
+            status=status,
+            is_current=job.chain_index == count - 1,
+            summary=self.summary(job),
+            created=self.timestamps.optional(job.created_at),
+            due=self.timestamps.optional(job.run_at) if job.status == Status.PENDING else None,
+            started=self.timestamps.optional(job.last_attempt_at),
+            finished=self.timestamps.optional(job.finished_at),
+            error=payloads.error_line(_text(job, "error")) if not step.attempts else "",
+            attempts=self.attempts(step.attempts, payloads),
+            earlier_attempts=_earlier(job, step.attempts),
+            input=self.stored(job, "input"),
+            output=self.stored(job, "output"),
+            progress=self.progress(progress, job),
+            bar=scale.bar(step) if scale else (),
+            blockers=[self.link(tree.chain) for tree in step.blockers],
+            blocker_summary=_blocker_summary(step),
+            more_blockers=gettext("and %(count)s more") % {"count": number(omitted)} if omitted > 0 else "",
+        )
+
+    def url(self, model: str, id: Any) -> str:
+        return reverse(f"admin:django_jobchains_{model}_change", args=[id], current_app=self._admin_name)
+
+    def link(self, chain: Chain) -> ChainLink:
+        status = shown_status(chain.current_job, self.timestamps)
+        return ChainLink(str(chain.id), self.url("chain", chain.id), chain.type_name, status)
+
+    def stored(self, job: Job, name: str) -> PayloadView:
+        return self.payloads_of(job).stored(_text(job, name), getattr(job, f"{name}_size"))
+
+    def summary(self, job: Job) -> list[str]:
+        """Return texts about the duration, worker and attempts of a job."""
+        texts = list(self._durations(job))
+        if job.status == Status.RUNNING:
+            texts.append(gettext("on worker %(worker)s") % {"worker": job.leased_by})
+        elif job.status == Status.COMPLETED:
+            texts.append(_completed_by(job))
+        if job.finite_max_attempts:
+            texts.append(
+                gettext("attempt %(attempt)s of %(limit)s")
+                % {"attempt": number(job.counted_attempts), "limit": number(job.finite_max_attempts)}
+            )
+        elif job.attempt > 1:
+            texts.append(_counted(ngettext("%(count)s attempt", "%(count)s attempts", job.attempt), job.attempt))
+        if job.crashes:
+            texts.append(_counted(ngettext("%(count)s crash", "%(count)s crashes", job.crashes), job.crashes))
+        return texts
+
+    def _durations(self, job: Job) -> Iterable[str]:
+        between = self.timestamps.between
+        if job.status == Status.RUNNING:
+            yield _timed(gettext("running for %(time)s"), between(job.last_attempt_at, None) or 0)
+        elif job.status in FINAL:
+            if job.last_attempt_at and job.finished_at and job.attempt:
+                yield _timed(gettext("ran for %(time)s"), between(job.last_attempt_at, job.finished_at) or 0)
+            if job.finished_at:
+                yield _timed(gettext("%(time)s in total"), between(job.created_at, job.finished_at) or 0)
+        elif job.status == Status.BLOCKED:
+            yield _timed(gettext("blocked for %(time)s"), between(job.created_at, None) or 0)
+        elif (waited := self.timestamps.seconds_since(job.run_at)) > 0:
+            yield _timed(gettext("due for %(time)s"), waited)
+        else:
+            yield _timed(gettext("due in %(time)s"), -waited)
+
+    def attempts(self, attempts: Iterable[FailedAttempt], payloads: Payloads) -> list[AttemptView]:
+        return [
+            AttemptView(
+                key=f"attempt-{attempt.job_id}-{attempt.lease_number}",
+                attempt=attempt.attempt,
+                kind=attempt.get_kind_display(),
+                error=payloads.error_line(_text(attempt, "error")),
+                traceback=_traceback(attempt, payloads),
+                is_crash=attempt.kind == FailedAttempt.Kind.CRASH,
+                worker=attempt.worker,
+                finished=self.timestamps.optional(attempt.finished_at),
+                took=span(self.timestamps.between(attempt.started_at, attempt.finished_at) or 0),
+            )
+            for attempt in attempts
+        ]
+
+    def lines(self, job: Job, lines: Iterable[LogLine]) -> list[LogLineView]:
+        payloads = self.payloads_of(job)
+        views: list[LogLineView] = []
+        before: LogLine | None = None
+        for line in lines:
+            views.append(self._line(line, _omitted_between(before, line), payloads))
+            before = line
+        return views
+
+    def _line(self, line: LogLine, omitted: int, payloads: Payloads) -> LogLineView:
+        return LogLineView(
+            key=f"line-{line.job_id}-{line.lease_number}-{line.position}",
+            omitted=_omitted(omitted),
+            time=self.timestamps.optional(line.logged_at),
+            level=LogLine.Level(line.level).name.lower() if line.level in LogLine.Level.values else "info",
+            level_name=str(line.get_level_display()),
+            attempt=line.attempt,
+            text=payloads.text(line.text, 10_000),
+            fields=PayloadView() if line.fields is None else payloads.json(line.fields, 10_000),
+        )
+
+    def progress(self, progress: JobProgress | None, job: Job) -> ProgressView | None:
+        """Return the progress that the last attempt reported."""
+        if progress is None or progress.lease_number != job.lease_number:
+            return None
+        percent = round(100 * min(1.0, max(0.0, progress.fraction)))
+        text = self.payloads_of(job).line(progress.text)
+        return ProgressView(percent, text, self.timestamps.optional(progress.logged_at))
+
+
+def _traceback(attempt: FailedAttempt, payloads: Payloads) -> PayloadView:
+    text, size = _text(attempt, "traceback"), getattr(attempt, "traceback_size", 0)
+    if text is None and size and payloads.is_allowed:
+        note = gettext("%(count)s characters, shown on the page of the job.")
+        return PayloadView(note=_counted(note, size))
+    return payloads.text(text)
+
+
+def _omitted(count: int) -> str:
+    text = ngettext("%(count)s line omitted", "%(count)s lines omitted", count)
+    return _counted(text, count) if count else ""
+
+
+def _omitted_between(before: LogLine | None, line: LogLine) -> int:
+    """Return how many lines are missing between two lines of one attempt, whose positions are consecutive."""
+    if before is None or before.lease_number != line.lease_number:
+        return 0
+    return line.position - before.position - 1
+
+
+def _text(row: Job | FailedAttempt, name: str) -> str | None:
+    text: str | None = getattr(row, f"{name}_text")
+    return text
+
+
+def _completed_by(job: Job) -> str:
+    if not job.completed_by:
+        return gettext("completed without a worker")
+    return gettext("by worker %(worker)s") % {"worker": job.completed_by}
+
+
+def _counted(text: str, count: int) -> str:
+    return text % {"count": number(count)}
+
+
+def _timed(text: str, seconds: float) -> str:
+    return text % {"time": span(seconds)}
+
+
+def _earlier(job: Job, attempts: Sequence[FailedAttempt]) -> str:
+    """Return a text about the attempts before those that are shown."""
+    count = attempts[0].attempt - 1 if attempts else 0
+    text = ngettext("%(count)s earlier attempt", "%(count)s earlier attempts", count)
+    return _counted(text, count) if count > 0 else ""
+
+
+def _blocker_summary(step: Step) -> str:
+    if not step.blocker_count:
+        return ""
+    if step.job.status == Status.BLOCKED:
+        values = {"open": number(step.open_count), "total": number(step.blocker_count)}
+        return gettext("Waiting for %(open)s of %(total)s blockers") % values
+    text = ngettext("Waited for %(count)s blocker", "Waited for %(count)s blockers", step.blocker_count)
+    return _counted(text, step.blocker_count)

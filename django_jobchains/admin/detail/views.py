@@ -1,0 +1,202 @@
+"""The pages of a chain and of a job."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext
+
+from django_jobchains.admin.base import TIME_LIMIT_PAGE, ReadOnlyAdmin, TimeLimitExceeded, time_limit
+from django_jobchains.admin.detail import queries
+from django_jobchains.admin.detail.graph import graph_of
+from django_jobchains.admin.detail.omitted_steps import shown_ranges, with_omitted
+from django_jobchains.admin.detail.steps import Presenter, StepView
+from django_jobchains.admin.detail.timeline import TimeScale
+from django_jobchains.admin.timestamps import Timestamps
+from django_jobchains.admin.urls import FRAGMENT, integer_parameter, log_position, parse_uuid, url_with
+from django_jobchains.admin.visibility import with_current_jobs
+from django_jobchains.chains.tree import Step, count_blockers, with_ids
+from django_jobchains.conf import get_settings
+from django_jobchains.context import trace_id_of, trace_url_of
+from django_jobchains.models import Chain, Job
+from django_jobchains.models.jobs import shown_status
+from django_jobchains.statuses import FINAL
+from django_jobchains.text.humanize import number, span
+
+
+class DetailAdmin(ReadOnlyAdmin):
+    """The base class of both pages."""
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        if request.method not in ("GET", "HEAD") or not self.has_view_permission(request):
+            raise PermissionDenied
+        id_ = parse_uuid(unquote(object_id))
+        try:
+            with time_limit(get_settings().DATABASE):
+                found = self.visible_row(request, id_)
+                if found is None:
+                    return self.missing(request, id_, object_id)
+                details = self.details(request, found)
+        except TimeLimitExceeded:
+            return self.render(request, *TIME_LIMIT_PAGE, status=503)
+        return self._page(request, found, {**details, **(extra_context or {})})
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the row for Django's own pages, such as the history."""
+        return self.visible_row(request, parse_uuid(object_id))
+
+    def visible_row(self, request: HttpRequest, id_: UUID | None) -> Any:
+        """Return the row, or None if it does not exist or is hidden from the user."""
+        found = self.row(request, id_) if id_ else None
+        return next(iter(self.visibility(request).seen([found])), None) if found else None
+
+    def row(self, request: HttpRequest, id_: UUID) -> Model | None:
+        """Return the row if ``get_queryset`` includes it."""
+        raise NotImplementedError
+
+    def details(self, request: HttpRequest, found: Any) -> dict[str, Any]:
+        """Return the context of the page."""
+        raise NotImplementedError
+
+    def missing(self, request: HttpRequest, id_: UUID | None, object_id: str) -> HttpResponse:
+        """Return the response for a row that does not exist or is hidden."""
+        response: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]
+        return response
+
+    def _page(self, request: HttpRequest, found: Model, details: Mapping[str, Any]) -> HttpResponse:
+        folder = f"admin/django_jobchains/{self.opts.model_name}"
+        context = {
+            "original": found,
+            "media": self.media,
+            "detail_template": f"{folder}/detail.html",
+            "refresh_url": url_with(request, **{FRAGMENT: 1}) if details["is_open"] else "",
+            **details,
+        }
+        page = self.change_form_template or f"{folder}/change_form.html"
+        return self.render(request, context["detail_template"] if FRAGMENT in request.GET else page, context)
+
+    def presenter(self, request: HttpRequest, *rows: Model) -> Presenter:
+        """Return a presenter, which shows payloads only if the user may see them for the job and these rows."""
+        payloads_of = partial(self.visibility(request).payloads, *rows)
+        return Presenter(payloads_of, Timestamps(get_settings().DATABASE), self.admin_site.name)
+
+
+class ChainDetailAdmin(DetailAdmin):
+    def row(self, request: HttpRequest, id_: UUID) -> Chain | None:
+        return with_ids(with_current_jobs(self.get_queryset(request)), [id_]).first()
+
+    def missing(self, request: HttpRequest, id_: UUID | None, object_id: str) -> HttpResponse:
+        """Redirect from the id of a job to its chain."""
+        job = self.visibility(request).jobs([id_]).get(id_) if id_ else None
+        if job and self.visible_row(request, job.chain_id):
+            return HttpResponseRedirect(f"{self.presenter(request).url('chain', job.chain_id)}#step-{id_}")
+        return super().missing(request, id_, object_id)
+
+    def details(self, request: HttpRequest, found: Chain) -> dict[str, Any]:
+        visibility, presenter = self.visibility(request), self.presenter(request, found)
+        count = found.current_job.chain_index + 1
+        ranges = shown_ranges(count, integer_parameter(request, "from", 1, count))
+        steps = queries.steps(found, ranges, visibility)
+        current = steps.get(found.current_job_id)
+        is_job_hidden = current is None and found.current_job_id in visibility.hidden_jobs([found.current_job_id])
+        lines = () if is_job_hidden else queries.last_lines(found.current_job_id, queries.LINES_OF_CURRENT_STEP).rows
+        return {
+            "title": gettext("Chain %(type)s") % {"type": found.type_name},
+            "subtitle": str(found.id),
+            "chain": found,
+            "job": None if is_job_hidden else found.current_job,
+            "is_open": found.status not in FINAL,
+            "status": shown_status(found.current_job, presenter.timestamps),
+            "created": presenter.timestamps.optional(found.created_at),
+            "finished": presenter.timestamps.optional(found.finished_at),
+            "took": span(presenter.timestamps.between(found.created_at, found.finished_at) or 0),
+            "step_count": number(count),
+            "items": with_omitted(_views(steps, ranges, count, presenter), ranges, count, request),
+            "is_part": len(steps) < count,
+            "is_from": "from" in request.GET,
+            "all_url": url_with(request, **{"from": None}),
+            "context": presenter.stored(current.job, "context") if current else None,
+            "lines": presenter.lines(found.current_job, lines),
+            "current_url": presenter.url("job", found.current_job_id),
+            **self._related_chains(request, found, steps, presenter),
+            "actions": self.actions_for(request, found, found.current_job),
+        }
+
+    def _related_chains(
+        self, request: HttpRequest, found: Chain, steps: Mapping[UUID, Step], presenter: Presenter
+    ) -> dict[str, Any]:
+        """Return the graph of blockers and waiting chains, and the list of the latter."""
+        dependents = queries.dependents(found.id, parse_uuid(request.GET.get("dependents")), self.visibility(request))
+        return {
+            "graph": graph_of(found, steps.values(), dependents, presenter),
+            "dependents": [
+                (presenter.link(row.chain), "" if row.is_job_hidden else presenter.url("job", row.job.id), row)
+                for row in dependents.rows
+            ],
+            "more_dependents_url": url_with(request, dependents=dependents.next) if dependents.next else "",
+        }
+
+
+def _views(
+    steps: Mapping[UUID, Step], ranges: Iterable[range], count: int, presenter: Presenter
+) -> dict[int, StepView]:
+    """Return the views of steps by index. Each range of steps has its own time scale."""
+    progress = queries.progress(steps)
+    views = {}
+    for indexes in ranges:
+        group = [step for step in steps.values() if step.job.chain_index in indexes]
+        scale = TimeScale(group, presenter.timestamps)
+        for step in group:
+            views[step.job.chain_index] = presenter.step(step, count, progress.get(step.job.id), scale)
+    return views
+
+
+def _trace(job: Job) -> dict[str, str]:
+    """Return the id of the job's trace, and its address if ``TRACE_URL`` is set. A trace id is not a payload."""
+    trace_id = trace_id_of(getattr(job, "context_text", None))
+    return {"trace_id": trace_id, "trace_url": trace_url_of(trace_id)}
+
+
+class JobDetailAdmin(DetailAdmin):
+    def row(self, request: HttpRequest, id_: UUID) -> Job | None:
+        job: Job | None = queries.with_texts(self.get_queryset(request), queries.MAX_JOB_PAYLOAD).filter(pk=id_).first()
+        return job
+
+    def details(self, request: HttpRequest, found: Job) -> dict[str, Any]:
+        presenter, visibility = self.presenter(request), self.visibility(request)
+        chain = visibility.chains([found.chain_id]).get(found.chain_id)
+        count = chain.current_job.chain_index + 1 if chain else found.chain_index + 1
+        attempts = queries.last_attempts(found.id, integer_parameter(request, "attempts", 1))
+        lines = queries.last_lines(found.id, queries.LINES_PER_PAGE, log_position(request))
+        blockers = queries.blockers(found.id, integer_parameter(request, "blockers", 0), visibility)
+        step = Step(found, attempts=list(attempts.rows), blockers=list(blockers.rows))
+        count_blockers({found.id: step}, get_settings().DATABASE)
+        return {
+            "title": gettext("Job %(type)s") % {"type": found.type_name},
+            "subtitle": str(found.id),
+            "job": found,
+            "chain": chain,
+            "chain_url": presenter.url("chain", found.chain_id) if chain else "",
+            "is_open": found.status not in FINAL,
+            "step": presenter.step(step, count, queries.progress([found.id]).get(found.id)),
+            "step_count": number(count),
+            "error": presenter.payloads_of(found).error_line(found.error_text),  # type: ignore[attr-defined]
+            "context": presenter.stored(found, "context"),
+            **_trace(found),
+            "leased_until": presenter.timestamps.optional(found.leased_until),
+            "cancel_requested": presenter.timestamps.optional(found.cancel_requested_at),
+            "earlier_attempts_url": url_with(request, attempts=attempts.next) if attempts.next else "",
+            "is_earlier_attempts": "attempts" in request.GET,
+            "lines": presenter.lines(found, lines.rows),
+            "earlier_lines_url": url_with(request, log=f"{lines.next[0]}.{lines.next[1]}") if lines.next else "",
+            "is_earlier_lines": "log" in request.GET,
+            "more_blockers_url": f"{url_with(request, blockers=blockers.next)}#blockers" if blockers.next else "",
+            "actions": self.actions_for(request, chain, found) if chain else (),
+        }

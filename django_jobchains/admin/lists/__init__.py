@@ -1,0 +1,1 @@
+"""The changelists of chains and jobs."""

@@ -1,0 +1,285 @@
+"""The changelists of chains and jobs, with keyset pagination.
+
+A request can only affect the query through filters, the search and the cursor, which all use an index. There are no
+page numbers and no "show all" link, so the cost of a page does not depend on the number of rows.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.contrib.admin import ShowFacets
+from django.contrib.admin.options import IS_POPUP_VAR, TO_FIELD_VAR
+from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
+from django.db.models import BooleanField, ExpressionWrapper, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_jobchains.admin.base import TIME_LIMIT_PAGE, ReadOnlyAdmin, TimeLimitExceeded, time_limit
+from django_jobchains.admin.lists.columns import ERROR_LENGTH, ChainColumns, Columns, JobColumns
+from django_jobchains.admin.lists.estimates import Precision, RowCount, count_rows
+from django_jobchains.admin.lists.filters import CHAIN_FILTERS, JOB_FILTERS
+from django_jobchains.admin.lists.search import SearchResult, find
+from django_jobchains.admin.visibility import LARGE, Visibility
+from django_jobchains.conf import get_settings
+from django_jobchains.db.keyset import Page, PagedQuerySet
+from django_jobchains.exceptions import InvalidCursor
+from django_jobchains.models import Chain, Job
+from django_jobchains.models.jobs import LAST
+from django_jobchains.models.payload_fields import text_start
+from django_jobchains.registry.registry import get_registry
+from django_jobchains.store import get_store
+
+AFTER_VAR = "after"
+#: The number of types and of queues that are read from the database for the filters.
+MAX_NAMES = 1_000
+#: The number of rows that are checked where some are hidden: for the filters by type and queue, and for autocompletion.
+MAX_CHECKED_ROWS = 500
+#: How many times rows are read to fill a page of which ``has_view_permission`` hides some.
+MAX_PAGE_READS = 20
+
+Rows = PagedQuerySet[Any]
+
+
+class KeysetChangeList(ChangeList):
+    """A page of a changelist, with a link to the next one."""
+
+    def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        self.after = request.GET.get(AFTER_VAR) or None
+        super().__init__(request, *args, **kwargs)
+        self.title = str(capfirst(self.opts.verbose_name_plural))
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Rows:
+        self._remove_unknown_parameters()
+        self.filter_specs, self.has_filters, _rest, _doubles, self.has_active_filters = self.get_filters(request)
+        rows: Rows = self.root_queryset  # type: ignore[assignment]
+        for spec in self.filter_specs:
+            narrowed = spec.queryset(request, rows)
+            rows = rows if narrowed is None else narrowed  # type: ignore[assignment]
+        self.search_result: SearchResult = self.model_admin.searched(request, rows, self.query)  # type: ignore[attr-defined]
+        self.clear_all_filters_qs = f"?{urlencode(self.get_query_parameters(without=self._filter_names))}"
+        ordered: Rows = self.search_result.rows.order_by(*self.get_ordering(request, rows))
+        return ordered
+
+    def get_results(self, request: HttpRequest) -> None:
+        self.page = self._page(request)
+        self.result_list = list(self.page)
+        self.result_count = self.full_result_count = len(self.page)
+        self.paginator = self.model_admin.get_paginator(request, self.result_list, self.list_per_page)
+        self.show_full_result_count = self.show_all = self.can_show_all = self.multi_page = False
+        self.show_admin_actions = bool(self.page)
+
+    def _page(self, request: HttpRequest) -> Page[Any]:
+        self.visibility: Visibility = self.model_admin.visibility(request)  # type: ignore[attr-defined]
+        rows = self.model_admin.shown(self.queryset)  # type: ignore[attr-defined]
+        try:
+            page = self._visible_page(rows)
+        except InvalidCursor:
+            messages.warning(request, gettext("This page does not exist. Showing the first page instead."))
+            self.after = None
+            page = self._visible_page(rows)
+        self.model_admin.mark(request, page.items)  # type: ignore[attr-defined]
+        return page
+
+    def _visible_page(self, rows: Rows) -> Page[Any]:
+        """If single rows are hidden, read until the page is full. The cursor always belongs to a visible row."""
+        if not self.visibility.checks_each_row(self.model):
+            return rows.page(self.after, self.list_per_page)
+        items: list[Any] = []
+        cursor = self.after
+        for _read in range(MAX_PAGE_READS):
+            page = rows.page(cursor, self.list_per_page)
+            items += self.visibility.seen(page.items)
+            cursor = page.next_cursor
+            if cursor is None or len(items) > self.list_per_page:
+                break
+        shown = items[: self.list_per_page]
+        has_more = cursor is not None or len(items) > len(shown)
+        return Page(shown, rows.cursor_after(shown[-1]) if shown and has_more else None)
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        """Return newest or oldest first, because other orders have no index."""
+        newest, oldest = queryset.page_orders  # type: ignore[attr-defined]
+        is_oldest_first = not str(super().get_ordering(request, queryset)[0]).startswith("-")
+        return list(oldest if is_oldest_first else newest)
+
+    def _remove_unknown_parameters(self) -> None:
+        """Keep only known parameters, without the cursor, in the links and forms of the page."""
+        known = (*self._filter_names, SEARCH_VAR, ORDER_VAR, IS_POPUP_VAR, TO_FIELD_VAR)
+        self.params = {name: value for name, value in self.params.items() if name in known}
+        self.filter_params = {name: value for name, value in self.filter_params.items() if name in known}
+
+    @property
+    def _filter_names(self) -> list[str]:
+        """Return the parameters of simple filters. Filters for fields would allow any lookup."""
+        filters: Any = self.list_filter
+        return [each.parameter_name for each in filters]
+
+    def get_query_parameters(self, *, without: str | Iterable[str]) -> list[tuple[str, str]]:
+        """Return the parameters of the URL except these."""
+        names = {without} if isinstance(without, str) else {*without}
+        return [(name, value) for name, value in self.params.items() if name not in names]
+
+    @property
+    def next_page_link(self) -> str | None:
+        cursor = self.page.next_cursor
+        return cursor and self.get_query_string({AFTER_VAR: cursor})
+
+    @property
+    def first_page_link(self) -> str | None:
+        return self.get_query_string() if self.after else None
+
+    @property
+    def is_narrowed(self) -> bool:
+        return bool(self.has_active_filters or self.query)
+
+    @cached_property
+    def row_count(self) -> RowCount:
+        """Count the rows when the page is rendered, so that a slow count does not prevent the page."""
+        if self.after is None and self.page.next_cursor is None:
+            return RowCount(len(self.page))
+        if self.visibility.checks_each_row(self.model):
+            return RowCount(len(self.page), Precision.MORE)
+        return count_rows(self.queryset, len(self.page))
+
+
+class ListAdmin(ReadOnlyAdmin):
+    """The changelist of a class. Subclasses define its rows and columns."""
+
+    columns: ClassVar[type[Columns]]
+
+    list_per_page = 50
+    show_full_result_count = False
+    show_facets = ShowFacets.NEVER
+    search_fields = ("id",)  # shows the search box; see ``searched``
+    search_help_text = _(
+        "Search for an id or at least its first 8 digits, a complete deduplication key, or the beginning of a type."
+    )
+    change_list_template = "admin/django_jobchains/change_list.html"
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        try:
+            return super().changelist_view(request, extra_context)
+        except TimeLimitExceeded:
+            return self.render(request, *TIME_LIMIT_PAGE, status=503)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return KeysetChangeList
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        with time_limit(get_settings().DATABASE):
+            return super().get_changelist_instance(request)
+
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        """Return methods that depend on the request, which ``list_display`` does not get."""
+        columns = self.columns(self.visibility(request), get_settings().DATABASE, self.admin_site.name)
+        return [getattr(columns, name) for name in columns.names]
+
+    def get_list_display_links(self, request: HttpRequest, list_display: Sequence[Any]) -> list[Any]:
+        return [column for column in list_display if getattr(column, "__name__", "") == "type_name"]
+
+    def get_sortable_by(self, request: HttpRequest) -> Any:
+        """Return None, which allows the columns that have an ordering."""
+        return None
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Return the results for other pages of the admin, such as ``autocomplete_fields``."""
+        found: QuerySet[Any] = self.searched(request, queryset, search_term).rows  # type: ignore[arg-type]
+        visibility = self.visibility(request)
+        if visibility.checks_each_row(self.model):
+            seen = visibility.seen(found.defer(*LARGE)[:MAX_CHECKED_ROWS])
+            found = queryset.filter(pk__in=[row.pk for row in seen])
+        return found, False
+
+    def searched(self, request: HttpRequest, rows: Rows, term: str) -> SearchResult:
+        """Search the rows for a term."""
+        visibility = self.visibility(request)
+        if visibility.sees_all(Chain) and visibility.sees_all(Job):
+            return find(rows, term, lambda: self.type_names(request))
+        return find(rows, term, self.known_type_names, visibility)
+
+    def type_names(self, request: HttpRequest) -> set[str]:
+        """Return the types to filter by: all known types, or the types of the newest rows that the user may see."""
+        visibility = self.visibility(request)
+        if visibility.sees_all(self.model):
+            return self.known_type_names()
+        rows: Rows = visibility.rows(self.model)  # type: ignore[assignment]
+        newest = rows.order_by(*rows.page_orders[0]).defer(*LARGE)[:MAX_CHECKED_ROWS]
+        return {row.type_name for row in visibility.seen(newest)}
+
+    def known_type_names(self) -> set[str]:
+        """Return the types that are declared or have rows."""
+        raise NotImplementedError
+
+    def queue_names(self, request: HttpRequest) -> set[str]:
+        """Return the queues to filter by: all with jobs, or the queues of the newest jobs that the user may see.
+
+        Chains cannot be filtered where single jobs are hidden; see ``QueueFilter``.
+        """
+        visibility = self.visibility(request)
+        if visibility.sees_all(Job):
+            return set(get_store().stats.queue_names(MAX_NAMES))
+        if self.model is Chain and visibility.checks_each_row(Job):
+            return set()
+        jobs: Rows = visibility.rows(Job)  # type: ignore[assignment]
+        newest = jobs.order_by(*jobs.page_orders[0]).defer(*LARGE)[:MAX_CHECKED_ROWS]
+        return {job.queue for job in visibility.seen(newest)}
+
+    def mark(self, request: HttpRequest, rows: Sequence[Any]) -> None:
+        """Mark rows whose chain or current job is hidden, so that the columns do not show it."""
+        raise NotImplementedError
+
+    def shown(self, rows: Rows) -> Rows:
+        """Return the rows with the values that the columns need, without large columns."""
+        raise NotImplementedError
+
+
+class ChainListAdmin(ListAdmin):
+    """The changelist of chains."""
+
+    columns = ChainColumns
+    list_filter = CHAIN_FILTERS
+    ordering = ("-id",)
+
+    def known_type_names(self) -> set[str]:
+        declared = (name for name, job_type in get_registry().job_types().items() if job_type.entry)
+        return {*declared, *get_store().stats.chain_type_names(MAX_NAMES)}
+
+    def mark(self, request: HttpRequest, rows: Sequence[Chain]) -> None:
+        hidden = self.visibility(request).hidden_jobs([chain.current_job_id for chain in rows])
+        for chain in rows:
+            chain.is_job_hidden = chain.current_job_id in hidden  # type: ignore[attr-defined]
+
+    def shown(self, rows: Rows) -> Rows:
+        large = ("input", "output", "last_error")
+        jobs = (f"current_job__{name}" for name in (*large, "context"))
+        chains = rows.select_related("current_job").defer(*large, *jobs)
+        return chains.annotate(error_start=text_start("last_error", ERROR_LENGTH))
+
+
+class JobListAdmin(ListAdmin):
+    """The changelist of jobs."""
+
+    columns = JobColumns
+    list_filter = JOB_FILTERS
+    ordering = ("-chain_id",)
+
+    def known_type_names(self) -> set[str]:
+        return {*get_registry().job_types(), *get_store().stats.type_names(MAX_NAMES)}
+
+    def mark(self, request: HttpRequest, rows: Sequence[Job]) -> None:
+        hidden = self.visibility(request).hidden_chains({job.chain_id for job in rows})
+        for job in rows:
+            job.is_chain_hidden = job.chain_id in hidden  # type: ignore[attr-defined]
+
+    def shown(self, rows: Rows) -> Rows:
+        return rows.defer("input", "output", "last_error", "context").annotate(
+            error_start=text_start("last_error", ERROR_LENGTH),
+            is_last=ExpressionWrapper(LAST, output_field=BooleanField()),
+        )

@@ -1,0 +1,214 @@
+"""The filters of the lists, which all use an index."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.contrib.admin import SimpleListFilter
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import F, QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from django_jobchains.admin.visibility import Visibility
+from django_jobchains.db.keyset import Unindexed
+from django_jobchains.models import QUEUE_LENGTH, TYPE_NAME_LENGTH, Chain, Job
+from django_jobchains.statuses import Status
+from django_jobchains.store import get_store
+
+
+class StatusFilter(SimpleListFilter):
+    """Filters by one status, or by all statuses of unfinished rows."""
+
+    title = _("status")
+    parameter_name = "status"
+    OPEN = "open"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [(self.OPEN, _("unfinished")), *Status.choices]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Any] | None:
+        value = self.value()
+        if value is None:
+            return None
+        if value == self.OPEN:
+            return queryset.incomplete()  # type: ignore[no-any-return]
+        if value not in Status.values:
+            raise IncorrectLookupParameters
+        if value == Status.COMPLETED:
+            # Most rows are completed. With several types, their pages are merged from one page of each type, while
+            # ``with_status`` reads all rows with the status once.
+            return queryset.filter(Unindexed(F("status"), value))  # type: ignore[no-any-return]
+        return queryset.with_status(value)  # type: ignore[no-any-return]
+
+
+class NameFilter(SimpleListFilter):
+    """Filters by a full name, with a select field because there may be hundreds of names."""
+
+    template = "admin/django_jobchains/select_filter.html"
+    max_length: ClassVar[int]
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
+        self.visibility: Visibility = model_admin.visibility(request)
+        super().__init__(request, params, model, model_admin)
+
+    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
+        """Return the names to choose from."""
+        raise NotImplementedError
+
+    def named(self, queryset: Any, name: str) -> QuerySet[Any]:
+        """Return the rows with this name."""
+        raise NotImplementedError
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        names = {*self.names(request, model_admin), *filter(None, [self.value()])}
+        return [(name, name) for name in sorted(names)]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Any] | None:
+        value = self.value()
+        if not value:
+            return None
+        if "\0" in value or len(value) > self.max_length:
+            raise IncorrectLookupParameters
+        return self.narrowed(queryset, value)
+
+    def narrowed(self, queryset: Any, name: str) -> QuerySet[Any]:
+        raise NotImplementedError
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Return the options for the template, with the other parameters that the form has to send."""
+        kept = changelist.get_query_parameters(without=self.parameter_name)  # type: ignore[attr-defined]
+        yield {"selected": not self.value(), "value": "", "display": _("All"), "kept": kept}
+        for name, _name in self.lookup_choices:
+            yield {"selected": name == self.value(), "value": name, "display": name}
+
+
+class TypeFilter(NameFilter):
+    title = _("type")
+    parameter_name = "type"
+    max_length = TYPE_NAME_LENGTH
+
+    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
+        names: set[str] = model_admin.type_names(request)
+        return names
+
+    def narrowed(self, queryset: Any, name: str) -> QuerySet[Any]:
+        return queryset.of_type(name)  # type: ignore[no-any-return]
+
+
+class QueueFilter(NameFilter):
+    """Filters jobs by their queue, and chains by the queue of their visible current job."""
+
+    title = _("queue")
+    parameter_name = "queue"
+    max_length = QUEUE_LENGTH
+
+    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
+        names: set[str] = model_admin.queue_names(request)
+        return names
+
+    def narrowed(self, queryset: Any, name: str) -> QuerySet[Any]:
+        rows: QuerySet[Any] = queryset.in_queue(name)
+        return self.visibility.related_to(Job, rows, "current_job_id") if queryset.model is Chain else rows
+
+
+class ChainTypeFilter(TypeFilter):
+    """Filters jobs by the type that their visible chain starts with."""
+
+    title = _("chain type")
+    parameter_name = "chain_type"
+
+    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
+        return self.visibility.chain_type_names()
+
+    def narrowed(self, queryset: Any, name: str) -> QuerySet[Any]:
+        return self.visibility.related_to(Chain, queryset.of_chain_type(name), "chain_id")
+
+
+class CreatedFilter(SimpleListFilter):
+    """Filters by the time of creation, up to now by the database's clock."""
+
+    title = _("creation time")
+    parameter_name = "created"
+    SECONDS: ClassVar = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400, "month": 30 * 86_400}
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [
+            ("hour", _("in the past hour")),
+            ("day", _("in the past 24 hours")),
+            ("week", _("in the past 7 days")),
+            ("month", _("in the past 30 days")),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Any] | None:
+        value = self.value()
+        if value is None:
+            return None
+        if value not in self.SECONDS:
+            raise IncorrectLookupParameters
+        start = get_store().stats.time_ago(self.SECONDS[value])
+        return queryset.created_between(start, None)  # type: ignore[no-any-return]
+
+
+class RootFilter(SimpleListFilter):
+    """Hides chains that are blockers, which are usually parts of another chain.
+
+    It is not offered to users from whom rows are hidden, because it would reveal that a hidden job waits for a chain.
+    """
+
+    title = _("use as a blocker")
+    parameter_name = "roots"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        visibility = model_admin.visibility(request)
+        is_offered = visibility.sees_all(Chain) and visibility.sees_all(Job)
+        return [("1", _("not a blocker"))] if is_offered else []
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Any] | None:
+        return queryset.roots() if self.value() == "1" else None
+
+
+class BlockedByFilter(SimpleListFilter):
+    """Filters by a visible chain that rows wait or waited for. Other pages link to it."""
+
+    title = _("blocker")
+    parameter_name = "blocked_by"
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
+        self._visibility: Visibility = model_admin.visibility(request)
+        super().__init__(request, params, model, model_admin)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        value = self.value()
+        return [(value, value)] if value else []
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Any] | None:
+        value = self.value()
+        if not value:
+            return None
+        try:
+            blocker = UUID(value)
+        except ValueError as error:
+            raise IncorrectLookupParameters from error
+        if self._visibility.hidden_chains([blocker]):
+            return queryset.none()  # type: ignore[no-any-return]
+        return queryset.blocked_by(blocker)  # type: ignore[no-any-return]
+
+
+CHAIN_FILTERS: tuple[type[SimpleListFilter], ...] = (
+    StatusFilter,
+    TypeFilter,
+    QueueFilter,
+    CreatedFilter,
+    RootFilter,
+    BlockedByFilter,
+)
+JOB_FILTERS: tuple[type[SimpleListFilter], ...] = (
+    StatusFilter,
+    TypeFilter,
+    ChainTypeFilter,
+    QueueFilter,
+    CreatedFilter,
+    BlockedByFilter,
+)

@@ -1,0 +1,1 @@
+"""``JobRecordAdmin``, a mixin for the admin classes of models with records."""

@@ -1,0 +1,1 @@
+"""One try at a job, or at a batch of jobs."""

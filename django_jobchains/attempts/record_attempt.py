@@ -1,0 +1,313 @@
+"""One attempt at one record: call its hooks and handler, and decide how it ends."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from logging import getLogger
+from typing import Any
+
+from django.core.exceptions import ObjectDoesNotExist
+from django.utils import timezone
+
+from django_jobchains.attempts.outcome import Outcome
+from django_jobchains.attempts.record_phases import RecordPhases
+from django_jobchains.context import clear_context
+from django_jobchains.db.connections import ThreadConnections, close_thread_connections
+from django_jobchains.enqueue_options import seconds_of
+from django_jobchains.exceptions import JobAborted, LeaseLost, RescheduleJob
+from django_jobchains.handlers.abort_signal import AbortSignal
+from django_jobchains.middleware.hooks import around
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.records.errors import Requeue, checked_time, is_retryable
+from django_jobchains.records.record_errors import RecordLost
+from django_jobchains.records.run import RecordRun, RunPhases
+from django_jobchains.store import ClaimedJob, RecordEnd, RecordKey, Store
+from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpan, AttemptSpans, active
+from django_jobchains.text.errors import describe, log_error, without_variables
+
+logger = getLogger("django_jobchains")
+
+NOT_FOUND = (
+    "The queryset of {name!r} did not return this record after it was dequeued. It must not depend on columns that "
+    "workers change, such as the state."
+)
+
+
+@dataclass(eq=False, slots=True)
+class EndedRecord:
+    """How an attempt at a record ended. ``end``: what is to be written, or None if the record is lost."""
+
+    kind: RecordType
+    key: RecordKey
+    attempt: int
+    end: RecordEnd | None
+    #: The new state, once it is written.
+    state: str | None = None
+    seconds: float = 0.0
+    #: One line, or "" without an error.
+    error: str = ""
+    #: The error of an attempt that failed. Its traceback has no local variables.
+    exception: BaseException | None = None
+    #: Why the attempt must no longer write, if it noticed this itself.
+    abandoned_reason: str = ""
+    #: The span of the attempt, which ends when the state is written.
+    span: AttemptSpan | None = None
+    #: Whether the state has been written and reported, or never will be.
+    is_written: bool = False
+    _on_written: Callable[[], object] | None = None
+
+    @property
+    def ending(self) -> str:
+        """The new state; "requeued" or "handed_back" for a queued record; "abandoned" for one that is lost."""
+        if self.state == "queued" and self.end is not None:
+            return self.end.kind
+        return self.state or "abandoned"
+
+    def mark_written(self) -> None:
+        self.is_written = True
+        if self._on_written is not None:
+            self._on_written()
+
+    def when_written(self, callback: Callable[[], object]) -> None:
+        """Call a function when the state has been written, on the thread that wrote it. It may be called twice."""
+        self._on_written = callback
+        if self.is_written:
+            callback()
+
+
+class RecordAttempt:
+    """An attempt at a record, with the interface of an attempt at jobs. ``put`` receives how it ended.
+
+    ``on_prepared``: called when ``pre_handle`` has returned, or when it will not be called.
+    """
+
+    #: The jobs of the attempt: always empty, because a record is not a job.
+    jobs: tuple[ClaimedJob, ...] = ()
+
+    def __init__(
+        self,
+        kind: RecordType,
+        record: Any,
+        key: RecordKey,
+        *,
+        store: Store,
+        put: Callable[[EndedRecord], None],
+        signal: AbortSignal | None = None,
+        on_prepared: Callable[[], object] | None = None,
+        spans: AttemptSpans = OWN_SPANS,
+    ) -> None:
+        self.kind = kind
+        self.record = record
+        self.key = key
+        self.signal = signal or AbortSignal()
+        self.number = kind.value(record, "num_failures") + kind.value(record, "num_resets") + 1
+        #: The monotonic time at which the worker asks the attempt to stop.
+        self.expires_at = math.inf
+        self.phases = RecordPhases(kind, key, store, self.signal)
+        #: Whether ``pre_handle`` was called, or will not be.
+        self.is_prepared = False
+        self._put = put
+        self._on_prepared = on_prepared
+        self._spans = spans
+        self._span: AttemptSpan | None = None
+        #: The error of ``pre_handle``.
+        self._error: BaseException | None = None
+
+    @property
+    def is_detached(self) -> bool:
+        return self.signal.is_detached
+
+    @property
+    def label(self) -> str:
+        """The name of the attempt in logs."""
+        return f"{self.kind.name} {self.key[0]}"
+
+    def run(self) -> list[Outcome]:
+        """Handle the record on this thread, and pass its end to ``put``. Records have no job outcome to return."""
+        self.prepare()
+        self.conclude(self.handle())
+        return []
+
+    def prepare(self) -> None:
+        """Call ``pre_handle``. Its error ends the attempt when the attempt runs."""
+        self.expires_at = time.monotonic() + self.kind.max_runtime_seconds
+        if "pre_handle" in self.kind.hooks:
+            self._error = call_hook(lambda: self.kind.processor.pre_handle(self.record))
+            if self.is_detached:  # the worker has given up waiting for the hook
+                self._error = JobAborted(self.signal.reason or "error")
+        self._end_preparing()
+
+    def handle(self) -> EndedRecord:
+        """Call the handler, and return how the attempt ended. The context is a copy, as for jobs."""
+        return copy_context().run(self._run)
+
+    def conclude(self, ended: EndedRecord) -> None:
+        """Pass on how the attempt ended, and call ``post_handle`` when this has been written."""
+        self._put_unless_detached(ended)
+        if "post_handle" in self.kind.hooks:
+            if not self.is_detached:
+                written = threading.Event()
+                ended.when_written(written.set)
+                written.wait()
+            self.call_post_handle()
+
+    def detach(self, error: BaseException, stack: str) -> list[Outcome]:
+        """Give up an attempt that does not stop, from another thread. It can no longer write anything."""
+        if self.signal.detach():
+            self._put(self._with_span(self._errored(error)))
+            self._end_preparing()
+        return []
+
+    def hand_back(self) -> EndedRecord:
+        """Return the end of an attempt that did not start, or that was interrupted because the worker stops."""
+        self._end_preparing()
+        return self._ended(RecordEnd(*self.key, "handed_back"))
+
+    def _put_unless_detached(self, ended: EndedRecord) -> None:
+        if not self.is_detached:
+            self._put(ended)
+
+    def _end_preparing(self) -> None:
+        self.is_prepared = True
+        if self._on_prepared is not None:
+            self._on_prepared()
+
+    def _run(self) -> EndedRecord:
+        clear_context()
+        started = time.perf_counter()
+        with active(self._start_span()):
+            try:
+                self.phases.begin()
+            except BaseException as error:
+                self.signal.end()
+                ended = self._errored(error)
+            else:
+                ended = self._process()
+            self.phases.end()
+        ended.seconds = time.perf_counter() - started
+        return self._with_span(ended)
+
+    def _start_span(self) -> AttemptSpan | None:
+        kind = self.kind
+        self.phases.span = self._span = self._spans.record(kind.name, kind.queue, str(self.key[0]), self.number)
+        return self._span
+
+    def _with_span(self, ended: EndedRecord) -> EndedRecord:
+        """Return the end with the attempt's span, which ends now."""
+        if self._span is not None and self._span.stop():
+            ended.span = self._span
+        return ended
+
+    def _process(self) -> EndedRecord:
+        if self._error is not None:
+            return self._ended_by(self._error)
+        try:
+            run = self._record_run(self.phases)
+            with around(self.kind.middleware, "around_handler", run):
+                self.kind.processor.handle(self.record, run)
+            return self._complete(run)
+        except BaseException as error:  # SystemExit and similar errors end the attempt, but not the worker.
+            return self._ended_by(error)
+
+    def _record_run(self, phases: RunPhases) -> Any:
+        """Return the argument of the handler and of middleware, which receives it instead of a running job."""
+        kind = self.kind
+        run = RecordRun(self.record, self.number, self.signal, phases, type_name=kind.name, queue=kind.queue)
+        if kind.middleware:
+            self.phases.running = run
+        return run
+
+    def _complete(self, run: RecordRun) -> EndedRecord:
+        """Write the end in the handler's transaction, or return it if it is still to be written."""
+        if not self.signal.end():
+            raise RecordLost(self.key[0], self.signal.reason or "error")
+        self.phases.check_after_handler()
+        return self._finish(run)
+
+    def _finish(self, run: RecordRun) -> EndedRecord:
+        is_requeued, after = run.requeued
+        end = RecordEnd(*self.key, "requeued", after) if is_requeued else RecordEnd(*self.key, "completed")
+        ended = self._ended(end)
+        if self.phases.is_open:
+            ended.state = self.phases.finish_record(end)
+        return ended
+
+    def _ended_by(self, error: BaseException) -> EndedRecord:
+        """Return how the attempt ends after this error. Never raises."""
+        try:
+            self.signal.end()
+            self.phases.give_up(error)
+            if isinstance(error, LeaseLost):
+                ended = self._ended(None, error=describe(error))
+                ended.abandoned_reason = error.reason
+                return ended
+            if isinstance(error, Requeue | RescheduleJob):
+                return self._ended(RecordEnd(*self.key, "requeued", _time_after(error)))
+            if isinstance(error, JobAborted) and self.signal.reason == "worker_stopping":
+                return self.hand_back()
+        except BaseException as problem:
+            log_error(logger, problem, "The end of record %s could not be computed, so it errored: %s", self.key[0])
+        return self._errored(error)
+
+    def _errored(self, error: BaseException) -> EndedRecord:
+        text = describe(error)
+        if self.signal.reason == "timed_out":
+            text = f"The handler exceeded max_runtime ({self.kind.max_runtime_seconds:g} s). {text}"
+        kind = "errored" if is_retryable(error) else "failed"
+        end = RecordEnd(*self.key, kind, None, text, self.kind.max_attempts)  # type: ignore[arg-type]
+        return self._ended(end, error=text, exception=without_variables(error))
+
+    def _ended(self, end: RecordEnd | None, *, error: str = "", exception: BaseException | None = None) -> EndedRecord:
+        return EndedRecord(self.kind, self.key, self.number, end, error=error, exception=exception)
+
+    def call_post_handle(self) -> None:
+        error = call_hook(lambda: self.kind.processor.post_handle(self.record))
+        if error is not None:
+            text = "post_handle of record %s failed, which does not change its state: %s"
+            log_error(logger, error, text, self.key[0])
+
+
+def not_loaded(kind: RecordType, key: RecordKey, error: Exception) -> EndedRecord:
+    """Return the end of an attempt whose record could not be loaded: an error."""
+    if isinstance(error, ObjectDoesNotExist):
+        error = LookupError(NOT_FOUND.format(name=kind.name))
+    end = RecordEnd(*key, "errored", None, describe(error), kind.max_attempts)
+    return EndedRecord(kind, key, 0, end, error=end.message, exception=error)
+
+
+def _time_after(error: Requeue | RescheduleJob) -> datetime | None:
+    """Return the time from which a record is processed again. Middleware may also raise ``RescheduleJob``."""
+    if isinstance(error, Requeue):
+        return error.after
+    if error.run_at is not None:
+        return checked_time(error.run_at)
+    return timezone.now() + timedelta(seconds=seconds_of(error.delay or 0, "delay"))
+
+
+def call_hook(hook: Callable[[], object]) -> BaseException | None:
+    """Call a hook on connections without open transactions, and return its error. The context is a copy."""
+    return copy_context().run(_call_hook, hook)
+
+
+def _call_hook(hook: Callable[[], object]) -> BaseException | None:
+    clear_context()
+    try:
+        connections = ThreadConnections()
+    except Exception:
+        close_thread_connections()
+        connections = ThreadConnections()
+    error: BaseException | None = None
+    try:
+        hook()
+        connections.check()
+    except BaseException as raised:
+        error = raised
+    try:
+        connections.clean(suspicious=error is not None)
+    except BaseException:
+        close_thread_connections()
+    return error

@@ -1,0 +1,297 @@
+"""Enqueue, read, wait for, complete, cancel, retry and delete chains.
+
+Every function joins the caller's transaction if one is open, takes ``using`` for a database other than the configured
+one, and has an async twin with the prefix ``a``. Functions that take ids accept a ``UUID``, a ``Chain``, a ``Job``, or
+several of them. A chain has the id of its first job. In ``retry``, ``run_now`` and ``reschedule``, this id stands for
+the chain's current job, and the id of a later job for that job. In other functions, both stand for the chain.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, Unpack, overload
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from django_jobchains.chains.completion import (
+    AsyncCurrentJob,
+    CurrentJob,
+    acomplete,
+    acurrent_job,
+    complete,
+    current_job,
+)
+from django_jobchains.chains.pruning import aprune, prune
+from django_jobchains.db.ids import as_list, chain_id_of, chain_ids_of, checked_id
+from django_jobchains.enqueue_options import Deduplicate, EnqueueOptions, resolve_schedule
+from django_jobchains.exceptions import (
+    ChainCancelled,
+    ChainFailed,
+    ChainNotCommitted,
+    ChainNotFound,
+    ChainReferenced,
+    ChainTimeout,
+    DuplicateJobId,
+    InvalidBlockers,
+    InvalidInput,
+    InvalidOutput,
+    JobAlreadyCompleted,
+    JobNotCompletable,
+    JobNotFound,
+    JobNotRunnable,
+    JobTypeMismatch,
+    JobTypeNotFound,
+    NotAnEntryType,
+    TransactionRequired,
+)
+from django_jobchains.models import Chain, Job
+from django_jobchains.registry.arguments import check_choice
+from django_jobchains.registry.enqueueing import Item, create_chains
+from django_jobchains.registry.job_types import JobType, name_of
+from django_jobchains.registry.registry import get_registry
+from django_jobchains.results import await_chain, wait
+from django_jobchains.store import Store, get_store
+from django_jobchains.telemetry import observes
+from django_jobchains.telemetry.events import (
+    ChainCancelRequested,
+    ChainDeleted,
+    DetailEvent,
+    JobRescheduled,
+    JobRetried,
+    JobTriggered,
+)
+from django_jobchains.wakeups import announced, report_after_commit
+
+__all__ = (
+    "AsyncCurrentJob",
+    "Chain",
+    "ChainCancelled",
+    "ChainFailed",
+    "ChainNotCommitted",
+    "ChainNotFound",
+    "ChainReferenced",
+    "ChainTimeout",
+    "CurrentJob",
+    "Deduplicate",
+    "DuplicateJobId",
+    "InvalidBlockers",
+    "InvalidInput",
+    "InvalidOutput",
+    "Item",
+    "Job",
+    "JobAlreadyCompleted",
+    "JobNotCompletable",
+    "JobNotFound",
+    "JobNotRunnable",
+    "JobTypeMismatch",
+    "JobTypeNotFound",
+    "NotAnEntryType",
+    "TransactionRequired",
+    "acancel",
+    "acomplete",
+    "acurrent_job",
+    "adelete",
+    "aenqueue",
+    "aenqueue_many",
+    "aget",
+    "aprune",
+    "areschedule",
+    "aretry",
+    "arun_now",
+    "await_chain",
+    "cancel",
+    "complete",
+    "current_job",
+    "delete",
+    "enqueue",
+    "enqueue_many",
+    "get",
+    "prune",
+    "reschedule",
+    "retry",
+    "run_now",
+    "wait",
+)
+
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+
+Ids = UUID | Chain | Job | Iterable[UUID | Chain | Job]
+
+
+@overload
+def enqueue(
+    job_type: JobType[None, OutputT], *, using: str | None = None, **options: Unpack[EnqueueOptions]
+) -> Chain[OutputT]: ...
+@overload
+def enqueue(
+    job_type: JobType[InputT, OutputT], input: InputT, *, using: str | None = None, **options: Unpack[EnqueueOptions]
+) -> Chain[OutputT]: ...
+@overload
+def enqueue(
+    job_type: str, input: Any = None, *, using: str | None = None, **options: Unpack[EnqueueOptions]
+) -> Chain: ...
+def enqueue(job_type: Any, input: Any = None, *, using: Any = None, **options: Unpack[EnqueueOptions]) -> Any:
+    """Start a chain with a JobType or a registered name; see ``JobType.enqueue``."""
+    return get_registry().job_type(job_type).enqueue(input, using=using, **options)
+
+
+# The overloads are written again, because sync_to_async keeps only the first.
+@overload
+async def aenqueue(
+    job_type: JobType[None, OutputT], *, using: str | None = None, **options: Unpack[EnqueueOptions]
+) -> Chain[OutputT]: ...
+@overload
+async def aenqueue(
+    job_type: JobType[InputT, OutputT], input: InputT, *, using: str | None = None, **options: Unpack[EnqueueOptions]
+) -> Chain[OutputT]: ...
+@overload
+async def aenqueue(
+    job_type: str, input: Any = None, *, using: str | None = None, **options: Unpack[EnqueueOptions]
+) -> Chain: ...
+async def aenqueue(job_type: Any, input: Any = None, *, using: Any = None, **options: Unpack[EnqueueOptions]) -> Any:
+    """``enqueue`` for async code."""
+    return await get_registry().job_type(job_type).aenqueue(input, using=using, **options)
+
+
+def enqueue_many(items: Iterable[Item[OutputT]], *, using: str | None = None) -> list[Chain[OutputT]]:
+    """Start the chains that ``job_type.item(…)`` describes, in order. If there is an error, none is started.
+
+    ``items`` is any iterable, including generators. Raises ``TypeError`` if it contains anything but items.
+    """
+    return create_chains(_checked_items(items), using)
+
+
+def _checked_items(given: Iterable[Item[OutputT]]) -> list[Item[OutputT]]:
+    """Read all items before anything is written, because a generator may raise an error."""
+    remedy = "chains.enqueue_many() takes a list of items, as in [job_type.item(input) for input in inputs]"
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{remedy}, not {type(given).__name__}.")
+    items = list(given)
+    for number, item in enumerate(items):
+        if not isinstance(item, Item):
+            raise TypeError(f"{remedy}: number {number} of them is {type(item).__name__}. Nothing was created.")
+    return items
+
+
+@overload
+def get(
+    chain_id: UUID | Chain | Job, *, job_type: JobType[Any, OutputT], using: str | None = None
+) -> Chain[OutputT]: ...
+@overload
+def get(chain_id: UUID | Chain | Job, *, job_type: str | None = None, using: str | None = None) -> Chain: ...
+def get(chain_id: UUID | Chain | Job, *, job_type: Any = None, using: str | None = None) -> Chain:
+    """Return the chain with this id.
+
+    Raises ``ChainNotFound``, and ``JobTypeMismatch`` if the chain does not start with ``job_type``.
+    """
+    chain = Chain.load(chain_id_of(chain_id), get_store(using).using)
+    if job_type is not None and chain.type_name != name_of(job_type):
+        raise JobTypeMismatch(chain.id, name_of(job_type), chain.type_name)
+    chain.job_type = job_type if isinstance(job_type, JobType) else getattr(chain_id, "job_type", None)
+    return chain
+
+
+@overload
+async def aget(
+    chain_id: UUID | Chain | Job, *, job_type: JobType[Any, OutputT], using: str | None = None
+) -> Chain[OutputT]: ...
+@overload
+async def aget(chain_id: UUID | Chain | Job, *, job_type: str | None = None, using: str | None = None) -> Chain: ...
+async def aget(chain_id: UUID | Chain | Job, *, job_type: Any = None, using: str | None = None) -> Chain:
+    """``get`` for async code."""
+    return await sync_to_async(get)(chain_id, job_type=job_type, using=using)
+
+
+def cancel(chain_ids: Ids, *, using: str | None = None) -> set[UUID]:
+    """Cancel chains that may still run, and return their ids.
+
+    Blocked, pending and scheduled jobs are cancelled at once. A running job is asked to stop (``job.signal``), and is
+    cancelled when its handler has stopped. If the handler completes it anyway, the result is kept, but the chain does
+    not continue. Chains that have ended are not changed. Raises ``ChainNotFound``; then none are cancelled.
+    """
+    store = get_store(using)
+    with announced(store) as effects:
+        cancelled = store.chains.cancel(dict.fromkeys(chain_ids_of(chain_ids)), effects)
+    _report(ChainCancelRequested, cancelled, store)
+    return cancelled
+
+
+def retry(ids: Ids, *, using: str | None = None) -> set[UUID]:
+    """Make failed and cancelled jobs due now, for at least one more attempt, and return the ids of the moved jobs.
+
+    The id of a chain stands for its current job, whatever step the chain is at.
+
+    The counts of failed attempts and crashes are not reset: a job that has reached its limit gets one more attempt.
+
+    A job whose blockers are not completed becomes blocked again. If its type sets ``on_blocker_failure="fail"`` and a
+    blocker is still failed or cancelled, it fails again at once: retry the blocker too. Jobs with other statuses are
+    not changed. Raises ``JobNotFound``; then no job is moved.
+    """
+    store = get_store(using)
+    with announced(store) as effects:
+        moved = store.chains.retry(dict.fromkeys(_job_ids(ids)), effects)
+    _report(JobRetried, moved, store)
+    return moved
+
+
+def run_now(ids: Ids, *, using: str | None = None) -> None:
+    """Make scheduled jobs and jobs in backoff due now: all of them, or none after an error.
+
+    The id of a chain stands for its current job. Raises ``JobNotFound`` and ``JobNotRunnable``.
+    """
+    _move(ids, None, using)
+
+
+def reschedule(
+    ids: Ids, run_at: datetime | None = None, *, delay: timedelta | float | None = None, using: str | None = None
+) -> None:
+    """Move pending jobs to another time: all of them, or none after an error.
+
+    The id of a chain stands for its current job. ``run_at`` is an aware datetime; ``delay`` is a timedelta or seconds
+    from now. A time in the past means now. Raises ``JobNotFound`` and ``JobNotRunnable``.
+    """
+    run_at, delay_seconds = resolve_schedule(run_at, delay)
+    if run_at is None and delay_seconds is None:
+        raise TypeError("reschedule() takes run_at or delay; use run_now() to make a job due.")
+    _move(ids, run_at, using, delay_seconds)
+
+
+def _move(ids: Ids, run_at: datetime | None, using: str | None, delay_seconds: float | None = None) -> None:
+    store, targets = get_store(using), dict.fromkeys(_job_ids(ids))
+    with announced(store) as effects:
+        store.chains.move(targets, run_at, delay_seconds or 0, effects)
+    is_now = run_at is None and delay_seconds is None
+    _report(JobTriggered if is_now else JobRescheduled, targets, store)
+
+
+def delete(chain_ids: Ids, *, cascade: bool = False, using: str | None = None) -> set[UUID]:
+    """Delete chains with all their jobs, whatever their status, and return the ids of the deleted chains.
+
+    ``cascade`` also deletes their blockers, recursively. The attempts of running jobs are aborted (``not_found``).
+    Raises ``ChainNotFound``, and ``ChainReferenced`` if an incomplete job of another chain has one of the chains as a
+    blocker; then nothing is deleted.
+    """
+    check_choice("cascade", cascade, (True, False))
+    store = get_store(using)
+    with announced(store) as effects:
+        deleted = store.chains.delete(dict.fromkeys(chain_ids_of(chain_ids)), cascade=cascade, effects=effects)
+    _report(ChainDeleted, deleted, store)
+    return deleted
+
+
+def _report(kind: Callable[[str, UUID], DetailEvent], ids: Collection[UUID], store: Store) -> None:
+    if ids and observes(kind):  # type: ignore[arg-type]
+        report_after_commit(store.using, [kind("", id_) for id_ in ids])
+
+
+def _job_ids(given: Ids) -> list[UUID]:
+    return [checked_id(part.id if isinstance(part, Chain | Job) else part, "ids") for part in as_list(given)]
+
+
+aenqueue_many = sync_to_async(enqueue_many)
+acancel = sync_to_async(cancel)
+aretry = sync_to_async(retry)
+arun_now = sync_to_async(run_now)
+areschedule = sync_to_async(reschedule)
+adelete = sync_to_async(delete)

@@ -1,0 +1,184 @@
+"""Deleting chains that ended long ago, in batches, while workers run."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from django_jobchains.chains.retention import MAX_AGE, retention_rules
+from django_jobchains.db.ids import first_id_at, milliseconds_of
+from django_jobchains.registry.job_types import JobType, name_of
+from django_jobchains.registry.registry import get_registry
+from django_jobchains.statuses import FINAL, Status
+from django_jobchains.store import EndedChains, EndPosition, Store, get_store
+
+MAX_BATCH_SIZE = 10_000
+#: The limit of chains that were kept for a job, and are tried again at the end, when that job may have been deleted.
+MAX_KEPT = 100_000
+#: How far the clock of a host that makes ids may be ahead of the database's. Chains from hosts that are further ahead
+#: are deleted later. The ends of chains are times of the database's clock.
+MAX_CLOCK_SKEW = timedelta(days=1)
+
+FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
+
+#: Called after each batch with the number of deleted chains, and the share of the work that is done (0 to 1).
+OnBatch = Callable[[int, float], object]
+
+
+def prune(
+    older_than: timedelta | None = None,
+    statuses: Iterable[str] | None = None,
+    types: "Iterable[str | JobType[Any, Any]] | None" = None,
+    *,
+    batch: int = 1_000,
+    dry_run: bool = False,
+    using: str | None = None,
+    on_batch: OnBatch | None = None,
+) -> int:
+    """Delete chains whose retention has expired, and return their number.
+
+    Without ``older_than``, the retention of each declared type decides, as in a worker. With it, all chains that ended
+    more than this time ago by the database's clock are deleted, whatever their retention and deduplication keys; failed
+    chains are kept unless ``statuses`` includes them. The chains' ``statuses`` and ``types`` restrict what is deleted.
+
+    A chain is kept while an incomplete job of another chain has it as a blocker, and while another transaction
+    has it locked. Each batch of at most ``batch`` chains is a short transaction, or part of the caller's. ``dry_run``
+    counts without deleting. ``on_batch`` is called with the number of deleted chains and the progress (0 to 1).
+    """
+    names = None if types is None else _names(types)
+    final = None if statuses is None else _final(statuses)
+    store = get_store(using)
+    now = store.stats.time_ago(0)
+    if older_than is None:
+        all_ended = _beyond_retention(now, final, names)
+    else:
+        final = (Status.COMPLETED, Status.CANCELLED) if final is None else final
+        all_ended = [EndedChains(final, store.stats.time_ago(_seconds(older_than)), names)]
+    column = "status" if names is None else "chain_type_name"
+    walks = [walk for ended in all_ended for walk in _walks(ended, column, now)]
+    return _Prune(store, _batch_size(batch), dry_run).run(walks, on_batch)
+
+
+aprune = sync_to_async(prune)
+
+
+class Walk:
+    """A walk through ended chains, along the index of a status or a chain type, over a range of ids."""
+
+    def __init__(self, ended: EndedChains, column: str, value: str, first: UUID, last: UUID) -> None:
+        self.ended = ended
+        self._column = column
+        self._value = value
+        self._last = last
+        self._position = EndPosition(first)
+        self._first_found: UUID | None = None
+        self.is_over = False
+
+    @property
+    def progress(self) -> float:
+        """The share of the walk that is done (0 to 1), if chains were started evenly."""
+        if self.is_over or not self._first_found:
+            return 1
+        first, now, last = map(milliseconds_of, (self._first_found, self._position.chain_id, self._last))
+        return (now - first) / max(1, last - first)
+
+    def find(self, store: Store, limit: int) -> Sequence[UUID]:
+        """Read the next ``limit`` entries of the index. Return the last jobs of the chains that may be deleted."""
+        found = store.retention.find_ended(self._column, self._value, self._position, self._last, limit, self.ended)
+        self._first_found = self._first_found or found.first
+        self._position = found.next or self._position
+        self.is_over = found.next is None
+        return list(found.job_ids)
+
+
+def full_ranges(ended: EndedChains, now: datetime) -> list[tuple[UUID, UUID]]:
+    """Return the ranges of ids in which chains that have ended may be.
+
+    Ids are ordered by time, and a chain is created before it ends, so newer ids are skipped. Explicit ids need not
+    follow that order. Most of them are random, and lie in the far future, where there are no other ids.
+    """
+    return [(FIRST_ID, first_id_at(ended.before + MAX_CLOCK_SKEW)), (first_id_at(now + MAX_CLOCK_SKEW), LAST_ID)]
+
+
+class _Prune:
+    def __init__(self, store: Store, batch_size: int, is_dry_run: bool) -> None:
+        self._store = store
+        self._batch_size = batch_size
+        self._is_dry_run = is_dry_run
+        self._deleted = 0
+        self._kept: dict[EndedChains, set[UUID]] = {}
+
+    def run(self, walks: Sequence[Walk], on_batch: OnBatch | None) -> int:
+        for number, walk in enumerate(walks):
+            while not walk.is_over:
+                if job_ids := walk.find(self._store, self._batch_size):
+                    self._prune(job_ids, walk.ended)
+                if on_batch:
+                    on_batch(self._deleted, (number + walk.progress) / len(walks))
+        while self._kept and not self._is_dry_run and self._prune_kept():
+            pass
+        return self._deleted
+
+    def _prune(self, job_ids: Iterable[UUID], ended: EndedChains) -> int:
+        pruned = self._store.retention.prune(list(job_ids), ended, is_dry_run=self._is_dry_run)
+        self._deleted += len(pruned.deleted)
+        if pruned.kept and sum(map(len, self._kept.values())) < MAX_KEPT:
+            self._kept.setdefault(ended, set()).update(pruned.kept)
+        return len(pruned.deleted)
+
+    def _prune_kept(self) -> int:
+        """Try the kept chains again: the jobs that needed them may have been deleted. Return how many are deleted."""
+        kept, self._kept = self._kept, {}
+        return sum(
+            self._prune((last_job.job_id for last_job in self._store.last_jobs.read(chunk).values()), ended)
+            for ended, chain_ids in kept.items()
+            for chunk in self._chunks(sorted(chain_ids))
+        )
+
+    def _chunks(self, ids: list[UUID]) -> Iterator[list[UUID]]:
+        return (ids[start : start + self._batch_size] for start in range(0, len(ids), self._batch_size))
+
+
+def _beyond_retention(
+    now: datetime, statuses: tuple[str, ...] | None, types: tuple[str, ...] | None
+) -> list[EndedChains]:
+    """Return the chains of these statuses and types whose retention has expired by this project's rules."""
+    rules = [rule.ended(now) for rule in retention_rules(get_registry()) if statuses is None or rule.status in statuses]
+    if types is None:
+        return rules
+    return [replace(ended, types=tuple(name for name in ended.types or () if name in types)) for ended in rules]
+
+
+def _walks(ended: EndedChains, column: str, now: datetime) -> Iterator[Walk]:
+    for value in ended.statuses if column == "status" else ended.types or ():
+        for first, last in full_ranges(ended, now):
+            yield Walk(ended, column, value, first, last)
+
+
+def _seconds(older_than: timedelta) -> float:
+    if not isinstance(older_than, timedelta):
+        raise TypeError(f"older_than is a timedelta, not {type(older_than).__name__}.")
+    if older_than < timedelta(0):
+        raise ValueError(f"older_than={older_than!r}: 0 or more.")
+    return min(older_than, MAX_AGE).total_seconds()
+
+
+def _final(statuses: Iterable[str]) -> tuple[str, ...]:
+    given = (statuses,) if isinstance(statuses, str) else tuple(statuses)
+    for status in given:
+        if status not in FINAL:
+            raise ValueError(f"{status!r}: chains are pruned that are {', '.join(sorted(FINAL))}.")
+    return tuple(dict.fromkeys(str(status) for status in given))
+
+
+def _names(types: "Iterable[str | JobType[Any, Any]]") -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(name_of, [types] if isinstance(types, str | JobType) else types)))
+
+
+def _batch_size(batch: int) -> int:
+    if not 1 <= batch <= MAX_BATCH_SIZE:
+        raise ValueError(f"batch={batch}: 1 to {MAX_BATCH_SIZE} chains.")
+    return batch

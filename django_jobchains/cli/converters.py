@@ -1,0 +1,163 @@
+"""Converts command line arguments to values, or raises errors that explain what to write."""
+
+import json
+import math
+import re
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandError
+from django.utils import timezone
+
+from django_jobchains.chains.pruning import MAX_BATCH_SIZE
+from django_jobchains.enqueue_options import Deduplicate
+from django_jobchains.registry.arguments import checked_priority, checked_queue
+from django_jobchains.statuses import FINAL, Status
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)")
+
+
+def id_of(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is not an id: give the complete UUID of a chain or job, as 'list' shows it"
+        ) from None
+
+
+def id_or_dash(text: str) -> UUID | str:
+    return text if text == "-" else id_of(text)
+
+
+def all_ids(given: Sequence[UUID | str]) -> list[UUID]:
+    """Return each id once, in order. ``-`` stands for the ids on standard input."""
+    ids: dict[UUID, None] = {}
+    for part in given:
+        ids.update(dict.fromkeys(_ids_on_input() if isinstance(part, str) else [part]))
+    if not ids:
+        raise CommandError("No ids on standard input.")
+    return list(ids)
+
+
+def _ids_on_input() -> list[UUID]:
+    try:
+        return [id_of(word) for word in sys.stdin.read().split()]
+    except ArgumentTypeError as error:
+        raise CommandError(f"On standard input: {error}.", returncode=2) from error
+
+
+def duration(text: str) -> timedelta:
+    """Parse a duration such as ``30d``, ``12h`` or ``1h30m``. A number without a unit is an error."""
+    if not text.strip() or _PART.sub("", text).strip():
+        raise ArgumentTypeError(f"{text!r} is not a duration: write for example 90s, 5m, 12h, 30d or 2w")
+    try:
+        return timedelta(seconds=sum(float(count) * _SECONDS[unit] for count, unit in _PART.findall(text)))
+    except OverflowError:
+        raise ArgumentTypeError(f"{text!r} is too long") from None
+
+
+def time(text: str) -> datetime:
+    """Parse a date or a time in ISO 8601 format. Without an offset, it is in the project's time zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is not a time: write for example 2026-11-22, 2026-11-22T09:30 or 2026-11-22T09:30+01:00"
+        ) from None
+    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+
+
+def seconds(text: str) -> float:
+    """Parse a number of seconds, or a duration."""
+    try:
+        value = float(text)
+    except ValueError:
+        return duration(text).total_seconds()
+    if not 0 <= value < math.inf:
+        raise ArgumentTypeError(f"{text!r} must be a number of seconds from 0, or a duration such as 5m")
+    return value
+
+
+def status(text: str) -> str:
+    if text not in Status.values:
+        raise ArgumentTypeError(f"{text!r} is not a status: choose from {', '.join(Status.values)}")
+    return text
+
+
+def final_status(text: str) -> str:
+    if text not in FINAL:
+        raise ArgumentTypeError(f"{text!r} is not a final status: choose from completed, failed and cancelled")
+    return text
+
+
+def queue(text: str) -> str:
+    try:
+        return checked_queue(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def priority(text: str) -> int:
+    try:
+        return checked_priority(int(text))
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a priority: write an integer from -32768 to 32767") from None
+
+
+def deduplication_key(text: str) -> Deduplicate:
+    try:
+        return Deduplicate(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def slots(text: str) -> int | None:
+    return None if text == "none" else positive(text)
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) < 2**31:
+        raise ArgumentTypeError(f"{text!r} must be an integer from 1")
+    return int(text)
+
+
+def batch(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_BATCH_SIZE:
+        raise ArgumentTypeError(f"{text!r} must be an integer from 1 to {MAX_BATCH_SIZE:,}")
+    return int(text)
+
+
+def non_negative(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**31:
+        raise ArgumentTypeError(f"{text!r} must be an integer from 0")
+    return int(text)
+
+
+def json_text(text: str) -> str:
+    """Return valid JSON unchanged. ``-`` is read later, by ``json_on_input``."""
+    if text == "-":
+        return text
+    try:
+        json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentTypeError(
+            f"{text[:50]!r} is not JSON ({error}): write for example null, 5, '\"text\"' or '{{\"key\": 1}}'"
+        ) from None
+    return text
+
+
+def json_on_input() -> str:
+    try:
+        return json_text(sys.stdin.read())
+    except ArgumentTypeError as error:
+        raise CommandError(f"On standard input: {error}.", returncode=2) from error
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

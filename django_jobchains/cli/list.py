@@ -1,0 +1,206 @@
+"""``list``: lists chains or jobs, newest first, page by page."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from django_jobchains.chains import Chain, Job
+from django_jobchains.cli import converters
+from django_jobchains.cli.formatting import counted, first_line
+from django_jobchains.cli.subcommand import Invocation, Subcommand
+from django_jobchains.cli.tables import Cell, Column
+from django_jobchains.db.keyset import MAX_PAGE_SIZE
+from django_jobchains.exceptions import InvalidCursor
+from django_jobchains.models.jobs import shown_status
+from django_jobchains.text.humanize import span
+
+MAX_ROWS = 100_000
+
+CHAINS = (
+    Column("CHAIN"),
+    Column("STATUS"),
+    Column("TYPE", min_width=8),
+    Column("CREATED", is_number=True, is_optional=True),
+    Column("DURATION", is_number=True, is_optional=True),
+    Column("STEP", is_number=True, is_optional=True),
+    Column("CURRENT", min_width=8, is_optional=True),
+    Column("LAST ERROR", min_width=10, is_optional=True),
+)
+JOBS = (
+    Column("JOB"),
+    Column("STATUS"),
+    Column("TYPE", min_width=8),
+    Column("CREATED", is_number=True, is_optional=True),
+    Column("STEP", is_number=True, is_optional=True),
+    Column("ATTEMPT", is_number=True, is_optional=True),
+    Column("QUEUE", min_width=8, is_optional=True),
+    Column("LAST ERROR", min_width=10, is_optional=True),
+)
+
+
+class ListCommand(Subcommand):
+    name = "list"
+    help = "lists chains, or jobs with --jobs, newest first"
+    forms = ("table", "json", "ids")
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--jobs", action="store_true", help="jobs instead of chains")
+        parser.add_argument(
+            "--type", action="append", default=[], metavar="NAME", help="the complete name of a type; may be repeated"
+        )
+        parser.add_argument(
+            "--chain-type",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="with --jobs, the type that their chains start with; may be repeated",
+        )
+        parser.add_argument(
+            "--status", action="append", default=[], type=converters.status, metavar="STATUS", help="may be repeated"
+        )
+        parser.add_argument("--open", action="store_true", help="only those that may still run")
+        parser.add_argument(
+            "--blocked-by", type=converters.id_of, metavar="ID", help="only those that have this chain as a blocker"
+        )
+        parser.add_argument("--roots", action="store_true", help="only chains that no job has as a blocker")
+        for option, text in (("--created-after", "at this time or later"), ("--created-before", "before this time")):
+            parser.add_argument(
+                option, type=converters.time, metavar="TIME", help=f"only those created {text}, as in 2026-11-22T09:30"
+            )
+        parser.add_argument("--oldest", action="store_true", help="oldest first")
+        parser.add_argument(
+            "--limit", type=converters.positive, default=50, metavar="N", help="the number of rows (50)"
+        )
+        parser.add_argument("--after", metavar="CURSOR", help="continue after the last page")
+
+    def run(self, call: Invocation) -> None:
+        if call["limit"] > MAX_ROWS:
+            raise CommandError(f"--limit {call['limit']}: at most {MAX_ROWS:,} rows. Use --after for more.")
+        rows, cursor = _rows(call)
+        {"table": _table, "json": _json, "ids": _ids}[call.screen.form](rows, cursor, call)
+
+
+def _rows(call: Invocation) -> tuple[list[Any], str | None]:
+    """Read as many pages as needed. Return the rows and the next cursor."""
+    listing, cursor = _listing(call), call["after"]
+    rows: list[Any] = []
+    while True:
+        try:
+            page = listing.page(cursor, min(call["limit"] - len(rows), MAX_PAGE_SIZE))
+        except InvalidCursor as error:
+            raise CommandError(f"--after: {error}") from error
+        rows += page.items
+        cursor = page.next_cursor
+        if cursor is None or len(rows) >= call["limit"]:
+            return rows, cursor
+
+
+def _listing(call: Invocation) -> Any:
+    listing: Any = (Job if call["jobs"] else Chain).objects.using(call.using)
+    if call["status"]:
+        listing = listing.with_status(*call["status"])
+    if call["open"]:
+        listing = listing.incomplete()
+    if call["type"]:
+        listing = listing.of_type(*call["type"])
+    if call["chain_type"]:
+        listing = listing.of_chain_type(*call["chain_type"])
+    if call["blocked_by"]:
+        listing = listing.blocked_by(call["blocked_by"])
+    if call["roots"]:
+        listing = listing.roots()
+    if call["created_after"] or call["created_before"]:
+        listing = listing.created_between(call["created_after"], call["created_before"])
+    if call["oldest"]:
+        listing = listing.order_by(*listing.page_orders[1])
+    listing = listing.all() if call["jobs"] else listing.select_related("current_job").defer("current_job__input")
+    return listing.defer("input", "output", *([] if call["jobs"] else ["current_job__output"]))
+
+
+def _table(rows: list[Any], cursor: str | None, call: Invocation) -> None:
+    screen = call.screen
+    if not rows:
+        screen.line(f"No {'jobs' if call['jobs'] else 'chains'}.")
+        return
+    screen.table(JOBS if call["jobs"] else CHAINS, [(_job if call["jobs"] else _chain)(row, call) for row in rows])
+    if cursor:
+        screen.out.write("")
+        screen.out.write(f"More: --after {cursor}")
+
+
+def _chain(chain: Chain, call: Invocation) -> list[Cell | str]:
+    job, times = chain.current_job, call.screen.times
+    took = times.between(chain.created_at, chain.finished_at)
+    return [
+        str(chain.id),
+        call.screen.status(shown_status(job, times)),
+        chain.type_name,
+        times.ago(chain.created_at),
+        span(took) if took is not None and chain.finished_at else "",
+        str(job.chain_index + 1),
+        job.type_name if job.chain_index else "",
+        first_line(job.last_error),
+    ]
+
+
+def _job(job: Job, call: Invocation) -> list[Cell | str]:
+    return [
+        str(job.id),
+        call.screen.status(shown_status(job, call.screen.times)),
+        job.type_name,
+        call.screen.times.ago(job.created_at),
+        str(job.chain_index + 1),
+        str(job.attempt),
+        job.queue,
+        first_line(job.last_error),
+    ]
+
+
+def _json(rows: list[Any], cursor: str | None, call: Invocation) -> None:
+    name = "jobs" if call["jobs"] else "chains"
+    call.screen.json({name: [(_job_json if call["jobs"] else _chain_json)(row, call) for row in rows], "next": cursor})
+
+
+def _chain_json(chain: Chain, call: Invocation) -> dict[str, Any]:
+    times = call.screen.times
+    return {
+        "id": chain.id,
+        "type": chain.type_name,
+        "status": chain.status,
+        "created_at": times.iso(chain.created_at),
+        "finished_at": times.iso(chain.finished_at),
+        "deduplication_key": chain.deduplication_key,
+        "last_error": chain.last_error,
+        "current_job": _job_json(chain.current_job, call),
+    }
+
+
+def _job_json(job: Job, call: Invocation) -> dict[str, Any]:
+    times = call.screen.times
+    return {
+        "id": job.id,
+        "chain": job.chain_id,
+        "step": job.chain_index + 1,
+        "type": job.type_name,
+        "chain_type": job.chain_type_name,
+        "status": job.status,
+        "queue": job.queue,
+        "priority": job.priority,
+        "attempt": job.attempt,
+        "crashes": job.crashes,
+        "run_at": times.iso(job.run_at),
+        "created_at": times.iso(job.created_at),
+        "last_attempt_at": times.iso(job.last_attempt_at),
+        "finished_at": times.iso(job.finished_at),
+        "worker": job.leased_by,
+        "cancel_requested_at": times.iso(job.cancel_requested_at),
+        "last_error": job.last_error,
+    }
+
+
+def _ids(rows: list[Any], cursor: str | None, call: Invocation) -> None:
+    for row in rows:
+        call.screen.out.write(str(row.id))
+    if cursor:
+        call.screen.errors.write(f"{counted(len(rows), 'id')}, more with --after {cursor}")

@@ -1,0 +1,73 @@
+"""``queues``, ``pause``, ``resume`` and ``limit``: show and change queues while workers run."""
+
+from argparse import ArgumentParser
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+from django_jobchains import queues
+from django_jobchains.cli import converters
+from django_jobchains.cli.status import QUEUES, queue_rows
+from django_jobchains.cli.subcommand import Invocation, Subcommand
+from django_jobchains.overview import overview
+
+
+class QueuesCommand(Subcommand):
+    name = "queues"
+    help = "shows the backlog of each queue, and which queues are paused or limited"
+
+    def run(self, call: Invocation) -> None:
+        found = overview(call.using)
+        if call.screen.is_json:
+            call.screen.json({"queues": [asdict(queue) for queue in found.queues]})
+        elif found.queues:
+            call.screen.table(QUEUES, queue_rows(found, call.screen))
+        else:
+            call.screen.line("No jobs are waiting or running, and no queue is paused or limited.")
+
+
+class _QueueCommand(Subcommand):
+    change: ClassVar[Callable[..., Any]]
+    participle: ClassVar[str]
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("names", nargs="+", type=converters.queue, metavar="QUEUE")
+
+    def run(self, call: Invocation) -> None:
+        names = list(dict.fromkeys(call["names"]))
+        type(self).change(*names, using=call.using)
+        if call.screen.is_json:
+            call.screen.json({self.participle: names})
+        else:
+            call.screen.line(f"{', '.join(names)} {self.participle}.", call.screen.style.SUCCESS)
+
+
+class PauseCommand(_QueueCommand):
+    name = "pause"
+    help = "stops workers from starting jobs of these queues; running jobs continue"
+    change = staticmethod(queues.pause)
+    participle = "paused"
+
+
+class ResumeCommand(_QueueCommand):
+    name = "resume"
+    help = "lets workers start jobs of these queues again"
+    change = staticmethod(queues.resume)
+    participle = "resumed"
+
+
+class LimitCommand(Subcommand):
+    name = "limit"
+    help = "limits the slots of each worker for jobs of a queue"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("queue", type=converters.queue, metavar="QUEUE")
+        parser.add_argument("slots", type=converters.slots, metavar="N|none", help="per worker; none removes the limit")
+
+    def run(self, call: Invocation) -> None:
+        queues.set_limit(call["queue"], call["slots"], using=call.using)
+        if call.screen.is_json:
+            call.screen.json({"queue": call["queue"], "slot_limit": call["slots"]})
+            return
+        limit = "no limit" if call["slots"] is None else f"{call['slots']} slots of each worker"
+        call.screen.line(f"{call['queue']}: {limit}.", call.screen.style.SUCCESS)

@@ -1,0 +1,200 @@
+"""``top``: shows workers, queues and running jobs, live with rich, or as a sequence of snapshots."""
+
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from django.db import Error as DatabaseError
+from django.db import connections
+from django.db.models.functions import Now
+
+from django_jobchains.chains import Job
+from django_jobchains.cli import converters
+from django_jobchains.cli.formatting import counted, database_message
+from django_jobchains.cli.screen import Screen
+from django_jobchains.cli.status import (
+    FAILING,
+    POOLS,
+    QUEUES,
+    RECORDS,
+    WORKERS,
+    Rows,
+    failing_rows,
+    pool_rows,
+    queue_rows,
+    record_rows,
+    throughput_json,
+    throughput_line,
+    worker_rows,
+)
+from django_jobchains.cli.subcommand import Invocation, Subcommand
+from django_jobchains.cli.tables import Column, table
+from django_jobchains.overview import Overview, overview
+from django_jobchains.records.overview import RecordFacts, record_overview
+from django_jobchains.text.humanize import number, span
+from django_jobchains.throughput import Throughput, throughput
+
+#: How many running jobs are read.
+MAX_RUNNING = 1_000
+#: How many of them are shown: those that have been running longest.
+MAX_SHOWN = 20
+#: The width of a panel's borders.
+BORDER_WIDTH = 4
+
+RUNNING = (
+    Column("TYPE", min_width=10),
+    Column("RUNNING", is_number=True),
+    Column("ATTEMPT", is_number=True),
+    Column("WORKER", min_width=8),
+    Column("JOB", is_optional=True),
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    overview: Overview
+    throughput: Throughput
+    #: Jobs, and for how many seconds they have been running.
+    running: list[tuple[Job, float]]
+    records: tuple[RecordFacts, ...]
+
+
+class TopCommand(Subcommand):
+    name = "top"
+    help = "shows workers, queues and running jobs, live; Ctrl-C exits"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--interval", type=converters.seconds, default=1.0, metavar="SECONDS", help="(1)")
+        parser.add_argument("--once", action="store_true", help="show one snapshot")
+        parser.add_argument("--plain", action="store_true", help="show a sequence of snapshots, without rich")
+
+    def run(self, call: Invocation) -> None:
+        try:
+            if call["once"]:
+                _show(snapshot(call.using), call)
+            elif call.screen.is_json or call["plain"] or not call.screen.out.isatty() or not _has_rich():
+                _show_snapshots(call)
+            else:
+                _show_live(call)
+        except KeyboardInterrupt:
+            call.screen.out.write("")
+
+
+def snapshot(using: str) -> Snapshot:
+    jobs = Job.objects.using(using).with_status("running").defer("input", "output").annotate(now=Now())
+    rows: Any = jobs.order_by("leased_until")[:MAX_RUNNING]  # their index has this order
+    running = [(job, (job.now - job.last_attempt_at).total_seconds()) for job in rows if job.last_attempt_at]
+    longest = sorted(running, key=lambda pair: -pair[1])[:MAX_SHOWN]
+    return Snapshot(overview(using), throughput(using), longest, record_overview(using))
+
+
+def running_rows(running: list[tuple[Job, float]]) -> Rows:
+    return [
+        [job.type_name, span(seconds), number(job.attempt), job.leased_by or "", str(job.id)]
+        for job, seconds in running
+    ]
+
+
+def _show(found: Snapshot, call: Invocation) -> None:
+    screen = call.screen
+    if screen.is_json:
+        running = [_job_json(*pair) for pair in found.running]
+        attempts = throughput_json(found.throughput)
+        records = [asdict(kind) for kind in found.records]
+        screen.json(
+            {"overview": found.overview.as_json(), "throughput": attempts, "running": running, "records": records}
+        )
+        return
+    screen.heading(f"{_title(found.overview)} · {time.strftime('%H:%M:%S')}")
+    screen.line(throughput_line(found.throughput))
+    for title, columns, rows in _sections(found, screen):
+        screen.line()
+        screen.line(title)
+        screen.table(columns, rows, "  ")
+
+
+def _job_json(job: Job, seconds: float) -> dict[str, Any]:
+    return {"id": job.id, "chain": job.chain_id, "type": job.type_name, "queue": job.queue, "attempt": job.attempt,
+            "worker": job.leased_by, "running_seconds": seconds}  # fmt: skip
+
+
+def _title(found: Overview) -> str:
+    alive = [worker for worker in found.workers if not worker.is_stale]
+    busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
+    return (
+        f"{counted(len(alive), 'worker')} · {busy:,} of {counted(slots, 'slot')} busy · {counted(found.due, 'job')} due"
+    )
+
+
+def _sections(found: Snapshot, screen: Screen) -> Iterator[tuple[str, tuple[Column, ...], Rows]]:
+    """Yield the tables that have rows."""
+    for title, columns, rows in (
+        ("Workers", WORKERS, worker_rows(found.overview.workers, screen)),
+        ("Child processes", POOLS, pool_rows(found.overview.workers, screen)),
+        ("Queues", QUEUES, queue_rows(found.overview, screen)),
+        ("Records", RECORDS, record_rows(found.records, screen)),
+        ("Running", RUNNING, running_rows(found.running)),
+        ("Failed in the last day", FAILING, failing_rows(found.overview.failing)),
+    ):
+        if rows:
+            yield title, columns, rows
+
+
+def _show_snapshots(call: Invocation) -> None:
+    for found in _snapshots(call):
+        if isinstance(found, str):
+            call.screen.errors.write(found)
+        else:
+            _show(found, call)
+            call.screen.line()
+        call.screen.out.flush()
+        time.sleep(call["interval"])
+
+
+def _snapshots(call: Invocation) -> Iterator[Snapshot | str]:
+    """Yield snapshots forever, or a text while the database is unavailable."""
+    while True:
+        try:
+            yield snapshot(call.using)
+        except DatabaseError as error:
+            connections[call.using].close()
+            yield f"{database_message(error)} Trying again."
+
+
+def _has_rich() -> bool:
+    try:
+        import rich.live  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _show_live(call: Invocation) -> None:
+    """Use the alternate screen of the terminal, so that its contents are restored afterwards."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(file=sys.stdout)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        for found in _snapshots(call):
+            live.update(_rendered(found, call.screen, console.width), refresh=True)
+            time.sleep(call["interval"])
+
+
+def _rendered(found: Snapshot | str, screen: Screen, width: int) -> Any:
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.text import Text
+
+    if isinstance(found, str):
+        return Panel(Text(found), title="jobchains", border_style="red")
+    parts: list[Any] = [Text(f"{_title(found.overview)} · {time.strftime('%H:%M:%S')}", style="bold", no_wrap=True)]
+    parts.append(Text(throughput_line(found.throughput), no_wrap=True))
+    for title, columns, rows in _sections(found, screen):
+        lines = "\n".join(table(columns, rows, width - BORDER_WIDTH, screen.bold))
+        text = Text.from_ansi(lines, no_wrap=True, overflow="ellipsis")
+        parts.append(Panel(text, title=title, title_align="left", border_style="dim"))
+    return Group(*parts)

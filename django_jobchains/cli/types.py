@@ -1,0 +1,227 @@
+"""``types``: shows the settings of each job type, and where they come from."""
+
+import inspect
+import math
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from fnmatch import fnmatchcase
+from types import NoneType
+from typing import Any, NamedTuple
+
+from django.core.management.base import CommandError
+
+from django_jobchains.cli.record_types import record_json, show_record_type
+from django_jobchains.cli.subcommand import Invocation, Subcommand
+from django_jobchains.cli.tables import Cell, Column
+from django_jobchains.conf import get_settings, is_set
+from django_jobchains.isolation import Isolation
+from django_jobchains.payloads import Codec
+from django_jobchains.policies import Backoff, Lease, Retention, resolve, resolve_retention, source, sources
+from django_jobchains.registry.job_types import JobType, Processor
+from django_jobchains.registry.processors import Processors
+from django_jobchains.registry.registry import Registry, get_registry
+from django_jobchains.statuses import FINAL
+
+COLUMNS = (Column("SETTING"), Column("VALUE", min_width=12), Column("SOURCE"))
+#: Fields of a processor that are shown separately.
+_SHOWN_SEPARATELY = {"job_type", "function", "policies", "retry", "queue", "priority", "on_failure"}
+
+
+class Setting(NamedTuple):
+    """A value and its source: the processor, its slice, the settings or the library."""
+
+    value: Any
+    source: str
+
+
+class TypesCommand(Subcommand):
+    name = "types"
+    help = "shows each job type with its policy, and where it comes from"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("pattern", nargs="*", metavar="PATTERN", help="only matching types, such as shop.* (all)")
+
+    def run(self, call: Invocation) -> None:
+        registry = get_registry()
+        patterns = call["pattern"] or ["*"]
+        names = sorted(name for name in registry.job_types() if _matches(name, patterns))
+        records = [record_json(kind) for kind in registry.record_types() if _matches(kind.name, patterns)]
+        records.sort(key=lambda kind: kind["name"])
+        if not names and not records:
+            raise CommandError(f"No job type matches {' or '.join(patterns)}. Run 'types' to list all.")
+        found = [_type(registry.job_type(name), registry) for name in names]
+        if call.screen.is_json:
+            call.screen.json({"types": found, "records": records})
+        else:
+            for index, kind in enumerate([*found, *records]):
+                call.screen.line() if index else None
+                show_record_type(kind, call.screen) if "model" in kind else _show(kind, call)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _type(job_type: JobType[Any, Any], registry: Registry) -> dict[str, Any]:
+    processor = job_type.processor
+    part = next((part for part in registry.slices if job_type.name in part.by_name), None)
+    return {
+        "name": job_type.name,
+        "input": _payload(job_type.input_codec),
+        "output": _payload(job_type.output_codec),
+        "entry": job_type.entry,
+        "continues_with": _sorted(job_type.continues_with),
+        "blockers": _blockers(job_type),
+        "on_blocker_failure": job_type.on_blocker_failure,
+        "handler": _name(processor.function) if processor else None,
+        "slice": (part.found_as or processor.function.__module__) if part and processor else None,
+        "settings": {name: {"value": _plain(value), "source": source} for name, (value, source) in
+                     _settings(processor, part)} if processor and part else {},
+    }  # fmt: skip
+
+
+def _settings(processor: Processor, part: Processors) -> Iterator[tuple[str, Setting]]:
+    yield "queue", _setting("queue", processor.queue, part) or _default_queue()
+    yield "priority", _setting("priority", processor.priority, part) or Setting(0, "library")
+    for field in fields(processor):
+        if field.name not in _SHOWN_SEPARATELY:
+            value = getattr(processor, field.name)
+            source_name = "slice" if field.name == "middleware" else _source(field.name, value, part)
+            yield field.name, Setting(value, "library" if value == _default(field) else source_name)
+    policy = resolve(*processor.policies)
+    named = list(zip(("processor", "slice"), processor.policies, strict=True))
+    for name, source_name in sources(*named).items():
+        yield name, Setting(getattr(policy, name), source_name)
+    if processor.job_type.entry:
+        yield "retention", Setting(resolve_retention(*processor.policies), source("retention", *named))
+    if kinds := processor.retry.fail_on:
+        yield "fail_on", Setting([_name(kind) for kind in kinds], _source("fail_on", kinds, part))
+    if function := processor.retry.retry_if:
+        yield "retry_if", Setting(_name(function), _source("retry_if", function, part))
+    if target := processor.on_failure:
+        yield "on_failure", Setting(target, _source("on_failure", target, part))
+
+
+def _setting(name: str, value: Any, part: Processors) -> Setting | None:
+    return None if value is None else Setting(value, _source(name, value, part))
+
+
+def _source(name: str, value: Any, part: Processors) -> str:
+    return "slice" if part.defaults.get(name) == value else "processor"
+
+
+def _default_queue() -> Setting:
+    return Setting(get_settings().QUEUE, "settings" if is_set("queue") else "library")
+
+
+def _default(field: Any) -> Any:
+    """Return the value of a field that is not set."""
+    if field.name == "mode":
+        return "staged"
+    return None if field.default is MISSING else field.default
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Retention):
+        return {**asdict(value), **{status: value.seconds(status) for status in sorted(FINAL)}}
+    if isinstance(value, Isolation):
+        return {"level": value.level, **{name: _plain(option) for name, option in value.options.items()}}
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if value == math.inf:  # JSON has no infinity
+        return None
+    if inspect.isroutine(value):
+        return _name(value)
+    if isinstance(value, tuple):
+        return [_name(part if hasattr(part, "__qualname__") else type(part)) for part in value]
+    return value
+
+
+def _sorted(names: frozenset[str] | None) -> list[str] | None:
+    return None if names is None else sorted(names)
+
+
+def _blockers(job_type: JobType[Any, Any]) -> list[str] | None:
+    """Return the types of required blockers in their declared order, and others sorted."""
+    slots = job_type.blocker_slots
+    return _sorted(job_type.blockers) if slots is None else list(slots)
+
+
+def _payload(codec: Codec) -> str:
+    if codec.annotation is Any:
+        return "any JSON"
+    return "nothing" if codec.annotation is NoneType else codec.name
+
+
+def _name(value: Any) -> str:
+    name = getattr(value, "__qualname__", None)
+    return f"{value.__module__}.{name}" if name and value.__module__ != "builtins" else name or repr(value)
+
+
+def _show(kind: dict[str, Any], call: Invocation) -> None:
+    screen = call.screen
+    screen.heading(kind["name"])
+    screen.line(_rules(kind), begin="  ")
+    if not kind["handler"]:
+        screen.line("No processor: jobs of this type are completed from outside.", begin="  ")
+        return
+    screen.line(f"{kind['handler']}, in the slice {kind['slice']}", begin="  ")
+    rows: list[list[Cell | str]] = [
+        [
+            name.removesuffix("_seconds").removeprefix("is_").replace("_", " "),
+            _in_words(name, setting["value"]),
+            setting["source"],
+        ]
+        for name, setting in kind["settings"].items()
+    ]
+    screen.table(COLUMNS, rows, "  ")
+
+
+def _rules(kind: dict[str, Any]) -> str:
+    parts = [f"{kind['input']} → {kind['output']}"]
+    if not kind["entry"]:
+        parts.append("continuations only")
+    if kind["continues_with"] is not None:
+        parts.append(f"continues with {', '.join(kind['continues_with']) or 'nothing'}")
+    if kind["blockers"] is not None:
+        parts.append(f"waits for {', '.join(kind['blockers']) or 'nothing'}")
+    if kind["on_blocker_failure"] != "wait":
+        parts.append(f"when a blocker fails: {kind['on_blocker_failure']}s")
+    return " · ".join(parts)
+
+
+def _in_words(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or value == float("inf"):
+        return {"batch_limit": "one job at a time"}.get(name, "no limit")
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if name == "isolation":
+        return _isolation(**value)
+    if isinstance(value, dict) and value.keys() == {field.name for field in fields(Backoff)}:
+        return _backoff(Backoff(**value))
+    if isinstance(value, dict) and value.keys() == {field.name for field in fields(Lease)}:
+        return f"{value['seconds']:g} s"
+    if isinstance(value, dict) and value.keys() == {field.name for field in fields(Retention)}:
+        return _retention(Retention(**value))
+    return f"{value:g} s" if name.endswith("_seconds") else str(value)
+
+
+def _isolation(level: str, **options: Any) -> str:
+    return f"{level} ({', '.join(f'{name}={value}' for name, value in options.items())})" if options else level
+
+
+def _retention(retention: Retention) -> str:
+    kept = [f"{status} {_kept(retention.seconds(status))}" for status in ("completed", "cancelled", "failed")]
+    return ", ".join(kept) + (", longer while a key matches" if retention.keeps_keyed else "")
+
+
+def _kept(seconds: float | None) -> str:
+    return "forever" if seconds is None else f"{seconds / 86_400:g} days" if seconds >= 86_400 else f"{seconds:g} s"
+
+
+def _backoff(backoff: Backoff) -> str:
+    text = f"{backoff.initial_seconds:g} s, × {backoff.multiplier:g} each time, at most {backoff.maximum_seconds:g} s"
+    return f"{text}, {backoff.jitter:.0%} of it random" if backoff.jitter else text

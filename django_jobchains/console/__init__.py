@@ -1,1 +1,0 @@
-"""What ``manage.py jobchains`` is made of: a file for each subcommand, and what they show things with."""

@@ -1,0 +1,1 @@
+"""Integrations with other products. Import only the ones that you use."""

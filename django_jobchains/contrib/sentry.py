@@ -1,0 +1,130 @@
+"""Sends errors of jobs to Sentry. Needs sentry-sdk, which your project configures with ``sentry_sdk.init``."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any
+from uuid import UUID
+
+import sentry_sdk
+from sentry_sdk.scope import Scope, use_isolation_scope
+from sentry_sdk.types import Event as SentryEvent
+from sentry_sdk.types import Hint
+
+from django_jobchains.handlers.batch import Batch
+from django_jobchains.handlers.running_job import RunningJob
+from django_jobchains.middleware import Middleware
+from django_jobchains.pools import RemoteError
+from django_jobchains.records import RecordRun
+from django_jobchains.telemetry import Event, add_sink
+from django_jobchains.telemetry.events import AttemptEnded
+from django_jobchains.text.errors import log_text, redacted_error
+from django_jobchains.text.redaction import redacted_text
+
+__all__ = ("SentryMiddleware",)
+
+#: The limit of attempts whose scopes are kept until their outcomes are written. Errors of other attempts lack the tags
+#: that their handlers have set. In a child process no scope is needed again.
+MAX_SCOPES = 1_000
+
+_Key = tuple[UUID, int]
+
+
+class SentryMiddleware(Middleware):
+    """Give each attempt its own isolation scope, and send the error of a job that ends as failed, once.
+
+    The transaction is named by the type of the job. Tags: ``job.type``, ``job.queue``, ``job.attempt``; the ids are the
+    context ``job``. ``capture_retries``: also send, as warnings, errors of attempts that are retried. Reschedules,
+    cancellations and aborted attempts are not sent. Errors are redacted. Sentry's logging integration sends the errors
+    of records.
+
+    The worker process sends all of this. It does not know the tags that a handler sets in a child process, nor its
+    ``capture_retries``.
+    """
+
+    def __init__(self, *, capture_retries: bool = False) -> None:
+        self.capture_retries = capture_retries
+        _install()
+
+    @contextmanager
+    def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
+        parts: list[Any] = list(job) if isinstance(job, Batch) else [job]
+        with sentry_sdk.isolation_scope() as scope:
+            scope.set_transaction_name(job.type_name, source="task")
+            scope.set_tag("job.type", job.type_name)
+            for part in parts:
+                is_record = isinstance(part, RecordRun)
+                ids = {} if is_record else {"chain_id": str(part.chain_id)}
+                own = scope if part is job else scope.fork()
+                _describe(own, job.type_name, part.queue, part.attempt, {"id": str(part.id), **ids})
+                if not is_record:
+                    _keep((part.id, part.attempt), own, capture_retries=self.capture_retries)
+            yield
+
+
+def _describe(scope: Scope, type_name: str, queue: str, attempt: int, ids: dict[str, str]) -> None:
+    """Add what is known about an attempt to a scope."""
+    scope.set_transaction_name(type_name, source="task")
+    scope.set_tag("job.type", type_name)
+    scope.set_tag("job.queue", queue)
+    scope.set_tag("job.attempt", attempt)
+    scope.set_context("job", ids)
+
+
+#: The scopes of attempts whose outcomes are not known yet, and whether retries are sent.
+_scopes: "OrderedDict[_Key, tuple[Scope, bool]]" = OrderedDict()
+
+
+def _keep(key: _Key, scope: Scope, *, capture_retries: bool) -> None:
+    _scopes[key] = scope, capture_retries
+    while len(_scopes) > MAX_SCOPES:
+        _scopes.popitem(last=False)
+
+
+def _install() -> None:
+    """Add the sink, and drop the events of Sentry's logging integration for the same errors."""
+    add_sink(_on_event)
+    scope = sentry_sdk.get_global_scope()
+    if _without_logged_failures not in scope._event_processors:
+        scope.add_event_processor(_without_logged_failures)
+
+
+def _without_logged_failures(event: SentryEvent, hint: Hint) -> SentryEvent | None:
+    is_ours = event.get("logger") == "django_jobchains"
+    return None if is_ours and (event.get("extra") or {}).get("event") == AttemptEnded.__name__ else event
+
+
+def _on_event(event: Event) -> None:
+    """Send the error of an attempt when its outcome is written, with the scope of the handler."""
+    if not isinstance(event, AttemptEnded):
+        return
+    scope, capture_retries = _scopes.pop((event.job_id, event.attempt), (None, False))
+    if event.exception is None:
+        return
+    if scope is None:  # the handler ran in a child process, or was not called
+        scope = sentry_sdk.get_isolation_scope().fork()
+        ids = {"id": str(event.job_id), "chain_id": str(event.chain_id)}
+        _describe(scope, event.type_name, event.queue, event.attempt, ids)
+    # In a separate context, because Sentry skips an error that the log has just reported.
+    Context().run(_send, event, event.exception, scope, capture_retries=capture_retries)
+
+
+def _send(event: AttemptEnded, error: BaseException, scope: Scope, *, capture_retries: bool) -> None:
+    with use_isolation_scope(scope):
+        if event.ending == "failed":
+            sentry_sdk.capture_exception(_shown(error))
+        elif event.ending == "retried":
+            sentry_sdk.add_breadcrumb(category="job", level="warning", message=log_text(error))
+            if capture_retries:
+                sentry_sdk.capture_exception(_shown(error), level="warning")
+
+
+def _shown(error: BaseException) -> BaseException:
+    """Return the redacted error. An error from a child process gets its original type, by which Sentry groups."""
+    if not isinstance(error, RemoteError):
+        return redacted_error(error)
+    kind: type[Exception] = type(error.type_name, (Exception,), {"__module__": ""})
+    shown = kind(redacted_text(error.message))
+    shown.add_note(redacted_text(error.traceback))
+    return shown

@@ -1,0 +1,1 @@
+"""Database connections, ids, pages and migrations, below the models and the store."""

@@ -1,0 +1,226 @@
+"""Keyset pages: a cursor contains the exact end of a page, so that an index finds the start of the next.
+
+Jobs are listed by chain: the newest chain first, with its steps together. So one pair of columns orders every list, and
+an index that starts with a status or a type serves lists of that status or type.
+"""
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Generic, Self, TypeVar
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import F, Model, Q, QuerySet, Subquery
+from django.db.models.lookups import Exact, In
+
+from django_jobchains.conf import get_settings
+from django_jobchains.db.ids import first_id_at
+from django_jobchains.exceptions import InvalidCursor
+from django_jobchains.statuses import Status
+
+MAX_PAGE_SIZE = 1_000
+#: How far the clock of a host that creates ids may differ from the database's in ``created_between``.
+MAX_CLOCK_DIFFERENCE = timedelta(minutes=10)
+
+#: Alternatives for another column replace this one: an index serves each type together with this status.
+_FAILED = ("status", (Status.FAILED,))
+
+Orders = tuple[tuple[str, ...], ...]
+ModelT = TypeVar("ModelT", bound=Model)
+
+
+@dataclass(frozen=True)
+class Page(Generic[ModelT]):
+    """Some rows, and the cursor of the rows after them, which is None after the last page."""
+
+    items: Sequence[ModelT]
+    next_cursor: str | None
+
+    def __iter__(self) -> Iterator[ModelT]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+class Unindexed(Exact):
+    """A condition ``column = value`` that SQLite does not look up in an index.
+
+    SQLite does not know how many rows have a value, and may choose the index of a column that most rows agree on.
+    """
+
+    def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        sql, params = self.as_sql(compiler, connection)
+        return f"+{sql}", list(params)
+
+
+class InArray(In):
+    """``id IN (…)`` in a form for which PostgreSQL does not scan all rows in the order of the page."""
+
+    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        column, params = self.process_lhs(compiler, connection)
+        subquery, subquery_params = self.process_rhs(compiler, connection)
+        return f"{column} = ANY(ARRAY{subquery})", [*params, *subquery_params]
+
+
+class JobTablesQuerySet(QuerySet[ModelT]):
+    """A QuerySet on the database that ``JOBCHAINS["DATABASE"]`` names, unless ``using()`` is called.
+
+    Database routers are not used, as for every other access to the job tables. Each model has its manager as
+    ``base_manager_name``, too, because Django reads related objects and deferred fields through the base manager.
+    """
+
+    @property
+    def db(self) -> str:
+        own: Any = self
+        instance = own._hints.get("instance")
+        alias: str = own._db or (instance and instance._state.db) or get_settings().DATABASE
+        return alias
+
+
+class PagedQuerySet(JobTablesQuerySet[ModelT]):
+    """A QuerySet with keyset pages. ``page_orders``: the possible orders, each by the columns of one index."""
+
+    page_orders: Orders
+    #: A column and its possible values. A page is combined from one page per value, each by an index.
+    _alternatives: tuple[str, tuple[str, ...]] | None = None
+
+    def page(self, after: str | None = None, limit: int = 50) -> Page[ModelT]:
+        """Return the next ``limit`` rows after a cursor, newest first by default. Raises ``InvalidCursor``."""
+        if not 1 <= limit <= MAX_PAGE_SIZE:
+            raise ValueError(f"limit={limit!r} must be from 1 to {MAX_PAGE_SIZE}.")
+        if not self.query.standard_ordering:
+            order = tuple(map(str, self.query.order_by)) or self.page_orders[0]
+            return self.reverse().order_by(*map(_opposite, order)).page(after, limit)
+        order = tuple(map(str, self.query.order_by)) or self.page_orders[0]
+        if order not in self.page_orders:
+            orders = " or ".join(f"order_by{given}" for given in self.page_orders)
+            raise ValueError(f"There are no pages in the order {order}. Use {orders}.")
+        rows = list(self._rows_after(order, after, limit + 1))
+        items = rows[:limit]
+        return Page(items, _encoded(order, _key(items[-1], order)) if len(rows) > limit else None)
+
+    def in_queue(self, queue: str) -> Self:
+        """Jobs of this queue, or chains whose current job is in it."""
+        # After another named filter, SQLite uses the index of that one.
+        return self.filter(queue=queue) if self._alternatives is None else self.filter(Unindexed(F("queue"), queue))
+
+    def created_between(self, start: datetime | None, end: datetime | None) -> Self:
+        """Rows that were created at ``start`` or later and before ``end``. None means no limit.
+
+        They are found by their ids, which contain the time of the host that created them. Rows are missing if you
+        passed ids that are not time-ordered, or if the clock of that host differs from the database's by more than ten
+        minutes.
+        """
+        rows = self
+        for lookup, time, difference in (("gte", start, -MAX_CLOCK_DIFFERENCE), ("lt", end, MAX_CLOCK_DIFFERENCE)):
+            if time is not None:
+                limits = {f"created_at__{lookup}": _aware(time), f"id__{lookup}": first_id_at(time + difference)}
+                rows = rows.filter(**limits)
+        return rows
+
+    def cursor_after(self, row: ModelT) -> str:
+        """Return the cursor of the rows after this one, in the order of the pages."""
+        order = tuple(map(str, self.query.order_by)) or self.page_orders[0]
+        return _encoded(order, _key(row, order))
+
+    def _rows_after(self, order: tuple[str, ...], after: str | None, limit: int) -> Self:
+        rest = self if after is None else self._filter_first(_beyond(order, _decoded(after, order)))
+        pages = [part.order_by(*order)[:limit].values("pk") for part in rest._parts()]
+        if len(pages) > 1:
+            first, *others = pages
+            # For a plain IN, PostgreSQL may choose to read and sort all rows of all alternatives.
+            rest = rest.filter(InArray(F("pk"), Subquery(first.union(*others, all=True))))
+        return rest.order_by(*order)[:limit]
+
+    def _filter_first(self, condition: Q) -> Self:
+        """Filter by a bound on a column. Of several bounds, SQLite searches by this one, because it comes first."""
+        filtered = self.filter(condition)
+        number, conditions = len(self.query.where.children), filtered.query.where.children
+        filtered.query.where.children = conditions[number:] + conditions[:number]
+        return filtered
+
+    def _parts(self) -> list[Self]:
+        """Return one QuerySet per alternative. One statement combines them, so that a row that moves is seen once.
+
+        SQLite does not need this: it stops after the first rows of each value anyway.
+        """
+        if self._alternatives is None or not connections[self.db].features.supports_slicing_ordering_in_compound:
+            return []
+        name, values = self._alternatives
+        return [self.filter(**{name: value}) for value in values]
+
+    def __or__(self, other: Any) -> Any:
+        return _without_alternatives(super().__or__(other))
+
+    def __xor__(self, other: Any) -> Any:
+        return _without_alternatives(super().__xor__(other))
+
+    def _any_of(self, name: str, values: tuple[str, ...]) -> Self:
+        found = self.filter(**{f"{name}__in": values})
+        if self._alternatives in (None, _FAILED):
+            found._alternatives = name, tuple(dict.fromkeys(values))
+        return found
+
+    def _clone(self) -> Self:
+        clone: Self = super()._clone()  # type: ignore[misc]
+        clone._alternatives, clone.page_orders = self._alternatives, self.page_orders
+        return clone
+
+
+def _aware(time: datetime) -> datetime:
+    if time.utcoffset() is None:
+        raise ValueError(f"{time!r} has no time zone: use django.utils.timezone, or datetime(…, tzinfo=UTC).")
+    return time
+
+
+def _without_alternatives(combined: Any) -> Any:
+    combined = combined.all()
+    combined._alternatives = None
+    return combined
+
+
+def _opposite(name: str) -> str:
+    return name.removeprefix("-") if name.startswith("-") else f"-{name}"
+
+
+def _key(row: Model, order: tuple[str, ...]) -> list[Any]:
+    return [getattr(row, name.lstrip("-")) for name in order]
+
+
+def _beyond(order: tuple[str, ...], values: list[Any]) -> Q:
+    """Return a condition that an index can serve: the first column bounds it, and the second orders equal values."""
+    beyond = "lt" if order[0].startswith("-") else "gt"
+    first, *rest = (name.lstrip("-") for name in order)
+    if not rest:
+        return Q(**{f"{first}__{beyond}": values[0]})
+    return Q(**{f"{first}__{beyond}e": values[0]}) & (
+        Q(**{f"{first}__{beyond}": values[0]}) | Q(**{f"{rest[0]}__{beyond}": values[1]})
+    )
+
+
+def _encoded(order: tuple[str, ...], values: list[Any]) -> str:
+    return urlsafe_b64encode(json.dumps([*order, *values], default=str).encode()).decode().rstrip("=")
+
+
+def _decoded(cursor: str, order: tuple[str, ...]) -> list[Any]:
+    try:
+        parts = json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        names, values = parts[: len(order)], parts[len(order) :]
+        values = [
+            UUID(value) if name.endswith("id") else _step(value) for name, value in zip(names, values, strict=True)
+        ]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise InvalidCursor(cursor) from error
+    if tuple(names) != order:
+        raise InvalidCursor(cursor)
+    return values
+
+
+def _step(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value < 2**31:
+        raise ValueError(value)
+    return value

@@ -1,0 +1,78 @@
+"""Checks whether a database is set up: its tables exist, and every thread sees the same ones."""
+
+import sqlite3
+from collections.abc import Iterator
+
+from django.apps import apps
+from django.db import DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def is_in_memory(using: str) -> bool:
+    """Return whether it is an SQLite database in memory, where other threads do not see open transactions."""
+    connection = connections[using]
+    if connection.vendor != "sqlite":
+        return False
+    return connection.creation.is_in_memory_db(connection.settings_dict["NAME"])  # type: ignore[attr-defined,no-any-return]
+
+
+def thread_problem(using: str) -> str:
+    """Return the reason why other threads do not see this thread's database, or ""."""
+    name = str(connections[using].settings_dict["NAME"])
+    if not is_in_memory(using) or "cache=shared" in name:
+        return ""
+    return (
+        f"The SQLite database {using!r} is in memory ({name}), where each thread has its own, empty database. Use a "
+        f"file: set DATABASES[{using!r}]['NAME'] to a path."
+    )
+
+
+def setup_problem(using: str) -> str:
+    """Return why workers cannot use this database, with a remedy, or "".
+
+    Reads the database's catalog. Raises the database's error if it is unavailable.
+    """
+    if problem := thread_problem(using):
+        return problem
+    missing = sorted(set(_tables()) - _existing(connections[using]))
+    return f"Tables are missing: {', '.join(missing)}. {_remedy(using)}" if missing else ""
+
+
+def remedy_for(error: BaseException, using: str) -> str:
+    """Return the remedy for an error due to missing tables or columns, or "" for any other error."""
+    return _remedy(using) if is_table_missing(error) or is_column_missing(error) else ""
+
+
+def is_table_missing(error: BaseException) -> bool:
+    return _is_undefined(error, "42P01", "no such table")
+
+
+def is_column_missing(error: BaseException) -> bool:
+    return _is_undefined(error, "42703", "no such column") or _is_undefined(error, "", "has no column named")
+
+
+def _is_undefined(error: BaseException, sqlstate: str, words: str) -> bool:
+    """Check the SQLSTATE of PostgreSQL, or the message of SQLite, which has one code for all errors in a statement."""
+    cause = error.__cause__
+    if isinstance(cause, sqlite3.Error):
+        return words in str(cause)
+    return isinstance(error, DatabaseError) and getattr(cause, "sqlstate", None) == sqlstate
+
+
+def _remedy(using: str) -> str:
+    if is_in_memory(using):
+        return f"The SQLite database {using!r} is in memory, where other processes do not see it. Use a file."
+    return (
+        f"The database {using!r} does not have the tables of this version of django_jobchains. Run 'manage.py migrate "
+        f"--database {using}'."
+    )
+
+
+def _tables() -> Iterator[str]:
+    for model in apps.get_app_config("django_jobchains").get_models():
+        yield model._meta.db_table
+
+
+def _existing(connection: BaseDatabaseWrapper) -> set[str]:
+    with connection.cursor() as cursor:
+        return set(connection.introspection.table_names(cursor, include_views=True))

@@ -1,0 +1,27 @@
+"""Times as a database returns them, and how long ago they are."""
+
+from datetime import UTC, datetime, tzinfo
+
+from django.db import connections
+from django.utils import timezone
+
+
+class Times:
+    """Interprets the times of one database, relative to one moment. Without ``USE_TZ`` they are naive."""
+
+    def __init__(self, using: str) -> None:
+        is_sqlite = connections[using].vendor == "sqlite"
+        self._zone: tzinfo = UTC if is_sqlite else timezone.get_default_timezone()
+        self._now = datetime.now(UTC)
+
+    def aware(self, moment: datetime) -> datetime:
+        return moment.replace(tzinfo=self._zone) if timezone.is_naive(moment) else moment
+
+    def seconds_since(self, moment: datetime) -> float:
+        return (self._now - self.aware(moment)).total_seconds()
+
+    def between(self, begin: datetime | None, end: datetime | None) -> float | None:
+        """Return the seconds between two times, or until now without an end."""
+        if begin is None:
+            return None
+        return ((self.aware(end) if end else self._now) - self.aware(begin)).total_seconds()

@@ -1,0 +1,160 @@
+"""The options of an enqueued job: its schedule, its blockers, and one chain per deduplication key."""
+
+import math
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from typing import Any, Literal, TypedDict, get_args
+from uuid import UUID
+
+from django_jobchains.db.ids import ChainRef, chain_ids_of
+
+#: The length of a stored key, including its tenant.
+KEY_LENGTH = 200
+#: Stored between a tenant and a key: "acme␟order-7". Neither may contain it, so that no two pairs are stored alike.
+TENANT_SEPARATOR = "\N{SYMBOL FOR UNIT SEPARATOR}"
+#: A thousand years: databases and calendars have no dates beyond it.
+MAX_SECONDS = 1000 * 365 * 86400.0
+
+Scope = Literal["incomplete", "any", "incomplete_or_recent"]
+
+
+@dataclass(frozen=True)
+class Deduplicate:
+    """Return the existing chain with the same type and key, if there is one, instead of starting another.
+
+    ``scope``: "incomplete" matches chains that may still run, and "any" also chains that have ended. With a ``window``,
+    a timedelta that counts from the existing chain's creation, both match younger chains only. "incomplete_or_recent"
+    needs a window: it matches chains that may still run, whatever their age, and chains that are younger than it.
+    ``exclude_chain_ids``: chains that never match, such as the chain that enqueues its own successor.
+    """
+
+    key: str
+    scope: Scope = "incomplete"
+    window: timedelta | None = None
+    exclude_chain_ids: Collection[UUID] = ()
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        self._check_key()
+        if self.scope not in get_args(Scope):
+            raise ValueError(f"scope={self.scope!r} is not valid: use 'incomplete', 'any' or 'incomplete_or_recent'.")
+        window: object = self.window
+        if window is not None and not (isinstance(window, timedelta) and 0 < window.total_seconds() <= MAX_SECONDS):
+            raise ValueError(
+                f"window={window!r} is not valid: use a timedelta above 0 and below a thousand years, or None for "
+                "chains of any age."
+            )
+        if self.scope == "incomplete_or_recent" and window is None:
+            raise ValueError(
+                "scope='incomplete_or_recent' needs a window: pass for example window=timedelta(hours=1), or use "
+                "scope='incomplete' to match only chains that may still run."
+            )
+        # A generator can be read only once.
+        excluded = chain_ids_of(self.exclude_chain_ids, "exclude_chain_ids")
+        object.__setattr__(self, "exclude_chain_ids", excluded)
+
+    def _check_key(self) -> None:
+        if not _is_storable(self.key) or not 0 < len(self.key) <= KEY_LENGTH:
+            raise ValueError(
+                f"{self.key!r} is not a deduplication key. A key has 1 to {KEY_LENGTH} printable characters, "
+                f"and no {TENANT_SEPARATOR}."
+            )
+        if not _is_storable(self.tenant):
+            raise ValueError(
+                f'tenant={self.tenant!r}: a string of printable characters without {TENANT_SEPARATOR}, or "" for none.'
+            )
+        if len(self.stored_key) > KEY_LENGTH:
+            raise ValueError(
+                f"tenant={self.tenant!r} and key {self.key!r} are too long: together they have at most "
+                f"{KEY_LENGTH - len(TENANT_SEPARATOR)} characters."
+            )
+
+    @property
+    def stored_key(self) -> str:
+        """The key as jobs store it, after the tenant if there is one."""
+        return f"{self.tenant}{TENANT_SEPARATOR}{self.key}" if self.tenant else self.key
+
+    @property
+    def seconds_after_creation(self) -> float | None:
+        """How long after its creation a chain can still match once it has ended. None means forever."""
+        if self.scope == "incomplete":
+            return 0.0
+        return None if self.window is None else self.window.total_seconds()
+
+
+class ContinuationOptions(TypedDict, total=False):
+    """The keyword arguments of ``continue_with``, documented at ``JobType.item``."""
+
+    run_at: datetime | None
+    delay: timedelta | float | None
+    blockers: Sequence[ChainRef]
+    priority: int | None
+    queue: str | None
+    id: UUID | None
+
+
+class EnqueueOptions(ContinuationOptions, total=False):
+    """The keyword arguments of ``enqueue``, except ``using``, documented at ``JobType.item``."""
+
+    deduplicate: Deduplicate | None
+    #: ``math.inf``: never give up.
+    max_attempts: float | None
+
+
+def lock_id(chain_type_name: str, stored_key: str) -> int:
+    """Return the lock number of a chain type and key: a signed 64-bit hash of both.
+
+    Two keys with the same number would only wait for each other. With a million keys, the chance of that is one in 37
+    million.
+    """
+    # Neither of the two can contain a NUL.
+    digest = blake2b(f"{chain_type_name}\0{stored_key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def seconds_of(duration: timedelta | float, argument: str) -> float:
+    """Return the seconds of a timedelta or a number. Raise ``TypeError``, which names the argument, for others."""
+    given: Any = duration
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    if not isinstance(given, str | bytes | bool):  # float() accepts these too
+        with suppress(TypeError, ValueError):
+            return given if isinstance(given, float) else _as_float(given)
+    raise TypeError(
+        f"{argument}={given!r:.50} is not a length of time: pass seconds, or a timedelta, as in timedelta(minutes=5)."
+    )
+
+
+def resolve_schedule(run_at: datetime | None, delay: timedelta | float | None) -> tuple[datetime | None, float | None]:
+    """Return ``(run_at, delay_seconds)``, with at most one of them set.
+
+    Raise ``TypeError`` or ``ValueError`` if both are given, or if one is not valid.
+    """
+    if run_at is not None and delay is not None:
+        raise TypeError("Give run_at= or delay=, not both.")
+    given: Any = run_at
+    if given is not None and not isinstance(given, datetime):
+        remedy = " Use delay= for a length of time." if isinstance(given, timedelta | int | float) else ""
+        raise TypeError(f"run_at is a datetime with a time zone, not {type(given).__name__}.{remedy}")
+    if run_at is not None and run_at.utcoffset() is None:
+        raise ValueError(f"run_at={run_at!r} has no time zone: use django.utils.timezone, or datetime(…, tzinfo=UTC).")
+    if delay is None:
+        return run_at, None
+    seconds = seconds_of(delay, "delay")
+    if not (math.isfinite(seconds) and seconds <= MAX_SECONDS):
+        raise ValueError(f"delay={delay!r} is not a length of time below a thousand years.")
+    return None, max(seconds, 0.0)
+
+
+def _is_storable(text: object) -> bool:
+    return isinstance(text, str) and text.isprintable() and TENANT_SEPARATOR not in text
+
+
+def _as_float(given: Any) -> float:
+    try:
+        return float(given)
+    except OverflowError:  # an integer or a fraction with more than 308 digits
+        return math.inf if given > 0 else -math.inf

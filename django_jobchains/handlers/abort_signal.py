@@ -1,0 +1,150 @@
+"""The abort signal, which asks a handler to stop."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from logging import getLogger
+from typing import Any, Literal
+
+from django.core.exceptions import SynchronousOnlyOperation
+
+from django_jobchains.exceptions import JobAborted
+from django_jobchains.text.errors import log_error
+
+logger = getLogger("django_jobchains")
+
+AbortReason = Literal[
+    "taken_by_another_worker", "already_completed", "not_found", "error", "cancelled", "timed_out", "worker_stopping"
+]
+
+
+class AbortSignal:
+    """Asks a handler to stop, with a reason. Later reasons have no effect. Thread-safe."""
+
+    #: Shared by all signals, because a lock for each of thousands of jobs per second is expensive.
+    _lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self._event: threading.Event | None = None
+        self._async_event: asyncio.Event | None = None
+        self._callbacks: list[Callable[[], object]] = []
+        #: Callbacks of the library itself, which do not block.
+        self.listeners: list[Callable[[], object]] = []
+        self.reason: AbortReason | None = None
+        #: The monotonic time of the abort.
+        self.aborted_at: float | None = None
+        #: Whether the attempt's own transaction has the job row locked, so that no other worker can take the job.
+        self.is_row_locked = False
+        #: Whether the handler has returned. A lost lease is then detected when the outcome is written.
+        self.is_over = False
+        #: Whether the worker has given up the attempt, because it did not stop. It must not write anything then.
+        self.is_detached = False
+
+    @property
+    def aborted(self) -> bool:
+        return self.reason is not None
+
+    def raise_if_aborted(self) -> None:
+        """Raise ``JobAborted`` if the attempt was asked to stop."""
+        if self.reason is not None:
+            raise JobAborted(self.reason)
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep for this time, or until the attempt is asked to stop. Return whether it was."""
+        refuse_on_event_loop("job.signal.wait() would block", "'await job.signal.async_wait(seconds)'")
+        with self._lock:
+            if self.aborted:
+                return True
+            self._event = self._event or threading.Event()
+        return self._event.wait(seconds)
+
+    async def async_wait(self, seconds: float) -> bool:
+        """``wait`` for async code, in tasks that the handler shields or starts.
+
+        The handler's own task is cancelled when the attempt is asked to stop.
+        """
+        if self._async_event is None:
+            self._async_event = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            self.listeners.append(lambda: call_on(loop, self._set_async_event))
+            if self.aborted:
+                return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._async_event.wait()
+        return self.aborted
+
+    def _set_async_event(self) -> None:
+        if self._async_event is not None:
+            self._async_event.set()
+
+    def on_abort(self, callback: Callable[[], object]) -> None:
+        """Call a function on abort, on a separate thread; or at once, on this one, if the signal is already aborted."""
+        with self._lock:
+            if not self.aborted:
+                self._callbacks.append(callback)
+                return
+        _call_all([callback])
+
+    def abort(self, reason: AbortReason) -> None:
+        with self._lock:
+            if self.aborted:
+                return
+            self.reason, self.aborted_at = reason, time.monotonic()
+        if self._event is not None:
+            self._event.set()
+        _call_all(self.listeners)
+        if self._callbacks:  # they may block, and this thread has other work
+            threading.Thread(target=_call_all, args=[self._callbacks], name="jobchains-on-abort", daemon=True).start()
+
+    # Between the attempt and the worker that may detach it
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the attempt or, in its place, the worker is about to write the outcome."""
+        return self.is_over or self.is_detached
+
+    def lock_row(self) -> bool:
+        """Note that the attempt has locked the row. Return False if it was detached, and must release it."""
+        with self._lock:
+            self.is_row_locked = not self.is_detached
+            return self.is_row_locked
+
+    def end(self) -> bool:
+        """Note that the handler has returned. Return False if the attempt was detached before."""
+        with self._lock:
+            self.is_over = not self.is_detached
+            return self.is_over
+
+    def detach(self) -> bool:
+        """Let the worker write the outcome. Return False if it already does, or the attempt is about to write it."""
+        with self._lock:
+            if self.is_detached or self.is_over or self.is_row_locked:
+                return False
+            self.is_detached = True
+            return True
+
+
+def _call_all(callbacks: Sequence[Callable[[], object]]) -> None:
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception as error:
+            log_error(logger, error, "An on_abort callback failed: %s")
+
+
+def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
+    """Call a function on an event loop, from any thread, unless the loop has ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *args)
+
+
+def refuse_on_event_loop(problem: str, remedy: str) -> None:
+    """Raise ``SynchronousOnlyOperation`` on the thread of a running event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SynchronousOnlyOperation(f"{problem} the event loop: use {remedy}.")

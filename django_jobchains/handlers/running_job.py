@@ -1,0 +1,217 @@
+"""The running job that a handler receives, and the continuation that it may return."""
+
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Unpack, overload
+from uuid import UUID
+
+from django_jobchains.context import decode_context
+from django_jobchains.enqueue_options import ContinuationOptions
+from django_jobchains.handlers.abort_signal import AbortSignal
+from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
+from django_jobchains.handlers.log_entries import (
+    checked_fraction,
+    clean_log_text,
+    clean_progress_text,
+    encode_fields,
+    level_number,
+)
+from django_jobchains.models import Chain
+from django_jobchains.payload_codecs import decode_text
+from django_jobchains.store import ClaimedJob, NewJob
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from django_jobchains.registry.job_types import JobType
+
+    class _AnyChain(Chain[Any]):
+        """Stands for ``Chain[Any]``, with which mypy would ignore the types in the annotation of a handler."""
+
+    BlockersT_co = TypeVar("BlockersT_co", default=Sequence[_AnyChain], covariant=True)
+else:
+    from typing import TypeVar
+
+    BlockersT_co = TypeVar("BlockersT_co", covariant=True)
+
+InputT = TypeVar("InputT")
+NextT = TypeVar("NextT")
+ResultT = TypeVar("ResultT")
+PrepareMode = Literal["staged", "atomic"]
+
+#: Shared by all jobs, because most of them never log.
+_log_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The next job of a chain, which is created when the handler returns it. Made by ``job.continue_with``."""
+
+    job: NewJob
+
+
+class Phases(Protocol):
+    """The methods of an attempt that a running job calls."""
+
+    def prepare(self, mode: PrepareMode) -> AbstractContextManager[None]: ...
+    def complete(self) -> AbstractContextManager[None]: ...
+    def continue_with(
+        self,
+        job_type: Any,
+        input: Any,
+        **options: Unpack[ContinuationOptions],
+    ) -> Continuation: ...
+
+    def blockers(self) -> Any: ...
+    def aprepare(self, function: Callable[[], ResultT], mode: PrepareMode) -> Coroutine[Any, Any, ResultT]: ...
+    def acomplete(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]: ...
+    def ablockers(self) -> Coroutine[Any, Any, Any]: ...
+
+
+if TYPE_CHECKING:
+
+    class _Typed(Generic[InputT, BlockersT_co]): ...
+
+else:
+
+    class _Typed:
+        """Accepts one or two types, as in ``RunningJob[Order]``: only type checkers know the default of the second."""
+
+        __class_getitem__ = classmethod(GenericAlias)
+
+
+class RunningJob(_Typed[InputT, BlockersT_co]):
+    """A job while its handler runs. ``attempt`` counts from 1. Times are aware.
+
+    ``RunningJob[Order]`` has an ``input`` of this type. The second type is the type of ``blockers``:
+    ``RunningJob[Order, tuple[Chain[Charge], Chain[Parcel]]]``. ``last_attempt_at`` is when this attempt was claimed,
+    and ``worker`` is the id of the worker that runs it. ``max_attempts`` is ``math.inf`` for a job without a limit.
+    """
+
+    def __init__(
+        self,
+        claimed: ClaimedJob,
+        input: InputT,
+        signal: AbortSignal,
+        phases: Phases,
+        log_buffer: JobLogBuffer,
+        *,
+        max_attempts: float,
+    ) -> None:
+        self.id: UUID = claimed.id
+        self.chain_id: UUID = claimed.chain_id
+        self.chain_index: int = claimed.chain_index
+        self.chain_type_name: str = claimed.chain_type_name
+        self.type_name: str = claimed.type_name
+        self.input: InputT = input
+        self.attempt: int = claimed.attempt
+        self.last_error: str | None = claimed.last_error and decode_text(claimed.last_error)
+        self.created_at: datetime = claimed.created_at
+        self.run_at: datetime = claimed.run_at
+        self.priority: int = claimed.priority
+        self.queue: str = claimed.queue
+        self.last_attempt_at: datetime = claimed.last_attempt_at
+        self.worker: str = claimed.worker
+        self.max_attempts: float = max_attempts
+        #: The values that were bound when the chain was enqueued, as a JSON text, or None.
+        self.stored_context: str | None = claimed.context
+        #: The same values as a dict. Middleware and the handler may add others for this attempt; they are not stored.
+        self.context: dict[str, Any] = {} if claimed.context is None else decode_context(claimed.context)
+        self.signal = signal
+        self._phases = phases
+        self._blockers: BlockersT_co | None = None
+        self._claimed = claimed
+        self._log_buffer = log_buffer
+        self._log: AttemptLog | None = None
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether the job fails for good if this attempt fails: it has then failed ``max_attempts`` times."""
+        return self._claimed.failures >= self.max_attempts
+
+    @property
+    def blockers(self) -> BlockersT_co:
+        """The chains this job waited for, in their original order, each with its ``output``."""
+        if self._blockers is None:
+            self._blockers = self._phases.blockers()
+        return self._blockers
+
+    def ablockers(self) -> Coroutine[Any, Any, BlockersT_co]:
+        """``blockers`` for async handlers. After ``await job.ablockers()``, ``job.blockers`` is available too."""
+        return self._phases.ablockers()
+
+    def prepare(self, mode: PrepareMode = "staged") -> AbstractContextManager[None]:
+        """Open a transaction that locks the job row and checks the lease. The first phase, used at most once.
+
+        ``staged`` commits at the end of the block; ``atomic`` keeps the transaction open until the handler returns.
+        """
+        return self._phases.prepare(mode)
+
+    def complete(self) -> AbstractContextManager[None]:
+        """Open the final transaction, which locks the job row and checks the lease. Used at most once.
+
+        It is committed after the handler has returned, together with the output or the continuation. An exception
+        after the block rolls back the block too. Raises ``LeaseLost`` if this attempt may no longer write.
+        """
+        return self._phases.complete()
+
+    def aprepare(self, function: Callable[[], ResultT], mode: PrepareMode = "staged") -> Coroutine[Any, Any, ResultT]:
+        """``prepare`` for async handlers: call a sync function without arguments inside the transaction, on a thread.
+
+        ``await job.aprepare(function)`` returns the result of the function.
+        """
+        return self._phases.aprepare(function, mode)
+
+    def acomplete(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]:
+        """``complete`` for async handlers: call a sync function without arguments inside the transaction, on a thread.
+
+        ``await job.acomplete(function)`` returns the result of the function. The transaction is committed after the
+        handler has returned. Return soon, because until then the job row is locked and a thread is occupied.
+        """
+        return self._phases.acomplete(function)
+
+    def log(self, text: str, /, level: str | int = "info", **fields: Any) -> None:
+        """Add a line to the job log, which the admin shows about a second later, however this attempt ends.
+
+        Can be called on any thread, in any phase and on the event loop: it neither queries the database nor blocks.
+        ``level`` is "debug", "info", "warning", "error", "critical", or the number in ``logging``. ``fields`` are
+        stored as JSON, with ``str`` of other values. Long texts are cut; if there are many lines, the first and the
+        last are kept. Raises ``TypeError`` if ``text`` is not a string, and ``ValueError`` for an unknown level.
+        """
+        self._attempt_log().add(level_number(level), clean_log_text(text), encode_fields(fields))
+
+    def set_progress(self, fraction: float, text: str = "") -> None:
+        """Set the progress of this attempt, from 0 to 1, with an optional text. Can be called wherever ``log`` can.
+
+        Raises ``TypeError`` for wrong types, and ``ValueError`` for a number outside of that range.
+        """
+        self._attempt_log().set_progress(checked_fraction(fraction), clean_progress_text(text))
+
+    def _attempt_log(self) -> AttemptLog:
+        with _log_lock:
+            if self._log is None:
+                self._log = self._log_buffer.log_of(self._claimed)
+            return self._log
+
+    @overload
+    def continue_with(self, job_type: "JobType[None, Any]", **options: Unpack[ContinuationOptions]) -> Continuation: ...
+    @overload
+    def continue_with(
+        self, job_type: "JobType[NextT, Any]", input: NextT, **options: Unpack[ContinuationOptions]
+    ) -> Continuation: ...
+    @overload
+    def continue_with(
+        self, job_type: str, input: Any = None, **options: Unpack[ContinuationOptions]
+    ) -> Continuation: ...
+    def continue_with(self, job_type: Any, input: Any = None, **options: Unpack[ContinuationOptions]) -> Continuation:
+        """Describe the next job of the chain. *Return* it to complete this job and create the next one atomically.
+
+        ``job_type`` is a JobType or its name. ``priority`` and ``queue`` default to the values of its processor, then
+        of this job; for the other options, see ``JobType.item``. Raises ``ContinuationNotAllowed``, ``JobTypeNotFound``
+        and ``InvalidInput``, and after the handler has returned, ``ChainNotFound`` or ``InvalidBlockers``.
+        """
+        return self._phases.continue_with(job_type, input, **options)

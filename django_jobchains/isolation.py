@@ -1,0 +1,198 @@
+"""How strictly a function is isolated from the process that calls it, and with which limits."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeGuard, get_args
+
+Level = Literal["inline", "thread", "process", "transient"]
+
+#: From the weakest to the strongest. If a level cannot start, the next weaker one is tried.
+LEVELS: tuple[Level, ...] = get_args(Level)
+#: The levels that run functions in other processes.
+PROCESS_LEVELS: tuple[Level, ...] = ("process", "transient")
+#: The time between the request to stop and SIGKILL.
+GRACE_SECONDS = 5.0
+
+_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+_SIZE = re.compile(r"(\d+) ?([KMG]?)B?", re.ASCII | re.IGNORECASE)
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A pool uses the level ``actual``, because ``requested`` could not start; ``reason`` explains why."""
+
+    requested: Level
+    actual: Level
+    reason: str
+
+
+FallbackCallback = Callable[[Fallback], object]
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """Where functions run, and with which limits. Equal values share one pool.
+
+    ``level``: "inline" is the calling thread, "thread" another thread of this process, "process" a reusable child
+    process and "transient" a fresh child process for each use. The options other than ``strict`` and ``on_fallback``
+    are for child processes, and are refused for the other levels.
+
+    - ``key``: a label. Child processes are not shared between keys.
+    - ``max_workers``: child processes at once.
+    - ``max_jobs_per_worker``, ``max_rss``: a child is replaced after this number of calls, or above this resident
+      memory, which is measured after each call.
+    - ``memory_limit``: the largest address space of a child. Allocating more raises ``MemoryError`` in the function.
+    - ``cpu_seconds``: CPU time of one call, rounded up to a whole second. The kernel kills a child that uses more.
+    - ``grace_seconds``: the time between the request to stop and SIGKILL.
+    - ``idle_ttl``: a child exits after this many seconds without a call.
+    - ``minimal_env``: hide environment variables from functions, and from programs that they start.
+    - ``setup``: "module:function", called once in each new child.
+    - ``strict``: raise an error, instead of using a weaker level, if the level cannot start.
+    - ``on_fallback``: called with a ``Fallback`` when a weaker level is used.
+
+    Sizes are bytes or strings such as "500M". Raises ``ValueError`` for values that are not valid.
+    """
+
+    level: Level
+    key: str = field(default="default", kw_only=True)
+    max_workers: int | None = field(default=None, kw_only=True)
+    max_jobs_per_worker: int | None = field(default=None, kw_only=True)
+    max_rss: int | str | None = field(default=None, kw_only=True)
+    memory_limit: int | str | None = field(default=None, kw_only=True)
+    cpu_seconds: float | None = field(default=None, kw_only=True)
+    grace_seconds: float = field(default=GRACE_SECONDS, kw_only=True)
+    idle_ttl: float | None = field(default=None, kw_only=True)
+    minimal_env: bool = field(default=False, kw_only=True)
+    setup: str | None = field(default=None, kw_only=True)
+    strict: bool = field(default=False, kw_only=True)
+    on_fallback: FallbackCallback | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise ValueError(f"level={self.level!r:.50} is not valid: use one of {', '.join(map(repr, LEVELS))}.")
+        for name in ("max_workers", "max_jobs_per_worker"):
+            _check_count(name, getattr(self, name))
+        for name in ("max_rss", "memory_limit"):
+            # "1G" and its number of bytes are the same limit.
+            object.__setattr__(self, name, _bytes_of(name, getattr(self, name)))
+        for name in ("cpu_seconds", "idle_ttl"):
+            check_seconds(name, getattr(self, name), allows_none=True)
+        check_seconds("grace_seconds", self.grace_seconds, allows_zero=True)
+        _check_kinds(self.key, self.on_fallback, minimal_env=self.minimal_env, strict=self.strict)
+        if self.setup is not None:
+            check_target(self.setup, "setup")
+        self._check_level()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults."""
+        _, *options = fields(self)
+        values = {option.name: getattr(self, option.name) for option in options}
+        return {option.name: values[option.name] for option in options if values[option.name] != option.default}
+
+    @property
+    def is_process(self) -> bool:
+        """Whether functions run in child processes."""
+        return self.level in PROCESS_LEVELS
+
+    @property
+    def max_rss_bytes(self) -> int | None:
+        return _bytes_of("max_rss", self.max_rss)
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        return _bytes_of("memory_limit", self.memory_limit)
+
+    def _check_level(self) -> None:
+        unused = _PROCESS_OPTIONS if not self.is_process else _REUSE_OPTIONS if self.level == "transient" else {}
+        given = [name for name, default in unused.items() if getattr(self, name) != default]
+        if given:
+            remedy = "use level 'process'" + ("" if "max_jobs_per_worker" in given else " or 'transient'")
+            raise ValueError(f"{', '.join(given)}: the level {self.level!r} has no such limit. Remove it, or {remedy}.")
+
+
+def to_isolation(given: "Isolation | Level | None") -> Isolation | None:
+    """Return an ``Isolation``, if need be from a level; raise ``TypeError`` or ``ValueError`` for other values."""
+    if given is None or isinstance(given, Isolation):
+        return given
+    if not isinstance(given, str):
+        raise TypeError(f"isolation={given!r:.50} is not a level: use {_CHOICES}, or Isolation(level, …).")
+    if given not in LEVELS:
+        raise ValueError(f"isolation={given!r:.50} is not a level: use {_CHOICES}, or Isolation(level, …).")
+    return Isolation(given)
+
+
+_CHOICES = '"thread", "process" or "transient"'
+
+#: The options that make sense only for reusable processes, with their defaults.
+_REUSE_OPTIONS = {"max_jobs_per_worker": None, "max_rss": None, "idle_ttl": None}
+_PROCESS_OPTIONS = {
+    **_REUSE_OPTIONS,
+    "max_workers": None,
+    "memory_limit": None,
+    "cpu_seconds": None,
+    "minimal_env": False,
+    "setup": None,
+}
+
+
+def check_level(isolation: Isolation, level: Level) -> None:
+    """Raise ``ValueError`` unless the isolation has the level of this kind of pool."""
+    if isolation.level != level:
+        raise ValueError(f"level={isolation.level!r} does not fit this pool, whose child processes are {level!r}.")
+
+
+def check_target(target: object, argument: str) -> None:
+    """Raise ``ValueError`` unless it is "module:function"."""
+    if not (isinstance(target, str) and _TARGET.fullmatch(target)):
+        raise ValueError(
+            f"{argument}={target!r:.100} is not valid: use 'module:function', such as 'shop.images:resize'."
+        )
+
+
+def _check_kinds(key: object, on_fallback: object, **flags: object) -> None:
+    if not isinstance(key, str) or not key:
+        raise ValueError(f"key={key!r:.50} is not valid: use a string, such as 'images'.")
+    if not (on_fallback is None or callable(on_fallback)):
+        raise ValueError(f"on_fallback={on_fallback!r:.50} is not a function.")
+    for name, given in flags.items():
+        if given not in (True, False):
+            raise ValueError(f"{name}={given!r:.50} is not valid: use True or False.")
+
+
+def _check_count(name: str, given: object) -> None:
+    if given is not None and not (isinstance(given, int) and not isinstance(given, bool) and given >= 1):
+        raise ValueError(f"{name}={given!r:.50} is not valid: use a whole number from 1, or None.")
+
+
+def check_seconds(name: str, given: object, *, allows_none: bool = False, allows_zero: bool = False) -> None:
+    """Raise ``ValueError`` unless it is a finite number of seconds above 0."""
+    if given is None and allows_none:
+        return
+    if not (_is_number(given) and (0 < given < math.inf or (allows_zero and given == 0))):
+        raise ValueError(f"{name}={given!r:.50} is not valid: use a number of seconds{', or None' * allows_none}.")
+
+
+def _is_number(given: object) -> TypeGuard[float]:
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
+def _bytes_of(name: str, given: object) -> int | None:
+    """Return a size in bytes. Raise ``ValueError`` if it is neither a positive number of bytes nor like "500M"."""
+    if given is None:
+        return None
+    size = given if isinstance(given, int) and not isinstance(given, bool) else 0
+    if isinstance(given, str):
+        size = parse_size(given)
+    if size < 1:
+        raise ValueError(f"{name}={given!r:.50} is not valid: use bytes, or a string such as '500M' or '2G'.")
+    return size
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a text such as "500M", or 0 if it is not a size."""
+    match = _SIZE.fullmatch(text)
+    return int(match[1]) * _UNITS[match[2].upper()] if match else 0

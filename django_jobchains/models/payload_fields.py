@@ -1,0 +1,91 @@
+"""Columns with payloads, which ``JOBCHAINS["PAYLOAD_CODEC"]`` may have encoded. Instances have the decoded values.
+
+Reading a row never raises an error: a value that cannot be decoded is ``Unreadable`` in a JSON column, and the reason
+in a text column.
+"""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import FieldError
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Case, F, Value, When
+from django.db.models.functions import Left
+from django.db.models.lookups import Exact
+
+from django_jobchains.exceptions import InvalidPayload
+from django_jobchains.payload_codecs import (
+    ENCODED,
+    Unreadable,
+    decode_json,
+    decode_text,
+    encode_json,
+    encode_text,
+    get_codec,
+)
+
+if TYPE_CHECKING:
+    _Field = models.Field[Any, Any]
+else:
+    _Field = object
+
+
+class _UnsearchableField(_Field):
+    """Refuses conditions on encoded values, which would find nothing."""
+
+    def deconstruct(self) -> tuple[str, str, list[Any], dict[str, Any]]:
+        """Migrations know the column by its type only."""
+        name, _, arguments, options = super().deconstruct()
+        base = next(base for base in type(self).__mro__ if base.__module__.startswith("django.db.models"))
+        return name, f"django.db.models.{base.__name__}", list(arguments), options
+
+    def get_lookup(self, name: str) -> Any:
+        if name != "isnull":
+            self._refuse()
+        return super().get_lookup(name)
+
+    def get_transform(self, name: str) -> Any:
+        self._refuse()
+        return super().get_transform(name)
+
+    def _refuse(self) -> None:
+        if get_codec():
+            raise FieldError(
+                f"Rows cannot be found by {self.name!r}, because JOBCHAINS['PAYLOAD_CODEC'] encodes it. Use another "
+                "column, such as the deduplication key."
+            )
+
+
+class PayloadField(_UnsearchableField, models.JSONField):
+    """A JSON value."""
+
+    def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
+        found = super().from_db_value(value, expression, connection)
+        if not (isinstance(found, str) and found.startswith(ENCODED)):
+            return found
+        try:
+            return json.loads(decode_json(value, InvalidPayload))
+        except Exception as error:
+            return Unreadable(error)
+
+    def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
+        if value is not None and get_codec():
+            value = json.loads(encode_json(json.dumps(value)))
+        return super().get_db_prep_save(value, connection)
+
+
+class PayloadTextField(_UnsearchableField, models.TextField):  # type: ignore[type-arg]
+    """A text, such as an error."""
+
+    def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
+        return value and decode_text(value)
+
+    def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
+        return super().get_db_prep_save(value and encode_text(value), connection)
+
+
+def text_start(name: str, length: int) -> Case:
+    """Select the first characters of a text column. An encoded text is read whole: its beginning cannot be decoded."""
+    is_encoded: Any = Exact(Left(name, len(ENCODED)), Value(ENCODED))
+    return Case(When(is_encoded, then=F(name)), default=Left(name, length), output_field=PayloadTextField())

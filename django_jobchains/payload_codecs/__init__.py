@@ -1,0 +1,152 @@
+"""Payloads as the tables store them: unchanged, or encoded (such as encrypted) by ``JOBCHAINS["PAYLOAD_CODEC"]``.
+
+Everything that the permission ``view_payload`` protects is stored with ``encode_json`` and ``encode_text``, and read
+with ``decode_json`` and ``decode_text``. An encoded value begins with a marker, so that values that were stored before
+the codec was switched on can still be read. See docs/decisions/0037-payload-codec.md.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from logging import getLogger
+from typing import Any, Protocol
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from django_jobchains.conf import get_settings
+from django_jobchains.exceptions import InvalidPayload
+from django_jobchains.text.errors import log_error
+
+__all__ = ("PayloadCodec", "Unreadable")
+
+logger = getLogger("django_jobchains")
+
+#: What encoded texts begin with. Unencoded values that begin with it are refused.
+ENCODED = "jobchains-codec:"
+#: What encoded values of JSON columns begin with: they are JSON strings.
+ENCODED_JSON = f'"{ENCODED}'
+#: Stored in place of an error or a log line that the codec cannot encode.
+NOT_STORED = "<not stored, because the payload codec failed; the log of the process has the reason>"
+
+
+class PayloadCodec(Protocol):
+    """Encodes the texts that jobs store. One instance serves all threads of a process.
+
+    It is called while jobs are written, also inside of transactions: load keys when it is created, and do not wait for
+    a network in these methods.
+    """
+
+    def encode(self, text: str) -> str:
+        """Return a text to store instead, without NUL characters and lone surrogates."""
+
+    def decode(self, encoded: str) -> str:
+        """Return the text that was encoded. Raise any exception if that is not possible."""
+
+
+@lru_cache(maxsize=1)
+def get_codec() -> PayloadCodec | None:
+    """Return the codec of the settings, or None. Raise ``ImproperlyConfigured`` if it cannot be used."""
+    setting: Mapping[str, Any] = get_settings().PAYLOAD_CODEC
+    if not setting:
+        return None
+    path = setting["BACKEND"]
+    try:
+        codec: PayloadCodec = import_string(path)(**setting.get("OPTIONS", {}))
+    except ImproperlyConfigured:
+        raise
+    except Exception as error:  # a function that reads the keys may raise anything
+        text = f"JOBCHAINS['PAYLOAD_CODEC']: {path} cannot be used: {type(error).__name__}: {error}"
+        raise ImproperlyConfigured(text) from error
+    return codec
+
+
+def encode_json(text: str) -> str:
+    """Encode a JSON text for a JSON column. A text that is already encoded is returned unchanged."""
+    codec = get_codec()
+    if codec is None or text.startswith(ENCODED_JSON):
+        return text
+    return json.dumps(ENCODED + codec.encode(text))
+
+
+def decode_json(stored: str, error: type[InvalidPayload]) -> str:
+    """Decode a stored JSON text; raise ``error`` if it cannot be decoded."""
+    return _decode(json.loads(stored), error) if stored.startswith(ENCODED_JSON) else stored
+
+
+def encode_text(text: str) -> str:
+    """Encode an error or a log line for storage. Never raises, because recording a failure must not fail."""
+    if not text or text.startswith(ENCODED):
+        return text
+    try:
+        codec = get_codec()
+        return text if codec is None else ENCODED + codec.encode(text)
+    except Exception as error:
+        log_error(logger, error, "The payload codec failed, so an error or a log line of a job is not stored: %s")
+        return NOT_STORED
+
+
+def decode_text(stored: str) -> str:
+    """Decode a stored text, or return the reason why it cannot be decoded."""
+    if not stored.startswith(ENCODED):
+        return stored
+    try:
+        return _decode(stored, InvalidPayload)
+    except Exception as error:
+        return str(Unreadable(error))
+
+
+def unmarked(text: str) -> str:
+    """Return a text that a handler passed, with a space before it if it looks like an encoded one."""
+    return f" {text}" if text.startswith(ENCODED) else text
+
+
+def encode_payloads(row: dict[str, Any]) -> dict[str, Any]:
+    """Encode the payloads of a row to write, in place, and return the row."""
+    for name in ("input", "output", "context"):
+        if text := row.get(name):
+            row[name] = encode_json(text)
+    for name in ("error", "traceback"):
+        if text := row.get(name):
+            row[name] = encode_text(text)
+    if continuation := row.get("continuation"):
+        encode_payloads(continuation)
+    return row
+
+
+class Unreadable:
+    """Stands for a stored value that cannot be decoded. It is not JSON; its text is the reason."""
+
+    def __init__(self, reason: Exception) -> None:
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"<{self.reason}>"
+
+    __repr__ = __str__
+
+
+def _decode(stored: str, error: type[InvalidPayload]) -> str:
+    codec = get_codec()
+    if codec is None:
+        raise error(
+            "The stored value is encoded, but JOBCHAINS['PAYLOAD_CODEC'] is not set. Set the codec that encoded it."
+        )
+    try:
+        return codec.decode(stored.removeprefix(ENCODED))
+    except (MemoryError, OSError):  # not about the value
+        raise
+    except Exception as problem:
+        raise error(
+            f"JOBCHAINS['PAYLOAD_CODEC'] cannot decode the stored value ({type(problem).__name__}). If a key was "
+            "removed, add it to the keys again, and retry the job if it has failed."
+        ) from problem
+
+
+def _on_setting_changed(*, setting: str, **kwargs: Any) -> None:
+    if setting == "JOBCHAINS":
+        get_codec.cache_clear()
+
+
+setting_changed.connect(_on_setting_changed)

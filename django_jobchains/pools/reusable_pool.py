@@ -1,0 +1,194 @@
+"""A pool whose workers are used many times."""
+
+import threading
+import time
+
+from django_jobchains.isolation import GRACE_SECONDS, FallbackCallback, Isolation
+from django_jobchains.pools.idle_workers import IdleWorkers
+from django_jobchains.pools.launcher import Launcher
+from django_jobchains.pools.pool_errors import PoolClosed, PoolKeyConflict, PoolTimeout
+from django_jobchains.pools.pooled_worker import PooledWorker
+from django_jobchains.pools.process_pool import ProcessPool
+
+
+class ReusablePool(ProcessPool):
+    """Up to ``max_workers`` processes, each used by one caller at a time, and again after its release.
+
+    While there is room, ``acquire`` creates a worker. After that, idle workers of the key are used in turn. If there is
+    none, the longest-idle worker of another key is replaced. See ``Isolation`` for the arguments.
+    """
+
+    level = "process"
+
+    def __init__(
+        self,
+        max_workers: int = 1,
+        max_jobs_per_worker: int | None = None,
+        max_rss: int | str | None = None,
+        idle_ttl: float | None = None,
+        *,
+        memory_limit: int | str | None = None,
+        cpu_seconds: float | None = None,
+        grace_seconds: float = GRACE_SECONDS,
+        minimal_env: bool = False,
+        setup: str | None = None,
+        strict: bool = False,
+        on_fallback: FallbackCallback | None = None,
+    ) -> None:
+        isolation = Isolation(
+            "process",
+            max_workers=max_workers,
+            max_jobs_per_worker=max_jobs_per_worker,
+            max_rss=max_rss,
+            idle_ttl=idle_ttl,
+            memory_limit=memory_limit,
+            cpu_seconds=cpu_seconds,
+            grace_seconds=grace_seconds,
+            minimal_env=minimal_env,
+            setup=setup,
+            strict=strict,
+            on_fallback=on_fallback,
+        )
+        self._open(isolation)
+
+    def start_anew(self) -> None:
+        self.max_workers = self.isolation.max_workers or 1
+        self._changed = threading.Condition()
+        self._idle = IdleWorkers(self._changed, self.isolation.idle_ttl)
+        self._busy: set[PooledWorker] = set()
+        self._creating = 0
+        #: How many threads wait for a worker.
+        self.waiting = 0
+        self._launcher = Launcher(self.isolation, self.next_request_id, self._imports)
+
+    def acquire(self, key: str = "default", timeout: float | None = None) -> PooledWorker:
+        """Return a worker for this key. Raises ``PoolTimeout`` after ``timeout`` seconds, or ``PoolClosed``.
+
+        A strict pool raises ``PoolKeyConflict`` instead of replacing a worker of another key.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            worker = self._idle_or_room(key, deadline)
+        return self._create(key, deadline, timeout or 0) if worker is None else worker
+
+    def _idle_or_room(self, key: str, deadline: float | None) -> PooledWorker | None:
+        """Return an idle worker, or None after making room for a new worker, which counts from now on."""
+        started = time.monotonic()
+        while True:
+            if self._is_closed:
+                raise PoolClosed
+            self._idle.drop_dead()
+            if self._has_room() or self._replace_another(key):
+                self._creating += 1
+                return None
+            if worker := self._idle.take(key):
+                self._busy.add(worker)
+                return worker
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                raise PoolTimeout(key, time.monotonic() - started)
+            self.waiting += 1
+            try:
+                self._changed.wait(remaining)
+            finally:
+                self.waiting -= 1
+
+    def _has_room(self) -> bool:
+        return len(self._idle) + len(self._busy) + self._creating < self.max_workers
+
+    def _replace_another(self, key: str) -> bool:
+        """End the longest-idle worker of another key, if no idle one has this key. Return whether this made room."""
+        if not self._idle or self._idle.has(key):
+            return False
+        if self.isolation.strict:
+            if any(worker.key == key for worker in self._busy):
+                return False
+            raise PoolKeyConflict(key)
+        self._idle.take_oldest().end()
+        return True
+
+    def _create(self, key: str, deadline: float | None, timeout: float) -> PooledWorker:
+        """Start a worker, outside of the lock."""
+        worker = None
+        launcher = self._launcher
+        try:
+            worker = launcher.launch(key, deadline, timeout)
+        finally:
+            with self._changed:
+                self._creating -= 1
+                is_closed = self._is_closed
+                if worker is not None and not is_closed:
+                    self._busy.add(worker)
+                self._changed.notify_all()
+        if is_closed:
+            worker.end()
+            raise PoolClosed
+        return worker
+
+    def release(self, worker: PooledWorker, *, broken: bool = False) -> None:
+        """Keep the worker for the next user, unless it has died, has reached a limit, or still runs a call.
+
+        ``broken``: end it, because its state is not trusted.
+        """
+        is_kept = not broken and self._is_reusable(worker)
+        with self._changed:
+            if worker in self._idle:  # It was released before.
+                return
+            is_kept = is_kept and worker in self._busy
+            self._busy.discard(worker)
+            if is_kept:
+                self._idle.add(worker)
+            self._changed.notify_all()
+        if not is_kept:
+            worker.end()
+
+    def _is_reusable(self, worker: PooledWorker) -> bool:
+        limits = self.isolation
+        if worker.level != limits.level or worker.is_busy or worker.is_signalled or not worker.is_alive:
+            return False
+        if limits.max_jobs_per_worker is not None and worker.jobs >= limits.max_jobs_per_worker:
+            return False
+        return limits.max_rss_bytes is None or worker.rss <= limits.max_rss_bytes
+
+    @property
+    def size(self) -> int:
+        """The number of live workers, idle and in use."""
+        with self._changed:
+            self._idle.drop_dead()
+            return len(self._idle) + sum(worker.is_alive for worker in self._busy)
+
+    @property
+    def workers(self) -> tuple[PooledWorker, ...]:
+        """The live workers, with the workers in use first."""
+        with self._changed:
+            self._idle.drop_dead()
+            return (*self._busy, *self._idle)
+
+    def is_full(self) -> bool:
+        """Return whether there is no room for another worker. Workers that are being created count."""
+        with self._changed:
+            self._idle.drop_dead()
+            return not self._is_closed and not self._has_room()
+
+    def is_saturated(self) -> bool:
+        """Return whether no worker is idle, and there is no room for another, so that ``acquire`` would wait."""
+        with self._changed:
+            self._idle.drop_dead()
+            return not (self._is_closed or self._has_room() or self._idle)
+
+    def terminate(self) -> None:
+        """Dispose of the pool: kill its workers. Running calls and waiting callers raise ``PoolClosed``.
+
+        A second call, and a late ``release``, do nothing.
+        """
+        with self._changed:
+            self._is_closed = True
+            idle, busy = self._idle.take_all(), list(self._busy)
+            self._busy.clear()
+            self._changed.notify_all()
+        self._launcher.close()
+        for worker in busy:
+            worker.close()
+        for worker in idle:
+            worker.close()
+            worker.end()

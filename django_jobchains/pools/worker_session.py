@@ -1,0 +1,60 @@
+"""The interface of all pools, and the use of one worker in a ``with`` block."""
+
+from types import TracebackType
+from typing import Protocol
+
+from django_jobchains.pools.pooled_worker import PooledWorker
+from django_jobchains.pools.transient_pool import TransientPool
+
+
+class WorkerPool(Protocol):
+    """Hands out workers, each to one user at a time. Thread-safe."""
+
+    def acquire(self, key: str = "default", timeout: float | None = None) -> PooledWorker:
+        """Return a worker for this key. Raises ``PoolTimeout`` after ``timeout`` seconds, or ``PoolClosed``."""
+
+    def release(self, worker: PooledWorker, *, broken: bool = False) -> None:
+        """Return a worker to the pool. ``broken``: end it, because its state is not trusted."""
+
+    def next_request_id(self) -> int:
+        """Return the number of the next call, from 0."""
+
+    @property
+    def size(self) -> int:
+        """The number of live workers; always 0 for the transient pool."""
+
+    def is_full(self) -> bool:
+        """Return whether there is no room for another worker. Live workers and workers being created count."""
+
+    def is_saturated(self) -> bool:
+        """Return whether no worker is idle, and there is no room for another: ``acquire`` would wait."""
+
+    def terminate(self) -> None:
+        """Dispose of the pool: kill its workers. Running calls and waiting callers raise ``PoolClosed``.
+
+        A second call, and a late ``release``, do nothing.
+        """
+
+
+class WorkerSession:
+    """Acquires a worker, and releases it at the end of the ``with`` block.
+
+    Without a pool, the worker is a fresh process that ends with the block. ``timeout``: for ``acquire``.
+    """
+
+    def __init__(self, pool: WorkerPool | None = None, key: str = "default", timeout: float | None = None) -> None:
+        self._pool = TransientPool() if pool is None else pool
+        self._key = key
+        self._timeout = timeout
+        self._worker: PooledWorker | None = None
+
+    def __enter__(self) -> PooledWorker:
+        if self._worker is not None:
+            raise RuntimeError("This WorkerSession is in use. Create one for each worker.")
+        self._worker = self._pool.acquire(self._key, self._timeout)
+        return self._worker
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
+        if self._worker is not None:
+            self._pool.release(self._worker)
+            self._worker = None

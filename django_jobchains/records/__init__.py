@@ -1,0 +1,25 @@
+"""Record workers: any model of the project can be a job table.
+
+A model inherits ``JobRecord``, and a ``jobs`` module registers what handles its rows with ``processors.records``.
+"""
+
+from django_jobchains.records.errors import NonRetryable, Requeue, retryable_http_status
+from django_jobchains.records.models import JobRecord
+from django_jobchains.records.operations import cancel, notify, queryset, requeue, retry
+from django_jobchains.records.processor import RecordProcessor
+from django_jobchains.records.run import ExecutionLog, RecordRun
+
+__all__ = (
+    "ExecutionLog",
+    "JobRecord",
+    "NonRetryable",
+    "RecordProcessor",
+    "RecordRun",
+    "Requeue",
+    "cancel",
+    "notify",
+    "queryset",
+    "requeue",
+    "retry",
+    "retryable_http_status",
+)

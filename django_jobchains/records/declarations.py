@@ -1,0 +1,158 @@
+"""The declaration of a record worker: a model with its processor and options, under a name like a job type's."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.core.exceptions import EmptyResultSet, FieldDoesNotExist
+from django.db import connections
+from django.db.models import BooleanField, Field, Model, Q, QuerySet
+from django.db.models.expressions import RawSQL
+
+from django_jobchains.conf import get_settings
+from django_jobchains.isolation import Isolation
+from django_jobchains.policies import ATTEMPTS_LIMIT
+from django_jobchains.records.processor import RecordProcessor, hooks_of, is_async
+from django_jobchains.store.record_tables import COLUMNS, IdsSelect, RecordIds, RecordTable
+
+#: The longest time between two queries for records, unless ``poll_every`` says otherwise.
+MAX_POLL_SECONDS = 1.0
+#: The failure message if ``reset_failure_message`` is not set.
+RESET_MESSAGE = "The worker stopped sending heartbeats while it handled this record, more often than max_resets allows."
+
+
+@dataclass(eq=False)
+class RecordType:
+    """A registered record worker. Fields named ``own_…`` are None if the setting for jobs applies."""
+
+    name: str
+    model: type[Model]
+    processor: RecordProcessor[Any]
+    queryset: QuerySet[Any]
+    order_by: tuple[Any, ...] = ()
+    #: The field for each of our columns.
+    columns: Mapping[str, str] = field(default_factory=lambda: {name: name for name in COLUMNS})
+    own_queue: str | None = None
+    slots: int | None = None
+    own_max_attempts: float | None = None
+    #: None: errored records are not tried again.
+    retry_seconds: float | None = None
+    own_stalled_seconds: float | None = None
+    own_heartbeat_seconds: float | None = None
+    own_max_resets: int | None = None
+    reset_failure_message: str = RESET_MESSAGE
+    max_runtime_seconds: float = math.inf
+    own_poll_seconds: float | None = None
+    #: From the registration, or else from its slice.
+    own_isolation: Isolation | None = None
+    #: Middleware of the slice, the outermost first.
+    middleware: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.is_async = is_async(self.processor)
+        self.hooks = hooks_of(self.processor)
+        self._tables: dict[str, RecordTable] = {}
+        #: Cached SELECTs without a condition from ``pre_dequeue``, because compiling them takes longer than running
+        #: them.
+        self._selects: dict[Any, tuple[str, Sequence[Any]]] = {}
+
+    @property
+    def queue(self) -> str:
+        return self.own_queue or get_settings().QUEUE
+
+    @property
+    def max_attempts(self) -> int:
+        """The limit of failures, in the form that the store expects."""
+        limit = self.own_max_attempts or get_settings().MAX_ATTEMPTS
+        return ATTEMPTS_LIMIT if limit == math.inf else int(limit)
+
+    @property
+    def stalled_seconds(self) -> float:
+        return self.own_stalled_seconds or get_settings().LEASE_SECONDS
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        return self.own_heartbeat_seconds or self.stalled_seconds / 3
+
+    @property
+    def max_resets(self) -> int:
+        return get_settings().MAX_CRASHES if self.own_max_resets is None else self.own_max_resets
+
+    def poll_seconds(self, of_worker: float) -> float:
+        return self.own_poll_seconds or min(of_worker, MAX_POLL_SECONDS)
+
+    def value(self, record: Any, column: str) -> Any:
+        """Return one of our columns of a record."""
+        return getattr(record, self.columns[column])
+
+    def model_field(self, column: str) -> "Field[Any, Any]":
+        """Return the model's field for one of our columns; raise ``FieldDoesNotExist``."""
+        found: Any = self.model._meta.get_field(self.columns[column])
+        if not (isinstance(found, Field) and found.concrete):
+            raise FieldDoesNotExist(f"{self.columns[column]} is not a column.")
+        return found
+
+    def table(self, using: str) -> RecordTable:
+        """Return the SQL names of the table; raise ``FieldDoesNotExist`` if a column is missing."""
+        if using not in self._tables:
+            self._tables[using] = self._named(using)
+        return self._tables[using]
+
+    def _named(self, using: str) -> RecordTable:
+        connection = connections[using]
+        quote = connection.ops.quote_name
+        meta = self.model._meta
+        key: Any = meta.pk
+        fields = {name: self.model_field(name) for name in COLUMNS}
+        names = {name: quote(field.column or "").replace("%", "%%") for name, field in fields.items()}
+        return RecordTable(
+            name=quote(meta.db_table).replace("%", "%%"),
+            id=quote(key.column),
+            id_type=key.rel_db_type(connection),
+            no_message="NULL" if fields["failure_message"].null else "''",
+            ids=_ids(key, using),
+            **names,
+        )
+
+    def select(self, using: str, condition: Q | None = None) -> IdsSelect:
+        """Return the function with which the store selects the records of the queryset, in its order."""
+
+        def select_ids(where: str, params: Sequence[Any], order: Sequence[str]) -> tuple[str, Sequence[Any]] | None:
+            key = (using, where, *params, *order)
+            if condition is None and key in self._selects:
+                return self._selects[key]
+            compiled = self._compiled(using, condition, where, params, order)
+            if condition is None and compiled is not None:
+                self._selects[key] = compiled
+            return compiled
+
+        return select_ids
+
+    def _compiled(
+        self, using: str, condition: Q | None, where: str, params: Sequence[Any], order: Sequence[str]
+    ) -> tuple[str, Sequence[Any]] | None:
+        found = self.queryset.using(using)
+        if condition is not None:
+            found = found.filter(condition)
+        # The store's own condition: values are parameters.
+        found = found.filter(RawSQL(where, params, BooleanField()))  # noqa: S611
+        order_by = [self.columns[name] for name in order] or self.order_by
+        try:
+            sql, compiled = found.order_by(*order_by).values("pk").query.get_compiler(using).as_sql()
+        except EmptyResultSet:  # For example for Q(pk__in=[]).
+            return None
+        return sql, compiled
+
+
+def _ids(key: Any, using: str) -> RecordIds:
+    connection = connections[using]
+    column = key.get_col(key.model._meta.db_table)
+    converters = [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)]
+
+    def from_column(value: Any) -> Any:
+        for convert in converters:
+            value = convert(value, column, connection)
+        return value
+
+    return RecordIds(lambda value: key.get_db_prep_value(value, connection), from_column)

@@ -1,0 +1,49 @@
+"""The errors with which record handlers end an attempt, and which of them are retried."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from django_jobchains.exceptions import FailJob
+
+
+class NonRetryable(Exception):
+    """Raised by a handler, directly or as a ``__cause__``, to fail the record without another attempt."""
+
+
+class Requeue(Exception):
+    """Raised by a handler to queue the record again, after the time ``after`` if given. It is not a failure."""
+
+    def __init__(self, *, after: datetime | None = None) -> None:
+        self.after = checked_time(after)
+        super().__init__("The record is to be queued again.")
+
+
+def checked_time(after: object) -> datetime | None:
+    """Return an aware datetime, or None; raise ``TypeError`` or ``ValueError`` for other values."""
+    if after is not None and not isinstance(after, datetime):
+        raise TypeError(f"after={after!r:.50} is not a datetime: add a length of time to django.utils.timezone.now().")
+    if after is not None and after.utcoffset() is None:
+        raise ValueError(f"after={after!r} has no time zone: use django.utils.timezone, or datetime(…, tzinfo=UTC).")
+    return after
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Return whether an error neither is nor wraps ``NonRetryable``, or ``FailJob``, which middleware may raise."""
+    return not any(isinstance(part, NonRetryable | FailJob) for part in _with_causes(error))
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    part: BaseException | None = error
+    while part is not None and id(part) not in seen:  # A cause may lead back to its error.
+        yield part
+        seen.add(id(part))
+        part = part.__cause__
+
+
+def retryable_http_status(status: int) -> bool:
+    """Return whether to retry a request that got this status: 2xx, and 5xx except 501.
+
+    The responses 1xx, 3xx, 4xx, 501, and 600 or above would be the same next time.
+    """
+    return 200 <= status < 300 or (500 <= status < 600 and status != 501)

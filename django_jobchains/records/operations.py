@@ -1,0 +1,99 @@
+"""Operations on records: count and wait for them, wake up workers, and cancel, requeue or retry records."""
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+from django.apps import apps
+from django.core.exceptions import EmptyResultSet
+from django.db import router
+from django.db.models import Model, QuerySet
+
+from django_jobchains.notifications import EVERY, job_scheduled, ownership_lost, publish_after_commit
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.records.errors import checked_time
+from django_jobchains.records.queryset import RecordQuerySet
+from django_jobchains.records.record_errors import RecordTypeNotFound
+from django_jobchains.store import get_store
+from django_jobchains.store.record_operations import IdsOf, RecordOperations
+from django_jobchains.store.record_tables import RecordTable
+
+#: Records to work on: one, several of the same model, or a QuerySet.
+Objects = Model | Iterable[Model] | QuerySet[Any]
+
+
+def queryset(model: type[Model]) -> RecordQuerySet:
+    """Return all rows of a registered model as a QuerySet that also counts and waits.
+
+    Raises ``RecordTypeNotFound`` if the model is not registered.
+    """
+    found = RecordQuerySet(model)
+    found.record_type = record_types_of(model)[0]
+    return found
+
+
+def notify(model: type[Model], *, using: str | None = None) -> None:
+    """Wake up the workers of a model after the commit of the current transaction. Without this, they poll."""
+    names = [kind.name for kind in record_types_of(model)]
+    publish_after_commit(using or router.db_for_write(model), {job_scheduled(name) for name in names})
+
+
+def cancel(objects: Objects) -> int:
+    """Cancel waiting records at once, and records in process when their handlers stop. Return the number of both."""
+    return _move(objects, lambda operations, table, ids: operations.cancel(table, ids))
+
+
+def requeue(objects: Objects, *, after: datetime | None = None) -> int:
+    """Queue failed, errored, canceled and processing records, from an aware time on; return how many.
+
+    Handlers that process them are asked to stop, and can no longer write.
+    """
+    time = checked_time(after)
+    return _move(objects, lambda operations, table, ids: operations.requeue(table, ids, time))
+
+
+def retry(objects: Objects) -> int:
+    """Queue failed, errored and canceled records now, with their failures and resets set to 0; return how many."""
+    return _move(objects, lambda operations, table, ids: operations.retry(table, ids))
+
+
+def _move(objects: Objects, call: Callable[[RecordOperations, RecordTable, IdsOf], int]) -> int:
+    """Call an operation of the store, and wake up workers to run records, or to stop handlers that lost theirs."""
+    selected = _selected(objects)
+    if selected is None:
+        return 0
+    kinds, using = record_types_of(selected.model), selected.db
+    try:
+        sql, params = selected.values("pk").query.get_compiler(using).as_sql()
+    except EmptyResultSet:
+        return 0
+    count = call(get_store(using).record_operations, kinds[0].table(using), (sql, params))
+    if count:
+        hints = [job_scheduled(kind.name) for kind in kinds]
+        publish_after_commit(using, {ownership_lost(EVERY), *hints})
+    return count
+
+
+def _selected(objects: Any) -> QuerySet[Any] | None:
+    """Return a QuerySet of the objects on their database, or None if there are none."""
+    if isinstance(objects, QuerySet):
+        selected: Any = objects if objects.query.is_sliced else objects.order_by()
+        return selected.using(selected.db)  # type: ignore[no-any-return]
+    rows = [objects] if isinstance(objects, Model) else list(objects)
+    if not rows:
+        return None
+    kind = type(rows[0])
+    if not (isinstance(rows[0], Model) and all(type(row) is kind for row in rows)):
+        raise TypeError(f"{objects!r:.100}: pass instances of one model, or a QuerySet.")
+    using = rows[0]._state.db or router.db_for_write(kind)
+    return kind._base_manager.using(using).filter(pk__in=[row.pk for row in rows])
+
+
+def record_types_of(model: type[Model]) -> list[RecordType]:
+    """Return the registrations of a model in the project's registry; raise ``RecordTypeNotFound`` if it has none."""
+    config: Any = apps.get_app_config("django_jobchains")
+    table = model._meta.concrete_model
+    found = [kind for kind in config.registry.record_types() if kind.model._meta.concrete_model is table]
+    if not found:
+        raise RecordTypeNotFound(model.__qualname__)
+    return found

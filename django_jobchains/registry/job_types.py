@@ -1,0 +1,347 @@
+"""A job type: a name with the types of its input and output, and how its jobs are enqueued."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import randrange
+from typing import Any, Generic, Literal, TypeVar, Unpack, get_args, overload
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.forms import BaseForm
+
+from django_jobchains.conf import get_settings
+from django_jobchains.context import capture_context, merge_contexts
+from django_jobchains.db.ids import ChainRef, chain_ids_of, new_id
+from django_jobchains.enqueue_options import ContinuationOptions, Deduplicate, EnqueueOptions, resolve_schedule
+from django_jobchains.exceptions import (
+    ContinuationNotAllowed,
+    DuplicateJobType,
+    InvalidBlockers,
+    InvalidDeclaration,
+    InvalidInput,
+    InvalidOutput,
+    NotAnEntryType,
+    ProcessorNotFound,
+    RegistryError,
+)
+from django_jobchains.handlers.running_job import RunningJob
+from django_jobchains.middleware.hooks import Middleware
+from django_jobchains.models import Chain
+from django_jobchains.payload_codecs import ENCODED_JSON, decode_json
+from django_jobchains.payload_types import OutputT_co, PayloadType
+from django_jobchains.payloads import NOT_ABOUT_THE_VALUE, Codec, HasOutput, decode
+from django_jobchains.policies import ATTEMPTS_LIMIT, Policy, RetryRule, check_function, check_max_attempts
+from django_jobchains.registry.arguments import (
+    check_choice,
+    check_options,
+    checked_form,
+    checked_name,
+    checked_priority,
+    checked_queue,
+)
+from django_jobchains.registry.enqueueing import Item, create_chains
+from django_jobchains.registry.signatures import first_annotation, input_type, output_type, type_hints
+from django_jobchains.store import ClaimedJob, LastJob, NewJob
+from django_jobchains.text.errors import describe
+
+InputT = TypeVar("InputT")
+
+HandlerMode = Literal["staged", "atomic"]
+OnBlockerFailure = Literal["wait", "fail", "run"]
+
+#: The id of a deleted job may be used again. Random first lease numbers keep the attempts of both jobs apart.
+MAX_FIRST_LEASE = 2**30
+
+#: The default of parameters that take a type. It has its own type, which satisfies all type checkers.
+ANY: Any = Any
+
+
+class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
+    """A declared kind of job. Without a processor, its jobs are completed from outside.
+
+    ``input`` and ``output`` are annotations (JSON types, or any type that pydantic supports) or objects with the
+    methods of ``PayloadType``. ``entry=False``: no chain may start with this type. ``continues_with``: the names or
+    JobTypes that may come next in the chain; None allows any. ``blockers``: the types of chains that its jobs wait for:
+    a tuple has one required type for each position, a list allows any number of chains of its types, and None allows
+    any. ``on_blocker_failure``: what a job does when such a chain fails or is cancelled: "wait" (the chain may be
+    retried), "fail" or "run". ``upgrade_input``: a function that is called with a stored input that does not fit
+    ``input``, as plain JSON, and returns an input that fits.
+    ``completion_form``: a Django form, or its dotted path, that completes jobs of this type in the admin.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        input: type[InputT] | PayloadType[InputT] = ANY,
+        output: type[OutputT_co] | PayloadType[OutputT_co] = ANY,
+        entry: bool = True,
+        continues_with: "Iterable[str | JobType[Any, Any]] | None" = None,
+        blockers: "Iterable[str | JobType[Any, Any]] | None" = None,
+        on_blocker_failure: OnBlockerFailure = "wait",
+        upgrade_input: Callable[[Any], Any] | None = None,
+        completion_form: type[BaseForm] | str | None = None,
+    ) -> None:
+        self.name = checked_name(name)
+        with declaration_errors(name):
+            check_choice("on_blocker_failure", on_blocker_failure, get_args(OnBlockerFailure))
+            check_choice("entry", entry, (True, False))
+            if upgrade_input is not None:
+                check_function("upgrade_input", upgrade_input, 1, "the stored input")
+            self.upgrade_input = upgrade_input
+            self.entry = entry
+            self.continues_with = _names("continues_with", continues_with)
+            self.blockers = _names("blockers", blockers)
+            #: The types of required blockers, by position. None: ``blockers`` has the accepted types.
+            self.blocker_slots = tuple(map(name_of, blockers)) if isinstance(blockers, tuple) else None
+            self.on_blocker_failure = on_blocker_failure
+            self.completion_form: type[BaseForm] | str | None = checked_form(completion_form)
+            self.input_codec = Codec(input)
+            self.output_codec = Codec(output)
+        self.processor: Processor | None = None
+
+    def __repr__(self) -> str:
+        return f"<JobType {self.name}>"
+
+    def __call__(self, job: RunningJob[InputT, Any]) -> Any:
+        """Call the handler directly, as in a unit test. Returns what it returns: await it if it is async."""
+        if self.processor is None:
+            raise ProcessorNotFound(self.name)
+        return self.processor.function(job)
+
+    @overload
+    def enqueue(
+        self: "JobType[None, OutputT_co]", *, using: str | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Chain[OutputT_co]: ...
+    @overload
+    def enqueue(
+        self, input: InputT, *, using: str | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Chain[OutputT_co]: ...
+    def enqueue(
+        self, input: Any = None, *, using: str | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Chain[OutputT_co]:
+        """Start a chain: one INSERT in the caller's transaction, and a wake-up after its commit.
+
+        The options are the keyword arguments of ``item``. The values of ``context.bound`` are stored with the job.
+        Raises ``InvalidInput``, ``NotAnEntryType``, ``InvalidBlockers``, ``ChainNotFound`` for an unknown blocker, and
+        ``DuplicateJobId`` if a job with the ``id`` exists.
+        """
+        return create_chains([self.item(input, **options)], using)[0]
+
+    @overload
+    async def aenqueue(
+        self: "JobType[None, OutputT_co]", *, using: str | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Chain[OutputT_co]: ...
+    @overload
+    async def aenqueue(
+        self, input: InputT, *, using: str | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Chain[OutputT_co]: ...
+    async def aenqueue(
+        self, input: Any = None, *, using: str | None = None, **options: Unpack[EnqueueOptions]
+    ) -> Chain[OutputT_co]:
+        """``enqueue`` for async code."""
+        return await sync_to_async(self.enqueue)(input, using=using, **options)
+
+    @overload
+    def item(self: "JobType[None, OutputT_co]", **options: Unpack[EnqueueOptions]) -> Item[OutputT_co]: ...
+    @overload
+    def item(self, input: InputT, **options: Unpack[EnqueueOptions]) -> Item[OutputT_co]: ...
+    def item(
+        self,
+        input: Any = None,
+        *,
+        run_at: datetime | None = None,
+        delay: timedelta | float | None = None,
+        blockers: Sequence[ChainRef] = (),
+        deduplicate: Deduplicate | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        max_attempts: float | None = None,
+        id: UUID | None = None,
+    ) -> Item[OutputT_co]:
+        """Describe a chain without creating it, for ``chains.enqueue_many``.
+
+        ``run_at`` is an aware datetime; ``delay`` is a timedelta or seconds, added to the database's time. The job
+        waits until all chains in ``blockers`` are completed. With ``deduplicate``, enqueueing may return an existing
+        chain (``chain.deduplicated``). Jobs with a higher ``priority`` run first. ``priority`` and ``queue`` default to
+        the processor's, and ``max_attempts`` to its policy; with ``math.inf`` the job is never given up. ``id`` is the
+        id of the new chain and its first job.
+        """
+        if not self.entry:
+            raise NotAnEntryType(self.name)
+        check_max_attempts(max_attempts)
+        job = self.new_job(
+            input,
+            id=id,
+            run_at=run_at,
+            delay=delay,
+            blockers=blockers,
+            priority=priority,
+            queue=queue,
+        )
+        job.max_attempts = None if max_attempts is None else int(min(max_attempts, ATTEMPTS_LIMIT))
+        if deduplicate is not None:
+            if not isinstance(deduplicate, Deduplicate):
+                raise TypeError(f"deduplicate=Deduplicate(key, …), not {type(deduplicate).__name__}.")
+            job.deduplicate, job.deduplication_key = deduplicate, deduplicate.stored_key
+        return Item(job, self, has_explicit_id=id is not None)
+
+    def new_job(self, input: Any, **options: Unpack[ContinuationOptions]) -> NewJob:
+        """Return the row of a chain's first job, with its input checked and encoded."""
+        given_id: object = options.get("id")
+        if given_id is not None and not isinstance(given_id, UUID):
+            raise TypeError(f"id must be a uuid.UUID, not {type(given_id).__name__}.")
+        id_ = given_id or new_id()
+        run_at, delay_seconds = resolve_schedule(options.get("run_at"), options.get("delay"))
+        queue, priority = options.get("queue"), options.get("priority")
+        blockers = self._checked_blockers(options.get("blockers"))
+        return NewJob(
+            id=id_,
+            chain_id=id_,
+            chain_index=0,
+            chain_type_name=self.name,
+            type_name=self.name,
+            queue=self.default_queue() if queue is None else checked_queue(queue),
+            input=self.input_codec.encode(input, InvalidInput),
+            priority=self.default_priority() if priority is None else checked_priority(priority),
+            run_at=run_at,
+            delay_seconds=delay_seconds,
+            blockers=blockers,
+            accepted_blockers=self.blockers,
+            blocker_slots=self.blocker_slots,
+            on_blocker_failure=self.on_blocker_failure,
+            lease_number=randrange(MAX_FIRST_LEASE) if given_id else 0,  # noqa: S311 - not a secret
+            context=capture_context(),
+        )
+
+    def _checked_blockers(self, given: Any) -> tuple[UUID, ...]:
+        """Return the ids of the blockers. Raise ``InvalidBlockers`` unless there is one for each required type."""
+        blockers = () if given is None or given == () else chain_ids_of(given, "blockers")
+        if self.blocker_slots is not None and len(blockers) != len(self.blocker_slots):
+            names = ", ".join(self.blocker_slots) or "none"
+            raise InvalidBlockers(
+                f"{self.name!r} requires {len(self.blocker_slots)} blockers ({names}), not {len(blockers)}. Pass "
+                "blockers=[…] with a chain of each of these types, in this order."
+            )
+        return blockers
+
+    def decode_input(self, text: str) -> Any:
+        """Return a stored input, upgraded if it does not fit the type; raise ``InvalidInput`` if it still does not.
+
+        An error of ``upgrade_input`` is an ``InvalidInput`` too, because a retry with the same code would not help.
+        """
+        if text.startswith(ENCODED_JSON):
+            text = decode_json(text, InvalidInput)
+        try:
+            return self.input_codec.decode(text, InvalidInput)
+        except InvalidInput:
+            if self.upgrade_input is None:
+                raise
+        stored = decode(text, InvalidInput)
+        try:
+            upgraded = self.upgrade_input(stored)
+        except NOT_ABOUT_THE_VALUE:
+            raise
+        except Exception as error:
+            raise InvalidInput(f"upgrade_input of {self.name!r} failed: {describe(error)}") from error
+        return self.input_codec.validate(upgraded, InvalidInput)
+
+    def default_queue(self) -> str:
+        own = self.processor.queue if self.processor else None
+        return checked_queue(get_settings().QUEUE) if own is None else own
+
+    def default_priority(self) -> int:
+        own = self.processor.priority if self.processor else None
+        return own or 0
+
+    def encode_output(self, value: Any) -> str:
+        return self.output_codec.encode(value, InvalidOutput)
+
+    def annotate_from(
+        self, function: Callable[..., Any], input: Any, output: Any, *, batch_limit: int | None = None
+    ) -> None:
+        """Read the types that ``input=`` and ``output=`` do not set from the handler's annotations.
+
+        The annotations of a batch handler do not include an output type.
+        """
+        result = Any if batch_limit else type_hints(function).get("return", Any)
+        self.input_codec = Codec(input_type(first_annotation(function)) if input is ANY else input)
+        self.output_codec = Codec(output_type(result) if output is ANY else output)
+
+
+@dataclass(frozen=True)
+class Processor:
+    """The function that handles a job type, and the policies of the processor and of its slice, in this order."""
+
+    job_type: JobType[Any, Any]
+    function: Callable[[Any], Any]
+    mode: HandlerMode
+    policies: tuple[Policy, Policy]
+    retry: RetryRule
+    queue: str | None
+    priority: int | None
+    #: The limit of jobs in a ``Batch``. None: the function takes a single ``RunningJob``.
+    batch_limit: int | None = None
+    #: The name of the type of the chain that is enqueued when a job fails.
+    on_failure: str | None = None
+    middleware: tuple[Middleware, ...] = ()
+    #: Whether the handler runs on the worker's event loop.
+    is_async: bool = False
+
+
+def new_continuation(
+    job: ClaimedJob | LastJob,
+    job_type: JobType[Any, Any] | None,
+    target: JobType[Any, Any],
+    input: Any,
+    options: ContinuationOptions,
+) -> NewJob:
+    """Return the row of the job that follows ``job``. ``job_type`` is the type of ``job``, None if it is not declared.
+
+    Raise ``ContinuationNotAllowed``, and ``TypeError`` for an unknown option.
+    """
+    if job_type and job_type.continues_with is not None and target.name not in job_type.continues_with:
+        raise ContinuationNotAllowed(job_type.name, target.name, job_type.continues_with)
+    check_options("continue_with", options, ContinuationOptions)
+    new = target.new_job(input, **options)
+    new.chain_id, new.chain_index = job.chain_id, job.chain_index + 1
+    new.chain_type_name, new.deduplication_key = job.chain_type_name, job.deduplication_key
+    new.context = merge_contexts(job.context, new.context)
+    handler = target.processor
+    if options.get("queue") is None and not (handler and handler.queue):
+        new.queue = checked_queue(job.queue)
+    if options.get("priority") is None and not (handler and handler.priority is not None):
+        new.priority = job.priority
+    return new
+
+
+@contextmanager
+def declaration_errors(name: "str | JobType[Any, Any]") -> Iterator[None]:
+    """Name the job type in errors of its declaration, which are raised when its app is loaded."""
+    try:
+        yield
+    except (InvalidDeclaration, DuplicateJobType):
+        raise
+    except (RegistryError, TypeError, ValueError) as error:
+        raise InvalidDeclaration(name_of(name), error) from error
+
+
+def _names(argument: str, types: "Iterable[str | JobType[Any, Any]] | None") -> frozenset[str] | None:
+    if isinstance(types, str | JobType):
+        types = [types]
+    if types is None:
+        return None
+    try:
+        return frozenset(map(name_of, types))
+    except TypeError as error:
+        raise TypeError(f"{argument}={types!r:.100}: pass a list of job types or their names. {error}") from error
+
+
+def name_of(job_type: "str | JobType[Any, Any]") -> str:
+    """Return the name of a job type, or the name itself. Raise ``TypeError`` for anything else."""
+    given: object = job_type.name if isinstance(job_type, JobType) else job_type
+    if isinstance(given, str):
+        return given
+    raise TypeError(f"A job type is given as a JobType or by its name, not as {type(given).__name__}: {given!r:.100}.")

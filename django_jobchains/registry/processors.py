@@ -1,0 +1,345 @@
+"""The slices of the registry, in which apps register the functions that handle job types."""
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
+
+from asgiref.sync import iscoroutinefunction
+from django.db.models import Model
+from django.forms import BaseForm
+
+from django_jobchains.exceptions import DuplicateJobType, RegistryError
+from django_jobchains.handlers.batch import Batch
+from django_jobchains.handlers.running_job import Continuation, RunningJob
+from django_jobchains.isolation import Isolation, Level, to_isolation
+from django_jobchains.middleware.hooks import Middleware, checked_middleware
+from django_jobchains.policies import (
+    Backoff,
+    BackoffFunction,
+    FailOn,
+    Lease,
+    Policy,
+    Retention,
+    RetryRule,
+    to_exception_classes,
+    to_lease,
+)
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.records.options import RecordOptions, checked_model, checked_options
+from django_jobchains.records.processor import make_processor
+from django_jobchains.registry.arguments import (
+    check_choice,
+    check_options,
+    checked_name,
+    checked_priority,
+    checked_queue,
+)
+from django_jobchains.registry.job_types import (
+    ANY,
+    HandlerMode,
+    JobType,
+    OnBlockerFailure,
+    Processor,
+    declaration_errors,
+    name_of,
+)
+from django_jobchains.registry.signatures import first_annotation, plain_function
+
+#: A subclass of ``RecordProcessor`` or a function.
+HandlesT = TypeVar("HandlesT", bound=Callable[..., Any])
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+
+
+class DeclarationOptions(TypedDict, total=False):
+    """The arguments of ``register`` that declare a new type. See ``JobType``."""
+
+    input: Any
+    output: Any
+    entry: bool
+    continues_with: Iterable[str | JobType[Any, Any]] | None
+    blockers: Iterable[str | JobType[Any, Any]] | None
+    on_blocker_failure: OnBlockerFailure
+    upgrade_input: Callable[[Any], Any] | None
+    completion_form: type[BaseForm] | str | None
+
+
+class ProcessorOptions(TypedDict, total=False):
+    """The arguments of ``register`` that a slice may set for all of its processors."""
+
+    mode: HandlerMode | None
+    backoff: Backoff | BackoffFunction | None
+    lease: Lease | timedelta | float | None
+    max_attempts: float | None
+    timeout: timedelta | float | None
+    isolation: Isolation | Level | None
+    retention: Retention | None
+    batch_limit: int | None
+    retry_if: Callable[[BaseException], bool] | None
+    fail_on: FailOn | None
+    on_failure: str | JobType[Any, Any] | None
+    queue: str | None
+    priority: int | None
+
+
+class RegisterOptions(DeclarationOptions, ProcessorOptions, total=False):
+    """The keyword arguments of ``Processors.register``."""
+
+
+#: The defaults of ``DeclarationOptions``, which may also be passed with a type that is already declared.
+_NOT_DECLARED: DeclarationOptions = {
+    "input": ANY,
+    "output": ANY,
+    "entry": True,
+    "continues_with": None,
+    "blockers": None,
+    "on_blocker_failure": "wait",
+    "upgrade_input": None,
+    "completion_form": None,
+}
+
+
+class Registration(Protocol):
+    """The decorator that ``register`` returns for a new type, with the kinds of functions it takes.
+
+    If an annotation contains Any, mypy uses the types of an overload only if it is the only one that matches, or if all
+    that match return the same. So the last overload includes coroutines. Because of that, it does not match functions
+    with an annotated result that earlier overloads match. See docs/decisions/0036-overloads-of-register.md.
+    """
+
+    @overload
+    def __call__(self, function: Callable[[Batch[InputT]], None], /) -> JobType[InputT, Any]: ...
+    @overload
+    def __call__(self, function: Callable[[RunningJob[InputT, Any]], Continuation], /) -> JobType[InputT, Any]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[RunningJob[InputT, Any]], Coroutine[Any, Any, Continuation]], /
+    ) -> JobType[InputT, Any]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[RunningJob[InputT, Any]], Coroutine[Any, Any, OutputT | Continuation]], /
+    ) -> JobType[InputT, OutputT]: ...
+    @overload
+    def __call__(
+        self,
+        function: Callable[[RunningJob[InputT, Any]], Coroutine[Any, Any, OutputT] | OutputT | Continuation],
+        /,
+    ) -> JobType[InputT, OutputT]: ...
+
+
+class Processors:
+    """A slice of the project's processors, with defaults for the arguments of ``register``.
+
+    A slice with ``on_failure`` may contain the type that it names.
+    """
+
+    def __init__(self, *, middleware: Iterable[Middleware] = (), **options: Unpack[ProcessorOptions]) -> None:
+        check_options("Processors", options, ProcessorOptions)
+        try:
+            self.policy, self.defaults = _checked_options(options)
+        except (TypeError, ValueError) as error:
+            raise RegistryError(f"Processors(): {error}") from error
+        #: Middleware, the outermost first.
+        self.middleware = checked_middleware(middleware)
+        self.by_name: dict[str, Processor] = {}
+        #: Record workers, which have names like job types.
+        self.record_types: dict[str, RecordType] = {}
+        #: ``module.variable`` if autodiscovery found the slice there.
+        self.found_as = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the slice in messages: where it was found, or else its types."""
+        names = sorted({*self.by_name, *self.record_types})
+        return self.found_as or f"the slice with {', '.join(names) or 'no types'}"
+
+    def __iter__(self) -> Iterator[Processor]:
+        return iter(self.by_name.values())
+
+    @overload
+    def register(self, name: str, **options: Unpack[RegisterOptions]) -> "Registration": ...
+
+    @overload
+    def register(
+        self, name: JobType[InputT, OutputT], **options: Unpack[RegisterOptions]
+    ) -> Callable[
+        [Callable[[RunningJob[InputT, Any]], Any] | Callable[[Batch[InputT]], None]], JobType[InputT, OutputT]
+    ]: ...
+
+    def register(self, name: Any, **options: Unpack[RegisterOptions]) -> Any:
+        """Register the decorated function as the processor of a job type, and return the type.
+
+        ``name`` is a declared ``JobType`` or the name of a new type, which takes the arguments of ``JobType``; its
+        input and output default to the handler's annotations. ``mode="atomic"`` runs the whole handler in the
+        completion transaction. After ``timeout``, a timedelta or seconds, ``job.signal`` is set with ``timed_out``.
+        ``retention``: how long chains that start with this type are kept. With ``batch_limit``, the function takes a
+        ``Batch`` with at most that many jobs. ``backoff`` may be a function of the number of failures and the error,
+        which is None after a crash, that returns seconds. ``max_attempts`` and ``timeout`` may be ``math.inf``.
+        ``fail_on`` (exception classes) and ``retry_if`` decide which errors end the job at once. ``on_failure``: the
+        type of the chain that is enqueued when a job fails, with a ``FailedJob`` as its input. Arguments that are left
+        out or None default to the slice's. Raises ``InvalidDeclaration``, which names the type, and
+        ``DuplicateJobType``.
+        """
+        check_options("register", options, RegisterOptions)
+        if not isinstance(name, JobType):
+            checked_name(name)
+        with declaration_errors(name):
+            settings = self._settings(name_of(name), options)
+
+        def decorate(function: Callable[[RunningJob[Any]], Any]) -> JobType[Any, Any]:
+            with declaration_errors(name):
+                is_async = _check_handler(function, settings["mode"], settings["batch_limit"])
+                job_type = _job_type(name, function, options, settings["batch_limit"])
+                return self._add(Processor(job_type, function, is_async=is_async, **settings))
+
+        return decorate
+
+    def records(
+        self, model: type[Model], name: str | None = None, **options: Unpack[RecordOptions]
+    ) -> Callable[[HandlesT], HandlesT]:
+        """Register the decorated ``RecordProcessor``, or function ``handle(record, run)``, for the rows of a model.
+
+        ``name`` defaults to ``"app_label.model"``. ``queryset``: what handlers receive. ``columns``: the model's fields
+        by our names, if they differ. ``max_attempts``: failures, after which a record fails; ``retry_after``: the wait
+        before an errored record is tried again, None for never. ``stalled_after``: how long after the last heartbeat
+        another worker takes a record back, ``max_resets`` times at most. ``slots``: how many of a worker's slots may
+        handle these records. ``isolation``: as for ``register``; the slice's by default. Raises ``InvalidDeclaration``,
+        which names the registration, and ``DuplicateJobType``.
+        """
+        check_options("records", options, RecordOptions)
+        checked = checked_model(model)
+        record_name = checked_name(checked._meta.label_lower if name is None else name)
+        with declaration_errors(record_name):
+            fields = checked_options(checked, options)
+            given = options.get("queue")
+            queue = self.defaults.get("queue") if given is None else checked_queue(given)
+            fields["own_isolation"] = fields["own_isolation"] or self.policy.isolation
+        if record_name in self.by_name or record_name in self.record_types:
+            raise DuplicateJobType(record_name)
+
+        def decorate(handles: HandlesT) -> HandlesT:
+            with declaration_errors(record_name):
+                processor = make_processor(handles)
+            self.record_types[record_name] = RecordType(
+                record_name, checked, processor, own_queue=queue, middleware=self.middleware, **fields
+            )
+            return handles
+
+        return decorate
+
+    def _settings(self, name: str, options: RegisterOptions) -> dict[str, Any]:
+        """Return the fields of a processor with these options, which replace the slice's."""
+        policy, own = _checked_options(options)
+        values = {**self.defaults, **own}
+        if "on_failure" not in own and values.get("on_failure") == name:
+            del values["on_failure"]
+        return {
+            "mode": values.get("mode", "staged"),
+            "policies": (policy, self.policy),
+            "retry": RetryRule(values.get("fail_on", ()), values.get("retry_if")),
+            **{name: values.get(name) for name in ("queue", "priority", "batch_limit", "on_failure")},
+            "middleware": self.middleware,
+        }
+
+    def _add(self, processor: Processor) -> JobType[Any, Any]:
+        job_type = processor.job_type
+        if job_type.name in {*self.by_name, *self.record_types} or job_type.processor is not None:
+            raise DuplicateJobType(job_type.name)
+        job_type.processor = self.by_name[job_type.name] = processor
+        return job_type
+
+
+def _checked_options(options: ProcessorOptions) -> tuple[Policy, dict[str, Any]]:
+    """Return the policy, and the other options that are set; raise ``TypeError`` or ``ValueError``."""
+    policy = Policy(
+        options.get("backoff"),
+        to_lease(options.get("lease")),
+        options.get("max_attempts"),
+        options.get("timeout"),
+        options.get("retention"),
+        to_isolation(options.get("isolation")),
+    )
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    return policy, {name: check(given[name]) for name, check in _CHECKS.items() if name in given}
+
+
+def _checked_mode(mode: Any) -> HandlerMode:
+    check_choice("mode", mode, get_args(HandlerMode))
+    return mode  # type: ignore[no-any-return]
+
+
+def _checked_retry_if(retry_if: Any) -> Any:
+    return RetryRule(retry_if=retry_if).retry_if
+
+
+def _checked_batch_limit(given: Any) -> int:
+    if not (isinstance(given, int) and not isinstance(given, bool) and given >= 1):
+        raise ValueError(f"batch_limit={given!r:.50}: a whole number, 1 or more; leave it out for one job at a time.")
+    return given
+
+
+def _checked_type_name(given: Any) -> str:
+    return checked_name(name_of(given))
+
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "mode": _checked_mode,
+    "queue": checked_queue,
+    "priority": checked_priority,
+    "batch_limit": _checked_batch_limit,
+    "fail_on": to_exception_classes,
+    "retry_if": _checked_retry_if,
+    "on_failure": _checked_type_name,
+}
+
+
+def _job_type(
+    name: str | JobType[Any, Any], function: Callable[..., Any], options: RegisterOptions, batch_limit: int | None
+) -> JobType[Any, Any]:
+    """Return the declared type, or a new one with the types of the handler's annotations."""
+    declaration: dict[str, Any] = {key: options.get(key, default) for key, default in _NOT_DECLARED.items()}
+    if isinstance(name, JobType):
+        if declaration != _NOT_DECLARED:
+            raise RegistryError("its declaration has its input, output and rules: leave them out here.")
+        job_type = name
+    else:
+        types = declaration.pop("input"), declaration.pop("output")
+        job_type = JobType(name, **declaration)
+        job_type.annotate_from(function, *types, batch_limit=batch_limit)
+    if options.get("retention") is not None and not job_type.entry:
+        raise RegistryError("no chain starts with this type: set the retention of the type that starts it.")
+    return job_type
+
+
+def _check_handler(function: Callable[..., Any], mode: HandlerMode, batch_limit: int | None) -> bool:
+    """Return whether the handler is an ``async def`` function. Raise ``RegistryError`` if it cannot be a handler."""
+    plain = plain_function(function)
+    if inspect.isasyncgenfunction(plain):
+        raise RegistryError(f"{function!r} has a 'yield': an async handler returns its output.")
+    is_async = iscoroutinefunction(plain)
+    if is_async and mode == "atomic":
+        raise RegistryError(
+            f"{function!r} is async: mode='atomic' would hold a transaction while it awaits. Leave the mode out, and "
+            "write to the database in 'await job.acomplete(function)'."
+        )
+    try:
+        inspect.signature(function).bind("job")
+    except TypeError as error:
+        raise RegistryError(f"{function!r} must take one argument: def handler(job: RunningJob[...]).") from error
+    _check_batch_handler(function, batch_limit, is_async=is_async)
+    return is_async
+
+
+def _check_batch_handler(function: Callable[..., Any], batch_limit: int | None, *, is_async: bool) -> None:
+    if batch_limit is not None and is_async:
+        raise RegistryError(f"{function.__qualname__} is async: batches need a plain function.")
+    try:
+        annotation = first_annotation(function)
+    except RegistryError:  # It is raised again where the annotations are needed.
+        return
+    kind = get_origin(annotation) or annotation
+    if batch_limit is not None and kind is RunningJob:
+        raise RegistryError(f"With batch_limit {function.__qualname__} takes a Batch[…] of jobs, not a RunningJob.")
+    if batch_limit is None and kind is Batch:
+        raise RegistryError(f"{function.__qualname__} takes a Batch: set the size of batches with batch_limit=N.")

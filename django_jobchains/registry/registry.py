@@ -1,0 +1,169 @@
+"""All job types and processors of a project."""
+
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from django.apps import AppConfig, apps
+from django.utils.module_loading import module_has_submodule
+
+from django_jobchains.conf import get_settings
+from django_jobchains.exceptions import DuplicateJobType, JobTypeNotFound, ProcessorNotFound
+from django_jobchains.middleware.hooks import Middleware
+from django_jobchains.middleware.required import middleware_problem
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.registry.job_types import JobType, Processor, name_of
+from django_jobchains.registry.processors import Processors
+from django_jobchains.store import FailureType
+
+
+class Registry:
+    """All job types and processors of the project. Names are unique across its slices."""
+
+    def __init__(self) -> None:
+        self.slices: list[Processors] = []
+        self.declared: dict[str, JobType[Any, Any]] = {}
+
+    def add(self, part: Processors | JobType[Any, Any]) -> None:
+        """Add a slice or a declared type, unless it was added before. Raises ``DuplicateJobType``."""
+        if isinstance(part, JobType):
+            if self.declared.setdefault(part.name, part) is not part:
+                raise DuplicateJobType(part.name)
+        elif part not in self.slices:
+            self.slices.append(part)
+        self.check()
+
+    def check(self) -> None:
+        """Raise ``DuplicateJobType`` if two types have the same name."""
+        seen: dict[str, JobType[Any, Any]] = dict(self.declared)
+        for processor in self.processors():
+            if seen.setdefault(processor.job_type.name, processor.job_type) is not processor.job_type:
+                raise DuplicateJobType(processor.job_type.name)
+        counts = Counter([*seen, *(kind.name for kind in self.record_types())])
+        if repeated := next((name for name, count in counts.items() if count > 1), None):
+            raise DuplicateJobType(repeated)
+
+    def middleware_problems(self, required: Sequence[type[Middleware]], types: Container[str]) -> str:
+        """Describe the slices with one of these types that lack required middleware, or have it in another order.
+
+        Return "" if there are none.
+        """
+        used = [part for part in self.slices if any(name in types for name in (*part.by_name, *part.record_types))]
+        problems = [(part.name, middleware_problem(part.middleware, required)) for part in used]
+        return "; ".join(f"{name} {problem}" for name, problem in problems if problem)
+
+    def failure_type(self, type_name: str) -> FailureType | None:
+        """Return the type that ``on_failure`` of a job type names. None if there is no ``on_failure``.
+
+        A type that no app declares is a system check error. Its chains are still enqueued, in the default queue.
+        """
+        name = next((part.by_name[type_name].on_failure for part in self.slices if type_name in part.by_name), None)
+        if name is None:
+            return None
+        target = self.job_types().get(name)
+        if target is None:
+            return FailureType(name, get_settings().QUEUE, 0)
+        return FailureType(name, target.default_queue(), target.default_priority())
+
+    def failure_problems(self) -> Iterator[str]:
+        """Describe values of ``on_failure`` that cannot start a chain, or that lead back to the type that failed."""
+        types = self.job_types()
+        following = {processor.job_type.name: processor.on_failure for processor in self.processors()}
+        for name, target in following.items():
+            claim = f"{name!r} has on_failure={target!r}"
+            if target is None:
+                continue
+            if target not in types:
+                yield f"{claim}, which no app declares"
+            elif not types[target].entry:
+                yield f"{claim}, which is declared with entry=False"
+            elif types[target].blocker_slots:
+                yield f"{claim}, which requires blockers"
+            elif name in _followers(target, following):
+                yield f"{claim}, which leads back to it, so that failures could go on forever"
+
+    def processors(self) -> Iterator[Processor]:
+        for part in self.slices:
+            yield from part
+
+    def record_types(self) -> Iterator[RecordType]:
+        for part in self.slices:
+            yield from part.record_types.values()
+
+    def record_type(self, name: str) -> RecordType:
+        """Return the record worker of this name; raise ``ProcessorNotFound`` if there is none."""
+        for part in self.slices:
+            if name in part.record_types:
+                return part.record_types[name]
+        raise ProcessorNotFound(name)
+
+    def processor(self, name: str) -> Processor:
+        """Return the processor of a type; raise ``ProcessorNotFound`` if it has none."""
+        for part in self.slices:
+            if name in part.by_name:
+                return part.by_name[name]
+        raise ProcessorNotFound(name)
+
+    def job_types(self) -> dict[str, JobType[Any, Any]]:
+        types = dict(self.declared)
+        types.update((processor.job_type.name, processor.job_type) for processor in self.processors())
+        return types
+
+    def job_type(self, name: "str | JobType[Any, Any]") -> JobType[Any, Any]:
+        """Return the job type with this name; raise ``JobTypeNotFound`` if there is none."""
+        if isinstance(name, JobType):
+            return name
+        if found := self.find(name_of(name)):
+            return found
+        raise JobTypeNotFound(name, self.job_types())
+
+    def find(self, name: str) -> JobType[Any, Any] | None:
+        """Return the job type with this name, or None, for example if no app declares it any longer."""
+        for part in self.slices:
+            if name in part.by_name:
+                return part.by_name[name].job_type
+        return self.declared.get(name)
+
+    def autodiscover(self) -> None:
+        """Import each app's ``jobs`` module, or its ``jobchains_modules``, and add their types and slices."""
+        for config in apps.get_app_configs():
+            for module in _job_modules(config):
+                self.add_module(module)
+
+    def add_module(self, module: ModuleType) -> None:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, Processors):
+                value.found_as = value.found_as or f"{module.__name__}.{name}"
+            if isinstance(value, Processors | JobType):
+                self.add(value)
+
+
+def _followers(name: str, following: Mapping[str, str | None]) -> set[str]:
+    """Return the types that ``on_failure`` reaches from a type, including this one."""
+    reached: set[str] = set()
+    current: str | None = name
+    while current is not None and current not in reached:
+        reached.add(current)
+        current = following.get(current)
+    return reached
+
+
+def get_registry() -> Registry:
+    """Return the registry of the project, which the app config holds."""
+    config: Any = apps.get_app_config("django_jobchains")
+    registry: Registry = config.registry
+    return registry
+
+
+def _job_modules(config: AppConfig) -> Iterator[ModuleType]:
+    """Import the job modules of an app. Names in ``jobchains_modules`` are relative to the app, or dotted paths."""
+    names = getattr(config, "jobchains_modules", None)
+    if names is None:
+        if module_has_submodule(config.module, "jobs"):
+            yield import_module(f"{config.name}.jobs")
+        return
+    for name in names:
+        is_relative = "." not in name and module_has_submodule(config.module, name)
+        yield import_module(f"{config.name}.{name}" if is_relative else name)

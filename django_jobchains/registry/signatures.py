@@ -1,0 +1,46 @@
+"""The input and output types in the annotations of handlers."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from django_jobchains.exceptions import RegistryError
+from django_jobchains.handlers.batch import Batch
+from django_jobchains.handlers.running_job import Continuation, RunningJob
+
+
+def plain_function(function: Any) -> Any:
+    """Return the function behind a partial or a callable object, which has the annotations."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if hasattr(function, "__qualname__") else type(function).__call__
+
+
+def first_annotation(function: Callable[..., Any]) -> Any:
+    """Return the annotation of the parameter that takes the job, or None."""
+    return type_hints(function).get(next(iter(inspect.signature(function).parameters)))
+
+
+def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    function = plain_function(function)
+    try:
+        return get_type_hints(function)
+    except NameError as error:
+        raise RegistryError(
+            f"The annotations of {function.__qualname__} cannot be read: {error}. Import the name at run time too, or "
+            "pass input= and output= to register()."
+        ) from error
+
+
+def input_type(annotation: Any) -> Any:
+    arguments = get_args(annotation) if get_origin(annotation) in (RunningJob, Batch) else ()
+    return Any if not arguments or isinstance(arguments[0], TypeVar) else arguments[0]
+
+
+def output_type(annotation: Any) -> Any:
+    if get_origin(annotation) not in (Union, UnionType):
+        return NoneType if annotation is Continuation else annotation
+    rest = tuple(part for part in get_args(annotation) if part is not Continuation)
+    return Union[rest]  # noqa: UP007 - the members are values

@@ -1,0 +1,339 @@
+"""A database: its dialect, which is the SQL that differs between vendors, and how statements and transactions run."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_jobchains.db.connections import own_statements
+from django_jobchains.store.rows import OpenTransaction
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The names of the tables in SQL. The store imports no models, so that models can use the store."""
+
+    job: str = '"django_jobchains_job"'
+    chain: str = '"django_jobchains_chain"'
+    blocker: str = '"django_jobchains_jobblocker"'
+    failed_attempt: str = '"django_jobchains_failedattempt"'
+    log_line: str = '"django_jobchains_logline"'
+    progress: str = '"django_jobchains_jobprogress"'
+    deferred_write: str = '"django_jobchains_deferredwrite"'
+    worker: str = '"django_jobchains_workerpresence"'
+    queue: str = '"django_jobchains_queuestate"'
+    attempt_count: str = '"django_jobchains_attemptcount"'
+    key_lock: str = '"django_jobchains_keylock"'
+
+
+class Database(ABC):
+    #: SQL of the database's time, for writing it.
+    clock_sql: str
+    #: SQL of the database's time, for conditions: it is stable, so that an index can be used.
+    now_sql: str
+    #: Casts a JSON text to the type of the JSON columns.
+    json_cast = ""
+    #: SQL of an id from a parameter of 32 hexadecimal digits.
+    id_param = "%s"
+    #: SQL of a time before all others.
+    beginning = "''"
+    #: SQL of the transaction's isolation level.
+    isolation = "''"
+    #: SQL of the column job_id in a subquery of a RETURNING.
+    returned_job_id = "job_id"
+    #: SQL of the id of the statement's transaction.
+    transaction_id = "''"
+    #: SQL that leads an UPDATE from many rows to the primary key, with the list of ids as its parameter.
+    by_ids = ""
+    #: The same, but skips rows that other transactions have locked. It locks in the order of the ids.
+    by_unlocked_ids = ""
+    #: Whether a statement that writes sees everything that was committed, because one transaction writes at a time.
+    has_one_writer = False
+    #: Whether several transactions can write to different rows of a table at a time.
+    locks_rows = False
+    #: The prefix of the written table's columns in a RETURNING. The rows that an UPDATE joins may have the same names.
+    returned = ""
+    #: SQL of the row of ``Activity``, empty for a database without a server.
+    activity = ""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.tables = Tables()
+        #: SQL of a condition's right side: equal to one of the ids in a parameter of ``ids_json``.
+        self.any_id = self.any_of(f"SELECT d.job_id FROM {self.rows('job_id uuid')}")
+        #: A cache of the texts of statements by name, see ``statements``.
+        self.built: list[tuple[MutableMapping[str, Any], str]] = []
+        self.ahead_seconds = 0.0
+
+    @property
+    def ahead_seconds(self) -> float:
+        """The seconds that the store adds to the database's clock. Only tests set it."""
+        return self._ahead_seconds
+
+    @ahead_seconds.setter
+    def ahead_seconds(self, seconds: float) -> None:
+        self._ahead_seconds = seconds
+        ahead = str(seconds)
+        #: SQL of the time a condition compares with.
+        self.now = self.after(self.now_sql, ahead) if seconds else self.now_sql
+        time = self.after(self.clock_sql, ahead) if seconds else self.clock_sql
+        #: SQL of the time a statement writes, one for all its rows; a table with the column ``now``. The inner
+        #: sub-select is evaluated once, also by a plan that reads the clock again for each row.
+        self.clock = f"(SELECT (SELECT {time}) AS now) AS clock"
+        while self.built:
+            texts, name = self.built.pop()
+            texts.pop(name, None)
+
+    # Running statements
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        return connections[self.using]
+
+    @own_statements
+    def fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
+
+    @own_statements
+    def execute(self, sql: str, params: Sequence[Any]) -> None:
+        """Run a statement that returns nothing."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql, params)
+
+    def cancel(self, connection: BaseDatabaseWrapper) -> None:  # noqa: B027 - an embedded database has nothing to cancel
+        """Cancel the statement that another thread is running on its connection."""
+
+    def fetch_first(self, lock: str, look: str | None, id: UUID) -> list[tuple[Any, ...]]:
+        """Lock a row by its id, which may be the first statement of a transaction.
+
+        ``look`` returns the same columns, as committed before the row was locked. It is run only if it costs no round
+        trip.
+        """
+        return self.fetch(lock, [id.hex])
+
+    @property
+    def can_commit(self) -> bool:
+        """Whether ``commit_with`` is possible, and the store has sent nothing in the transaction since ``lock``."""
+        return False
+
+    def commit_with(self, sql: str, params: Sequence[Any]) -> None:
+        """Commit the caller's transaction together with its last statement. The caller's own commit then sends nothing.
+
+        Raises ``TransactionEnded`` if the statement divides by zero.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def is_conflict(self, error: OperationalError) -> bool:
+        """Return whether trying the same transaction again may succeed at once."""
+
+    @abstractmethod
+    def is_duplicate(self, error: IntegrityError) -> bool:
+        """Return whether the error is about a key that exists."""
+
+    # Transactions
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Open a transaction of the store, or join the caller's."""
+        if self.connection.in_atomic_block:
+            yield
+        else:
+            with transaction.atomic(using=self.using):
+                yield
+
+    def begin(self) -> None:  # noqa: B027 - most databases have nothing to do
+        """Send the BEGIN of a transaction that Django has opened, if it has not been sent yet."""
+
+    def write_first(self) -> None:  # noqa: B027 - most databases have nothing to do
+        """Begin a transaction that reads before it writes."""
+
+    def read_committed(self) -> None:  # noqa: B027 - most databases have nothing to do
+        """Let a transaction of the store that has just begun see what others commit while it is open."""
+
+    @contextmanager
+    def at_read_committed(self) -> Iterator[None]:
+        """Open a transaction of the store that sees what others commit during it, if the database has that choice."""
+        yield
+
+    @contextmanager
+    def waits_within(self, seconds: float) -> Iterator[None]:
+        """Limit the waits for locks in a part of an open transaction. If that part raises, its locks are released."""
+        yield
+
+    @property
+    def is_impatient(self) -> bool:
+        """Whether ``waits_at_most`` limits how long a transaction of the store would wait for a lock."""
+        return False
+
+    @contextmanager
+    def waits_at_most(self, seconds: float) -> Iterator[None]:
+        """Limit the waits for locks of this thread's transactions of the store."""
+        yield
+
+    @contextmanager
+    def reads_within(self, seconds: float) -> Iterator[None]:
+        """End reads that take longer with an ``OperationalError`` that ``is_out_of_time`` recognizes.
+
+        Does nothing if the database has no such limit.
+        """
+        yield
+
+    def is_out_of_time(self, error: OperationalError) -> bool:
+        """Return whether ``reads_within`` ended a read. The transaction that it joined is unchanged."""
+        return False
+
+    def prepare_for_workers(self) -> None:  # noqa: B027 - most databases have nothing to do
+        """Prepare the database for several threads and processes."""
+
+    def mark(self, transaction: OpenTransaction | None, id: str) -> None:
+        """Record the transaction that is open."""
+        if transaction is not None:
+            transaction.id = id
+
+    @abstractmethod
+    def check_transaction(self, transaction: OpenTransaction | None) -> None:
+        """Raise ``TransactionEnded`` unless the transaction that ``lock`` recorded is still open."""
+
+    @abstractmethod
+    def inside(self, transaction: OpenTransaction | None) -> tuple[str, list[Any]]:
+        """SQL that ends a condition, with its parameters: true only in this transaction. A statement that finds fewer
+        rows because of it asks ``check_transaction`` for the reason. Checks at once if that needs no round trip."""
+
+    # Rows and conditions
+
+    @abstractmethod
+    def rows(self, columns: str, name: str = "d") -> str:
+        """SQL of a table with these columns ("id uuid, delay_seconds float"), read from one JSON parameter."""
+
+    @abstractmethod
+    def row(self, columns: str) -> str:
+        """SQL of a table with a single row, with a parameter for each column."""
+
+    def cast(self, value: str, type: str) -> str:
+        """SQL of a value from a parameter, cast to the type of the project's columns."""
+        return value
+
+    @abstractmethod
+    def any_of(self, select: str) -> str:
+        """SQL of a condition's right side: equal to any row of a SELECT that is evaluated once."""
+
+    @abstractmethod
+    def is_listed(self, id: str, texts: str) -> str:
+        """SQL of whether an id is in a JSON list of ``id_text``."""
+
+    @abstractmethod
+    def json_text(self, column: str) -> str:
+        """SQL of a JSON column as text."""
+
+    def by_ids_params(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+        return [[row["job_id"] for row in rows]] if self.by_ids else []
+
+    @property
+    @abstractmethod
+    def groups(self) -> str:
+        """SQL of a recursive table ``groups``: the first pending job (queue, type_name, rank, run_at, id) of each
+        queue, type and priority, in any order. ``rank`` is the negated priority."""
+
+    def by_index(self, name: str) -> str:
+        """SQL after a table's alias that names the index to use, if the database would choose a worse one."""
+        return ""
+
+    # Locks, which end a SELECT
+
+    def wait_lock(self, alias: str) -> str:
+        """SQL that waits for the locks of these rows, and reads them again."""
+        return ""
+
+    def shared_lock(self, alias: str) -> str:
+        """SQL that waits for the locks of these rows, then locks them in shared mode: nobody can change them."""
+        return ""
+
+    def skip_lock(self, alias: str) -> str:
+        """SQL that locks these rows, and skips rows that other transactions have locked."""
+        return ""
+
+    def keep_lock(self, alias: str) -> str:
+        """SQL that keeps these rows from being deleted, and skips rows that are being deleted."""
+        return ""
+
+    @abstractmethod
+    def lock_sql(self, *, skips: bool) -> str:
+        """A statement that locks the job with the id in its parameter: its status, its lease number,
+        ``transaction_id``, and NULL. ``skips``: it finds no row if another transaction has locked it."""
+
+    # Times and ids
+
+    @abstractmethod
+    def after(self, time: str, seconds: str) -> str:
+        """SQL of a time some seconds after another."""
+
+    @abstractmethod
+    def seconds(self, since: str, until: str) -> str:
+        """SQL of the seconds between two times."""
+
+    @abstractmethod
+    def start_of(self, span: str, time: str) -> str:
+        """SQL of the start of the minute or hour of a time; ``span``: SQL of its length in seconds."""
+
+    @abstractmethod
+    def latest(self, first: str, second: str) -> str:
+        """SQL of the later of two times; the first may be NULL."""
+
+    @property
+    def planned(self) -> str:
+        """SQL of the time that a row ``d`` asks for: its ``run_at``, or its ``delay_seconds`` from now if later."""
+        return self.latest("d.run_at", self.after("clock.now", "d.delay_seconds"))
+
+    @abstractmethod
+    def time_as_text(self, column: str) -> str:
+        """SQL of a time column as text without a time zone, which is read faster than the driver's times."""
+
+    @abstractmethod
+    def time(self, text: str) -> datetime:
+        """Return the aware time of a text from ``time_as_text``."""
+
+    @abstractmethod
+    def time_text(self, time: datetime) -> str: ...
+
+    @abstractmethod
+    def id(self, value: Any) -> UUID: ...
+
+    @abstractmethod
+    def id_text(self, id: UUID) -> str: ...
+
+    # Conditions that several parts use
+
+    @property
+    def is_cancelled(self) -> str:
+        """SQL of whether the attempt of a row of jobs was asked to stop.
+
+        In a RETURNING, SQLite 3.40 takes NULL for NOT NULL: so the column is compared with itself.
+        """
+        return f"(COALESCE(cancel_requested_at = cancel_requested_at, false) OR {self.is_to_be_cancelled('chain_id')})"
+
+    def is_to_be_cancelled(self, chain_id: str) -> str:
+        """SQL of whether ``chains.cancel`` found the chain's job locked: see ``deferred_writes``."""
+        condition = f"later.job_id = {chain_id} AND later.kind = 'cancel'"
+        return f"EXISTS (SELECT 1 FROM {self.tables.deferred_write} AS later WHERE {condition})"
+
+    def last_of(self, chain_id: str, column: str = "id") -> str:
+        """SQL of a column of a chain's last job: one index probe, however long the chain is."""
+        return (
+            f"(SELECT last.{column} FROM {self.tables.job} AS last WHERE last.chain_id = {chain_id} "
+            "ORDER BY last.chain_index DESC LIMIT 1)"
+        )
+
+
+def ids_json(ids: Iterable[UUID]) -> str:
+    return json.dumps([{"job_id": id_.hex} for id_ in ids])

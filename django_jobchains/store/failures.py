@@ -1,0 +1,129 @@
+"""The chains that ``on_failure`` enqueues in the transaction that marks a job as failed."""
+
+import json
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from logging import getLogger
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.apps import apps
+
+from django_jobchains.db.ids import new_id
+from django_jobchains.exceptions import InvalidPayload
+from django_jobchains.payload_codecs import NOT_STORED, decode_json, decode_text, encode_json
+from django_jobchains.payloads import decode, encode
+from django_jobchains.store.database import ids_json
+from django_jobchains.store.rows import Effects
+from django_jobchains.store.statements import Part, statement
+from django_jobchains.text.errors import log_error
+
+logger = getLogger("django_jobchains")
+
+_COLUMNS = "id uuid, type_name text, queue text, priority int, input text, context text"
+
+
+@dataclass(frozen=True)
+class FailedJob:
+    """The input of the chain that ``on_failure`` enqueues: the job that failed.
+
+    ``error`` is its last error, and ``input`` its input as plain JSON.
+    """
+
+    chain_id: UUID
+    job_id: UUID
+    type_name: str
+    attempt: int
+    error: str
+    input: Any
+
+
+class FailureType(NamedTuple):
+    """The job type that ``on_failure`` names, with the queue and priority of its jobs."""
+
+    name: str
+    queue: str
+    priority: int
+
+
+class FailureChains(Part):
+    def enqueue(self, failed: Collection[tuple[UUID, str]], effects: Effects) -> None:
+        """Enqueue a chain for each of these jobs, which have just failed, if ``on_failure`` of its type names one.
+
+        ``failed`` contains ids with type names. It takes two statements, or none if no type has an ``on_failure``.
+        """
+        types = {name: _failure_type(name) for name in {name for _, name in failed}}
+        wanted = {job_id: target for job_id, name in failed if (target := types[name])}
+        if not wanted:
+            return
+        rows = [self._row(wanted, *row) for row in self.db.fetch(self._read, [ids_json(wanted)])]
+        self.db.fetch(self._insert, [json.dumps(rows)])
+        effects.failure_jobs.update((UUID(row["id"]), (row["type_name"], row["queue"])) for row in rows)
+        effects.add_due(row["type_name"] for row in rows)
+
+    def _row(
+        self,
+        wanted: dict[UUID, FailureType],
+        id: Any,
+        chain_id: Any,
+        type_name: str,
+        attempt: int,
+        error: str | None,
+        input: str,
+        context: str | None,
+    ) -> dict[str, Any]:
+        job_id = self.db.id(id)
+        failed = FailedJob(self.db.id(chain_id), job_id, type_name, attempt, error or "", input)
+        target = wanted[job_id]
+        return {
+            "id": new_id().hex,
+            "type_name": target.name,
+            "queue": target.queue,
+            "priority": target.priority,
+            "input": _encoded(failed),
+            "context": context,
+        }
+
+    @statement
+    def _read(self) -> str:
+        return f"""
+            SELECT id, chain_id, type_name, attempt, last_error, {self.db.json_text("input")},
+                {self.db.json_text("context")}
+            FROM {self.tables.job} WHERE id {self.db.any_id}
+        """
+
+    @statement
+    def _insert(self) -> str:
+        """Insert the chains. They inherit the context, such as the tenant or the actor, of the failed jobs."""
+        return f"""
+            INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
+                run_at, input, status, attempt, lease_number, context, crashes, created_at)
+            SELECT d.id, d.id, 0, d.type_name, d.type_name, d.queue, d.priority, clock.now, d.input{self.db.json_cast},
+                'pending', 0, 0, d.context{self.db.json_cast}, 0, clock.now
+            FROM {self.db.rows(_COLUMNS)} CROSS JOIN {self.db.clock} WHERE true RETURNING id
+        """
+
+
+def _encoded(failed: FailedJob) -> str:
+    """Return the input of the chain for a job, from its stored input and error.
+
+    An input that cannot be read is passed as its text, because a failure must always be recorded.
+    """
+    values = {**asdict(failed), "chain_id": str(failed.chain_id), "job_id": str(failed.job_id)}
+    values["error"] = decode_text(failed.error)
+    try:
+        text = encode({**values, "input": decode(decode_json(failed.input, InvalidPayload))}, is_limited=False)
+    except Exception:  # A codec may raise any error.
+        text = encode(values, is_limited=False)
+    try:
+        return encode_json(text)
+    except Exception as error:
+        log_error(logger, error, "The payload codec failed, so on_failure of job %s gets no payload: %s", failed.job_id)
+        return encode({**values, "error": NOT_STORED, "input": None})
+
+
+def _failure_type(type_name: str) -> FailureType | None:
+    """Return what the project's registry, which the app config holds, declares as ``on_failure`` of a job type."""
+    config: Any = apps.get_app_config("django_jobchains")
+    found: FailureType | None = config.registry.failure_type(type_name)
+    return found

@@ -1,0 +1,271 @@
+"""Jobs until their attempt begins: creation, with blockers and deduplication, and the claim."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError
+
+from django_jobchains.enqueue_options import lock_id
+from django_jobchains.exceptions import DuplicateJobId
+from django_jobchains.payload_codecs import encode_payloads, get_codec
+from django_jobchains.store.blockers import Blockers
+from django_jobchains.store.database import Database
+from django_jobchains.store.errors import retried, retried_at_read_committed
+from django_jobchains.store.keys import Keys
+from django_jobchains.store.rows import ClaimedJob, CreatedJob, Effects, NewJob
+from django_jobchains.store.statements import Part, statement, statements
+
+#: The limit of jobs that one statement creates, so that JSON parameters stay small.
+CHUNK = 10_000
+
+_COLUMNS = (
+    "id uuid, chain_id uuid, chain_index int, chain_type_name text, type_name text, queue text, priority int, "
+    "run_at timestamptz, delay_seconds float, max_attempts int, input text, status text, deduplication_key text, "
+    "on_blocker_failure text, lease_number int, context text, key_seconds float"
+)
+_NAMES = [column.split()[0] for column in _COLUMNS.split(", ")]
+#: Columns that keep their default, 0 or NULL, in most jobs.
+_RARE = ("priority", "delay_seconds", "max_attempts", "lease_number", "context", "deduplication_key")
+#: A row with one of these keys sets the time at which its job is due.
+_PLANNED = {"run_at", "delay_seconds"}
+#: The job of a row with one of these keys may not be due yet.
+_NOT_YET = _PLANNED | {"status"}
+
+
+class Jobs(Part, ABC):
+    def __init__(self, db: Database, keys: Keys, blockers: Blockers) -> None:
+        super().__init__(db)
+        self._keys = keys
+        self._blockers = blockers
+
+    @retried
+    def create(self, jobs: Sequence[NewJob], effects: Effects | None = None) -> list[CreatedJob]:
+        """Insert jobs in order; a date in the past becomes now. After an error, none of them exists.
+
+        Raises ``DuplicateJobId``, ``ChainNotFound`` for an unknown blocker, and ``InvalidBlockers``.
+        """
+        effects = effects or Effects()
+        if not jobs:
+            return []
+        if len(jobs) <= CHUNK and not any(job.blockers or job.deduplicate for job in jobs):
+            return self._insert(jobs, effects)
+        # Blockers are locked at the isolation level of the transactions that complete them, see ``LastJobs.lock_rows``.
+        is_alone = not self.db.connection.in_atomic_block and not any(job.blockers for job in jobs)
+        with self.db.transaction():
+            if is_alone:
+                self.db.read_committed()
+            existing = self._existing(jobs)
+            fresh = [job for number, job in enumerate(jobs) if number not in existing]
+            blocked = [job for job in fresh if job.blockers]
+            if blocked:
+                self._blockers.lock(blocked)
+            created: dict[UUID, CreatedJob] = {}
+            for start in range(0, len(fresh), CHUNK):
+                created.update((row.id, row) for row in self._insert(fresh[start : start + CHUNK], effects))
+            if blocked:
+                self._blockers.link(blocked, effects)
+        return [
+            _again(existing[number], created) if number in existing else created[job.id]
+            for number, job in enumerate(jobs)
+        ]
+
+    @retried
+    def state_of(self, job_id: UUID) -> tuple[str, int] | None:
+        """Return a job's status and lease number, or None if it does not exist."""
+        rows = self.db.fetch(self._look, [job_id.hex])
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    @retried_at_read_committed
+    def claim(
+        self,
+        worker: str,
+        limit: int,
+        leases: Mapping[str, float],
+        queues: Collection[str] | None = None,
+        excluded: Collection[str] = (),
+    ) -> list[ClaimedJob]:
+        """Claim up to ``limit`` due jobs, the most urgent first: by higher priority, then by earlier due time.
+
+        ``leases`` maps the type names to claim to the seconds of their leases; ``queues`` None is every queue except
+        those in ``excluded``.
+        """
+        if not leases or limit < 1:
+            return []
+        jobs = [self._claimed(row, worker) for row in self._claim(worker, limit, leases, queues, excluded)]
+        return sorted(jobs, key=lambda job: (-job.priority, job.run_at, job.id.int))
+
+    @abstractmethod
+    def _claim(
+        self,
+        worker: str,
+        limit: int,
+        leases: Mapping[str, float],
+        queues: Collection[str] | None,
+        excluded: Collection[str],
+    ) -> list[tuple[Any, ...]]:
+        """Claim jobs; return rows of ``_claimed_columns``."""
+
+    @abstractmethod
+    def next_due(
+        self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
+    ) -> float | None:
+        """Return the seconds until the next of these jobs is due: 0 or less if one is due, None if there is none."""
+
+    @property
+    def _claimed_columns(self) -> str:
+        """The fields of ``ClaimedJob``, in its order and without the worker and the key."""
+        return f"""
+            id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
+            {self.db.time_as_text("run_at")}, attempt, lease_number, max_attempts, input, last_error,
+            {self.db.time_as_text("created_at")}, deduplication_key, context, crashes, COALESCE(reschedules, 0),
+            {self.db.time_as_text("last_attempt_at")}
+        """
+
+    def _claimed(self, row: tuple[Any, ...], worker: str) -> ClaimedJob:
+        job_id, time = self.db.id(row[0]), self.db.time
+        chain_id = self.db.id(row[1]) if row[2] else job_id  # The first job of a chain has the chain's id.
+        times = time(row[7]), time(row[13]), time(row[18])
+        values = (job_id, chain_id, *row[2:7], times[0], *row[8:13], times[1], *row[14:18], times[2])
+        return ClaimedJob._make((*values, worker, (job_id, row[9])))
+
+    @statement
+    def _look(self) -> str:
+        return f"SELECT status, lease_number FROM {self.tables.job} WHERE id = {self.db.id_param}"
+
+    # Inserting
+
+    def _insert(self, jobs: Sequence[NewJob], effects: Effects) -> list[CreatedJob]:
+        rows = [self._new_row(job) for job in jobs]
+        is_single = len(rows) == 1  # The server processes parameters faster than JSON.
+        params = [rows[0].get(name) for name in _NAMES] if is_single else [json.dumps(rows)]
+        try:
+            inserted = self.db.fetch(self._insert_jobs(is_single), params)
+        except IntegrityError as error:
+            if not self.db.is_duplicate(error):
+                raise
+            raise DuplicateJobId([job.id for job in jobs] if len(jobs) == 1 else []) from error
+        effects.add_due([row["type_name"] for row in rows if not _NOT_YET & row.keys()])
+        effects.add_scheduled([row["type_name"] for row in rows if _PLANNED & row.keys() and "status" not in row])
+        created_at = self.db.time(inserted[0][0])  # One clock for all rows.
+        return [CreatedJob(job.id, created_at) for job in jobs]
+
+    def _new_row(self, job: NewJob) -> dict[str, Any]:
+        """Return what differs from the most common job, the first of its chain: each key takes time on both sides."""
+        row: dict[str, Any] = {"id": job.id.hex, "type_name": job.type_name, "queue": job.queue, "input": job.input}
+        if job.chain_index or job.chain_id is not job.id:
+            row["chain_id"], row["chain_index"] = job.chain_id.hex, job.chain_index
+            row["chain_type_name"] = job.chain_type_name
+        if job.run_at is not None:
+            row["run_at"] = self.db.time_text(job.run_at)
+        for name in _RARE:
+            if value := getattr(job, name):
+                row[name] = value
+        if job.deduplicate:
+            row["key_seconds"] = job.deduplicate.seconds_after_creation
+        if job.blockers:
+            row |= {"status": "blocked", "on_blocker_failure": job.on_blocker_failure}
+        if job.is_cancelled:
+            row["status"] = "cancelled"
+        if get_codec():
+            encode_payloads(row)
+        return row
+
+    @statements
+    def _insert_jobs(self, is_single: bool) -> str:
+        run_at = self.db.latest("d.run_at", self.db.after("clock.now", "COALESCE(d.delay_seconds, 0)"))
+        return f"""
+            INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
+                run_at, max_attempts, input, status, deduplication_key, on_blocker_failure, finished_at, attempt,
+                lease_number, context, crashes, created_at, deduplicates_until)
+            SELECT d.id, COALESCE(d.chain_id, d.id), COALESCE(d.chain_index, 0),
+                COALESCE(d.chain_type_name, d.type_name), d.type_name, d.queue, COALESCE(d.priority, 0),
+                {run_at}, d.max_attempts, d.input{self.db.json_cast}, COALESCE(d.status, 'pending'),
+                d.deduplication_key, d.on_blocker_failure, CASE d.status WHEN 'cancelled' THEN clock.now END, 0,
+                COALESCE(d.lease_number, 0), d.context{self.db.json_cast}, 0, clock.now,
+                {self.db.after("clock.now", "d.key_seconds")}
+            FROM {self.db.row(_COLUMNS) if is_single else self.db.rows(_COLUMNS)}
+            CROSS JOIN {self.db.clock} WHERE true
+            RETURNING {self.db.time_as_text("created_at")}
+        """
+
+    # Deduplication
+
+    def _existing(self, jobs: Sequence[NewJob]) -> dict[int, CreatedJob]:
+        """Return the jobs that must not be created, by position, with the first job of the chain that replaces each.
+
+        From here until they end, transactions with the same key and type run one after the other. Among equal keys in
+        one batch, the first wins.
+        """
+        lock_ids = {_name(job): lock_id(*_name(job)) for job in jobs if job.deduplicate}
+        if not lock_ids:
+            return {}
+        unmarked = self._keys.lock(list(dict.fromkeys(lock_ids.values())))
+        found = self._find_keys([job for job in jobs if job.deduplicate])
+        existing: dict[int, CreatedJob] = {}
+        first: dict[tuple[str, str], CreatedJob] = {}
+        for number, job in enumerate(jobs):
+            if job.deduplicate:
+                if replacement := found.get(job.id) or first.get(_name(job)):
+                    existing[number] = replacement
+                else:
+                    first[_name(job)] = CreatedJob(job.id, None)
+        if reused := {lock_ids[name] for name in first}.difference(unmarked):
+            self._keys.mark(reused)
+        return existing
+
+    def _find_keys(self, jobs: Sequence[NewJob]) -> dict[UUID, CreatedJob]:
+        """Find chains in a second statement, so that it sees what earlier transactions committed."""
+        found = self.db.fetch(self._with_key, [json.dumps([self._key_row(job) for job in jobs])])
+        return {
+            self.db.id(id_): CreatedJob(self.db.id(chain_id), self.db.time(text), True) for id_, chain_id, text in found
+        }
+
+    def _key_row(self, job: NewJob) -> dict[str, Any]:
+        assert job.deduplicate is not None  # noqa: S101 - for the type checker
+        window = job.deduplicate.window
+        return {
+            "job_id": job.id.hex,
+            "type_name": job.type_name,
+            "key": job.deduplication_key,
+            "scope": job.deduplicate.scope,
+            "seconds": window and window.total_seconds(),
+            "excluded": json.dumps([self.db.id_text(id_) for id_ in job.deduplicate.exclude_chain_ids]),
+        }
+
+    @statement
+    def _with_key(self) -> str:
+        """SQL of the chain whose last job is not final, for the scopes except 'any': the jobs before it are completed.
+        If there is none, the newest chain with the key, for the scopes except 'incomplete'.
+        """
+        job, since = self.tables.job, self.db.after(self.db.now, "-d.seconds")
+        columns = "job_id uuid, type_name text, key text, scope text, seconds float, excluded text"
+        return f"""
+            SELECT wanted.job_id, wanted.chain_id,
+                (SELECT {self.db.time_as_text("root.created_at")} FROM {job} AS root WHERE root.id = wanted.chain_id)
+            FROM (SELECT d.job_id, COALESCE(
+                (SELECT job.chain_id FROM {job} AS job WHERE d.scope <> 'any' AND job.deduplication_key = d.key
+                    AND job.status IN ('blocked', 'pending', 'running') AND job.chain_type_name = d.type_name
+                    AND NOT ({self.db.is_listed("job.chain_id", "d.excluded")})
+                    AND (d.seconds IS NULL OR d.scope = 'incomplete_or_recent'
+                        OR (SELECT first.created_at FROM {job} AS first WHERE first.id = job.chain_id) >= {since})
+                    ORDER BY job.created_at DESC LIMIT 1),
+                (SELECT job.id FROM {job} AS job WHERE d.scope <> 'incomplete' AND job.deduplication_key = d.key
+                    AND job.chain_index = 0 AND job.chain_type_name = d.type_name
+                    AND NOT ({self.db.is_listed("job.id", "d.excluded")})
+                    AND job.created_at >= COALESCE({since}, {self.db.beginning}) ORDER BY job.created_at DESC LIMIT 1)
+                ) AS chain_id
+            FROM {self.db.rows(columns)}) AS wanted WHERE wanted.chain_id IS NOT NULL
+        """
+
+
+def _name(job: NewJob) -> tuple[str, str]:
+    """Return what deduplication compares: the job's type, and the key with its tenant."""
+    return job.type_name, job.deduplication_key or ""
+
+
+def _again(row: CreatedJob, created: dict[UUID, CreatedJob]) -> CreatedJob:
+    """Return the chain that replaces another: an older one, or the first of this batch with the same key."""
+    return (created.get(row.id) or row)._replace(is_deduplicated=True)

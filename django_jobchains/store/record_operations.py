@@ -1,0 +1,171 @@
+"""Changes of records outside of attempts: stalled records are reset, and people cancel, requeue and retry records."""
+
+import json
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from django_jobchains.store.errors import retried
+from django_jobchains.store.leases import CrashBackoff
+from django_jobchains.store.record_tables import RecordTable, StalledRecord
+from django_jobchains.store.records import held_json
+from django_jobchains.store.statements import Part, one_line, statements
+
+#: An SQL SELECT of primary keys, with its parameters.
+IdsOf = tuple[str, Sequence[Any]]
+
+_STALLED = "id text, n bigint, delay_seconds float"
+
+
+class RecordOperations(Part):
+    @retried
+    def reset(
+        self,
+        table: RecordTable,
+        limit: int,
+        *,
+        stalled_seconds: float,
+        max_resets: int,
+        backoff: CrashBackoff,
+        message: str,
+        held: Collection[Any] = (),
+    ) -> list[StalledRecord]:
+        """Take back records without heartbeats, the first ids first: queued after a backoff, or failed.
+
+        ``max_resets``: how often a record is queued again, before it fails with ``message``. ``held`` are the caller's
+        own records, which it ends itself. Locked rows are skipped: their attempts are writing them.
+        """
+        with self.db.transaction():
+            if not self.db.locks_rows:
+                self.db.write_first()
+            stalled = self.db.fetch(self._stalled(table), [-stalled_seconds, held_json(table, held), limit])
+            if not stalled:
+                return []
+            rows = [
+                {"id": table.ids.to_parameter(table.ids.from_column(id_)), "n": number, "delay_seconds": wait}
+                for id_, number, resets in stalled
+                for wait in [backoff.seconds(resets + 1)]
+            ]
+            params = [max_resets, max_resets, max_resets, message, max_resets, max_resets]
+            written = self.db.fetch(self._reset(table), [*params, json.dumps(rows, default=str)])
+        return [StalledRecord(table.ids.from_column(id_), state, resets) for id_, state, resets in written]
+
+    @retried
+    def cancel_flagged(self, table: RecordTable, limit: int) -> list[Any]:
+        """Cancel waiting records that someone has flagged in the database; return their ids."""
+        free = table.under("free")
+        flagged = f"""
+            SELECT {free.id} FROM {table.name} AS free
+            WHERE {free.cancel} AND {free.state} IN ('queued', 'errored')
+            ORDER BY {free.id} LIMIT %s {self.db.skip_lock("free")}
+        """
+        canceled = self.db.fetch(self._cancel(table, one_line(flagged)), [limit])
+        return [table.ids.from_column(id_) for (id_,) in canceled]
+
+    @retried
+    def cancel(self, table: RecordTable, ids: IdsOf) -> int:
+        """Cancel waiting records at once, and flag records in process; return how many changed."""
+        select, params = ids
+        return len(self.db.fetch(self._cancel(table, self._locked(table, select)), list(params)))
+
+    @retried
+    def requeue(self, table: RecordTable, ids: IdsOf, process_after: datetime | None) -> int:
+        """Queue failed, errored, canceled and processing records; return how many."""
+        select, params = ids
+        time = process_after and self.db.time_text(process_after)
+        return len(self.db.fetch(self._requeue(table, self._locked(table, select)), [time, *params]))
+
+    @retried
+    def retry(self, table: RecordTable, ids: IdsOf) -> int:
+        """Queue failed, errored and canceled records, now and with fresh counts; return how many."""
+        select, params = ids
+        return len(self.db.fetch(self._retry(table, self._locked(table, select)), list(params)))
+
+    # Statements. Those with the caller's SELECT are not cached, because their number is unlimited.
+
+    def _locked(self, table: RecordTable, select: str) -> str:
+        """SQL that locks rows in the order of their ids, and waits for them. The UPDATE then checks their states."""
+        free = table.under("free")
+        return one_line(f"""
+            SELECT {free.id} FROM {table.name} AS free WHERE {free.id} IN ({select})
+            ORDER BY {free.id} {self.db.wait_lock("free")}
+        """)
+
+    @statements
+    def _stalled(self, table: RecordTable) -> str:
+        old = table.under("record")
+        beaten_at = f"""
+            COALESCE({old.last_heartbeat_at}, {old.started_at}, {old.queued_at})
+        """
+        return f"""
+            SELECT {old.id}, {old.lease_number}, {old.num_resets}
+            FROM {table.name} AS record
+            WHERE {old.state} = 'processing' AND {beaten_at} < {self.db.after(self.db.now, "%s")}
+            AND NOT {old.id} {self._any_id(table)}
+            ORDER BY {old.id} LIMIT %s {self.db.skip_lock("record")}
+        """
+
+    @statements
+    def _reset(self, table: RecordTable) -> str:
+        old = table.under("record")
+        cancel = f"COALESCE({old.cancel}, false)"
+        is_last = f"{old.num_resets} >= %s"
+        return f"""
+            UPDATE {table.name} AS record SET
+                {table.state} = CASE WHEN {cancel} THEN 'canceled' WHEN {is_last} THEN 'failed' ELSE 'queued' END,
+                {table.finished_at} = CASE WHEN {cancel} OR {is_last} THEN clock.now END,
+                {table.failure_message} = CASE WHEN {is_last} AND NOT {cancel} THEN %s
+                    ELSE {old.failure_message} END,
+                {table.num_resets} = {old.num_resets} + CASE WHEN {cancel} OR {is_last} THEN 0 ELSE 1 END,
+                {table.process_after} = CASE WHEN {cancel} OR {is_last} THEN {old.process_after}
+                    ELSE {self.db.after("clock.now", "d.delay_seconds")} END,
+                {table.started_at} = NULL
+            FROM {self.db.rows(_STALLED)} CROSS JOIN {self.db.clock}
+            WHERE {old.id} = {self.db.cast("d.id", table.id_type)} AND {old.lease_number} = d.n
+            AND {old.state} = 'processing'
+            RETURNING {self._returned(table, "id", "state", "num_resets")}
+        """
+
+    def _cancel(self, table: RecordTable, ids: str) -> str:
+        old = table.under("record")
+        return one_line(f"""
+            UPDATE {table.name} AS record SET {table.cancel} = true,
+                {table.state} = CASE WHEN {old.state} = 'processing' THEN {old.state} ELSE 'canceled' END,
+                {table.finished_at} = CASE WHEN {old.state} = 'processing' THEN NULL ELSE clock.now END
+            FROM {self.db.clock} WHERE {self._is_in(table, ids)} AND ({old.state} IN ('queued', 'errored')
+                OR ({old.state} = 'processing' AND NOT COALESCE({old.cancel}, false)))
+            RETURNING {self._returned(table, "id")}
+        """)
+
+    def _requeue(self, table: RecordTable, ids: str) -> str:
+        old = table.under("record")
+        # A running attempt can no longer write: its record is not in process until another attempt gets the next
+        # number.
+        return one_line(f"""
+            UPDATE {table.name} AS record SET {table.state} = 'queued', {table.queued_at} = clock.now,
+                {table.process_after} = {self.db.cast("%s", "timestamptz")}, {table.started_at} = NULL,
+                {table.finished_at} = NULL, {table.cancel} = false
+            FROM {self.db.clock} WHERE {self._is_in(table, ids)}
+            AND {old.state} IN ('failed', 'errored', 'canceled', 'processing')
+            RETURNING {self._returned(table, "state")}
+        """)
+
+    def _retry(self, table: RecordTable, ids: str) -> str:
+        old = table.under("record")
+        return one_line(f"""
+            UPDATE {table.name} AS record SET {table.state} = 'queued', {table.queued_at} = clock.now,
+                {table.process_after} = NULL, {table.started_at} = NULL, {table.finished_at} = NULL,
+                {table.cancel} = false, {table.num_failures} = 0, {table.num_resets} = 0
+            FROM {self.db.clock} WHERE {self._is_in(table, ids)}
+            AND {old.state} IN ('failed', 'errored', 'canceled')
+            RETURNING {self._returned(table, "state")}
+        """)
+
+    def _is_in(self, table: RecordTable, ids: str) -> str:
+        return f"{table.under('record').id} {self.db.any_of(ids)}"
+
+    def _any_id(self, table: RecordTable) -> str:
+        return self.db.any_of(f"SELECT {self.db.cast('d.id', table.id_type)} FROM {self.db.rows('id text, n bigint')}")
+
+    def _returned(self, table: RecordTable, *columns: str) -> str:
+        return ", ".join(f"{self.db.returned}{getattr(table, column)}" for column in columns)

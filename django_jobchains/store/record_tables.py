@@ -1,0 +1,114 @@
+"""The SQL names of record tables, which belong to models of the project, and the rows that record methods take."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+#: A record by its primary key, and the number of its lease.
+RecordKey = tuple[Any, int]
+#: Returns an SQL SELECT of primary keys with its parameters, from a condition with its parameters and names of columns
+#: to order by. None: no such row can exist.
+IdsSelect = Callable[[str, Sequence[Any], Sequence[str]], tuple[str, Sequence[Any]] | None]
+RecordEndKind = Literal["completed", "errored", "failed", "requeued", "handed_back"]
+
+COLUMNS = (
+    "state",
+    "failure_message",
+    "queued_at",
+    "started_at",
+    "last_heartbeat_at",
+    "finished_at",
+    "process_after",
+    "num_resets",
+    "num_failures",
+    "execution_logs",
+    "worker_hostname",
+    "cancel",
+    "lease_number",
+)
+#: The states that workers know. Rows with any other state are ignored.
+STATES = ("queued", "processing", "completed", "errored", "failed", "canceled")
+
+
+@dataclass(frozen=True)
+class RecordIds:
+    """Converts primary keys to values of JSON parameters, and back from what the database returns."""
+
+    to_parameter: Callable[[Any], Any]
+    from_column: Callable[[Any], Hashable]
+
+
+@dataclass(frozen=True)
+class RecordTable:
+    """Quoted names of a table, its primary key and the columns of a record. ``id_type``: the type of the key.
+
+    ``no_message``: SQL of a failure message that is not set, depending on whether the column may be NULL.
+    """
+
+    name: str
+    id: str
+    id_type: str
+    no_message: str
+    state: str
+    failure_message: str
+    queued_at: str
+    started_at: str
+    last_heartbeat_at: str
+    finished_at: str
+    process_after: str
+    num_resets: str
+    num_failures: str
+    execution_logs: str
+    worker_hostname: str
+    cancel: str
+    lease_number: str
+    ids: RecordIds = field(compare=False, repr=False)
+
+    def under(self, alias: str) -> "RecordTable":
+        """Return the table with its column names prefixed by this alias."""
+        names = {name: f"{alias}.{getattr(self, name)}" for name in ("id", *COLUMNS)}
+        return replace(self, **names)  # type: ignore[arg-type]
+
+
+class Dequeued(NamedTuple):
+    """A record that was dequeued. ``state``: "processing", or "canceled" for a record that must not be started."""
+
+    id: Any
+    lease_number: int
+    state: str
+
+    @property
+    def key(self) -> RecordKey:
+        return self.id, self.lease_number
+
+
+class RecordEnd(NamedTuple):
+    """How an attempt of a record ends. ``process_after`` is for "requeued", the last two are for errors."""
+
+    id: Any
+    lease_number: int
+    kind: RecordEndKind
+    process_after: datetime | None = None
+    message: str = ""
+    max_attempts: int = 1
+
+    @property
+    def key(self) -> RecordKey:
+        return self.id, self.lease_number
+
+
+class RecordBeat(NamedTuple):
+    """The result of a heartbeat: abort reasons of lost records, records to cancel, and records locked by others."""
+
+    lost: dict[RecordKey, str]
+    canceled: set[RecordKey]
+    locked: set[RecordKey]
+
+
+class StalledRecord(NamedTuple):
+    """A record whose heartbeats were missing: "queued" again, "failed", or "canceled" if this was requested."""
+
+    id: Any
+    state: str
+    resets: int

@@ -1,0 +1,311 @@
+"""Counts jobs up to a limit by index, and counts attempts that ended. History adds no cost."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from django_jobchains.payload_codecs import ENCODED, decode_text
+from django_jobchains.store.errors import retried
+from django_jobchains.store.statements import Part, statement, statements
+
+#: The limit of groups of one queue, type and priority that are counted.
+MAX_GROUPS = 1_000
+#: The limit of failed jobs, and of failed attempts, that are read, newest first.
+MAX_FAILED = 1_000
+#: The number of characters of an error.
+ERROR_LENGTH = 500
+
+#: The lengths in seconds of the spans in which attempts are counted.
+MINUTE, HOUR = 60, 3_600
+#: How many spans are shown, including the current one.
+SHOWN = {MINUTE: 60, HOUR: 24}
+#: How long spans are kept.
+KEPT_SECONDS = {MINUTE: 2 * 3_600, HOUR: 8 * 86_400}
+#: The limit of rows of each span that are deleted at once.
+PRUNE_LIMIT = 2_000
+
+_TALLY = (
+    "type_name text, age_seconds float, completed int, failed int, crashed int, seconds float, longest_seconds float"
+)
+
+
+class PendingGroup(NamedTuple):
+    """Pending jobs of one queue, type and priority. ``due_seconds``: how long the first of them has been due, below 0
+    if it is not due yet."""
+
+    queue: str
+    type_name: str
+    due: int
+    scheduled: int
+    due_seconds: float
+
+
+class HeldGroup(NamedTuple):
+    """Jobs that are running, blocked or failed, of one queue and type."""
+
+    status: str
+    queue: str
+    type_name: str
+    jobs: int
+
+
+class FailingGroup(NamedTuple):
+    """The attempts of a type that failed recently, with the start of the last error."""
+
+    type_name: str
+    attempts: int
+    crashes: int
+    jobs: int
+    error: str
+    last_at: datetime
+    last_seconds: float
+
+
+class Activity(NamedTuple):
+    """The activity of the database server."""
+
+    oldest_transaction_seconds: float | None
+    connections: int
+    max_connections: int
+
+
+class TypeTally(NamedTuple):
+    """Attempts of a type that ended about ``age_seconds`` ago. The durations of the ``crashed`` ones are unknown."""
+
+    type_name: str
+    age_seconds: float
+    completed: int
+    failed: int
+    crashed: int
+    seconds: float
+    longest_seconds: float
+
+
+class SpanCount(NamedTuple):
+    """Attempts of all types that ended in ``span`` seconds. ``failed`` includes those that crashed."""
+
+    span: int
+    starts_at: datetime
+    completed: int
+    failed: int
+
+
+class TypeCount(NamedTuple):
+    type_name: str
+    completed: int
+    failed: int
+    mean_seconds: float
+    longest_seconds: float
+
+
+class Stats(Part):
+    @retried
+    def time_ago(self, seconds: float) -> datetime:
+        """Return the database's time this many seconds ago."""
+        time = self.db.time_as_text(self.db.after("clock.now", str(-seconds)))
+        ((text,),) = self.db.fetch(f"SELECT {time} FROM {self.db.clock}", [])
+        return self.db.time(text)
+
+    def activity(self) -> Activity | None:
+        """Return the activity of the server; None for a database without one."""
+        return Activity(*self._fetch_activity()) if self.db.activity else None
+
+    @retried
+    def type_names(self, limit: int) -> list[str]:
+        """Return the types of the jobs that exist, in order; one index probe for each."""
+        return [name for (name,) in self.db.fetch(self._names(self.tables.job, "type_name"), [limit])]
+
+    @retried
+    def chain_type_names(self, limit: int) -> list[str]:
+        """Return the types of the chains that exist, in order."""
+        return [name for (name,) in self.db.fetch(self._names(self.tables.chain, "type_name"), [limit])]
+
+    @retried
+    def queue_names(self, limit: int) -> list[str]:
+        """Return the queues of the jobs that exist, in order; one index probe for each."""
+        return [name for (name,) in self.db.fetch(self._names(self.tables.job, "queue"), [limit])]
+
+    @retried
+    def pending_groups(self, count_to: int) -> list[PendingGroup]:
+        """Count each group up to ``count_to``; at most ``MAX_GROUPS``, or one more if there are more."""
+        return [PendingGroup(*row) for row in self.db.fetch(self._pending, [count_to, count_to, MAX_GROUPS + 1])]
+
+    @retried
+    def held_groups(self, count_to: int) -> list[HeldGroup]:
+        """Count running and blocked jobs, up to ``count_to`` of each, and the newest ``MAX_FAILED`` failed ones."""
+        return [HeldGroup(*row) for row in self.db.fetch(self._held(MAX_FAILED), [count_to, count_to])]
+
+    @retried
+    def failing_groups(self, within_seconds: float) -> list[FailingGroup]:
+        """Return the recent ones of the newest ``MAX_FAILED`` failed attempts by type, latest failure first."""
+        rows = self.db.fetch(self._failing(MAX_FAILED), [-within_seconds])
+        groups = [FailingGroup(*row) for row in rows]
+        return [
+            group._replace(error=decode_text(group.error), last_at=self.db.time(group.last_at))  # type: ignore[arg-type]
+            for group in groups
+        ]
+
+    @retried
+    def add_counts(self, tallies: Sequence[TypeTally]) -> None:
+        """Add to the minutes and the hours, by the database's clock, in which these attempts ended.
+
+        For minutes, only the sum of all types is stored.
+        """
+        self.db.fetch(self._add_counts, [json.dumps([tally._asdict() for tally in tallies])])
+
+    @retried
+    def prune_counts(self) -> int:
+        """Delete rows that have been kept long enough, ``PRUNE_LIMIT`` of each span at most; return how many."""
+        return len(self.db.fetch(self._prune_counts(PRUNE_LIMIT), []))
+
+    @retried
+    def counts_by_time(self, now: datetime) -> list[SpanCount]:
+        """Return the minutes and hours up to ``now`` in which attempts ended, as many of each as are shown."""
+        rows = self.db.fetch(self._counts_by_time, [self.db.time_text(now) for _ in SHOWN])
+        return [SpanCount(span, self.db.time(starts_at), *sums) for span, starts_at, *sums in rows]
+
+    @retried
+    def counts_by_type(self, now: datetime, limit: int) -> list[TypeCount]:
+        """Return the types whose attempts ended in these hours, those with the longest mean first."""
+        return [TypeCount(*row) for row in self.db.fetch(self._counts_by_type(limit), [self.db.time_text(now)])]
+
+    @retried
+    def _fetch_activity(self) -> tuple[float | None, int, int]:
+        [(oldest, connections, most)] = self.db.fetch(self.db.activity, [])
+        return oldest, connections, most
+
+    # Statements
+
+    @statements
+    def _names(self, table: str, column: str) -> str:
+        # Sub-selects make each step an index probe. For a join, the database might read the whole table.
+        return f"""
+            WITH RECURSIVE names(name) AS (
+                SELECT (SELECT {column} FROM {table} ORDER BY {column} LIMIT 1)
+                UNION ALL
+                SELECT (
+                    SELECT row.{column} FROM {table} AS row WHERE row.{column} > names.name
+                    ORDER BY row.{column} LIMIT 1
+                ) FROM names WHERE names.name IS NOT NULL
+            )
+            SELECT name FROM (SELECT name FROM names LIMIT %s) AS found WHERE name IS NOT NULL
+        """
+
+    @statement
+    def _pending(self) -> str:
+        of_group = f"""
+            FROM {self.tables.job} AS job WHERE job.status = 'pending' AND job.queue = g.queue
+            AND job.type_name = g.type_name AND job.priority * -1 = g.rank
+        """
+        return f"""
+            WITH RECURSIVE {self.db.groups}
+            SELECT g.queue, g.type_name,
+                (SELECT count(*) FROM (SELECT 1 {of_group} AND job.run_at <= {self.db.now} LIMIT %s) AS due),
+                (SELECT count(*) FROM (SELECT 1 {of_group} AND job.run_at > {self.db.now} LIMIT %s) AS later),
+                {self.db.seconds("g.run_at", self.db.now)}
+            FROM (SELECT * FROM groups LIMIT %s) AS g
+        """
+
+    @statements
+    def _held(self, max_failed: int) -> str:
+        job = self.tables.job
+        return f"""
+            SELECT status, queue, type_name, count(*) FROM (
+                SELECT * FROM (SELECT status, queue, type_name FROM {job}
+                    WHERE status = 'running' ORDER BY leased_until LIMIT %s) AS running
+                UNION ALL
+                SELECT * FROM (SELECT status, queue, type_name FROM {job}
+                    WHERE status = 'blocked' ORDER BY chain_id, chain_index LIMIT %s) AS blocked
+                UNION ALL
+                SELECT * FROM (SELECT status, queue, type_name FROM {job}
+                    WHERE status = 'failed' ORDER BY chain_id DESC, chain_index DESC LIMIT {max_failed}) AS failed
+            ) AS held GROUP BY status, queue, type_name
+        """
+
+    @statements
+    def _failing(self, max_failed: int) -> str:
+        # The beginning of an encoded error cannot be decoded.
+        is_encoded = f"substr(error, 1, {len(ENCODED)}) = '{ENCODED}'"
+        start = f"CASE WHEN {is_encoded} THEN error ELSE substr(error, 1, {ERROR_LENGTH}) END"
+        # If the limit were a parameter, PostgreSQL might plan to sort all attempts. For a join, it might read all jobs.
+        return f"""
+            WITH newest AS (
+                SELECT failed.id, failed.job_id, failed.kind, failed.finished_at,
+                    (SELECT job.type_name FROM {self.tables.job} AS job WHERE job.id = failed.job_id) AS type_name
+                FROM (SELECT * FROM {self.tables.failed_attempt} ORDER BY id DESC LIMIT {max_failed}) AS failed
+            ),
+            lately AS (
+                SELECT type_name, count(*) AS attempts, sum(CASE kind WHEN 'crash' THEN 1 ELSE 0 END) AS crashes,
+                    count(DISTINCT job_id) AS jobs, max(id) AS last_id, max(finished_at) AS last_at
+                FROM newest WHERE finished_at > {self.db.after(self.db.now, "%s")} GROUP BY type_name
+            )
+            SELECT type_name, attempts, crashes, jobs,
+                (SELECT {start} FROM {self.tables.failed_attempt} WHERE id = last_id),
+                {self.db.time_as_text("last_at")}, {self.db.seconds("last_at", self.db.now)}
+            FROM lately ORDER BY last_id DESC
+        """
+
+    @statement
+    def _add_counts(self) -> str:
+        table = self.tables.attempt_count
+        starts_at = self.db.start_of("spans.span", self.db.after("clock.now", "d.age_seconds * -1"))
+        # Sorted, so that workers that add to the same rows do not deadlock.
+        return f"""
+            INSERT INTO {table} (span, starts_at, type_name, completed, failed, crashed, seconds, longest_seconds)
+            SELECT span, starts_at, type_name,
+                sum(completed), sum(failed), sum(crashed), sum(seconds), max(longest_seconds)
+            FROM (
+                SELECT spans.span, {starts_at} AS starts_at,
+                    CASE spans.span WHEN {HOUR} THEN d.type_name ELSE '' END AS type_name,
+                    completed, failed, crashed, seconds, longest_seconds
+                FROM {self.db.rows(_TALLY)} CROSS JOIN {self.db.clock}
+                CROSS JOIN (SELECT {MINUTE} AS span UNION ALL SELECT {HOUR}) AS spans
+            ) AS counted
+            WHERE true GROUP BY span, starts_at, type_name ORDER BY span, starts_at, type_name
+            ON CONFLICT (span, starts_at, type_name) DO UPDATE SET
+                completed = {table}.completed + excluded.completed, failed = {table}.failed + excluded.failed,
+                crashed = {table}.crashed + excluded.crashed, seconds = {table}.seconds + excluded.seconds,
+                longest_seconds = CASE WHEN {table}.longest_seconds > excluded.longest_seconds
+                    THEN {table}.longest_seconds ELSE excluded.longest_seconds END
+            RETURNING span
+        """
+
+    @statements
+    def _prune_counts(self, limit: int) -> str:
+        table = self.tables.attempt_count
+        # Rows that another worker is deleting are skipped.
+        old = ", ".join(
+            f"""old_{span} AS MATERIALIZED (
+                SELECT span, starts_at, type_name FROM {table} WHERE span = {span}
+                AND starts_at < {self.db.after(self.db.now, str(-seconds))} LIMIT {limit} {self.db.skip_lock(table)}
+            )"""
+            for span, seconds in KEPT_SECONDS.items()
+        )
+        keys = " UNION ALL ".join(f"SELECT span, starts_at, type_name FROM old_{span}" for span in KEPT_SECONDS)
+        return f"WITH {old} DELETE FROM {table} WHERE (span, starts_at, type_name) IN ({keys}) RETURNING span"
+
+    @statement
+    def _counts_by_time(self) -> str:
+        spans = " UNION ALL ".join(
+            f"SELECT span, starts_at, completed, failed + crashed AS failed {self._shown(span)}" for span in SHOWN
+        )
+        return f"""
+            SELECT span, {self.db.time_as_text("starts_at")}, sum(completed), sum(failed) FROM ({spans}) AS shown
+            GROUP BY span, starts_at
+        """
+
+    @statements
+    def _counts_by_type(self, limit: int) -> str:
+        return f"""
+            SELECT type_name, sum(completed), sum(failed + crashed),
+                COALESCE(sum(seconds) / NULLIF(sum(completed + failed), 0), 0.0) AS mean, max(longest_seconds)
+            {self._shown(HOUR)} GROUP BY type_name ORDER BY mean DESC, type_name LIMIT {limit:d}
+        """
+
+    def _shown(self, span: int) -> str:
+        return f"""
+            FROM {self.db.row("now timestamptz")} CROSS JOIN {self.tables.attempt_count} AS ended
+            WHERE span = {span} AND starts_at > {self.db.after("d.now", str(-span * SHOWN[span]))}
+            AND starts_at <= d.now
+        """

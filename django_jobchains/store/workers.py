@@ -1,0 +1,173 @@
+"""The rows of running workers. Each worker renews its own row, and deletes the rows of dead workers."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django_jobchains.store.errors import retried
+from django_jobchains.store.statements import Part, statement
+
+#: The number of missed heartbeats after which a worker is considered dead.
+MAX_MISSED = 6
+#: The number of pools in a row.
+MAX_POOLS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """A pool of child processes of a worker.
+
+    ``workers``: live child processes, of which ``busy`` run a handler. ``is_saturated``: all child processes that it
+    may have are busy. ``cannot_start``: no job is claimed, because child processes do not start. ``rss_bytes``: their
+    resident memory. The largest process has ``largest_rss_bytes``. Since the worker started, ``recycled`` were replaced
+    at one of their limits, ``crashed`` died, and ``killed`` were killed because their handler did not stop.
+    """
+
+    level: str
+    key: str
+    workers: int
+    busy: int
+    max_workers: int
+    is_saturated: bool
+    cannot_start: bool
+    rss_bytes: int
+    largest_rss_bytes: int
+    recycled: int
+    crashed: int
+    killed: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """What a worker reports with each heartbeat. ``queues`` None: every queue. ``pools``: up to ``MAX_POOLS``."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    slots: int
+    busy: int
+    stuck: int
+    queues: tuple[str, ...] | None
+    type_names: tuple[str, ...]
+    is_stopping: bool
+    pools: tuple[PoolState, ...] = field(default=(), kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(WorkerState):
+    """A worker's heartbeat. The fields are in the order of ``_COLUMNS``."""
+
+    up_seconds: float
+    heartbeat_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PresentWorker:
+    """A worker's last heartbeat, its time, and its age by the database's clock."""
+
+    beat: Beat
+    started_at: datetime
+    heartbeat_at: datetime
+    silent_seconds: float
+
+
+_COLUMNS = (
+    "id text, host text, pid int, version text, slots int, busy int, stuck int, queues text, type_names text, "
+    "is_stopping boolean, pools text, up_seconds float, heartbeat_seconds float"
+)
+
+
+class Workers(Part):
+    @retried
+    def beat(self, beat: Beat) -> None:
+        """Write a worker's row, even if it has been deleted in the meantime."""
+        row = {**asdict(beat), "type_names": json.dumps(beat.type_names)}
+        row["pools"] = json.dumps([asdict(pool) for pool in beat.pools[:MAX_POOLS]])
+        row["queues"] = None if beat.queues is None else json.dumps(beat.queues)
+        self.db.fetch(self._beat, list(row.values()))
+
+    @retried
+    def leave(self, worker: str) -> None:
+        """Delete a worker's row."""
+        self.db.fetch(f"DELETE FROM {self.tables.worker} WHERE id = %s RETURNING id", [worker])
+
+    @retried
+    def prune(self) -> list[str]:
+        """Delete the rows of workers that missed ``MAX_MISSED`` of their heartbeats; return their ids."""
+        return [worker for (worker,) in self.db.fetch(self._prune, [])]
+
+    @retried
+    def present(self, known: Mapping[str, PresentWorker] | None = None) -> list[PresentWorker]:
+        """Return the workers that have a row, in the order of their starts.
+
+        ``known``: the workers that were read before, by their ids. The lists of their queues and types, which never
+        change, are not read again: with N workers that beat, these would be N² long lists in each interval.
+        """
+        known = known or {}
+        rows = self.db.fetch(self._present, [json.dumps([{"id": id_} for id_ in known])])
+        return [self._worker(row, known[row[0]].beat if row[0] in known else None) for row in rows]
+
+    @retried
+    def count(self) -> int:
+        """Return how many workers have a row."""
+        ((count,),) = self.db.fetch(f"SELECT count(*) FROM {self.tables.worker}", [])
+        return int(count)
+
+    def _worker(self, row: tuple[Any, ...], known: Beat | None) -> PresentWorker:
+        worker, host, pid, version, slots, busy, stuck, queues, type_names, is_stopping, pools, interval, *times = row
+        started_at, heartbeat_at, silent_seconds = self.db.time(times[0]), self.db.time(times[1]), max(times[2], 0.0)
+        if known:
+            served, types = known.queues, known.type_names
+        else:
+            served = None if queues is None else tuple(json.loads(queues))
+            types = tuple(json.loads(type_names or "[]"))
+        up_seconds = (heartbeat_at - started_at).total_seconds()
+        state = (slots, busy, stuck, served, types, bool(is_stopping), up_seconds, interval)
+        beat = Beat(worker, host, pid, version, *state, pools=_pools(pools))
+        return PresentWorker(beat, started_at, heartbeat_at, silent_seconds)
+
+    @statement
+    def _beat(self) -> str:
+        return f"""
+            INSERT INTO {self.tables.worker} (id, host, pid, version, slots, busy, stuck, queues, type_names,
+                is_stopping, pools, started_at, heartbeat_at, heartbeat_seconds)
+            SELECT d.id, d.host, d.pid, d.version, d.slots, d.busy, d.stuck, d.queues{self.db.json_cast},
+                d.type_names{self.db.json_cast}, d.is_stopping, d.pools{self.db.json_cast},
+                {self.db.after("clock.now", "d.up_seconds * -1")}, clock.now, d.heartbeat_seconds
+            FROM {self.db.row(_COLUMNS)} CROSS JOIN {self.db.clock} WHERE true
+            ON CONFLICT (id) DO UPDATE SET slots = excluded.slots, busy = excluded.busy, stuck = excluded.stuck,
+                is_stopping = excluded.is_stopping, pools = excluded.pools, heartbeat_at = excluded.heartbeat_at,
+                heartbeat_seconds = excluded.heartbeat_seconds
+            RETURNING id
+        """
+
+    @statement
+    def _prune(self) -> str:
+        # Rows that another worker is deleting are skipped, because two workers could deadlock.
+        silent = f"""
+            SELECT id FROM {self.tables.worker}
+            WHERE heartbeat_at < {self.db.after(self.db.now, f"heartbeat_seconds * -{MAX_MISSED}")}
+            {self.db.skip_lock(self.tables.worker)}
+        """
+        return f"DELETE FROM {self.tables.worker} WHERE id {self.db.any_of(silent)} RETURNING id"
+
+    @statement
+    def _present(self) -> str:
+        is_known = self.db.any_of(f"SELECT d.id FROM {self.db.rows('id text')}")
+        return f"""
+            SELECT id, host, pid, version, slots, busy, stuck, CASE WHEN is_known THEN NULL ELSE queues END,
+                CASE WHEN is_known THEN NULL ELSE type_names END, is_stopping, pools, heartbeat_seconds,
+                {self.db.time_as_text("started_at")}, {self.db.time_as_text("heartbeat_at")},
+                {self.db.seconds("heartbeat_at", self.db.now)}
+            FROM (SELECT worker.*, id {is_known} AS is_known FROM {self.tables.worker} AS worker) AS present
+            ORDER BY started_at, id
+        """
+
+
+def _pools(stored: str | None) -> tuple[PoolState, ...]:
+    """Return the pools of a row. Workers of other versions may have stored other fields."""
+    names = PoolState.__dataclass_fields__.keys()
+    return tuple(PoolState(**pool) for pool in json.loads(stored or "[]") if pool.keys() == names)

@@ -1,0 +1,122 @@
+"""Gauges: the slots and wake-ups of this process's workers, and figures about queues from the database."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from django_jobchains.telemetry import add_sink, remove_sink
+from django_jobchains.telemetry.events import BlockedJobsSwept, Event
+from django_jobchains.telemetry.otel import names
+from django_jobchains.telemetry.otel.instruments import Distinct
+from django_jobchains.telemetry.otel.names import MetricName
+from django_jobchains.telemetry.probes import CachedFigures, DatabaseFigures, workers
+
+#: How long stranded jobs are reported. A sweep unblocks the jobs that it finds, so the next one finds none.
+STRANDED_SECONDS = 600.0
+
+Observe = Callable[[], Iterable[Observation]]
+
+
+class Gauges:
+    """Gauges of a meter, between ``open`` and ``close``. They report while a worker runs in this process.
+
+    Database gauges also report without a worker while there is an ``AlwaysGauges``.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._is_open = False
+        #: How many ``AlwaysGauges`` there are.
+        self.always = 0
+        self._figures = CachedFigures()
+        self._distinct = Distinct()
+        self._stranded: deque[tuple[float, int]] = deque(maxlen=1000)
+        observed: dict[MetricName, Observe] = {
+            names.SLOTS: self._slots,
+            names.QUEUE_JOBS: self._queue_jobs,
+            names.OLDEST_DUE: self._oldest_due,
+            names.STRANDED: self._stranded_jobs,
+            names.NOTIFIER_CONNECTED: self._notifiers,
+            names.OLDEST_TRANSACTION: self._oldest_transaction,
+        }
+        for metric, observe in observed.items():
+            is_sum = metric.kind == "updowncounter"
+            create = meter.create_observable_up_down_counter if is_sum else meter.create_observable_gauge
+            create(metric.name, [self._callback(observe)], unit=metric.unit, description=metric.description)
+
+    def open(self) -> None:
+        self._is_open = True
+        add_sink(self)
+
+    def close(self) -> None:
+        self._is_open = False
+        remove_sink(self)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, BlockedJobsSwept) and event.found:
+            self._stranded.append((time.monotonic(), event.found))
+
+    def _callback(self, observe: Observe) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observations(options: CallbackOptions) -> Iterable[Observation]:
+            return observe() if self._is_open or self.always else []
+
+        return observations
+
+    def _slots(self) -> Iterable[Observation]:
+        totals: Counter[tuple[str, str]] = Counter()
+        for worker in workers():
+            for kind, state, count in worker.slot_counts():
+                totals[state, kind] += count
+        return [Observation(count, self._distinct.attributes(names.SLOTS, key)) for key, count in totals.items()]
+
+    def _notifiers(self) -> Iterable[Observation]:
+        states = [worker.notifier_state() for worker in workers()]
+        return [
+            Observation(int(state.is_connected), self._distinct.attributes(names.NOTIFIER_CONNECTED, (state.backend,)))
+            for state in states
+        ]
+
+    def _stranded_jobs(self) -> Iterable[Observation]:
+        since = time.monotonic() - STRANDED_SECONDS
+        found = sum(count for at, count in list(self._stranded) if at >= since)
+        return [Observation(found)] if workers() else []
+
+    def _queue_jobs(self) -> Iterable[Observation]:
+        figures = self._database_figures()
+        totals: Counter[tuple[tuple[str, str], ...]] = Counter()
+        for queue in figures.queues if figures else ():
+            for status, count in queue.jobs.items():
+                attributes = self._distinct.attributes(names.QUEUE_JOBS, (queue.name, status))
+                totals[tuple(attributes.items())] += count
+        return [Observation(count, dict(key)) for key, count in totals.items()]
+
+    def _oldest_due(self) -> Iterable[Observation]:
+        figures = self._database_figures()
+        ages: dict[tuple[tuple[str, str], ...], float] = {}
+        for queue in figures.queues if figures else ():
+            key = tuple(self._distinct.attributes(names.OLDEST_DUE, (queue.name,)).items())
+            ages[key] = max(ages.get(key, 0.0), queue.oldest_due_age_seconds)
+        return [Observation(age, dict(key)) for key, age in ages.items()]
+
+    def _oldest_transaction(self) -> Iterable[Observation]:
+        figures = self._database_figures()
+        if figures is None or figures.oldest_transaction_seconds is None:
+            return []
+        return [Observation(figures.oldest_transaction_seconds)]
+
+    def _database_figures(self) -> DatabaseFigures | None:
+        return self._figures.get() if self.always or workers() else None
+
+
+class AlwaysGauges:
+    """Reports the gauges about the database from this process, until ``close``."""
+
+    def __init__(self, gauges: Gauges) -> None:
+        self._gauges: Gauges | None = gauges
+        gauges.always += 1
+
+    def close(self) -> None:
+        gauges, self._gauges = self._gauges, None
+        if gauges is not None:
+            gauges.always -= 1

@@ -1,0 +1,194 @@
+"""The names that other systems use: spans and metrics, with their units and attributes."""
+
+from typing import NamedTuple
+
+SYSTEM = "django_jobchains"
+SCOPE = "django_jobchains"
+
+# Attributes with a name in OpenTelemetry's conventions.
+MESSAGING_SYSTEM = "messaging.system"
+QUEUE = "messaging.destination.name"
+JOB_ID = "messaging.message.id"
+CHAIN_ID = "messaging.message.conversation_id"
+OPERATION = "messaging.operation.name"
+OPERATION_TYPE = "messaging.operation.type"
+MESSAGE_COUNT = "messaging.batch.message_count"
+ERROR_TYPE = "error.type"
+
+# Attributes of this project.
+JOB_TYPE = "jobchains.job.type"
+ATTEMPT = "jobchains.job.attempt"
+OUTCOME = "jobchains.job.outcome"
+ABANDONED_REASON = "jobchains.attempt.abandoned_reason"
+JOB_STATUS = "jobchains.job.status"
+CHAIN_TYPE = "jobchains.chain.type"
+CHAIN_STATUS = "jobchains.chain.status"
+SLOT_STATE = "jobchains.slot.state"
+SLOT_KIND = "jobchains.slot.kind"
+REASON = "jobchains.reason"
+BACKEND = "jobchains.notifier.backend"
+
+ATTRIBUTES = {
+    MESSAGING_SYSTEM: f"`{SYSTEM}`",
+    QUEUE: "The queue of the job",
+    JOB_ID: "The id of the job, or the primary key of the record",
+    CHAIN_ID: "The id of the chain",
+    OPERATION: "`send` or `process` on spans; the operation in metrics, such as `claim` or `finish`",
+    OPERATION_TYPE: "`send` or `process`",
+    MESSAGE_COUNT: "How many jobs a batch has",
+    ERROR_TYPE: "The class of the error",
+    JOB_TYPE: "The type of the job, or the name of the record worker",
+    ATTEMPT: "The number of the attempt, from 1",
+    OUTCOME: "`completed`, `continued`, `failed`, `retried`, `rescheduled`, `cancelled`, `abandoned` or `handed_back`; "
+    "of records also `errored`, `requeued` and `canceled`",
+    ABANDONED_REASON: "Why the attempt could not write its outcome, such as `taken_by_another_worker`",
+    JOB_STATUS: "`due`, `scheduled`, `blocked` or `running`",
+    CHAIN_TYPE: "The type of the chain's first job",
+    CHAIN_STATUS: "`completed`, `failed` or `cancelled`",
+    SLOT_STATE: "`idle`, `busy` or `stuck`",
+    SLOT_KIND: "`thread` or `async`",
+    REASON: "Why the attempt was asked to stop or lost its lease, such as `timed_out`",
+    BACKEND: "The class of the notifier",
+}
+
+
+class SpanName(NamedTuple):
+    """A kind of span. ``{type}`` in its name is the type of the job."""
+
+    name: str
+    kind: str
+    when: str
+    parent: str
+    attributes: tuple[str, ...]
+
+
+_MESSAGE = (MESSAGING_SYSTEM, QUEUE, JOB_ID, CHAIN_ID, OPERATION, OPERATION_TYPE, JOB_TYPE)
+
+SPANS = (
+    SpanName(
+        "send {type}",
+        "PRODUCER",
+        "A job is created. It ends with the commit, and is not exported after a rollback.",
+        "The caller's span; for a continuation, the attempt or its `complete` phase",
+        (*_MESSAGE, MESSAGE_COUNT),
+    ),
+    SpanName(
+        "process {type}",
+        "CONSUMER",
+        "An attempt at a job or a record, from its beginning to its end. It is exported when the outcome is written.",
+        'The `send` span of the job; with `TRACE_PROPAGATION="link"`, none, and a link; of a record, none',
+        (*_MESSAGE, ATTEMPT, OUTCOME, ABANDONED_REASON, ERROR_TYPE, MESSAGE_COUNT),
+    ),
+    SpanName("prepare", "INTERNAL", "The block of `job.prepare()`", "The attempt", (ERROR_TYPE,)),
+    SpanName("complete", "INTERNAL", "The block of `job.complete()`", "The attempt", (ERROR_TYPE,)),
+    SpanName(
+        "complete {type}",
+        "INTERNAL",
+        "A job is completed without a worker. It ends with the commit.",
+        "The caller's span, with a link to the `send` span of the job",
+        (MESSAGING_SYSTEM, QUEUE, JOB_ID, CHAIN_ID, JOB_TYPE),
+    ),
+    SpanName(
+        "wait {type}",
+        "INTERNAL",
+        "`chains.wait` and `chains.await_chain`",
+        "The caller's span, with a link to the `send` span of the chain's first job",
+        (MESSAGING_SYSTEM, CHAIN_ID, JOB_TYPE, ERROR_TYPE),
+    ),
+)
+
+
+class MetricName(NamedTuple):
+    name: str
+    kind: str
+    unit: str
+    description: str
+    attributes: tuple[str, ...]
+
+
+SENT = MetricName("messaging.client.sent.messages", "counter", "{message}", "Jobs that were created", (JOB_TYPE, QUEUE))
+CONSUMED = MetricName(
+    "messaging.client.consumed.messages",
+    "counter",
+    "{message}",
+    "Attempts at jobs and records that have ended",
+    (JOB_TYPE, QUEUE),
+)
+PROCESS_DURATION = MetricName(
+    "messaging.process.duration", "histogram", "s", "Duration of attempts", (JOB_TYPE, QUEUE, OUTCOME, ERROR_TYPE)
+)
+OPERATION_DURATION = MetricName(
+    "messaging.client.operation.duration",
+    "histogram",
+    "s",
+    "Duration of the library's own transactions",
+    (OPERATION, ERROR_TYPE),
+)
+WAIT_DURATION = MetricName(
+    "jobchains.job.wait.duration",
+    "histogram",
+    "s",
+    "From when a job was due until its first attempt began",
+    (JOB_TYPE, QUEUE),
+)
+CHAIN_DURATION = MetricName(
+    "jobchains.chain.duration",
+    "histogram",
+    "s",
+    "From the creation of a chain to its end",
+    (CHAIN_TYPE, CHAIN_STATUS),
+)
+ATTEMPT_ENDED = MetricName(
+    "jobchains.attempt.ended", "counter", "{attempt}", "Attempts by their outcome", (JOB_TYPE, OUTCOME)
+)
+REAPED = MetricName(
+    "jobchains.job.reaped", "counter", "{job}", "Jobs and records whose worker died or hung", (JOB_TYPE,)
+)
+LEASE_LOST = MetricName(
+    "jobchains.lease.lost", "counter", "{lease}", "Attempts that could not write their outcome", (JOB_TYPE, REASON)
+)
+SLOT_STUCK = MetricName(
+    "jobchains.slot.stuck", "counter", "{slot}", "Handlers that did not stop when asked to", (JOB_TYPE, REASON)
+)
+SLOTS = MetricName(
+    "jobchains.worker.slots", "updowncounter", "{slot}", "Slots of this process", (SLOT_STATE, SLOT_KIND)
+)
+QUEUE_JOBS = MetricName(
+    "jobchains.queue.jobs", "gauge", "{job}", "Jobs that have not ended, counted to a limit", (QUEUE, JOB_STATUS)
+)
+OLDEST_DUE = MetricName("jobchains.queue.oldest_due.age", "gauge", "s", "How long the oldest due job waits", (QUEUE,))
+STRANDED = MetricName(
+    "jobchains.blocked.stranded",
+    "gauge",
+    "{job}",
+    "Blocked jobs that waited for nothing, found in the last ten minutes: must be 0",
+    (),
+)
+NOTIFIER_CONNECTED = MetricName(
+    "jobchains.notifier.connected", "gauge", "1", "1 while wake-ups can arrive, 0 while workers poll", (BACKEND,)
+)
+OLDEST_TRANSACTION = MetricName(
+    "jobchains.database.oldest_transaction.age", "gauge", "s", "Age of the database's oldest open transaction", ()
+)
+
+METRICS = (
+    SENT,
+    CONSUMED,
+    PROCESS_DURATION,
+    OPERATION_DURATION,
+    WAIT_DURATION,
+    CHAIN_DURATION,
+    ATTEMPT_ENDED,
+    REAPED,
+    LEASE_LOST,
+    SLOT_STUCK,
+    SLOTS,
+    QUEUE_JOBS,
+    OLDEST_DUE,
+    STRANDED,
+    NOTIFIER_CONNECTED,
+    OLDEST_TRANSACTION,
+)
+
+#: The buckets of all histograms, in seconds: from 5 ms to an hour.
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)

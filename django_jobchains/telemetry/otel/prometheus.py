@@ -1,0 +1,91 @@
+"""The metrics in Prometheus's text format, of one process or of several. Needs the extra ``prometheus``."""
+
+import threading
+from collections.abc import Iterable, Iterator
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from django_jobchains.telemetry.otel import metrics_of
+
+#: Gauges of these names are added up. For other gauges the highest value is used, because all processes report the
+#: same.
+ADDED_GAUGES = ("jobchains_worker_slots",)
+
+#: A family's name, a sample's name, and its labels.
+SampleKey = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
+class ProcessMetrics:
+    """The metrics of this process, independent of the providers of the project."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        reader = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=self._registry)
+        self._provider = MeterProvider([reader], shutdown_on_exit=False)
+        self._metrics = metrics_of(self._provider)
+        self._metrics.open()
+
+    def text(self) -> str:
+        return generate_latest(self._registry).decode()
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._provider.shutdown()
+
+
+class MergedMetrics:
+    """The metrics of several processes, some of which have ended. The counts of ended processes are kept."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended: dict[str, Metric] = {}
+
+    def add_ended(self, text: str) -> None:
+        """Keep the counts of a process that has ended."""
+        families = [family for family in _families(text) if family.type != "gauge"]
+        with self._lock:
+            self._ended = _merged([*self._ended.values(), *families])
+
+    def text(self, running: Iterable[str]) -> str:
+        """Return the metrics of the running processes, from their texts, together with the ended processes."""
+        with self._lock:
+            ended = list(self._ended.values())
+        families = [family for text in running for family in _families(text)]
+        registry = CollectorRegistry()
+        registry.register(_Collected(_merged([*ended, *families])))
+        return generate_latest(registry).decode()
+
+
+class _Collected:
+    """A collector of given families."""
+
+    def __init__(self, families: dict[str, Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families.values()
+
+
+def _families(text: str) -> Iterable[Metric]:
+    return text_string_to_metric_families(text)
+
+
+def _merged(families: Iterable[Metric]) -> dict[str, Metric]:
+    merged: dict[str, Metric] = {}
+    values: dict[str, dict[SampleKey, float]] = {}
+    for family in families:
+        into = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+        found = values.setdefault(into.name, {})
+        is_added = family.type != "gauge" or family.name in ADDED_GAUGES
+        for sample in family.samples:
+            key = (family.name, sample.name, tuple(sorted(sample.labels.items())))
+            before = found.get(key, 0.0)
+            found[key] = before + sample.value if is_added else max(before, sample.value)
+    for name, found in values.items():
+        merged[name].samples = [Sample(sample, dict(labels), value) for (_, sample, labels), value in found.items()]
+    return merged

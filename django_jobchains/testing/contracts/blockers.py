@@ -1,0 +1,193 @@
+"""Fan-in: a job that waits for chains starts once, when all of them have ended."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+
+from django_jobchains.db.ids import new_id
+from django_jobchains.exceptions import ChainNotFound, InvalidBlockers
+from django_jobchains.models import JobBlocker
+from django_jobchains.store import ClaimedJob, Effects, Store
+from django_jobchains.testing.contracts.jobs import (
+    MAIL,
+    SHIP,
+    claim,
+    create,
+    failed_try,
+    finished,
+    new_job,
+    next_job,
+    running,
+    running_job,
+    statuses,
+    stored,
+)
+from django_jobchains.testing.contracts.store_tests import StoreTests, committing
+
+BOTH_ORDERS = pytest.mark.parametrize("turned", [False, True], ids=["first", "second"])
+
+
+def waiting_for(store: Store, *blockers: ClaimedJob, **changes: Any) -> UUID:
+    (job_id,) = create(store, 1, MAIL, blockers=tuple(job.chain_id for job in blockers), **changes)
+    return job_id
+
+
+class BlockerTests(StoreTests):
+    def test_a_job_waits_for_its_blockers_and_starts_when_the_last_has_ended(self, store: Store) -> None:
+        first, second = running(store, 2)
+        job_id, effects = waiting_for(store, first, second), Effects()
+        assert statuses(store, job_id) == ["blocked"]
+        store.attempts.finish([finished(first)])
+        assert (statuses(store, job_id), claim(store)) == (["blocked"], [])
+        store.attempts.finish([finished(second)], effects)
+        assert effects.due_counts == {MAIL: 1}
+        assert effects.finished_chains == {second.chain_id}
+        assert [job.id for job in claim(store)] == [job_id]
+
+    def test_blockers_that_have_ended_do_not_block(self, store: Store) -> None:
+        done = running_job(store)
+        store.attempts.finish([finished(done)])
+        job_id = waiting_for(store, done)
+        assert statuses(store, job_id) == ["pending"]
+        links = JobBlocker.objects.using(store.using).values_list("job_id", "position", "blocker_id", "is_open")
+        assert list(links) == [(job_id, 0, done.chain_id, False)]
+
+    def test_a_waiting_job_keeps_its_future_date(self, store: Store) -> None:
+        blocker = running_job(store)
+        job_id = waiting_for(store, blocker, delay_seconds=600)
+        run_at = stored(store, job_id).run_at
+        store.attempts.finish([finished(blocker)])
+        saved = stored(store, job_id)
+        assert (saved.status, saved.run_at) == ("pending", run_at)
+
+    def test_a_chain_that_continues_has_not_ended(self, store: Store) -> None:
+        blocker = running_job(store)
+        job_id = waiting_for(store, blocker)
+        store.attempts.finish([finished(blocker, None, next_job(blocker))])
+        assert statuses(store, job_id) == ["blocked"]
+        (last,) = claim(store)
+        store.attempts.finish([finished(last)])
+        assert statuses(store, job_id) == ["pending"]
+
+    def test_a_continuation_waits_for_its_blockers(self, store: Store) -> None:
+        job, blocker = running(store, 2)
+        step = next_job(job, blockers=(blocker.chain_id,))
+        store.attempts.finish([finished(job, None, step)])
+        assert statuses(store, step.id) == ["blocked"]
+        store.attempts.finish([finished(blocker)])
+        assert statuses(store, step.id) == ["pending"]
+
+    @pytest.mark.parametrize("ends", ["fail", "cancel"])
+    def test_the_policy_of_a_job_applies_when_a_blocker_fails(self, store: Store, ends: str) -> None:
+        blocker, effects = running_job(store), Effects()
+        waits, fails, runs = (waiting_for(store, blocker, on_blocker_failure=what) for what in ("wait", "fail", "run"))
+        (behind,) = create(store, blockers=(fails,), on_blocker_failure="fail")
+        if ends == "cancel":
+            store.chains.cancel([blocker.chain_id], Effects())
+        store.attempts.fail([failed_try(blocker)], effects)
+        assert statuses(store, waits, fails, runs, behind) == ["blocked", "failed", "pending", "failed"]
+        assert effects.finished_chains == {blocker.chain_id, fails, behind}
+        failed = [(job.job_id, job.chain_id, job.type_name) for job in effects.failed_waiters.values()]
+        assert failed == [(fails, fails, MAIL), (behind, behind, SHIP)]
+
+    def test_a_retried_blocker_frees_waiting_jobs(self, store: Store) -> None:
+        blocker = running_job(store)
+        job_id = waiting_for(store, blocker)
+        store.attempts.fail([failed_try(blocker)])
+        store.chains.retry([blocker.id], Effects())
+        (again,) = claim(store)
+        store.attempts.finish([finished(again)])
+        assert statuses(store, job_id) == ["pending"]
+
+    def test_invalid_blockers_are_refused_and_nothing_is_created(self, store: Store) -> None:
+        blocker = running_job(store)
+        known, unknown, itself = blocker.chain_id, new_id(), new_id()
+        refused: list[tuple[type[Exception], dict[str, Any]]] = [
+            (ChainNotFound, {"blockers": (known, unknown)}),
+            (InvalidBlockers, {"blockers": (known, known)}),
+            (InvalidBlockers, {"id": itself, "blockers": (itself,)}),
+            (InvalidBlockers, {"blockers": (known,), "accepted_blockers": frozenset({MAIL})}),
+            (InvalidBlockers, {"blockers": (known,), "blocker_slots": (MAIL,)}),
+        ]
+        for error, values in refused:
+            with pytest.raises(error), transaction.atomic(using=store.using):
+                store.jobs.create([new_job(), new_job(**values)])
+        assert claim(store) == []
+        accepted = new_job(blockers=(known,), accepted_blockers=frozenset({SHIP, MAIL}))
+        assert len(store.jobs.create([accepted])) == 1
+        assert len(store.jobs.create([new_job(blockers=(known,), blocker_slots=(SHIP,))])) == 1
+
+    def test_chains_cannot_wait_for_each_other(self, store: Store) -> None:
+        first, second = running(store, 2)
+        store.attempts.finish([finished(first, None, next_job(first, blockers=(second.chain_id,)))])
+        circle = next_job(second, blockers=(first.chain_id,))
+        with pytest.raises(InvalidBlockers), transaction.atomic(using=store.using):
+            store.attempts.finish([finished(second, None, circle)])
+        assert statuses(store, second) == ["running"]
+
+    def test_the_sweeper_frees_only_jobs_that_wait_for_nothing(self, store: Store) -> None:
+        """A correct store leaves no such job, so the test creates one."""
+        done, open_ = running(store, 2)
+        stuck, waits = waiting_for(store, open_), waiting_for(store, open_)
+        store.attempts.finish([finished(done)])
+        assert store.blockers.sweep(10, None, Effects()) == ([], None)
+        JobBlocker.objects.using(store.using).filter(job_id=stuck).update(blocker=done.chain_id)
+        assert store.blockers.sweep(10, None, Effects()) == ([stuck], None)
+        assert statuses(store, stuck, waits) == ["pending", "blocked"]
+
+    @committing
+    @BOTH_ORDERS
+    def test_the_last_two_blockers_that_end_at_once_free_the_job(self, store: Store, turned: bool) -> None:
+        """Each transaction sees the other's end, because it locks the waiting job before it checks the blockers."""
+        first, second = running(store, 2)[:: -1 if turned else 1]
+        job_id = waiting_for(store, *sorted((first, second)))
+        ends = self.holding(store, lambda: store.attempts.finish([finished(first)]))
+        ends_too = self.waiting(store, lambda: store.attempts.finish([finished(second)]))
+        assert (ends.result(), ends_too.result()) == ({first.key}, {second.key})
+        assert statuses(store, job_id) == ["pending"], "Neither transaction saw the other's end, so the job is stuck."
+
+    @committing
+    @BOTH_ORDERS
+    def test_a_job_that_is_created_while_its_blocker_ends_starts(self, store: Store, turned: bool) -> None:
+        blocker = running_job(store)
+
+        def finish() -> Any:
+            return store.attempts.finish([finished(blocker)])
+
+        calls: list[Callable[[], Any]] = [
+            finish,
+            lambda: waiting_for(store, blocker),
+        ]
+        first, second = calls[:: -1 if turned else 1]
+        before = self.holding(store, first)
+        after = self.waiting(store, second)
+        results = [before.result(), after.result()]
+        (job_id,) = (result for result in results if isinstance(result, UUID))
+        finish()  # Once more, because it may have skipped the locked blocker.
+        assert statuses(store, job_id) == ["pending"]
+
+    @committing
+    @BOTH_ORDERS
+    def test_a_job_that_is_created_while_its_blocker_continues_waits(self, store: Store, turned: bool) -> None:
+        blocker = running_job(store)
+
+        def continue_blocker() -> Any:
+            return store.attempts.finish([finished(blocker, None, next_job(blocker))])
+
+        calls: list[Callable[[], Any]] = [
+            continue_blocker,
+            lambda: waiting_for(store, blocker),
+        ]
+        first, second = calls[:: -1 if turned else 1]
+        before = self.holding(store, first)
+        after = self.waiting(store, second)
+        results = [before.result(), after.result()]
+        (job_id,) = (result for result in results if isinstance(result, UUID))
+        assert statuses(store, job_id) == ["blocked"]
+        continue_blocker()
+        assert statuses(store, job_id) == ["blocked"]
+        store.attempts.finish([finished(last) for last in claim(store)])
+        assert statuses(store, job_id) == ["pending"]

@@ -1,0 +1,90 @@
+"""Runs records that are ready, in the thread and in the transaction of a test."""
+
+import socket
+from collections.abc import Iterator
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
+from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt
+from django_jobchains.notifications.base import WarningThrottle
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.registry.registry import get_registry
+from django_jobchains.store import RecordKey, Store
+from django_jobchains.testing.this_thread import ThisThread
+from django_jobchains.text.errors import traceback_of
+from django_jobchains.worker.records.conditions import condition_of
+from django_jobchains.worker.records.lane import RecordSource
+from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.records.writer import RecordWriter
+
+
+@dataclass(frozen=True)
+class RecordOutcome:
+    """How an attempt at a record ended, and its error in one line, or "" without an error.
+
+    ``record`` is as it was stored after the attempt. ``ending``: its new state, "requeued", or "abandoned" if it was
+    deleted or taken by others during the attempt.
+    """
+
+    record: Any
+    ending: str
+    error: str
+
+
+class _ImmediateWriter(RecordWriter):
+    """Writes each end on the thread of its attempt, before ``post_handle`` is called."""
+
+    def put(self, ended: EndedRecord) -> None:
+        super().put(ended)
+        while not ended.is_written:
+            self.step()
+
+
+def _make(kind: RecordType, record: Any, key: RecordKey, **options: Any) -> RecordAttempt:
+    if kind.is_async:
+        return AsyncRecordAttempt(kind, record, key, threads=ThisThread(), **options)
+    return RecordAttempt(kind, record, key, **options)
+
+
+class RecordRunner:
+    """Runs the records of all registered models, one by one."""
+
+    def __init__(self, store: Store, worker: str) -> None:
+        self._store = store
+        leases, self._throttle = RecordLeases(store), WarningThrottle()
+        self._writer = _ImmediateWriter(store, leases, worker, (), lambda ended: None)
+        self._sources = [
+            RecordSource(kind, store, leases, self._writer, worker, socket.gethostname(), _make, joins_transaction=True)
+            for kind in get_registry().record_types()
+        ]
+
+    def next(self) -> RecordAttempt | None:
+        """Dequeue the next record that is ready, and prepare it; None if there is none."""
+        return next(self._attempts(), None)
+
+    def handle(self, attempt: RecordAttempt) -> EndedRecord:
+        """Call the handler, and return how the attempt ended."""
+        if isinstance(attempt, AsyncRecordAttempt):
+            # async_to_sync sets in its caller's context what was set in the task's.
+            return copy_context().run(async_to_sync(attempt.ahandle))
+        return attempt.handle()
+
+    def conclude(self, attempt: RecordAttempt, ended: EndedRecord, *, raise_errors: bool) -> RecordOutcome:
+        """Write how an attempt ended, and return it; raise an ``AssertionError`` with its traceback on request."""
+        attempt.conclude(ended)
+        if raise_errors and ended.exception is not None:
+            name = f"{ended.kind.name} {ended.key[0]}"
+            raise AssertionError(f"{name} was not completed.\n{traceback_of(ended.exception)}")
+        stored = attempt.kind.queryset.using(self._store.using).filter(pk=attempt.key[0]).first()
+        return RecordOutcome(stored or attempt.record, ended.ending, ended.error)
+
+    def _attempts(self) -> Iterator[RecordAttempt]:
+        for source in self._sources:
+            _, attempts = source.dequeue(1, condition_of(source.kind, self._throttle))
+            for attempt in attempts:
+                attempt.prepare()
+                yield attempt

@@ -1,0 +1,191 @@
+"""Runs due jobs in the thread, on the connection and in the transaction of a test, with a clock that the test moves.
+
+Also checks which jobs were enqueued.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from asgiref.sync import async_to_sync
+
+from django_jobchains.attempts.async_attempt import AsyncAttempt
+from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.batch_attempt import BatchAttempt
+from django_jobchains.attempts.leases import HeldLeases
+from django_jobchains.attempts.outcome import Outcome, OutcomeKind
+from django_jobchains.db.connections import is_broken
+from django_jobchains.enqueue_options import MAX_SECONDS, seconds_of
+from django_jobchains.exceptions import InvalidInput
+from django_jobchains.handlers.abort_signal import AbortSignal
+from django_jobchains.handlers.job_log import JobLogBuffer
+from django_jobchains.models import Job
+from django_jobchains.payloads import decode
+from django_jobchains.policies import resolve
+from django_jobchains.registry.job_types import JobType
+from django_jobchains.registry.registry import get_registry
+from django_jobchains.store import ClaimedJob, Store, get_store
+from django_jobchains.testing.records import RecordRunner
+from django_jobchains.testing.this_thread import ThisThread
+from django_jobchains.worker.attempt_counter import AttemptCounter
+from django_jobchains.worker.outcome_writer import OutcomeWriter
+from django_jobchains.worker.queue_limits import ServedQueues
+from django_jobchains.worker.wakeups import WakeUp
+
+ResultT = TypeVar("ResultT")
+
+WORKER = "testing"
+#: The default limit of attempts, so that jobs which make each other due endlessly do not run forever.
+ATTEMPTS_LIMIT = 10_000
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How an attempt at a job ended, and its error in one line, or "" without an error.
+
+    ``job`` is the job as it was stored after the attempt, with ``input`` as its handler received it.
+    """
+
+    job: Job
+    ending: OutcomeKind
+    error: str
+
+
+def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using: str | None = None) -> list[Any]:
+    """Run due jobs and ready records in this thread, including newly due ones: at most ``limit`` attempts.
+
+    Attempts end as in a worker: an error reschedules its job. With ``raise_errors``, an attempt that is not completed
+    raises an ``AssertionError`` with its traceback. Returns the outcomes of the attempts: a ``JobOutcome`` (``.job``,
+    ``.ending``, ``.error``) or a ``RecordOutcome`` (``.record`` instead of ``.job``) for each. Jobs come first.
+    """
+    store = get_store(using)
+    leases, log_buffer = HeldLeases(store), JobLogBuffer()
+    queues, counter = ServedQueues(store, leases, None), AttemptCounter(store, worker=WORKER, seconds=0)
+    outcome_writer = OutcomeWriter(store, leases, queues, counter, log_buffer, WakeUp(), worker=WORKER, claimed=())
+    outcomes: list[Any] = []
+    records = RecordRunner(store, WORKER)
+    while limit is None or len(outcomes) < limit:
+        if len(outcomes) >= ATTEMPTS_LIMIT:
+            raise AssertionError(f"Jobs are still due after {ATTEMPTS_LIMIT} attempts: pass a limit.")
+        jobs = _claim(store, limit and limit - len(outcomes))
+        if not jobs:
+            record = records.next()
+            if record is None:
+                break
+            ended = _in_savepoint(store, partial(records.handle, record))
+            outcomes.append(records.conclude(record, ended, raise_errors=raise_errors))
+            continue
+        stored = Job.objects.using(store.using).in_bulk([job.id for job in jobs])
+        job_outcomes = _run(jobs, store, log_buffer)
+        while entries := log_buffer.take():
+            store.logs.write(entries)
+        for outcome in job_outcomes:
+            outcome_writer.put(outcome)
+            outcome_writer.step()
+            outcomes.append(_with_job(outcome, stored[outcome.job.id]))
+            if raise_errors and outcome.failed:
+                name = f"{outcome.job.type_name} {outcome.job.id}"
+                raise AssertionError(f"{name} was not completed.\n{outcome.failed.traceback}")
+    return outcomes
+
+
+def _with_job(outcome: Outcome, job: Job) -> JobOutcome:
+    with suppress(Job.DoesNotExist):  # The handler has deleted its chain.
+        job.refresh_from_db()
+    with suppress(InvalidInput):  # The stored value is kept.
+        job.input = get_registry().job_type(job.type_name).input_codec.decode(outcome.job.input, InvalidInput)
+    return JobOutcome(job, outcome.ending, outcome.error)
+
+
+def _claim(store: Store, limit: int | None) -> list[ClaimedJob]:
+    """Claim the next job, with others of its type if its handler takes batches."""
+    processors = {processor.job_type.name: processor for processor in get_registry().processors()}
+    leases = {name: resolve(*processor.policies).lease.seconds for name, processor in processors.items()}
+    jobs = store.jobs.claim(WORKER, 1, leases)
+    for job in jobs:
+        size = min(processors[job.type_name].batch_limit or 1, limit or ATTEMPTS_LIMIT)
+        jobs = [job, *store.jobs.claim(WORKER, size - 1, {job.type_name: leases[job.type_name]})]
+    return jobs
+
+
+def _run(jobs: list[ClaimedJob], store: Store, log_buffer: JobLogBuffer) -> list[Outcome]:
+    return _in_savepoint(store, _attempt(jobs, store, log_buffer))
+
+
+def _in_savepoint(store: Store, run: Callable[[], ResultT]) -> ResultT:
+    connection = store.connection
+    if not connection.in_atomic_block:
+        return run()
+    # Not an atomic block, because the handler may open durable ones, as in a worker. The savepoint keeps the
+    # transaction of the test usable after a database error of the handler.
+    savepoint = str(connection.savepoint())
+    outcomes = run()
+    if is_broken(connection):
+        connection.needs_rollback = False
+        connection.savepoint_rollback(savepoint)
+    else:
+        connection.savepoint_commit(savepoint)
+    return outcomes
+
+
+def _attempt(jobs: list[ClaimedJob], store: Store, log_buffer: JobLogBuffer) -> Callable[[], list[Outcome]]:
+    registry = get_registry()
+    processor = registry.processor(jobs[0].type_name)
+    policy = resolve(*processor.policies)
+    options: dict[str, Any] = {"policy": policy, "store": store, "registry": registry, "log_buffer": log_buffer}
+    if processor.batch_limit:
+        return BatchAttempt([(job, AbortSignal()) for job in jobs], processor, **options).run
+    if processor.is_async:
+        attempt = AsyncAttempt(jobs[0], processor, threads=ThisThread(), **options)
+        # async_to_sync sets in its caller's context what was set in the task's.
+        return partial(copy_context().run, async_to_sync(attempt.arun))
+    return Attempt(jobs[0], processor, **options).run
+
+
+class Clock:
+    """The database's clock, as seen by the chains of this process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def advance(self, by: timedelta | float) -> None:
+        """Move the clock forward by a timedelta or a number of seconds. It continues from there."""
+        seconds = seconds_of(by, "by")
+        if not 0 <= seconds <= MAX_SECONDS:
+            raise ValueError(f"by={by!r}: the clock can only be moved forward.")
+        self._store.db.ahead_seconds += seconds
+
+
+@contextmanager
+def clock(*, using: str | None = None) -> Iterator[Clock]:
+    """Return a clock that a test can move forward. It is reset after the block."""
+    store = get_store(using)
+    try:
+        yield Clock(store)
+    finally:
+        store.db.ahead_seconds = 0
+
+
+_ANY_INPUT: Any = object()
+
+
+def assert_enqueued(
+    job_type: str | JobType[Any, Any], input: Any = _ANY_INPUT, count: int = 1, *, using: str | None = None
+) -> list[Job]:
+    """Assert that there are ``count`` jobs of a type, including continuations, and with this input if it is passed.
+
+    Returns the jobs, oldest first. The input has the form that ``enqueue`` takes.
+    """
+    job_type = get_registry().job_type(job_type)
+    jobs = list(Job.objects.using(get_store(using).using).of_type(job_type.name).order_by("created_at", "id"))
+    expected = None if input is _ANY_INPUT else decode(job_type.input_codec.encode(input, InvalidInput))
+    found = [job for job in jobs if input is _ANY_INPUT or job.input == expected]
+    if len(found) != count:
+        others = "".join(f"\n  {job.status}: {job.input!r}" for job in jobs) or " none"
+        with_input = "" if input is _ANY_INPUT else f" with input {expected!r}"
+        raise AssertionError(f"{len(found)} jobs of {job_type.name!r}{with_input}, not {count}. Of the type:{others}")
+    return found

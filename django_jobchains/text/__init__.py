@@ -1,0 +1,1 @@
+"""Texts for people: errors, redaction, and readable numbers and times."""

@@ -1,0 +1,197 @@
+"""Errors as text that any database can store. Recording a failure must not fail."""
+
+import logging
+import re
+import traceback
+from collections.abc import Iterator
+from types import FrameType, FunctionType, TracebackType
+
+from django_jobchains.payload_types import message_without_values
+from django_jobchains.text.redaction import may_hold_secrets, redacted_text
+
+MAX_BYTES = 64 * 1024
+#: NUL and lone surrogates, which PostgreSQL or UTF-8 cannot store.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+#: Redacting this many characters takes about two seconds, during which no other thread runs.
+_MAX_REDACTED = 16 * 1024 * 1024
+
+
+def clean(text: str, max_bytes: int = MAX_BYTES) -> str:
+    """Return the text without characters that cannot be stored, and cut in the middle to ``max_bytes``.
+
+    A text that has to be cut is redacted first, because the rest of a secret would not be recognized later.
+    """
+    if len(text) <= max_bytes:
+        cleaned = _UNSTORABLE.sub("\ufffd", text)
+        if len(cleaned.encode()) <= max_bytes:
+            return cleaned
+    text = _UNSTORABLE.sub("\ufffd", _cut(_redacted_to_cut(text), max_bytes))
+    while len(text.encode()) > max_bytes:
+        text = _cut(text, len(text) * 3 // 4)
+    return text
+
+
+def _redacted_to_cut(text: str) -> str:
+    """Redact a text. Keep only the beginning of a very long one, because its end might start inside a secret."""
+    if not may_hold_secrets(text):
+        return text
+    omitted = len(text) - _MAX_REDACTED
+    redacted = redacted_text(text[:_MAX_REDACTED])
+    return f"{redacted}\n… {omitted} characters omitted …" if omitted > 0 else redacted
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    head, tail = limit * 2 // 3, limit // 3 - 40
+    return f"{text[:head]}\n… {len(text) - head - tail} characters omitted …\n{text[-tail:]}"
+
+
+def type_name(error: BaseException) -> str:
+    """Return the type of an error with its module. For a ``RemoteError``, it is the type in the other process."""
+    if name := getattr(error, "qualified_type_name", None):
+        return str(name)
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def describe(error: BaseException) -> str:
+    """Return ``Type: message``, even if the message cannot be created, without the values that pydantic quotes."""
+    try:
+        # A subclass of str may have its own format.
+        message = message_without_values(error) or str.__str__(str(error))
+    except BaseException as problem:
+        message = f"<its message could not be read: {type(problem).__name__}>"
+    return clean(f"{type(error).__qualname__}: {message}" if message else type(error).__qualname__)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback with causes, but without local variables and without the values that pydantic quotes."""
+    try:
+        text = "".join(traceback.format_exception(error))
+        for part in _with_causes(error):
+            if message := message_without_values(part):
+                # The lines of an error in a group have a margin.
+                written = r"\n[ |]*".join(map(re.escape, str(part).splitlines()))
+                text = re.sub(written, lambda _, message=message: message, text)  # type: ignore[misc]
+        return clean(text)
+    except BaseException as problem:
+        return f"<the traceback could not be formatted: {type(problem).__name__}>"
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and the errors that its traceback includes."""
+    open_errors, seen = [error], set()
+    while open_errors:
+        part = open_errors.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            inner = part.exceptions if isinstance(part, BaseExceptionGroup) else ()
+            open_errors += filter(None, (part.__cause__, part.__context__, *inner))
+
+
+def log_text(error: BaseException) -> str:
+    """Return ``Type: message`` on one line, redacted, for a log record."""
+    return printable(redacted_text(describe(error)))
+
+
+def log_error(logger: logging.Logger, error: BaseException, message: str, *args: object) -> None:
+    """Log ``message`` with the error as its last argument, and the traceback; both redacted."""
+    if logger.isEnabledFor(logging.ERROR):
+        path, line, function, _ = logger.findCaller(stacklevel=2)
+        arguments = (*args, log_text(error))
+        record = logger.makeRecord(logger.name, logging.ERROR, path, line, message, arguments, None, function)
+        add_traceback(record, error)
+        logger.handle(record)
+
+
+def add_traceback(record: logging.LogRecord, error: BaseException) -> None:
+    """Add an error to a log record, redacted.
+
+    Formatters write ``exc_text``; its lines are indented, so that an error cannot forge a record. Error trackers read
+    ``exc_info``. If its text contains anything to redact, that is a stand-in with the type's name and the traceback.
+    """
+    text = redacted_text(traceback_of(error))
+    record.exc_text = "\n".join(f"  {printable(line)}" for line in text.splitlines())
+    shown = redacted_error(error, text)
+    record.exc_info = (type(shown), shown, shown.__traceback__)
+
+
+def redacted_error(error: BaseException, text: str | None = None) -> BaseException:
+    """Return the error, or a stand-in with the type's name and the traceback if its text contains anything to redact.
+
+    Its traceback has no local variables. ``text``: the redacted traceback, if it is known.
+    """
+    text = redacted_text(traceback_of(error)) if text is None else text
+    shown = without_variables(error) if _is_written_as(text, error) else None
+    return shown or _stand_in(error)
+
+
+def _is_written_as(text: str, error: BaseException) -> bool:
+    try:
+        return "".join(traceback.format_exception(error)) == text
+    except BaseException:
+        return False
+
+
+def _stand_in(error: BaseException) -> Exception:
+    kind = type(error)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    stand_in: type[Exception] = type(kind.__name__, (Exception,), names)
+    message = redacted_text(describe(error)).removeprefix(f"{kind.__qualname__}: ")
+    return stand_in(message).with_traceback(_copy(error.__traceback__))
+
+
+def without_variables(error: BaseException) -> BaseException | None:
+    """Remove the frames from the tracebacks of an error and its causes; return it, or None if it does not allow that.
+
+    Their local variables hold inputs, which must not reach an error tracker, and open cursors.
+    """
+    errors, seen = [error], set()
+    try:
+        while errors:
+            current = errors.pop()
+            if id(current) not in seen:
+                seen.add(id(current))
+                current.with_traceback(_copy(current.__traceback__))
+                parts = current.exceptions if isinstance(current, BaseExceptionGroup) else ()
+                errors += [each for each in (current.__cause__, current.__context__, *parts) if each is not None]
+    except BaseException:  # the class of the error may define anything
+        return None
+    return error
+
+
+def _copy(calls: TracebackType | None) -> TracebackType | None:
+    """Return a traceback with the same files, lines and names. Clearing frames would end suspended coroutines."""
+    entries = []
+    while calls is not None:
+        entries.append(calls)
+        calls = calls.tb_next
+    copy = None
+    for entry in reversed(entries):
+        copy = TracebackType(copy, _frame_like(entry), -1, entry.tb_lineno)
+    return copy
+
+
+def _frame_like(entry: TracebackType) -> FrameType:
+    """Return a frame of a generator that has not started. It has no variables, and refers to no other frame."""
+    code = entry.tb_frame.f_code
+    named = _generator.__code__.replace(
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_filename=code.co_filename,
+        co_firstlineno=code.co_firstlineno,
+    )
+    frame: FrameType = FunctionType(named, {"__name__": entry.tb_frame.f_globals.get("__name__")})().gi_frame
+    return frame
+
+
+def _generator() -> Iterator[None]:
+    yield
+
+
+def printable(text: str) -> str:
+    """Replace control characters with spaces: they could control a terminal or forge a line of a log."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)

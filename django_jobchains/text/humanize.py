@@ -1,0 +1,59 @@
+"""Durations, ages and numbers for people, in the formats of the active language.
+
+Units are international symbols, which are not translated.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from django.utils.formats import number_format
+from django.utils.translation import gettext
+
+MAX_NAMES = 5
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def number(value: float) -> str:
+    """Format a number with separators between thousands."""
+    return str(number_format(value, use_l10n=True, force_grouping=True))
+
+
+def span(seconds: float) -> str:
+    """Format a duration: ``850 ms``, ``4.2 s``, ``3 min 5 s``, ``2 d 4 h``."""
+    seconds = max(0.0, seconds)
+    if seconds < 0.9995:
+        return f"{round(seconds * 1000)} ms"
+    if seconds < 9.95:
+        return f"{number(round(seconds, 1))} s"
+    whole = round(seconds)
+    for (size, unit), (smaller_size, smaller_unit) in pairwise(_UNITS):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size} {unit}" + (f" {rest} {smaller_unit}" if rest else "")
+    return f"{whole} s"
+
+
+def age(seconds: float) -> str:
+    """Format an approximate duration: ``5 s``, ``3 min``, ``90 min``, ``2 h``, ``4 d``."""
+    for minimum, size, unit in ((172_800, 86_400, "d"), (7_200, 3_600, "h"), (60, 60, "min")):
+        if seconds >= minimum:
+            return f"{number(int(seconds // size))} {unit}"
+    return f"{int(max(0.0, seconds))} s"
+
+
+def ago(seconds: float) -> str:
+    """Format the time since a moment: ``3 min ago`` or, for a moment in the future, ``in 3 min``."""
+    if seconds < -1:
+        return gettext("in %(time)s") % {"time": age(-seconds)}
+    return gettext("%(time)s ago") % {"time": age(seconds)}
+
+
+def memory(size: int) -> str:
+    """Format a number of bytes: ``85 MB``, ``1.2 GB``."""
+    megabytes = round(size / 1024**2)
+    return f"{number(megabytes)} MB" if megabytes < 1024 else f"{number(round(megabytes / 1024, 1))} GB"
+
+
+def some_of(names: Sequence[object]) -> str:
+    """Join the first few names, with an ellipsis for the others."""
+    return ", ".join(map(str, names[:MAX_NAMES])) + (", …" if len(names) > MAX_NAMES else "")

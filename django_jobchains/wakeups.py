@@ -1,0 +1,123 @@
+"""Wake up other processes after the store has changed something for them, and report jobs that failed with a blocker.
+
+``with announced(store) as effects:`` collects the effects of the writes in the block. They are published when the
+transaction that surrounds the block has been committed, and not at all if the block raises an error.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from logging import getLogger
+from types import TracebackType
+from uuid import UUID
+
+from django_jobchains.db.connections import call_after_commit
+from django_jobchains.notifications import EVERY, chain_finished, job_scheduled, ownership_lost, publish_after_commit
+from django_jobchains.store import Effects, FailedWaiter, NewJob, Store, get_store
+from django_jobchains.telemetry import observes, report
+from django_jobchains.telemetry.events import (
+    BlockedJobFailed,
+    ChainCreated,
+    ChainEnded,
+    DetailEvent,
+    JobCreated,
+    JobUnblocked,
+)
+from django_jobchains.telemetry.tracing import Sent
+from django_jobchains.text.errors import log_error
+
+logger = getLogger("django_jobchains")
+
+#: Above this number of ended chains, one hint for all of them is sent: of thousands per second, only a few are awaited.
+MAX_NAMED_CHAINS = 20
+
+
+class announced:  # noqa: N801 - reads as a verb in a with statement
+    """Publish the effects of the writes in the block. A class, because it is faster than a generator."""
+
+    def __init__(self, store: Store) -> None:
+        self._using = store.using
+
+    def __enter__(self) -> Effects:
+        self._effects = Effects()
+        return self._effects
+
+    def __exit__(
+        self, type_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if type_ is None:
+            publish(self._using, self._effects)
+
+
+def publish(using: str, effects: Effects, reported: Collection[UUID] = frozenset()) -> None:
+    """Send the hints of these effects, and report what happened, after the commit of the current transaction.
+
+    ``reported``: chains whose end has been reported.
+    """
+    chains = effects.finished_chains if len(effects.finished_chains) <= MAX_NAMED_CHAINS else {EVERY}
+    hints = {*map(chain_finished, chains), *map(ownership_lost, effects.stopped_jobs)}
+    for name in effects.due_types:
+        hints.add(job_scheduled(name, effects.due_counts.get(name)))
+    if hints:
+        publish_after_commit(using, hints)
+    if effects.failed_waiters:
+        call_after_commit(using, partial(_report, effects.failed_waiters.values()))
+    if effects.failure_jobs and observes_created():
+        call_after_commit(using, partial(_report_failure_jobs, effects.failure_jobs))
+    if effects.unblocked and observes(JobUnblocked):
+        report_after_commit(using, [JobUnblocked("", *unblocked) for unblocked in effects.unblocked.items()])
+    if effects.finished_chains and observes(ChainEnded):
+        call_after_commit(using, partial(_report_ended, using, effects.finished_chains - set(reported)))
+
+
+def report_after_commit(using: str, events: Collection[DetailEvent]) -> None:
+    """Report events after the commit of the current transaction, and not at all if it is rolled back."""
+    call_after_commit(using, partial(_report_all, events))
+
+
+def report_created(using: str, jobs: Sequence[NewJob], effects: Effects, sent: Sent | None = None) -> None:
+    """Report created jobs, and end their spans, after the commit of the current transaction."""
+    if sent is not None or (jobs and observes_created()):
+        call_after_commit(using, partial(_report_created, list(jobs), frozenset(effects.unblocked), sent))
+
+
+def observes_created() -> bool:
+    """Return whether any sink receives the events of created jobs."""
+    return observes(JobCreated) or observes(ChainCreated)
+
+
+def _report_created(jobs: Sequence[NewJob], unblocked: Collection[UUID], sent: Sent | None) -> None:
+    if sent is not None:
+        sent.end([job.id for job in jobs])
+    is_chain_observed = observes(ChainCreated)
+    for job in jobs:
+        if is_chain_observed and not job.chain_index:
+            report(ChainCreated("", job.id, job.type_name))
+        is_blocked = bool(job.blockers) and job.id not in unblocked
+        report(JobCreated("", job.id, job.chain_id, job.type_name, job.queue, job.chain_index, is_blocked))
+
+
+def _report_failure_jobs(jobs: Mapping[UUID, tuple[str, str]]) -> None:
+    for job_id, (type_name, queue) in jobs.items():
+        report(ChainCreated("", job_id, type_name))
+        report(JobCreated("", job_id, job_id, type_name, queue, 0, False))
+
+
+def _report_ended(using: str, chain_ids: Collection[UUID]) -> None:
+    """Report the chains that have ended, in a separate statement. If it fails, nothing else is affected."""
+    try:
+        ended = get_store(using).chains.lifetimes(chain_ids)
+    except Exception as error:
+        log_error(logger, error, "The ends of chains could not be read for telemetry: %s")
+        return
+    for chain in ended:
+        report(ChainEnded("", *chain))
+
+
+def _report_all(events: Collection[DetailEvent]) -> None:
+    for event in events:
+        report(event)
+
+
+def _report(failed: Collection[FailedWaiter]) -> None:
+    for job in failed:
+        report(BlockedJobFailed("", *job))

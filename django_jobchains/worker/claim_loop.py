@@ -1,0 +1,269 @@
+"""The claim loop: fill free slots, then wait for a wake-up, a free slot, the next due time or the poll interval."""
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from django_jobchains.attempts.leases import HeldLeases
+from django_jobchains.attempts.outcome import not_started
+from django_jobchains.exceptions import ProcessorNotFound
+from django_jobchains.handlers.job_log import JobLogBuffer
+from django_jobchains.store import AttemptKey, ClaimedJob
+from django_jobchains.telemetry.operations import measured
+from django_jobchains.wakeups import announced
+from django_jobchains.worker.options import WorkerOptions
+from django_jobchains.worker.outcome_writer import OutcomeWriter
+from django_jobchains.worker.queue_limits import ClaimSpec, ServedQueues
+from django_jobchains.worker.records.component import RecordWorkers
+from django_jobchains.worker.records.lane import RecordLane
+from django_jobchains.worker.slots.child_slots import ChildSlots
+from django_jobchains.worker.slots.lanes import AnyAttempt, Claimed, Lane, SlotTask
+from django_jobchains.worker.slots.threads import PATIENCE_SECONDS
+from django_jobchains.worker.threads import LOCK_SECONDS
+from django_jobchains.worker.wakeups import WakeUp
+
+MIN_WAIT_SECONDS = 0.001
+#: The wait before the next claim if a due job was not claimed, because another transaction has locked it.
+LOCKED_WAIT_SECONDS = 0.1
+#: The shortest wait before records are queried again.
+MIN_RECORD_WAIT_SECONDS = 0.01
+
+AnyLane = Lane | RecordLane
+
+
+@dataclass(eq=False)
+class ClaimLoop:
+    """Claims jobs of each lane for its free slots, creates their attempts, and puts these into the lane's pool."""
+
+    options: WorkerOptions
+    lanes: Sequence[Lane]
+    leases: HeldLeases
+    queues: ServedQueues
+    outcome_writer: OutcomeWriter
+    log_buffer: JobLogBuffer
+    wake: WakeUp
+    records: RecordWorkers
+
+    def __post_init__(self) -> None:
+        self._store = self.options.store
+        #: Rotated after each query, so that no lane always comes first.
+        self._rotated: deque[AnyLane] = deque([*self.lanes, *self.records.lanes.values()])
+        self._lane_of = {name: lane for lane in self.lanes for name in lane.leases}
+        self._pools = {id(lane.pool): lane.pool for lane in self._rotated}.values()
+        self._jobs_left = self.options.max_jobs
+        self.retires = self._is_closed = False
+        #: Claimed jobs that will not be started and must be handed back.
+        self._unwanted: list[AttemptKey] = []
+        #: The types of the jobs that were claimed last.
+        self._found: list[str] = []
+        #: The number of jobs claimed so far.
+        self.claimed = 0
+        #: Set when nothing was due and nothing ran; cleared when a job is claimed.
+        self.idle = threading.Event()
+        #: Set when no more jobs are claimed, because of ``max_jobs`` or ``retire``, and all attempts have ended.
+        self.exhausted = threading.Event()
+
+    def step(self) -> None:
+        """Claim jobs if there are free slots, and wait."""
+        self.wake.clear()
+        self._hand_back_waiting()
+        self.wake.accepts_hints = not (self.retires or self._is_closed or self._jobs_left == 0)
+        lanes = [lane for lane in self._rotated if self._room(lane)]
+        if not lanes:
+            if self.wake.must_notify_peers():
+                self._notify_peers()
+            self._wait_for_room()
+            return
+        was_quiet = self._is_quiet()
+        found, is_full = self._fill(lanes)
+        self._found = found or self._found
+        self.wake.record_query(found=bool(found), is_full=is_full)
+        if not found and was_quiet and self.records.is_quiet:
+            self.idle.set()
+        if not is_full:
+            self._wait([lane for lane in lanes if self._room(lane)], found=bool(found))
+
+    def close(self) -> None:
+        """Hand back jobs that are claimed from now on, because they would not run. Can be called from any thread."""
+        self._is_closed = True
+        self.wake.set()
+
+    def retire(self) -> None:
+        """Claim no more jobs. ``exhausted`` is set when running attempts have ended. Can be called from any thread."""
+        self.retires = self.wake.is_eager = True
+        self.wake.set()
+
+    def _room(self, lane: AnyLane) -> int:
+        if self.retires or self._is_closed:
+            return 0
+        room = 0 if self.outcome_writer.is_behind else lane.room()
+        return room if self._jobs_left is None else min(room, self._jobs_left)
+
+    def _is_quiet(self) -> bool:
+        # Check the slots first: an attempt that ends in between has passed its outcome to a writer, which is then not
+        # idle.
+        is_run = all(pool.is_idle for pool in self._pools)
+        return is_run and self.outcome_writer.is_idle and self.records.writer.is_idle
+
+    # Claiming
+
+    def _fill(self, lanes: Sequence[AnyLane]) -> tuple[list[str], bool]:
+        """Return the types of the claimed jobs, and whether they fill a lane, so that more may be due."""
+        found: list[str] = []
+        is_full = False
+        for lane in lanes:
+            if room := self._room(lane):  # Lanes before this one may have taken the slot.
+                claimed = self._dequeue(lane, room) if isinstance(lane, RecordLane) else self._claim(lane, room)
+                found += claimed
+                is_full |= len(claimed) == room
+        self._rotated.rotate(-1)
+        return found, is_full
+
+    def _notify_peers(self) -> None:
+        """Notify other workers, which skipped the hint, if more jobs are due than this worker had slots for."""
+        due = self._next_due(self._lane_of)
+        if due is not None and due <= 0:
+            with announced(self._store) as effects:
+                effects.add_due(2 * self._found)
+
+    def _claim(self, lane: Lane, room: int) -> list[str]:
+        claimed: list[str] = []
+        for claim in self.queues.claims_for(room):
+            if limit := min(claim.limit, room - len(claimed), self._room(lane)):
+                claimed += self._claim_from(claim, lane, limit)
+        return claimed
+
+    def _dequeue(self, lane: RecordLane, room: int) -> list[str]:
+        """Dequeue records, and put each list of attempts into the pool before the next is dequeued."""
+        names: list[str] = []
+        for attempts in lane.dequeue(room):
+            self._count(len(attempts))
+            if self._is_closed:  # The loop was closed during the call.
+                self.records.hand_back(attempts)
+                break
+            lane.pool.put(attempts)
+            names += [lane.kind.name] * len(attempts)
+        return names
+
+    def _count(self, claimed: int) -> None:
+        self.idle.clear()
+        self.claimed += claimed
+        if self._jobs_left is not None:
+            self._jobs_left -= claimed
+
+    def _claim_from(self, claim: ClaimSpec, lane: Lane, limit: int) -> list[str]:
+        since = time.monotonic()
+        with measured("claim", self.options.worker):
+            jobs = self._store.jobs.claim(self.options.worker, limit, lane.leases, claim.queues, claim.excluded)
+        if jobs:
+            self._count(len(jobs))
+            self._start(lane, jobs, since)
+        return [job.type_name for job in jobs]
+
+    def _start(self, lane: Lane, jobs: Sequence[ClaimedJob], since: float) -> None:
+        if self._is_closed:  # The loop was closed during the claim.
+            self._hand_back([job.key for job in jobs])
+            return
+        try:
+            claimed = [(job, self.leases.hold(job, lane.leases[job.type_name], since)) for job in jobs]
+            lane.pool.put(self._attempts(lane, claimed))
+        except BaseException:  # Nothing runs these jobs, so their leases must expire.
+            self.leases.release(job.key for job in jobs)
+            raise
+
+    def _attempts(self, lane: Lane, claimed: Sequence[Claimed]) -> list[AnyAttempt]:
+        """Create attempts for claimed jobs. An error with one job does not affect those claimed with it."""
+        groups = [claimed] if lane.batch_limit else [[one] for one in claimed]
+        return [attempt for group in groups if (attempt := self._attempt(lane, group))]
+
+    def _attempt(self, lane: Lane, claimed: Sequence[Claimed]) -> AnyAttempt | None:
+        registry, type_name = self.options.registry, claimed[0][0].type_name
+        policy = self.options.policies[type_name]
+        try:
+            processor = registry.processor(type_name)
+            return lane.make(
+                claimed, processor, policy=policy, store=self._store, registry=registry, log_buffer=self.log_buffer
+            )
+        except ProcessorNotFound:  # The type was removed after the worker started.
+            self._hand_back([job.key for job, _ in claimed])
+        except BaseException as error:
+            for job, _ in claimed:
+                self.outcome_writer.put(not_started(job, policy, error))
+        return None
+
+    # Handing back
+
+    def _hand_back_waiting(self) -> None:
+        """Hand back jobs that were claimed ahead and did not get a slot soon, because another worker may be idle."""
+        waiting = [attempt for pool in self._pools for attempt in pool.take_back()]
+        self.records.hand_back(waiting)
+        if waiting or self._unwanted:
+            self._hand_back(keys_of(waiting))
+
+    def _hand_back(self, keys: list[AttemptKey]) -> None:
+        """Hand jobs back. If that fails, or another transaction has locked a job, the next step retries."""
+        self._unwanted += keys
+        with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):
+            written = self._store.attempts.hand_back(self._unwanted, effects)
+        lost = self._store.leases.check([key for key in self._unwanted if key not in written]).lost
+        gone = [key for key in self._unwanted if key in written or key in lost]
+        self.leases.release(gone)
+        if self._jobs_left is not None:
+            self._jobs_left += len(gone)
+        self._unwanted = [key for key in self._unwanted if key not in gone]
+
+    # Waiting
+
+    def _wait_for_room(self) -> None:
+        if (self.retires or self._jobs_left == 0) and self._is_quiet():
+            self.exhausted.set()
+        self.wake.wait(self._longest_wait())
+
+    def _longest_wait(self) -> float:
+        """Return the longest wait, after which jobs that were claimed ahead are still handed back in time.
+
+        It also ends when child processes should be started again.
+        """
+        has_waiting = any(pool.has_waiting for pool in self._pools)
+        longest = min(self.options.poll_seconds, PATIENCE_SECONDS) if has_waiting else self.options.poll_seconds
+        closed = [pool.pool.closed_seconds for pool in self._pools if isinstance(pool, ChildSlots)]
+        return self._until_records(min([longest, *filter(None, closed)]))
+
+    def _until_records(self, seconds: float) -> float:
+        """Return this time, or the time until records may be queried if that is shorter.
+
+        An eager worker queries them at each step, so it waits for something else.
+        """
+        if self.wake.is_eager or self.retires or self._is_closed:
+            return seconds
+        return min(seconds, max(self.records.seconds_to_next(), MIN_RECORD_WAIT_SECONDS))
+
+    def _wait(self, lanes: Sequence[AnyLane], *, found: bool) -> None:
+        """Wait until a job may be due. The next due time is not needed before a second query."""
+        if found or self.wake.is_second_query_due:
+            self.wake.wait(self._until_records(_jittered(min(self.options.poll_seconds, PATIENCE_SECONDS))))
+            return
+        if self.queues.have_changed():
+            return
+        seconds = _jittered(self._longest_wait())
+        due = self._next_due([name for lane in lanes for name in lane.leases])
+        if due is not None:  # A due job that was not claimed is locked by another transaction.
+            seconds = min(max(due, MIN_WAIT_SECONDS) if due > 0 else LOCKED_WAIT_SECONDS, seconds)
+        self.wake.wait(seconds)
+
+    def _next_due(self, type_names: Iterable[str]) -> float | None:
+        leases = {name: self._lane_of[name].leases[name] for name in type_names}
+        if not leases:  # only records
+            return None
+        return self._store.jobs.next_due(leases, *self.queues.open())
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter
+
+
+def keys_of(attempts: Sequence[AnyAttempt | SlotTask]) -> list[AttemptKey]:
+    return [job.key for attempt in attempts for job in attempt.jobs]

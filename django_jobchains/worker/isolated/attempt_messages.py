@@ -1,0 +1,175 @@
+"""The messages between a worker and the child process that runs an attempt. They are JSON, in both directions."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from django.utils.module_loading import import_string
+
+from django_jobchains.attempts.outcome import Outcome, OutcomeKind
+from django_jobchains.isolation import Isolation
+from django_jobchains.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, resolve
+from django_jobchains.pools import RemoteError
+from django_jobchains.registry.job_types import Processor
+from django_jobchains.store import AttemptKey, ClaimedJob, EndedAttempt, FailedTry, FinishedJob
+from django_jobchains.store.outcome_json import effects_of, effects_values, ended_attempt, outcome_json, outcome_values
+from django_jobchains.text.errors import type_name
+
+#: Positions of columns in a claimed job.
+_ID, _LEASE_NUMBER = map(ClaimedJob._fields.index, ("id", "lease_number"))
+_IDS = tuple(map(ClaimedJob._fields.index, ("id", "chain_id")))
+_TIMES = tuple(map(ClaimedJob._fields.index, ("run_at", "created_at", "last_attempt_at")))
+#: The level of a handler that runs in the child itself.
+_HERE = Isolation("inline")
+
+
+def attempt_request(
+    jobs: Sequence[ClaimedJob], processor: Processor, policy: AttemptPolicy, using: str, reports_begin: bool
+) -> Any:
+    """Return the request to run an attempt at these jobs, which are of one type and claimed by one worker.
+
+    ``reports_begin``: whether the child process reports that the attempt begins.
+    """
+    return {
+        "jobs": [_job_values(job) for job in jobs],
+        "type_name": processor.job_type.name,
+        "using": using,
+        "policy": _policy_text(policy),
+        "reports_begin": reports_begin,
+    }
+
+
+def jobs_of_request(request: Mapping[str, Any]) -> list[ClaimedJob]:
+    return [_job_of(values) for values in request["jobs"]]
+
+
+def policy_of_request(request: Mapping[str, Any], processor: Processor) -> AttemptPolicy:
+    """Return the policy of the attempt. The worker applies its timeout."""
+    backoff, lease, max_attempts = _policy_parts(request["policy"])
+    return AttemptPolicy(backoff or resolve(*processor.policies).backoff, lease, max_attempts, math.inf, _HERE)
+
+
+def outcome_message(outcome: Outcome, index: int) -> list[Any]:
+    """Return an outcome as JSON values. ``index``: the index of its job in the request."""
+    finished, error = outcome.finished, outcome.exception
+    if finished is not None and finished.continuation is None:  # This is by far the most common outcome.
+        row: Any = finished.output
+    else:
+        row = _row_values(outcome)
+    effects = outcome.effects and _plain(effects_values(outcome.effects))
+    error_type = None if error is None else type_name(error)
+    was_called = outcome.processor is not None
+    return [index, outcome.ending, row, effects, outcome.seconds, outcome.error, error_type, was_called]
+
+
+def outcome_of_message(
+    message: Sequence[Any], jobs: Sequence[ClaimedJob], processor: Processor, policy: AttemptPolicy
+) -> Outcome:
+    """Return the outcome that a child process has sent."""
+    index, ending, values, effects, seconds, error, error_type, was_called = message
+    job = jobs[index]
+    row = _row(job, ending, values)
+    failed = row if isinstance(row, FailedTry) else None
+    return Outcome(
+        job,
+        OutcomeKind(ending),
+        row if isinstance(row, FinishedJob) else None,
+        failed,
+        None if effects is None else effects_of(effects),
+        seconds,
+        error,
+        remote_error(failed, error_type) if failed and failed.traceback else None,
+        processor if was_called else None,
+        policy if was_called else None,
+    )
+
+
+def _row(job: ClaimedJob, ending: str, values: Any) -> FinishedJob | FailedTry | AttemptKey | None:
+    if isinstance(values, dict):
+        return ended_attempt(job.key, values).row
+    return FinishedJob(*job.key, values) if ending == OutcomeKind.COMPLETED else None
+
+
+def remote_error(failed: FailedTry, qualified_type_name: str | None) -> RemoteError:
+    """Return an error that stands for the one in the child process, in telemetry."""
+    name, _, text = failed.error.partition(": ")
+    error = RemoteError(name, text, failed.traceback)
+    error.qualified_type_name = qualified_type_name
+    error.add_note(failed.traceback)
+    return error
+
+
+def is_known_to_children(backoff: Backoff | BackoffFunction, processor: Processor) -> bool:
+    """Return whether a child process can find the backoff: by its values, by its name, or in the processor."""
+    if isinstance(backoff, Backoff) or _name_of(backoff):
+        return True
+    return backoff == resolve(*processor.policies).backoff
+
+
+def _row_values(outcome: Outcome) -> dict[str, Any] | None:
+    row = outcome.finished or outcome.failed
+    return None if row is None else _plain(outcome_values(EndedAttempt(outcome.ending.value, row)))  # type: ignore[arg-type]
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values without UUIDs, dates and sets."""
+    plain: dict[str, Any] = json.loads(outcome_json(values))
+    return plain
+
+
+def _job_values(job: ClaimedJob) -> list[Any]:
+    """Return a claimed job as JSON values, without its key. Its payloads are texts, as they are stored."""
+    values: list[Any] = list(job[:-1])
+    for position in _IDS:
+        values[position] = values[position].hex
+    for position in _TIMES:
+        values[position] = values[position].isoformat()
+    return values
+
+
+def _job_of(values: list[Any]) -> ClaimedJob:
+    for position in _IDS:
+        values[position] = UUID(values[position])
+    for position in _TIMES:
+        values[position] = datetime.fromisoformat(values[position])
+    return ClaimedJob._make([*values, (values[_ID], values[_LEASE_NUMBER])])
+
+
+@lru_cache(maxsize=1000)
+def _policy_text(policy: AttemptPolicy) -> str:
+    """Return what a child process needs of a policy, as JSON. There are as many policies as job types."""
+    max_attempts = None if policy.max_attempts == math.inf else policy.max_attempts
+    return json.dumps([_backoff_value(policy.backoff), policy.lease.seconds, max_attempts])
+
+
+@lru_cache(maxsize=1000)
+def _policy_parts(text: str) -> tuple[Backoff | BackoffFunction | None, Lease, float]:
+    """Return the backoff (None for the processor's), the lease, and the limit of attempts."""
+    backoff, lease_seconds, max_attempts = json.loads(text)
+    return _backoff_of(backoff), Lease(lease_seconds), math.inf if max_attempts is None else max_attempts
+
+
+def _backoff_value(backoff: Backoff | BackoffFunction) -> dict[str, Any] | str | None:
+    """Return the values of a backoff, the name of a function, or None for a function of the processor itself."""
+    return asdict(backoff) if isinstance(backoff, Backoff) else _name_of(backoff)
+
+
+def _backoff_of(value: Any) -> Backoff | BackoffFunction | None:
+    """Return the backoff with these values or this name, or None for the processor's."""
+    if value is None:
+        return None
+    return import_string(value) if isinstance(value, str) else Backoff(**value)
+
+
+def _name_of(function: BackoffFunction) -> str | None:
+    """Return the dotted path of a function, or None if it cannot be imported."""
+    path = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+    try:
+        return path if import_string(path) is function else None
+    except ImportError:
+        return None

@@ -1,0 +1,60 @@
+"""Handles records in a child process. The worker sends heartbeats, calls the hooks and writes most ends."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
+from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, not_loaded
+from django_jobchains.db.connections import ThreadConnections, repair_connections
+from django_jobchains.pools.child import running_call
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.registry.registry import get_registry
+from django_jobchains.store import RecordEnd, RecordKey, Store, get_store
+from django_jobchains.store.errors import is_database_away
+from django_jobchains.telemetry.child_processes import ChildTelemetry
+from django_jobchains.worker.isolated.child_loop import this_loop
+from django_jobchains.worker.isolated.record_messages import ended_message, key_of_request
+
+#: The name of the function that a worker calls in its child processes.
+TARGET = f"{__name__}:run_record"
+
+
+def run_record(request: Mapping[str, Any]) -> Any:
+    """Handle a record that the worker has dequeued, and return how the attempt ended."""
+    kind, store = get_registry().record_type(request["type_name"]), get_store(request["using"])
+    call = running_call.get()
+    telemetry = ChildTelemetry(request["telemetry"], call.send)
+    # The worker passes on how the attempt ended, not this process.
+    options = {"store": store, "put": lambda ended: None, "signal": call.signal, "spans": telemetry}
+    ended = _handle(kind, key_of_request(request, kind), store, options)
+    telemetry.flush()
+    return ended_message(ended)
+
+
+def _handle(kind: RecordType, key: RecordKey, store: Store, options: dict[str, Any]) -> EndedRecord:
+    try:
+        record = _load(kind, key, store)
+    except Exception as error:
+        repair_connections()
+        if is_database_away(error):
+            return EndedRecord(kind, key, 0, RecordEnd(*key, "handed_back"))
+        return not_loaded(kind, key, error)
+    if not kind.is_async:
+        return RecordAttempt(kind, record, key, **options).handle()
+    loop = this_loop("child")
+    return loop.run(AsyncRecordAttempt(kind, record, key, threads=loop.transactions, **options).ahandle)
+
+
+def _load(kind: RecordType, key: RecordKey, store: Store) -> Any:
+    """Return the record. This tries twice, because a connection may have been lost while the child was idle."""
+    rows = kind.queryset.using(store.using)
+    connections = ThreadConnections()
+    try:
+        return rows.get(pk=key[0])
+    except Exception as error:
+        if not is_database_away(error):
+            raise
+        repair_connections()
+        return rows.get(pk=key[0])
+    finally:
+        connections.clean()

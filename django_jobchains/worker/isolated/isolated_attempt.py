@@ -1,0 +1,173 @@
+"""An attempt that runs in a child process, as its worker sees it."""
+
+import math
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from django.db import Error
+
+from django_jobchains.attempts.outcome import Outcome, OutcomeKind, crashed_try, failed_try, not_started
+from django_jobchains.db.connections import repair_connections
+from django_jobchains.exceptions import HandlerStuck
+from django_jobchains.handlers.abort_signal import AbortSignal
+from django_jobchains.handlers.batch import BatchSignal
+from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
+from django_jobchains.policies import AttemptPolicy
+from django_jobchains.pools import Call, WorkerCrashed
+from django_jobchains.registry.job_types import Processor
+from django_jobchains.registry.registry import Registry
+from django_jobchains.store import AttemptKey, ClaimedJob, Effects, Store
+from django_jobchains.telemetry import report
+from django_jobchains.telemetry.child_processes import report_message, telemetry_request
+from django_jobchains.telemetry.events import ChildCrashed, ChildKilled
+from django_jobchains.worker.isolated.attempt_messages import attempt_request, outcome_of_message
+from django_jobchains.worker.isolated.attempt_spans import IsolatedSpans
+from django_jobchains.worker.isolated.child_attempt import BEGIN
+
+#: How long a child process may take to begin an attempt. After that, the attempt's time limit starts anyway.
+MAX_BEGIN_SECONDS = 30.0
+
+
+class IsolatedAttempt:
+    """The worker's side of an attempt at one job or a batch: its request, its signal, and its outcomes."""
+
+    #: A child process, unlike a thread, can be killed, so its slot is never given up.
+    is_detached = False
+
+    def __init__(
+        self,
+        claimed: Sequence[tuple[ClaimedJob, AbortSignal]],
+        processor: Processor,
+        *,
+        policy: AttemptPolicy,
+        store: Store,
+        registry: Registry,
+        log_buffer: JobLogBuffer,
+    ) -> None:
+        self.jobs = tuple(job for job, _ in claimed)
+        self._signals = {job.key: signal for job, signal in claimed}
+        self.signal = BatchSignal(list(self._signals.values())) if processor.batch_limit else claimed[0][1]
+        self._processor = processor
+        self._policy = policy
+        self._store = store
+        self._log_buffer = log_buffer
+        self._logs: dict[str, AttemptLog] = {}
+        self._started = time.monotonic()
+        self._spans: IsolatedSpans | None = None
+        #: The monotonic time at which the worker asks the attempt to stop.
+        self.expires_at = math.inf
+
+    def request(self, *, is_first: bool) -> Any:
+        """Return the request for the child process. ``is_first``: no other attempt runs there before it.
+
+        With tracing, each attempt is the first: its span begins before the request, which contains its context.
+        """
+        if is_first:
+            self._spans = self._new_spans()
+        reports_begin = is_first and self._policy.timeout_seconds != math.inf
+        request = attempt_request(self.jobs, self._processor, self._policy, self._store.using, reports_begin)
+        request["telemetry"] = self._spans.request() if self._spans else telemetry_request({}, None)
+        return request
+
+    def _new_spans(self) -> IsolatedSpans:
+        return IsolatedSpans(self.jobs, is_batch=bool(self._processor.batch_limit))
+
+    # While it runs
+
+    def expect_begin(self) -> None:
+        """Record that the attempt was sent to a child process, which reports when it begins."""
+        self._started = time.monotonic()
+        self.expires_at = self._started + MAX_BEGIN_SECONDS + self._policy.timeout_seconds
+
+    def begin(self) -> None:
+        """Record that the attempt begins now. The time before does not count."""
+        self._spans = self._spans or self._new_spans()
+        self._started = time.monotonic()
+        self.expires_at = self._started + self._policy.timeout_seconds
+
+    def receive(self, message: dict[str, Any]) -> None:
+        """Handle a message of the child process, which might die before it could write what the handler logs."""
+        if message == BEGIN:
+            self.begin()
+        elif "event" in message:
+            report_message(message)
+        elif "log" in message:
+            self._log_of(message["job"]).add(*message["log"])
+        else:
+            self._log_of(message["job"]).set_progress(*message["progress"])
+
+    def forward_aborts(self, call: Call) -> None:
+        """Forward the aborts of single jobs of a batch. An abort of the whole attempt is forwarded by the watch."""
+        if not self._processor.batch_limit:
+            return
+        for job in self.jobs:
+            signal = self._signals[job.key]
+            forward = partial(_forward_abort, call, signal, job.id.hex)
+            signal.listeners.append(forward)
+            if signal.aborted:
+                forward()
+
+    def _log_of(self, id: str) -> AttemptLog:
+        if id not in self._logs:
+            job = next(job for job in self.jobs if job.id.hex == id)
+            self._logs[id] = self._log_buffer.log_of(job)
+        return self._logs[id]
+
+    # At its end
+
+    def outcomes(self, messages: Sequence[Sequence[Any]]) -> list[Outcome]:
+        """Return the outcomes that the child process has sent."""
+        return self._end([outcome_of_message(each, self.jobs, self._processor, self._policy) for each in messages])
+
+    def not_started(self, error: BaseException) -> list[Outcome]:
+        """Return the outcomes if the handler could not be called."""
+        return self._end([not_started(job, self._policy, error) for job in self.jobs])
+
+    def hand_back(self, error: Exception) -> list[Outcome]:
+        """Return the outcomes if there is no child process."""
+        return self._end([Outcome(job, OutcomeKind.HANDED_BACK, error=str(error)) for job in self.jobs])
+
+    def outcomes_of_death(self, pid: int, error: WorkerCrashed) -> list[Outcome]:
+        """Return the outcomes if the child process died while it ran the attempt."""
+        return self._end([self._outcome_of_death(job, pid, error) for job in self.jobs])
+
+    def _end(self, outcomes: list[Outcome]) -> list[Outcome]:
+        if self._spans is not None:
+            self._spans.end(outcomes, self._store.chains.contexts)
+        for signal in self._signals.values():
+            signal.end()
+        for outcome in outcomes:
+            outcome.seconds = outcome.seconds or time.monotonic() - self._started
+        return outcomes
+
+    def _outcome_of_death(self, job: ClaimedJob, pid: int, error: WorkerCrashed) -> Outcome:
+        """Return the outcome after a child process died: it crashed, or was killed because it did not stop."""
+        signal = self._signals[job.key]
+        if self._was_committed(job.key):
+            return Outcome(job, OutcomeKind.COMPLETED, effects=Effects(finished_chains={job.chain_id}))
+        if signal.reason is None:
+            report(ChildCrashed(job.worker, job.id, job.type_name, pid, error.exitcode, str(error)))
+            return crashed_try(job, self._processor, self._policy, error, error.stderr)
+        report(ChildKilled(job.worker, job.id, job.type_name, pid, signal.reason))
+        if signal.reason == "worker_stopping":
+            return Outcome(job, OutcomeKind.HANDED_BACK, error=str(error))
+        if signal.reason in ("timed_out", "cancelled"):
+            seconds = time.monotonic() - (signal.aborted_at or 0)
+            return failed_try(job, self._processor, self._policy, HandlerStuck(signal.reason, seconds))
+        return Outcome(job, OutcomeKind.ABANDONED, error=signal.reason)
+
+    def _was_committed(self, key: AttemptKey) -> bool:
+        """Return whether the attempt completed its job before the child process died."""
+        job_id, lease_number = key
+        try:
+            return self._store.jobs.state_of(job_id) == ("completed", lease_number)
+        except Error:  # The lease number then prevents its failure from being written.
+            repair_connections()
+            return False
+
+
+def _forward_abort(call: Call, signal: AbortSignal, part: str) -> None:
+    if signal.reason is not None:
+        call.abort(signal.reason, part)

@@ -1,0 +1,134 @@
+"""An attempt at a record that runs in a child process, as its worker sees it."""
+
+import math
+import time
+from collections.abc import Callable
+from logging import getLogger
+from typing import Any
+
+from django.db import Error
+
+from django_jobchains.attempts.outcome import Outcome
+from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt
+from django_jobchains.db.connections import repair_connections
+from django_jobchains.exceptions import HandlerStuck
+from django_jobchains.pools import Call, PoolClosed, PooledWorker, RemoteError, WorkerCrashed, WorkerStartFailed
+from django_jobchains.pools.abort_watch import AbortWatch
+from django_jobchains.store import RecordEnd
+from django_jobchains.telemetry import report
+from django_jobchains.telemetry.child_processes import report_message, telemetry_request
+from django_jobchains.telemetry.events import ChildCrashed, ChildKilled
+from django_jobchains.text.errors import clean, describe, log_error
+from django_jobchains.worker.isolated.child_record import TARGET
+from django_jobchains.worker.isolated.isolation_pool import IsolationPool
+from django_jobchains.worker.isolated.record_messages import ended_of_message, record_request
+
+logger = getLogger("django_jobchains")
+
+
+class IsolatedRecordAttempt(RecordAttempt):
+    """Runs the handler in a child process of a pool. The hooks run in the worker, which has their state.
+
+    ``on_ended``: called with the seconds that the attempt took, when its worker can be used by another attempt.
+    ``worker``: the id of the worker.
+    """
+
+    def __init__(
+        self, *args: Any, pool: IsolationPool, on_ended: Callable[[float], object], worker: str, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.pool = pool
+        #: Whether the attempt no longer needs its worker.
+        self.has_ended = False
+        self._on_ended = on_ended
+        self._worker = worker
+        self._call: Call | None = None
+
+    def run(self) -> list[Outcome]:
+        started = time.perf_counter()
+        try:
+            return super().run()
+        finally:
+            self.has_ended = True
+            self._on_ended(time.perf_counter() - started)
+
+    def handle(self) -> EndedRecord:
+        """Run the handler in a child process while this thread waits, and return the attempt's end. Never raises."""
+        started = time.perf_counter()
+        self.expires_at = math.inf  # Its time limit starts when the child begins.
+        self._start_span()
+        try:
+            ended = self._ended_by(self._error) if self._error else self._run_in_pool()
+        except BaseException as error:  # Not an error of the handler.
+            log_error(logger, error, "The attempt of record %s could not be run in a child process: %s", self.key[0])
+            ended = self._errored(error)
+        self.signal.end()
+        ended.seconds = ended.seconds or time.perf_counter() - started
+        return self._with_span(ended)
+
+    def kill(self) -> None:
+        """Kill the child process, if it runs the handler. Can be called from any thread."""
+        if (call := self._call) is not None:
+            call.kill()
+
+    def _run_in_pool(self) -> EndedRecord:
+        try:
+            worker = self.pool.acquire()
+        except (PoolClosed, WorkerStartFailed):
+            return self.hand_back()
+        try:
+            return self._run_in(worker)
+        finally:
+            self._call = None
+            self.pool.release(worker)
+
+    def _run_in(self, worker: PooledWorker) -> EndedRecord:
+        request = record_request(self.kind, self.record, self.key, self.phases.store.using)
+        request["telemetry"] = telemetry_request({str(self.key[0]): self._span} if self._span else {})
+        call = self._call = worker.start(TARGET, request, on_message=report_message)
+        self.expires_at = time.monotonic() + self.kind.max_runtime_seconds
+        try:
+            with AbortWatch(call, self.signal, self.pool.isolation.grace_seconds):
+                return ended_of_message(call.wait(), self.kind, self.key, self.number)
+        except PoolClosed:
+            return self.hand_back()
+        except WorkerCrashed as error:
+            self.pool.count_death(was_killed=self.signal.reason is not None)
+            return self._ended_by_death(worker.pid, error)
+        except RemoteError as error:  # Raised outside of the handler.
+            return self._errored(error)
+
+    def _ended_by_death(self, pid: int, error: WorkerCrashed) -> EndedRecord:
+        """Return the end after a child process died: it crashed, or was killed because it did not stop."""
+        reason, record = self.signal.reason, str(self.key[0])
+        if self._was_committed():
+            ended = self._ended(RecordEnd(*self.key, "completed"))
+            ended.state = "completed"
+            return ended
+        if reason is None:
+            report(ChildCrashed(self._worker, record, self.kind.name, pid, error.exitcode, str(error)))
+            return self._crashed(error)
+        report(ChildKilled(self._worker, record, self.kind.name, pid, reason))
+        if reason == "worker_stopping":
+            return self.hand_back()
+        if reason in ("timed_out", "cancelled"):
+            return self._errored(HandlerStuck(reason, time.monotonic() - (self.signal.aborted_at or 0)))
+        ended = self._ended(None, error=reason)
+        ended.abandoned_reason = reason
+        return ended
+
+    def _crashed(self, error: WorkerCrashed) -> EndedRecord:
+        """Return the end of an attempt whose child process crashed: an error, with the last output of the child."""
+        text = describe(error)
+        message = clean("\n".join(filter(None, [text, error.stderr])))
+        end = RecordEnd(*self.key, "errored", None, message, self.kind.max_attempts)
+        return self._ended(end, error=text, exception=error)
+
+    def _was_committed(self) -> bool:
+        """Return whether ``run.complete()`` was committed before the child process died."""
+        store = self.phases.store
+        try:
+            return store.records.state_of(self.kind.table(store.using), self.key[0]) == ("completed", self.key[1])
+        except Error:  # The lease number then prevents its failure from being written.
+            repair_connections()
+            return False

@@ -1,0 +1,126 @@
+"""The child processes in which a worker runs attempts."""
+
+import os
+import threading
+import time
+from dataclasses import replace
+
+from django.core.exceptions import ImproperlyConfigured
+
+from django_jobchains.isolation import Fallback, Isolation
+from django_jobchains.pools import PooledWorker, ReusablePool, TransientPool, WorkerStartFailed
+from django_jobchains.store import PoolState
+from django_jobchains.telemetry import report
+from django_jobchains.telemetry.events import IsolationFailed, IsolationWeakened
+
+#: What children import before their first attempt, so that the import does not count towards its time limit.
+CHILD_MODULES = tuple(f"django_jobchains.worker.isolated.{name}" for name in ("child_attempt", "child_record"))
+#: How long no job is claimed for a strict isolation after its child process could not start.
+RETRY_SECONDS = 10.0
+#: The number of characters of a key that are reported.
+KEY_LENGTH = 100
+
+
+class IsolationPool:
+    """The pool of the types with an equal isolation, in one worker process. ``slots``: the number of its slots."""
+
+    def __init__(self, isolation: Isolation, slots: int, worker: str) -> None:
+        self.isolation = isolation
+        self.max_workers = _max_workers(isolation, slots)
+        self._worker = worker
+        self._closed_until = 0.0
+        self._lock = threading.Lock()
+        self._recycled = self._crashed = self._killed = 0
+        try:
+            self._pool = self._open()
+        except WorkerStartFailed as error:
+            raise ImproperlyConfigured(f"isolation={isolation.level!r} is strict: {error}") from error
+
+    def _open(self) -> ReusablePool | TransientPool:
+        isolation = replace(self.isolation, max_workers=self.max_workers, on_fallback=self._on_fallback)
+        return (TransientPool if isolation.level == "transient" else ReusablePool).of(isolation, CHILD_MODULES)
+
+    @property
+    def size(self) -> int:
+        """The number of live reusable workers."""
+        return self._pool.size
+
+    @property
+    def closed_seconds(self) -> float:
+        """How long no job is to be claimed, because child processes cannot start."""
+        return max(self._closed_until - time.monotonic(), 0.0)
+
+    def acquire(self) -> PooledWorker:
+        """Return a worker. Raises ``PoolClosed``, or ``WorkerStartFailed`` if the isolation is strict."""
+        try:
+            return self._pool.acquire(self.isolation.key)
+        except WorkerStartFailed as error:
+            self._closed_until = time.monotonic() + RETRY_SECONDS
+            report(IsolationFailed(self._worker, error.level, error.reason, RETRY_SECONDS))
+            raise
+
+    def release(self, worker: PooledWorker) -> None:
+        has_died = not worker.is_alive
+        self._pool.release(worker)
+        if worker.is_closed and not has_died and self.isolation.level == "process":
+            with self._lock:
+                self._recycled += 1
+
+    def attempts_left(self, worker: PooledWorker) -> int | None:
+        """Return how many attempts the worker may run before it is replaced; None for no limit."""
+        limit = self.isolation.max_jobs_per_worker
+        return None if limit is None else max(limit - worker.jobs, 1)
+
+    def is_too_large(self, worker: PooledWorker) -> bool:
+        """Return whether the worker is to be replaced, because it uses too much memory."""
+        limit = self.isolation.max_rss_bytes
+        return limit is not None and worker.rss > limit
+
+    def count_death(self, *, was_killed: bool) -> None:
+        """Count a worker that died while it ran an attempt. ``was_killed``: because the attempt did not stop."""
+        with self._lock:
+            self._killed += was_killed
+            self._crashed += not was_killed
+
+    def state(self) -> PoolState:
+        """Return the state that the worker reports in its heartbeat and its health."""
+        workers = self._pool.workers
+        sizes = [worker.rss for worker in workers]
+        busy = sum(worker.is_busy for worker in workers)
+        with self._lock:
+            return PoolState(
+                level=self.isolation.level,
+                key=self.isolation.key[:KEY_LENGTH],
+                workers=len(workers),
+                busy=busy,
+                max_workers=self.max_workers,
+                is_saturated=busy >= self.max_workers,
+                cannot_start=self.closed_seconds > 0,
+                rss_bytes=sum(sizes),
+                largest_rss_bytes=max(sizes, default=0),
+                recycled=self._recycled,
+                crashed=self._crashed,
+                killed=self._killed,
+            )
+
+    def terminate(self) -> None:
+        """Kill all child processes."""
+        self._pool.terminate()
+
+    def _on_fallback(self, fallback: Fallback) -> None:
+        report(IsolationWeakened(self._worker, fallback.requested, fallback.actual, fallback.reason))
+        if self.isolation.on_fallback is not None:
+            self.isolation.on_fallback(fallback)
+
+
+def _max_workers(isolation: Isolation, slots: int) -> int:
+    """Return how many child processes are used at once: no more than there are slots."""
+    default = slots if isolation.level == "transient" else _cpu_count()
+    return min(isolation.max_workers or default, slots)
+
+
+def _cpu_count() -> int:
+    """Return the number of CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

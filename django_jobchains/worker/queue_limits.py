@@ -1,0 +1,109 @@
+"""The queues a worker claims from: those it serves, within their limits. The claim itself skips paused queues."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from django_jobchains.attempts.leases import HeldLeases
+from django_jobchains.notifications import EVERY, Hint
+from django_jobchains.store import QueueRule, Store
+from django_jobchains.worker.records.leases import RecordLeases
+
+#: Before a claim, the limits of queues are read again if they are older than this.
+MAX_AGE_SECONDS = 1.0
+#: The same time after a hint that limits may have changed. On SQLite every commit is such a hint.
+MAX_AGE_AFTER_HINT_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """One claim to make: up to ``limit`` jobs of ``queues``, None for all, except those ``excluded``."""
+
+    limit: int
+    queues: Collection[str] | None
+    excluded: Collection[str] = ()
+
+
+class ServedQueues:
+    """The queues of a worker, None for all. Only the claim loop uses it, except ``on_hint`` and ``has_limits``."""
+
+    def __init__(
+        self, store: Store, leases: HeldLeases, queues: Collection[str] | None, records: RecordLeases | None = None
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._records = records
+        self._queues = queues
+        self._rules: tuple[QueueRule, ...] = ()
+        self._read_at: float | None = None
+        self._was_hinted = False
+        #: Whether a due job may be waiting for the end of any attempt.
+        self.has_limits = False
+
+    def on_hint(self, hint: Hint) -> None:
+        if hint.kind == "job_scheduled" and hint.subject == EVERY:
+            self._was_hinted = True
+
+    def claims_for(self, room: int) -> list[ClaimSpec]:
+        """Return the claims that fill free slots: one for each queue near its limit, and one for all others."""
+        self._read_if_old()
+        narrow = {name: left for name, left in self._left().items() if left < room}
+        claims = [ClaimSpec(left, (name,)) for name, left in narrow.items() if left > 0]
+        queues, excluded = self._without(narrow)
+        if queues is None or queues:
+            claims.append(ClaimSpec(room, queues, excluded))
+        random.shuffle(claims)  # So that no queue always comes first and takes all slots.
+        return claims
+
+    def room_in(self, name: str, room: int) -> int:
+        """Return how many of the free slots may run records of a queue. The statement itself skips paused queues."""
+        if not self._is_served(name):
+            return 0
+        self._read_if_old()
+        return min(room, self._left().get(name, room))
+
+    def open(self) -> tuple[Collection[str] | None, Collection[str]]:
+        """Return the queues below their limit (None for all), and the queues to exclude."""
+        return self._without(name for name, left in self._left().items() if left <= 0)
+
+    def have_changed(self) -> bool:
+        """Return whether limits have changed since the last claim, if a hint announced a change."""
+        if not self._was_hinted:
+            return False
+        before = self._rules
+        self._read()
+        return self._rules != before
+
+    def _left(self) -> dict[str, int]:
+        """Return how many more jobs of each limited queue may run."""
+        limits = {rule.name: rule.slot_limit for rule in self._rules if rule.slot_limit is not None}
+        running = self._leases.count_by_queue() if limits else Counter()
+        if limits and self._records:
+            running += self._records.count_by_queue()
+        return {name: limit - running.get(name, 0) for name, limit in limits.items() if self._is_served(name)}
+
+    def _is_served(self, name: str) -> bool:
+        return self._queues is None or name in self._queues
+
+    def _without(self, names: Iterable[str]) -> tuple[Collection[str] | None, Collection[str]]:
+        closed = set(names)
+        if self._queues is None:
+            return None, sorted(closed)
+        return [name for name in self._queues if name not in closed], ()
+
+    def _read_if_old(self) -> None:
+        max_age = MAX_AGE_AFTER_HINT_SECONDS if self._was_hinted else MAX_AGE_SECONDS
+        if self._read_at is None or time.monotonic() - self._read_at >= max_age:
+            self._read()
+
+    def _read(self) -> None:
+        was_hinted, self._was_hinted = self._was_hinted, False  # Before the read, so that later hints cause another.
+        try:
+            self._rules = tuple(self._store.queues.rules())
+        except BaseException:
+            self._was_hinted |= was_hinted
+            raise
+        self._read_at = time.monotonic()
+        self.has_limits = any(rule.slot_limit is not None for rule in self._rules)

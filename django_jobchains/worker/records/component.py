@@ -1,0 +1,154 @@
+"""Everything that a worker needs to run records, as one component."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sized
+from dataclasses import dataclass
+from logging import getLogger
+from typing import Any
+
+from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt
+from django_jobchains.db.connections import close_thread_connections
+from django_jobchains.notifications import Hint
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.store import RecordEnd, Store
+from django_jobchains.text.errors import log_error
+from django_jobchains.worker.attempt_counter import AttemptCounter
+from django_jobchains.worker.queue_limits import ServedQueues
+from django_jobchains.worker.records.conditions import Conditions
+from django_jobchains.worker.records.keeper import RecordKeeper
+from django_jobchains.worker.records.lane import RecordLane, RecordSource
+from django_jobchains.worker.records.leases import RecordLeases, by_kind
+from django_jobchains.worker.records.resets import RecordResetter
+from django_jobchains.worker.records.writer import RecordWriter
+from django_jobchains.worker.slots.lanes import SlotPool
+from django_jobchains.worker.threads import LOCK_SECONDS
+from django_jobchains.worker.wakeups import WakeUp
+
+logger = getLogger("django_jobchains")
+
+
+@dataclass(eq=False)
+class RecordWorkers:
+    """The record workers of a process. ``kinds``: the served ones by name; ``known``: all registered ones."""
+
+    store: Store
+    kinds: Mapping[str, RecordType]
+    known: Collection[RecordType]
+    leases: RecordLeases
+    pool_of: Callable[[RecordType], SlotPool]
+    #: Attempts that wait for a slot.
+    claimed: Sized
+    queues: ServedQueues
+    counter: AttemptCounter
+    wake: WakeUp
+    worker: str
+    hostname: str
+    poll_seconds: float
+    reap_seconds: float
+
+    def __post_init__(self) -> None:
+        self.writer = RecordWriter(self.store, self.leases, self.worker, self.claimed, self._on_written)
+        self.keeper = RecordKeeper(self.leases, self.worker)
+        self.lanes = {name: self._lane(kind) for name, kind in self.kinds.items()}
+
+    def _lane(self, kind: RecordType) -> RecordLane:
+        pool = self.pool_of(kind)
+        make = pool.record_attempt
+        source = RecordSource(kind, self.store, self.leases, self.writer, self.worker, self.hostname, make)
+        return RecordLane(source, pool, self.queues, self.wake, poll_seconds=self.poll_seconds)
+
+    @property
+    def steps(self) -> dict[str, Callable[[], object]]:
+        """The steps of the threads, by name."""
+        if not self.kinds:
+            return {}
+        hooks = {f"pre-dequeue-{each.name}": each.step for each in self._conditions}
+        return {"record-writer": self.writer.step, "record-keeper": self.keeper.step, **hooks}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no hook that decides about the next record is running."""
+        return all(lane.is_quiet for lane in self.lanes.values())
+
+    @property
+    def periodic_tasks(self) -> list[RecordResetter]:
+        if not self.known:
+            return []
+        return [RecordResetter(self.store, self.leases, tuple(self.known), self.worker, self.reap_seconds)]
+
+    def seconds_to_next(self) -> float:
+        """Return the seconds until a lane may query for records again."""
+        return min((lane.seconds_to_next() for lane in self.lanes.values()), default=self.poll_seconds)
+
+    def on_hint(self, hint: Hint) -> None:
+        if not self.lanes:
+            return
+        self.keeper.on_hint(hint)
+        is_reason = [lane.on_hint(hint) for lane in self.lanes.values()]
+        if any(is_reason) and self.wake.accepts_hints:
+            self.wake.query_in(0.0, is_shared=False)
+
+    def _on_written(self, ended: EndedRecord) -> None:
+        if ended.state in ("completed", "errored", "failed"):
+            self.counter.count(ended.kind.name, ended.seconds, is_completed=ended.state == "completed")
+        self.lanes[ended.kind.name].look_soon()
+        if self.writer.is_idle or self.wake.is_eager or ended.kind.slots is not None or self.queues.has_limits:
+            self.wake.set()
+
+    @property
+    def _conditions(self) -> list[Conditions]:
+        return [lane.conditions for lane in self.lanes.values() if lane.conditions is not None]
+
+    # Stopping
+
+    def hand_back(self, attempts: Iterable[Any]) -> None:
+        """Hand back the records among attempts that were taken back from the slots."""
+        for attempt in attempts:
+            if isinstance(attempt, RecordAttempt):
+                self.writer.put(attempt.hand_back())
+
+    def finish(self, seconds: float) -> int:
+        """Write the last ends, then hand back the records of attempts that did not end; return how many."""
+        deadline = time.monotonic() + seconds
+        while not self.writer.is_idle and time.monotonic() < deadline:
+            time.sleep(0.005)
+        held = self.leases.all()  # Read first, so that an attempt that ends now is in at least one of the lists.
+        pending = self.writer.pending()
+        ended = {(each.kind, each.key) for each in pending}
+        rest = [(kind, key) for kind, key in held if (kind, key) not in ended]
+        ends = [(each.kind, each.end) for each in pending if each.end is not None and each.state is None]
+        ends += [(kind, RecordEnd(*key, "handed_back")) for kind, key in rest]
+        if ends:
+            self._write_on_thread(ends, seconds)
+        for kind, key in held:
+            self.leases.release(kind, key)
+        return len(rest)
+
+    def close(self) -> None:
+        """End the waits of the threads, and of attempts that wait for the write of their ends."""
+        self.keeper.pause.set()
+        self.writer.interrupt()
+        for conditions in self._conditions:
+            conditions.interrupt()
+        for ended in self.writer.pending():
+            ended.mark_written()
+
+    def _write_on_thread(self, ends: list[tuple[RecordType, RecordEnd]], seconds: float) -> None:
+        """Write on another thread, so that an unresponsive database cannot delay the end."""
+        thread = threading.Thread(target=self._write, args=[ends], name="jobchains-hand-back-records", daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if thread.is_alive():
+            logger.warning("The database does not answer. Records are reset when their heartbeats are missing.")
+
+    def _write(self, ends: list[tuple[RecordType, RecordEnd]]) -> None:
+        try:
+            for kind, of_kind in by_kind(ends).items():
+                with self.store.db.waits_at_most(LOCK_SECONDS):
+                    self.store.records.end(kind.table(self.store.using), of_kind)
+        except Exception as error:
+            text = "Records could not be handed back; they are reset when their heartbeats are missing: %s"
+            log_error(logger, error, text)
+        finally:
+            close_thread_connections()

@@ -1,0 +1,213 @@
+"""Dequeues records of one model for the free slots of a worker."""
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import ObjectDoesNotExist
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Coalesce
+
+from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, not_loaded
+from django_jobchains.notifications import EVERY, Hint
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey, Store
+from django_jobchains.store.errors import is_database_away
+from django_jobchains.telemetry import report
+from django_jobchains.telemetry.events import RecordCanceled
+from django_jobchains.worker.queue_limits import ServedQueues
+from django_jobchains.worker.records.conditions import Condition, Conditions
+from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.records.writer import RecordWriter
+from django_jobchains.worker.slots.lanes import SlotPool
+from django_jobchains.worker.wakeups import WakeUp
+
+#: The numbers of records that a statement dequeues. They are few, because each statement text has its own plan.
+SIZES = (100, 50, 20, 10, 5, 2, 1)
+
+
+@dataclass(eq=False)
+class RecordSource:
+    """Dequeues records of a model, holds them, and creates their attempts with ``make``."""
+
+    kind: RecordType
+    store: Store
+    leases: RecordLeases
+    writer: RecordWriter
+    worker: str
+    hostname: str
+    make: Callable[..., RecordAttempt] = RecordAttempt
+    joins_transaction: bool = False
+
+    def __post_init__(self) -> None:
+        self._prefers_planned = False
+
+    def dequeue(self, size: int, condition: Condition, **options: Any) -> tuple[int, list[RecordAttempt]]:
+        """Return how many records were found, and the attempts of the records that are to be handled.
+
+        ``options``: further arguments of the attempts.
+        """
+        if condition is False:
+            return 0, []
+        since = time.monotonic()
+        found = self._dequeue(size, condition)
+        return len(found), self._attempts(found, since, options)
+
+    def _dequeue(self, size: int, condition: Condition) -> list[Dequeued]:
+        self._prefers_planned = not self._prefers_planned
+        request = DequeueRequest(
+            self.kind.select(self.store.using, condition if isinstance(condition, Q) else None),
+            size,
+            self.hostname,
+            self.kind.queue,
+            self.kind.retry_seconds,
+            has_own_order=bool(self.kind.order_by),
+            prefers_planned=self._prefers_planned,
+        )
+        table = self.kind.table(self.store.using)
+        return self.store.records.dequeue(table, request, joins_transaction=self.joins_transaction)
+
+    def _attempts(self, found: list[Dequeued], since: float, options: dict[str, Any]) -> list[RecordAttempt]:
+        started = []
+        for record in found:
+            if record.state == "processing":
+                started.append(record.key)
+            else:
+                report(RecordCanceled(self.worker, str(record.id), self.kind.name))
+        signals = {key: self.leases.hold(self.kind, key, since) for key in started}
+        own = {"store": self.store, "put": self.writer.put, **options}
+        return [self.make(self.kind, record, key, signal=signals[key], **own) for key, record in self._load(started)]
+
+    def _load(self, keys: list[RecordKey]) -> list[tuple[RecordKey, Any]]:
+        """Load the records with the queryset, in its order. Records that cannot be loaded end with an error."""
+        try:
+            records = self._records(keys)
+        except Exception as error:
+            if is_database_away(error):
+                for key in keys:
+                    self.writer.put(EndedRecord(self.kind, key, 0, RecordEnd(*key, "handed_back")))
+                raise
+            if len(keys) == 1:
+                self.writer.put(not_loaded(self.kind, keys[0], error))
+                return []
+            return [loaded for key in keys for loaded in self._load([key])]
+        by_id = {key[0]: key for key in keys}
+        loaded = [(by_id.pop(record.pk), record) for record in records if record.pk in by_id]
+        for key in by_id.values():
+            self.writer.put(not_loaded(self.kind, key, ObjectDoesNotExist()))
+        return loaded
+
+    def _records(self, keys: list[RecordKey]) -> "QuerySet[Any] | list[Any]":
+        if not keys:
+            return []
+        columns = self.kind.columns
+        order = self.kind.order_by or (Coalesce(columns["process_after"], columns["queued_at"]), "pk")
+        found = self.kind.queryset.using(self.store.using).filter(pk__in=[id_ for id_, _ in keys])
+        return list(found.order_by(*order))
+
+
+class RecordLane:
+    """A lane of the claim loop: decides when to query for records, and how many may be dequeued.
+
+    The registration's ``slots`` limits its unfinished attempts; the queue's limit applies to all types of the queue
+    together. Records of a model with ``pre_dequeue`` are dequeued one by one: the next call follows when ``pre_handle``
+    has returned.
+    """
+
+    #: No job types are claimed here.
+    leases: Mapping[str, float] = {}
+    batch_limit: int | None = None
+
+    def __init__(
+        self, source: RecordSource, pool: SlotPool, queues: ServedQueues, wake: WakeUp, *, poll_seconds: float
+    ) -> None:
+        self.source = source
+        self.kind = source.kind
+        self.pool = pool
+        #: None without ``pre_dequeue``.
+        self.conditions = Conditions(self.kind, self._look_at_once) if "pre_dequeue" in self.kind.hooks else None
+        self._last: RecordAttempt | None = None
+        self._queues = queues
+        self._wake = wake
+        self._poll_seconds = self.kind.poll_seconds(poll_seconds)
+        self._due_at = 0.0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no hook is running that may let the next record be dequeued."""
+        return self.conditions is None or not (self._is_in_hook or self.conditions.has_answer)
+
+    @property
+    def _is_in_hook(self) -> bool:
+        is_asked = self.conditions is not None and self.conditions.is_asked
+        return is_asked or (self._last is not None and not self._last.is_prepared)
+
+    def room(self) -> int:
+        """Return how many records to dequeue now."""
+        return 0 if self._seconds_to_look() > 0 else self._space()
+
+    def _space(self) -> int:
+        if self.source.writer.is_behind or self._is_in_hook:
+            return 0
+        room = self.pool.room()
+        if self.kind.slots is not None:
+            room = min(room, self.kind.slots - self.source.leases.count(self.kind))
+        return max(self._queues.room_in(self.kind.queue, room), 0)
+
+    def dequeue(self, limit: int) -> Iterator[list[RecordAttempt]]:
+        """Yield lists of attempts. If records were found, the lane queries again at once."""
+        if self.conditions is not None and not self.conditions.has_answer:
+            self.conditions.ask()
+            return
+        self._due_at = time.monotonic() + self._poll_seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter
+        for attempts in self._dequeue_many(limit) if self.conditions is None else self._dequeue_one(self.conditions):
+            self.look_soon()
+            yield attempts
+
+    def _dequeue_many(self, limit: int) -> Iterator[list[RecordAttempt]]:
+        """Dequeue until this number of records is found, or no more are ready."""
+        left = limit
+        while left > 0:
+            size = next(size for size in SIZES if size <= left)
+            found, attempts = self.source.dequeue(size, True)
+            if attempts:
+                yield attempts
+            if found < size:
+                return
+            left -= len(attempts)
+
+    def _dequeue_one(self, conditions: Conditions) -> Iterator[list[RecordAttempt]]:
+        found, attempts = self.source.dequeue(1, conditions.take(), on_prepared=self._look_at_once)
+        if attempts:
+            [self._last] = attempts
+            yield attempts
+        elif found:  # A record that is not handled.
+            yield []
+
+    def look_soon(self) -> None:
+        """Let the next step of the claim loop query for records. Can be called from any thread."""
+        self._due_at = 0.0
+
+    def _look_at_once(self) -> None:
+        self.look_soon()
+        self._wake.set()
+
+    def seconds_to_next(self) -> float:
+        """Return the seconds until records may be queried. Without free slots, an event ends the wait instead."""
+        return self._seconds_to_look() if self._space() else math.inf
+
+    def _seconds_to_look(self) -> float:
+        """Return the seconds to the next query. A worker that ends when nothing is found queries at every step."""
+        if self._wake.is_eager:
+            return 0.0
+        return max(self._due_at - time.monotonic(), 0)
+
+    def on_hint(self, hint: Hint) -> bool:
+        """Return whether the hint is a reason to query."""
+        if hint.kind == "job_scheduled" and hint.subject in (EVERY, self.kind.name):
+            self.look_soon()
+            return True
+        return False

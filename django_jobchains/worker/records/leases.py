@@ -1,0 +1,173 @@
+"""The records that a worker handles: their heartbeats, and the abort of attempts that lost their records.
+
+As with job leases, the database decides who holds a record, and the times here only decide when to write.
+"""
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django_jobchains.attempts.leases import MARGIN_SHARE
+from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.store import RecordBeat, RecordKey, Store
+
+#: How soon the heartbeat of a locked record is tried again: other workers may reset it once it is free.
+LOCKED_SECONDS = 1.0
+
+#: A record, with the name under which its model is registered.
+HeldKey = tuple[str, RecordKey]
+
+
+@dataclass(slots=True)
+class _HeldRecord:
+    kind: RecordType
+    signal: AbortSignal
+    #: The monotonic time of the last heartbeat, and of the next.
+    beaten_at: float
+    due_at: float
+
+    def is_over(self, now: float) -> bool:
+        return now >= self.beaten_at + self.kind.stalled_seconds * (1 - MARGIN_SHARE)
+
+
+@dataclass(frozen=True)
+class LostRecord:
+    kind: RecordType
+    id: Any
+    reason: str
+
+
+class RecordLeases:
+    """The records of one worker. All methods are thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._held: dict[HeldKey, _HeldRecord] = {}
+        #: Lost records, whose attempts were aborted and may still be running.
+        self._lost: dict[HeldKey, _HeldRecord] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, kind: RecordType, key: RecordKey, since: float) -> AbortSignal:
+        """Add a record that was dequeued. ``since`` is a monotonic time from before the dequeue."""
+        signal = AbortSignal()
+        with self._lock:
+            self._held[kind.name, key] = _HeldRecord(kind, signal, since, since + kind.heartbeat_seconds)
+        return signal
+
+    def release(self, kind: RecordType, key: RecordKey) -> bool:
+        """Remove a record whose end is written. Return whether it was held until now."""
+        with self._lock:
+            self._lost.pop((kind.name, key), None)
+            return self._held.pop((kind.name, key), None) is not None
+
+    def count(self, kind: RecordType) -> int:
+        """Return how many attempts have not ended, except detached ones."""
+        with self._lock:
+            return sum(held.kind is kind for held in self._running())
+
+    def count_by_queue(self) -> Counter[str]:
+        with self._lock:
+            return Counter(held.kind.queue for held in self._running())
+
+    def ids(self, kind: RecordType) -> list[Any]:
+        with self._lock:
+            return [key[0] for (name, key) in self._held if name == kind.name]
+
+    def all(self) -> list[tuple[RecordType, RecordKey]]:
+        with self._lock:
+            return [(held.kind, key) for (_, key), held in self._held.items()]
+
+    def connect(self) -> None:
+        """Open the connection before it is needed, because the slots might take the last one."""
+        self._store.connection.ensure_connection()
+
+    def seconds_to_next(self) -> float:
+        """Return the seconds until the next heartbeat is due."""
+        now = time.monotonic()
+        with self._lock:
+            return max(min((held.due_at for held in self._held.values()), default=now + LOCKED_SECONDS) - now, 0)
+
+    def beat_due(self) -> list[LostRecord]:
+        """Write the heartbeats of each model with a due heartbeat in one statement. Abort attempts of lost records."""
+        now = time.monotonic()
+        with self._lock:
+            due = {held.kind for held in self._held.values() if now >= held.due_at}
+        lost: list[LostRecord] = []
+        for kind in due:
+            keys = self._keys(kind)
+            beat = self._store.records.beat(kind.table(self._store.using), keys)
+            self._beaten(kind, keys, beat, now)
+            lost += self._abort(kind, beat)
+        return lost
+
+    def check(self) -> list[LostRecord]:
+        """Check all records without a heartbeat, after a hint that one was lost."""
+        with self._lock:
+            kinds = {held.kind for held in self._held.values()}
+        return [
+            lost
+            for kind in kinds
+            for lost in self._abort(kind, self._store.records.check(kind.table(self._store.using), self._keys(kind)))
+        ]
+
+    def abort_overdue(self) -> list[LostRecord]:
+        """Abort the attempts whose heartbeats could not be written in time, without the database."""
+        now = time.monotonic()
+        with self._lock:
+            overdue = [(key, held) for key, held in self._held.items() if held.is_over(now)]
+        new = [(key, held) for key, held in overdue if not held.signal.aborted]
+        for _, held in new:
+            held.signal.abort("error")
+        return [LostRecord(held.kind, key[0], "error") for (_, key), held in new]
+
+    def abort_all(self, reason: AbortReason) -> None:
+        with self._lock:
+            held = list(self._held.values())
+        for each in held:
+            each.signal.abort(reason)
+
+    def _running(self) -> Iterable[_HeldRecord]:
+        return [*self._held.values(), *(held for held in self._lost.values() if not held.signal.is_detached)]
+
+    def _keys(self, kind: RecordType) -> list[RecordKey]:
+        with self._lock:
+            return [key for (name, key) in self._held if name == kind.name]
+
+    def _beaten(self, kind: RecordType, keys: Iterable[RecordKey], beat: RecordBeat, now: float) -> None:
+        with self._lock:
+            for key in keys:
+                if (held := self._held.get((kind.name, key))) and key not in beat.lost:
+                    held.beaten_at = now
+                    is_locked = key in beat.locked
+                    held.due_at = now + (
+                        min(LOCKED_SECONDS, kind.heartbeat_seconds) if is_locked else kind.heartbeat_seconds
+                    )
+
+    def _abort(self, kind: RecordType, beat: RecordBeat) -> list[LostRecord]:
+        # An attempt that has ended since then has not lost its record: the database may show its own end.
+        lost: dict[HeldKey, _HeldRecord] = {}
+        canceled: list[_HeldRecord] = []
+        with self._lock:
+            for key in beat.lost:
+                if (held := self._held.get((kind.name, key))) and not held.signal.has_ended:
+                    lost[kind.name, key] = self._lost[kind.name, key] = self._held.pop((kind.name, key))
+            canceled = [held for key in beat.canceled if (held := self._held.get((kind.name, key)))]
+        for (_, key), held in lost.items():
+            held.signal.abort(beat.lost[key])  # type: ignore[arg-type]
+        for held in canceled:
+            held.signal.abort("cancelled")
+        return [LostRecord(kind, key[0], beat.lost[key]) for _, key in lost]
+
+
+def by_kind(pairs: Iterable[tuple[RecordType, Any]]) -> dict[RecordType, list[Any]]:
+    grouped: dict[RecordType, list[Any]] = defaultdict(list)
+    for kind, value in pairs:
+        grouped[kind].append(value)
+    return grouped

@@ -1,0 +1,206 @@
+"""Writes the ends of record attempts, in one statement per model."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence, Sized
+from contextlib import suppress
+from dataclasses import dataclass
+from logging import getLogger
+
+from django_jobchains.attempts.record_attempt import EndedRecord
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.store import Store
+from django_jobchains.store.errors import is_conflict, is_database_away, is_out_of_time
+from django_jobchains.telemetry import report
+from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
+from django_jobchains.text.errors import describe, log_error
+from django_jobchains.worker.outcome_writer import GATHER_SECONDS, MAX_BATCH_SIZE, TAKEN
+from django_jobchains.worker.records.leases import RecordLeases, by_kind
+from django_jobchains.worker.threads import LOCK_SECONDS, waiting
+
+logger = getLogger("django_jobchains")
+
+#: The wait before a locked record is tried again.
+LOCKED_WAIT_SECONDS = 0.1
+#: The states of a record that was written, by the end of its attempt. Without an end, another process may have written
+#: any state.
+_WRITTEN = {
+    "completed": ("completed",),
+    "requeued": ("queued",),
+    "handed_back": ("queued", "canceled"),
+    "errored": ("errored", "failed", "canceled"),
+    "failed": ("failed", "canceled"),
+}
+
+
+@dataclass(eq=False)
+class RecordWriter:
+    """Takes the ends of attempts from the slots' threads and writes them on its own thread.
+
+    ``claimed``: attempts that wait for a slot. ``on_written`` is called with the model of each end that is written.
+    """
+
+    store: Store
+    leases: RecordLeases
+    worker: str
+    claimed: Sized
+    on_written: Callable[[EndedRecord], None]
+
+    def __post_init__(self) -> None:
+        self._queue: queue.SimpleQueue[EndedRecord | None] = queue.SimpleQueue()
+        self._is_enough = threading.Event()
+        self._lock = threading.Lock()
+        #: All ends that were put and are not written and reported yet, by identity.
+        self._pending: dict[int, EndedRecord] = {}
+        self._batch: dict[int, EndedRecord] = {}
+        #: Ends of records that are locked, and when to try them again.
+        self._delayed: list[tuple[float, EndedRecord]] = []
+        #: Ends that may be committed although the statement raised an error.
+        self._uncertain: set[int] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._pending
+
+    @property
+    def is_behind(self) -> bool:
+        return len(self._pending) - len(self._delayed) > 2 * MAX_BATCH_SIZE
+
+    def pending(self) -> list[EndedRecord]:
+        """Return the ends that are not written and reported yet. Can be called from any thread."""
+        with self._lock:
+            return list(self._pending.values())
+
+    def put(self, ended: EndedRecord) -> None:
+        with self._lock:
+            self._pending[id(ended)] = ended
+        self._queue.put(ended)
+        if not self.claimed or self._queue.qsize() >= MAX_BATCH_SIZE:
+            self._is_enough.set()
+
+    def interrupt(self) -> None:
+        """End the wait for an end."""
+        self._queue.put(None)
+
+    def step(self) -> None:
+        """Gather ends and write them. After an error, the next step continues with the rest."""
+        self.store.connection.ensure_connection()  # Opened early, because the slots might take the last connection.
+        if not self._batch:
+            self._gather()
+        with self.store.db.waits_at_most(LOCK_SECONDS):
+            for kind, ends in by_kind((ended.kind, ended) for ended in self._batch.values()).items():
+                self._write(kind, ends)
+
+    def _gather(self) -> None:
+        self._is_enough.clear()
+        with waiting(), suppress(queue.Empty):
+            self._take(self._queue.get(timeout=self._seconds_to_next()))
+        if self._batch and self.claimed:
+            self._is_enough.wait(GATHER_SECONDS)
+        with suppress(queue.Empty):
+            while len(self._batch) < MAX_BATCH_SIZE:
+                self._take(self._queue.get_nowait())
+        now = time.monotonic()
+        self._batch |= {id(ended): ended for due_at, ended in self._delayed if due_at <= now}
+        self._delayed = [(due_at, ended) for due_at, ended in self._delayed if due_at > now]
+
+    def _take(self, ended: EndedRecord | None) -> None:
+        if ended is not None:
+            self._batch[id(ended)] = ended
+
+    def _seconds_to_next(self) -> float | None:
+        if not self._delayed:
+            return None
+        return max(min(due_at for due_at, _ in self._delayed) - time.monotonic(), 0)
+
+    # Writing
+
+    def _write(self, kind: RecordType, ends: Sequence[EndedRecord]) -> None:
+        try:
+            self._write_all(kind, ends)
+        except Exception as error:
+            self._raise_if_away(error, ends)
+            for ended in ends:  # An end that cannot be written must not affect the others.
+                self._write_one(kind, ended)
+
+    def _write_one(self, kind: RecordType, ended: EndedRecord) -> None:
+        try:
+            self._write_all(kind, [ended])
+        except Exception as error:
+            self._raise_if_away(error, [ended])
+            assert ended.end is not None  # noqa: S101 - for the type checker
+            if not (is_conflict(error) or is_out_of_time(error)) and ended.end.kind in ("completed", "requeued"):
+                ended.error, ended.exception = describe(error), error
+                ended.end = ended.end._replace(kind="errored", message=ended.error, max_attempts=kind.max_attempts)
+            else:
+                log_error(logger, error, "The end of record %s cannot be written yet: %s", ended.key[0])
+            self._delay(ended)
+
+    def _raise_if_away(self, error: Exception, ends: Sequence[EndedRecord]) -> None:
+        """Raise the error of an unavailable database, which may have committed the ends. They are retried later."""
+        if is_database_away(error):
+            self._uncertain |= {id(ended) for ended in ends}
+            raise error
+
+    def _write_all(self, kind: RecordType, ends: Sequence[EndedRecord]) -> None:
+        table = kind.table(self.store.using)
+        unwritten = {ended.key: ended for ended in ends if ended.end is not None and ended.state is None}
+        if unwritten:
+            states = self.store.records.end(table, [ended.end for ended in unwritten.values() if ended.end])
+            for key, state in states.items():
+                unwritten.pop(key).state = state
+        locked = self._locked(kind, unwritten) if unwritten else set()
+        for ended in ends:
+            if ended.key in locked:
+                self._delay(ended)
+            else:
+                self._release(ended)
+
+    def _locked(self, kind: RecordType, unwritten: dict[tuple[object, int], EndedRecord]) -> set[tuple[object, int]]:
+        """Return the records to retry, because they are still held. Note the records that were written before."""
+        table = kind.table(self.store.using)
+        found = self.store.records.check(table, list(unwritten))
+        for key in found.lost.keys() & unwritten.keys():
+            ended = unwritten[key]
+            if id(ended) in self._uncertain and ended.end:
+                state, number = self.store.records.state_of(table, key[0]) or ("", 0)
+                if number == key[1] and state in _WRITTEN[ended.end.kind]:
+                    ended.state = state
+        return found.locked
+
+    def _delay(self, ended: EndedRecord) -> None:
+        self._delayed.append((time.monotonic() + LOCKED_WAIT_SECONDS, ended))
+        self._batch.pop(id(ended), None)
+
+    def _release(self, ended: EndedRecord) -> None:
+        """Report an end and release its record."""
+        was_held = self.leases.release(ended.kind, ended.key)
+        if ended.state is not None:
+            report(_event(self.worker, ended))
+        elif was_held:  # Otherwise the loss was reported when the worker noticed it.
+            report(RecordAbandoned(self.worker, str(ended.key[0]), ended.kind.name, ended.abandoned_reason or TAKEN))
+        if ended.span is not None:
+            reason = "" if ended.state is not None else ended.abandoned_reason or TAKEN
+            ended.span.end(ended.ending, ended.exception, reason, ())
+        with self._lock:
+            self._pending.pop(id(ended), None)
+            self._uncertain.discard(id(ended))
+        self._batch.pop(id(ended), None)
+        self.on_written(ended)
+        ended.mark_written()
+
+
+def _event(worker: str, ended: EndedRecord) -> RecordEnded:
+    record, name = str(ended.key[0]), ended.kind.name
+    return RecordEnded(
+        worker,
+        record,
+        name,
+        ended.attempt,
+        ended.ending,
+        ended.seconds,
+        ended.error,
+        ended.exception,
+        ended.kind.queue,
+    )

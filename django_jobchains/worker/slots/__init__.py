@@ -1,0 +1,1 @@
+"""The pools in which attempts run: threads, and an event loop."""

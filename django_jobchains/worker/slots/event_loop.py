@@ -1,0 +1,350 @@
+"""The event loop of a worker: one thread that runs hundreds of ``async def`` handlers at once."""
+
+import asyncio
+import contextvars
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from logging import getLogger
+from types import FrameType
+from typing import Any
+
+from django_jobchains.attempts.async_attempt import AsyncAttempt
+from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
+from django_jobchains.attempts.async_tasks import follow_tasks
+from django_jobchains.attempts.leases import HeldLeases
+from django_jobchains.attempts.record_attempt import RecordAttempt
+from django_jobchains.exceptions import JobAborted
+from django_jobchains.handlers.abort_signal import call_on
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.registry.job_types import Processor
+from django_jobchains.store import RecordKey
+from django_jobchains.text.errors import log_error
+from django_jobchains.worker.outcome_writer import OutcomeWriter
+from django_jobchains.worker.slots.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
+from django_jobchains.worker.slots.lanes import Claimed
+from django_jobchains.worker.slots.threads import PATIENCE_SECONDS
+from django_jobchains.worker.threads import OwnedThread
+from django_jobchains.worker.wakeups import WakeUp
+
+logger = getLogger("django_jobchains")
+
+AnyAsyncAttempt = AsyncAttempt | AsyncRecordAttempt
+
+#: How often the loop records that it advances.
+BEAT_SECONDS = 0.5
+#: A loop that has not advanced for this long is reported.
+LAG_SECONDS = 2.0
+#: After this long the worker ends, because none of its async handlers can continue.
+MAX_LAG_SECONDS = 60.0
+BLOCKED = (
+    "The event loop has been blocked for %.1f seconds, and with it every async handler. Await slow calls, or run them "
+    "with asyncio.to_thread. It is blocked at:\n%s"
+)
+#: How long the loop waits at its end for tasks that handlers started.
+CANCEL_SECONDS = 0.5
+
+
+@dataclass(eq=False)
+class AsyncSlots:
+    """Runs up to ``count`` attempts of async types at once, with the interface of ``Slots``.
+
+    ``threads``: the limit of threads for transactions, and of threads for queries.
+    """
+
+    count: int
+    outcome_writer: OutcomeWriter
+    leases: HeldLeases
+    wake: WakeUp
+    threads: int
+    worker: str
+    give_up: Callable[[], None]
+    max_stuck: int
+
+    def __post_init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[float, AnyAsyncAttempt]] = deque()
+        self._running: set[AnyAsyncAttempt] = set()
+        #: Running attempts that were asked to stop and have not stopped.
+        self._stuck: set[AnyAsyncAttempt] = set()
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._advanced_at = time.monotonic()
+        self._has_reported_lag = False
+        #: Whether waiting attempts were handed back: until the loop advances, no job is claimed.
+        self._is_blocked = False
+        self._transaction_threads = Threads(
+            "async-transactions", self.threads, worker=self.worker, give_up=self.give_up
+        )
+        self._query_threads = Threads("async-queries", self.threads, worker=self.worker, give_up=self.give_up)
+        self.transactions = TransactionThreadPool(self._transaction_threads)
+        self._queries = QueryThreadPool(self._query_threads)
+        self._side_threads: SideThreads | None = None
+        self._thread = OwnedThread("event-loop", self._step, worker=self.worker, give_up=self.give_up)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def is_idle(self) -> bool:
+        with self._changed:
+            return not self._held() and not self._waiting
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether claimed jobs wait for the loop. They wait only for a moment, unless something blocks the loop."""
+        return bool(self._waiting)
+
+    def room(self) -> int:
+        """Return how many jobs to claim now: none for a blocked loop."""
+        if self._is_blocked or self.lag_seconds > PATIENCE_SECONDS:
+            return 0
+        with self._changed:
+            return max(self.count - self._held() - len(self._waiting), 0)
+
+    def free(self) -> int:
+        return self.room()
+
+    def attempt(self, claimed: Sequence[Claimed], processor: Processor, **options: Any) -> AsyncAttempt:
+        ((job, signal),) = claimed
+        return AsyncAttempt(job, processor, threads=self.transactions, signal=signal, **options)
+
+    def record_attempt(self, kind: RecordType, record: Any, key: RecordKey, **options: Any) -> RecordAttempt:
+        return AsyncRecordAttempt(kind, record, key, threads=self.transactions, **options)
+
+    def put(self, attempts: Sequence[AnyAsyncAttempt]) -> None:
+        now = time.monotonic()
+        with self._changed:
+            self._waiting.extend((now, attempt) for attempt in attempts)
+        self._call_on_loop(self._start_waiting)
+
+    def take_back(self, waited_seconds: float = PATIENCE_SECONDS) -> list[AnyAsyncAttempt]:
+        """Remove and return the attempts that the loop has not started, if the first has waited this long."""
+        with self._changed:
+            if not self._waiting or time.monotonic() - self._waiting[0][0] < waited_seconds:
+                return []
+            attempts = [attempt for _, attempt in self._waiting]
+            self._waiting.clear()
+            self._is_blocked = True
+            return attempts
+
+    # Stuck attempts
+
+    def attempts(self) -> list[AnyAsyncAttempt]:
+        with self._changed:
+            return list(self._running)
+
+    @property
+    def stuck(self) -> int:
+        return len(self._stuck)
+
+    @property
+    def is_out_of_slots(self) -> bool:
+        """Whether every slot is held by a stuck attempt, and no more slots may be replaced."""
+        return len(self._stuck) - self.max_stuck >= self.count
+
+    def write_off(self, attempt: AnyAsyncAttempt) -> bool:
+        """Mark an attempt as stuck, release its locks, and free its slot if that is allowed. Returns False if it was
+        marked."""
+        self._call_on_loop(attempt.async_phases.abandon)
+        with self._changed:
+            if attempt not in self._running or attempt in self._stuck or self._closed:
+                return False
+            self._stuck.add(attempt)
+        self.wake.set()
+        return True
+
+    def stack_of(self, attempt: AnyAsyncAttempt) -> str:
+        """Return where the attempt is, as a traceback; "" if it has ended. If the loop is blocked, return where."""
+        task = attempt.handler.task
+        if task is None:
+            return ""
+        if self.lag_seconds >= LAG_SECONDS:
+            return self._stack_of_loop()
+        return "".join(traceback.StackSummary.extract(_suspended_at(task.get_coro())).format())
+
+    def _held(self) -> int:
+        """Return the number of slots in use, except the slots of stuck attempts that may be replaced."""
+        return len(self._running) - min(len(self._stuck), self.max_stuck)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether something that handlers started still runs after ``close``, on the loop or on a thread."""
+        is_calling = self._side_threads is not None and self._side_threads.running > 0
+        return is_calling or self._thread.is_alive
+
+    # A blocked loop
+
+    @property
+    def lag_seconds(self) -> float:
+        """How long the loop has not advanced, beyond ``BEAT_SECONDS``."""
+        if self._loop is None or not self._thread.is_alive:
+            return 0.0
+        return max(time.monotonic() - self._advanced_at - BEAT_SECONDS, 0.0)
+
+    def check_lag(self) -> None:
+        """Report what blocks the loop, and end the worker after too long. Another thread calls it regularly."""
+        lag = self.lag_seconds
+        if lag < LAG_SECONDS:
+            self._has_reported_lag = False
+        elif lag >= MAX_LAG_SECONDS:
+            text = "The event loop has been blocked for %.0f seconds, so the worker stops. It is blocked at:\n%s"
+            logger.critical(text, lag, self._stack_of_loop())
+            self.give_up()
+        elif not self._has_reported_lag:
+            self._has_reported_lag = True
+            logger.error(BLOCKED, lag, self._stack_of_loop())
+
+    def _stack_of_loop(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)[-10:]) if frame else ""
+
+    # Stopping
+
+    def close(self) -> None:
+        """Start no more attempts. The loop ends with the last one."""
+        with self._changed:
+            self._closed = True
+        self._call_on_loop(self._stop_if_over)
+
+    def join(self, deadline: float) -> list[str]:
+        """Wait for running attempts. Returns the names of the attempts and threads that still run at the deadline."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._awaited(), max(deadline - time.monotonic(), 0))
+            running = [attempt.label for attempt in self._awaited()]
+        if running:
+            return [f"{self._thread.name} ({', '.join(running)})"]
+        if self._running or not self._thread.is_started:  # Stuck attempts keep the loop running.
+            return []
+        own = [] if self._thread.join(deadline) else [self._thread.name]
+        return own + self._transaction_threads.join(deadline) + self._query_threads.join(deadline)
+
+    def _awaited(self) -> list[AnyAsyncAttempt]:
+        return [attempt for attempt in self._running if not attempt.is_detached]
+
+    # On the thread of the loop
+
+    def _step(self) -> None:
+        """Run the loop until the next beat. Attempts continue in the next step."""
+        loop = self._loop or self._new_loop()
+        if self._closed and not self._running:
+            self._end(loop)
+            return
+        if self.lag_seconds > PATIENCE_SECONDS:
+            self.wake.set()
+        self._advanced_at = time.monotonic()
+        loop.call_soon(self._start_waiting)
+        beat = loop.call_later(BEAT_SECONDS, loop.stop)
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:  # Raised by a task of a handler, and passed on by asyncio.
+            log_error(logger, error, "A task on the event loop raised an exception. The loop continues: %s")
+        except BaseException:
+            self._lose(loop)
+            raise
+        finally:
+            beat.cancel()
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        self._loop = loop = asyncio.new_event_loop()
+        follow_tasks(loop)
+        self._side_threads = self._side_threads or SideThreads()
+        loop.set_default_executor(self._side_threads)
+        return loop
+
+    def _start_waiting(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._is_blocked:
+            self._is_blocked = False
+            self.wake.set()
+        with self._changed:
+            if self._closed:
+                return
+            attempts = [attempt for _, attempt in self._waiting]
+            self._waiting.clear()
+            self._running.update(attempts)
+        for attempt in attempts:
+            task = loop.create_task(self._run(attempt), context=contextvars.Context())
+            task.add_done_callback(partial(self._ended, attempt))
+
+    async def _run(self, attempt: AnyAsyncAttempt) -> None:
+        self._queries.use()
+        for outcome in await attempt.arun():
+            self.outcome_writer.put(outcome)
+        self._remove(attempt)
+
+    def _ended(self, attempt: AnyAsyncAttempt, task: "asyncio.Task[None] | None" = None) -> None:
+        """Drop the lease of an attempt that ended without an outcome, so that it expires and the job is reaped."""
+        if task is not None and not task.cancelled() and (error := task.exception()):
+            log_error(logger, error, "The attempt of %s ended without an outcome: %s", attempt.label)
+        if attempt in self._running:
+            self.leases.release(job.key for job in attempt.jobs)
+            self._remove(attempt)
+
+    def _remove(self, attempt: AnyAsyncAttempt) -> None:
+        with self._changed:
+            self._running.discard(attempt)
+            self._stuck.discard(attempt)
+            self._changed.notify_all()
+        self.wake.set()
+        self._stop_if_over()
+
+    def _stop_if_over(self) -> None:
+        if self._closed and not self._running and self._loop is not None:
+            self._loop.stop()
+
+    def _call_on_loop(self, callback: Callable[[], object]) -> None:
+        if self._loop is not None:
+            call_on(self._loop, callback)
+
+    def _lose(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Fail all attempts after an error of the loop itself. The next step starts another loop."""
+        self.transactions.forget_waiting()
+        self._loop = None
+        for attempt in self.attempts():
+            attempt.signal.abort("error")
+            attempt.handle_dead_loop(partial(self._fail, attempt, self.stack_of(attempt)))
+            self._remove(attempt)
+        with suppress(Exception):
+            loop.close()
+
+    def _fail(self, attempt: AnyAsyncAttempt, stack: str) -> None:
+        outcomes = attempt.detach(JobAborted("error"), stack)
+        for outcome in outcomes:
+            self.outcome_writer.put(outcome)
+        if not outcomes:
+            self.leases.release(job.key for job in attempt.jobs)
+
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=CANCEL_SECONDS))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        if self._side_threads is not None:
+            self._side_threads.shutdown(wait=False, cancel_futures=True)
+        self._loop = None
+        loop.close()
+        for threads in (self._transaction_threads, self._query_threads):
+            threads.stop()
+        self._thread.stop()
+
+
+def _suspended_at(awaited: Any) -> Iterator[tuple[FrameType, int]]:
+    """Yield the frames of a waiting coroutine and of what it awaits, innermost last."""
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is not None:
+            yield frame, frame.f_lineno
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)

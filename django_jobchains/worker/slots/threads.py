@@ -1,0 +1,294 @@
+"""Slots: threads that each run one attempt at a time, from one queue of claimed jobs."""
+
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any
+
+from django_jobchains.attempts.leases import HeldLeases
+from django_jobchains.attempts.record_attempt import RecordAttempt
+from django_jobchains.db.connections import close_thread_connections
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.store import RecordKey
+from django_jobchains.worker.isolated.child_run import ChildRun
+from django_jobchains.worker.outcome_writer import OutcomeWriter
+from django_jobchains.worker.slots.lanes import AnyAttempt, ChildTask, SlotTask
+from django_jobchains.worker.threads import OwnedThread
+from django_jobchains.worker.wakeups import WakeUp
+
+#: While attempts are shorter than this, jobs are claimed ahead of free slots, for this time at most. Claims of one or
+#: two jobs cost the database many times as much per job as claims of twenty.
+AHEAD_SECONDS = 0.05
+MAX_AHEAD = 100
+#: A claimed job that has waited this long for a slot is handed back, because other workers may be idle.
+PATIENCE_SECONDS = 0.5
+#: A slot that has been idle for this long closes its connections, because other processes may need them.
+IDLE_SECONDS = 30.0
+#: Weight of the newest attempt in the average.
+NEWEST_WEIGHT = 0.1
+
+#: Claimed jobs that wait for a slot, with the monotonic time when the wait began.
+ClaimedQueue = deque[tuple[float, SlotTask]]
+
+
+class ClaimedQueues:
+    """Several queues of claimed jobs. The length is the sum of theirs."""
+
+    def __init__(self, queues: Sequence[Sized]) -> None:
+        self._queues = queues
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues))
+
+
+class Slot:
+    """A thread that runs one attempt at a time."""
+
+    def __init__(self, number: int, slots: "Slots", worker: str, give_up: Callable[[], None]) -> None:
+        self.attempt: SlotTask | None = None
+        #: Whether its attempt was asked to stop and has not stopped. ``is_replaced``: another slot has taken its place.
+        self.is_stuck = self.is_replaced = False
+        self._slots = slots
+        self.thread = OwnedThread(f"slot-{number}", self._step, worker=worker, give_up=give_up)
+
+    def _step(self) -> None:
+        if self._slots.next(self):
+            try:
+                self._run(self.attempt)  # type: ignore[arg-type]
+            finally:
+                self._slots.done(self)
+        else:
+            close_thread_connections()
+
+    def _run(self, attempt: SlotTask) -> None:
+        started = time.perf_counter()
+        try:
+            for outcome in attempt.run():
+                self._slots.outcome_writer.put(outcome)
+        except BaseException:  # Not an error of the handler: the lease must expire, so that the job is reaped.
+            self._slots.leases.release(job.key for job in attempt.jobs)
+            raise
+        self._slots.count_seconds(time.perf_counter() - started)
+
+
+@dataclass(eq=False)
+class Slots:
+    """Runs up to ``count`` attempts at once, each on its own thread. ``max_stuck``: how many slots may be replaced."""
+
+    count: int
+    claimed: ClaimedQueue
+    outcome_writer: OutcomeWriter
+    leases: HeldLeases
+    wake: WakeUp
+    worker: str
+    give_up: Callable[[], None]
+    max_stuck: int
+
+    def __post_init__(self) -> None:
+        self._replacements_left = self.max_stuck
+        self._changed = threading.Condition()
+        #: Slots that wait for an attempt, and whether one of them was notified and has not woken up yet.
+        self._waiting = 0
+        self._is_notified = False
+        #: Slots that run an attempt from ``follow`` when the current one has ended.
+        self._following = 0
+        self._running = 0
+        self._closed = False
+        # Until attempts prove to be short, no job is claimed ahead.
+        self._average_seconds = AHEAD_SECONDS
+        self._created = 0
+        self._slots: list[Slot] = [self._new_slot() for _ in range(self.count)]
+
+    def _new_slot(self) -> Slot:
+        self._created += 1
+        return Slot(self._created, self, self.worker, self.give_up)
+
+    def start(self) -> None:
+        for slot in self._slots:
+            slot.thread.start()
+
+    @property
+    def running(self) -> int:
+        """The number of running attempts, including stuck ones."""
+        return self._running + sum(slot.is_replaced for slot in list(self._slots))
+
+    @property
+    def stuck(self) -> int:
+        return sum(slot.is_stuck for slot in list(self._slots))
+
+    @property
+    def is_idle(self) -> bool:
+        with self._changed:
+            return not self._running and not self.claimed
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether claimed jobs wait for a slot."""
+        return bool(self.claimed)
+
+    @property
+    def is_out_of_slots(self) -> bool:
+        """Whether every slot is stuck, and no more slots may be replaced."""
+        return sum(slot.is_stuck and not slot.is_replaced for slot in list(self._slots)) >= self.count
+
+    def attempts(self) -> list[AnyAttempt]:
+        """Return the attempts that run on the threads of the slots, not in child processes."""
+        return [attempt for attempt in self._running_tasks() if not isinstance(attempt, ChildRun)]
+
+    def child_tasks(self) -> list[ChildTask]:
+        """Return what runs in child processes, or waits for a slot to do so."""
+        with self._changed:
+            tasks = self._running_tasks() + [task for _, task in self.claimed]
+        return [task for task in tasks if isinstance(task, ChildTask)]
+
+    def _running_tasks(self) -> list[SlotTask]:
+        return [attempt for slot in list(self._slots) if (attempt := slot.attempt) is not None]
+
+    def room(self) -> int:
+        """Return how many jobs to claim now: for the free slots, and some ahead while attempts take milliseconds."""
+        with self._changed:
+            ahead = self._ahead()
+            if ahead and len(self.claimed) > ahead // 2:
+                return 0
+            return max(self.count + ahead - self._running - len(self.claimed), 0)
+
+    def free(self) -> int:
+        """Return the number of slots that have no attempt, neither running nor waiting."""
+        with self._changed:
+            return max(self.count - self._running - len(self.claimed), 0)
+
+    def record_attempt(self, kind: RecordType, record: Any, key: RecordKey, **options: Any) -> RecordAttempt:
+        return RecordAttempt(kind, record, key, **options)
+
+    def put(self, attempts: Sequence[SlotTask]) -> None:
+        now = time.monotonic()
+        with self._changed:
+            self.claimed.extend((now, attempt) for attempt in attempts)
+            self._notify_one()
+
+    def follow(self, attempt: SlotTask) -> None:
+        """Let the calling slot run this attempt next. This frees no slot and wakes no thread."""
+        with self._changed:
+            self.claimed.appendleft((time.monotonic(), attempt))
+            self._following += 1
+
+    def take_back(self, waited_seconds: float = PATIENCE_SECONDS) -> list[SlotTask]:
+        """Remove and return the attempts that wait for a slot, if the first of them has waited this long."""
+        with self._changed:
+            if not self.claimed or time.monotonic() - self.claimed[0][0] < waited_seconds:
+                return []
+            attempts = [attempt for _, attempt in self.claimed]
+            self.claimed.clear()
+            self._average_seconds = max(self._average_seconds, AHEAD_SECONDS)
+            return attempts
+
+    def close(self) -> None:
+        """Start no more attempts, and end idle slots."""
+        with self._changed:
+            self._closed = True
+            for slot in self._slots:
+                slot.thread.stop()
+            self._changed.notify_all()
+
+    def join(self, deadline: float) -> list[str]:
+        """Wait for running attempts. Returns the names of the slots that still run at the deadline."""
+        return [slot.thread.name for slot in self._awaited() if not slot.thread.join(deadline)]
+
+    def _awaited(self) -> list[Slot]:
+        """Return the slots to wait for, without slots whose attempts can no longer write anything."""
+        return [slot for slot in list(self._slots) if not (slot.attempt and slot.attempt.is_detached)]
+
+    # Stuck attempts
+
+    def write_off(self, attempt: AnyAttempt) -> bool:
+        """Mark an attempt's slot as stuck, and replace it if that is allowed. Returns False if it was marked."""
+        with self._changed:
+            slot = self._slot_of(attempt)
+            if slot is None or slot.is_stuck or self._closed:
+                return False
+            slot.is_stuck = True
+            if self._replacements_left:
+                self._replace(slot)
+            return True
+
+    def stack_of(self, attempt: AnyAttempt) -> str:
+        """Return where the attempt is, as a traceback; "" if it has ended."""
+        slot = self._slot_of(attempt)
+        frame = sys._current_frames().get(slot.thread.ident or 0) if slot else None
+        return "".join(traceback.format_stack(frame)) if frame else ""
+
+    def _slot_of(self, attempt: AnyAttempt) -> Slot | None:
+        return next((slot for slot in list(self._slots) if slot.attempt is attempt), None)
+
+    def _replace(self, slot: Slot) -> None:
+        self._replacements_left -= 1
+        self._running -= 1
+        slot.is_replaced = True
+        slot.thread.stop()
+        self._slots.append(self._new_slot())
+        self._slots[-1].thread.start()
+        self.wake.set()
+
+    def _replace_another(self) -> None:
+        waiting = next((slot for slot in self._slots if slot.is_stuck and not slot.is_replaced), None)
+        if waiting is not None and not self._closed:
+            self._replace(waiting)
+
+    # For the threads of the slots
+
+    def next(self, slot: Slot) -> bool:
+        """Wait for an attempt to run. Returns False if there was none for a long time, or if the slot must end."""
+        with self._changed:
+            if not self.claimed and not self._closed:
+                self._wait(IDLE_SECONDS)
+            if self._closed or not self.claimed:
+                return False
+            self._running += 1
+            slot.attempt = self.claimed.popleft()[1]
+            self._notify_one()
+            return True
+
+    def _notify_one(self) -> None:
+        """Wake one slot if there is work; it wakes the next. If all were woken, they would compete for the interpreter,
+        while a single one may be enough for short attempts."""
+        if self.claimed and self._waiting and not self._is_notified:
+            self._is_notified = True
+            self._changed.notify()
+
+    def _wait(self, seconds: float) -> None:
+        self._waiting += 1
+        self._changed.wait_for(self._has_work, seconds)
+        self._waiting -= 1
+
+    def _has_work(self) -> bool:
+        self._is_notified = False
+        return bool(self.claimed) or self._closed
+
+    def done(self, slot: Slot) -> None:
+        with self._changed:
+            slot.attempt = None
+            slot.is_stuck = False
+            if slot.is_replaced:  # Its attempt has ended after all, so another slot may be replaced.
+                self._slots.remove(slot)
+                self._replacements_left += 1
+                self._replace_another()
+                return
+            self._running -= 1
+            if self._following:
+                self._following -= 1
+                return
+            has_room = len(self.claimed) <= self._ahead() // 2
+        if has_room:
+            self.wake.set()
+
+    def count_seconds(self, seconds: float) -> None:
+        self._average_seconds += (seconds - self._average_seconds) * NEWEST_WEIGHT
+
+    def _ahead(self) -> int:
+        if self._average_seconds >= AHEAD_SECONDS:
+            return 0
+        return min(int(self.count * AHEAD_SECONDS / self._average_seconds), MAX_AHEAD)

@@ -1,0 +1,81 @@
+"""Watches this worker's own attempts. It does not use the database, so a broken network cannot delay it."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.batch_attempt import BatchAttempt
+from django_jobchains.attempts.leases import HeldLeases
+from django_jobchains.attempts.record_attempt import RecordAttempt
+from django_jobchains.exceptions import HandlerStuck
+from django_jobchains.telemetry import report
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordStuck
+from django_jobchains.worker.outcome_writer import OutcomeWriter
+from django_jobchains.worker.records.keeper import report_lost
+from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.slots.event_loop import AsyncSlots
+from django_jobchains.worker.slots.lanes import ISOLATED, AnyAttempt, SlotPool
+from django_jobchains.worker.threads import waiting
+
+
+@dataclass(eq=False)
+class Watchdog:
+    """Aborts attempts that run too long or whose lease could not be renewed, and gives up attempts that do not stop."""
+
+    leases: HeldLeases
+    record_leases: RecordLeases
+    pools: Sequence[SlotPool]
+    outcome_writer: OutcomeWriter
+    worker: str
+    seconds: float
+    stuck_seconds: float
+    give_up: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self.pause = threading.Event()
+
+    def step(self) -> None:
+        for job_id in self.leases.abort_overdue():
+            report(AttemptAbandoned(self.worker, job_id, "error"))
+        report_lost(self.worker, self.record_leases.abort_overdue())
+        for pool in self.pools:
+            for attempt in pool.attempts():
+                self._check(pool, attempt)
+            if isinstance(pool, AsyncSlots):
+                pool.check_lag()
+        with waiting():
+            self.pause.wait(self.seconds)
+
+    def _check(self, pool: SlotPool, attempt: AnyAttempt) -> None:
+        now = time.monotonic()
+        if now >= attempt.expires_at:
+            attempt.signal.abort("timed_out")
+        since = attempt.signal.aborted_at
+        if since is None or isinstance(attempt, ISOLATED):  # Its process is killed.
+            return
+        if attempt.is_detached or attempt.signal.reason == "worker_stopping":
+            return
+        if now - since >= self.stuck_seconds:
+            self._write_off(pool, attempt)
+
+    def _write_off(self, pool: SlotPool, attempt: Attempt | BatchAttempt | RecordAttempt) -> None:
+        """Fail the job of a stuck attempt, and replace its slot. Its thread cannot be killed, and continues.
+
+        While the attempt's own transaction locks its job's row, the attempt keeps the job.
+        """
+        reason, stack = attempt.signal.reason or "error", pool.stack_of(attempt)
+        outcomes = attempt.detach(HandlerStuck(reason, self.stuck_seconds), stack)
+        if pool.write_off(attempt):
+            report(self._stuck(attempt, reason, pool.stuck, stack))
+        for outcome in outcomes:
+            self.outcome_writer.put(outcome)
+        if pool.is_out_of_slots:
+            self.give_up()
+
+    def _stuck(self, attempt: AnyAttempt, reason: str, stuck: int, stack: str) -> AttemptStuck | RecordStuck:
+        if isinstance(attempt, RecordAttempt):
+            return RecordStuck(self.worker, str(attempt.key[0]), attempt.kind.name, reason, stuck, stack)
+        job = attempt.jobs[0]
+        return AttemptStuck(self.worker, job.id, job.type_name, reason, stuck, stack)

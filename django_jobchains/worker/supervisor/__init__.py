@@ -1,0 +1,1 @@
+"""The process that starts, monitors and replaces worker processes."""

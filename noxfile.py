@@ -1,0 +1,243 @@
+"""The sessions of ``make test``, and some for work on one part of the project: ``.venv/bin/nox --list``.
+
+``make NAME`` runs one session. Options after ``--`` go to pytest instead of the session's own choice of tests:
+``.venv/bin/nox -s postgresql -- tests/store -k claim``. CONTRIBUTING.md describes which tests run where.
+"""
+
+import os
+import re
+import shutil
+import signal
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+import nox
+
+from tests.support.interpreters import find_python
+from tests.support.servers import CACHE, ROOT, Unavailable
+from tests.support.servers.chromium import chromium
+from tests.support.servers.postgresql import machine_server, server
+from tests.support.servers.sqlite import with_sqlite_3_37
+
+nox.needs_version = ">=2026.10"
+nox.options.envdir = str(CACHE / "nox")
+nox.options.reuse_venv = "yes"
+nox.options.allow_parallel = True
+#: Longest first, so that none is left over at the end.
+nox.options.sessions = ["newest", "oldest", "slow", "types", "browser", "lint", "wheel", "example"]
+
+#: The environment that nox is installed in: the project, its extras and the group ``dev``.
+PYTHON = sys.executable
+NEWEST = find_python("3.14", "3.13", "3.12")
+OLDEST = find_python("3.11")
+
+#: A process for each core. The tests of a file that uses ports or roles of the server stay in one process ...
+BY_FILE = ("--numprocesses", "logical", "--dist", "loadfile")
+#: ... and others move to a process that has no more tests, so that no core waits for a long file.
+STOLEN = ("--numprocesses", "logical", "--dist", "worksteal")
+
+#: Slow tests start many processes themselves: one process of tests for each core.
+WAITING = ("--numprocesses", str(os.cpu_count() or 1), "--dist", "loadfile")
+
+PLAIN = ("-m", "not slow")
+SLOW = ("-m", "slow")
+#: What may differ between versions of a database: the store's contract, and the plans of statements.
+SQL = (
+    "tests/store/test_contract.py",
+    "tests/store/test_flat.py",
+    "tests/store/test_query_plans.py",
+    "tests/store/test_query_plans_of_small_tables.py",
+    "tests/admin/plans/test_plans.py",
+    "tests/deduplication/test_history.py",
+    "tests/interventions/test_plans.py",
+    "tests/queries/test_plans.py",
+)
+#: ``tests/chaos/test_records.py`` does the same on PostgreSQL.
+KILLS = "tests/records/test_kills.py"
+#: Slow tests of what SQLite does in its own way: wake-ups, migrations, locks, and processes that die while they write.
+SLOW_ON_SQLITE = (
+    "tests/blockers/test_storm.py",
+    "tests/chaos/test_processes.py",
+    "tests/model",
+    "tests/notifications/test_other_processes.py",
+    "tests/notifications/test_sqlite.py",
+    "tests/online_migrations",
+    "tests/queries/test_view.py",
+    KILLS,
+    "tests/testing",
+)
+#: It adds network interfaces to the machine, and Chromium aborts its requests then: so it runs after the browser.
+NETWORK = "tests/chaos/test_network.py"
+#: What does not depend on the database runs on SQLite only: output, arguments, and who may see and do what. Files with
+#: tests of locks run on PostgreSQL too.
+ON_ONE_DATABASE = (
+    "admin/actions", "admin/visibility", "benchmarks", "commands", "configuration", "mutations", "packaging",
+    "processors", "redaction", "testing", "typing",
+)  # fmt: skip
+#: Tests of the SQL run separately, because they include slow ones.
+WITHOUT_REPEATS = tuple(f"--ignore={path}" for path in (*SQL, *(f"tests/{name}" for name in ON_ONE_DATABASE)))
+#: Redis and NATS behave the same beside every database.
+WITHOUT_SERVERS = tuple(f"--ignore=tests/notifications/{name}" for name in ("nats", "redis"))
+
+# A session that is stopped stops its servers first.
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
+@nox.session(venv_backend="none")
+def lint(session: nox.Session) -> None:
+    """Ruff's rules and format, and the layers of imports."""
+    session.run(PYTHON, "-m", "ruff", "check", ".")
+    session.run(PYTHON, "-m", "ruff", "format", "--check", ".")
+    session.run(str(Path(PYTHON).with_name("lint-imports")))
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """Check the types with mypy, strict."""
+    tests = ("tests/settings.py", "tests/support/wheel.py", "tests/mutations", "tests/packaging", "tests/typing")
+    session.run(PYTHON, "-m", "mypy", "django_jobchains", "noxfile.py", *tests)
+    session.run(PYTHON, "-m", "mypy", "--config-file", "tests/typing/example.ini", "example_project")
+
+
+@nox.session(venv_backend="none")
+def example(session: nox.Session) -> None:
+    """Run the example project's own tests."""
+    run_example(session, PYTHON)
+
+
+@nox.session(venv_backend="none")
+def quick(session: nox.Session) -> None:
+    """Run the plain tests on SQLite, without those of the admin, of child processes, Redis and NATS."""
+    left_out = (*WITHOUT_SERVERS, *(f"--ignore=tests/{name}" for name in ("admin", "isolation", "pools")))
+    # No other session runs beside it: processes for twice the cores compute while others wait.
+    processes = ("--numprocesses", str(2 * (os.cpu_count() or 1)), "--dist", "worksteal")
+    run_tests(session, PYTHON, *PLAIN, *left_out, database="sqlite", options=processes)
+
+
+@nox.session(venv_backend="none")
+def sqlite(session: nox.Session) -> None:
+    """Run all tests on SQLite."""
+    run_tests(session, PYTHON, database="sqlite")
+
+
+@nox.session(venv_backend="none")
+def postgresql(session: nox.Session) -> None:
+    """Run all tests on the machine's PostgreSQL."""
+    with required(session), machine_server() as url:
+        run_tests(session, PYTHON, database=url)
+
+
+@nox.session(venv_backend="none")
+def slow(session: nox.Session) -> None:
+    """Run the slow tests except those of the SQL: most on the machine's PostgreSQL, some on SQLite."""
+    without_locks = set(files_with(r"mark\.slow", *ON_ONE_DATABASE)) - set(files_with("", "commands", "testing"))
+    run_tests(session, PYTHON, *SLOW, *SLOW_ON_SQLITE, *sorted(without_locks), database="sqlite", options=WAITING)
+    with required(session), machine_server() as url:
+        files = set(files_with(r"mark\.slow")) - {*SQL, *without_locks, NETWORK, KILLS}
+        run_tests(session, PYTHON, *SLOW, *sorted(files), database=url, options=WAITING)
+
+
+@nox.session(python=NEWEST)
+def newest(session: nox.Session) -> None:
+    """Test the newest Python and Django: the plain tests that may differ there on PostgreSQL 18, the SQL on SQLite."""
+    session.install("--upgrade", "-e", ".[all]", "--group", "test")
+    run_example(session, "python")
+    run_tests(session, "python", *SQL, database="sqlite")
+    with required(session), server(18) as url:
+        locks = files_with(r"committing|mark\.postgresql", *ON_ONE_DATABASE)
+        run_tests(session, "python", *SQL, *locks, database=url)
+        run_tests(session, "python", *PLAIN, *WITHOUT_REPEATS, *WITHOUT_SERVERS, database=url, options=STOLEN)
+
+
+@nox.session(python=OLDEST)
+def oldest(session: nox.Session) -> None:
+    """Test the lowest supported versions: all plain tests on SQLite 3.37, those of the SQL on PostgreSQL 14."""
+    constraints = CACHE / "lowest.txt"
+    constraints.parent.mkdir(exist_ok=True)
+    constraints.write_text("\n".join(lowest_versions()))
+    session.install("-e", ".[all]", "--group", "test", "--constraint", str(constraints))
+    with required(session):
+        env = with_sqlite_3_37(f"{session.bin}/python")
+        run_tests(session, "python", *PLAIN, database="sqlite", env=env)
+        with server(14) as url:
+            run_tests(session, "python", *SQL, database=url)
+
+
+@nox.session(reuse_venv=False)
+def wheel(session: nox.Session) -> None:
+    """Build the wheel into ``dist``, and run a job with only it and Django installed."""
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    session.run(PYTHON, "-m", "hatchling", "build", external=True)
+    (built,) = (ROOT / "dist").glob("*.whl")
+    session.run(PYTHON, "-m", "tests.support.wheel", "contents", external=True)
+    session.install(str(built))
+    session.run("python", "-m", "tests.support.wheel", "job")
+
+
+@nox.session(venv_backend="none")
+def browser(session: nox.Session) -> None:
+    """Drive the example shop and its admin in Chromium."""
+    run_browser(session, database="sqlite")
+    with required(session), machine_server() as url:
+        run_browser(session, "-m", "flow", database=url)
+        run_tests(session, PYTHON, *SLOW, NETWORK, database=url)
+
+
+@nox.session(venv_backend="none")
+def pictures(session: nox.Session) -> None:
+    """Make the screenshots of the documentation anew."""
+    run_browser(session, "-k", "pictures", database="sqlite", pictures=ROOT / "docs" / "pictures")
+
+
+def run_tests(
+    session: nox.Session,
+    python: str,
+    *selection: str,
+    database: str,
+    env: Mapping[str, str] | None = None,
+    options: Sequence[str] = BY_FILE,
+) -> None:
+    """Run tests in several processes. Each process makes a database on the named server."""
+    tests = session.posargs or selection
+    env = {"JOBCHAINS_TEST_DATABASE": database, **(env or {})}
+    reports = ("-q", "--durations=8", "-p", "no:cacheprovider")
+    session.run(python, "-m", "pytest", *reports, *options, *tests, env=env, external=True)
+
+
+def files_with(pattern: str, *folders: str) -> list[str]:
+    """Return the test files with this text. Finding a few tests among all takes each process a quarter of a minute."""
+    paths = chain.from_iterable((ROOT / "tests" / folder).rglob("test_*.py") for folder in folders or [""])
+    return sorted(str(path.relative_to(ROOT)) for path in paths if re.search(pattern, path.read_text()))
+
+
+def run_example(session: nox.Session, python: str) -> None:
+    session.run(python, "-W", "error", "example_project/manage.py", "test", "example_project")
+
+
+def run_browser(session: nox.Session, *selection: str, database: str, pictures: Path = CACHE / "browser") -> None:
+    """Run the tests in a browser. Screenshots, and the pages of tests that failed, are in ``.cache/browser``."""
+    with required(session):
+        chromium()
+    env = {"JOBCHAINS_TEST_DATABASE": database, "JOBCHAINS_PICTURES": str(pictures)}
+    session.run(PYTHON, "-m", "pytest", "-q", "-c", "tests/browser/pytest.ini", *selection, "tests/browser", env=env)
+
+
+@contextmanager
+def required(session: nox.Session) -> Iterator[None]:
+    """Skip the rest of the session if something that it needs cannot be had; fail where ``CI`` is set."""
+    try:
+        yield
+    except Unavailable as error:
+        (session.error if "CI" in os.environ else session.skip)(f"NOT RUN: {error}")
+
+
+def lowest_versions() -> list[str]:
+    """Return a constraint for each lower bound in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = chain(project["dependencies"], *project["optional-dependencies"].values())
+    bounds = (re.fullmatch(r"([\w.-]+)(?:\[.*\])?>=([\w.]+)", requirement) for requirement in requirements)
+    return [f"{bound[1]}=={bound[2]}" for bound in bounds if bound]

@@ -1,0 +1,220 @@
+"""The fields of the form for an output, which are derived from its type."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Literal, NotRequired
+from uuid import UUID
+
+import pytest
+from django import forms
+from django.test import Client
+from pydantic import BaseModel, Field, field_validator
+from typing_extensions import TypedDict
+
+from django_jobchains.chains import Chain
+from django_jobchains.processors import JobType, get_registry
+from django_jobchains.store import Store
+from tests.admin.actions.browsing import act, messages_in, url
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Address:
+    street: str
+    lines: list[str] = field(default_factory=list)
+
+
+class Model(BaseModel):
+    required: int = Field(ge=2, le=9, description="From two to nine.")
+    titled: str = Field(title="The title", max_length=5)
+    with_default: str = "usual"
+    enough: float = 1.5
+
+    @field_validator("with_default")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        if value == "unknown":
+            raise ValueError("not a known value")
+        return value
+
+
+class Keys(TypedDict):
+    here: bool
+    there: NotRequired[bool]
+    maybe: NotRequired[int]
+    nothing: int | None
+
+
+@dataclass(frozen=True)
+class Everything:
+    decision: Literal["approve", "reject"]
+    colour: Colour
+    price: Decimal
+    address: Address
+    on: date
+    at: datetime
+    of_day: time
+    by: UUID
+    either: int | list[int]
+    anything: Any
+    note: str | None = None
+    number: int | None = 3
+    kind: Colour = Colour.BLUE
+    is_urgent: bool = True
+    tags: list[str] = field(default_factory=list)
+
+
+ANSWERS = {
+    "decision": '"reject"', "colour": '"red"', "price": "12.50", "address": '{"street": "Main"}', "on": "2026-01-02",
+    "at": "2026-01-02T03:04:05", "of_day": "03:04:05", "by": str(UUID(int=7)), "either": "[1, 2]", "anything": "",
+    "note": "", "number": "", "kind": '"blue"', "tags": "",
+}  # fmt: skip
+
+
+def waiting(monkeypatch: pytest.MonkeyPatch, output: Any) -> Chain:
+    job_type: JobType[Any, Any] = JobType("shop.form", output=output)
+    monkeypatch.setitem(get_registry().declared, "shop.form", job_type)
+    return job_type.enqueue().refresh()
+
+
+def form_of(client: Client, chain: Chain) -> dict[str, forms.Field]:
+    fields = client.get(url("complete", chain)).context["form"].fields
+    return {name.removeprefix("payload_"): found for name, found in fields.items() if name.startswith("payload")}
+
+
+def answer(client: Client, chain: Chain, **values: str) -> Any:
+    return act(client, "complete", chain, **{f"payload_{name}": value for name, value in values.items()})
+
+
+def test_every_kind_of_member_has_its_field(superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = form_of(superuser, waiting(monkeypatch, Everything))
+    json_fields = {name for name, found in fields.items() if "jobchains-json" in found.widget.attrs.get("class", "")}
+    assert json_fields == {"address", "either", "anything", "tags"}
+    types = {"on": "date", "at": "datetime-local", "of_day": "time", "is_urgent": "checkbox", "number": "number"}
+    assert {name: fields[name].widget.input_type for name in types} == types  # type: ignore[attr-defined]
+    assert [value for value, _ in fields["decision"].choices] == ["", '"approve"', '"reject"']  # type: ignore[attr-defined]
+    assert [value for value, _ in fields["kind"].choices] == ['"red"', '"blue"']  # type: ignore[attr-defined]
+    required = {name for name, found in fields.items() if found.required}
+    assert required == {"decision", "colour", "price", "address", "on", "at", "of_day", "by", "either", "kind"}
+
+
+def test_fields_have_defaults_and_skeletons_of_json(
+    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = form_of(superuser, waiting(monkeypatch, Everything))
+    initial = {name: found.initial for name, found in fields.items() if found.initial not in (None, "")}
+    skeleton = '{\n  "street": ""\n}'
+    assert initial == {
+        "address": skeleton, "either": "0", "anything": "null", "number": 3, "kind": '"blue"', "is_urgent": True,
+    }  # fmt: skip
+
+
+def test_the_values_have_the_types_of_the_output(
+    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = waiting(monkeypatch, Everything)
+    assert messages_in(answer(superuser, chain, **ANSWERS)) == ["1 job completed."]
+    assert chain.refresh().output.at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert chain.stored_output == {
+        "decision": "reject", "colour": "red", "price": "12.50", "address": {"street": "Main", "lines": []},
+        "on": "2026-01-02", "at": "2026-01-02T03:04:05Z", "of_day": "03:04:05", "by": str(UUID(int=7)),
+        "either": [1, 2], "anything": None, "note": None, "number": None, "kind": "blue", "is_urgent": False,
+        "tags": [],
+    }  # fmt: skip
+
+
+def test_optional_keys_can_be_omitted(superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = waiting(monkeypatch, Keys)
+    answer(superuser, chain, here="on", there="unknown", maybe="", nothing="")
+    assert chain.refresh().stored_output == {"here": True, "nothing": None}
+
+
+def test_a_text_with_a_default_can_be_emptied(superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = waiting(monkeypatch, Model)
+    answer(superuser, chain, required="2", titled="t", with_default="", enough="2")
+    assert chain.refresh().stored_output == {"required": 2, "titled": "t", "with_default": "", "enough": 2.0}
+
+
+def test_titles_and_descriptions_are_shown(superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = form_of(superuser, waiting(monkeypatch, Model))
+    assert [str(found.label) for found in fields.values()] == ["Required", "The title", "With default", "Enough"]
+    assert fields["required"].help_text == "From two to nine."
+
+
+@pytest.mark.parametrize(
+    ("changes", "errors"),
+    [
+        ({"required": "1"}, {"payload_required": ["Ensure this value is greater than or equal to 2."]}),
+        ({"titled": "longer"}, {"payload_titled": ["Ensure this value has at most 5 characters (it has 6)."]}),
+        ({"enough": ""}, {"payload_enough": ["This field is required."]}),
+        (
+            {"with_default": "unknown"},
+            {"payload_with_default": ["Invalid value: Value error, not a known value"]},
+        ),
+    ],
+)
+def test_errors_are_shown_at_their_fields(
+    superuser: Client,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, str],
+    errors: dict[str, list[str]],
+) -> None:
+    chain = waiting(monkeypatch, Model)
+    values = {"required": "2", "titled": "t", "with_default": "w", "enough": "1", **changes}
+    assert answer(superuser, chain, **values).context["form"].errors == errors
+    assert chain.refresh().status == "pending"
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [("{", "Invalid JSON: line 1, column 2"), ('{"street": 5}', "street: Input should be a valid string")],
+)
+def test_an_error_inside_json_is_shown_at_its_field(
+    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, address: str, problem: str
+) -> None:
+    chain = waiting(monkeypatch, Everything)
+    errors = answer(superuser, chain, **{**ANSWERS, "address": address}).context["form"].errors
+    assert set(errors) == {"payload_address"}
+    assert problem in errors["payload_address"][0]
+
+
+class Node(BaseModel):
+    name: str
+    children: "list[Node]" = []
+    parent: "Node | None" = None
+
+
+@pytest.mark.parametrize(
+    ("output", "skeleton"),
+    [
+        (tuple[int, str], '[\n  0,\n  ""\n]'),
+        (list[Address], "[]"),
+        (int, "0"),
+        (Colour, '"red"'),
+        (Address | Model, '{\n  "street": ""\n}'),
+        (dict[str, int], "{}"),
+        (Any, ""),
+    ],
+)
+def test_a_type_without_members_has_one_field_with_a_skeleton(
+    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, output: Any, skeleton: str
+) -> None:
+    [(name, found)] = form_of(superuser, waiting(monkeypatch, output)).items()
+    assert (name, found.initial) == ("payload", skeleton)
+
+
+def test_a_type_that_contains_itself_has_fields(
+    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = waiting(monkeypatch, Node)
+    assert set(form_of(superuser, chain)) == {"name", "children", "parent"}
+    answer(superuser, chain, name="root", children='[{"name": "leaf"}]', parent="")
+    leaf = {"name": "leaf", "children": [], "parent": None}
+    assert chain.refresh().stored_output == {"name": "root", "children": [leaf], "parent": None}

@@ -1,0 +1,49 @@
+"""Registered record models, and clients of users with different permissions."""
+
+from collections.abc import Callable
+
+import pytest
+from django.apps import apps
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from django_jobchains.processors import Processors, Registry
+from django_jobchains.store import Store, get_store
+from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
+
+Staff = Callable[..., Client]
+
+
+@pytest.fixture
+def store(db: None) -> Store:
+    return get_store()
+
+
+@pytest.fixture(autouse=True)
+def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
+    """Return the only slice of the project, which handles the records of all models."""
+    registry, part = Registry(), Processors()
+    part.records(Upload, retry_after=60)(lambda record, run: None)
+    part.records(Export, name="exports")(lambda record, run: None)
+    part.records(Letter, columns=LETTER_COLUMNS)(lambda record, run: None)
+    registry.add(part)
+    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    return part
+
+
+@pytest.fixture
+def member(db: None) -> Staff:
+    """Return a function: ``member("change_upload")`` is a client of a staff user with this permission."""
+
+    def log_in(*codenames: str) -> Client:
+        user = User.objects.create_user(f"member-{User.objects.count()}", is_staff=True)
+        wanted = Permission.objects.filter(
+            content_type__app_label__in=("django_jobchains", "records"), codename__in=codenames
+        )
+        user.user_permissions.set(wanted)
+        assert user.user_permissions.count() == len(codenames), f"unknown permission among {codenames}"
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return log_in

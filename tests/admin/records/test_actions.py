@@ -1,0 +1,188 @@
+"""The actions on records: the states they change, who may perform them, and their messages."""
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.db import IntegrityError
+from django.test import Client
+
+from django_jobchains.store import Store
+from tests.admin.actions.browsing import messages_in, text_of
+from tests.admin.records.browsing import MOVES, STATES, VERBS, act, act_many, choose_action, put, state_of, url
+from tests.admin.records.conftest import Staff
+from tests.records.models import Export, Letter, Upload
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site")]
+
+every_verb = pytest.mark.parametrize("verb", VERBS)
+
+
+@every_verb
+@pytest.mark.parametrize("state", STATES)
+def test_an_action_changes_records_of_its_states_and_skips_others_with_a_reason(
+    superuser: Client, verb: str, state: str
+) -> None:
+    record = put(state=state)
+    reply = act(superuser, verb, record)
+    assert state_of(record) == MOVES[verb].get(state, state)
+    [message] = messages_in(reply)
+    assert (
+        message.startswith("1 record ") if state in MOVES[verb] else message == f"1 row skipped: {state} ({record.pk})."
+    )
+    assert record.cancel is (verb == "cancel" and state in MOVES[verb])
+
+
+@every_verb
+def test_columns_with_other_names_and_text_keys(superuser: Client, verb: str) -> None:
+    record = put(Letter, "errored", code="a/b _%")
+    assert superuser.get(url(f"record_{verb}", record)).status_code == 200
+    act(superuser, verb, record)
+    assert state_of(record) == MOVES[verb]["errored"]
+
+
+def test_the_confirmation_page_changes_nothing(superuser: Client) -> None:
+    record = put(state="failed")
+    for verb in VERBS:
+        superuser.get(url(f"record_{verb}", record))
+        choose_action(superuser, verb, [record])
+        assert superuser.get(url(f"record_{verb}_many")).status_code == 405
+    assert state_of(record) == "failed"
+
+
+@every_verb
+def test_actions_require_the_change_permission(member: Staff, verb: str) -> None:
+    record, client = put(state="errored"), member("view_upload")
+    assert f'value="{verb}"' not in text_of(client.get(url("changelist")))
+    assert f"record-{verb}/" not in text_of(client.get(url("change", record)))
+    assert client.get(url(f"record_{verb}", record)).status_code == 403
+    assert act(client, verb, record).status_code == 403
+    assert choose_action(client, verb, [record]).status_code == 403
+    assert act_many(client, verb, [record]).status_code == 403
+    assert state_of(record) == "errored"
+
+
+@every_verb
+def test_the_change_permission_offers_the_actions(member: Staff, verb: str) -> None:
+    record, client = put(state="errored"), member("change_upload")
+    assert f'value="{verb}"' in text_of(client.get(url("changelist")))
+    assert f"record-{verb}/" in text_of(client.get(url("change", record)))
+    assert "skipped" not in text_of(choose_action(client, verb, [record]))
+    assert act_many(client, verb, [record]).status_code == 302
+    assert state_of(record) == MOVES[verb]["errored"]
+
+
+def test_a_permission_that_depends_on_the_record_is_checked_for_each(superuser: Client) -> None:
+    precious, other = (put(Export, "queued", name=name) for name in ("precious", "other"))
+    assert superuser.get(url("record_cancel", precious)).status_code == 403
+    assert act(superuser, "cancel", precious).status_code == 403
+    reply = act_many(superuser, "cancel", [precious, other], Export)
+    assert (state_of(precious), state_of(other)) == ("queued", "canceled")
+    assert messages_in(reply) == [
+        "1 record canceled or stopping.",
+        f"1 row skipped: not allowed ({precious.pk}).",
+    ]
+
+
+@pytest.mark.parametrize("name", ["excluded", "hidden"])
+def test_hidden_records_are_treated_as_missing(superuser: Client, name: str) -> None:
+    record = put(Export, "queued", name=name)
+    assert superuser.get(url("record_cancel", record)).status_code == 404
+    assert act(superuser, "cancel", record).status_code == 404
+    assert messages_in(act_many(superuser, "cancel", [record], Export)) == [
+        f"1 row skipped: no longer exists ({record.pk})."
+    ]
+    assert state_of(record) == "queued"
+
+
+def test_a_post_without_the_csrf_token_changes_nothing(superuser: Client) -> None:
+    record, strict = put(state="failed"), Client(enforce_csrf_checks=True)
+    strict.cookies = superuser.cookies
+    assert act(strict, "retry", record).status_code == 403
+    assert act_many(strict, "retry", [record]).status_code == 403
+    assert state_of(record) == "failed"
+
+
+def test_invalid_keys_are_rejected(superuser: Client) -> None:
+    assert superuser.post(url("record_retry_many"), {"_selected_action": ["one"]}).status_code == 400
+    assert superuser.post(url("record_retry_many"), {}).status_code == 400
+    assert superuser.get(url("changelist") + "one/record-retry/").status_code == 400
+
+
+def test_an_action_on_several_records_takes_a_constant_number_of_statements(
+    superuser: Client, django_assert_max_num_queries: Any
+) -> None:
+    rows = [put(state="failed") for _ in range(20)]
+    with django_assert_max_num_queries(16):
+        act_many(superuser, "retry", rows)
+    assert {state_of(row) for row in rows} == {"queued"}
+
+
+def test_all_rows_of_the_list_cannot_be_selected_at_once(superuser: Client) -> None:
+    record = put(state="failed")
+    answer = {"action": "retry", "index": "0", "select_across": "1", "_selected_action": [record.pk]}
+    assert messages_in(superuser.post(url("changelist"), answer)) == ["Nothing was changed: select 1 to 500 rows."]
+
+
+def test_the_delay_of_a_requeue_counts_from_the_time_of_the_database(superuser: Client, store: Store) -> None:
+    record = put(state="failed", num_failures=2)
+    before = store.stats.time_ago(0)
+    act(superuser, "requeue", record, delay_minutes="90")
+    record.refresh_from_db()
+    assert before <= record.process_after - timedelta(minutes=90) <= store.stats.time_ago(0)
+    assert record.num_failures == 2
+
+
+def test_an_invalid_time_shows_the_form_again(superuser: Client) -> None:
+    record = put(state="failed")
+    reply = act(superuser, "requeue", record, delay_minutes="-1")
+    assert "errorlist" in text_of(reply)
+    assert state_of(record) == "failed"
+
+
+def test_a_record_that_was_asked_to_stop_is_skipped(superuser: Client) -> None:
+    record = put(state="processing")
+    act(superuser, "cancel", record)
+    *_, message = messages_in(act(superuser, "cancel", record))
+    assert message == f"1 row skipped: already asked to stop ({record.pk})."
+
+
+@every_verb
+def test_a_change_adds_a_log_entry_and_a_log_record(
+    superuser: Client, verb: str, caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
+) -> None:
+    record, other = put(state="errored"), put(state="completed")
+    with caplog.at_level(logging.INFO, "django_jobchains"), django_capture_on_commit_callbacks(execute=True):
+        act_many(superuser, verb, [record, other])
+    [entry] = LogEntry.objects.all()
+    messages = {"retry": "Retried.", "requeue": "Queued again.", "cancel": "Canceled, or asked to stop."}
+    assert (entry.object_id, entry.action_flag, entry.change_message) == (str(record.pk), CHANGE, messages[verb])
+    [acted] = [record for record in caplog.records if getattr(record, "event", "") == "AdminActed"]
+    assert acted.__dict__["jobchains"]["ids"] == [str(record.pk)]
+
+
+def test_an_error_in_the_log_undoes_the_change(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = put(state="failed")
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise IntegrityError
+
+    monkeypatch.setattr(LogEntry.objects, "log_actions", refuse)
+    with pytest.raises(IntegrityError):
+        act(superuser, "retry", record)
+    assert state_of(record) == "failed"
+
+
+def test_a_next_url_on_another_site_is_ignored(superuser: Client) -> None:
+    record = put(state="failed")
+    assert act(superuser, "retry", record, next="https://elsewhere.example/")["Location"] == url("change", record)
+    assert act(superuser, "retry", record, next="/admin/")["Location"] == "/admin/"
+
+
+def test_actions_of_a_subclass_are_kept(superuser: Client) -> None:
+    put()
+    page = text_of(superuser.get(url("changelist")))
+    assert all(f'value="{name}"' in page for name in ("touch", *VERBS, "delete_selected"))
+    assert Upload.objects.exists()

@@ -1,0 +1,200 @@
+"""The list and the page of records: columns, filters, hidden values, and the fields of the form."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.db.models import JSONField, Value
+from django.test import Client
+
+from django_jobchains import records
+from django_jobchains.admin.records import lists
+from django_jobchains.admin.records.record_admin import JobRecordAdmin
+from django_jobchains.processors import Processors
+from django_jobchains.store import Store
+from tests.admin.actions.browsing import text_of
+from tests.admin.records.browsing import STATES, put, state_of, url
+from tests.admin.records.conftest import Staff
+from tests.admin.records.site import site
+from tests.records.models import Letter, Repository, Upload
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site")]
+
+INLINE = re.compile(r"<style|style=|<script>|javascript:| on\w+=")
+SECRET = "password=hunter2"
+ERROR = f"ValueError: no {SECRET}\nsecond line"
+LOG = {
+    "key": "convert",
+    "command": ["convert", "--token=abcdefghijkl", "a.png"],
+    "start_time": "2026-01-02T03:04:05+00:00",
+    "exit_code": 3,
+    "out": f"line one\n{SECRET}\n<b>bold</b>",
+    "duration_ms": 1500,
+}
+
+
+def rows_in(page: str) -> set[str]:
+    return set(re.findall(r'name="_selected_action" value="([^"]+)"', page))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_list_shows_and_filters_the_state(superuser: Client, state: str) -> None:
+    record = put(state=state)
+    put(state="queued" if state == "completed" else "completed")
+    style = "other" if state == "uploading" else state
+    assert f'jobchains-status-{style}">{state}</span>' in text_of(superuser.get(url("changelist")))
+    reply = superuser.get(url("changelist") + f"?record_state={state}")
+    if state == "uploading":
+        assert reply.status_code == 302, "only states of records can be chosen"
+    else:
+        assert rows_in(text_of(reply)) == {str(record.pk)}
+
+
+def test_queued_records_are_filtered_by_whether_they_are_due(superuser: Client, store: Store) -> None:
+    now = store.stats.time_ago(0)
+    due = {str(put(state="queued", process_after=time).pk) for time in (None, now - timedelta(hours=1))}
+    later = {str(put(state="queued", process_after=now + timedelta(hours=1)).pk)}
+    put(state="failed")
+    assert rows_in(text_of(superuser.get(url("changelist") + "?record_wait=due"))) == due
+    assert rows_in(text_of(superuser.get(url("changelist") + "?record_wait=later"))) == later
+
+
+def test_the_columns_of_a_model_can_have_other_names(superuser: Client) -> None:
+    put(Letter, "failed", code="a/b", failure_message=ERROR, execution_logs=[LOG])
+    put(Letter, "queued", code="c")
+    assert rows_in(text_of(superuser.get(url("changelist", model=Letter) + "?record_state=failed"))) == {"a/b"}
+    page = text_of(superuser.get(url("change", Letter.objects.get(code="a/b"))))
+    assert 'jobchains-status-failed">failed<' in page
+    assert "exit code 3" in page
+
+
+def test_the_page_shows_timings_and_logs(superuser: Client, store: Store) -> None:
+    now = store.stats.time_ago(0)
+    record = put(
+        state="failed",
+        queued_at=now - timedelta(hours=3),
+        started_at=now - timedelta(minutes=10),
+        finished_at=now - timedelta(minutes=8),
+        num_failures=2,
+        num_resets=1,
+        worker_hostname="tea-1",
+        failure_message=ERROR,
+        execution_logs=[LOG],
+    )
+    page = text_of(superuser.get(url("change", record)))
+    for shown in ("took 2 min", "3 h ago", "<dd>3</dd>", "tea-1", "convert", "exit code 3", "took 1.5 s", "line one"):
+        assert shown in page
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page
+
+
+@pytest.mark.parametrize("model", [Upload, Letter])
+def test_secrets_are_masked_everywhere(superuser: Client, model: Any) -> None:
+    own = {"code": "a"} if model is Letter else {}
+    record = put(model, "failed", failure_message=ERROR, execution_logs=[LOG], **own)
+    for page in (url("changelist", model=model), url("change", record), url("record_retry", record)):
+        shown = text_of(superuser.get(page))
+        assert "hunter2" not in shown
+        assert "abcdefghijkl" not in shown
+
+
+def test_messages_and_logs_require_the_permission_for_payloads(member: Staff) -> None:
+    record = put(failure_message=ERROR, execution_logs=[LOG])
+    for permissions, is_shown in ((["view_upload"], False), (["view_upload", "view_payload"], True)):
+        client = member(*permissions)
+        lists_and_page = text_of(client.get(url("changelist"))) + text_of(client.get(url("change", record)))
+        assert ("second line" in lists_and_page) is is_shown
+        assert ("line one" in lists_and_page) is is_shown
+        assert ("do not have permission to view payloads" in lists_and_page) is not is_shown
+        assert "ValueError" in lists_and_page, "everyone may see the type of the error"
+
+
+@pytest.mark.parametrize(
+    "logs", [None, "text", {"key": 1}, [1, None, {}], [{"start_time": "never", "duration_ms": "x"}]]
+)
+def test_invalid_logs_do_not_break_the_page(superuser: Client, logs: Any) -> None:
+    record = put(state="failed", failure_message="")
+    Upload.objects.update(execution_logs=Value(logs, JSONField()))
+    assert superuser.get(url("change", record)).status_code == 200
+
+
+def test_the_pages_have_no_inline_scripts_or_styles(superuser: Client) -> None:
+    record = put(state="processing", failure_message=ERROR, execution_logs=[LOG])
+    for page in (url("changelist"), url("change", record), url("record_cancel", record)):
+        assert not INLINE.search(text_of(superuser.get(page))), page
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_page_of_an_unfinished_record_is_refreshed(superuser: Client, state: str) -> None:
+    page = text_of(superuser.get(url("change", put(state=state))))
+    assert ("refresh.js" in page) is (state in ("queued", "processing", "errored"))
+
+
+def test_the_form_does_not_have_the_columns_of_records(superuser: Client) -> None:
+    page = text_of(superuser.get(url("change", put())))
+    assert 'name="size"' in page
+    assert not re.search(r'name="(state|process_after_0|failure_message)"', page)
+    page = text_of(superuser.get(url("change", put(Letter, "failed", code="a", failure_message=ERROR))))
+    assert not re.search(r'name="(status|error|logs)"', page)
+    assert 'name="host"' not in page
+    assert 'name="process_after_0"' in text_of(superuser.get(url("add"))), "a new record may be scheduled"
+
+
+def test_saving_the_form_does_not_undo_changes_of_a_worker(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker finishes the record after the form has read it."""
+    record = put(state="processing", lease_number=3)
+    model_admin = site.get_model_admin(Upload)
+    save = type(model_admin).save_model
+
+    def save_late(self: Any, request: Any, obj: Any, form: Any, change: bool) -> None:
+        Upload.objects.filter(pk=obj.pk).update(state="completed", lease_number=4)
+        save(self, request, obj, form, change)
+
+    monkeypatch.setattr(type(model_admin), "save_model", save_late)
+    repository = Repository.objects.create(name="tea")
+    answer = {"size": "12", "result": "x", "repository": repository.pk}
+    assert superuser.post(url("change", record), answer).status_code == 302
+    assert state_of(record) == "completed"
+    assert (record.lease_number, record.size, record.repository) == (4, 12, repository)
+
+
+def test_a_new_record_is_queued(superuser: Client) -> None:
+    answer = {"size": "12", "result": "x", "repository": Repository.objects.create(name="tea").pk}
+    superuser.post(url("add"), {**answer, "process_after_0": "", "process_after_1": ""})
+    assert records.queryset(Upload).queued_count() == 1
+
+
+def test_a_list_counts_and_shows_a_limited_number_of_rows(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        put()
+    assert "Only the first" not in text_of(superuser.get(url("changelist")))
+    monkeypatch.setattr(lists, "MAX_ROWS", 2)
+    assert "Only the first 2 rows are listed." in text_of(superuser.get(url("changelist")))
+
+
+def test_a_list_does_not_count_the_whole_table(superuser: Client, django_assert_max_num_queries: Any) -> None:
+    put()
+    with django_assert_max_num_queries(10) as context:
+        superuser.get(url("changelist"))
+    counts = [query["sql"] for query in context.captured_queries if "COUNT(" in query["sql"]]
+    assert counts
+    assert all(f"LIMIT {lists.MAX_ROWS + 1}" in sql for sql in counts), counts
+
+
+def test_the_number_of_queries_does_not_depend_on_the_number_of_rows(
+    superuser: Client, django_assert_max_num_queries: Any
+) -> None:
+    for _ in range(30):
+        put(failure_message=ERROR)
+    with django_assert_max_num_queries(10):
+        superuser.get(url("changelist"))
+
+
+def test_a_model_without_a_handler_is_a_system_check_error(processors: Processors) -> None:
+    class Unhandled(JobRecordAdmin, admin.ModelAdmin):  # type: ignore[type-arg]
+        pass
+
+    model_admin: Any = Unhandled(Repository, site)
+    assert [problem.id for problem in model_admin.check()] == ["jobchains.E017"]
+    assert not [problem for problem in site.get_model_admin(Upload).check() if problem.id == "jobchains.E017"]

@@ -1,0 +1,70 @@
+"""Objects of an attempt are freed when it ends."""
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+from weakref import ref
+
+import pytest
+
+from django_jobchains.attempts.outcome import Outcome
+from django_jobchains.processors import Processors, Registry, RunningJob
+from django_jobchains.testing import run_due_jobs
+from django_jobchains.worker.outcome_writer import OutcomeWriter
+from tests.support.attempts import Work, committed
+
+pytestmark = committed
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("how", ["returns", "completes", "continues", "fails"])
+def test_ended_attempt_is_freed_without_the_garbage_collector(processors: Processors, work: Work, how: str) -> None:
+    jobs: list[ref[RunningJob[Any]]] = []
+
+    @processors.register("freed")
+    def freed(job: RunningJob[str]) -> Any:
+        jobs.append(ref(job))
+        if job.input == "fails":
+            raise ValueError(how)
+        if job.input == "completes":
+            with job.complete():
+                pass
+        return job.continue_with(freed, "") if job.input == "continues" else None
+
+    freed.enqueue(how)
+    work()
+    assert jobs
+    assert [job() for job in jobs] == [None] * len(jobs)
+
+
+@pytest.mark.parametrize("how", ["returns", "fails"])
+def test_outcome_that_is_not_written_yet_does_not_keep_its_attempt_alive(
+    processors: Processors, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    attempts: list[ref[Any]] = []
+    kept: list[object] = []
+    put = OutcomeWriter.put
+
+    @processors.register("waits")
+    def waits(job: RunningJob[str]) -> None:
+        attempts.append(ref(job._phases))
+        if job.input == "fails":
+            raise ValueError(how)
+
+    def record_and_put(outcome_writer: OutcomeWriter, outcome: Outcome) -> None:
+        kept.extend(attempt() for attempt in attempts)
+        put(outcome_writer, outcome)
+
+    monkeypatch.setattr(OutcomeWriter, "put", record_and_put)
+    registry = Registry()
+    registry.add(processors)
+    monkeypatch.setattr("django_jobchains.testing.runner.get_registry", lambda: registry)
+    waits.enqueue(how)
+    run_due_jobs()
+    assert kept == [None]

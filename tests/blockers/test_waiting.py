@@ -1,0 +1,143 @@
+"""A job with blockers becomes pending when all its blockers are completed, and not before."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.models import Chain, Job
+from django_jobchains.store import Effects, Store
+from tests.blockers.chains import (
+    COMPLETIONS,
+    STEP,
+    WAITS,
+    End,
+    claim_only,
+    complete_by_hand,
+    current,
+    links,
+    statuses,
+)
+from tests.blockers.consistency import assert_consistent
+from tests.support.jobs import database_now, finished, next_job, running, stored
+
+pytestmark = pytest.mark.django_db
+
+completions = pytest.mark.parametrize("complete", COMPLETIONS.values(), ids=COMPLETIONS)
+
+
+@completions
+def test_job_is_blocked_until_its_blocker_is_completed(store: Store, complete: End) -> None:
+    blocker = STEP.enqueue()
+    dependent = WAITS.enqueue(blockers=[blocker])
+    assert (statuses(dependent), links(dependent)) == (["blocked"], [(blocker.id, True)])
+    complete(store, blocker, effects := Effects())
+    assert (statuses(blocker, dependent), links(dependent)) == (["completed", "pending"], [(blocker.id, False)])
+    assert effects.due_types == {WAITS.name}
+    assert effects.finished_chains == {blocker.id}
+    assert_consistent(store)
+
+
+@completions
+def test_job_waits_for_the_last_of_its_blockers(store: Store, complete: End) -> None:
+    blockers = [STEP.enqueue(run_at=database_now() + timedelta(hours=1)) for _ in range(3)]
+    dependent = WAITS.enqueue(blockers=blockers)
+    for number, blocker in enumerate(blockers):
+        assert statuses(dependent) == ["blocked"]
+        assert [is_open for _, is_open in links(dependent)] == [False] * number + [True] * (3 - number)
+        chains.run_now(blocker.id)
+        complete(store, blocker, Effects())
+    assert statuses(dependent) == ["pending"]
+    assert_consistent(store)
+
+
+def test_job_waits_for_a_chain_that_has_already_continued(store: Store) -> None:
+    blocker = STEP.enqueue()
+    with chains.current_job(blocker.id) as job:
+        job.continue_with(STEP)
+    dependent = WAITS.enqueue(blockers=[blocker])
+    assert statuses(dependent) == ["blocked"]
+    complete_by_hand(blocker)
+    assert statuses(dependent) == ["pending"]
+
+
+def test_job_does_not_wait_for_completed_blockers() -> None:
+    done, open_ = STEP.enqueue(), STEP.enqueue()
+    complete_by_hand(done)
+    dependent = WAITS.enqueue(blockers=[done, open_])
+    assert (statuses(dependent), links(dependent)) == (["blocked"], [(done.id, False), (open_.id, True)])
+    complete_by_hand(open_)
+    assert statuses(dependent) == ["pending"]
+
+
+@completions
+def test_freed_job_is_due_from_the_time_when_it_was_freed(store: Store, complete: End) -> None:
+    blocker = STEP.enqueue()
+    dependent = WAITS.enqueue(blockers=[blocker])
+    before = database_now()
+    complete(store, blocker, Effects())
+    assert before - timedelta(milliseconds=1) <= current(dependent).run_at <= database_now()
+
+
+def test_one_completion_frees_every_job_that_waits(store: Store) -> None:
+    blocker, other = STEP.enqueue(), STEP.enqueue(delay=60)
+    free = chains.enqueue_many([kind.item(blockers=[blocker]) for kind in (WAITS, STEP, WAITS)])
+    held = WAITS.enqueue(blockers=[blocker, other])
+    [job] = claim_only(store, blocker)
+    store.attempts.finish([finished(job)], effects := Effects())
+    assert statuses(*free, held) == ["pending", "pending", "pending", "blocked"]
+    assert effects.due_types == {WAITS.name, STEP.name}
+    assert_consistent(store)
+
+
+def test_blocked_job_completed_by_hand_frees_its_dependents(store: Store) -> None:
+    blocker = STEP.enqueue()
+    middle = WAITS.enqueue(blockers=[blocker])
+    last = WAITS.enqueue(blockers=[middle])
+    complete_by_hand(middle, "by hand")
+    assert statuses(blocker, middle, last) == ["pending", "completed", "pending"]
+    complete_by_hand(blocker)
+    assert statuses(blocker, middle, last) == ["completed", "completed", "pending"]
+    assert_consistent(store)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_continuation_waits_for_a_chain_that_continues_in_the_same_batch(store: Store, is_first: bool) -> None:
+    """A worker writes the outcomes of its slots together."""
+    one, blocker = running(store, 2)
+    batch = [
+        finished(one, None, waiting := next_job(one, blockers=(blocker.chain_id,))),
+        finished(blocker, None, next_job(blocker)),
+    ]
+    store.attempts.finish(batch if is_first else batch[::-1])
+    assert stored(waiting.id).status == "blocked"
+    assert_consistent(store)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_continuation_does_not_wait_for_a_chain_that_ends_in_the_same_batch(store: Store, is_first: bool) -> None:
+    one, blocker = running(store, 2)
+    batch = [finished(one, None, waiting := next_job(one, blockers=(blocker.chain_id,))), finished(blocker)]
+    store.attempts.finish(batch if is_first else batch[::-1])
+    assert stored(waiting.id).status == "pending"
+    assert_consistent(store)
+
+
+def test_dependents_of_a_chain_can_be_queried() -> None:
+    blocker, other = STEP.enqueue(), STEP.enqueue()
+    dependent = WAITS.enqueue(blockers=[blocker])
+    WAITS.enqueue(blockers=[other])
+    assert list(Chain.objects.blocked_by(blocker)) == [dependent]
+    assert [job.chain_id for job in Job.objects.blocked_by(blocker.id)] == [dependent.id]
+    complete_by_hand(blocker)
+    assert list(Chain.objects.blocked_by(blocker)) == [dependent]
+
+
+def test_deduplication_does_not_change_the_blockers_of_the_existing_chain(store: Store) -> None:
+    one, two = STEP.enqueue(), STEP.enqueue()
+    options: dict[str, Any] = {"deduplicate": chains.Deduplicate("key")}
+    first = WAITS.enqueue(blockers=[one], **options)
+    again = WAITS.enqueue(blockers=[two], **options)
+    assert (again.id, again.deduplicated, links(again)) == (first.id, True, [(one.id, True)])
+    assert_consistent(store)

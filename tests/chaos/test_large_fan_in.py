@@ -1,0 +1,54 @@
+"""Many thousand jobs wait for one chain, and no statement may take longer than a second."""
+
+import pytest
+from django.db import connection
+
+from django_jobchains import chains
+from django_jobchains.models import Chain, FailedAttempt, Job
+from tests.chaos.session_defaults import session_defaults
+from tests.shop.models import Effect
+from tests.support.waiting import until
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+
+DEPENDENTS = 50_000
+UNRELATED = 200
+
+
+def test_fifty_thousand_dependents_are_freed_while_other_jobs_continue(start_process: StartProcess) -> None:
+    blocker = jobs.nothing.enqueue(None)
+    multiply(jobs.after.enqueue(None, blockers=[blocker], delay=3600), DEPENDENTS)
+    chains.enqueue_many([jobs.attempt.item(0.0) for _ in range(UNRELATED)])
+    with session_defaults(statement_timeout="1s"):
+        process = start_process("--slots", "4").until_ready()
+        others = Job.objects.exclude(type_name="chaos.after")
+        until(lambda: not others.exclude(status="completed").exists(), 60, lambda: process.output[-3_000:])
+    freed = Job.objects.filter(type_name="chaos.after", status="pending", attempt=0)
+    assert freed.count() == DEPENDENTS
+    assert set(others.values_list("attempt", "crashes", "lease_number")) == {(1, 0, 1)}
+    assert Effect.objects.count() == UNRELATED
+    assert not FailedAttempt.objects.exists()
+
+
+def multiply(dependent: Chain, count: int) -> None:
+    """Add copies of a job that waits for one chain, so that there are ``count`` of them."""
+    columns = ", ".join(field.attname for field in Job._meta.local_fields if field.name not in ("id", "chain_id"))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            WITH copies AS (
+                INSERT INTO django_jobchains_job (id, chain_id, {columns})
+                SELECT new.id, new.id, {columns}
+                FROM django_jobchains_job AS job, (SELECT gen_random_uuid() FROM generate_series(2, %s)) AS new (id)
+                WHERE job.id = %s
+                RETURNING id
+            )
+            INSERT INTO django_jobchains_jobblocker (job_id, position, blocker_id, is_open)
+            SELECT copies.id, link.position, link.blocker_id, link.is_open
+            FROM copies, django_jobchains_jobblocker AS link
+            WHERE link.job_id = %s
+            """,
+            [count, dependent.id, dependent.id],
+        )

@@ -1,0 +1,101 @@
+"""Workers are killed while locks prevent them from writing: deferred outcomes are kept and applied."""
+
+import signal
+
+import pytest
+from django.db.models.functions import Now
+
+from django_jobchains import chains
+from django_jobchains.models import Chain, DeferredWrite, FailedAttempt, Job
+from tests.chaos.kills import kill
+from tests.chaos.open_transactions import transaction_that_locks
+from tests.shop.models import Effect
+from tests.support.waiting import stays, until
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, WorkerProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+
+JOBS = 10
+
+
+def start_gated_jobs(count: int) -> list[Chain]:
+    """Start jobs that run until ``let_them_return()``."""
+    started = chains.enqueue_many([jobs.gated.item("go on") for _ in range(count)])
+    until(lambda: Effect.objects.filter(label="started").count() == count, 30)
+    return started
+
+
+def let_them_return() -> None:
+    Effect.objects.create(job_id=Job.objects.earliest("id").id, label="go on")
+
+
+def stored_outcomes() -> list[str]:
+    return list(DeferredWrite.objects.filter(kind="outcome").values_list("outcome__ending", flat=True))
+
+
+def assert_ran(chain: Chain, *, times: int, crashes: int = 0) -> None:
+    job = chain.refresh().current_job
+    assert (job.status, job.attempt, job.crashes) == ("completed", 1 + crashes, crashes)
+    assert Effect.objects.filter(job_id=chain.id, label="started").count() == times
+    assert FailedAttempt.objects.filter(job_id=chain.id).count() == crashes
+
+
+@pytest.mark.parametrize("ending", ["completed", "handed_back"])
+def test_outcomes_of_a_stopped_worker_survive_the_worker_that_applies_them(
+    start_process: StartProcess, ending: str
+) -> None:
+    """The second worker is killed after it has applied some of them. No attempt and no crash is counted for it."""
+    seconds = "20" if ending == "completed" else "0.1"
+    first = start_process("--slots", str(JOBS), "--shutdown-timeout", seconds).until_ready()
+    started = start_gated_jobs(JOBS)
+    some, others = started[: JOBS // 2], started[JOBS // 2 :]
+    with transaction_that_locks(*others):
+        with transaction_that_locks(*some):
+            if ending == "completed":
+                let_them_return()
+            first.signal(signal.SIGTERM)
+            assert first.wait() == 0
+            assert stored_outcomes() == [ending] * JOBS
+            let_them_return()
+            second = start_process("--slots", str(JOBS)).until_ready()
+            until_the_leases_have_ended()
+            assert stays(lambda: stored_outcomes() == [ending] * JOBS, 1)
+        until_all_completed(some, second)
+        assert kill(second) == set()
+        third = start_process("--slots", str(JOBS)).until_ready()
+        assert stays(lambda: stored_outcomes() == [ending] * len(others), 1)
+    until_all_completed(started, third)
+    for chain in started:
+        assert_ran(chain, times=1 if ending == "completed" else 2)
+    assert stored_outcomes() == []
+
+
+def until_all_completed(chains: list[Chain], process: WorkerProcess) -> None:
+    left = Job.objects.filter(id__in=[chain.id for chain in chains]).exclude(status="completed")
+    until(lambda: not left.exists(), 30, lambda: (list(left.values()), process.output))
+
+
+def until_the_leases_have_ended() -> None:
+    """Only their stored outcomes prevent the running jobs from being reclaimed."""
+    until(lambda: not Job.objects.filter(status="running", leased_until__gte=Now()).exists(), 20)
+    until(lambda: not DeferredWrite.objects.filter(kind="lease", leased_until__gte=Now()).exists(), 20)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_killed_worker_costs_its_locked_job_one_crash(start_process: StartProcess, returns: bool) -> None:
+    """This is so whether the handler ran or had returned, because the memory of a worker is lost with it."""
+    first = start_process("--slots", "2").until_ready()
+    [chain] = start_gated_jobs(1)
+    with transaction_that_locks(chain):
+        if returns:
+            let_them_return()
+            until(lambda: Effect.objects.filter(label="returned").exists(), 20)
+        until(lambda: DeferredWrite.objects.filter(kind="lease").exists(), 20)
+        assert kill(first) == {(chain.id, 1)}
+        second = start_process("--slots", "2").until_ready()
+        until_the_leases_have_ended()
+        assert stays(lambda: chain.refresh().status == "running", 1)
+    let_them_return()
+    until_all_completed([chain], second)
+    assert_ran(chain, times=2, crashes=1)

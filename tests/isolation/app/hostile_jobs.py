@@ -1,0 +1,125 @@
+"""Jobs that crash, hang and leak. Most do so in their first attempt only."""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from django_jobchains.isolation import Isolation
+from django_jobchains.processors import Batch, Processors, RunningJob
+from tests.isolation.app.slices import AFTER_LOG_LINES, AT_ONCE, note
+
+HANGING = Isolation("process", key="hanging", grace_seconds=0.4, max_workers=4)
+
+processors = Processors(backoff=AT_ONCE)
+hanging = Processors(backoff=AT_ONCE, isolation=HANGING)
+
+
+@processors.register("isolation.good")
+def good(job: RunningJob[float]) -> int:
+    time.sleep(job.input)
+    with job.complete():
+        note(job, "written")
+        return os.getpid()
+
+
+@processors.register("isolation.dies", backoff=AFTER_LOG_LINES)
+def dies(job: RunningJob[str]) -> int:
+    """Die in the first attempt, in the way that the input names."""
+    if job.attempt == 1:
+        job.log("about to die")
+        print("the last words", file=sys.stderr, flush=True)
+        _die(job.input)
+    return job.attempt
+
+
+@processors.register("isolation.always_dies")
+def always_dies(job: RunningJob[Any]) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@processors.register("isolation.dies_after_commit")
+def dies_after_commit(job: RunningJob[Any]) -> str:
+    from django.db import transaction
+
+    with job.complete():
+        note(job, "written")
+        transaction.on_commit(lambda: os._exit(5))
+    return "committed"
+
+
+@processors.register("isolation.batch_dies", batch_limit=3)
+def batch_dies(jobs: Batch[Any]) -> None:
+    if jobs[0].attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@processors.register("isolation.allocates", isolation=Isolation("process", key="small", memory_limit="1G"))
+def allocates(job: RunningJob[Any]) -> int:
+    if job.attempt == 1:
+        bytearray(4 * 1024**3)
+    return job.attempt
+
+
+@processors.register("isolation.grandchild")
+def grandchild(job: RunningJob[Any]) -> None:
+    """Start a child process, and wait for it."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    note(job, f"child {os.getpid()}")
+    note(job, f"grandchild {process.pid}")
+    process.wait()
+
+
+@hanging.register("isolation.hangs", timeout=0.3)
+def hangs(job: RunningJob[str]) -> int:
+    """Ignore every request to stop in the first attempt."""
+    if job.attempt == 1:
+        note(job, "started")
+        if job.input == "deaf to SIGTERM":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(120)
+    return job.attempt
+
+
+@hanging.register("isolation.hangs_for_ever")
+def hangs_for_ever(job: RunningJob[Any]) -> None:
+    note(job, f"started {os.getpid()}")
+    time.sleep(120)
+
+
+@hanging.register("isolation.limited", isolation=Isolation("process", key="limited", max_workers=1), timeout=0.5)
+def limited(job: RunningJob[Any]) -> int:
+    return os.getpid()
+
+
+@hanging.register("isolation.hogs", lease=2)
+def hogs(job: RunningJob[Any]) -> int:
+    """Hold the GIL for longer than the lease."""
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        re.match(r"(a+)+$", "a" * 22 + "b")
+    return job.attempt
+
+
+def _die(how: str) -> None:
+    if how == "SIGKILL":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "SIGSEGV":
+        ctypes.string_at(0)
+    elif how == "exit":
+        os._exit(3)
+    else:
+        _recurse()
+
+
+def _recurse() -> None:
+    """Overflow the stack of the interpreter."""
+    sys.setrecursionlimit(10**9)
+    nested: Any = []
+    for _ in range(10**6):
+        nested = [nested]
+    repr(nested)

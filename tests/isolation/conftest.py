@@ -1,0 +1,20 @@
+from typing import Any
+
+import pytest
+
+from tests.support.worker_processes import StartProcess, WorkerProcess, start_process
+
+__all__ = ("start_process",)
+
+#: The environment of workers that know the jobs of these tests.
+SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.isolation.worker_settings"}
+
+
+@pytest.fixture
+def start_isolated(start_process: StartProcess) -> StartProcess:
+    """Starts workers that know the jobs of these tests, and waits until they are ready."""
+
+    def start(*arguments: str, **options: Any) -> WorkerProcess:
+        return start_process(*arguments, **{**SETTINGS, **options}).until_ready()
+
+    return start

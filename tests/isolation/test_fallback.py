@@ -1,0 +1,86 @@
+"""Child processes that cannot start use no attempt, and a worker claims only as many jobs as it has children."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.apps import apps
+
+from django_jobchains import chains
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.pools import Fallback, Isolation
+from django_jobchains.processors import JobType, Processors, Registry, RunningJob
+from django_jobchains.telemetry.events import IsolationFailed, IsolationWeakened
+from tests.support.waiting import stays, until, until_completed
+from tests.support.workers import Events, StartWorker, events, make_worker, processors, registry, start_worker
+
+__all__ = ("events", "make_worker", "processors", "registry", "start_worker")
+
+SETUP = "tests.isolation.broken:refuse"
+
+
+@pytest.fixture(autouse=True)
+def _project(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the registry of the test as the project's."""
+    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def echo(processors: Processors, isolation: Isolation) -> JobType[Any, Any]:
+    @processors.register("isolation.echo", isolation=isolation)
+    def echo(job: RunningJob[Any]) -> list[Any]:
+        return [job.input, job.attempt]
+
+    return echo
+
+
+def test_attempts_run_in_a_thread_instead(processors: Processors, start_worker: StartWorker, events: Events) -> None:
+    fallbacks: list[Fallback] = []
+    isolation = Isolation("process", setup=SETUP, on_fallback=fallbacks.append)
+    chain = echo(processors, isolation).enqueue("heard")
+    start_worker()
+    until_completed(chain, 30)
+    assert chain.output == ["heard", 1]
+    assert not FailedAttempt.objects.exists()
+    assert [(fallback.requested, fallback.actual) for fallback in fallbacks] == [("process", "thread")]
+    assert "no child for this test" in events.of(IsolationWeakened)[0].reason
+
+
+def test_jobs_of_a_strict_isolation_are_handed_back_and_tried_later(
+    processors: Processors, start_worker: StartWorker, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_jobchains.worker.isolated.isolation_pool.RETRY_SECONDS", 0.5)
+    chain = echo(processors, Isolation("process", setup=SETUP, strict=True)).enqueue("heard")
+    start_worker()
+    until(lambda: len(events.of(IsolationFailed)) >= 2, 30)
+    until(lambda: chain.refresh().status == "pending")
+    job = chain.jobs.get()
+    assert (job.attempt, job.crashes) == (0, 0)
+    assert job.lease_number <= len(events.of(IsolationFailed)) + 1  # it is not claimed in between
+    assert not FailedAttempt.objects.exists()
+
+
+def test_no_job_is_claimed_without_a_child_for_it(
+    processors: Processors, start_worker: StartWorker, gate: threading.Event
+) -> None:
+    @processors.register("isolation.held", isolation=Isolation("process", max_workers=1, setup=SETUP))
+    def held(job: RunningJob[Any]) -> None:
+        gate.wait(30)
+
+    quick: JobType[Any, Any] = processors.register("isolation.quick")(lambda job: None)
+    waiting = chains.enqueue_many([held.item() for _ in range(3)])
+    start_worker(slots=4)
+    running = Job.objects.of_type("isolation.held").with_status("running")
+    until(lambda: running.count() == 1, 30)
+    until_completed(quick.enqueue())
+    assert stays(lambda: running.count() == 1, 0.5)
+    gate.set()
+    for chain in waiting:
+        until_completed(chain, 30)

@@ -1,0 +1,114 @@
+"""A handler in a child process that does not stop is killed, and its job and its slot are free again."""
+
+import os
+import signal
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psutil
+import pytest
+from django.utils.timezone import now
+
+from django_jobchains import chains
+from django_jobchains.models import Job
+from tests.isolation.app import hostile_jobs
+from tests.isolation.ends import ended, failures, labels, output
+from tests.shop.models import Effect
+from tests.support.waiting import until
+from tests.support.worker_processes import StartProcess
+
+pytestmark = pytest.mark.slow
+
+#: The timeout of ``hostile_jobs.limited``.
+LIMIT = timedelta(seconds=0.5)
+
+
+def pid_of(job_id: UUID, what: str) -> int:
+    """Return the process id that a handler has stored."""
+    until(lambda: Effect.objects.filter(job_id=job_id, label__startswith=what).exists(), 20)
+    return int(Effect.objects.get(job_id=job_id, label__startswith=what).label.split()[-1])
+
+
+def has_ended(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("way", ["heeds SIGTERM", "deaf to SIGTERM"])
+def test_one_that_hangs_has_failed_once_by_its_timeout(start_isolated: StartProcess, way: str) -> None:
+    worker = start_isolated("--slots", "1", jobchains={"STUCK_SECONDS": 0.1})
+    chain = hostile_jobs.hangs.enqueue(way)
+    neighbour = hostile_jobs.good.enqueue(0)
+    assert output(chain) == 2
+    [(kind, error)] = failures(chain)
+    assert kind == "timeout"
+    assert "timed out" in error
+    assert chain.jobs.get().crashes == 0
+    output(neighbour)
+    assert "is stuck" not in worker.output  # its handler is killed, not abandoned
+
+
+def test_the_time_limit_begins_when_the_child_process_begins(start_isolated: StartProcess) -> None:
+    start_isolated("--type", "isolation.limited")
+    child = psutil.Process(output(hostile_jobs.limited.enqueue()))
+    child.suspend()  # like a machine that is too busy to run it
+    chain = hostile_jobs.limited.enqueue()
+    try:
+        until(lambda: (claimed_at := chain.jobs.get().last_attempt_at) and now() - claimed_at > 4 * LIMIT, 20)
+    finally:
+        child.resume()
+    assert output(chain) == child.pid
+    assert failures(chain) == []
+
+
+def test_one_that_ignores_a_cancel_is_killed(start_isolated: StartProcess) -> None:
+    start_isolated()
+    chain = hostile_jobs.hangs_for_ever.enqueue()
+    pid = pid_of(chain.id, "started")
+    chains.cancel(chain)
+    assert ended(chain).status == "cancelled"
+    until(lambda: has_ended(pid), 10)
+
+
+def test_one_whose_job_is_taken_away_is_killed(start_isolated: StartProcess) -> None:
+    start_isolated(jobchains={"LEASE_SECONDS": 1})
+    chain = hostile_jobs.hangs_for_ever.enqueue()
+    pid = pid_of(chain.id, "started")
+    Job.objects.filter(pk=chain.id).update(lease_number=99)
+    until(lambda: has_ended(pid), 15)
+    assert failures(chain) == []
+
+
+def test_a_stopping_worker_kills_it_and_hands_its_job_back(start_isolated: StartProcess) -> None:
+    worker = start_isolated(jobchains={"SHUTDOWN_SECONDS": 0.2, "ISOLATION": "process"})
+    chain = hostile_jobs.grandchild.enqueue()
+    pid = pid_of(chain.id, "child")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    job = chain.jobs.get()
+    assert (job.status, job.attempt, job.crashes) == ("pending", 0, 0)
+    assert failures(chain) == []
+    assert "Still running" not in worker.output  # it was killed before its job was handed back
+    until(lambda: has_ended(pid), 10)
+
+
+def test_children_and_their_children_die_with_a_killed_worker(start_isolated: StartProcess) -> None:
+    jobchains = {"ISOLATION": "process", "LEASE_SECONDS": 1, "REAP_SECONDS": 0.2}
+    worker = start_isolated(jobchains=jobchains)
+    chain = hostile_jobs.grandchild.enqueue()
+    pids = [pid_of(chain.id, "child"), pid_of(chain.id, "grandchild")]
+    os.kill(worker.pid, signal.SIGKILL)
+    until(lambda: all(has_ended(pid) for pid in pids), 10)
+    start_isolated("--type", "isolation.good", jobchains=jobchains)
+    until(lambda: [kind for kind, _ in failures(chain)] == ["crash"], 20)
+    assert chain.jobs.get().crashes == 1
+
+
+def test_a_handler_that_holds_the_interpreter_keeps_its_lease(start_isolated: Any) -> None:
+    jobchains = {"REAP_SECONDS": 0.1}
+    start_isolated(jobchains=jobchains)
+    start_isolated("--type", "isolation.good", jobchains=jobchains)
+    chain = hostile_jobs.hogs.enqueue()
+    assert output(chain) == 1
+    assert failures(chain) == []
+    assert labels(chain) == []

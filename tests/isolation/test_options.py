@@ -1,0 +1,126 @@
+"""Where ``isolation`` can be set, and which values are refused."""
+
+import math
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+
+from django_jobchains.conf import get_settings
+from django_jobchains.exceptions import InvalidDeclaration, RegistryError
+from django_jobchains.pools import Isolation, presets
+from django_jobchains.processors import Processors, Registry
+from django_jobchains.worker import Worker
+
+pytestmark = pytest.mark.django_db
+
+SMALL = Isolation("process", max_workers=1, memory_limit="1G")
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """The project's registry, without types."""
+    registry = Registry()
+    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    return registry
+
+
+def register(registry: Registry, name: str, *, part: Any = None, **options: Any) -> None:
+    part = part or Processors()
+    part.register(name, **options)(lambda job: None)
+    registry.add(part)
+
+
+def isolation_of(name: str, **options: Any) -> Isolation:
+    return Worker(**options).options.policies[name].isolation
+
+
+def test_handlers_run_in_threads_by_default(registry: Registry) -> None:
+    register(registry, "a")
+    worker = Worker()
+    assert worker.options.policies["a"].isolation == Isolation("thread")
+    assert not worker.components.child_slots
+
+
+def test_the_processor_its_slice_the_worker_and_the_settings_decide_in_this_order(
+    registry: Registry, settings: Any
+) -> None:
+    part = Processors(isolation="process")
+    register(registry, "own", part=part, isolation=SMALL)
+    register(registry, "of slice", part=part)
+    register(registry, "open")
+    assert isolation_of("own", isolation="transient") == SMALL
+    assert isolation_of("of slice", isolation="transient") == Isolation("process")
+    assert isolation_of("open", isolation=presets.transient()) == Isolation("transient")
+    settings.JOBCHAINS = {"ISOLATION": "process"}
+    assert isolation_of("open") == Isolation("process")
+    assert isolation_of("open", isolation="thread") == Isolation("thread")
+
+
+@pytest.mark.parametrize("given", ["child", 7, ["process"]])
+def test_other_values_are_refused_where_they_are_set(registry: Registry, settings: Any, given: Any) -> None:
+    with pytest.raises(InvalidDeclaration, match=r"'a'.*isolation="):
+        register(registry, "a", isolation=given)
+    with pytest.raises(RegistryError, match="isolation="):
+        Processors(isolation=given)
+    register(registry, "b")
+    with pytest.raises(ImproperlyConfigured, match="isolation="):
+        Worker(isolation=given)
+    settings.JOBCHAINS = {"ISOLATION": given}
+    with pytest.raises(ImproperlyConfigured, match=r"JOBCHAINS\['ISOLATION'\]"):
+        get_settings()
+
+
+def test_types_with_an_equal_isolation_share_their_children(registry: Registry) -> None:
+    for name, isolation in {"a": SMALL, "b": Isolation("process", max_workers=1, memory_limit=1024**3)}.items():
+        register(registry, name, isolation=isolation)
+    register(registry, "c", isolation=Isolation("process", key="other"))
+    register(registry, "d")
+    worker = Worker(slots=3)
+    lanes = [set(lane.leases) for lane in worker.components.lanes]
+    assert sorted(map(sorted, lanes)) == [["a", "b"], ["c"], ["d"]]
+    assert len(worker.components.child_slots) == 2
+
+
+def test_there_are_no_more_children_than_slots(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_jobchains.worker.isolated.isolation_pool._cpu_count", lambda: 2)
+    levels = {"process": 2, "transient": 3}
+    for level in levels:
+        register(registry, level, isolation=level)
+    register(registry, "many", isolation=Isolation("process", max_workers=50))
+    pools = {isolation: slots.pool for isolation, slots in Worker(slots=3).components.child_slots.items()}
+    assert {isolation.level: pool.max_workers for isolation, pool in pools.items() if not isolation.options} == levels
+    assert [pool.max_workers for isolation, pool in pools.items() if isolation.options] == [3]
+
+
+def test_types_of_another_registry_cannot_be_isolated() -> None:
+    registry = Registry()
+    register(registry, "a", isolation="process")
+    with pytest.raises(ImproperlyConfigured, match="project's registry only"):
+        Worker(registry=registry)
+
+
+def test_a_backoff_that_children_cannot_import_is_refused(registry: Registry) -> None:
+    register(registry, "a", isolation="process", backoff=lambda failures, error: 1.0)
+    Worker()
+    register(registry, "b", isolation="process")
+    with pytest.raises(ImproperlyConfigured, match=r"the backoff of 'b'.*cannot import"):
+        Worker(backoff=lambda failures, error: 1.0)
+    Worker(backoff=math.ldexp)  # type: ignore[arg-type]
+
+
+def test_the_command_shows_the_isolation_and_its_source(registry: Registry) -> None:
+    register(registry, "a", isolation=SMALL)
+    register(registry, "b")
+    written = StringIO()
+    call_command("jobchains", "types", stdout=written)
+    lines = [
+        line.split(maxsplit=1) for line in written.getvalue().splitlines() if line.lstrip().startswith("isolation ")
+    ]
+    assert [" ".join(rest.split()) for _, rest in lines] == [
+        f"process (max_workers=1, memory_limit={1024**3}) processor",
+        "thread library",
+    ]

@@ -1,0 +1,37 @@
+"""Anyone may send the hint that a lease is lost. The worker queries the database, which decides."""
+
+import time
+
+import pytest
+
+from django_jobchains.attempts.leases import HeldLeases
+from django_jobchains.notifications import EVERY, ownership_lost
+from django_jobchains.store import Store
+from django_jobchains.worker.lease_keeper import LeaseKeeper
+from tests.support.jobs import running_job, taken_over
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_forged_hint_aborts_no_attempt(store: Store, is_named: bool) -> None:
+    job = running_job(store)
+    held = HeldLeases(store)
+    signal = held.hold(job, 60, time.monotonic())
+    keeper = LeaseKeeper(held, "worker-1", seconds=0)
+    keeper.on_hint(ownership_lost(job.id if is_named else EVERY))
+    keeper.step()
+    assert not signal.aborted
+    assert held.holds(job.id)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_correct_hint_aborts_the_attempt_before_its_lease_is_renewed(store: Store, is_named: bool) -> None:
+    job = running_job(store)
+    held = HeldLeases(store)
+    signal = held.hold(job, 60, time.monotonic())
+    taken_over(store, job)
+    keeper = LeaseKeeper(held, "worker-1", seconds=0)
+    keeper.on_hint(ownership_lost(job.id if is_named else EVERY))
+    keeper.step()
+    assert signal.reason == "taken_by_another_worker"

@@ -1,0 +1,210 @@
+"""Fifty idle workers and a few jobs: only as many workers query as the jobs need, and no job waits for the poll."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from django_jobchains import chains
+from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
+from django_jobchains.notifications.in_process import InProcessNotifier
+from django_jobchains.processors import JobType, Processors, Registry
+from django_jobchains.store import Beat, PresentWorker
+from django_jobchains.worker import Worker
+from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS
+from tests.support.statements import Statements, statements_of_others
+from tests.support.waiting import stays, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+WORKERS = 50
+IN_PROCESS = "django_jobchains.notifications.in_process.InProcessNotifier"
+#: The statements of a worker that queries: the rules of queues, up to two claims, the next due time.
+OF_A_QUERY = 4
+#: How long a test checks that nothing more happens. Five workers query late in this time.
+SECONDS = LATE_SECONDS * LATE_FACTOR**4
+
+
+class WithoutBudgets(InProcessNotifier):
+    def take(self, hint: Hint, limit: int, group: str) -> int | None:
+        return None
+
+
+class IdleWorkers:
+    """Workers with one slot each, of which only the claim loops and slots run. Claimed jobs wait for the gate."""
+
+    def __init__(self, workers: Sequence[Worker], statements: Statements) -> None:
+        self.workers = workers
+        self.statements = statements
+
+    @property
+    def claimed(self) -> int:
+        return sum(worker.claimed for worker in self.workers)
+
+
+@pytest.fixture
+def gate() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def hold(processors: Processors, gate: threading.Event) -> JobType[Any, Any]:
+    return processors.register("idle_workers.hold")(lambda job: gate.wait(30))
+
+
+@pytest.fixture
+def start_idle_workers(
+    hold: JobType[Any, Any], registry: Registry, gate: threading.Event
+) -> Iterator[Callable[[], IdleWorkers]]:
+    workers: list[Worker] = []
+    listeners: list[Listener] = []
+    with statements_of_others() as statements:
+
+        def start() -> IdleWorkers:
+            resynced: set[str] = set()
+            workers.extend(Worker(registry=registry, slots=1, poll_seconds=60) for _ in range(WORKERS))
+            present = [PresentWorker(beat_of(worker), None, None, 0.0) for worker in workers]  # type: ignore[arg-type]
+            for worker in workers:
+                worker.components.wake_order.update(worker.id, present)
+                worker.components.slots.start()
+                worker.components.threads["claim-loop"].start()
+                on_hint = partial(pass_on, worker, resynced)
+                listeners.append(get_notifier("default").listen(on_hint, {"job_scheduled"}))
+                until(lambda: resynced, 20)  # so that the listener is connected, and resyncs each of the others at once
+            until(lambda: all(worker.components.claim_loop.idle.is_set() for worker in workers), 40)
+            until(lambda: len(resynced) == WORKERS)
+            until_at_rest(workers)
+            statements.texts.clear()
+            return IdleWorkers(workers, statements)
+
+        yield start
+        for listener in listeners:
+            listener.close()
+        end(workers, gate)
+
+
+def end(workers: Sequence[Worker], gate: threading.Event) -> None:
+    gate.set()
+    for worker in workers:
+        worker.components.claim_loop.close()
+        worker.components.threads["claim-loop"].stop()
+        worker.components.slots.close()
+    deadline = time.monotonic() + 10
+    for worker in workers:
+        assert worker.components.threads["claim-loop"].join(deadline)
+        assert worker.components.slots.join(deadline) == []
+
+
+def pass_on(worker: Worker, resynced: set[str], hint: Hint) -> None:
+    worker.components.on_hint(hint)
+    if hint.subject == EVERY:
+        resynced.add(worker.id)
+
+
+def until_at_rest(workers: Sequence[Worker]) -> None:
+    """Wait until no claim loop queries or is about to, except because of a late query."""
+
+    def is_at_rest(worker: Worker) -> bool:
+        wake, thread = worker.components.wake, worker.components.threads["claim-loop"]
+        return not (wake.will_query_soon or wake.is_second_query_due or thread.busy_seconds)
+
+    until(lambda: all(map(is_at_rest, workers)), 40)
+
+
+def beat_of(worker: Worker) -> Beat:
+    return Beat(worker.id, "host", 1, "1", 1, 0, 0, None, ("idle_workers.hold",), False, 1.0, 10.0)
+
+
+NOTIFIERS = {
+    "postgres": "django_jobchains.notifications.postgres.PostgresNotifier",
+    "without budgets": f"{__name__}.WithoutBudgets",
+    "with budgets": IN_PROCESS,
+}
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.postgresql] * (name == "postgres")) for name in NOTIFIERS]
+)
+def kind(request: Any, settings: Any) -> str:
+    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": NOTIFIERS[request.param]}}
+    return str(request.param)
+
+
+def test_one_job_does_not_make_all_workers_query(
+    kind: str, hold: JobType[Any, Any], start_idle_workers: Callable[[], IdleWorkers]
+) -> None:
+    idle_workers = start_idle_workers()
+    began = time.monotonic()
+    hold.enqueue()
+    until(lambda: idle_workers.claimed == 1)
+    assert stays(lambda: idle_workers.claimed == 1, SECONDS)
+    found = len(idle_workers.statements)
+    late = 0 if kind == "with budgets" else 1 + late_queries(time.monotonic() - began)
+    assert found <= OF_A_QUERY * (1 + late) + 1, idle_workers.statements.texts
+
+
+def late_queries(seconds: float) -> int:
+    """Return how many workers query late in this time, which on a loaded machine is longer than the test waits."""
+    return sum(LATE_SECONDS * LATE_FACTOR**number <= seconds for number in range(WORKERS))
+
+
+def test_many_jobs_are_claimed_at_once_by_as_many_workers(
+    kind: str, hold: JobType[Any, Any], start_idle_workers: Callable[[], IdleWorkers]
+) -> None:
+    idle_workers = start_idle_workers()
+    chains.enqueue_many([hold.item() for _ in range(30)])
+    until(lambda: idle_workers.claimed == 30)
+
+
+def test_jobs_whose_hints_were_merged_are_claimed(
+    kind: str, hold: JobType[Any, Any], start_idle_workers: Callable[[], IdleWorkers]
+) -> None:
+    """A worker that found as many jobs as it had room for notifies others."""
+    idle_workers = start_idle_workers()
+    for _ in range(20):
+        hold.enqueue()
+    until(lambda: idle_workers.claimed == 20)
+
+
+def test_busy_workers_take_nothing_from_the_budget(
+    hold: JobType[Any, Any],
+    start_idle_workers: Callable[[], IdleWorkers],
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
+    idle_workers = start_idle_workers()
+    chains.enqueue_many([hold.item() for _ in range(WORKERS)])
+    until(lambda: idle_workers.claimed == WORKERS)
+    taken: list[Hint] = []
+    monkeypatch.setattr(InProcessNotifier, "take", lambda self, hint, limit, group: taken.append(hint))
+    hold.enqueue()
+    assert stays(lambda: not taken, 0.3)
+
+
+def test_dead_workers_at_the_front_of_the_order_delay_no_job(
+    hold: JobType[Any, Any], start_idle_workers: Callable[[], IdleWorkers], settings: Any
+) -> None:
+    """Half of the workers ignore hints, and their rows still exist: the other half query soon after."""
+    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": f"{__name__}.WithoutBudgets"}}
+    idle_workers = start_idle_workers()
+    for worker in idle_workers.workers[::2]:
+        worker.components.wake_order.seconds_until = lambda hint: None  # type: ignore[method-assign]
+    for number in range(1, 11):
+        hold.enqueue()
+        until(lambda number=number: idle_workers.claimed == number)  # type: ignore[misc]
+
+
+def test_full_workers_with_a_backlog_do_not_notify_each_other(
+    kind: str, hold: JobType[Any, Any], start_idle_workers: Callable[[], IdleWorkers]
+) -> None:
+    idle_workers = start_idle_workers()
+    chains.enqueue_many([hold.item() for _ in range(2 * WORKERS)])
+    until(lambda: idle_workers.claimed == WORKERS)
+    until_at_rest(idle_workers.workers)
+    hold.enqueue()
+    idle_workers.statements.texts.clear()
+    assert stays(lambda: not len(idle_workers.statements), 0.5), idle_workers.statements.texts

@@ -1,0 +1,77 @@
+"""PostgreSQL listeners test themselves: one that receives nothing logs it and is not alive."""
+
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from django_jobchains.notifications import get_notifier, postgres
+from django_jobchains.notifications.hints import RESYNC_HINTS
+from django_jobchains.testing.contracts import ReceivedHints
+from tests.support.waiting import stays, until
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def notifier(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A notifier that has not passed the self-test yet."""
+    monkeypatch.setattr(postgres, "SELF_TEST_SECONDS", 0.3)
+    monkeypatch.setattr(postgres, "TICK_SECONDS", 0.05)
+    settings.JOBCHAINS = {}
+    return get_notifier("default")
+
+
+def test_self_test_succeeds_once_per_notifier(notifier: Any, caplog: Any) -> None:
+    for _ in range(2):
+        received = ReceivedHints()
+        listener = notifier.listen(received)
+        try:
+            until(lambda received=received: received.hints == [*RESYNC_HINTS])  # type: ignore[misc]
+            assert notifier.is_proven
+            assert listener.is_alive
+        finally:
+            listener.close()
+        notifier.notify = None  # a second self-test would fail
+    assert not caplog.text
+
+
+def test_listener_that_receives_nothing_logs_a_remedy_and_is_not_alive(
+    notifier: Any, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier, "notify", lambda payloads: None)
+    listener = notifier.listen(ReceivedHints())
+    try:
+        until(lambda: "do not arrive" in caplog.text)
+        assert "'listen_using': 'direct'" in caplog.text
+        assert not listener.is_alive
+        assert stays(lambda: caplog.text.count("do not arrive") == 1, 1.0), "the warning is throttled"
+    finally:
+        listener.close()
+
+
+def test_failed_self_test_does_not_prevent_listening(notifier: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def notify(payloads: Any) -> None:
+        raise ConnectionError("too many clients")
+
+    monkeypatch.setattr(notifier, "notify", notify)
+    received = ReceivedHints()
+    listener = notifier.listen(received)
+    try:
+        until(lambda: received.hints == [*RESYNC_HINTS])
+        assert not notifier.is_proven
+    finally:
+        listener.close()
+
+
+def test_listen_using_selects_the_database(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings, "direct", {**connections.settings["default"], "HOST": "nowhere.invalid"})
+    settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"listen_using": "direct"}}}
+    assert postgres._connection_parameters(get_notifier("default").listen_using)["host"] == "nowhere.invalid"  # type: ignore[attr-defined]
+
+
+def test_listen_using_must_be_an_alias(settings: Any) -> None:
+    settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"listen_using": "direkt"}}}
+    with pytest.raises(ImproperlyConfigured, match=r"no database 'direkt'\. Known: default"):
+        get_notifier("default")

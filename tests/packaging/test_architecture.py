@@ -1,0 +1,41 @@
+"""The architecture page names files and classes that exist, and covers every part of the package."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import django_jobchains
+
+PACKAGE = Path(django_jobchains.__file__).parent
+ROOT = PACKAGE.parent
+TEXT = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+PATHS = sorted(set(re.findall(r"`([\w/]+(?:\.py|/))`", TEXT)))
+#: Names with their files, such as "`JobType.item` (`registry/job_types.py`)" and "`Tables` in `store/database.py`".
+PLACES = re.findall(r"`(\w+(?:\.\w+)?)`\s(?:in\s|\()`([\w/]+\.py)`", TEXT)
+#: Files for Django and packaging tools, which the page need not name.
+SET_UP = {"__init__.py", "apps.py", "locale", "static", "templates", "py.typed"}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_on_the_page_exists(path: str) -> None:
+    assert (PACKAGE / path).exists() or (ROOT / path).exists()
+
+
+@pytest.mark.parametrize(("name", "path"), PLACES)
+def test_a_name_on_the_page_is_defined_in_its_file(name: str, path: str) -> None:
+    source = (PACKAGE / path).read_text()
+    *classes, last = name.split(".")
+    assert all(re.search(rf"^class {name}\b", source, re.MULTILINE) for name in classes)
+    assert re.search(rf"^\s*(?:async def|def|class) {last}\b", source, re.MULTILINE)
+
+
+def test_the_page_covers_every_part_of_the_package() -> None:
+    parts = {path.name for path in PACKAGE.iterdir() if path.name not in SET_UP and path.name != "__pycache__"}
+    named = {path.split("/")[0] for path in PATHS}
+    assert not {part for part in parts if part not in named}, "add them to the table of packages"
+
+
+def test_the_page_is_parsed() -> None:
+    assert ("JobType.item", "registry/job_types.py") in PLACES
+    assert "worker/claim_loop.py" in PATHS

@@ -1,0 +1,82 @@
+"""Errors of a codec: ``enqueue`` raises them, jobs fail with them, and failures can still be recorded."""
+
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_jobchains import chains
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.payload_codecs import NOT_STORED
+from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.testing import run_due_jobs
+from tests.support.attempts import WITHOUT_WAKE_UPS
+
+pytestmark = pytest.mark.django_db
+
+
+class Failing:
+    """A codec whose method ``fails`` raises ``error``. A text that contains "fine" is always encoded."""
+
+    fails = ""
+    error: Exception = RuntimeError("no key")
+
+    def encode(self, text: str) -> str:
+        if self.fails == "encode" and "fine" not in text:
+            raise self.error
+        return text[::-1]
+
+    def decode(self, encoded: str) -> str:
+        if self.fails == "decode":
+            raise self.error
+        return encoded[::-1]
+
+
+@pytest.fixture(autouse=True)
+def _failing(_encrypted: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(Failing, "fails", "")
+    setting = {"BACKEND": f"{__name__}.Failing"}
+    with override_settings(JOBCHAINS={**WITHOUT_WAKE_UPS, "PAYLOAD_CODEC": setting}):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _echo(processors: Processors) -> None:
+    @processors.register("shop.failed")
+    def failed(job: RunningJob[Any]) -> Any:
+        return [job.input["input"], job.input["error"], "fine"]
+
+    @processors.register("shop.echo", max_attempts=2, on_failure=failed)
+    def echo(job: RunningJob[Any]) -> Any:
+        return job.input
+
+
+def test_an_input_that_cannot_be_encoded_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Failing, "fails", "encode")
+    with pytest.raises(RuntimeError, match="no key"):
+        chains.enqueue("shop.echo", "secret")
+    assert not Job.objects.exists()
+
+
+def test_an_output_that_cannot_be_encoded_fails_only_its_attempt(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, other = chains.enqueue("shop.echo", "secret"), chains.enqueue("shop.echo", "fine")
+    monkeypatch.setattr(Failing, "fails", "encode")
+    run_due_jobs()
+    assert (broken.refresh().status, other.refresh().output) == ("failed", "fine")
+    attempts = FailedAttempt.objects.filter(job_id=broken.id)
+    assert {(attempt.error, attempt.traceback) for attempt in attempts} == {(NOT_STORED, NOT_STORED)}
+    assert broken.last_error == NOT_STORED
+    assert Job.objects.get(type_name="shop.failed").output == [None, NOT_STORED, "fine"]
+    assert "The payload codec failed" in caplog.text
+
+
+@pytest.mark.parametrize(("error", "failures"), [(OSError("no network"), 2), (RuntimeError("no key"), 1)])
+def test_only_network_errors_are_retried(monkeypatch: pytest.MonkeyPatch, error: Exception, failures: int) -> None:
+    chain = chains.enqueue("shop.echo", "secret")
+    monkeypatch.setattr(Failing, "error", error)
+    monkeypatch.setattr(Failing, "fails", "decode")
+    run_due_jobs()
+    monkeypatch.setattr(Failing, "fails", "")
+    assert FailedAttempt.objects.filter(job_id=chain.id).count() == failures

@@ -1,0 +1,48 @@
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_jobchains.pools import ReusablePool, WorkerSession
+
+FUNCTIONS = "tests.pools.functions"
+
+
+@pytest.fixture(scope="session")
+def shared_pool() -> Iterator[ReusablePool]:
+    """One worker, for tests that do not depend on its state."""
+    with ReusablePool(strict=True) as pool:
+        yield pool
+
+
+@pytest.fixture
+def run(shared_pool: ReusablePool) -> Callable[..., Any]:
+    """Call a function of the tests in a worker."""
+
+    def run(name: str, payload: Any = None, **options: Any) -> Any:
+        with WorkerSession(shared_pool) as worker:
+            return worker.run(f"{FUNCTIONS}:{name}", payload, **options)
+
+    return run
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie that its parent has not collected yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def pids_in(marks: Path) -> list[int]:
+    """Return the process ids that ``hang_in_c`` has written; none before it has run."""
+    return [int(pid) for pid in marks.read_text().split()] if marks.exists() else []

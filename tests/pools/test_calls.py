@@ -1,0 +1,211 @@
+"""A call runs in the worker's process, and its result, error and messages come back."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_jobchains.exceptions import JobAborted, JobchainsError
+from django_jobchains.handlers.abort_signal import AbortSignal
+from django_jobchains.pools import PENDING, RemoteError, ReusablePool, WorkerSession, WorkerTimeout
+from django_jobchains.pools.call_loop import CallLoop
+from django_jobchains.pools.child import current_signal
+from django_jobchains.pools.tickets import Request
+from django_jobchains.testing.contracts.concurrency import until
+from tests.pools.conftest import FUNCTIONS
+
+Run = Callable[..., Any]
+
+
+def test_a_function_runs_in_another_process(run: Run, shared_pool: ReusablePool) -> None:
+    with WorkerSession(shared_pool) as worker:
+        assert worker.run(f"{FUNCTIONS}:pid") == worker.pid != os.getpid()
+
+
+@pytest.mark.parametrize("value", [None, 1.5, "ü\ud800\0", [1, {"a": [True]}], {"long": "x" * 3_000_000}])
+def test_payload_and_result_are_json(run: Run, value: Any) -> None:
+    assert run("echo", value) == value
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}, b"bytes"])
+def test_a_payload_that_is_not_json_is_refused_before_the_call(run: Run, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="JSON"):
+        run("echo", value)
+    assert run("echo", 1) == 1
+
+
+def test_an_error_arrives_as_text_and_the_worker_lives(shared_pool: ReusablePool) -> None:
+    with WorkerSession(shared_pool) as worker:
+        with pytest.raises(RemoteError, match="ValueError: no such image") as caught:
+            worker.run(f"{FUNCTIONS}:fail", "no such image")
+        error = caught.value
+        assert (error.type_name, error.message) == ("ValueError", "no such image")
+        assert "in fail" in error.traceback
+        assert isinstance(error, JobchainsError)
+        assert error.__cause__ is None
+        assert worker.run(f"{FUNCTIONS}:pid") == worker.pid
+
+
+@pytest.mark.parametrize(
+    ("name", "type_name"),
+    [
+        ("exit_python", "SystemExit"),
+        ("recurse", "RecursionError"),
+        ("return_object", "TypeError"),
+        ("absent", "AttributeError"),
+    ],
+)
+def test_what_goes_wrong_inside_is_an_ordinary_error(run: Run, name: str, type_name: str) -> None:
+    with pytest.raises(RemoteError) as caught:
+        run(name)
+    assert caught.value.type_name == type_name
+    assert run("echo", 1) == 1
+
+
+@pytest.mark.parametrize("target", ["os.system", "os:", ":f", "a b:c", None])
+def test_a_target_is_a_module_and_a_function(shared_pool: ReusablePool, target: Any) -> None:
+    with WorkerSession(shared_pool) as worker, pytest.raises(ValueError, match="use 'module:function'"):
+        worker.run(target)
+
+
+def test_the_function_sends_messages_to_the_thread_that_waits(shared_pool: ReusablePool) -> None:
+    received: list[Any] = []
+    with WorkerSession(shared_pool) as worker:
+        call = worker.start(
+            f"{FUNCTIONS}:send_all", [1, {"percent": 50}], on_message=lambda message: received.append(message)
+        )
+        assert call.wait() == "sent"
+    assert received == [1, {"percent": 50}]
+
+
+def test_messages_that_nobody_asked_for_are_ignored(run: Run) -> None:
+    assert run("send_all", [1]) == "sent"
+
+
+def test_a_call_that_has_not_ended_is_pending(shared_pool: ReusablePool) -> None:
+    with WorkerSession(shared_pool) as worker:
+        call = worker.start(f"{FUNCTIONS}:reason_of_abort")
+        assert call.wait(0.01) is PENDING
+        assert worker.is_busy
+        with pytest.raises(RuntimeError, match="runs another call"):
+            worker.start(f"{FUNCTIONS}:echo")
+        call.abort("cancelled")
+        assert call.wait() == "cancelled"
+        assert call.wait() == "cancelled"
+        assert not worker.is_busy
+
+
+def test_an_abort_reaches_the_signal_of_its_own_call_only(shared_pool: ReusablePool) -> None:
+    with WorkerSession(shared_pool) as worker:
+        call = worker.start(f"{FUNCTIONS}:echo", 1)
+        call.wait()
+        call.abort("cancelled")
+        second = worker.start(f"{FUNCTIONS}:reason_of_abort")
+        assert second.wait(0.05) is PENDING
+        second.abort("timed_out")
+        assert second.wait() == "timed_out"
+
+
+def test_an_aborted_signal_stops_the_call(shared_pool: ReusablePool) -> None:
+    signal = AbortSignal()
+    with WorkerSession(shared_pool) as worker:
+        threading.Timer(0.05, signal.abort, ["cancelled"]).start()
+        with pytest.raises(JobAborted, match="cancelled"):
+            worker.run(f"{FUNCTIONS}:wait_for_abort", signal=signal)
+        assert worker.run(f"{FUNCTIONS}:echo", 1) == 1
+    assert signal.listeners == []
+
+
+def test_a_result_after_the_abort_is_discarded(run: Run) -> None:
+    signal = AbortSignal()
+    threading.Timer(0.05, signal.abort, ["cancelled"]).start()
+    with pytest.raises(JobAborted):
+        run("reason_of_abort", signal=signal)
+
+
+def test_a_signal_that_is_aborted_already_prevents_the_call(shared_pool: ReusablePool) -> None:
+    signal = AbortSignal()
+    signal.abort("cancelled")
+    with WorkerSession(shared_pool) as worker:
+        jobs = worker.jobs
+        with pytest.raises(JobAborted):
+            worker.run(f"{FUNCTIONS}:echo", signal=signal)
+        assert worker.jobs == jobs
+
+
+def test_a_call_ends_at_its_timeout() -> None:
+    with ReusablePool() as pool, WorkerSession(pool) as worker:
+        with pytest.raises(WorkerTimeout, match=r"'tests\.pools\.functions:hang' did not return within 0\.1 seconds"):
+            worker.run(f"{FUNCTIONS}:hang", timeout=0.1)
+        assert issubclass(WorkerTimeout, TimeoutError)
+        assert not worker.is_alive
+        assert worker.rss == 0
+
+
+def test_a_call_that_sends_faster_than_it_is_read_is_pending_after_the_timeout() -> None:
+    with ReusablePool() as pool, WorkerSession(pool) as worker:
+        call = worker.start(f"{FUNCTIONS}:send_forever", on_message=lambda message: time.sleep(0.01))
+        assert call.wait(0.1) is PENDING
+
+
+def test_an_abort_that_arrives_before_its_call_is_not_lost() -> None:
+    written: list[bytes] = []
+    loop = CallLoop(written.append)
+    loop.abort(5, "cancelled")
+    request = Request(5, f"{FUNCTIONS}:reason_of_abort", None, None)
+    loop.run([request])
+    assert b'"result":"cancelled"' in written[-1]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "1", float("nan")])
+def test_a_timeout_is_a_number_of_seconds(run: Run, timeout: Any) -> None:
+    with pytest.raises(ValueError, match="is not valid: use a number of seconds"):
+        run("echo", timeout=timeout)
+
+
+def test_a_worker_that_got_a_signal_is_not_used_again() -> None:
+    with ReusablePool() as pool:
+        with WorkerSession(pool) as worker:
+            messages: list[Any] = []
+            call = worker.start(f"{FUNCTIONS}:reason_of_abort_despite_sigterm", on_message=messages.append)
+            until(lambda: call.wait(0.01) and messages)
+            call.terminate()
+            call.abort("cancelled")
+            assert call.wait(30) == "cancelled"
+        assert pool.size == 0
+
+
+def test_a_signal_after_the_call_does_nothing(shared_pool: ReusablePool) -> None:
+    with WorkerSession(shared_pool) as worker:
+        call = worker.start(f"{FUNCTIONS}:echo", 1)
+        call.wait()
+        call.terminate()
+        call.kill()
+        assert worker.run(f"{FUNCTIONS}:echo", 2) == 2
+
+
+def test_a_call_within_its_timeout_returns(run: Run) -> None:
+    assert run("echo", 1, timeout=30) == 1
+
+
+def test_the_signal_exists_in_calls_only() -> None:
+    with pytest.raises(RuntimeError, match="does not run in a call"):
+        current_signal()
+
+
+def test_requests_are_numbered_from_0() -> None:
+    pool = ReusablePool()
+    assert [pool.next_request_id(), pool.next_request_id()] == [0, 1]
+
+
+def test_a_worker_reports_its_process(shared_pool: ReusablePool) -> None:
+    with WorkerSession(shared_pool) as worker:
+        jobs = worker.jobs
+        worker.run(f"{FUNCTIONS}:echo")
+        assert worker.jobs == jobs + 1
+        assert worker.rss > 1024**2
+        assert worker.is_alive
+        assert worker.level == "process"

@@ -1,0 +1,99 @@
+"""The preload process starts children quickly, and safely."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_jobchains.isolation import Isolation
+from django_jobchains.pools import (
+    ReusablePool,
+    TransientPool,
+    WorkerSession,
+    WorkerStartFailed,
+    child_process,
+    child_start,
+    preload,
+)
+from django_jobchains.pools.worker_process import ChildOptions, Descriptors
+from django_jobchains.worker.isolated.isolation_pool import IsolationPool
+from tests.pools.conftest import FUNCTIONS
+
+
+@pytest.fixture(autouse=True)
+def _own_preload_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    preload.close_preload()
+    monkeypatch.setattr(preload, "_proven", {})
+    yield
+    preload.close_preload()
+
+
+def in_child(pool: Any, name: str) -> Any:
+    with WorkerSession(pool) as worker:
+        return worker.run(f"{FUNCTIONS}:{name}")
+
+
+@pytest.mark.slow
+def test_children_are_fresh_interpreters_if_importing_the_project_starts_threads(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pool = TransientPool(setup="tests.pools.threaded:set_up", strict=True)
+    pids = [in_child(pool, "pid") for _ in range(3)]
+    assert len(set(pids)) == 3
+    found = in_child(pool, "descriptors")
+    assert len(found) == 6
+    errors = capfd.readouterr().err
+    assert errors.count("importing the project has started threads (of-a-library)") == 1
+
+
+def test_the_module_of_a_set_up_is_preloaded_after_a_child_was_ready() -> None:
+    failing = TransientPool(setup=f"{FUNCTIONS}:fail_to_set_up", strict=True)
+    with pytest.raises(WorkerStartFailed):
+        failing.acquire()
+    assert preload.proven_modules() == []
+    in_child(TransientPool(setup=f"{FUNCTIONS}:set_up", strict=True), "is_set_up")
+    assert preload.proven_modules() == [FUNCTIONS]
+
+
+def test_a_preload_process_that_cannot_import_the_project_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "no.such.settings")
+    with pytest.raises(WorkerStartFailed, match="preload process"), ReusablePool(strict=True) as pool:
+        pool.acquire()
+
+
+def test_a_child_that_is_not_ready_in_time_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_process, "MAX_START_SECONDS", 0.5)
+    with pytest.raises(WorkerStartFailed, match=r"not ready within 0\.5 seconds"):
+        TransientPool(setup=f"{FUNCTIONS}:hang_in_set_up", strict=True).acquire(timeout=60)
+
+
+def test_the_preload_process_has_no_database_connection(db: None) -> None:
+    in_child(TransientPool(), "users")
+    folder = Path(f"/proc/{preload.get_preload().pid}/fd")
+    targets = [str(path.readlink()).split(":")[0] for path in folder.iterdir()]
+    assert targets.count("socket") == 1
+    assert not any("sqlite" in target for target in targets)
+
+
+def test_children_are_fresh_interpreters_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr(child_start, "_spawn", lambda options, inherited, parent, problem: started.append(problem))
+    monkeypatch.setattr("os.fork", lambda: pytest.fail("system libraries of macOS do not support it"))
+    options: ChildOptions = {"imports": [], "setup": None, "memory_limit": None, "minimal_env": False, "databases": {}}
+    child_start.start_child(options, Descriptors(3, 4, 5, 6))
+    assert started == ["system libraries of macOS do not support it"]
+
+
+@pytest.mark.parametrize("level", ["process", "transient"])
+@pytest.mark.parametrize("module", ["child_attempt", "child_record"])
+def test_children_of_a_worker_have_imported_what_an_attempt_needs(level: Any, module: str) -> None:
+    """The time limit of the attempt must not include it."""
+    pool = IsolationPool(Isolation(level, strict=True), 1, "worker")
+    worker = pool.acquire()
+    try:
+        assert worker.run(f"{FUNCTIONS}:is_imported", f"django_jobchains.worker.isolated.{module}") is True
+    finally:
+        pool.release(worker)
+        pool.terminate()

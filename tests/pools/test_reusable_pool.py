@@ -1,0 +1,280 @@
+"""A reusable pool creates, reuses, replaces and ends its workers as documented."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from django_jobchains.pools import (
+    PoolClosed,
+    PooledWorker,
+    PoolKeyConflict,
+    PoolTimeout,
+    ReusablePool,
+    WorkerPool,
+    WorkerSession,
+    WorkerStartFailed,
+)
+from django_jobchains.testing.contracts.concurrency import until
+from tests.pools.conftest import FUNCTIONS, is_running
+
+
+def on_thread(call: Callable[[], Any]) -> "Future[Any]":
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+@contextmanager
+def waiting(pool: ReusablePool, key: str = "default") -> Iterator["Future[PooledWorker]"]:
+    """An ``acquire`` that waits."""
+    future = on_thread(lambda: pool.acquire(key, timeout=30))
+    until(lambda: pool.waiting == 1)
+    yield future
+
+
+def test_a_pool_fits_the_protocol() -> None:
+    pool: WorkerPool = ReusablePool()
+    assert pool.size == 0
+
+
+def test_workers_are_created_while_there_is_room_and_then_used_in_turns() -> None:
+    with ReusablePool(2) as pool:
+        pids = []
+        for _ in range(4):
+            with WorkerSession(pool) as worker:
+                pids.append(worker.pid)
+        assert pids == [pids[0], pids[1], pids[0], pids[1]]
+        assert pids[0] != pids[1]
+        assert pool.size == 2
+
+
+def test_a_pool_is_full_at_its_limit_and_saturated_when_none_is_idle() -> None:
+    with ReusablePool(1) as pool:
+        assert (pool.is_full(), pool.is_saturated()) == (False, False)
+        worker = pool.acquire()
+        assert (pool.is_full(), pool.is_saturated()) == (True, True)
+        pool.release(worker)
+        assert (pool.is_full(), pool.is_saturated()) == (True, False)
+
+
+def test_a_worker_that_is_being_created_counts() -> None:
+    with ReusablePool(1, setup=f"{FUNCTIONS}:hang_in_set_up") as pool:
+        future = on_thread(pool.acquire)
+        until(lambda: pool.is_full())
+        assert (pool.size, pool.is_saturated()) == (0, True)
+        with pytest.raises(PoolTimeout, match="No worker for key 'default' within"):
+            pool.acquire(timeout=0.01)
+        pool.terminate()
+        assert isinstance(future.exception(10), PoolClosed)
+
+
+def test_a_failed_creation_leaves_no_trace() -> None:
+    with ReusablePool(1, strict=True, setup=f"{FUNCTIONS}:fail_to_set_up") as pool:
+        for _ in range(2):
+            with pytest.raises(WorkerStartFailed, match="LookupError: no model to load"):
+                pool.acquire()
+        assert (pool.size, pool.is_full(), pool.is_saturated()) == (0, False, False)
+
+
+def test_a_creation_that_takes_too_long_leaves_no_trace() -> None:
+    with ReusablePool(1, setup=f"{FUNCTIONS}:hang_in_set_up") as pool:
+        with pytest.raises(PoolTimeout):
+            pool.acquire(timeout=1)
+        assert (pool.size, pool.is_full()) == (0, False)
+
+
+def test_acquire_waits_for_a_release() -> None:
+    with ReusablePool(1) as pool:
+        first = pool.acquire()
+        with waiting(pool) as second:
+            pool.release(first)
+            assert second.result(10).pid == first.pid
+
+
+def test_acquire_gives_up_at_its_timeout() -> None:
+    with ReusablePool(1) as pool, WorkerSession(pool):
+        with pytest.raises(PoolTimeout) as caught:
+            pool.acquire(timeout=0.01)
+        assert isinstance(caught.value, TimeoutError)
+
+
+def test_keys_are_never_mixed_in_a_process() -> None:
+    with ReusablePool(2) as pool:
+        for key in ("a", "b", "b", "a"):
+            with WorkerSession(pool, key=key) as worker:
+                assert worker.key == key
+        assert sorted(worker.key for worker in pool.workers) == ["a", "b"]
+
+
+def test_the_longest_idle_worker_of_another_key_is_replaced() -> None:
+    with ReusablePool(2) as pool:
+        oldest, newest = (pool.acquire(key) for key in ("a", "b"))
+        for worker in (oldest, newest):
+            pool.release(worker)
+        with WorkerSession(pool, key="c"):
+            assert sorted(worker.key for worker in pool.workers) == ["b", "c"]
+        until(lambda: not is_running(oldest.pid))
+        assert is_running(newest.pid)
+
+
+def test_a_strict_pool_does_not_replace_workers_of_another_key() -> None:
+    with ReusablePool(1, strict=True) as pool:
+        with WorkerSession(pool, key="a") as worker:
+            pid = worker.pid
+        with pytest.raises(PoolKeyConflict, match="'b'"):
+            pool.acquire("b")
+        with WorkerSession(pool, key="a") as worker:
+            assert worker.pid == pid
+
+
+def test_a_busy_worker_of_another_key_is_waited_for() -> None:
+    with ReusablePool(1) as pool:
+        first = pool.acquire("a")
+        with waiting(pool, "b") as second:
+            assert first.run(f"{FUNCTIONS}:echo", 1) == 1
+            pool.release(first)
+            assert second.result(10).key == "b"
+        assert pool.size == 1
+
+
+def test_a_worker_is_replaced_after_its_number_of_jobs() -> None:
+    with ReusablePool(1, max_jobs_per_worker=2) as pool:
+        counts = []
+        for _ in range(3):
+            with WorkerSession(pool) as worker:
+                counts.append(worker.run(f"{FUNCTIONS}:count"))
+        assert counts == [1, 2, 1]
+
+
+def test_a_worker_is_replaced_above_its_memory() -> None:
+    with ReusablePool(1, max_rss="200M") as pool:
+        with WorkerSession(pool) as worker:
+            worker.run(f"{FUNCTIONS}:leak", 1024)
+        assert pool.size == 1
+        with WorkerSession(pool) as worker:
+            worker.run(f"{FUNCTIONS}:leak", 250 * 1024**2)
+        assert pool.size == 0
+
+
+def test_an_idle_worker_ends_after_its_time() -> None:
+    with ReusablePool(2, idle_ttl=0.05) as pool:
+        with WorkerSession(pool) as worker:
+            pid = worker.pid
+        until(lambda: not is_running(pid))
+        assert pool.size == 0
+        with WorkerSession(pool) as worker:
+            assert worker.pid != pid
+
+
+def test_a_worker_that_is_released_as_broken_is_not_used_again() -> None:
+    with ReusablePool(1) as pool:
+        worker = pool.acquire()
+        pool.release(worker, broken=True)
+        assert pool.size == 0
+        until(lambda: not is_running(worker.pid))
+
+
+def test_a_worker_that_is_released_during_a_call_is_ended() -> None:
+    with ReusablePool(1) as pool:
+        worker = pool.acquire()
+        worker.start(f"{FUNCTIONS}:hang")
+        pool.release(worker)
+        assert pool.size == 0
+        until(lambda: not is_running(worker.pid))
+
+
+def test_a_second_release_does_nothing() -> None:
+    with ReusablePool(1) as pool:
+        worker = pool.acquire()
+        pool.release(worker)
+        pool.release(worker)
+        assert pool.size == 1
+        with WorkerSession(pool) as again:
+            assert again.run(f"{FUNCTIONS}:echo", 1) == 1
+
+
+def test_a_worker_that_died_while_it_was_idle_is_not_handed_out() -> None:
+    with ReusablePool(1) as pool:
+        with WorkerSession(pool) as worker:
+            pass
+        os.kill(worker.pid, signal.SIGKILL)
+        until(lambda: not worker.is_alive)
+        with WorkerSession(pool) as worker:
+            assert worker.run(f"{FUNCTIONS}:echo", 1) == 1
+        assert pool.size == 1
+
+
+def test_a_session_is_used_once_at_a_time() -> None:
+    with ReusablePool(2) as pool:
+        session = WorkerSession(pool)
+        with session, pytest.raises(RuntimeError, match="in use"):
+            session.__enter__()
+        with session as worker:
+            assert worker.is_alive
+
+
+class TestTerminate:
+    def test_it_ends_every_worker_and_the_pool(self) -> None:
+        pool = ReusablePool(2)
+        idle, busy = pool.acquire(), pool.acquire()
+        pool.release(idle)
+        pool.terminate()
+        until(lambda: not any(is_running(worker.pid) for worker in (idle, busy)))
+        assert (pool.size, pool.is_full(), pool.is_saturated()) == (0, False, False)
+        with pytest.raises(PoolClosed):
+            pool.acquire()
+        with pytest.raises(PoolClosed):
+            busy.run(f"{FUNCTIONS}:echo")
+
+    def test_a_running_call_raises(self) -> None:
+        pool = ReusablePool()
+        worker = pool.acquire()
+        started = threading.Event()
+        call = worker.start(f"{FUNCTIONS}:hang", on_message=lambda message: started.set())
+        future = on_thread(call.wait)
+        assert started.wait(30)
+        pool.terminate()
+        assert isinstance(future.exception(10), PoolClosed)
+
+    def test_a_waiting_acquire_raises(self) -> None:
+        pool = ReusablePool()
+        pool.acquire()
+        with waiting(pool) as future:
+            pool.terminate()
+            assert isinstance(future.exception(10), PoolClosed)
+
+    def test_a_late_release_and_a_second_terminate_do_nothing(self) -> None:
+        pool = ReusablePool()
+        worker = pool.acquire()
+        pool.terminate()
+        pool.release(worker)
+        pool.terminate()
+        assert pool.size == 0
+
+    def test_a_worker_whose_creation_finishes_afterwards_is_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pool = ReusablePool()
+        launch = pool._launcher.launch
+        created: list[PooledWorker] = []
+
+        def finish_late(*args: Any) -> PooledWorker:
+            created.append(launch(*args))
+            pool.terminate()
+            return created[0]
+
+        monkeypatch.setattr(pool._launcher, "launch", finish_late)
+        with pytest.raises(PoolClosed):
+            pool.acquire()
+        until(lambda: not is_running(created[0].pid))

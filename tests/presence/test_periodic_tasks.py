@@ -1,0 +1,93 @@
+"""When the tasks of the maintenance thread run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_jobchains.worker.maintenance.periodic_tasks import PeriodicTasks
+
+#: After an error, the thread resets its database connections.
+pytestmark = pytest.mark.django_db
+
+
+class Task:
+    """A periodic task that counts its runs. It is due again after ``seconds``."""
+
+    def __init__(self, run: Callable[[], Any] = lambda: False, seconds: float = 0.01) -> None:
+        self.run = run
+        self.seconds = seconds
+        self.runs = 0
+
+    def step(self) -> Any:
+        self.runs += 1
+        return self.run()
+
+
+def test_each_task_runs_at_the_start_and_when_it_is_due() -> None:
+    often, seldom = Task(), Task(seconds=3600)
+    tasks = PeriodicTasks(often, seldom)
+    for _ in range(3):
+        tasks.step()
+    assert (often.runs, seldom.runs) == (3, 1)
+
+
+def test_run_soon_runs_a_task_once_more() -> None:
+    often, seldom = Task(), Task(seconds=3600)
+    tasks = PeriodicTasks(often, seldom)
+    tasks.step()
+    tasks.run_soon(seldom)  # type: ignore[arg-type]
+    for _ in range(3):
+        tasks.step()
+    assert seldom.runs == 2
+    assert not tasks.pause.is_set(), "the thread would not wait any more"
+
+
+def test_run_soon_during_the_task_runs_it_again() -> None:
+    """The rows that the task should find may have been written after its query."""
+    seldom = Task(seconds=3600)
+    tasks = PeriodicTasks(seldom, Task())
+
+    def run_soon() -> bool:
+        if seldom.runs == 1:
+            tasks.run_soon(seldom)  # type: ignore[arg-type]
+        return False
+
+    seldom.run = run_soon
+    for _ in range(2):
+        tasks.step()
+    assert seldom.runs == 2
+
+
+def test_a_task_with_more_to_do_and_a_task_that_failed_are_due_at_once() -> None:
+    answers: list[Any] = [True, ValueError("no"), True]
+
+    def answer() -> bool:
+        found = answers.pop()
+        if isinstance(found, Exception):
+            raise found
+        return bool(found)
+
+    seldom = Task(answer, seconds=3600)
+    tasks = PeriodicTasks(seldom)
+    tasks.step()
+    with pytest.raises(ValueError, match="no"):
+        tasks.step()
+    tasks.step()
+    assert seldom.runs == 3
+
+
+def test_a_task_that_fails_does_not_keep_others_from_running(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(text: str) -> bool:
+        raise ValueError(text)
+
+    before, after = Task(), Task()
+    first, second = Task(lambda: fail("first")), Task(lambda: fail("second"))
+    tasks = PeriodicTasks(before, first, second, after)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="first"):
+            tasks.step()
+        for task in (before, first, second, after):
+            tasks.run_soon(task)  # type: ignore[arg-type]
+    assert [task.runs for task in (before, first, second, after)] == [3, 3, 3, 3]
+    assert [record.args for record in caplog.records] == [("ValueError: second",)] * 3

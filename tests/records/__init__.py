@@ -1,0 +1,1 @@
+"""Records: tables of a project whose rows are jobs."""

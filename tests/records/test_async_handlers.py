@@ -1,0 +1,228 @@
+"""Async handlers of records: they run on the event loop of the worker, and their hooks and writes on threads."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connection, transaction
+
+from django_jobchains import testing
+from django_jobchains.exceptions import PhaseError
+from django_jobchains.processors import Processors
+from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.telemetry.events import RecordStuck
+from tests.records.models import Repository, Upload
+from tests.support.waiting import until
+from tests.support.workers import Events, StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Register = Callable[..., Any]
+LOOP = "jobchains-event-loop"
+
+
+def run(make_worker: StartWorker) -> None:
+    make_worker(poll_seconds=0.05).run_until_idle(timeout=30)
+
+
+def state_of(upload: Upload) -> str:
+    upload.refresh_from_db()
+    return upload.state
+
+
+def test_handlers_run_at_once_on_the_event_loop(register: Register, make_worker: StartWorker) -> None:
+    names: set[str] = set()
+    together = 0
+    everyone = asyncio.Event()
+
+    async def handle(record: Upload, run: RecordRun) -> None:
+        nonlocal together
+        names.add(threading.current_thread().name)
+        together += 1
+        if together == 20:
+            everyone.set()
+        async with asyncio.timeout(20):
+            await everyone.wait()
+
+    register(handle)
+    Upload.objects.bulk_create([Upload() for _ in range(20)])
+    make_worker(slots=1, poll_seconds=0.05).run_until_idle(timeout=30)
+    assert set(Upload.objects.values_list("state", flat=True)) == {"completed"}
+    assert names == {LOOP}
+
+
+def test_hooks_run_on_other_threads_and_in_their_order(processors: Processors, make_worker: StartWorker) -> None:
+    steps: list[tuple[str, bool]] = []
+
+    def step(name: str) -> None:
+        steps.append((name, threading.current_thread().name == LOOP))
+
+    @processors.records(Upload)
+    class Convert(RecordProcessor[Upload]):
+        def pre_handle(self, record: Upload) -> None:
+            Repository.objects.create(name="pre")
+            step("pre")
+
+        async def handle(self, record: Upload, run: RecordRun) -> None:
+            step("handle")
+
+        def post_handle(self, record: Upload) -> None:
+            step(f"post {Upload.objects.get().state}")
+
+    Upload.objects.create()
+    run(make_worker)
+    assert steps == [("pre", False), ("handle", True), ("post completed", False)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_writes_commit_with_the_state(register: Register, make_worker: StartWorker, fails: bool) -> None:
+    async def handle(record: Upload, run: RecordRun) -> None:
+        made = await run.acomplete(lambda: Repository.objects.create(name="written"))
+        assert made.name == "written"
+        if fails:
+            raise ValueError("after the write")
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert state_of(upload) == ("errored" if fails else "completed")
+    assert Repository.objects.exists() is not fails
+
+
+def test_logs_are_stored_without_blocking_the_loop(register: Register, make_worker: StartWorker) -> None:
+    errors: list[type[BaseException]] = []
+
+    async def handle(record: Upload, run: RecordRun) -> None:
+        entry = await run.aadd_log("convert", ["convert", "a.tif"])
+        await entry.aupdate(out="done", exit_code=0)
+        for blocking in (lambda: run.add_log("convert", ""), entry.update, lambda: run.complete().__enter__()):
+            try:
+                blocking()
+            except (SynchronousOnlyOperation, PhaseError) as error:
+                errors.append(type(error))
+        await run.acomplete(lambda: run.add_log("write", ""))
+        await run.aadd_log("last", "")  # in the open transaction, which has locked the row
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert errors == [SynchronousOnlyOperation, SynchronousOnlyOperation, PhaseError]
+    assert state_of(upload) == "completed"
+    assert [(entry["key"], entry["out"]) for entry in upload.execution_logs][-2:] == [("write", ""), ("last", "")]
+
+
+def test_the_async_methods_are_refused_in_plain_handlers(register: Register, make_worker: StartWorker) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        run.aadd_log("convert", "").send(None)
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert state_of(upload) == "errored"
+    assert "leave out the first 'a'" in (upload.failure_message or "")
+
+
+def test_a_canceled_record_cancels_its_task(register: Register, start_worker: StartWorker) -> None:
+    started, reasons = threading.Event(), []
+
+    async def handle(record: Upload, run: RecordRun) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            reasons.append(run.signal.reason)
+
+    register(handle, stalled_after=3, heartbeat_every=0.05)
+    upload = Upload.objects.create()
+    start_worker()
+    assert started.wait(15)
+    Upload.objects.update(cancel=True)
+    until(lambda: state_of(upload) == "canceled")
+    assert reasons == ["cancelled"]
+
+
+def test_a_handler_that_runs_too_long_errors(register: Register, start_worker: StartWorker) -> None:
+    register(sleep_long, max_runtime=0.05)
+    upload = Upload.objects.create()
+    start_worker()
+    until(lambda: state_of(upload) == "errored")
+    assert (upload.failure_message or "").startswith("The handler exceeded max_runtime (0.05 s).")
+
+
+async def sleep_long(record: Upload, run: RecordRun) -> None:
+    await asyncio.sleep(60)
+
+
+def test_a_handler_that_ignores_its_cancellation_loses_its_slot(
+    register: Register, start_worker: StartWorker, settings: Any, events: Events
+) -> None:
+    settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
+    released = threading.Event()
+
+    async def handle(record: Upload, run: RecordRun) -> None:
+        while not released.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    register(handle, max_runtime=0.05)
+    upload = Upload.objects.create()
+    start_worker()
+    until(lambda: events.of(RecordStuck))
+    until(lambda: state_of(upload) == "errored")
+    released.set()
+
+
+def test_a_stopping_worker_hands_the_record_back(register: Register, start_worker: StartWorker) -> None:
+    started = threading.Event()
+
+    async def handle(record: Upload, run: RecordRun) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    register(handle)
+    upload = Upload.objects.create()
+    worker = start_worker()
+    assert started.wait(15)
+    worker.stop(timeout=0)
+    assert (state_of(upload), upload.num_failures, upload.num_resets) == ("queued", 0, 0)
+
+
+def test_a_locked_row_is_waited_for_without_a_thread(
+    register: Register, start_worker: StartWorker, settings: Any
+) -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("one transaction writes at a time")
+    settings.JOBCHAINS = {"ASYNC_THREADS": 1}
+    is_locked = threading.Event()
+
+    async def handle(record: Upload, run: RecordRun) -> None:
+        while not is_locked.is_set():  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(0.01)
+        await run.acomplete(lambda: None)
+
+    register(handle)
+    locked, free = Upload.objects.create(), Upload.objects.create()
+    start_worker()
+    until(lambda: Upload.objects.filter(state="processing").count() == 2)
+    with transaction.atomic():
+        Upload.objects.select_for_update().get(pk=locked.pk)
+        is_locked.set()
+        until(lambda: state_of(free) == "completed")
+        assert state_of(locked) == "processing"
+    until(lambda: state_of(locked) == "completed")
+
+
+def test_the_testing_kit_runs_async_handlers(register: Register) -> None:
+    async def handle(record: Upload, run: RecordRun) -> None:
+        await run.acomplete(lambda: Repository.objects.create(name="written"))
+
+    register(handle)
+    Upload.objects.create()
+    [outcome] = testing.run_due_jobs(raise_errors=True)
+    assert outcome.ending == "completed"
+    assert Repository.objects.exists()

@@ -1,0 +1,99 @@
+"""Records whose handlers run in child processes: hooks run in the worker, and a child that dies fails one attempt."""
+
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from tests.records.models import Export, Letter
+from tests.shop.models import Effect
+from tests.support.waiting import until
+from tests.support.worker_processes import StartProcess, WorkerProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def worker(start_process: StartProcess) -> WorkerProcess:
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.records.worker_settings"}
+    return start_process(
+        "--type", "records.*", "--slots", "4", jobchains={"SHUTDOWN_SECONDS": 0.1}, **settings
+    ).until_ready()
+
+
+def ended(export: Export, state: str) -> Export:
+    until(lambda: Export.objects.filter(pk=export.pk, state=state).exists(), 60, lambda: facts(export))
+    export.refresh_from_db()
+    return export
+
+
+def facts(export: Export) -> object:
+    return vars(Export.objects.get(pk=export.pk)), steps(export)
+
+
+def steps(export: Export) -> dict[str, int]:
+    """Return the id of the process that made each step."""
+    labels = Effect.objects.filter(job_id=export.pk).values_list("label", flat=True)
+    return {name: int(pid) for name, pid in (label.rsplit(" ", 1) for label in labels)}
+
+
+def test_every_way_a_handler_in_a_child_may_end(worker: WorkerProcess) -> None:
+    ways = ("return", "fail", "die", "commit", "commit and die", "log", "requeue", "hang")
+    exports = {way: Export.objects.create(name=way) for way in ways}
+
+    returned = ended(exports["return"], "completed")
+    until(lambda: len(steps(returned)) == 4, 60)
+    processes = steps(returned)
+    assert processes["pre"] == processes["post"] == worker.pid
+    assert processes["handle"] == processes["around"] not in (worker.pid, os.getpid())
+
+    failed = ended(exports["fail"], "failed")
+    assert (failed.failure_message, failed.num_failures) == ("NonRetryable: no such file", 1)
+    assert "no such file" in worker.output
+
+    died = ended(exports["die"], "failed")
+    assert "SIGKILL" in (died.failure_message or "")
+    assert (died.num_failures, died.num_resets) == (2, 0)
+    until(lambda: "post" in steps(died))
+
+    for way in ("commit", "commit and die"):
+        committed = ended(exports[way], "completed")
+        assert "written" in steps(committed)
+        assert (committed.num_failures, committed.lease_number) == (0, 1)
+
+    logged = ended(exports["log"], "completed")
+    assert [(entry["key"], entry["exit_code"]) for entry in logged.execution_logs] == [("convert", 0)]
+    assert logged.num_failures == 1
+
+    requeued = exports["requeue"]
+    until(lambda: Export.objects.filter(pk=requeued.pk, process_after__isnull=False, state="queued").exists(), 60)
+    requeued.refresh_from_db()
+    assert (requeued.process_after or timezone.now()) > timezone.now() + timedelta(minutes=50)
+
+    hung = ended(exports["hang"], "errored")
+    assert (hung.failure_message or "").startswith("The handler exceeded max_runtime (6 s).")
+    assert worker.is_alive
+
+
+def test_an_async_handler_runs_on_an_event_loop_of_the_child(worker: WorkerProcess) -> None:
+    Letter.objects.create(code="a")
+    until(lambda: Letter.objects.filter(status="completed").exists(), 60, lambda: vars(Letter.objects.get()))
+    [entry] = Letter.objects.get().logs
+    assert entry["exit_code"] == 0
+    assert int(entry["out"]) not in (worker.pid, os.getpid())
+
+
+def test_a_cancellation_ends_the_child_and_a_stop_hands_its_record_back(worker: WorkerProcess) -> None:
+    canceled = Export.objects.create(name="hang")
+    until(lambda: "hanging" in steps(canceled), 60)
+    Export.objects.update(cancel=True)
+    assert ended(canceled, "canceled").num_failures == 0
+
+    stopped = Export.objects.create(name="hang")
+    until(lambda: "hanging" in steps(stopped), 60)
+    worker.signal(signal.SIGTERM)
+    worker.wait(60)
+    stopped.refresh_from_db()
+    assert (stopped.state, stopped.num_failures, stopped.num_resets) == ("queued", 0, 0)

@@ -1,0 +1,183 @@
+"""Counts and waits of records, and running them in a test."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
+
+from django_jobchains import records, testing
+from django_jobchains.processors import Processors
+from django_jobchains.records import RecordProcessor, RecordRun
+from tests.records.models import LETTER_COLUMNS, Letter, Repository, Upload
+
+pytestmark = pytest.mark.django_db
+
+Register = Callable[..., Any]
+HOUR = timedelta(hours=1)
+
+
+def make(state: str, **values: Any) -> Upload:
+    return Upload.objects.create(state=state, **values)
+
+
+@pytest.mark.parametrize(("retry_after", "queued", "with_processing"), [(None, 2, 5), (60, 6, 9)])
+def test_queued_records_are_counted(
+    register: Register, retry_after: float | None, queued: int, with_processing: int
+) -> None:
+    register(retry_after=retry_after)
+    for state, count in {"queued": 2, "processing": 3, "errored": 4, "failed": 5, "completed": 6, "other": 7}.items():
+        for _ in range(count):
+            make(state)
+    found = records.queryset(Upload)
+    assert (found.queued_count(), found.queued_count(include_processing=True)) == (queued, with_processing)
+    assert found.filter(size=1).queued_count() == 0
+
+
+def test_counts_use_the_columns_of_the_registration(processors: Processors) -> None:
+    processors.records(Letter, columns=LETTER_COLUMNS)(lambda record, run: None)
+    Letter.objects.create(code="a")
+    assert records.queryset(Letter).queued_count() == 1
+    assert records.queryset(Letter).max_duration_in_queue() >= timedelta()
+
+
+def test_the_longest_wait_is_that_of_a_record_that_could_run(register: Register) -> None:
+    register(retry_after=600)
+    now = timezone.now()
+
+    def hours(**values: Any) -> float:
+        Upload.objects.all().delete()
+        for state, times in values.items():
+            make(state, **times)
+        return round(records.queryset(Upload).max_duration_in_queue() / HOUR, 1)
+
+    assert hours() == 0
+    assert hours(queued={"queued_at": now - 2 * HOUR}) == 2
+    assert hours(queued={"queued_at": now - 2 * HOUR, "process_after": now + HOUR}) == 0
+    assert hours(queued={"queued_at": now - 3 * HOUR, "process_after": now - HOUR}) == 1
+    assert hours(queued={"queued_at": now - HOUR, "process_after": now - 3 * HOUR}) == 1
+    assert hours(errored={"finished_at": now - HOUR - timedelta(seconds=600)}) == 1
+    assert hours(errored={"finished_at": now}) == 0
+    assert hours(errored={"finished_at": now - 5 * HOUR, "process_after": now + HOUR}) == 0
+    assert hours(processing={"queued_at": now - 2 * HOUR}, completed={"queued_at": now - 2 * HOUR}) == 0
+
+
+def test_records_exist_in_states(register: Register) -> None:
+    register()
+    make("failed")
+    found = records.queryset(Upload)
+    assert found.exists_in(["queued", "failed"])
+    assert not found.exists_in(["queued", "errored"])
+    assert found.exists_in("failed")
+    with pytest.raises(ValueError, match="at least one state"):
+        found.exists_in([])
+
+
+@pytest.mark.parametrize("move", [records.cancel, records.requeue, records.retry])
+def test_operations_take_instances_lists_and_querysets(register: Register, move: Any) -> None:
+    register()
+    made = [make("errored") for _ in range(6)]
+    assert move(made[0]) == 1
+    assert move(made[1:3]) == 2
+    assert move(Upload.objects.filter(pk__in=[made[3].pk, made[4].pk]).order_by("-size")) == 2
+    assert move(Upload.objects.filter(state="errored").order_by("-id")[:1]) == 1
+    assert move([]) == move(Upload.objects.none()) == 0
+    with pytest.raises(TypeError, match="instances of one model"):
+        move([made[0], Repository(name="a")])
+
+
+@pytest.mark.parametrize("after", [5, "now", timedelta(hours=1)])
+def test_after_is_a_time(register: Register, after: Any) -> None:
+    register()
+    with pytest.raises(TypeError, match="is not a datetime"):
+        records.requeue(make("failed"), after=after)
+
+
+# The testing kit
+
+
+def test_due_records_run_in_a_test(register: Register) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        if record.size == 2:
+            raise ValueError("no")
+        with run.complete():
+            Repository.objects.create(name="made")
+
+    register(handle, order_by=["size"])
+    for size in (2, 1):
+        Upload.objects.create(size=size)
+    first, second = testing.run_due_jobs()
+    assert (first.record.size, first.record.state, first.ending, first.error) == (1, "completed", "completed", "")
+    assert (second.record.state, second.ending, second.error) == ("errored", "errored", "ValueError: no")
+    assert Repository.objects.count() == 1
+
+
+def test_the_test_stays_usable_after_a_database_error(register: Register) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT broken FROM nowhere")
+
+    register(handle)
+    make("queued")
+    [outcome] = testing.run_due_jobs()
+    assert (outcome.ending, "nowhere" in outcome.error) == ("errored", True)
+    assert Upload.objects.get().state == "errored"
+
+
+def test_errors_of_records_can_be_raised(register: Register) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        raise KeyError("no")
+
+    register(handle)
+    make("queued")
+    with pytest.raises(AssertionError, match=r"(?s)records.upload \d+ was not completed.*KeyError"):
+        testing.run_due_jobs(raise_errors=True)
+
+
+def test_retries_follow_the_clock_of_the_test(register: Register) -> None:
+    attempts: list[int] = []
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        attempts.append(run.attempt)
+        if run.attempt == 1:
+            raise ValueError("no")
+
+    register(handle, retry_after=HOUR)
+    make("queued")
+    with testing.clock() as clock:
+        testing.run_due_jobs()
+        testing.run_due_jobs()
+        assert attempts == [1]
+        clock.advance(7200)
+        assert [outcome.ending for outcome in testing.run_due_jobs()] == ["completed"]
+
+
+def test_jobs_and_records_run_up_to_the_limit(processors: Processors) -> None:
+    seen: list[str] = []
+
+    @processors.records(Upload)
+    class Hooked(RecordProcessor[Upload]):
+        def handle(self, record: Upload, run: RecordRun) -> None:
+            seen.append("handle")
+
+        def post_handle(self, record: Upload) -> None:
+            seen.append(Upload.objects.get(pk=record.pk).state)
+
+    note: Any = processors.register("shop.note")(lambda job: None)
+    for _ in range(2):
+        make("queued")
+    with transaction.atomic():
+        note.enqueue()
+    assert len(testing.run_due_jobs(limit=2)) == 2
+    assert seen == ["handle", "completed"]
+    assert len(testing.run_due_jobs()) == 1
+
+
+def test_a_constraint_of_the_model_is_the_attempts_error(register: Register) -> None:
+    nothing: Any = None
+    register(lambda record, run: Repository.objects.create(name=nothing), max_attempts=1)
+    make("queued")
+    [outcome] = testing.run_due_jobs()
+    assert (outcome.ending, IntegrityError.__name__ in outcome.error) == ("failed", True)

@@ -1,0 +1,243 @@
+"""Registering record workers, the system checks about them, and the migrations of their models."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import models
+from django.db.migrations.autodetector import MigrationAutodetector
+from django.db.migrations.state import ModelState, ProjectState
+from django.test.utils import isolate_apps
+
+from django_jobchains.exceptions import DuplicateJobType, InvalidDeclaration, RegistryError
+from django_jobchains.processors import Processors, Registry
+from django_jobchains.records import JobRecord, RecordProcessor, RecordRun, queryset, retryable_http_status
+from django_jobchains.records.checks import check_records
+from django_jobchains.records.record_errors import RecordTypeNotFound
+from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
+
+pytestmark = pytest.mark.django_db
+
+
+def nothing(record: Any, run: RecordRun) -> None:
+    """A handler."""
+
+
+def ids_of_problems(processors: Processors) -> list[str | None]:
+    return [problem.id for problem in check_records()]
+
+
+def test_the_name_defaults_to_that_of_the_model(processors: Processors) -> None:
+    assert processors.records(Upload)(nothing) is nothing
+    processors.records(Export, "exports")(nothing)
+    assert list(processors.record_types) == ["records.upload", "exports"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"slots": 0}, "slots=0 is not a whole number from 1"),
+        ({"max_attempts": 0}, "max_attempts=0"),
+        ({"max_resets": -1}, "max_resets=-1 is not a whole number from 0"),
+        ({"stalled_after": 0}, "stalled_after=0"),
+        ({"heartbeat_every": timedelta()}, "heartbeat_every="),
+        ({"retry_after": -1}, "retry_after=-1"),
+        ({"max_runtime": "1"}, "max_runtime='1' is not a length of time"),
+        ({"poll_every": 0}, "poll_every=0"),
+        ({"queue": ""}, "'' is not a valid queue name"),
+        ({"columns": {"status": "state"}}, "unknown keys status"),
+        ({"columns": ["state"]}, "is not a dict"),
+        ({"order_by": "id"}, "order_by='id' is not a list"),
+        ({"queryset": Export.objects.all()}, "is not a QuerySet of Upload"),
+        ({"queryset": Upload.objects.all()[:5]}, "must select rows of the table"),
+        ({"queryset": Upload.objects.distinct()}, "must select rows of the table"),
+        ({"queryset": Upload.objects.values("size").annotate(models.Count("id"))}, "must select rows of the table"),
+        ({"isolation": "container"}, "isolation='container' is not a level"),
+        ({"reset_failure_message": ""}, "reset_failure_message='' is not a text"),
+    ],
+)
+def test_an_invalid_option_is_refused_at_registration(
+    processors: Processors, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidDeclaration, match=r"'records\.upload'") as raised:
+        processors.records(Upload, **options)(nothing)
+    assert problem in str(raised.value)
+
+
+def test_unknown_options_are_refused(processors: Processors) -> None:
+    options: Any = {"lease": 5}
+    with pytest.raises(TypeError, match=r"records\(\) does not take the argument lease"):
+        processors.records(Upload, **options)(nothing)
+
+
+class WithoutHandle(RecordProcessor[Upload]):
+    pass
+
+
+class WithArguments(RecordProcessor[Upload]):
+    def __init__(self, size: int) -> None: ...
+
+    def handle(self, record: Upload, run: RecordRun) -> None: ...
+
+
+class WithAsyncHook(RecordProcessor[Upload]):
+    async def handle(self, record: Upload, run: RecordRun) -> None: ...
+
+    async def pre_handle(self, record: Upload) -> None: ...  # type: ignore[override]
+
+
+async def with_yield(record: Upload, run: RecordRun) -> AsyncIterator[None]:
+    yield
+
+
+class WithOneArgument(RecordProcessor[Upload]):
+    def handle(self, record: Upload) -> None: ...  # type: ignore[override]
+
+
+@pytest.mark.parametrize(
+    ("handler", "problem"),
+    [
+        (WithoutHandle, "WithoutHandle does not define handle"),
+        (WithArguments, "WithArguments must be callable without arguments"),
+        (WithAsyncHook, "WithAsyncHook.pre_handle is an 'async def' function"),
+        (with_yield, "with_yield has a 'yield'"),
+        (WithOneArgument, r"WithOneArgument.handle must take \(record, run\)"),
+        (lambda record: None, r"must take \(record, run\)"),
+        (Upload, "is not a subclass of RecordProcessor"),
+        ("a text", "is neither a subclass of RecordProcessor nor a function"),
+    ],
+)
+def test_an_invalid_handler_is_refused_at_registration(processors: Processors, handler: Any, problem: str) -> None:
+    with pytest.raises(InvalidDeclaration, match=problem):
+        processors.records(Upload)(handler)
+
+
+@pytest.mark.parametrize("model", [JobRecord, "records.Upload", WithArguments])
+def test_only_models_with_a_table_are_registered(processors: Processors, model: Any) -> None:
+    with pytest.raises(RegistryError):
+        processors.records(model)
+
+
+def test_names_are_unique_among_job_types_and_records(processors: Processors, registry: Registry) -> None:
+    with pytest.raises(RegistryError, match="is not a name"):
+        processors.records(Upload, "")
+    processors.records(Upload, "shop.a")(nothing)
+    with pytest.raises(DuplicateJobType):
+        processors.records(Export, "shop.a")
+    with pytest.raises(DuplicateJobType):
+        processors.register("shop.a")(lambda job: None)
+    other = Processors()
+    other.register("shop.a")(lambda job: None)
+    with pytest.raises(DuplicateJobType):
+        registry.add(other)
+
+
+def test_a_model_without_a_registration_has_no_queryset(processors: Processors) -> None:
+    with pytest.raises(RecordTypeNotFound, match="No app handles records of Upload"):
+        queryset(Upload)
+
+
+# Checks
+
+
+def test_models_that_inherit_the_columns_pass_the_checks(processors: Processors) -> None:
+    processors.records(Upload, retry_after=5, max_attempts=3, stalled_after=30, heartbeat_every=10)(nothing)
+    processors.records(Export)(nothing)
+    processors.records(Letter, columns=LETTER_COLUMNS)(nothing)
+    assert check_records() == []
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "id"),
+    [
+        (Letter, {"columns": {**LETTER_COLUMNS, "cancel": "stopp"}}, "jobchains.E013"),
+        (Letter, {"columns": {**LETTER_COLUMNS, "started_at": "created"}}, "jobchains.E014"),
+        (Upload, {"order_by": ["rank"]}, "jobchains.E015"),
+        (Letter, {"columns": {**LETTER_COLUMNS, "process_after": "ended"}}, "jobchains.W007"),
+        (Upload, {"stalled_after": 29, "heartbeat_every": 10}, "jobchains.E016"),
+        (Upload, {"max_attempts": 3}, "jobchains.W008"),
+    ],
+)
+def test_each_problem_has_a_check(processors: Processors, model: Any, options: dict[str, Any], id: str) -> None:
+    processors.records(model, **options)(nothing)
+    [problem] = check_records()
+    assert (problem.id, bool(problem.hint), problem.msg.startswith("Records '")) == (id, True, True)
+
+
+@isolate_apps("tests.records")
+def test_indexes_are_missing_without_the_meta_class(processors: Processors) -> None:
+    class Forgetful(JobRecord):
+        class Meta:
+            app_label = "records"
+            ordering = ["id"]
+
+    processors.records(Forgetful)(nothing)
+    [problem] = check_records()
+    assert problem.id == "jobchains.W007"
+    assert "JobRecord.Meta" in (problem.hint or "")
+
+
+@isolate_apps("tests.records")
+def test_columns_in_the_table_of_a_parent_are_refused(processors: Processors) -> None:
+    class Parent(JobRecord):
+        class Meta(JobRecord.Meta):
+            app_label = "records"
+
+    class Child(Parent):
+        class Meta:
+            app_label = "records"
+
+    processors.records(Child)(nothing)
+    assert {problem.id for problem in check_records()} == {"jobchains.E013"}
+
+
+# Migrations
+
+
+@isolate_apps("tests.records")
+def test_migrations_contain_plain_indexes_whose_names_are_short() -> None:
+    class AModelWithANameThatIsTooLongForIndexNames(JobRecord):
+        class Meta(JobRecord.Meta):
+            app_label = "records"
+
+    def project(*, as_written: bool) -> ProjectState:
+        """Return the state of the model, or with ``as_written`` the state after a migration file with its indexes."""
+        state = ModelState.from_model(AModelWithANameThatIsTooLongForIndexNames)
+        if as_written:
+            state.options["indexes"] = [models.Index(**index.deconstruct()[2]) for index in state.options["indexes"]]
+        found = ProjectState()
+        found.add_model(state)
+        return found
+
+    [state] = project(as_written=False).models.values()
+    names = [index.name for index in state.options["indexes"]]
+    assert len(set(names)) == 5
+    assert max(map(len, names)) <= 30
+    assert {index.deconstruct()[0] for index in state.options["indexes"]} == {"django.db.models.Index"}
+    autodetector: Any = MigrationAutodetector(project(as_written=True), project(as_written=False))
+    assert autodetector._detect_changes() == {}
+
+
+def test_plain_sql_can_insert_rows(processors: Processors) -> None:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO records_upload (size, result) VALUES (3, '')")
+    row = Upload.objects.values().get()
+    assert row["queued_at"] is not None
+    assert (row["state"], row["execution_logs"], row["lease_number"], row["cancel"]) == ("queued", [], 0, False)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_retryable"),
+    [(0, False), (100, False), (200, True), (301, False), (404, False), (500, True), (501, False), (599, True)],
+)
+def test_http_statuses_are_classified(status: int, is_retryable: bool) -> None:
+    assert retryable_http_status(status) is is_retryable
+    assert not retryable_http_status(600)
+
+
+def test_the_project_passes_its_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("check", "--tag", "jobchains")

@@ -1,0 +1,396 @@
+"""Records in a worker: how attempts end, what handlers may call, hooks, and what is logged."""
+
+import json
+import threading
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from django_jobchains import records
+from django_jobchains.processors import Processors
+from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun, Requeue
+from django_jobchains.records.record_errors import RecordLost
+from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
+from tests.records.models import Export, Repository, Upload
+from tests.support.waiting import until
+from tests.support.workers import Events, StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Register = Callable[..., Any]
+HOUR = timedelta(hours=1)
+
+
+def state_of(upload: Upload) -> str:
+    upload.refresh_from_db()
+    return upload.state
+
+
+def run(make_worker: StartWorker) -> None:
+    make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
+
+
+def test_a_record_is_handled_as_the_queryset_has_it(register: Register, make_worker: StartWorker) -> None:
+    seen: list[Any] = []
+    register(
+        lambda record, run: seen.append((record.pk, record.state, record.lease_number, record.repository.name)),
+        queryset=Upload.objects.select_related("repository"),
+        order_by=["-repository__priority", "id"],
+    )
+    low, high = Repository.objects.create(name="low"), Repository.objects.create(name="high", priority=1)
+    made = [Upload.objects.create(repository=repository) for repository in (low, high, low)]
+    make_worker(slots=1).run_until_idle(timeout=20)
+    order = [made[1], made[0], made[2]]
+    assert seen == [(each.pk, "processing", 1, each.repository.name) for each in order]  # type: ignore[union-attr]
+    assert {state_of(each) for each in made} == {"completed"}
+
+
+def test_records_have_keys_of_any_type(processors: Processors, make_worker: StartWorker) -> None:
+    seen: list[uuid.UUID] = []
+    processors.records(Export)(lambda record, run: seen.append(record.pk))
+    export = Export.objects.create()
+    run(make_worker)
+    assert seen == [export.pk]
+    assert Export.objects.get().state == "completed"
+
+
+def test_the_oldest_come_first(register: Register, make_worker: StartWorker) -> None:
+    seen: list[int] = []
+    register(lambda record, run: seen.append(record.pk))
+    made = [Upload.objects.create().pk for _ in range(30)]
+    make_worker(slots=1).run_until_idle(timeout=20)
+    assert seen == made
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "message"),
+    [
+        (ValueError("no\0 way"), "errored", "ValueError: no\ufffd way"),
+        (KeyError(), "errored", "KeyError"),
+        (SystemExit(3), "errored", "SystemExit: 3"),
+        (NonRetryable("gone"), "failed", "NonRetryable: gone"),
+    ],
+)
+def test_an_error_is_stored(
+    register: Register, make_worker: StartWorker, events: Events, error: BaseException, state: str, message: str
+) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        raise error
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert (state_of(upload), upload.failure_message, upload.num_failures) == (state, message, 1)
+    [event] = events.of(RecordEnded)
+    assert (event.ending, event.record, event.type_name, event.attempt) == (state, str(upload.pk), "records.upload", 1)
+
+
+def test_an_error_that_wraps_a_final_one_is_final(register: Register, make_worker: StartWorker) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        try:
+            raise NonRetryable("gone")
+        except NonRetryable as error:
+            raise ValueError("wrapped") from error
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert state_of(upload) == "failed"
+
+
+def test_errored_records_are_tried_again_until_they_fail(register: Register, make_worker: StartWorker) -> None:
+    attempts: list[int] = []
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        attempts.append(run.attempt)
+        raise ValueError(f"attempt {run.attempt}")
+
+    register(handle, retry_after=0, max_attempts=3)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert (attempts, state_of(upload), upload.failure_message) == ([1, 2, 3], "failed", "ValueError: attempt 3")
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_handler_may_queue_its_record_again(register: Register, make_worker: StartWorker, raises: bool) -> None:
+    after = timezone.now() + HOUR
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        if raises:
+            raise Requeue(after=after)
+        run.requeue(after=after)
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert (state_of(upload), upload.process_after, upload.num_failures) == ("queued", after, 0)
+
+
+def test_an_error_after_a_requeue_is_the_attempts_error(register: Register, make_worker: StartWorker) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        run.requeue()
+        raise ValueError("no")
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert state_of(upload) == "errored"
+
+
+# run.complete()
+
+
+def test_the_handlers_writes_commit_with_the_state(register: Register, make_worker: StartWorker) -> None:
+    inside: list[str] = []
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        with run.complete():
+            Repository.objects.create(name="made")
+            transaction.on_commit(lambda: inside.append(Upload.objects.get().state))
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert (state_of(upload), Repository.objects.count(), inside) == ("completed", 1, ["completed"])
+
+
+@pytest.mark.parametrize("swallows", [True, False])
+def test_an_error_in_complete_undoes_the_writes(register: Register, make_worker: StartWorker, swallows: bool) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        try:
+            with run.complete():
+                Repository.objects.create(name="made")
+                raise ValueError("no")
+        except ValueError:
+            if not swallows:
+                raise
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert (state_of(upload), upload.failure_message) == ("errored", "ValueError: no")
+    assert not Repository.objects.exists()
+
+
+def test_a_lost_record_cannot_be_completed(register: Register, make_worker: StartWorker, events: Events) -> None:
+    errors: list[BaseException] = []
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        Upload.objects.update(lease_number=7)
+        for write in (
+            lambda: run.add_log("key", "ls"),
+            lambda: Repository.objects.create(name=str(run.complete().__enter__())),
+        ):
+            try:
+                write()
+            except RecordLost as error:
+                errors.append(error)
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert [error.reason for error in errors if isinstance(error, RecordLost)] == ["taken_by_another_worker"] * 2
+    assert (state_of(upload), upload.lease_number) == ("processing", 7)
+    assert not Repository.objects.exists()
+    assert [event.type_name for event in events.of(RecordAbandoned)] == ["records.upload"]
+
+
+def test_a_requeue_commits_with_the_handlers_writes(register: Register, make_worker: StartWorker) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        with run.complete():
+            Repository.objects.create(name="made")
+        run.requeue(after=timezone.now() + HOUR)
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert (state_of(upload), Repository.objects.count()) == ("queued", 1)
+
+
+def test_an_open_transaction_is_an_error(register: Register, make_worker: StartWorker) -> None:
+    register(lambda record, run: transaction.atomic().__enter__())
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert state_of(upload) == "errored"
+    assert "TransactionLeftOpen" in (upload.failure_message or "")
+
+
+def test_complete_can_be_used_once(register: Register, make_worker: StartWorker) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        with run.complete():
+            pass
+        with run.complete():
+            pass
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert (state_of(upload), upload.failure_message) == ("errored", "PhaseError: complete() can be used once.")
+
+
+# Logs
+
+
+def test_logs_are_stored_at_once_and_can_be_updated(register: Register, make_worker: StartWorker) -> None:
+    stored: list[Any] = []
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        run.add_log("first", "ls -l", out="a\ud800", exit_code=0)
+        entry = run.add_log("second", ["convert", "a b"])
+        stored.extend(Upload.objects.get().execution_logs)
+        entry.update(out="done", exit_code=2)
+
+    register(handle)
+    Upload.objects.create(execution_logs=[{"key": "of another attempt"}])
+    run(make_worker)
+    first, second = Upload.objects.get().execution_logs
+    assert stored[0] == first
+    assert list(first) == sorted(first, key=list(first).index)
+    assert first.keys() == {"key", "command", "start_time", "exit_code", "out", "duration_ms"}
+    assert (first["key"], first["command"], first["out"], first["exit_code"]) == ("first", "ls -l", "a\ufffd", 0)
+    assert (second["command"], second["out"], second["exit_code"]) == (["convert", "a b"], "done", 2)
+    assert (stored[1]["exit_code"], stored[1]["duration_ms"]) == (None, None)
+    assert second["duration_ms"] >= 0
+    json.dumps(first)
+
+
+# Hooks
+
+
+class Recording(RecordProcessor[Upload]):
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.before: Q | bool | Any = True
+
+    def pre_dequeue(self) -> Q | bool:
+        self.calls.append("pre_dequeue")
+        return self.before
+
+    def pre_handle(self, record: Upload) -> None:
+        self.calls.append(f"pre_handle {record.size}")
+        if record.size == 13:
+            raise ValueError("unlucky")
+
+    def handle(self, record: Upload, run: RecordRun) -> None:
+        self.calls.append(f"handle {record.size}")
+        if record.size == 5:
+            raise ValueError("no")
+
+    def post_handle(self, record: Upload) -> None:
+        self.calls.append(f"post_handle {record.size} {Upload.objects.get(pk=record.pk).state}")
+        raise KeyError("only logged")
+
+
+@pytest.fixture
+def recording(processors: Processors) -> Recording:
+    processors.records(Upload)(Recording)
+    processor: Any = processors.record_types["records.upload"].processor
+    return processor  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("size", "state"), [(1, "completed"), (5, "errored")])
+def test_hooks_are_called_around_the_handler(
+    recording: Recording, make_worker: StartWorker, size: int, state: str
+) -> None:
+    upload = Upload.objects.create(size=size)
+    make_worker(slots=1).run_until_idle(timeout=20)
+    assert state_of(upload) == state
+    calls = [call for call in recording.calls if call != "pre_dequeue"]
+    assert calls == [f"pre_handle {size}", f"handle {size}", f"post_handle {size} {state}"]
+    assert recording.calls[:2] == ["pre_dequeue", f"pre_handle {size}"]
+
+
+def test_an_error_of_pre_handle_is_the_attempts_error(recording: Recording, make_worker: StartWorker) -> None:
+    upload = Upload.objects.create(size=13)
+    make_worker(slots=1).run_until_idle(timeout=20)
+    assert (state_of(upload), upload.failure_message) == ("errored", "ValueError: unlucky")
+    calls = [call for call in recording.calls if call != "pre_dequeue"]
+    assert calls == ["pre_handle 13", "post_handle 13 errored"]
+
+
+@pytest.mark.parametrize(
+    ("before", "handled"),
+    [
+        (False, []),
+        (Q(size__lte=2), [1, 2]),
+        (Q(size=1) | Q(size=3), [1, 3]),
+        (Q(pk__in=[]), []),
+        ("a text", []),
+    ],
+)
+def test_pre_dequeue_decides_what_is_dequeued(
+    recording: Recording, make_worker: StartWorker, before: Any, handled: list[int]
+) -> None:
+    recording.before = before
+    Upload.objects.bulk_create([Upload(size=size) for size in (1, 2, 3)])
+    Upload.objects.create(size=1, state="uploading")
+    make_worker(slots=1).run_until_idle(timeout=20)
+    assert sorted(Upload.objects.filter(state="completed").values_list("size", flat=True)) == handled
+
+
+def test_a_budget_is_lowered_before_the_next_record_is_dequeued(
+    processors: Processors, make_worker: StartWorker
+) -> None:
+    most: list[int] = []
+
+    @processors.records(Upload)
+    class WithinBudget(RecordProcessor[Upload]):
+        def __init__(self) -> None:
+            self.headroom, self.lock = 10, threading.Lock()
+
+        def pre_dequeue(self) -> Q | bool:
+            return Q(size__lte=self.headroom) if self.headroom else False
+
+        def pre_handle(self, record: Upload) -> None:
+            with self.lock:
+                self.headroom -= record.size
+                most.append(self.headroom)
+
+        def handle(self, record: Upload, run: RecordRun) -> None:
+            run.signal.wait(0.01)
+
+        def post_handle(self, record: Upload) -> None:
+            with self.lock:
+                self.headroom += record.size
+
+    Upload.objects.bulk_create([Upload(size=size) for size in (6, 6, 4, 3, 7, 10)])
+    worker = make_worker(slots=4, poll_seconds=0.02)
+    worker.start()
+    until(lambda: Upload.objects.filter(state="completed").count() == 6)
+    worker.stop()
+    assert min(most) >= 0
+
+
+def test_a_record_that_its_queryset_hides_once_it_is_processed_errors(
+    register: Register, make_worker: StartWorker
+) -> None:
+    register(queryset=Upload.objects.filter(state="queued"))
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert state_of(upload) == "errored"
+    assert "must not depend on columns that workers change" in (upload.failure_message or "")
+
+
+def test_a_handler_that_deletes_its_record_just_ends(
+    register: Register, make_worker: StartWorker, events: Events
+) -> None:
+    register(lambda record, run: record.delete())
+    Upload.objects.create()
+    run(make_worker)
+    assert not Upload.objects.exists()
+    assert len(events.of(RecordAbandoned)) == 1
+
+
+def test_a_canceled_record_never_starts(register: Register, make_worker: StartWorker) -> None:
+    seen: list[Any] = []
+    register(lambda record, run: seen.append(record))
+    first, second = Upload.objects.create(), Upload.objects.create(cancel=True)
+    assert records.cancel(Upload.objects.filter(pk=first.pk)) == 1
+    run(make_worker)
+    assert (seen, state_of(first), state_of(second)) == ([], "canceled", "canceled")

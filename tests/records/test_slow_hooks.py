@@ -1,0 +1,116 @@
+"""A slow hook delays only its own model: jobs and the records of other models are handled in the meantime."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db.models import Q
+
+from django_jobchains.models import Job
+from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.records import RecordProcessor, RecordRun
+from tests.records.models import Export, Upload
+from tests.support.waiting import stays, until
+from tests.support.workers import StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Blocking(RecordProcessor[Upload]):
+    """Blocks in the hook that ``blocks_in`` names, until it is released."""
+
+    def __init__(self) -> None:
+        self.blocks_in = ""
+        self.entered, self.released = threading.Event(), threading.Event()
+        self.calls: list[str] = []
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.blocks_in:
+            self.entered.set()
+            self.released.wait(60)
+
+    def pre_dequeue(self) -> Q | bool:
+        self._call("pre_dequeue")
+        return True
+
+    def pre_handle(self, record: Upload) -> None:
+        self._call("pre_handle")
+
+    def handle(self, record: Upload, run: RecordRun) -> None:
+        self._call("handle")
+
+    def post_handle(self, record: Upload) -> None:
+        self._call("post_handle")
+
+
+@pytest.fixture
+def blocking(processors: Processors) -> Iterator[Blocking]:
+    """The processor of a model. The worker also runs a job type and another model."""
+    processors.records(Upload, poll_every=0.02)(Blocking)
+    processors.records(Export, poll_every=0.02)(lambda record, run: None)
+
+    @processors.register("shop.note")
+    def note(job: RunningJob[None]) -> None: ...
+
+    processor: Any = processors.record_types["records.upload"].processor
+    yield processor
+    processor.released.set()
+
+
+@pytest.mark.parametrize("hook", ["pre_dequeue", "pre_handle", "post_handle"])
+def test_a_hook_that_blocks_delays_nothing_else(
+    blocking: Blocking, processors: Processors, start_worker: StartWorker, hook: str
+) -> None:
+    blocking.blocks_in = hook
+    Upload.objects.create()
+    start_worker(slots=2)
+    assert blocking.entered.wait(20)
+    for _ in range(3):
+        Export.objects.create()
+        processors.by_name["shop.note"].job_type.enqueue()
+    until(lambda: Export.objects.filter(state="completed").count() == 3)
+    until(lambda: Job.objects.filter(status="completed").count() == 3)
+    assert not blocking.released.is_set()
+    blocking.released.set()
+    until(lambda: Upload.objects.get().state == "completed")
+
+
+def test_the_next_record_is_dequeued_after_pre_handle(blocking: Blocking, start_worker: StartWorker) -> None:
+    blocking.blocks_in = "pre_handle"
+    Upload.objects.bulk_create([Upload() for _ in range(3)])
+    start_worker(slots=3)
+    assert blocking.entered.wait(20)
+    assert stays(lambda: blocking.calls == ["pre_dequeue", "pre_handle"], 0.2)
+    assert Upload.objects.filter(state="processing").count() == 1
+    blocking.released.set()
+    until(lambda: Upload.objects.filter(state="completed").count() == 3)
+    hooks = [call for call in blocking.calls if call.startswith("pre_")]
+    assert hooks[:6] == ["pre_dequeue", "pre_handle"] * 3
+
+
+def test_a_worker_is_not_idle_while_a_hook_decides(blocking: Blocking, make_worker: StartWorker) -> None:
+    blocking.blocks_in = "pre_dequeue"
+    Upload.objects.create()
+
+    def release() -> None:
+        blocking.entered.wait(20)
+        blocking.released.set()
+
+    threading.Thread(target=release, daemon=True).start()
+    make_worker(slots=1).run_until_idle(timeout=30)
+    assert Upload.objects.get().state == "completed"
+
+
+def test_post_handle_follows_each_pre_handle_of_a_worker_that_stops(
+    blocking: Blocking, start_worker: StartWorker
+) -> None:
+    blocking.blocks_in = "handle"
+    Upload.objects.bulk_create([Upload() for _ in range(3)])
+    worker = start_worker(slots=1)
+    assert blocking.entered.wait(20)
+    threading.Timer(0.2, blocking.released.set).start()
+    worker.stop(timeout=20)
+    assert blocking.calls.count("pre_handle") == blocking.calls.count("post_handle")
+    assert Upload.objects.filter(state="queued").exists()

@@ -1,0 +1,341 @@
+"""Workers that run records: aborted attempts, shared slots, queues, limits, wake-ups and the end of a worker."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone
+
+from django_jobchains import queues, records
+from django_jobchains.models import AttemptCount, Job, WorkerPresence
+from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.records import RecordRun
+from django_jobchains.telemetry.events import RecordAbandoned, RecordReset, RecordStuck
+from tests.records.models import Upload
+from tests.support.waiting import stays, until
+from tests.support.workers import Events, StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Register = Callable[..., Any]
+HOUR = timedelta(hours=1)
+
+
+def in_state(state: str) -> int:
+    return Upload.objects.filter(state=state).count()
+
+
+class Waiting:
+    """A handler that waits until it is aborted or released by the test."""
+
+    def __init__(self, *, heeds: bool = True) -> None:
+        self.started, self.released = threading.Event(), threading.Event()
+        self.reasons: list[str | None] = []
+        self._heeds = heeds
+
+    def __call__(self, record: Upload, run: RecordRun) -> None:
+        self.started.set()
+        while not (run.signal.aborted and self._heeds) and not self.released.wait(0.005):
+            pass
+        self.reasons.append(run.signal.reason)
+        if self._heeds:
+            run.signal.raise_if_aborted()
+
+    def until_started(self) -> None:
+        assert self.started.wait(15)
+
+
+@pytest.fixture
+def waiting(register: Register, start_worker: StartWorker) -> Waiting:
+    """A handler of a worker that has dequeued a record, with frequent heartbeats."""
+    handler = Waiting()
+    register(handler, stalled_after=3, heartbeat_every=0.05)
+    Upload.objects.create()
+    start_worker()
+    handler.until_started()
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("interfere", "reason", "state"),
+    [
+        (lambda: Upload.objects.all().delete(), "not_found", None),
+        (lambda: Upload.objects.update(cancel=True), "cancelled", "canceled"),
+        (lambda: records.cancel(Upload.objects.all()), "cancelled", "canceled"),
+        (
+            lambda: records.requeue(Upload.objects.all(), after=timezone.now() + HOUR),
+            "taken_by_another_worker",
+            "queued",
+        ),
+        (lambda: Upload.objects.update(lease_number=9), "taken_by_another_worker", "processing"),
+    ],
+)
+def test_the_handler_of_a_record_that_is_taken_away_is_aborted(
+    waiting: Waiting, interfere: Callable[[], object], reason: str, state: str | None
+) -> None:
+    interfere()
+    until(lambda: waiting.reasons)
+    assert waiting.reasons == [reason]
+    if state:
+        until(lambda: in_state(state))
+        upload = Upload.objects.get()
+        assert (upload.num_failures, upload.num_resets) == (0, 0)
+
+
+def test_heartbeats_are_written(waiting: Waiting) -> None:
+    first = Upload.objects.get().last_heartbeat_at
+    until(lambda: Upload.objects.get().last_heartbeat_at != first)
+
+
+def test_a_handler_that_runs_too_long_errors(register: Register, start_worker: StartWorker) -> None:
+    handler = Waiting()
+    register(handler, max_runtime=0.05)
+    Upload.objects.create()
+    start_worker()
+    until(lambda: in_state("errored"))
+    assert handler.reasons == ["timed_out"]
+    assert (Upload.objects.get().failure_message or "").startswith("The handler exceeded max_runtime (0.05 s).")
+
+
+def test_a_handler_that_returns_after_its_time_is_completed(register: Register, start_worker: StartWorker) -> None:
+    register(lambda record, run: run.signal.wait(10) and None, max_runtime=0.05)
+    Upload.objects.create()
+    start_worker()
+    until(lambda: in_state("completed"))
+
+
+def test_heartbeats_that_fail_abort_the_handler_in_time(
+    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, events: Events
+) -> None:
+    handler = Waiting()
+    register(handler, stalled_after=0.6, heartbeat_every=0.1)
+    Upload.objects.create()
+    worker = start_worker()
+
+    def fail(*args: Any) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(worker.store.records, "beat", fail)
+    handler.until_started()
+    until(lambda: handler.reasons)
+    assert handler.reasons == ["error"]
+    assert [event.reason for event in events.of(RecordAbandoned)] == ["error"]
+
+
+def test_a_handler_that_does_not_stop_loses_its_slot(
+    register: Register, start_worker: StartWorker, settings: Any, events: Events
+) -> None:
+    settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
+    handler = Waiting(heeds=False)
+    register(handler, max_runtime=0.05)
+    Upload.objects.create()
+    worker = start_worker(slots=1)
+    until(lambda: events.of(RecordStuck))
+    until(lambda: in_state("errored"))
+    handler.released.set()
+    until(lambda: worker.running == 0)
+    assert in_state("errored") == 1
+
+
+# Resets
+
+
+def test_a_stalled_record_is_reset_and_handled_again(
+    register: Register, start_worker: StartWorker, settings: Any, events: Events
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
+    attempts: list[int] = []
+    register(lambda record, run: attempts.append(run.attempt), poll_every=0.02, stalled_after=1)
+    Upload.objects.create(state="processing", last_heartbeat_at=timezone.now() - HOUR, lease_number=1)
+    start_worker()
+    until(lambda: in_state("completed"))
+    assert (attempts, [event.state for event in events.of(RecordReset)]) == ([2], ["queued"])
+
+
+def test_waiting_records_with_a_flag_are_canceled_by_the_worker(
+    register: Register, start_worker: StartWorker, settings: Any
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
+    register()
+    Upload.objects.create(state="errored", cancel=True)
+    start_worker()
+    until(lambda: in_state("canceled"))
+
+
+# Slots and limits
+
+
+def test_jobs_and_records_share_the_slots(processors: Processors, make_worker: StartWorker) -> None:
+    order: list[str] = []
+
+    @processors.register("shop.note")
+    def note(job: RunningJob[None]) -> None:
+        order.append("job")
+        time.sleep(0.06)  # long enough that nothing is claimed ahead
+
+    @processors.records(Upload)
+    def handle(record: Upload, run: RecordRun) -> None:
+        order.append("record")
+        time.sleep(0.06)
+
+    for _ in range(4):
+        Upload.objects.create()
+        note.enqueue()
+    make_worker(slots=1).run_until_idle(timeout=20)
+    assert set(order[:2]) == set(order[2:4]) == {"job", "record"}
+    assert (in_state("completed"), Job.objects.filter(status="completed").count()) == (4, 4)
+
+
+def test_slots_limit_how_many_records_run_at_once(register: Register, start_worker: StartWorker) -> None:
+    handler = Waiting()
+    register(handler, slots=2, poll_every=0.02)
+    Upload.objects.bulk_create([Upload() for _ in range(5)])
+    start_worker(slots=4)
+    until(lambda: in_state("processing") == 2)
+    assert stays(lambda: in_state("processing") <= 2, 0.2)
+    handler.released.set()
+    until(lambda: in_state("completed") == 5)
+
+
+def test_max_jobs_counts_records(register: Register, make_worker: StartWorker) -> None:
+    register()
+    Upload.objects.bulk_create([Upload() for _ in range(5)])
+    assert make_worker(max_jobs=3).run() == 0
+    assert (in_state("completed"), in_state("queued")) == (3, 2)
+
+
+def test_after_its_active_time_a_worker_ends(register: Register, make_worker: StartWorker) -> None:
+    register(lambda record, run: time.sleep(0.05), slots=1)
+    Upload.objects.bulk_create([Upload() for _ in range(40)])
+    assert make_worker(max_active_seconds=1).run() == 0
+    assert in_state("processing") == 0
+    assert 0 < in_state("completed") < 40
+
+
+def test_types_select_record_workers(processors: Processors, make_worker: StartWorker) -> None:
+    processors.records(Upload, name="uploads.convert")(lambda record, run: None)
+    processors.register("shop.note")(lambda job: None)
+    Upload.objects.create()
+    make_worker(types=["shop.*"]).run_until_idle(timeout=20)
+    assert in_state("queued") == 1
+    make_worker(types=["uploads.*"]).run_until_idle(timeout=20)
+    assert in_state("completed") == 1
+
+
+def test_a_worker_without_anything_to_work_for_does_not_start(register: Register, make_worker: StartWorker) -> None:
+    register(queue="media")
+    with pytest.raises(ImproperlyConfigured, match="has no queue of the records to work for"):
+        make_worker(queues="mail")
+
+
+@pytest.mark.parametrize(("served", "state"), [(["mail"], "queued"), (["media"], "completed")])
+def test_a_worker_serves_the_records_of_its_queues(
+    register: Register, processors: Processors, make_worker: StartWorker, served: list[str], state: str
+) -> None:
+    register(queue="media")
+    processors.register("shop.note")(lambda job: None)
+    Upload.objects.create()
+    make_worker(queues=served).run_until_idle(timeout=20)
+    assert in_state(state) == 1
+
+
+def test_records_of_a_paused_queue_wait(register: Register, make_worker: StartWorker) -> None:
+    register(queue="media")
+    Upload.objects.create()
+    queues.pause("media")
+    make_worker().run_until_idle(timeout=20)
+    assert in_state("queued") == 1
+    queues.resume("media")
+    make_worker().run_until_idle(timeout=20)
+    assert in_state("completed") == 1
+
+
+def test_the_limit_of_a_queue_applies_to_records(register: Register, start_worker: StartWorker) -> None:
+    handler = Waiting()
+    register(handler, queue="media", poll_every=0.02)
+    queues.set_limit("media", 1)
+    Upload.objects.bulk_create([Upload() for _ in range(3)])
+    start_worker(slots=3)
+    until(lambda: in_state("processing") == 1)
+    assert stays(lambda: in_state("processing") <= 1, 0.2)
+    handler.released.set()
+    until(lambda: in_state("completed") == 3)
+
+
+# Wake-ups, and what other processes see
+
+
+def test_a_worker_polls_for_records(register: Register, start_worker: StartWorker) -> None:
+    register(poll_every=0.05)
+    start_worker()
+    Upload.objects.create()
+    until(lambda: in_state("completed"), 10)
+
+
+def test_notify_wakes_workers_after_the_commit(register: Register, start_worker: StartWorker, events: Events) -> None:
+    register(poll_every=60)
+    worker = start_worker()
+    until(lambda: worker.has_begun and worker.health().is_ready)
+    Upload.objects.create()
+    records.notify(Upload)
+    until(lambda: in_state("completed"), 10)
+
+
+def test_a_worker_reports_its_record_types(register: Register, start_worker: StartWorker) -> None:
+    register()
+    start_worker()
+    until(lambda: WorkerPresence.objects.exists())
+    assert WorkerPresence.objects.get().type_names == ["records.upload"]
+
+
+def test_ended_records_are_counted(register: Register, make_worker: StartWorker) -> None:
+    register()
+    Upload.objects.bulk_create([Upload() for _ in range(3)])
+    make_worker().run_until_idle(timeout=20)
+    counted = AttemptCount.objects.filter(type_name="records.upload")
+    assert sum(counted.values_list("completed", flat=True)) == 3
+
+
+# Stopping
+
+
+def test_a_stopping_worker_hands_records_back(register: Register, start_worker: StartWorker) -> None:
+    handler = Waiting()
+    register(handler)
+    upload = Upload.objects.create()
+    worker = start_worker()
+    handler.until_started()
+    worker.stop(timeout=0)
+    assert handler.reasons == ["worker_stopping"]
+    upload.refresh_from_db()
+    assert (upload.state, upload.num_failures, upload.num_resets, upload.started_at) == ("queued", 0, 0, None)
+
+
+def test_the_record_of_a_handler_that_does_not_end_is_handed_back(
+    register: Register, start_worker: StartWorker
+) -> None:
+    handler = Waiting(heeds=False)
+    register(handler)
+    Upload.objects.create()
+    worker = start_worker()
+    handler.until_started()
+    assert worker.stop(timeout=0) == 1
+    assert in_state("queued") == 1
+    handler.released.set()
+    until(lambda: worker.running == 0)
+    assert in_state("queued") == 1
+
+
+def test_a_stopping_worker_waits_for_handlers(register: Register, start_worker: StartWorker) -> None:
+    handler = Waiting()
+    register(handler)
+    Upload.objects.create()
+    worker = start_worker()
+    handler.until_started()
+    threading.Timer(0.1, handler.released.set).start()
+    assert worker.stop(timeout=10) == 0
+    assert in_state("completed") == 1

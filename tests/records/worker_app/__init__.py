@@ -1,0 +1,1 @@
+"""Records whose handlers run in child processes, for workers in separate processes."""

@@ -1,0 +1,108 @@
+"""Handlers that run in a child process, and act as the name of their record requests."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from django_jobchains.isolation import Isolation
+from django_jobchains.middleware import Middleware
+from django_jobchains.processors import Processors
+from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun
+from tests.records.models import LETTER_COLUMNS, Export, Letter
+from tests.shop.models import Effect
+
+HOUR = timedelta(hours=1)
+
+
+def note(record: Export, step: str) -> None:
+    """Store which process made a step of an attempt."""
+    Effect.objects.create(job_id=record.pk, label=f"{step} {os.getpid()}")
+
+
+class Noting(Middleware):
+    @contextmanager
+    def around_handler(self, job: Any) -> Iterator[None]:
+        note(job.record, "around")
+        yield
+
+
+def die(*args: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def commit(record: Export, run: RecordRun) -> None:
+    with run.complete():
+        note(record, "written")
+
+
+def commit_and_die(record: Export, run: RecordRun) -> None:
+    with run.complete():
+        note(record, "written")
+        transaction.on_commit(die)
+
+
+def log(record: Export, run: RecordRun) -> None:
+    run.add_log("convert", ["convert", "a.tif"], exit_code=0)
+    if run.attempt == 1:
+        die()
+
+
+def hang(record: Export, run: RecordRun) -> None:
+    note(record, "hanging")
+    while True:
+        pass
+
+
+def fail(record: Export, run: RecordRun) -> None:
+    raise NonRetryable("no such file")
+
+
+def requeue(record: Export, run: RecordRun) -> None:
+    run.requeue(after=timezone.now() + HOUR)
+
+
+WAYS: dict[str, Any] = {
+    "return": lambda record, run: None,
+    "die": die,
+    "commit": commit,
+    "commit and die": commit_and_die,
+    "log": log,
+    "hang": hang,
+    "fail": fail,
+    "requeue": requeue,
+}
+
+processors = Processors(
+    isolation=Isolation("process", max_workers=2, grace_seconds=0.4, strict=True), middleware=[Noting()]
+)
+
+
+@processors.records(Export, max_attempts=2, retry_after=0.1, max_runtime=6, poll_every=0.1, stalled_after=30)
+class Convert(RecordProcessor[Export]):
+    def pre_handle(self, record: Export) -> None:
+        note(record, "pre")
+
+    def handle(self, record: Export, run: RecordRun) -> None:
+        note(record, "handle")
+        WAYS[record.name](record, run)
+
+    def post_handle(self, record: Export) -> None:
+        note(record, "post")
+
+
+letters = Processors(isolation="process")
+
+
+@letters.records(Letter, columns=LETTER_COLUMNS, poll_every=0.1)
+async def send(letter: Letter, run: RecordRun) -> None:
+    entry = await run.aadd_log("send", "sendmail")
+    await asyncio.sleep(0.01)
+    await entry.aupdate(out=str(os.getpid()), exit_code=0)
+    await run.acomplete(lambda: None)

@@ -1,0 +1,38 @@
+"""The public methods of the store, named with their group, such as ``jobs.claim``."""
+
+import inspect
+from operator import attrgetter
+from typing import Any
+
+import pytest
+
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.statements import Part
+
+#: Methods for other groups of the store, which call them in their transactions on rows that they have locked.
+INTERNAL = {
+    "blockers.fail_waiting", "blockers.has_open_link", "blockers.link", "blockers.lock", "blockers.resolve",
+    "chains.cancel_jobs", "chains.erase", "keys.lock", "keys.mark", "last_jobs.lock_current",
+    "last_jobs.lock_jobs", "last_jobs.lock_rows",
+    "last_jobs.lock_unlocked",
+}  # fmt: skip
+
+
+def public_methods() -> set[str]:
+    groups = {name: group for name, group in vars(get_store()).items() if isinstance(group, Part)}
+    names = {
+        f"{group_name}.{name}"
+        for group_name, group in groups.items()
+        for name, _ in inspect.getmembers(group, inspect.ismethod)
+        if not name.startswith("_")
+    }
+    return names - INTERNAL
+
+
+def method(store: Store, name: str) -> Any:
+    return attrgetter(name)(store)
+
+
+def replace_method(monkeypatch: pytest.MonkeyPatch, store: Store, name: str, replacement: Any) -> None:
+    group, _, name = name.partition(".")
+    monkeypatch.setattr(getattr(store, group), name, replacement)

@@ -1,0 +1,17 @@
+"""A clock that tests advance."""
+
+
+class Clock:
+    """A monotonic clock: a function to pass, or a replacement for the module ``time`` in the module that reads it."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += seconds

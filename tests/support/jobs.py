@@ -1,0 +1,128 @@
+"""Create jobs in the states that tests start from, and read the tables."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+
+from django_jobchains.db.ids import new_id
+from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from django_jobchains.store import AttemptKey, ClaimedJob, FailedTry, FinishedJob, HeldLease, NewJob, Renewal, Store
+
+SHIP = "shop.ship"
+MAIL = "shop.mail"
+LEASE_SECONDS = 60.0
+WORKER = "worker-1"
+
+Tables = list[list[dict[str, Any]]]
+
+
+def new_job(type_name: str = SHIP, **changes: Any) -> NewJob:
+    """Return a first job of a chain that is due at once."""
+    id_ = changes.pop("id", None) or new_id()
+    job = NewJob(id_, id_, 0, type_name, type_name, "default", "{}")
+    for name, value in changes.items():
+        setattr(job, name, value)
+    return job
+
+
+def next_job(job: ClaimedJob, **changes: Any) -> NewJob:
+    """Return a continuation of a claimed job."""
+    step = {"chain_id": job.chain_id, "chain_index": job.chain_index + 1, "chain_type_name": job.chain_type_name}
+    return new_job(MAIL, **{**step, **changes})
+
+
+def create(store: Store, count: int = 1, type_name: str = SHIP, **changes: Any) -> list[UUID]:
+    return [row.id for row in store.jobs.create([new_job(type_name, **changes) for _ in range(count)])]
+
+
+def claim(
+    store: Store, limit: int = 10_000, worker: str = WORKER, types: Sequence[str] = (SHIP, MAIL)
+) -> list[ClaimedJob]:
+    return store.jobs.claim(worker, limit, dict.fromkeys(types, LEASE_SECONDS))
+
+
+def running(store: Store, count: int = 1, **changes: Any) -> list[ClaimedJob]:
+    """Create and claim jobs, and return them in the order of their creation."""
+    create(store, count, **changes)
+    jobs = claim(store)
+    assert len(jobs) == count
+    return sorted(jobs)
+
+
+def running_job(store: Store) -> ClaimedJob:
+    return running(store)[0]
+
+
+def expire(*jobs: ClaimedJob, ago: float = 1) -> None:
+    """Set leases to have expired this many seconds ago."""
+    alter(jobs, leased_until=database_now() - timedelta(seconds=ago))
+
+
+def alter(jobs: Iterable[ClaimedJob], **values: Any) -> None:
+    """Write columns without using the store."""
+    ids = [job.id for job in jobs]
+    assert Job.objects.filter(pk__in=ids).update(**values) == len(ids)
+
+
+def link(job: ClaimedJob | UUID, *chain_ids: UUID, is_open: bool = True) -> None:
+    """Add blockers to a job without using the store."""
+    job_id = job if isinstance(job, UUID) else job.id
+    first = JobBlocker.objects.filter(job_id=job_id).count()
+    JobBlocker.objects.bulk_create(
+        JobBlocker(job_id=job_id, position=position, blocker_id=chain_id, is_open=is_open)
+        for position, chain_id in enumerate(chain_ids, start=first)
+    )
+
+
+def taken_over(store: Store, job: ClaimedJob, worker: str = "worker-2") -> ClaimedJob:
+    """Return the next attempt of a job whose lease has expired, claimed by another worker."""
+    expire(job)
+    alter([job], status="pending")
+    [fresh] = claim(store, 1, worker)
+    assert fresh.key == (job.id, job.lease_number + 1)
+    return fresh
+
+
+def lease(job: ClaimedJob, seconds: float = LEASE_SECONDS) -> HeldLease:
+    return HeldLease(job.id, job.lease_number, seconds)
+
+
+def lost(reasons: dict[AttemptKey, str]) -> Renewal:
+    """Return the result of a renewal that finds no attempt that should stop."""
+    return Renewal(reasons, set())
+
+
+def finished(job: ClaimedJob, output: str | None = '"done"', continuation: NewJob | None = None) -> FinishedJob:
+    return FinishedJob(job.id, job.lease_number, output, continuation)
+
+
+def failed_try(job: ClaimedJob, **changes: Any) -> FailedTry:
+    return FailedTry(job.id, job.lease_number, **{"error": "Boom: no", "traceback": "Traceback …", **changes})
+
+
+def stored(job: ClaimedJob | UUID) -> Job:
+    return Job.objects.get(pk=job if isinstance(job, UUID) else job.id)
+
+
+def row(job: ClaimedJob | UUID) -> dict[str, Any]:
+    """Return every column of a job."""
+    return Job.objects.values().get(pk=job if isinstance(job, UUID) else job.id)
+
+
+def tables() -> Tables:
+    """Return every column of every row."""
+    return [list(model.objects.order_by("pk").values()) for model in (Job, FailedAttempt, JobBlocker)]
+
+
+def database_now() -> datetime:
+    """Return the current time of the database, not the start of the transaction."""
+    clocks = {
+        "postgresql": "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')",
+        "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now')",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {clocks[connection.vendor]}")
+        return datetime.fromisoformat(cursor.fetchone()[0]).replace(tzinfo=UTC)

@@ -1,0 +1,80 @@
+"""The plans of the statements of a store call, from PostgreSQL's ``auto_explain``."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connection
+
+from tests.store.backlog import TABLES
+
+Plan = dict[str, Any]
+
+#: How many rows may be read for each wanted row, in addition to some for each group.
+ROWS_FOR_GROUPS = 200
+
+
+def use_plans(mode: str) -> None:
+    """Set the plans of this transaction: ``auto``, or ``force_generic_plan`` as for prepared statements."""
+    with connection.cursor() as cursor:
+        cursor.execute("LOAD 'auto_explain'")
+        cursor.execute("SELECT set_config('plan_cache_mode', %s, true)", [mode])
+
+
+@contextmanager
+def plans() -> Iterator[list[Plan]]:
+    """Record the plans of the statements in the block, with the rows that they read."""
+    found: list[Plan] = []
+
+    def note(notice: Any) -> None:
+        text = notice.message_primary or ""
+        if "plan:" in text:
+            found.append(json.loads(text[text.index("{") :])["Plan"])
+
+    connection.ensure_connection()
+    connection.connection.add_notice_handler(note)
+    options: dict[str, Any] = {"log_min_duration": 0, "log_analyze": True, "log_timing": False, "log_buffers": True}
+    options |= {"log_level": "notice", "log_format": "json"}
+    with connection.cursor() as cursor:
+        for name, value in options.items():
+            cursor.execute(f"SET LOCAL auto_explain.{name} = {value}")
+    try:
+        yield found
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL auto_explain.log_min_duration = -1")
+        connection.connection.remove_notice_handler(note)
+
+
+def nodes(plan: Plan) -> Iterator[Plan]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+def plan_of(call: Callable[[], Any]) -> list[Plan]:
+    """Return every node of the plans of a call's statements."""
+    with plans() as found:
+        call()
+    assert found, "auto_explain has reported no plan."
+    return [node for plan in found for node in nodes(plan)]
+
+
+def rows_read(node: Plan) -> float:
+    return float((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+
+
+def indexes_of(found: list[Plan]) -> set[str]:
+    return {node["Index Name"] for node in found if "Index Name" in node}
+
+
+def assert_reads_little(found: list[Plan], wanted: int) -> None:
+    """Check that there is no sequential scan, and that few unwanted rows are read or sorted."""
+    scans = [node for node in found if node.get("Relation Name") in TABLES]
+    sorts = [node for node in found if "Sort" in node["Node Type"]]
+    most = wanted * 2 + ROWS_FOR_GROUPS
+    wrong = [node for node in scans + sorts if node["Node Type"] == "Seq Scan" or rows_read(node) > most]
+    assert not wrong, [
+        (node["Node Type"], node.get("Relation Name"), node.get("Index Name"), rows_read(node)) for node in wrong
+    ]

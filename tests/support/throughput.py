@@ -1,0 +1,20 @@
+"""Counts that workers report, and the database's clock."""
+
+from datetime import timedelta
+
+from django_jobchains.store import Store, TypeTally
+from tests.support.jobs import SHIP
+
+
+def tally(type_name: str = SHIP, age_seconds: float = 0.0, **counts: float) -> TypeTally:
+    """Return a tally with these counts; without any, one completed attempt."""
+    numbers = {"completed": 0 if counts else 1, "failed": 0, "crashed": 0, "seconds": 0.0, "longest_seconds": 0.0}
+    return TypeTally(type_name, age_seconds, **{**numbers, **counts})  # type: ignore[arg-type]
+
+
+def put_clock(store: Store, minute: int, second: float) -> None:
+    """Set the database's clock to this minute and second of the hour after the next."""
+    store.db.ahead_seconds = 0
+    now = store.stats.time_ago(0)
+    hour = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=2)
+    store.db.ahead_seconds = (hour + timedelta(minutes=minute, seconds=second) - now).total_seconds()

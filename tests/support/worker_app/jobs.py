@@ -1,0 +1,201 @@
+"""Jobs with effects that tests can count. Inputs: how many seconds the handler takes, or how many steps are left."""
+
+import asyncio
+import math
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django_jobchains.processors import Backoff, Lease, Processors, RunningJob
+from django_jobchains.records import RecordRun
+from tests.records.models import Upload
+from tests.shop.models import Effect
+
+#: Jobs are retried until a fault is over. With a limit of attempts, they could fail before that.
+processors = Processors(lease=Lease(2), backoff=Backoff(0.1, 1, 0.1, 0), max_attempts=math.inf)
+#: Separate, because on_failure works only in the project's registry.
+followed = Processors(lease=Lease(2), backoff=Backoff(0.1, 1, 0.1, 0))
+
+LOOK_SECONDS = 0.02
+
+
+def note(job: RunningJob[Any], label: str) -> None:
+    Effect.objects.create(job_id=job.id, label=label)
+
+
+@processors.register("chaos.write")
+def write(job: RunningJob[float]) -> int:
+    """Write one effect in the transaction that completes the job."""
+    time.sleep(job.input)
+    with job.complete():
+        note(job, "written")
+        return os.getpid()
+
+
+@processors.register("chaos.slow_write")
+def slow_write(job: RunningJob[float]) -> None:
+    """Like ``chaos.write``, but with a transaction that takes this long."""
+    with job.complete():
+        note(job, "written")
+        time.sleep(job.input)
+
+
+@processors.register("chaos.dies_then_fails", max_attempts=2)
+def dies_then_fails(job: RunningJob[None]) -> None:
+    """Kill the worker in the first attempt, and raise an error in the second."""
+    if job.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if job.attempt == 2:
+        raise ValueError("the second attempt")
+
+
+@processors.register("chaos.step", continues_with=["chaos.step"])
+def step(job: RunningJob[int]) -> Any:
+    """Write one effect for each step of a chain."""
+    with job.complete():
+        note(job, "written")
+        return job.continue_with("chaos.step", job.input - 1) if job.input else None
+
+
+@processors.register("chaos.first", continues_with=["chaos.step"])
+def first(job: RunningJob[int]) -> Any:
+    """The last step of a chain of ``chaos.step``, completed in a batch."""
+    return job.continue_with(step, job.input)
+
+
+@processors.register("chaos.attempt")
+def attempt(job: RunningJob[float]) -> None:
+    """Commit one effect for each attempt. The job is completed afterwards, in a batch."""
+    time.sleep(job.input)
+    note(job, f"attempt {job.attempt}")
+
+
+@processors.register("chaos.hold")
+def hold(job: RunningJob[None]) -> int:
+    """Wait in the first attempt for an effect "go on", even after an abort."""
+    note(job, f"started by {os.getpid()}")
+    while job.attempt == 1 and not Effect.objects.filter(label="go on").exists():
+        time.sleep(LOOK_SECONDS)
+    try:
+        with job.complete():
+            note(job, "written")
+            return os.getpid()
+    except BaseException as error:
+        note(job, f"{type(error).__name__} in {os.getpid()}")
+        raise
+
+
+@processors.register("chaos.gated")
+def gated(job: RunningJob[str]) -> str:
+    """Return when there is an effect with the input as its label, or after an abort."""
+    note(job, "started")
+    while not Effect.objects.filter(label=job.input).exists():
+        job.signal.raise_if_aborted()
+        time.sleep(LOOK_SECONDS)
+    note(job, "returned")
+    return job.input
+
+
+@processors.register("chaos.async_heed")
+async def async_heed(job: RunningJob[None]) -> None:
+    """Like ``chaos.heed``, on the event loop."""
+    await Effect.objects.acreate(job_id=job.id, label="started")
+    await asyncio.sleep(120)
+
+
+@processors.register("chaos.async_block")
+async def async_block(job: RunningJob[None]) -> None:
+    """Block the event loop, and ignore the abort signal."""
+    await Effect.objects.acreate(job_id=job.id, label="started")
+    time.sleep(120)  # noqa: ASYNC251
+
+
+@processors.register("chaos.async_write")
+async def async_write(job: RunningJob[float]) -> int:
+    """Like ``chaos.write``."""
+    await asyncio.sleep(job.input)
+    await job.acomplete(lambda: note(job, "written"))
+    return os.getpid()
+
+
+@processors.register("chaos.heed")
+def heed(job: RunningJob[None]) -> None:
+    """Run until the attempt is aborted."""
+    note(job, "started")
+    job.signal.wait(120)
+    note(job, f"aborted: {job.signal.reason}")
+    job.signal.raise_if_aborted()
+
+
+@processors.register("chaos.cut_off", lease=Lease(6))
+def cut_off(job: RunningJob[str]) -> int:
+    """Run the first attempt until it is aborted, and write the time of the abort to a file."""
+    if job.attempt == 1:
+        note(job, "started")
+        job.signal.wait(120)
+        Path(job.input).write_text(f"{time.time()} {job.signal.reason}")
+        job.signal.raise_if_aborted()
+    with job.complete():
+        note(job, "written")
+        return os.getpid()
+
+
+@processors.register("chaos.stuck")
+def stuck(job: RunningJob[float]) -> None:
+    """Ignore the abort signal."""
+    note(job, "started")
+    time.sleep(job.input)
+
+
+@processors.register("chaos.patient")
+def patient(job: RunningJob[float]) -> None:
+    """Take this long, unless the attempt is aborted."""
+    job.signal.wait(job.input)
+    job.signal.raise_if_aborted()
+
+
+@processors.register("chaos.nothing")
+def nothing(job: RunningJob[Any]) -> None:
+    """Complete in a batch."""
+
+
+@processors.register("chaos.after", on_blocker_failure="run")
+def after(job: RunningJob[Any]) -> None:
+    """Run when the blockers have ended, whether they were completed or not."""
+
+
+@processors.register("chaos.error", max_attempts=1)
+def error(job: RunningJob[str]) -> None:
+    raise ValueError(job.input)
+
+
+@processors.register("chaos.grow")
+def grow(job: RunningJob[int]) -> None:
+    """Allocate this many megabytes, and keep them."""
+    kept.append(bytearray(os.urandom(1024) * 1024 * job.input))
+
+
+kept: list[bytearray] = []
+
+
+@followed.register("chaos.dies", on_failure="chaos.mourns")
+def dies(job: RunningJob[str]) -> None:
+    """Kill the worker."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@followed.register("chaos.mourns")
+def mourns(job: RunningJob[Any]) -> list[Any]:
+    """Return the input, which describes the job that failed."""
+    return [job.input[name] for name in ("job_id", "type_name", "attempt", "error", "input")]
+
+
+@processors.records(Upload, stalled_after=2, heartbeat_every=0.5, max_resets=1_000, retry_after=0.1, poll_every=0.2)
+def convert(record: Upload, run: RecordRun) -> None:
+    """Write one effect in the transaction that completes the record."""
+    run.signal.wait(record.size / 1000)
+    with run.complete():
+        Effect.objects.create(job_id=UUID(int=record.pk), label="converted")

@@ -1,0 +1,133 @@
+"""Run ``run_jobworker`` in separate processes, on the test's database."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[2]
+
+
+class WorkerProcess:
+    """A process that runs ``run_jobworker``, and writes its output to one file.
+
+    ``jobchains``: its ``settings.JOBCHAINS``; ``within``: a command that starts it; ``start``: what Python runs.
+    """
+
+    def __init__(
+        self,
+        written: Path,
+        *arguments: str,
+        jobchains: dict[str, Any] | None = None,
+        within: Sequence[str] = (),
+        start: tuple[str, ...] = ("-m", "django"),
+        cwd: Path = ROOT,
+        **environment: str,
+    ) -> None:
+        options = {"REAP_SECONDS": 0.5, "POLL_SECONDS": 1, "BACKOFF_INITIAL_SECONDS": 0.1, **(jobchains or {})}
+        self._written = written
+        with written.open("wb") as file:
+            self.process = subprocess.Popen(
+                [*within, sys.executable, *start, "run_jobworker", *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "PYTHONUNBUFFERED": "1",
+                    "DJANGO_SETTINGS_MODULE": "tests.support.worker_settings",
+                    "JOBCHAINS_TEST_OPTIONS": json.dumps(options),
+                    **environment,
+                },
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def output(self) -> str:
+        return self._written.read_text()
+
+    def until_ready(self) -> "WorkerProcess":
+        """Wait until the worker has reported that it runs."""
+        until(lambda: "Worker " in self.output or not self.is_alive, 90, lambda: self.output)
+        assert self.is_alive, self.output
+        return self
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Send SIGSTOP, and wait until every thread has stopped."""
+        self.signal(signal.SIGSTOP)
+        until(lambda: os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG), 15, lambda: self.output)
+
+    def wait(self, seconds: float = 30) -> int:
+        """Wait for the end of the process, and return its exit code."""
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """Kill the process and its child processes."""
+        started = self.workers()
+        self.process.kill()
+        self.process.wait()
+        for worker in started:
+            with suppress(psutil.NoSuchProcess):
+                worker.kill()
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the worker processes of a supervisor."""
+        try:
+            return psutil.Process(self.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+
+
+StartProcess = Callable[..., WorkerProcess]
+
+
+@pytest.fixture
+def start_process(transactional_db: None, tmp_path: Path) -> Iterator[StartProcess]:
+    with started_processes(tmp_path, {}) as start:
+        yield start
+
+
+@pytest.fixture
+def heeded_hang_ups() -> Iterator[None]:
+    """Make processes that the test starts react to SIGHUP, even if the test run ignores it, as under ``nohup``."""
+    before = signal.signal(signal.SIGHUP, lambda number, frame: None)  # unlike SIG_IGN, a handler is not inherited
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@contextmanager
+def started_processes(folder: Path, environment: dict[str, str]) -> Iterator[StartProcess]:
+    """Start worker processes, and kill those that still run at the end."""
+    started: list[WorkerProcess] = []
+
+    def start(*arguments: str, **options: Any) -> WorkerProcess:
+        written = folder / f"worker-{len(started)}"
+        started.append(WorkerProcess(written, *arguments, **{**environment, **options}))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()

@@ -1,0 +1,82 @@
+"""A registry for each test, workers that end with the test, and the events that they report."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from django.db import connection
+
+from django_jobchains.processors import Backoff, Processors, Registry
+from django_jobchains.store import Store, get_store
+from django_jobchains.telemetry import Event, add_sink, remove_sink
+from django_jobchains.telemetry.events import WorkerStopped
+from django_jobchains.worker import Worker
+
+Kind = TypeVar("Kind", bound=Event)
+StartWorker = Callable[..., Worker]
+
+
+class Events:
+    def __init__(self) -> None:
+        self.all: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.all.append(event)
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        return [event for event in self.all if isinstance(event, kind)]
+
+
+@pytest.fixture
+def events() -> Iterator[Events]:
+    recorded = Events()
+    add_sink(recorded)
+    yield recorded
+    remove_sink(recorded)
+
+
+@pytest.fixture
+def store(transactional_db: None) -> Store:
+    return get_store()
+
+
+@pytest.fixture
+def registry(transactional_db: None) -> Registry:
+    return Registry()
+
+
+@pytest.fixture
+def processors(registry: Registry) -> Processors:
+    """A slice whose jobs are retried at once."""
+    part = Processors(backoff=Backoff(0.02, 1, 0.02, 0))
+    registry.add(part)
+    return part
+
+
+@pytest.fixture
+def make_worker(registry: Registry, events: Events, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartWorker]:
+    """Make workers with the registry of the test that poll once a minute. Running ones are stopped after the test."""
+    if connection.vendor == "postgresql":  # a listener is closed between two ticks
+        monkeypatch.setattr("django_jobchains.notifications.postgres.TICK_SECONDS", 0.05)
+    workers: list[Worker] = []
+
+    def make(**options: Any) -> Worker:
+        worker = Worker(**{"registry": registry, "slots": 2, "poll_seconds": 60, "shutdown_seconds": 5, **options})
+        workers.append(worker)
+        return worker
+
+    yield make
+    stopped = {event.worker for event in events.of(WorkerStopped)}
+    for worker in workers:
+        if worker.id not in stopped:
+            worker.stop(timeout=0)
+
+
+@pytest.fixture
+def start_worker(make_worker: StartWorker) -> StartWorker:
+    def start(**options: Any) -> Worker:
+        worker = make_worker(**options)
+        worker.start()
+        return worker
+
+    return start

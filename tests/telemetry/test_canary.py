@@ -1,0 +1,87 @@
+"""Secrets in inputs, outputs, contexts and exceptions appear in no span, metric, event text or header."""
+
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from django.db import DEFAULT_DB_ALIAS
+
+from django_jobchains import context, notifications
+from django_jobchains.notifications import Hint, Notifier
+from django_jobchains.notifications.hints import encode
+from django_jobchains.processors import Deduplicate, Processors, RunningJob
+from tests.support.attempts import committed
+from tests.support.tracing import Recorded
+from tests.support.workers import StartWorker
+
+pytestmark = committed
+
+SECRET = "c4n4ry"
+
+
+class Broken(Exception):
+    """An error with a secret in its message, like those of database drivers and HTTP clients."""
+
+
+def test_spans_and_metrics_hold_no_secrets(
+    recorded: Recorded, processors: Processors, make_worker: StartWorker
+) -> None:
+    @processors.register("pay")
+    def pay(job: RunningJob[Any]) -> Any:
+        with job.prepare():
+            pass
+        return job.continue_with("ship", {"token": SECRET})
+
+    @processors.register("ship")
+    def ship(job: RunningJob[Any]) -> str:
+        if job.attempt == 1:
+            with job.complete():
+                raise Broken(f"no answer, password={SECRET}") from ValueError(f"token={SECRET}")
+        return f"token={SECRET}"
+
+    pay.enqueue({"password": SECRET})
+    make_worker().run_until_idle()
+    assert "complete" in recorded.names
+    assert recorded.all("process ship")[0].events
+    for span in recorded.spans:
+        assert SECRET not in span.to_json()
+    assert SECRET not in str(recorded.metrics())
+
+
+def test_notifications_and_their_logs_hold_no_secrets(
+    processors: Processors, make_worker: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    @processors.register("pay")
+    def pay(job: RunningJob[Any]) -> Any:
+        return job.continue_with("ship", {"token": SECRET})
+
+    @processors.register("ship", max_attempts=1)
+    def ship(job: RunningJob[Any]) -> None:
+        raise Broken(f"password={SECRET}")
+
+    sent: list[Hint] = []
+
+    class Recording(Notifier):
+        def send(self, hints: Collection[Hint]) -> None:
+            sent.extend(hints)
+            raise ConnectionError("no network")
+
+    with caplog.at_level(logging.DEBUG), context.bound(token=SECRET), notifier_of(Recording):
+        waiting = pay.enqueue({"password": SECRET})
+        ship.enqueue({"password": SECRET}, blockers=[waiting], deduplicate=Deduplicate("key"))
+        make_worker().run_until_idle()
+    assert {hint.kind for hint in sent} >= {"job_scheduled", "chain_finished"}
+    assert SECRET not in "".join(map(encode, sent)) + repr(sent)
+    assert any("no network" in record.getMessage() for record in caplog.records)
+    assert SECRET not in caplog.text
+
+
+@contextmanager
+def notifier_of(kind: type[Notifier]) -> Iterator[None]:
+    """Use this class as the notifier."""
+    created = kind(DEFAULT_DB_ALIAS)
+    with patch.object(notifications, "get_notifier", lambda using: created):
+        yield

@@ -1,0 +1,182 @@
+"""Attempts in child processes: they share a trace with their worker, which records each event and metric once."""
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.apps import apps
+
+from django_jobchains import chains
+from django_jobchains.isolation import Isolation
+from django_jobchains.models import Job
+from django_jobchains.pools.preload import close_preload
+from django_jobchains.processors import Processors, Registry
+from django_jobchains.records import RecordRun
+from django_jobchains.telemetry import DetailEvent, Event, add_sink, remove_sink
+from django_jobchains.telemetry.events import AttemptEnded, AttemptStarted, ChildCrashed, ChildKilled, JobCreated
+from tests.isolation.app.traced_jobs import URL, set_up_tracing
+from tests.records.models import Export
+from tests.support.attempts import committed
+from tests.support.tracing import Recorded, id_of, parent_of, trace_of
+from tests.support.waiting import until
+from tests.support.workers import Events, StartWorker
+from tests.telemetry.otlp_receiver import Receiver
+
+pytestmark = [committed, pytest.mark.slow]
+
+TYPE, QUEUE, OUTCOME = "jobchains.job.type", "messaging.destination.name", "jobchains.job.outcome"
+TYPES = ("first", "next", "last", "other")
+SET_UP = f"{set_up_tracing.__module__}:{set_up_tracing.__qualname__}"
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> Iterator[Receiver]:
+    """Receives the spans of child processes, which run the types of ``traced_jobs``."""
+    receiver = Receiver()
+    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.isolation.worker_settings")
+    monkeypatch.setenv(URL, f"{receiver.url}/v1/traces")
+    close_preload()
+    yield receiver
+    close_preload()
+    receiver.close()
+
+
+def register(processors: Processors, isolation: Isolation) -> dict[str, Any]:
+    """Register the types in this process too, and return them. Their handlers run in child processes only."""
+    types = {
+        name: processors.register(f"isolation.traced_{name}", isolation=isolation, max_attempts=1)(lambda job: None)
+        for name in TYPES
+    }
+    types["batch"] = processors.register("isolation.traced_batch", isolation=isolation, batch_limit=5)(lambda job: None)
+    return types
+
+
+@pytest.mark.parametrize("level", ["process", "transient"])
+def test_a_chain_is_one_trace(
+    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver, level: Any
+) -> None:
+    chain = register(processors, Isolation(level, setup=SET_UP))["first"].enqueue()
+    start_worker()
+    until(lambda: chain.refresh().status == "failed" and not Job.objects.with_status("pending", "running").exists())
+    until(lambda: len(recorded.all("process isolation.traced_other")) == 1)
+    first, second, last = (recorded.one(f"process isolation.traced_{name}") for name in ("first", "next", "last"))
+    assert outcomes_of(first, second, last) == ["continued", "continued", "failed"]
+    of_children = {span.name: span for span in receiver.spans}
+    # Spans of the child process, inside the attempt of the worker.
+    assert parent_in_child(of_children["prepare"]) == id_of(first)
+    assert parent_in_child(of_children["inside"]) == id_in_child(of_children["prepare"])
+    assert parent_in_child(of_children["complete"]) == id_of(first)
+    # The child process created these jobs.
+    other = recorded.one("process isolation.traced_other")
+    assert parent_of(other) == id_in_child(of_children["send isolation.traced_other"])
+    assert parent_in_child(of_children["inside other"]) == id_of(other)
+    assert parent_of(second) == id_in_child(of_children["send isolation.traced_next"])
+    assert parent_in_child(of_children["send isolation.traced_next"]) == id_in_child(of_children["complete"])
+    # The worker created this one.
+    sent = recorded.one("send isolation.traced_last")
+    assert "send isolation.traced_last" not in of_children
+    assert (parent_of(sent), parent_of(last)) == (id_of(second), id_of(sent))
+    traces = {trace_of(span) for span in recorded.spans} | {int.from_bytes(span.trace_id) for span in receiver.spans}
+    assert len(traces) == 1
+    assert (last.attributes or {})["error.type"] == "tests.isolation.app.traced_jobs.Broken"
+    assert "hunter2" not in last.to_json()
+
+
+def test_metrics_and_events_count_each_attempt_and_job_once(
+    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
+) -> None:
+    types = register(processors, Isolation("process"))
+    seen: list[Event] = []
+    add_sink(seen.append, DetailEvent)
+    try:
+        types["first"].enqueue()
+        start_worker()
+        until(lambda: len(ended(seen)) == 4)
+        until(lambda: len(recorded.values("jobchains.chain.duration")) == 2)
+    finally:
+        remove_sink(seen.append)
+    names = sorted(f"isolation.traced_{name}" for name in TYPES)
+    assert sorted(event.type_name for event in seen if isinstance(event, AttemptStarted)) == names
+    assert sorted(event.type_name for event in seen if isinstance(event, JobCreated)) == names
+    assert ended(seen) == names
+    each = sorted((name, 1) for name in names)
+    for metric in ("messaging.client.sent.messages", "messaging.process.duration", "jobchains.job.wait.duration"):
+        assert sorted((attributes[TYPE], count) for attributes, count in recorded.values(metric)) == each, metric
+
+
+def test_a_child_process_without_an_sdk_passes_the_trace_on(
+    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
+) -> None:
+    chain = register(processors, Isolation("process"))["first"].enqueue()
+    start_worker()
+    until(lambda: chain.refresh().status == "failed" and len(recorded.all("process isolation.traced_other")) == 1)
+    first, second = recorded.one("process isolation.traced_first"), recorded.one("process isolation.traced_next")
+    assert parent_of(second) == id_of(first)
+    assert parent_of(recorded.one("process isolation.traced_other")) == id_of(first)
+    assert receiver.spans == []
+
+
+def test_an_attempt_at_a_record_continues_in_the_child_process(
+    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.records.worker_settings")
+
+    @processors.records(Export, isolation=Isolation("process", setup=SET_UP), max_attempts=1)
+    def export(record: Export, run: RecordRun) -> None: ...
+
+    Export.objects.create(name="commit")
+    Export.objects.create(name="fail")
+    start_worker()
+    until(lambda: len(recorded.spans) == 2)
+    attempts = {(span.attributes or {})[OUTCOME]: span for span in recorded.spans}
+    assert attempts.keys() == {"completed", "failed"}
+    [complete] = [span for span in receiver.spans if span.name == "complete"]
+    assert parent_in_child(complete) == id_of(attempts["completed"])
+    error = (attempts["failed"].attributes or {})["error.type"]
+    assert error == "django_jobchains.records.errors.NonRetryable"
+    assert sorted(count for _, count in recorded.values("messaging.process.duration")) == [1, 1]
+
+
+def test_deaths_of_child_processes_are_events(
+    events: Events, recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
+) -> None:
+    isolation = Isolation("process", grace_seconds=0.1)
+    dies = processors.register("isolation.always_dies", isolation=isolation, max_attempts=1)(lambda job: None)
+    hangs = processors.register("isolation.hangs_for_ever", isolation=isolation, timeout=1, max_attempts=1)
+    crashed, killed = dies.enqueue(), hangs(lambda job: None).enqueue()
+    start_worker()
+    until(lambda: killed.refresh().status == "failed" and recorded.all("process isolation.always_dies"))
+    assert {(event.job_id, event.exitcode) for event in events.of(ChildCrashed)} == {(crashed.id, -signal.SIGKILL)}
+    assert [(event.job_id, event.reason) for event in events.of(ChildKilled)] == [(killed.id, "timed_out")]
+    # A crash does not count as an attempt, so the job is retried, and each attempt has a span.
+    assert outcomes_of(recorded.all("process isolation.always_dies")[0]) == ["retried"]
+
+
+def test_a_batch_in_a_child_process(
+    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
+) -> None:
+    batch_type = register(processors, Isolation("process", setup=SET_UP))["batch"]
+    chains.enqueue_many([batch_type.item() for _ in range(2)])
+    start_worker()
+    until(lambda: len(recorded.all("process isolation.traced_batch")) == 3)
+    [batch] = [span for span in recorded.all("process isolation.traced_batch") if span.parent is None]
+    [complete] = [span for span in receiver.spans if span.name == "complete"]
+    assert parent_in_child(complete) == id_of(batch)
+
+
+def ended(events: list[Event]) -> list[str]:
+    return sorted(event.type_name for event in events if isinstance(event, AttemptEnded))
+
+
+def outcomes_of(*spans: Any) -> list[str]:
+    return [span.attributes[OUTCOME] for span in spans]
+
+
+def id_in_child(span: Any) -> int:
+    return int.from_bytes(span.span_id)
+
+
+def parent_in_child(span: Any) -> int:
+    return int.from_bytes(span.parent_span_id)

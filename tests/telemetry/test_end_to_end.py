@@ -1,0 +1,174 @@
+"""From a Django view to the statements of a handler in a worker process: one trace, exported over HTTP."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import path
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.instrumentation.django import DjangoInstrumentor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from django_jobchains import chains
+from django_jobchains.models import Job
+from django_jobchains.telemetry.otel import JobchainsInstrumentor
+from tests.isolation.app import traced_jobs
+from tests.isolation.conftest import SETTINGS as ISOLATED_SETTINGS
+from tests.shop.models import Effect
+from tests.support.attempts import committed
+from tests.support.waiting import until
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, start_process
+from tests.telemetry.otlp_receiver import Receiver
+
+__all__ = ("start_process",)
+
+pytestmark = committed
+
+INSTRUMENT = str(Path(sys.executable).with_name("opentelemetry-instrument"))
+
+
+def buy(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(str(jobs.write.enqueue(0).id))
+
+
+urlpatterns = [path("buy", buy, name="buy")]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+@pytest.fixture
+def exporting(receiver: Receiver) -> Iterator[TracerProvider]:
+    """This process, instrumented as a web server is, exports to the receiver."""
+    provider, meters = TracerProvider(), MeterProvider()
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{receiver.url}/v1/traces")))
+    JobchainsInstrumentor().instrument(tracer_provider=provider, meter_provider=meters)
+    yield provider
+    JobchainsInstrumentor().uninstrument()
+    provider.shutdown()
+    meters.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.postgresql
+@pytest.mark.urls("tests.telemetry.test_end_to_end")
+def test_a_view_a_worker_and_its_statements_are_one_trace(
+    exporting: TracerProvider, receiver: Receiver, start_process: StartProcess, settings: Any
+) -> None:
+    settings.MIDDLEWARE = []
+    DjangoInstrumentor().instrument(tracer_provider=exporting)
+    try:
+        chain_id = Client().get("/buy").content.decode()
+    finally:
+        DjangoInstrumentor().uninstrument()
+    exporting.force_flush()
+    process = start_process(
+        "--slots",
+        "1",
+        "--burst",
+        within=[INSTRUMENT],
+        **exporter_environment(receiver.url),
+    )
+    assert process.wait() == 0, process.output
+    assert Job.objects.get(pk=chain_id).status == "completed"
+    until(lambda: "complete" in receiver.names, 20, lambda: receiver.names)
+    by_id = {span.span_id: span for span in receiver.spans}
+    insert = next(span for span in receiver.spans if span.name == "INSERT" and _is_of_effects(span))
+    line = [insert]
+    while line[-1].parent_span_id:
+        line.append(by_id[line[-1].parent_span_id])
+    assert [span.name for span in line] == ["INSERT", "complete", "process chaos.write", "send chaos.write", "GET buy"]
+    assert len({span.trace_id for span in line}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="about processes: run on SQLite")
+def test_child_processes_of_an_instrumented_worker_are_instrumented_too(
+    exporting: TracerProvider, receiver: Receiver, start_process: StartProcess
+) -> None:
+    traced_jobs.traced_first.enqueue()
+    exporting.force_flush()
+    process = start_process(
+        "--burst",
+        within=[INSTRUMENT],
+        jobchains={"ISOLATION": "process"},
+        **ISOLATED_SETTINGS,
+        **exporter_environment(receiver.url),
+    )
+    assert process.wait(90) == 0, process.output
+    by_id = {span.span_id: span for span in receiver.spans}
+    line = [span for span in receiver.spans if span.name == "process isolation.traced_next"]
+    while line[-1].parent_span_id:
+        line.append(by_id[line[-1].parent_span_id])
+    assert [span.name for span in line] == [
+        "process isolation.traced_next",
+        "send isolation.traced_next",
+        "complete",
+        "process isolation.traced_first",
+        "send isolation.traced_first",
+    ]
+    assert {"prepare", "inside", "inside other"} <= receiver.names
+    assert "fresh interpreters" not in process.output
+
+
+def _is_of_effects(span: Any) -> bool:
+    values = {attribute.key: attribute.value.string_value for attribute in span.attributes}
+    return any(Effect._meta.db_table in value for value in values.values())
+
+
+def exporter_environment(url: str) -> dict[str, str]:
+    return {
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_METRICS_EXPORTER": "none",
+        "OTEL_LOGS_EXPORTER": "none",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "2",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="about processes: run on SQLite")
+def test_a_dead_collector_affects_no_job(start_process: StartProcess) -> None:
+    made = chains.enqueue_many([jobs.write.item(0.02) for _ in range(50)])
+    process = start_process(
+        "--slots",
+        "2",
+        "--burst",
+        within=[INSTRUMENT],
+        **exporter_environment("http://127.0.0.1:9"),
+        OTEL_BSP_SCHEDULE_DELAY="20",
+        OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="logging",
+    )
+    assert process.wait(60) == 0, process.output
+    assert Job.objects.with_status("completed").count() == len(made)
+    assert len([line for line in process.output.splitlines() if "export" in line.lower()]) == 1, process.output
+    assert "Traceback" not in process.output
+
+
+def test_importing_the_instrumentation_needs_no_settings() -> None:
+    """``opentelemetry-instrument`` imports it before ``manage.py`` has chosen the settings."""
+    code = (
+        "from importlib.metadata import entry_points\n"
+        "[found] = entry_points(group='opentelemetry_instrumentor', name='django_jobchains')\n"
+        "found.load()().instrument(skip_dep_check=False)\n"
+        "from django.conf import settings\n"
+        "assert not settings.configured\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,83 @@
+"""The recipes of the guide: log records of jobs as JSON, with the ids of their traces."""
+
+import io
+import json
+import logging
+import logging.config
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.instrumentation.logging import LoggingInstrumentor
+
+from django_jobchains.middleware import LogContext
+from django_jobchains.processors import Processors, Registry, RunningJob
+from tests.support.attempts import committed
+from tests.support.tracing import Recorded, trace_of
+from tests.support.workers import StartWorker
+
+pytestmark = committed
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "observability.md"
+NAMES = ("JsonFormatter", "JSONFormatter", "ProcessorFormatter")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+RECIPES = {name: block for name in NAMES for block in BLOCKS if name in block}
+
+
+def formatter_of(name: str) -> logging.Formatter:
+    """Return the formatter of the recipe in the guide."""
+    namespace: dict[str, Any] = {}
+    exec(RECIPES[name], namespace)
+    if name == "JSONFormatter":
+        return namespace["JSONFormatter"]()  # type: ignore[no-any-return]
+    if name == "ProcessorFormatter":
+        return namespace["formatter"]  # type: ignore[no-any-return]
+    configured = logging.config.DictConfigurator(namespace["LOGGING"])
+    return configured.configure_formatter(namespace["LOGGING"]["formatters"]["json"])  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def written() -> Iterator[Callable[[str], io.StringIO]]:
+    stream, handlers = io.StringIO(), []
+
+    def write(name: str) -> io.StringIO:
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(formatter_of(name))
+        logging.getLogger().addHandler(handler)
+        handlers.append(handler)
+        return stream
+
+    yield write
+    for handler in handlers:
+        logging.getLogger().removeHandler(handler)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_writes_the_job_and_its_trace(
+    written: Callable[[str], io.StringIO],
+    name: str,
+    recorded: Recorded,
+    registry: Registry,
+    make_worker: StartWorker,
+) -> None:
+    part = Processors(middleware=[LogContext()])
+    registry.add(part)
+
+    @part.register("ship")
+    def ship(job: RunningJob[Any]) -> None:
+        logging.getLogger("shop").error("packed %s", "a parcel")
+
+    LoggingInstrumentor().instrument(tracer_provider=recorded.tracers, set_logging_format=True)
+    stream = written(name)
+    try:
+        chain = ship.enqueue()
+        make_worker().run_until_idle()
+    finally:
+        LoggingInstrumentor().uninstrument()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    [line] = [line for line in lines if "packed a parcel" in (line.get("message"), line.get("event"))]
+    assert line["job_id"] == str(chain.id)
+    assert line["job_type"] == "ship"
+    assert line["otelTraceID"] == format(trace_of(recorded.one("process ship")), "032x")

@@ -1,0 +1,231 @@
+"""``/metrics`` on the health port, and the dashboard and alerts that use it."""
+
+import http.client
+import json
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+from prometheus_client.parser import text_string_to_metric_families
+
+from django_jobchains import chains
+from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.telemetry.otel import names
+from django_jobchains.telemetry.otel.prometheus import MergedMetrics, ProcessMetrics
+from django_jobchains.worker import health_server
+from django_jobchains.worker.health import Health
+from django_jobchains.worker.health_server import HealthServer
+from tests.support.attempts import committed
+from tests.support.waiting import until
+from tests.support.worker_app import jobs
+from tests.support.worker_processes import StartProcess, start_process
+from tests.support.workers import StartWorker
+from tests.worker.test_supervisor import free_port, until_working
+
+__all__ = ("start_process",)
+
+MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
+WELL = Health("mail:7:a", True, True, (), 10, 3)
+
+
+@pytest.fixture
+def metrics() -> Iterator[ProcessMetrics]:
+    metrics = ProcessMetrics()
+    yield metrics
+    metrics.close()
+
+
+def scrape(port: int) -> tuple[int, str]:
+    request = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        request.request("GET", "/metrics")
+        answer = request.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        request.close()
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    """Return the sum of a sample over all other labels."""
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return sum(sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items())
+
+
+def completed(port: int) -> float:
+    return value(scrape(port)[1], "jobchains_attempt_ended_total", jobchains_job_outcome="completed")
+
+
+@committed
+def test_a_worker_serves_what_it_counted(
+    metrics: ProcessMetrics, processors: Processors, start_worker: StartWorker
+) -> None:
+    @processors.register("ship")
+    def ship(job: RunningJob[Any]) -> None: ...
+
+    chains.enqueue_many([ship.item() for _ in range(3)])
+    worker = start_worker()
+    server = HealthServer("127.0.0.1", 0, worker.health, worker=worker.id, metrics=metrics.text)
+    server.start()
+    try:
+        until(lambda: completed(server.port) == 3)
+        status, text = scrape(server.port)
+    finally:
+        server.close()
+    assert status == 200
+    assert value(text, "messaging_client_sent_messages_total", messaging_destination_name="default") == 3
+    assert value(text, "jobchains_worker_slots", jobchains_slot_kind="thread") == 2
+
+
+@pytest.mark.parametrize("broken", [None, RuntimeError("no")])
+def test_without_metrics_the_health_port_still_answers(broken: Exception | None) -> None:
+    def fail() -> str:
+        assert broken is not None
+        raise broken
+
+    server = HealthServer("127.0.0.1", 0, lambda: WELL, worker="mail", metrics=broken and fail)
+    server.start()
+    try:
+        assert scrape(server.port)[0] == (500 if broken else 404)
+        assert health_server.METRICS_TYPE.startswith("text/plain")
+    finally:
+        server.close()
+
+
+@pytest.mark.slow
+@committed
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="about processes: run on SQLite")
+def test_the_processes_of_a_supervisor_are_merged_and_those_that_ended_still_count(start_process: StartProcess) -> None:
+    port = free_port()
+    process = start_process("--processes", "2", "--slots", "1", "--health-port", str(port))
+    until_working(process)
+    chains.enqueue_many([jobs.write.item(0.05) for _ in range(20)])
+    until(lambda: completed(port) == 20, 30, lambda: scrape(port)[1])
+    until(lambda: value(scrape(port)[1], "jobchains_worker_slots", jobchains_slot_kind="thread") == 2, 30)
+    process.signal(signal.SIGHUP)  # replaces both workers
+    until(lambda: process.output.count("Worker ") >= 4, 40, lambda: process.output)
+    chains.enqueue_many([jobs.write.item(0) for _ in range(5)])
+    until(lambda: completed(port) == 25, 30, lambda: scrape(port)[1])
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert "Traceback" not in process.output
+
+
+def exposition(count: int, jobs: int, slots: int) -> str:
+    return f"""# TYPE jobchains_attempt_ended counter
+jobchains_attempt_ended_total{{jobchains_job_outcome="completed"}} {count}
+# TYPE jobchains_queue_jobs gauge
+jobchains_queue_jobs{{messaging_destination_name="default"}} {jobs}
+# TYPE jobchains_worker_slots gauge
+jobchains_worker_slots{{jobchains_slot_state="idle"}} {slots}
+# TYPE jobchains_chain_duration_seconds histogram
+jobchains_chain_duration_seconds_bucket{{le="1.0"}} {count}
+jobchains_chain_duration_seconds_bucket{{le="+Inf"}} {count}
+jobchains_chain_duration_seconds_count {count}
+jobchains_chain_duration_seconds_sum {count}
+"""
+
+
+def test_counters_and_slots_are_added_up_and_figures_about_the_database_are_not() -> None:
+    merged = MergedMetrics()
+    merged.add_ended(exposition(count=100, jobs=1000, slots=10))
+    text = merged.text([exposition(count=1, jobs=5, slots=10), exposition(count=2, jobs=4, slots=10)])
+    assert value(text, "jobchains_attempt_ended_total") == 103
+    assert value(text, "jobchains_chain_duration_seconds_bucket", le="+Inf") == 103
+    assert value(text, "jobchains_chain_duration_seconds_sum") == 103
+    assert value(text, "jobchains_queue_jobs") == 5
+    assert value(text, "jobchains_worker_slots") == 20
+
+
+# The dashboard and the alerts
+
+FUNCTIONS = {"sum", "max", "min", "rate", "increase", "by", "histogram_quantile", "absent", "or", "instance", "le"}
+
+
+@pytest.fixture(scope="module")
+def exported() -> tuple[set[str], set[str]]:
+    """The names of all samples and labels in a scrape of every metric."""
+    metrics = ProcessMetrics()
+    samples, labels = set(), set()
+    try:
+        for metric in names.METRICS:
+            labels |= {re.sub(r"\W", "_", attribute) for attribute in metric.attributes}
+            name = re.sub(r"\W", "_", metric.name)
+            unit = "_seconds" if metric.unit == "s" else ""
+            name = name if name.endswith(unit) else name + unit
+            ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(metric.kind, ("",))
+            samples |= {name + end for end in ends}
+    finally:
+        metrics.close()
+    return samples, labels
+
+
+def expressions() -> Iterator[str]:
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+    text = (MONITORING / "alerts.yml").read_text()
+    yield from re.findall(r"^ +expr: (?!>-)(.+)$", text, re.MULTILINE)
+    yield from re.findall(r"^ +expr: >-\n((?: {10}.*\n)+)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("expression", list(expressions()))
+def test_expressions_use_what_is_exported(expression: str, exported: tuple[set[str], set[str]]) -> None:
+    samples, labels = exported
+    bare = re.sub(r'"[^"]*"|\[[^]]*\]', "", expression)
+    words = set(re.findall(r"[a-zA-Z_]\w*", bare)) - FUNCTIONS
+    metrics = words - labels
+    assert metrics
+    assert metrics <= samples
+    assert expression.count("(") == expression.count(")")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, from Debian's package prometheus")
+def test_promtool_accepts_the_alerts_and_the_dashboard(tmp_path: Path) -> None:
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    shown = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    rules = [{"record": f"panel:{number}", "expr": each} for number, each in enumerate(shown)]
+    text = json.dumps({"groups": [{"name": "dashboard", "rules": rules}]})
+    panels = tmp_path / "panels.yml"  # JSON is YAML
+    panels.write_text(text.replace("$__rate_interval", "5m"))
+    done = subprocess.run(
+        ["promtool", "check", "rules", str(MONITORING / "alerts.yml"), str(panels)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_summary_and_a_severity() -> None:
+    text = (MONITORING / "alerts.yml").read_text()
+    alerts = text.split("- alert: ")[1:]
+    assert len(alerts) == 9
+    for alert in alerts:
+        assert "severity: " in alert
+        assert "summary: " in alert
+
+
+@committed
+def test_the_names_in_a_real_scrape_are_those_that_are_checked(
+    metrics: ProcessMetrics, processors: Processors, start_worker: StartWorker, exported: tuple[set[str], set[str]]
+) -> None:
+    @processors.register("ship")
+    def ship(job: RunningJob[Any]) -> None:
+        if job.input:
+            raise ValueError("no")
+
+    ship.enqueue(0)
+    ship.enqueue(1, max_attempts=1)
+    ship.enqueue(0, delay=3600)
+    start_worker()
+    until(lambda: value(metrics.text(), "jobchains_attempt_ended_total") == 2)
+    until(lambda: "jobchains_queue_jobs" in metrics.text() and "chain_duration" in metrics.text())
+    families = list(text_string_to_metric_families(metrics.text()))
+    samples = {sample.name for family in families for sample in family.samples}
+    labels = {label for family in families for sample in family.samples for label in sample.labels}
+    assert samples <= exported[0]
+    assert labels <= exported[1] | {"le"}
+    assert len(samples) > 15

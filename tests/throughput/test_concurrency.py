@@ -1,0 +1,93 @@
+"""Workers that store their counts at the same time: no count is lost, and there is no deadlock."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import transaction
+
+from django_jobchains.models import AttemptCount
+from django_jobchains.processors import JobType, Processors
+from django_jobchains.store import Store, TypeTally
+from django_jobchains.throughput import TypeRuns, throughput
+from tests.support.connections import Actor, end_all, holding
+from tests.support.throughput import put_clock, tally
+from tests.support.waiting import until
+from tests.support.workers import StartWorker
+
+#: Types in an order that no database would choose.
+TYPES = [f"type-{number * 37 % 101}" for number in range(101)]
+
+
+@pytest.fixture(autouse=True)
+def _fixed_clock(store: Store) -> Iterator[None]:
+    put_clock(store, minute=30, second=10)
+    yield
+    end_all()
+    store.db.ahead_seconds = 0
+
+
+def test_counts_stored_at_once_are_added(store: Store) -> None:
+    first = holding(lambda store: store.stats.add_counts([tally(completed=1, seconds=2, longest_seconds=2)]))
+    second = Actor(lambda store: store.stats.add_counts([tally(failed=1, seconds=1, longest_seconds=1)])).start()
+    second.until_blocked_or_ended()
+    first.go_on()
+    first.result()
+    second.result()
+    assert throughput().types == (TypeRuns("shop.ship", 1, 1, 1.5, 2.0),)
+    assert AttemptCount.objects.count() == 2
+
+
+@pytest.mark.postgresql
+def test_rows_are_locked_in_one_order_to_avoid_deadlocks(store: Store) -> None:
+    store.stats.add_counts([tally(name) for name in TYPES])
+    holder = holding(lambda store: store.stats.add_counts([tally(TYPES[0])]))
+    waiting = (
+        Actor(lambda store: store.stats.add_counts([tally(name) for name in TYPES])).start().until_blocked_or_ended()
+    )
+    with transaction.atomic():
+        others = AttemptCount.objects.filter(span=AttemptCount.Span.HOUR).exclude(type_name=TYPES[0])
+        free = others.select_for_update(nowait=True)
+        assert len(free) == len(TYPES) - 1, "it waits for the row of the minute, so it must not have locked others"
+    holder.go_on()
+    holder.result()
+    waiting.result()
+    assert throughput().last_hour.completed == 2 * len(TYPES) + 1
+
+
+def test_simultaneous_writes_and_deletions_lose_no_count(store: Store) -> None:
+    def write(names: list[str]) -> Actor:
+        def call(store: Store) -> None:
+            for _ in range(10):
+                store.stats.add_counts([tally(name) for name in names])
+                store.stats.add_counts([TypeTally("old", 10 * 86_400, 1, 0, 0, 0.0, 0.0)])
+                store.stats.prune_counts()
+
+        return Actor(call).start()
+
+    actors = [write(TYPES), write(TYPES[::-1])]
+    for actor in actors:
+        actor.result()
+    assert [conflict for actor in actors for conflict in actor.conflicts if "deadlock" in conflict] == []
+    assert throughput().last_hour.completed == 2 * 10 * len(TYPES)
+    store.stats.prune_counts()
+    assert not AttemptCount.objects.filter(type_name="old").exists()
+
+
+def test_the_counts_of_two_workers_are_added(
+    processors: Processors, start_worker: StartWorker, settings: object
+) -> None:
+    settings.JOBCHAINS = {"HEARTBEAT_SECONDS": 0.05}  # type: ignore[attr-defined]
+    kinds: list[JobType[int, int]] = [
+        processors.register(f"throughput.{name}")(lambda job: job.attempt) for name in ("a", "b")
+    ]
+    workers = [start_worker(slots=2), start_worker(slots=2)]
+    for kind in kinds:
+        for number in range(50):
+            kind.enqueue(number)
+    until(lambda: throughput().last_hour.completed == 100, what=lambda: throughput().last_hour)
+    for worker in workers:
+        worker.stop()
+    assert {(kind.name, kind.completed, kind.failed) for kind in throughput().types} == {
+        ("throughput.a", 50, 0),
+        ("throughput.b", 50, 0),
+    }

@@ -1,0 +1,146 @@
+"""The types of outputs: the type of the last job, and the type that a caller expects the chain to have."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_jobchains import chains
+from django_jobchains.chains import Chain, JobTypeMismatch
+from django_jobchains.exceptions import InvalidOutput
+from django_jobchains.models import Job
+from django_jobchains.processors import Continuation, Processors, RunningJob, get_registry
+from tests.attempts.conftest import processors, work
+from tests.support.attempts import Work, committed
+from tests.waiting.waiters import WaitingThread, approval, until_waiting
+
+__all__ = ("processors", "work")
+
+pytestmark = committed
+
+
+@dataclass(frozen=True)
+class Receipt:
+    number: int
+
+
+@dataclass(frozen=True)
+class Points:
+    number: int
+
+
+class Shop:
+    def __init__(self, processors: Processors) -> None:
+        @processors.register("shop.points")
+        def points(job: RunningJob[int]) -> Points:
+            return Points(job.input)
+
+        @processors.register("shop.charge")
+        def charge(job: RunningJob[int]) -> Receipt | Continuation:
+            return job.continue_with(points, job.input) if job.input > 10 else Receipt(job.input)
+
+        self.charge, self.points = charge, points
+
+
+@pytest.fixture
+def shop(processors: Processors) -> Shop:
+    return Shop(processors)
+
+
+READERS: dict[str, Callable[[Any, Any], Any]] = {
+    "get": lambda chain_id, job_type: chains.get(chain_id, job_type=job_type).output,
+    "aget": lambda chain_id, job_type: async_to_sync(chains.aget)(chain_id, job_type=job_type).output,
+    "wait": lambda chain_id, job_type: chains.wait(chain_id, 30, job_type=job_type),
+    "await_chain": lambda chain_id, job_type: async_to_sync(chains.await_chain)(chain_id, 30, job_type=job_type),
+    "result": lambda chain_id, job_type: chains.get(chain_id, job_type=job_type).result(30),
+}
+each_reader = pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+
+
+@each_reader
+def test_output_is_decoded_as_the_expected_type(shop: Shop, work: Work, read: Callable[[Any, Any], Any]) -> None:
+    chain = shop.charge.enqueue(7)
+    work()
+    assert read(chain.id, shop.charge) == Receipt(7)
+
+
+@each_reader
+def test_output_has_the_type_of_the_last_job_if_declared(
+    shop: Shop, work: Work, read: Callable[[Any, Any], Any], processors: Processors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller does not need to know the type of the last job, if an app declares it."""
+    chain = shop.charge.enqueue(11)
+    work()
+    assert read(chain.id, shop.charge) == {"number": 11}
+    monkeypatch.setattr(get_registry(), "slices", [processors])
+    assert read(chain.id, shop.charge) == read(chain.id, None) == Points(11)
+    assert chain.refresh().output == Points(11)
+    assert chain.stored_output == {"number": 11}
+
+
+@each_reader
+@pytest.mark.parametrize("expected", ["shop.points", approval], ids=["a name", "a type"])
+def test_chain_of_another_type_raises_job_type_mismatch(
+    shop: Shop, work: Work, read: Callable[[Any, Any], Any], expected: Any
+) -> None:
+    chain = shop.charge.enqueue(11)
+    work()
+    with pytest.raises(
+        JobTypeMismatch, match=r"is of type 'shop\.charge', not '(shop\.points|waiting\.approval)'"
+    ) as caught:
+        read(chain.id, expected)
+    assert (caught.value.job_id, caught.value.actual) == (chain.id, "shop.charge")
+
+
+@each_reader
+def test_expected_type_may_be_a_name(shop: Shop, work: Work, read: Callable[[Any, Any], Any]) -> None:
+    chain = shop.charge.enqueue(7)
+    work()
+    assert read(chain.id, "shop.charge") == {"number": 7}
+
+
+def test_wait_for_a_running_chain_of_another_type_raises_at_once(shop: Shop) -> None:
+    chain = shop.charge.enqueue(7)
+    with pytest.raises(JobTypeMismatch):
+        chains.wait(chain.id, None, job_type=approval)
+
+
+def test_result_decodes_with_the_type_that_enqueued_the_chain(shop: Shop, work: Work) -> None:
+    chain = shop.charge.enqueue(7)
+    waiter = WaitingThread(chain.id, 30, lambda _, timeout: chain.result(timeout))
+    until_waiting(1)
+    work()
+    assert waiter.output() == Receipt(7)
+
+
+def test_output_is_none_before_the_chain_completes(shop: Shop) -> None:
+    assert shop.charge.enqueue(7).output is None
+
+
+def test_stored_output_that_no_longer_fits_raises_invalid_output(shop: Shop, work: Work) -> None:
+    chain = shop.charge.enqueue(7)
+    work()
+    Job.objects.filter(pk=chain.id).update(output={"number": "hunter2"})
+    with pytest.raises(InvalidOutput, match=r"^Not a Receipt: number: Input should be a valid integer") as caught:
+        chain.refresh().output  # noqa: B018
+    assert "hunter2" not in str(caught.value)
+    assert chain.stored_output == {"number": "hunter2"}
+
+
+def test_outputs_are_read_with_select_related(shop: Shop, work: Work, django_assert_num_queries: Any) -> None:
+    chains.enqueue_many([shop.charge.item(number) for number in (1, 11, 12, 13)])
+    work()
+    rows = list(Chain.objects.select_related("current_job").order_by("id"))
+    with django_assert_num_queries(0):
+        outputs = [chain.output for chain in rows]
+    assert outputs == [{"number": number} for number in (1, 11, 12, 13)]
+
+
+def test_output_can_be_used_in_queries(shop: Shop, work: Work) -> None:
+    chain = shop.charge.enqueue(7)
+    work()
+    assert Chain.objects.get(output__number=7) == chain
+    assert list(Chain.objects.values_list("output", flat=True)) == [{"number": 7}]
+    assert "stored_output" in Chain.objects.defer("output").get().get_deferred_fields()

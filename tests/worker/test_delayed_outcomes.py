@@ -1,0 +1,69 @@
+"""Outcomes delayed by locks are retried for a limited share of the time, and none is forgotten."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.worker import delayed_outcomes
+from django_jobchains.worker.delayed_outcomes import MAX_RETRY_SECONDS, DelayedOutcomes
+from tests.support.clocks import Clock
+from tests.support.connections import Actor, holding
+from tests.support.workers import StartWorker
+
+#: This many attempts to write an outcome take longer than the pause before the worker's second query.
+TRIES_WHILE_LOCKED = 7
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(delayed_outcomes, "time", clock)
+    return clock
+
+
+def outcome(number: int) -> Any:
+    return SimpleNamespace(job=SimpleNamespace(id=number, key=(number, 1), type_name="shop.ship"))
+
+
+def test_delayed_outcomes_are_retried_in_the_order_of_their_due_times_for_a_limited_time(clock: Clock) -> None:
+    delayed, tried = DelayedOutcomes("worker"), list[int]()
+
+    def write(outcome: Any) -> None:
+        tried.append(outcome.job.id)
+        clock.now += MAX_RETRY_SECONDS * 0.4
+        delayed.add(outcome)
+
+    for number in range(5):
+        delayed.add(outcome(number))
+        clock.now += 0.001
+    clock.now += 1
+    delayed.retry(write)
+    assert tried == [0, 1, 2]
+    delayed.retry(write)
+    assert tried == [0, 1, 2, 3, 4, 0]
+
+
+@pytest.mark.postgresql
+def test_delayed_write_of_the_last_outcome_wakes_the_claim_loop(
+    processors: Processors, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim loop polls once a minute, and has already found that the outcome is still to be written."""
+    others: list[Actor] = []
+    add = DelayedOutcomes.add
+
+    @processors.register("worker.locked")
+    def locked(job: RunningJob[Any]) -> str:
+        others.append(holding(lambda store: store.attempts.lock(job.id)))
+        return "done"
+
+    def add_and_release(self: DelayedOutcomes, outcome: Any, error: str = "") -> None:
+        add(self, outcome, error)
+        if self.tries(outcome) == TRIES_WHILE_LOCKED:
+            others.pop().result()
+
+    monkeypatch.setattr(DelayedOutcomes, "add", add_and_release)
+    chain = locked.enqueue()
+    make_worker().run_until_idle(timeout=30)
+    assert chain.refresh().output == "done"
