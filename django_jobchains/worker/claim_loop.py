@@ -3,7 +3,6 @@
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -49,10 +48,10 @@ class ClaimLoop:
 
     def __post_init__(self) -> None:
         self._store = self.options.store
-        #: Rotated after each query, so that no lane always comes first.
-        self._rotated: deque[AnyLane] = deque([*self.lanes, *self.records.lanes.values()])
+        #: In the order of their last claims, so that each lane gets its share of the slots.
+        self._ordered: list[AnyLane] = [*self.lanes, *self.records.lanes.values()]
         self._lane_of = {name: lane for lane in self.lanes for name in lane.leases}
-        self._pools = {id(lane.pool): lane.pool for lane in self._rotated}.values()
+        self._pools = {id(lane.pool): lane.pool for lane in self._ordered}.values()
         self._jobs_left = self.options.max_jobs
         self.retires = self._is_closed = False
         #: Claimed jobs that will not be started and must be handed back.
@@ -71,7 +70,7 @@ class ClaimLoop:
         self.wake.clear()
         self._hand_back_waiting()
         self.wake.accepts_hints = not (self.retires or self._is_closed or self._jobs_left == 0)
-        lanes = [lane for lane in self._rotated if self._room(lane)]
+        lanes = [lane for lane in self._ordered if self._room(lane)]
         if not lanes:
             if self.wake.must_notify_peers():
                 self._notify_peers()
@@ -119,7 +118,9 @@ class ClaimLoop:
                 claimed = self._dequeue(lane, room) if isinstance(lane, RecordLane) else self._claim(lane, room)
                 found += claimed
                 is_full |= len(claimed) == room
-        self._rotated.rotate(-1)
+                if claimed:
+                    self._ordered.remove(lane)
+                    self._ordered.append(lane)
         return found, is_full
 
     def _notify_peers(self) -> None:

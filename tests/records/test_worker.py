@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from django_jobchains.models import AttemptCount, Job, WorkerPresence
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry.events import RecordAbandoned, RecordReset, RecordStuck
+from django_jobchains.worker.slots.threads import Slots
 from tests.records.models import Upload
 from tests.support.waiting import stays, until
 from tests.support.workers import Events, StartWorker
@@ -169,8 +171,17 @@ def test_waiting_records_with_a_flag_are_canceled_by_the_worker(
 # Slots and limits
 
 
-def test_jobs_and_records_share_the_slots(processors: Processors, make_worker: StartWorker) -> None:
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_jobs_and_records_take_turns(
+    processors: Processors, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
     order: list[str] = []
+    put, puts = Slots.put, count(1)
+
+    def put_slowly(slots: Slots, attempts: Any) -> None:
+        put(slots, attempts)
+        if next(puts) == 2:  # The slot is free again when the next lane claims.
+            until(lambda: slots.is_idle)
 
     @processors.register("shop.note")
     def note(job: RunningJob[None]) -> None:
@@ -185,8 +196,11 @@ def test_jobs_and_records_share_the_slots(processors: Processors, make_worker: S
     for _ in range(4):
         Upload.objects.create()
         note.enqueue()
-    make_worker(slots=1).run_until_idle(timeout=20)
-    assert set(order[:2]) == set(order[2:4]) == {"job", "record"}
+    worker = make_worker(slots=1)
+    if is_slow:
+        monkeypatch.setattr(Slots, "put", put_slowly)
+    worker.run_until_idle(timeout=60)
+    assert all(first != second for first, second in pairwise(order))
     assert (in_state("completed"), Job.objects.filter(status="completed").count()) == (4, 4)
 
 
