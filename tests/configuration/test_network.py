@@ -1,18 +1,24 @@
 """Connections with network options notice a dead network: workers set the options, and a system check suggests them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.core import checks
 from django.db import connections
 
+from django_jobchains import store
 from django_jobchains.checks import check_network
 from django_jobchains.db.libpq import NETWORK_OPTIONS, add_network_options, missing_network_options
 
 
 @pytest.fixture(autouse=True)
-def _over_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def _over_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests after these must not get a store of another vendor, which the checks create if it is the first."""
     configure(monkeypatch)
+    store._store.cache_clear()
+    yield
+    store._store.cache_clear()
 
 
 def configure(
