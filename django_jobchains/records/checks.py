@@ -11,6 +11,8 @@ from django_jobchains.records.declarations import RecordType
 
 #: Columns that are empty for a record that has not been processed.
 _NULLABLE = ("started_at", "last_heartbeat_at", "finished_at", "process_after")
+#: Columns that are numbers from the beginning.
+_COUNTERS = ("num_resets", "num_failures", "lease_number")
 #: How many heartbeats may be missing before a record is reset.
 MIN_HEARTBEATS = 3
 
@@ -54,6 +56,11 @@ def _column_problems(kind: RecordType) -> Iterator[CheckMessage]:
         if not kind.model_field(column).null:
             problem = f"Records {kind.name!r}: the field {kind.columns[column]!r} ({column}) must allow NULL."
             yield Error(problem, hint="Set null=True, and run makemigrations.", id="jobchains.E014")
+    for column in _COUNTERS:
+        if kind.model_field(column).null:
+            problem = f"Records {kind.name!r}: the field {kind.columns[column]!r} ({column}) must not allow NULL."
+            hint = "Replace null=True by default=0, db_default=0, and run makemigrations."
+            yield Error(problem, hint=hint, id="jobchains.E014")
 
 
 def _query_problems(kind: RecordType) -> Iterator[CheckMessage]:
