@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.outcome import not_started
+from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.store import AttemptKey, ClaimedJob
@@ -145,9 +146,17 @@ class ClaimLoop:
             if self._is_closed:  # The loop was closed during the call.
                 self.records.hand_back(attempts)
                 break
-            lane.pool.put(attempts)
+            self._start_records(lane, attempts)
             names += [lane.kind.name] * len(attempts)
         return names
+
+    def _start_records(self, lane: RecordLane, attempts: Sequence[RecordAttempt]) -> None:
+        try:
+            lane.pool.put(attempts)
+        except BaseException as error:  # Nothing handles these records, so they must be reset.
+            for attempt in attempts:
+                attempt.abandon(error)
+            raise
 
     def _count(self, claimed: int) -> None:
         self.idle.clear()

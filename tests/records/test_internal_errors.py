@@ -13,6 +13,9 @@ from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.telemetry.events import RecordAbandoned
+from django_jobchains.worker.records import conditions
+from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.slots.threads import Slots
 from tests.records.models import Upload
 from tests.support.waiting import until
 from tests.support.workers import Events, StartWorker
@@ -85,6 +88,16 @@ def test_a_record_whose_counts_cannot_be_read_errors_alone(register: Register, s
     assert "TypeError" in (Upload.objects.get(size=UNLUCKY).failure_message or "")
 
 
+def test_records_are_handed_back_after_an_error_of_the_worker(
+    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(slots=2)
+    fail_once(monkeypatch, RecordLeases, "hold", MemoryError())
+    Upload.objects.bulk_create([Upload(), Upload()])
+    start_worker(poll_seconds=0.1)
+    until(lambda: Upload.objects.filter(state="completed").count() == 2)
+
+
 @pytest.mark.parametrize("loads_counts", [True, False])
 def test_records_are_handed_back_if_the_connection_is_lost_while_they_are_loaded(
     register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, loads_counts: bool
@@ -109,16 +122,36 @@ def test_records_are_handed_back_if_the_connection_is_lost_while_they_are_loaded
     assert not Upload.objects.exclude(num_failures=0, num_resets=0).exists()
 
 
+# In the thread of pre_dequeue
+
+
+def test_pre_dequeue_is_called_again_after_an_error_of_its_thread(
+    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @processors.records(Upload, poll_every=0.05)
+    class Convert(RecordProcessor[Upload]):
+        def pre_dequeue(self) -> bool:
+            return True
+
+        def handle(self, record: Upload, run: RecordRun) -> None: ...
+
+    fail_once(monkeypatch, conditions, "condition_of", RuntimeError("a bug"))
+    Upload.objects.create()
+    start_worker()
+    until(lambda: Upload.objects.get().state == "completed")
+
+
 # In the slots
 
 
-@pytest.mark.parametrize("step", ["prepare", "handle"])
+@pytest.mark.parametrize(("owner", "step"), [(Slots, "put"), (RecordAttempt, "prepare"), (RecordAttempt, "handle")])
 def test_a_record_is_reset_after_an_error_of_its_slot(
     processors: Processors,
     start_worker: StartWorker,
     monkeypatch: pytest.MonkeyPatch,
     settings: Any,
     events: Events,
+    owner: type,
     step: str,
 ) -> None:
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
@@ -130,7 +163,7 @@ def test_a_record_is_reset_after_an_error_of_its_slot(
 
         def handle(self, record: Upload, run: RecordRun) -> None: ...
 
-    fail_once(monkeypatch, RecordAttempt, step, RuntimeError("a bug"))
+    fail_once(monkeypatch, owner, step, RuntimeError("a bug"))
     Upload.objects.create()
     start_worker(slots=1)
     until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())

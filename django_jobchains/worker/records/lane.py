@@ -74,8 +74,8 @@ class RecordSource:
     def _attempts(self, found: list[Dequeued], since: float, options: dict[str, Any]) -> list[RecordAttempt]:
         """Hold the records that were started, and create their attempts. A record without an attempt ends."""
         keys = list(self._started(found))
-        signals = {key: self.leases.hold(self.kind, key, since) for key in keys}
         try:
+            signals = {key: self.leases.hold(self.kind, key, since) for key in keys}
             made = [self._attempt(key, record, signals[key], options) for key, record in self._load(keys)]
         except BaseException:
             for key in keys:
