@@ -209,7 +209,7 @@ class ClaimLoop:
     def _hand_back_waiting(self) -> None:
         """Hand back jobs that were claimed ahead and did not get a slot soon, because another worker may be idle."""
         waiting = [attempt for pool in self._pools for attempt in pool.take_back()]
-        self.records.hand_back(waiting)
+        self._count_back(self.records.hand_back(waiting))
         if waiting or self._unwanted:
             self._hand_back(keys_of(waiting))
 
@@ -221,9 +221,12 @@ class ClaimLoop:
         lost = self._store.leases.check([key for key in self._unwanted if key not in written]).lost
         gone = [key for key in self._unwanted if key in written or key in lost]
         self.leases.release(gone)
-        if self._jobs_left is not None:
-            self._jobs_left += len(gone)
+        self._count_back(len(gone))
         self._unwanted = [key for key in self._unwanted if key not in gone]
+
+    def _count_back(self, handed_back: int) -> None:
+        if self._jobs_left is not None:
+            self._jobs_left += handed_back
 
     # Waiting
 
