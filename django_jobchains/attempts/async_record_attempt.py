@@ -29,7 +29,6 @@ class AsyncRecordAttempt(RecordAttempt):
         super().__init__(*args, **kwargs)
         self.async_phases = AsyncRecordPhases(self.phases, threads)
         self.handler = HandlerTask(self.signal)
-        self._is_put = False
 
     async def arun(self) -> list[Outcome]:
         """Handle the record in the current task, and pass its end to ``put``. Records have no job outcome to return."""
@@ -101,10 +100,6 @@ class AsyncRecordAttempt(RecordAttempt):
         if self.handler.end(self.label):
             await self.async_phases.close()
 
-    def _put_unless_detached(self, ended: EndedRecord) -> None:
-        self._is_put = True
-        super()._put_unless_detached(ended)
-
     def handle_dead_loop(self, then: Callable[[], object]) -> None:
         """Give up the task of an event loop that has died. Call ``then`` when its transaction is closed."""
         self.handler.is_loop_dead = True
@@ -117,10 +112,8 @@ class AsyncRecordAttempt(RecordAttempt):
             thread.post(end)
 
     def _end_on_dead_loop(self, then: Callable[[], object]) -> None:
-        """Release a record whose end was not passed on yet. It gets no more heartbeats, so it is reset."""
         then()
-        if not self.is_detached and not self._is_put:
-            self._put_unless_detached(self._ended(None, error="the event loop has ended"))
+        self.abandon(RuntimeError("the event loop has ended"))
 
 
 async def _until_written(ended: EndedRecord) -> None:

@@ -110,6 +110,8 @@ class RecordAttempt:
         self.phases = RecordPhases(kind, key, store, self.signal)
         #: Whether ``pre_handle`` was called, or will not be.
         self.is_prepared = False
+        #: Whether the end was passed to ``put``.
+        self._is_put = False
         self._put = put
         self._on_prepared = on_prepared
         self._spans = spans
@@ -167,9 +169,18 @@ class RecordAttempt:
         self._end_preparing()
         return self._ended(RecordEnd(*self.key, "handed_back"))
 
+    def abandon(self, error: BaseException) -> None:
+        """Release the record after an error that is not the handler's. It gets no more heartbeats, so it is reset."""
+        self._end_preparing()
+        if not self._is_put:
+            ended = self._ended(None, error=describe(error))
+            ended.abandoned_reason = "error"
+            self._put_unless_detached(self._with_span(ended))
+
     def _put_unless_detached(self, ended: EndedRecord) -> None:
         if not self.is_detached:
             self._put(ended)
+            self._is_put = True
 
     def _end_preparing(self) -> None:
         self.is_prepared = True
@@ -271,7 +282,7 @@ class RecordAttempt:
             log_error(logger, error, text, self.key[0])
 
 
-def not_loaded(kind: RecordType, key: RecordKey, error: Exception) -> EndedRecord:
+def not_loaded(kind: RecordType, key: RecordKey, error: BaseException) -> EndedRecord:
     """Return the end of an attempt whose record could not be loaded: an error."""
     if isinstance(error, ObjectDoesNotExist):
         error = LookupError(NOT_FOUND.format(name=kind.name))

@@ -11,6 +11,8 @@ from django_jobchains.records.declarations import RecordType
 
 #: Columns that are empty for a record that has not been processed.
 _NULLABLE = ("started_at", "last_heartbeat_at", "finished_at", "process_after")
+#: Columns that are numbers from the beginning.
+_COUNTERS = ("num_resets", "num_failures", "lease_number")
 #: How many heartbeats may be missing before a record is reset.
 MIN_HEARTBEATS = 3
 
@@ -27,6 +29,7 @@ def problems_of(kind: RecordType) -> Iterator[CheckMessage]:
     if missing:
         return
     yield from _column_problems(kind)
+    yield from _message_problems(kind)
     yield from _query_problems(kind)
     yield from _index_problems(kind)
     yield from _duration_problems(kind)
@@ -54,6 +57,22 @@ def _column_problems(kind: RecordType) -> Iterator[CheckMessage]:
         if not kind.model_field(column).null:
             problem = f"Records {kind.name!r}: the field {kind.columns[column]!r} ({column}) must allow NULL."
             yield Error(problem, hint="Set null=True, and run makemigrations.", id="jobchains.E014")
+    for column in _COUNTERS:
+        if kind.model_field(column).null:
+            problem = f"Records {kind.name!r}: the field {kind.columns[column]!r} ({column}) must not allow NULL."
+            hint = "Replace null=True by default=0, db_default=0, and run makemigrations."
+            yield Error(problem, hint=hint, id="jobchains.E014")
+
+
+def _message_problems(kind: RecordType) -> Iterator[CheckMessage]:
+    limit = kind.model_field("failure_message").max_length
+    if limit is not None and len(kind.reset_failure_message) > limit:
+        problem = (
+            f"Records {kind.name!r}: the reset_failure_message has {len(kind.reset_failure_message)} characters, and "
+            f"the field {kind.columns['failure_message']!r} (failure_message) only {limit}."
+        )
+        hint = "Use a TextField, or pass a shorter reset_failure_message."
+        yield Error(problem, hint=hint, id="jobchains.E018")
 
 
 def _query_problems(kind: RecordType) -> Iterator[CheckMessage]:

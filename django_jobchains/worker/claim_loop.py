@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.outcome import not_started
+from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.store import AttemptKey, ClaimedJob
@@ -145,9 +146,17 @@ class ClaimLoop:
             if self._is_closed:  # The loop was closed during the call.
                 self.records.hand_back(attempts)
                 break
-            lane.pool.put(attempts)
+            self._start_records(lane, attempts)
             names += [lane.kind.name] * len(attempts)
         return names
+
+    def _start_records(self, lane: RecordLane, attempts: Sequence[RecordAttempt]) -> None:
+        try:
+            lane.pool.put(attempts)
+        except BaseException as error:  # Nothing handles these records, so they must be reset.
+            for attempt in attempts:
+                attempt.abandon(error)
+            raise
 
     def _count(self, claimed: int) -> None:
         self.idle.clear()
@@ -200,7 +209,7 @@ class ClaimLoop:
     def _hand_back_waiting(self) -> None:
         """Hand back jobs that were claimed ahead and did not get a slot soon, because another worker may be idle."""
         waiting = [attempt for pool in self._pools for attempt in pool.take_back()]
-        self.records.hand_back(waiting)
+        self._count_back(self.records.hand_back(waiting))
         if waiting or self._unwanted:
             self._hand_back(keys_of(waiting))
 
@@ -212,9 +221,12 @@ class ClaimLoop:
         lost = self._store.leases.check([key for key in self._unwanted if key not in written]).lost
         gone = [key for key in self._unwanted if key in written or key in lost]
         self.leases.release(gone)
-        if self._jobs_left is not None:
-            self._jobs_left += len(gone)
+        self._count_back(len(gone))
         self._unwanted = [key for key in self._unwanted if key not in gone]
+
+    def _count_back(self, handed_back: int) -> None:
+        if self._jobs_left is not None:
+            self._jobs_left += handed_back
 
     # Waiting
 

@@ -37,7 +37,7 @@ class Letter(models.Model):
 
     code = models.CharField(primary_key=True, max_length=20)
     status = models.CharField(max_length=20, default="queued")
-    error = models.TextField(default="")
+    error = models.CharField(max_length=255, default="")
     created = models.DateTimeField(db_default=models.functions.Now())
     began = models.DateTimeField(null=True)
     beat = models.DateTimeField(null=True)

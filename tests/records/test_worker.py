@@ -15,7 +15,7 @@ from django_jobchains import queues, records
 from django_jobchains.models import AttemptCount, Job, WorkerPresence
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
-from django_jobchains.telemetry.events import RecordAbandoned, RecordReset, RecordStuck
+from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded, RecordReset, RecordStuck
 from django_jobchains.worker.slots.threads import Slots
 from tests.records.models import Upload
 from tests.support.waiting import stays, until
@@ -220,6 +220,22 @@ def test_max_jobs_counts_records(register: Register, make_worker: StartWorker) -
     Upload.objects.bulk_create([Upload() for _ in range(5)])
     assert make_worker(max_jobs=3).run() == 0
     assert (in_state("completed"), in_state("queued")) == (3, 2)
+
+
+def test_max_jobs_does_not_count_records_that_are_handed_back(
+    register: Register, start_worker: StartWorker, events: Events
+) -> None:
+    handler = Waiting()
+    register(lambda record, run: handler(record, run) if record.size else None)
+    Upload.objects.bulk_create([Upload() for _ in range(100)])
+    start_worker(slots=1, max_jobs=106, poll_seconds=0.05)
+    until(lambda: in_state("completed") == 100)  # short attempts, so that the worker dequeues ahead
+    Upload.objects.create(size=1)
+    handler.until_started()
+    Upload.objects.bulk_create([Upload() for _ in range(5)])
+    until(lambda: any(event.ending == "handed_back" for event in events.of(RecordEnded)))
+    handler.released.set()
+    until(lambda: in_state("completed") == 106)
 
 
 def test_after_its_active_time_a_worker_ends(register: Register, make_worker: StartWorker) -> None:

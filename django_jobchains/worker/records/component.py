@@ -102,11 +102,12 @@ class RecordWorkers:
 
     # Stopping
 
-    def hand_back(self, attempts: Iterable[Any]) -> None:
-        """Hand back the records among attempts that were taken back from the slots."""
-        for attempt in attempts:
-            if isinstance(attempt, RecordAttempt):
-                self.writer.put(attempt.hand_back())
+    def hand_back(self, attempts: Iterable[Any]) -> int:
+        """Hand back the records among attempts that were taken back from the slots; return how many."""
+        of_records = [attempt for attempt in attempts if isinstance(attempt, RecordAttempt)]
+        for attempt in of_records:
+            self.writer.put(attempt.hand_back())
+        return len(of_records)
 
     def finish(self, seconds: float) -> int:
         """Write the last ends, then hand back the records of attempts that did not end; return how many."""

@@ -57,9 +57,9 @@ class Conditions:
         """Wait for a question, and answer it."""
         with waiting():
             self._question.wait()
-        self._question.clear()
         if self.is_asked:
             answer = condition_of(self._kind, self._throttle)
+            self._question.clear()  # Not earlier: after an error, the next step answers the same question.
             self._answer, self._answered_at = answer, time.monotonic()
             self.is_asked = False  # Cleared last, so that there is always a question or an answer.
             self._on_answer()

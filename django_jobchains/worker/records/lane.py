@@ -12,6 +12,7 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce
 
 from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, not_loaded
+from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey, Store
@@ -71,34 +72,57 @@ class RecordSource:
         return self.store.records.dequeue(table, request, joins_transaction=self.joins_transaction)
 
     def _attempts(self, found: list[Dequeued], since: float, options: dict[str, Any]) -> list[RecordAttempt]:
-        started = []
+        """Hold the records that were started, and create their attempts. A record without an attempt ends."""
+        keys = list(self._started(found))
+        try:
+            signals = {key: self.leases.hold(self.kind, key, since) for key in keys}
+            made = [self._attempt(key, record, signals[key], options) for key, record in self._load(keys)]
+        except BaseException:
+            for key in keys:
+                self.writer.put(EndedRecord(self.kind, key, 0, RecordEnd(*key, "handed_back")))
+            raise
+        for each in made:
+            if isinstance(each, EndedRecord):
+                self.writer.put(each)
+        return [each for each in made if isinstance(each, RecordAttempt)]
+
+    def _started(self, found: list[Dequeued]) -> Iterator[RecordKey]:
         for record in found:
             if record.state == "processing":
-                started.append(record.key)
+                yield record.key
             else:
                 report(RecordCanceled(self.worker, str(record.id), self.kind.name))
-        signals = {key: self.leases.hold(self.kind, key, since) for key in started}
-        own = {"store": self.store, "put": self.writer.put, **options}
-        return [self.make(self.kind, record, key, signal=signals[key], **own) for key, record in self._load(started)]
+
+    def _attempt(
+        self, key: RecordKey, record: Any, signal: AbortSignal, options: dict[str, Any]
+    ) -> RecordAttempt | EndedRecord:
+        """Return the attempt at a record, or its end if an error was loaded instead of the record."""
+        if isinstance(record, BaseException):
+            return not_loaded(self.kind, key, record)
+        own = {"store": self.store, "put": self.writer.put, "signal": signal}
+        try:
+            return self.make(self.kind, record, key, **own, **options)
+        except BaseException as error:  # Reading a deferred field may fail, too.
+            if is_database_away(error):
+                raise
+            return not_loaded(self.kind, key, error)
 
     def _load(self, keys: list[RecordKey]) -> list[tuple[RecordKey, Any]]:
-        """Load the records with the queryset, in its order. Records that cannot be loaded end with an error."""
+        """Load the records with the queryset, in its order. The value of a record that cannot be loaded is an error.
+
+        Raises the error of an unavailable database.
+        """
         try:
             records = self._records(keys)
-        except Exception as error:
+        except BaseException as error:
             if is_database_away(error):
-                for key in keys:
-                    self.writer.put(EndedRecord(self.kind, key, 0, RecordEnd(*key, "handed_back")))
                 raise
             if len(keys) == 1:
-                self.writer.put(not_loaded(self.kind, keys[0], error))
-                return []
+                return [(keys[0], error)]
             return [loaded for key in keys for loaded in self._load([key])]
         by_id = {key[0]: key for key in keys}
         loaded = [(by_id.pop(record.pk), record) for record in records if record.pk in by_id]
-        for key in by_id.values():
-            self.writer.put(not_loaded(self.kind, key, ObjectDoesNotExist()))
-        return loaded
+        return [*loaded, *((key, ObjectDoesNotExist()) for key in by_id.values())]
 
     def _records(self, keys: list[RecordKey]) -> "QuerySet[Any] | list[Any]":
         if not keys:

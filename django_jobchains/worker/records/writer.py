@@ -3,19 +3,22 @@
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
 
 from django_jobchains.attempts.record_attempt import EndedRecord
+from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import Store
-from django_jobchains.store.errors import is_conflict, is_database_away, is_out_of_time
+from django_jobchains.store import RecordEnd, Store
+from django_jobchains.store.errors import is_conflict, is_database_away, is_lock_timeout, is_out_of_time
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
 from django_jobchains.text.errors import describe, log_error
-from django_jobchains.worker.outcome_writer import GATHER_SECONDS, MAX_BATCH_SIZE, TAKEN
+from django_jobchains.text.redaction import redacted_text
+from django_jobchains.worker.outcome_writer import GATHER_SECONDS, MAX_BATCH_SIZE, MAX_TIMEOUTS, TAKEN
 from django_jobchains.worker.records.leases import RecordLeases, by_kind
 from django_jobchains.worker.threads import LOCK_SECONDS, waiting
 
@@ -23,6 +26,8 @@ logger = getLogger("django_jobchains")
 
 #: The wait before a locked record is tried again.
 LOCKED_WAIT_SECONDS = 0.1
+#: The longest wait after other conflicts. It doubles with each retry.
+MAX_WAIT_SECONDS = 5.0
 #: The states of a record that was written, by the end of its attempt. Without an end, another process may have written
 #: any state.
 _WRITTEN = {
@@ -54,8 +59,11 @@ class RecordWriter:
         #: All ends that were put and are not written and reported yet, by identity.
         self._pending: dict[int, EndedRecord] = {}
         self._batch: dict[int, EndedRecord] = {}
-        #: Ends of records that are locked, and when to try them again.
+        #: Ends that could not be written, for example because of a lock, and when to try them again.
         self._delayed: list[tuple[float, EndedRecord]] = []
+        #: The number of conflicts and time limits of each end, by identity.
+        self._conflicts: Counter[int] = Counter()
+        self._throttle = WarningThrottle()
         #: Ends that may be committed although the statement raised an error.
         self._uncertain: set[int] = set()
 
@@ -73,6 +81,7 @@ class RecordWriter:
             return list(self._pending.values())
 
     def put(self, ended: EndedRecord) -> None:
+        ended.end = ended.end and _fitting(ended.kind, ended.end)
         with self._lock:
             self._pending[id(ended)] = ended
         self._queue.put(ended)
@@ -129,13 +138,43 @@ class RecordWriter:
             self._write_all(kind, [ended])
         except Exception as error:
             self._raise_if_away(error, [ended])
-            assert ended.end is not None  # noqa: S101 - for the type checker
-            if not (is_conflict(error) or is_out_of_time(error)) and ended.end.kind in ("completed", "requeued"):
-                ended.error, ended.exception = describe(error), error
-                ended.end = ended.end._replace(kind="errored", message=ended.error, max_attempts=kind.max_attempts)
+            is_slow = is_out_of_time(error) and self._conflicts[id(ended)] < MAX_TIMEOUTS
+            if is_slow or is_conflict(error):
+                self._try_again(ended, error)
             else:
-                log_error(logger, error, "The end of record %s cannot be written yet: %s", ended.key[0])
+                self._reduce(ended, error)
+
+    def _try_again(self, ended: EndedRecord, error: Exception) -> None:
+        """Delay an end after a conflict: each time for longer, unless the record or its table is only locked."""
+        if self._throttle.allows():
+            log_error(logger, error, "The end of record %s cannot be written yet: %s", ended.key[0])
+        if is_lock_timeout(error):
             self._delay(ended)
+            return
+        seconds = LOCKED_WAIT_SECONDS * 2.0 ** min(self._conflicts[id(ended)], 10)
+        self._conflicts[id(ended)] += 1
+        self._delay(ended, min(seconds, MAX_WAIT_SECONDS))
+
+    def _reduce(self, ended: EndedRecord, error: Exception) -> None:
+        """Replace an end that is refused: by an error, then by one without a message, and then only release the record.
+
+        The record is then reset when its heartbeats are missing.
+        """
+        assert ended.end is not None  # noqa: S101 - for the type checker
+        if ended.end.kind in ("completed", "requeued"):
+            ended.error, ended.exception = describe(error), error
+            end = ended.end._replace(kind="errored", message=ended.error, max_attempts=ended.kind.max_attempts)
+            ended.end = _fitting(ended.kind, end)
+            self._delay(ended)
+        elif ended.end.message:
+            log_error(logger, error, "The failure message of record %s cannot be written: %s", ended.key[0])
+            ended.end = ended.end._replace(message="")
+            self._delay(ended)
+        else:
+            text = "The end of record %s cannot be written. The record is reset when its heartbeats are missing: %s"
+            log_error(logger, error, text, ended.key[0])
+            ended.end, ended.abandoned_reason = None, "error"
+            self._release(ended)
 
     def _raise_if_away(self, error: Exception, ends: Sequence[EndedRecord]) -> None:
         """Raise the error of an unavailable database, which may have committed the ends. They are retried later."""
@@ -169,8 +208,8 @@ class RecordWriter:
                     ended.state = state
         return found.locked
 
-    def _delay(self, ended: EndedRecord) -> None:
-        self._delayed.append((time.monotonic() + LOCKED_WAIT_SECONDS, ended))
+    def _delay(self, ended: EndedRecord, seconds: float = LOCKED_WAIT_SECONDS) -> None:
+        self._delayed.append((time.monotonic() + seconds, ended))
         self._batch.pop(id(ended), None)
 
     def _release(self, ended: EndedRecord) -> None:
@@ -186,9 +225,18 @@ class RecordWriter:
         with self._lock:
             self._pending.pop(id(ended), None)
             self._uncertain.discard(id(ended))
+        self._conflicts.pop(id(ended), None)
         self._batch.pop(id(ended), None)
         self.on_written(ended)
         ended.mark_written()
+
+
+def _fitting(kind: RecordType, end: RecordEnd) -> RecordEnd:
+    """Return the end with a message that fits into its column. It is redacted before it is cut."""
+    limit = kind.model_field("failure_message").max_length
+    if limit is None or len(end.message) <= limit:
+        return end
+    return end._replace(message=redacted_text(end.message)[:limit])
 
 
 def _event(worker: str, ended: EndedRecord) -> RecordEnded:

@@ -28,7 +28,7 @@ from django_jobchains.store import RecordKey
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.slots.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
-from django_jobchains.worker.slots.lanes import Claimed
+from django_jobchains.worker.slots.lanes import Claimed, release
 from django_jobchains.worker.slots.threads import PATIENCE_SECONDS
 from django_jobchains.worker.threads import OwnedThread
 from django_jobchains.worker.wakeups import WakeUp
@@ -283,12 +283,12 @@ class AsyncSlots:
             self.outcome_writer.put(outcome)
         self._remove(attempt)
 
-    def _ended(self, attempt: AnyAsyncAttempt, task: "asyncio.Task[None] | None" = None) -> None:
-        """Drop the lease of an attempt that ended without an outcome, so that it expires and the job is reaped."""
-        if task is not None and not task.cancelled() and (error := task.exception()):
+    def _ended(self, attempt: AnyAsyncAttempt, task: "asyncio.Task[None]") -> None:
+        """Release what an attempt holds that ended without an outcome, so that its job or record is taken back."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error and attempt in self._running:
             log_error(logger, error, "The attempt of %s ended without an outcome: %s", attempt.label)
-        if attempt in self._running:
-            self.leases.release(job.key for job in attempt.jobs)
+            release(attempt, self.leases, error)
             self._remove(attempt)
 
     def _remove(self, attempt: AnyAsyncAttempt) -> None:

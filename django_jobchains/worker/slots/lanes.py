@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from django_jobchains.attempts.attempt import Attempt
 from django_jobchains.attempts.batch_attempt import BatchAttempt
+from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.records.declarations import RecordType
@@ -77,3 +78,10 @@ class Lane:
     def free(self) -> int:
         """Return how many jobs could start at once."""
         return self.pool.free() * (self.batch_limit or 1)
+
+
+def release(attempt: AnyAttempt | SlotTask, leases: HeldLeases, error: BaseException) -> None:
+    """Release what an attempt holds that ended without an outcome, so that its job or record is taken back."""
+    leases.release(job.key for job in attempt.jobs)
+    if isinstance(attempt, RecordAttempt):
+        attempt.abandon(error)

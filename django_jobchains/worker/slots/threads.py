@@ -16,7 +16,7 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordKey
 from django_jobchains.worker.isolated.child_run import ChildRun
 from django_jobchains.worker.outcome_writer import OutcomeWriter
-from django_jobchains.worker.slots.lanes import AnyAttempt, ChildTask, SlotTask
+from django_jobchains.worker.slots.lanes import AnyAttempt, ChildTask, SlotTask, release
 from django_jobchains.worker.threads import OwnedThread
 from django_jobchains.worker.wakeups import WakeUp
 
@@ -69,8 +69,8 @@ class Slot:
         try:
             for outcome in attempt.run():
                 self._slots.outcome_writer.put(outcome)
-        except BaseException:  # Not an error of the handler: the lease must expire, so that the job is reaped.
-            self._slots.leases.release(job.key for job in attempt.jobs)
+        except BaseException as error:  # Not an error of the handler: the lease must expire, so that the job is reaped.
+            release(attempt, self._slots.leases, error)
             raise
         self._slots.count_seconds(time.perf_counter() - started)
 

@@ -1,0 +1,207 @@
+"""Errors outside of handlers: every dequeued record still ends, or is released and reset."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.db.models.signals import post_init
+
+from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
+from django_jobchains.attempts.record_attempt import RecordAttempt
+from django_jobchains.processors import Processors
+from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.telemetry.events import RecordAbandoned
+from django_jobchains.worker.records import conditions
+from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.slots.threads import Slots
+from tests.records.models import Upload
+from tests.support.waiting import until
+from tests.support.workers import Events, StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Register = Callable[..., Any]
+UNLUCKY = 13
+
+
+def states() -> dict[int, str]:
+    """Return the states of uploads by their sizes."""
+    return dict(Upload.objects.values_list("size", "state"))
+
+
+@contextmanager
+def when_loaded(function: Callable[[Upload], object]) -> Iterator[None]:
+    def receive(instance: Upload, **kwargs: Any) -> None:
+        if instance.state == "processing":
+            function(instance)
+
+    post_init.connect(receive, sender=Upload)
+    try:
+        yield
+    finally:
+        post_init.disconnect(receive, sender=Upload)
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException) -> None:
+    """Make the next call of a method fail."""
+    method, errors = getattr(owner, name), [error]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+# Between the dequeue and the start
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
+def test_a_record_that_cannot_be_loaded_errors_alone(
+    register: Register, start_worker: StartWorker, error: BaseException
+) -> None:
+    def load(record: Upload) -> None:
+        if record.size == UNLUCKY:
+            raise error
+
+    register(slots=4)
+    Upload.objects.bulk_create([Upload(size=size) for size in (1, UNLUCKY, 3)])
+    with when_loaded(load):
+        start_worker(slots=4)
+        until(lambda: states() == {1: "completed", UNLUCKY: "errored", 3: "completed"}, what=states)
+    assert type(error).__name__ in (Upload.objects.get(size=UNLUCKY).failure_message or "")
+
+
+def test_a_record_whose_counts_cannot_be_read_errors_alone(register: Register, start_worker: StartWorker) -> None:
+    def load(record: Upload) -> None:
+        if record.size == UNLUCKY:
+            record.num_failures = None  # type: ignore[assignment]
+
+    register(slots=4)
+    Upload.objects.bulk_create([Upload(size=size) for size in (1, UNLUCKY, 3)])
+    with when_loaded(load):
+        start_worker(slots=4)
+        until(lambda: states() == {1: "completed", UNLUCKY: "errored", 3: "completed"}, what=states)
+    assert "TypeError" in (Upload.objects.get(size=UNLUCKY).failure_message or "")
+
+
+def test_records_are_handed_back_after_an_error_of_the_worker(
+    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(slots=2)
+    fail_once(monkeypatch, RecordLeases, "hold", MemoryError())
+    Upload.objects.bulk_create([Upload(), Upload()])
+    start_worker(poll_seconds=0.1)
+    until(lambda: Upload.objects.filter(state="completed").count() == 2)
+
+
+@pytest.mark.parametrize("loads_counts", [True, False])
+def test_records_are_handed_back_if_the_connection_is_lost_while_they_are_loaded(
+    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, loads_counts: bool
+) -> None:
+    """The first error makes the worker load them one by one."""
+    errors: list[BaseException | None] = [OperationalError("the connection is lost"), None, ValueError("no")]
+
+    def load(record: Upload) -> None:
+        if errors and (error := errors.pop()):
+            raise error
+
+    queryset = Upload.objects.all() if loads_counts else Upload.objects.only("size", "state")
+    register(queryset=queryset, slots=4)
+    if not loads_counts:
+        errors[:] = []
+        fail_once(monkeypatch, Upload, "refresh_from_db", OperationalError("the connection is lost"))
+    Upload.objects.bulk_create([Upload(size=size) for size in range(4)])
+    with when_loaded(load):
+        start_worker(slots=4, poll_seconds=0.1)
+        until(lambda: set(states().values()) == {"completed"}, what=states)
+    assert not errors
+    assert not Upload.objects.exclude(num_failures=0, num_resets=0).exists()
+
+
+# In the thread of pre_dequeue
+
+
+def test_pre_dequeue_is_called_again_after_an_error_of_its_thread(
+    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @processors.records(Upload, poll_every=0.05)
+    class Convert(RecordProcessor[Upload]):
+        def pre_dequeue(self) -> bool:
+            return True
+
+        def handle(self, record: Upload, run: RecordRun) -> None: ...
+
+    fail_once(monkeypatch, conditions, "condition_of", RuntimeError("a bug"))
+    Upload.objects.create()
+    start_worker()
+    until(lambda: Upload.objects.get().state == "completed")
+
+
+# In the slots
+
+
+@pytest.mark.parametrize(("owner", "step"), [(Slots, "put"), (RecordAttempt, "prepare"), (RecordAttempt, "handle")])
+def test_a_record_is_reset_after_an_error_of_its_slot(
+    processors: Processors,
+    start_worker: StartWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
+    events: Events,
+    owner: type,
+    step: str,
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
+
+    @processors.records(Upload, stalled_after=2, heartbeat_every=0.1, poll_every=0.05)
+    class Convert(RecordProcessor[Upload]):
+        def pre_dequeue(self) -> bool:
+            return True
+
+        def handle(self, record: Upload, run: RecordRun) -> None: ...
+
+    fail_once(monkeypatch, owner, step, RuntimeError("a bug"))
+    Upload.objects.create()
+    start_worker(slots=1)
+    until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
+    assert [event.reason for event in events.of(RecordAbandoned)] == ["error"]
+
+
+@pytest.mark.parametrize("step", ["aprepare", "ahandle"])
+def test_a_record_is_reset_after_an_error_of_its_task(
+    register: Register,
+    start_worker: StartWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
+    events: Events,
+    step: str,
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
+
+    async def handle(record: Upload, run: RecordRun) -> None: ...
+
+    register(handle, stalled_after=2, heartbeat_every=0.1, poll_every=0.05)
+    fail_once(monkeypatch, AsyncRecordAttempt, step, RuntimeError("a bug"))
+    Upload.objects.create()
+    start_worker()
+    until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
+    assert [event.reason for event in events.of(RecordAbandoned)] == ["error"]
+
+
+def test_an_error_after_the_end_changes_nothing(
+    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, events: Events
+) -> None:
+    @processors.records(Upload, poll_every=0.05)
+    class Convert(RecordProcessor[Upload]):
+        def handle(self, record: Upload, run: RecordRun) -> None: ...
+
+        def post_handle(self, record: Upload) -> None: ...
+
+    fail_once(monkeypatch, RecordAttempt, "call_post_handle", RuntimeError("a bug"))
+    Upload.objects.bulk_create([Upload(), Upload()])
+    start_worker(slots=1)
+    until(lambda: Upload.objects.filter(state="completed").count() == 2)
+    assert not events.of(RecordAbandoned)

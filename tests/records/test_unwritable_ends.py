@@ -1,0 +1,156 @@
+"""Ends of attempts that the database refuses: what can be written is written, and otherwise the record is released."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+
+from django_jobchains.attempts.record_attempt import EndedRecord
+from django_jobchains.processors import Processors
+from django_jobchains.records import RecordRun
+from django_jobchains.store import RecordEnd, get_store
+from django_jobchains.telemetry.events import RecordAbandoned
+from django_jobchains.worker.records import writer as writing
+from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.records.writer import RecordWriter
+from tests.records.models import LETTER_COLUMNS, Letter, Upload
+from tests.store.test_retries import DriverError
+from tests.support.clocks import Clock
+from tests.support.waiting import until
+from tests.support.workers import Events, StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Register = Callable[..., Any]
+#: The actions of a trigger that refuses, on SQLite and on PostgreSQL.
+ABORT = "BEGIN SELECT RAISE(ABORT, 'refused'); END"
+RAISE = "BEGIN RAISE EXCEPTION ''refused''; END"
+CALL = "EXECUTE FUNCTION refuse()"
+SECRET = "hunter2hunter2hunter2hunter2hunter2"
+
+
+@contextmanager
+def refusing(condition: str) -> Iterator[None]:
+    """Let a trigger refuse updates of uploads that meet a condition."""
+    if connection.vendor == "sqlite":
+        begin = [f"CREATE TRIGGER refuse BEFORE UPDATE ON records_upload WHEN {condition} {ABORT}"]
+        end = ["DROP TRIGGER refuse"]
+    else:
+        begin = [
+            f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS '{RAISE}'",
+            f"CREATE TRIGGER refuse BEFORE UPDATE ON records_upload FOR EACH ROW WHEN ({condition}) {CALL}",
+        ]
+        end = ["DROP TRIGGER refuse ON records_upload", "DROP FUNCTION refuse"]
+    execute(begin)
+    try:
+        yield
+    finally:
+        execute(end)
+
+
+def execute(statements: list[str]) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def run(make_worker: StartWorker) -> None:
+    make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
+
+
+def test_a_message_is_cut_to_its_column_without_secrets(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.records(Letter, columns=LETTER_COLUMNS)
+    def send(letter: Letter, run: RecordRun) -> None:
+        raise ValueError(f"{'x' * 225} password={SECRET} {'y' * 100}")
+
+    Letter.objects.create(code="a")
+    run(make_worker)
+    letter = Letter.objects.get()
+    assert (letter.status, letter.failures, len(letter.error)) == ("errored", 1, 255)
+    assert SECRET[:6] not in letter.error
+
+
+def test_an_error_is_written_without_a_message_that_is_refused(register: Register, make_worker: StartWorker) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        raise ValueError("no")
+
+    register(handle)
+    Upload.objects.create()
+    with refusing("NEW.failure_message <> ''"):
+        run(make_worker)
+    upload = Upload.objects.get()
+    assert (upload.state, upload.num_failures, upload.failure_message) == ("errored", 1, "")
+
+
+def test_a_completion_that_is_refused_is_an_error(register: Register, make_worker: StartWorker) -> None:
+    register()
+    Upload.objects.create()
+    with refusing("NEW.state = 'completed'"):
+        run(make_worker)
+    upload = Upload.objects.get()
+    assert (upload.state, "refused" in (upload.failure_message or "")) == ("errored", True)
+
+
+def test_a_record_whose_end_is_refused_is_reset(
+    register: Register, start_worker: StartWorker, settings: Any, events: Events
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        if run.attempt == 1:
+            raise ValueError("no")
+
+    register(handle, stalled_after=2, heartbeat_every=0.1, poll_every=0.05)
+    Upload.objects.create()
+    with refusing("NEW.state = 'errored'"):
+        start_worker()
+        until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
+    assert [event.reason for event in events.of(RecordAbandoned)] == ["error"]
+
+
+class Failing:
+    """A writer whose database answers every end with the same error, at the times of a clock."""
+
+    def __init__(self, processors: Processors, monkeypatch: pytest.MonkeyPatch, sqlstate: str) -> None:
+        store = get_store()
+        self.clock, self._sqlstate = Clock(), sqlstate
+        self.tried_at: set[float] = set()
+        monkeypatch.setattr(store.records, "end", self._fail)
+        monkeypatch.setattr(writing, "time", self.clock)
+        processors.records(Upload)(lambda record, run: None)
+        [kind] = processors.record_types.values()
+        self.writer = RecordWriter(store, RecordLeases(store), "worker", (), lambda ended: None)
+        self.writer.put(EndedRecord(kind, (1, 1), 1, RecordEnd(1, 1, "completed")))
+
+    def _fail(self, *args: Any) -> None:
+        self.tried_at.add(self.clock.now)
+        error = DriverError(self._sqlstate)
+        raise OperationalError(str(error)) from error
+
+    def try_for(self, seconds: int) -> None:
+        for _ in range(20 * seconds):
+            self.writer.interrupt()
+            self.writer.step()
+            self.clock.forward(0.05)
+
+
+@pytest.mark.parametrize(("sqlstate", "grows"), [("40001", True), ("55P03", False)])
+def test_the_waits_after_conflicts_grow_unless_the_row_is_locked(
+    processors: Processors, monkeypatch: pytest.MonkeyPatch, sqlstate: str, grows: bool
+) -> None:
+    failing = Failing(processors, monkeypatch, sqlstate)
+    failing.try_for(30)
+    *_, before, last = sorted(failing.tried_at)
+    assert not failing.writer.is_idle
+    assert (len(failing.tried_at) < 20, len(failing.tried_at) > 100) == (grows, not grows)
+    assert (last - before > 1) is grows
+
+
+def test_an_end_that_always_exceeds_a_time_limit_is_not_tried_for_ever(
+    processors: Processors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = Failing(processors, monkeypatch, "57014")
+    failing.try_for(30)
+    assert failing.writer.is_idle
