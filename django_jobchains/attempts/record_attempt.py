@@ -25,6 +25,7 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import Requeue, checked_time, is_retryable
 from django_jobchains.records.record_errors import RecordLost
 from django_jobchains.records.run import RecordRun, RunPhases
+from django_jobchains.records.saving import leave_out
 from django_jobchains.store import ClaimedJob, RecordEnd, RecordKey, Store
 from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpan, AttemptSpans, active
 from django_jobchains.text.errors import describe, log_error, without_variables
@@ -105,6 +106,7 @@ class RecordAttempt:
         self.key = key
         self.signal = signal or AbortSignal()
         self.number = kind.value(record, "num_failures") + kind.value(record, "num_resets") + 1
+        leave_out(record, kind.columns.values())
         #: The monotonic time at which the worker asks the attempt to stop.
         self.expires_at = math.inf
         self.phases = RecordPhases(kind, key, store, self.signal)

@@ -54,6 +54,12 @@ def log(record: Export, run: RecordRun) -> None:
         die()
 
 
+def save(record: Export, run: RecordRun) -> None:
+    run.add_log("convert", ["convert", "a.tif"], exit_code=0)
+    record.name = "saved"
+    record.save()
+
+
 def hang(record: Export, run: RecordRun) -> None:
     note(record, "hanging")
     while True:
@@ -74,6 +80,7 @@ WAYS: dict[str, Any] = {
     "commit": commit,
     "commit and die": commit_and_die,
     "log": log,
+    "save": save,
     "hang": hang,
     "fail": fail,
     "requeue": requeue,
