@@ -104,11 +104,13 @@ class Convert(RecordProcessor[Export]):
         note(record, "post")
 
 
-letters = Processors(isolation="process")
+letters = Processors(isolation=Isolation("process", grace_seconds=0.4))
 
 
-@letters.records(Letter, columns=LETTER_COLUMNS, poll_every=0.1)
+@letters.records(Letter, columns=LETTER_COLUMNS, poll_every=0.1, stalled_after=3)
 async def send(letter: Letter, run: RecordRun) -> None:
+    while letter.code == "hang":
+        pass
     entry = await run.aadd_log("send", "sendmail")
     await asyncio.sleep(0.01)
     await entry.aupdate(out=str(os.getpid()), exit_code=0)
