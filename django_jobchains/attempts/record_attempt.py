@@ -25,12 +25,15 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import Requeue, checked_time, is_retryable
 from django_jobchains.records.record_errors import RecordLost
 from django_jobchains.records.run import RecordRun, RunPhases
+from django_jobchains.records.saving import leave_out
 from django_jobchains.store import ClaimedJob, RecordEnd, RecordKey, Store
 from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpan, AttemptSpans, active
 from django_jobchains.text.errors import describe, log_error, without_variables
 
 logger = getLogger("django_jobchains")
 
+#: Abort reasons that the handler did not cause: the worker stops, or its heartbeats failed.
+NOT_BY_HANDLER = ("worker_stopping", "error")
 NOT_FOUND = (
     "The queryset of {name!r} did not return this record after it was dequeued. It must not depend on columns that "
     "workers change, such as the state."
@@ -105,6 +108,7 @@ class RecordAttempt:
         self.key = key
         self.signal = signal or AbortSignal()
         self.number = kind.value(record, "num_failures") + kind.value(record, "num_resets") + 1
+        leave_out(record, kind.columns.values())
         #: The monotonic time at which the worker asks the attempt to stop.
         self.expires_at = math.inf
         self.phases = RecordPhases(kind, key, store, self.signal)
@@ -158,14 +162,19 @@ class RecordAttempt:
             self.call_post_handle()
 
     def detach(self, error: BaseException, stack: str) -> list[Outcome]:
-        """Give up an attempt that does not stop, from another thread. It can no longer write anything."""
+        """Give up an attempt that does not stop, from another thread. It can no longer write anything.
+
+        If its heartbeats failed, its record is released and reset later, because the handler still runs.
+        """
         if self.signal.detach():
-            self._put(self._with_span(self._errored(error)))
+            reason = self.signal.reason
+            ended = self._abandoned(reason, describe(error)) if reason in NOT_BY_HANDLER else self._errored(error)
+            self._put(self._with_span(ended))
             self._end_preparing()
         return []
 
     def hand_back(self) -> EndedRecord:
-        """Return the end of an attempt that did not start, or that was interrupted because the worker stops."""
+        """Return the end of an attempt that did not start, or that was interrupted through no fault of its handler."""
         self._end_preparing()
         return self._ended(RecordEnd(*self.key, "handed_back"))
 
@@ -253,12 +262,10 @@ class RecordAttempt:
             self.signal.end()
             self.phases.give_up(error)
             if isinstance(error, LeaseLost):
-                ended = self._ended(None, error=describe(error))
-                ended.abandoned_reason = error.reason
-                return ended
+                return self._abandoned(error.reason, describe(error))
             if isinstance(error, Requeue | RescheduleJob):
                 return self._ended(RecordEnd(*self.key, "requeued", _time_after(error)))
-            if isinstance(error, JobAborted) and self.signal.reason == "worker_stopping":
+            if isinstance(error, JobAborted) and self.signal.reason in NOT_BY_HANDLER:
                 return self.hand_back()
         except BaseException as problem:
             log_error(logger, problem, "The end of record %s could not be computed, so it errored: %s", self.key[0])
@@ -271,6 +278,12 @@ class RecordAttempt:
         kind = "errored" if is_retryable(error) else "failed"
         end = RecordEnd(*self.key, kind, None, text, self.kind.max_attempts)  # type: ignore[arg-type]
         return self._ended(end, error=text, exception=without_variables(error))
+
+    def _abandoned(self, reason: str, text: str) -> EndedRecord:
+        """Return the end of an attempt that writes nothing."""
+        ended = self._ended(None, error=text)
+        ended.abandoned_reason = reason
+        return ended
 
     def _ended(self, end: RecordEnd | None, *, error: str = "", exception: BaseException | None = None) -> EndedRecord:
         return EndedRecord(self.kind, self.key, self.number, end, error=error, exception=exception)

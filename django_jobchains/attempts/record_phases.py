@@ -67,8 +67,8 @@ class RecordPhases(AttemptPhases):
         if end.key not in self.store.records.end(self._table, [end], transaction=self.transaction):
             raise RecordLost(end.id, "taken_by_another_worker")
 
-    def write_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Store the execution logs of the attempt. Raises ``RecordLost``."""
+    def write_logs(self, logs: Callable[[], list[dict[str, Any]]]) -> None:
+        """Store the execution logs of the attempt, which ``logs`` returns. Raises ``RecordLost``."""
         if not self.store.records.write_logs(self._table, self._key, logs):
             found = self.store.records.state_of(self._table, self._key[0])
             raise RecordLost(self._key[0], lost_reason(found, self._key[1]) or "taken_by_another_worker")
@@ -90,7 +90,7 @@ class AsyncRecordPhases(AsyncPhases):
     def complete(self) -> NoReturn:
         raise PhaseError("In an 'async def' handler use 'await run.acomplete(function)' for run.complete().")
 
-    def write_logs(self, logs: list[dict[str, Any]]) -> None:
+    def write_logs(self, logs: Callable[[], list[dict[str, Any]]]) -> None:
         refuse_on_event_loop(
             "Execution logs would be written on", "'await run.aadd_log(…)' or 'await entry.aupdate(…)'"
         )

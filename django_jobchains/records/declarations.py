@@ -14,6 +14,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.isolation import Isolation
 from django_jobchains.policies import ATTEMPTS_LIMIT
 from django_jobchains.records.processor import RecordProcessor, hooks_of, is_async
+from django_jobchains.records.saving import extend_save
 from django_jobchains.store.record_tables import COLUMNS, IdsSelect, RecordIds, RecordTable
 
 #: The longest time between two queries for records, unless ``poll_every`` says otherwise.
@@ -52,6 +53,7 @@ class RecordType:
     def __post_init__(self) -> None:
         self.is_async = is_async(self.processor)
         self.hooks = hooks_of(self.processor)
+        extend_save(self.model)
         self._tables: dict[str, RecordTable] = {}
         #: Cached SELECTs without a condition from ``pre_dequeue``, because compiling them takes longer than running
         #: them.

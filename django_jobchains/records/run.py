@@ -23,7 +23,7 @@ class RunPhases(Protocol):
     """The methods of an attempt that a run calls."""
 
     def complete(self) -> AbstractContextManager[None]: ...
-    def write_logs(self, logs: list[dict[str, Any]]) -> None: ...
+    def write_logs(self, logs: Callable[[], list[dict[str, Any]]]) -> None: ...
     def acomplete(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]: ...
     def acall(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]: ...
 
@@ -57,7 +57,8 @@ class RecordRun:
         """Add an entry to the record's execution logs, and store it at once.
 
         ``command``: a string or a list of strings. Raises ``RecordLost`` if the attempt no longer holds the record.
-        Inside the handler's own transaction, the entry is stored when that commits.
+        Inside the handler's own transaction, the entry is stored when that commits. Calls on other threads wait for
+        that transaction.
         """
         return self._logs.add(key, command, out, exit_code)
 
@@ -117,6 +118,7 @@ class _Logs:
 
     def __init__(self, phases: RunPhases) -> None:
         self.phases = phases
+        #: Not held during a write, which may wait for the transaction of a thread that needs this lock.
         self._lock = threading.Lock()
         self._entries: list[dict[str, Any]] = []
 
@@ -131,13 +133,18 @@ class _Logs:
         }
         with self._lock:
             self._entries.append(entry)
-            self.phases.write_logs(self._entries)
+        self.phases.write_logs(self._copies)
         return ExecutionLog(self, entry)
 
     def change(self, entry: dict[str, Any], changed: dict[str, Any]) -> None:
         with self._lock:
             entry.update(changed)
-            self.phases.write_logs(self._entries)
+        self.phases.write_logs(self._copies)
+
+    def _copies(self) -> list[dict[str, Any]]:
+        """Return the entries as they are now. Other threads may change them."""
+        with self._lock:
+            return [dict(entry) for entry in self._entries]
 
 
 def _text(name: str, given: object) -> str:

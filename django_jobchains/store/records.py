@@ -5,7 +5,7 @@ the state and the lease number of the record.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from django.db import OperationalError
@@ -132,10 +132,15 @@ class Records(Part):
         return self._end(table, ends, None, skips=True)
 
     @retried
-    def write_logs(self, table: RecordTable, key: RecordKey, logs: Sequence[dict[str, Any]]) -> bool:
-        """Replace the execution logs of a running attempt. Return False if the attempt has lost its record."""
-        row = [table.ids.to_parameter(key[0]), key[1], json.dumps(logs)]
-        return bool(self.db.fetch(self._write_logs(table), row))
+    def write_logs(self, table: RecordTable, key: RecordKey, logs: Callable[[], Sequence[dict[str, Any]]]) -> bool:
+        """Replace the execution logs of a running attempt. Return False if the attempt has lost its record.
+
+        ``logs`` is called when the row is locked, so that no thread replaces newer logs of another by older ones.
+        """
+        with self.db.transaction():
+            self.lock(table, key[0])
+            row = [table.ids.to_parameter(key[0]), key[1], json.dumps(logs())]
+            return bool(self.db.fetch(self._write_logs(table), row))
 
     @retried_at_read_committed
     def _dequeue(self, table: RecordTable, request: DequeueRequest) -> list[Dequeued]:

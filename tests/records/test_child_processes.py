@@ -40,7 +40,7 @@ def steps(export: Export) -> dict[str, int]:
 
 
 def test_every_way_a_handler_in_a_child_may_end(worker: WorkerProcess) -> None:
-    ways = ("return", "fail", "die", "commit", "commit and die", "log", "requeue", "hang")
+    ways = ("return", "fail", "die", "commit", "commit and die", "log", "save", "requeue", "hang")
     exports = {way: Export.objects.create(name=way) for way in ways}
 
     returned = ended(exports["return"], "completed")
@@ -66,6 +66,9 @@ def test_every_way_a_handler_in_a_child_may_end(worker: WorkerProcess) -> None:
     logged = ended(exports["log"], "completed")
     assert [(entry["key"], entry["exit_code"]) for entry in logged.execution_logs] == [("convert", 0)]
     assert logged.num_failures == 1
+
+    saved = ended(exports["save"], "completed")
+    assert (saved.name, len(saved.execution_logs)) == ("saved", 1)
 
     requeued = exports["requeue"]
     until(lambda: Export.objects.filter(pk=requeued.pk, process_after__isnull=False, state="queued").exists(), 60)

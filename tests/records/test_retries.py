@@ -27,7 +27,7 @@ CALLS: dict[str, Call] = {
     "records.check": lambda store, table, key: store.records.check(table, [key]),
     "records.state_of": lambda store, table, key: store.records.state_of(table, key[0]),
     "records.end": lambda store, table, key: store.records.end(table, [RecordEnd(*key, "completed")]),
-    "records.write_logs": lambda store, table, key: store.records.write_logs(table, key, [{"key": "a"}]),
+    "records.write_logs": lambda store, table, key: store.records.write_logs(table, key, lambda: [{"key": "a"}]),
     "record_operations.reset": lambda store, table, key: store.record_operations.reset(
         table, 10, stalled_seconds=30, max_resets=2, backoff=Backoff(), message="gone"
     ),

@@ -15,7 +15,7 @@ from django_jobchains import queues, records
 from django_jobchains.models import AttemptCount, Job, WorkerPresence
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
-from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded, RecordReset, RecordStuck
+from django_jobchains.telemetry.events import RecordEnded, RecordReset, RecordStuck
 from django_jobchains.worker.slots.threads import Slots
 from tests.records.models import Upload
 from tests.support.waiting import stays, until
@@ -108,24 +108,6 @@ def test_a_handler_that_returns_after_its_time_is_completed(register: Register, 
     Upload.objects.create()
     start_worker()
     until(lambda: in_state("completed"))
-
-
-def test_heartbeats_that_fail_abort_the_handler_in_time(
-    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, events: Events
-) -> None:
-    handler = Waiting()
-    register(handler, stalled_after=0.6, heartbeat_every=0.1)
-    Upload.objects.create()
-    worker = start_worker()
-
-    def fail(*args: Any) -> None:
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(worker.store.records, "beat", fail)
-    handler.until_started()
-    until(lambda: handler.reasons)
-    assert handler.reasons == ["error"]
-    assert [event.reason for event in events.of(RecordAbandoned)] == ["error"]
 
 
 def test_a_handler_that_does_not_stop_loses_its_slot(

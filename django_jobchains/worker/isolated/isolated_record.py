@@ -9,7 +9,7 @@ from typing import Any
 from django.db import Error
 
 from django_jobchains.attempts.outcome import Outcome
-from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt
+from django_jobchains.attempts.record_attempt import NOT_BY_HANDLER, EndedRecord, RecordAttempt
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.pools import Call, PoolClosed, PooledWorker, RemoteError, WorkerCrashed, WorkerStartFailed
@@ -109,13 +109,11 @@ class IsolatedRecordAttempt(RecordAttempt):
             report(ChildCrashed(self._worker, record, self.kind.name, pid, error.exitcode, str(error)))
             return self._crashed(error)
         report(ChildKilled(self._worker, record, self.kind.name, pid, reason))
-        if reason == "worker_stopping":
+        if reason in NOT_BY_HANDLER:
             return self.hand_back()
         if reason in ("timed_out", "cancelled"):
             return self._errored(HandlerStuck(reason, time.monotonic() - (self.signal.aborted_at or 0)))
-        ended = self._ended(None, error=reason)
-        ended.abandoned_reason = reason
-        return ended
+        return self._abandoned(reason, reason)
 
     def _crashed(self, error: WorkerCrashed) -> EndedRecord:
         """Return the end of an attempt whose child process crashed: an error, with the last output of the child."""

@@ -54,6 +54,12 @@ def log(record: Export, run: RecordRun) -> None:
         die()
 
 
+def save(record: Export, run: RecordRun) -> None:
+    run.add_log("convert", ["convert", "a.tif"], exit_code=0)
+    record.name = "saved"
+    record.save()
+
+
 def hang(record: Export, run: RecordRun) -> None:
     note(record, "hanging")
     while True:
@@ -74,6 +80,7 @@ WAYS: dict[str, Any] = {
     "commit": commit,
     "commit and die": commit_and_die,
     "log": log,
+    "save": save,
     "hang": hang,
     "fail": fail,
     "requeue": requeue,
@@ -97,11 +104,13 @@ class Convert(RecordProcessor[Export]):
         note(record, "post")
 
 
-letters = Processors(isolation="process")
+letters = Processors(isolation=Isolation("process", grace_seconds=0.4))
 
 
-@letters.records(Letter, columns=LETTER_COLUMNS, poll_every=0.1)
+@letters.records(Letter, columns=LETTER_COLUMNS, poll_every=0.1, stalled_after=3)
 async def send(letter: Letter, run: RecordRun) -> None:
+    while letter.code == "hang":
+        pass
     entry = await run.aadd_log("send", "sendmail")
     await asyncio.sleep(0.01)
     await entry.aupdate(out=str(os.getpid()), exit_code=0)

@@ -1,0 +1,58 @@
+"""``record.save()`` of a record that is handled: it leaves out the columns of the worker, see docs/decisions/0063."""
+
+from collections.abc import Collection
+from functools import wraps
+from typing import Any, NamedTuple
+
+
+class _WorkerFields(NamedTuple):
+    """The names of the fields that ``save()`` leaves out, as long as the record has this primary key."""
+
+    pk: Any
+    names: frozenset[str]
+
+
+def leave_out(record: Any, names: Collection[str]) -> None:
+    """Let ``save()`` of this record leave out some fields. Its copies do the same, until they get another key."""
+    record._state.jobchains_worker_fields = _WorkerFields(record.pk, frozenset(names))
+
+
+def extend_save(model: Any) -> None:
+    """Let ``save()`` of a model's instances heed ``leave_out``. All others are saved as before.
+
+    Every ``save()`` ends in ``save_base()``, whatever a model's own ``save()`` does before.
+    """
+    save_base = model.save_base
+    if hasattr(save_base, "leaves_out"):
+        return
+
+    @wraps(save_base)
+    def extended(
+        record: Any,
+        raw: bool = False,
+        force_insert: Any = False,
+        force_update: bool = False,
+        using: str | None = None,
+        update_fields: Any = None,
+    ) -> None:
+        if not (raw or force_insert):
+            update_fields = _updated_fields(record, using, update_fields)
+        save_base(record, raw, force_insert, force_update, using, update_fields)
+
+    extended.leaves_out = True  # type: ignore[attr-defined]
+    model.save_base = extended
+
+
+def _updated_fields(record: Any, using: str | None, update_fields: Collection[str] | None) -> Collection[str] | None:
+    """Return the ``update_fields`` with which to save a record: fewer, unless the caller of ``save()`` named them."""
+    worker_fields: _WorkerFields | None = getattr(record._state, "jobchains_worker_fields", None)
+    if worker_fields is None or worker_fields.pk != record.pk or using not in (None, record._state.db):
+        return update_fields
+    meta = record._meta
+    names = {field.attname for field in meta.concrete_fields if not field.primary_key}
+    loaded: set[str] = names - record.get_deferred_fields()
+    # If some fields are deferred, Django itself names all the loaded ones.
+    if update_fields is not None and not loaded.issubset(update_fields):
+        return update_fields
+    # With the key, which is never updated, because Django would save all fields if none were named.
+    return {meta.pk.attname} | loaded - worker_fields.names

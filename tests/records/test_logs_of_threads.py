@@ -1,0 +1,119 @@
+"""Execution logs that several threads of a handler write, each on its own connection."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_jobchains.records import RecordRun
+from django_jobchains.records.record_errors import RecordLost
+from django_jobchains.testing.contracts.concurrency import Actor
+from tests.records.models import Upload
+from tests.support.waiting import until
+from tests.support.workers import StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Register = Callable[..., Any]
+#: On a server, a call that would wait for ever ends with an error instead, after the deadline of the test.
+LOCK_TIMEOUT = "SET lock_timeout = '30s'"
+
+
+def keys() -> list[str]:
+    return [entry["key"] for entry in Upload.objects.get().execution_logs]
+
+
+def adding(run: RecordRun, key: str) -> Actor:
+    def add() -> Any:
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute(LOCK_TIMEOUT)
+        return run.add_log(key, "")
+
+    return Actor("default", add)
+
+
+@pytest.mark.postgresql
+def test_a_thread_that_waits_for_the_row_does_not_keep_the_handler_from_logging(
+    register: Register, start_worker: StartWorker
+) -> None:
+    threads: list[Actor] = []
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        entry = run.add_log("before", "")
+        with run.complete():
+            threads.append(adding(run, "thread").start().until_blocked_or_ended())
+            run.add_log("handler", "")
+            entry.update(out="done")
+
+    register(handle)
+    Upload.objects.create()
+    start_worker()
+    until(lambda: Upload.objects.get().state == "completed", what=keys)
+    assert keys() == ["before", "thread", "handler"]
+    assert Upload.objects.get().execution_logs[0]["out"] == "done"
+    with pytest.raises(RecordLost, match="already completed"):
+        threads[0].result()
+
+
+class Held:
+    """A handler that passes on its run and waits for the test."""
+
+    def __init__(self) -> None:
+        self.runs: list[RecordRun] = []
+        self.released = threading.Event()
+
+    def __call__(self, record: Upload, run: RecordRun) -> None:
+        self.runs.append(run)
+        self.released.wait(60)
+
+
+@pytest.fixture
+def run(register: Register, start_worker: StartWorker) -> Iterator[RecordRun]:
+    """The run of a handler that is waiting in a worker."""
+    held = Held()
+    register(held)
+    Upload.objects.create()
+    start_worker()
+    until(lambda: held.runs)
+    yield held.runs[0]
+    held.released.set()
+    until(lambda: Upload.objects.get().state == "completed")
+
+
+class Paused(Actor):
+    """Adds an entry, and waits before it writes it until ``go_on()``."""
+
+    def __init__(self, run: RecordRun, key: str) -> None:
+        super().__init__("default", lambda: run.add_log(key, ""))
+
+    def _make_call(self) -> None:
+        with connection.execute_wrapper(self._execute):
+            super()._make_call()
+
+    def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if "execution_logs" in sql:
+            self._stop()
+        return execute(sql, params, many, context)
+
+
+def test_an_older_state_of_the_logs_never_replaces_a_newer_one(run: RecordRun) -> None:
+    first = Paused(run, "first").start().until_stopped()
+    second = adding(run, "second").start().until_blocked_or_ended()
+    first.go_on()
+    first.result()
+    second.result()
+    assert keys() == ["first", "second"]
+
+
+@pytest.mark.postgresql
+def test_threads_that_waited_for_the_row_store_all_entries(run: RecordRun) -> None:
+    holder = Actor("default", lambda: Upload.objects.update(size=3), holds=True).start().until_stopped()
+    threads = [adding(run, f"{number}").start().until_blocked_or_ended() for number in range(5)]
+    holder.go_on()
+    for thread in threads:
+        thread.result()
+    assert keys() == ["0", "1", "2", "3", "4"]
+    assert Upload.objects.get().size == 3

@@ -1,0 +1,154 @@
+"""A worker whose heartbeats fail for too long: its handlers are asked to stop, and their records are not blamed."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_jobchains.records import RecordRun
+from django_jobchains.telemetry.events import RecordAbandoned, RecordReset, RecordStuck
+from django_jobchains.worker import Worker
+from tests.records.models import Letter, Upload
+from tests.support.waiting import until
+from tests.support.worker_processes import StartProcess
+from tests.support.workers import Events, StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Register = Callable[..., Any]
+
+
+class Outage:
+    """Lets the heartbeats of a worker fail until the first attempt has been aborted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self._is_over = threading.Event()
+        self.reasons: list[str | None] = []
+
+    def begin(self, worker: Worker) -> None:
+        beat = worker.store.records.beat
+
+        def fail(*args: Any) -> Any:
+            if not self._is_over.is_set():
+                raise ValueError("the database does not answer")
+            return beat(*args)
+
+        self._patch.setattr(worker.store.records, "beat", fail)
+
+    def note(self, run: RecordRun) -> None:
+        """Note why the attempt was aborted. Heartbeats are written again from now on."""
+        self.reasons.append(run.signal.reason)
+        self._is_over.set()
+
+
+@pytest.fixture
+def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
+    return Outage(monkeypatch)
+
+
+def until_completed() -> Upload:
+    until(lambda: Upload.objects.filter(state="completed").exists(), 60, lambda: vars(Upload.objects.get()))
+    return Upload.objects.get()
+
+
+def test_a_handler_that_stops_hands_its_record_back(
+    register: Register, make_worker: StartWorker, events: Events, outage: Outage
+) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        if run.signal.wait(30 if record.lease_number == 1 else 0):
+            outage.note(run)
+            run.signal.raise_if_aborted()
+
+    register(handle, stalled_after=3, heartbeat_every=0.1, poll_every=0.02)
+    Upload.objects.create()
+    worker = make_worker()
+    outage.begin(worker)
+    worker.start()
+    upload = until_completed()
+    assert outage.reasons == ["error"]
+    assert [event.reason for event in events.of(RecordAbandoned)] == ["error"]
+    assert (upload.lease_number, upload.num_failures, upload.num_resets) == (2, 0, 0)
+
+
+def test_an_async_handler_that_stops_hands_its_record_back(
+    register: Register, make_worker: StartWorker, outage: Outage
+) -> None:
+    async def handle(record: Upload, run: RecordRun) -> None:
+        try:
+            await asyncio.sleep(30 if record.lease_number == 1 else 0)
+        except asyncio.CancelledError:
+            outage.note(run)
+            raise
+
+    register(handle, stalled_after=3, heartbeat_every=0.1, poll_every=0.02)
+    Upload.objects.create()
+    worker = make_worker()
+    outage.begin(worker)
+    worker.start()
+    upload = until_completed()
+    assert outage.reasons == ["error"]
+    assert (upload.lease_number, upload.num_failures, upload.num_resets) == (2, 0, 0)
+
+
+def test_the_record_of_a_handler_that_does_not_stop_is_reset(
+    register: Register, make_worker: StartWorker, settings: Any, events: Events, outage: Outage
+) -> None:
+    settings.JOBCHAINS = {
+        "STUCK_SECONDS": 0.1,
+        "REAP_SECONDS": 0.05,
+        "BACKOFF_INITIAL_SECONDS": 0.05,
+        "BACKOFF_JITTER": 0,
+    }
+    released = threading.Event()
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        if record.lease_number == 1:
+            until(lambda: run.signal.aborted)
+            outage.note(run)
+            released.wait(60)
+
+    register(handle, stalled_after=3, heartbeat_every=0.1, poll_every=0.02)
+    Upload.objects.create()
+    worker = make_worker(slots=1)
+    outage.begin(worker)
+    worker.start()
+    upload = until_completed()
+    released.set()
+    until(lambda: worker.running == 0)
+    assert [event.reason for event in events.of(RecordStuck)] == ["error"]
+    assert [event.state for event in events.of(RecordReset)] == ["queued"]
+    assert (upload.lease_number, upload.num_failures, upload.num_resets) == (2, 0, 1)
+
+
+@pytest.fixture
+def failing_heartbeats() -> Iterator[None]:
+    """Reject heartbeats of letters in the database, for a worker in another process."""
+    table, name = Letter._meta.db_table, "no_heartbeats"
+    is_server = connection.vendor == "postgresql"
+    trigger = f"CREATE TRIGGER {name} BEFORE UPDATE OF beat ON {table} FOR EACH ROW WHEN (OLD.status = 'processing')"
+    with connection.cursor() as cursor:
+        if is_server:
+            body = "BEGIN RAISE EXCEPTION 'no heartbeats'; END"
+            cursor.execute(f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$")
+            cursor.execute(f"{trigger} EXECUTE FUNCTION {name}()")
+        else:
+            cursor.execute(f"{trigger} BEGIN SELECT RAISE(ABORT, 'no heartbeats'); END")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP FUNCTION {name} CASCADE" if is_server else f"DROP TRIGGER {name}")
+
+
+@pytest.mark.slow
+def test_a_child_process_that_is_killed_hands_its_record_back(
+    start_process: StartProcess, failing_heartbeats: None
+) -> None:
+    Letter.objects.create(code="hang")
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.records.worker_settings"}
+    start_process("--type", "records.letter", jobchains={"SHUTDOWN_SECONDS": 0.1}, **settings).until_ready()
+    until(lambda: Letter.objects.get().attempt_number == 2, 60, lambda: vars(Letter.objects.get()))
+    letter = Letter.objects.get()
+    assert (letter.failures, letter.resets) == (0, 0)

@@ -1,0 +1,158 @@
+"""``record.save()`` in a handler writes the columns of the project, and leaves those of the worker as they are."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import DatabaseError
+from django.utils import timezone
+
+from django_jobchains.processors import Processors
+from django_jobchains.records import RecordProcessor, RecordRun
+from tests.records.models import LETTER_COLUMNS, Letter, Repository, Upload
+from tests.support.workers import StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Register = Callable[..., Any]
+TOMORROW = timezone.now() + timedelta(days=1)
+#: What others may write while a handler runs.
+LATER: dict[str, Any] = {
+    "state": "uploading",
+    "cancel": True,
+    "lease_number": 9,
+    "num_resets": 3,
+    "last_heartbeat_at": TOMORROW,
+    "process_after": TOMORROW,
+    "execution_logs": [{"key": "of another attempt"}],
+}
+
+
+def run(make_worker: StartWorker) -> None:
+    make_worker(slots=1, poll_seconds=0.05).run_until_idle(timeout=20)
+
+
+def save_copy(record: Upload) -> None:
+    copy.copy(record).save()
+
+
+def save_pickled(record: Upload) -> None:
+    pickle.loads(pickle.dumps(record)).save()
+
+
+@pytest.mark.parametrize("queryset", [Upload.objects.all(), Upload.objects.only("size")], ids=["all", "deferred"])
+@pytest.mark.parametrize("save", [Upload.save, save_copy, save_pickled])
+def test_save_writes_only_the_columns_of_the_project(
+    register: Register, make_worker: StartWorker, save: Callable[[Upload], None], queryset: Any
+) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        record.refresh_from_db(fields=["cancel"])
+        record.full_clean()
+        assert (record.state, record.num_failures, record.cancel) == ("processing", 0, False)
+        Upload.objects.update(**LATER)
+        record.size = 8
+        save(record)
+
+    register(handle, queryset=queryset)
+    Upload.objects.create(repository=Repository.objects.create(), result="a")
+    run(make_worker)
+    assert Upload.objects.values("size", *LATER).get() == {"size": 8, **LATER}
+
+
+def test_update_fields_may_name_a_column_of_the_worker(register: Register, make_worker: StartWorker) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        record.process_after, record.size = TOMORROW, 8
+        record.save(update_fields=["process_after"])
+
+    register(handle)
+    Upload.objects.create()
+    run(make_worker)
+    upload = Upload.objects.get()
+    assert (upload.state, upload.process_after, upload.size) == ("completed", TOMORROW, 0)
+
+
+def test_a_record_can_be_cloned(register: Register, make_worker: StartWorker) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        record.pk = None
+        record.state = "uploading"
+        record.save()
+
+    register(handle)
+    Upload.objects.create(size=4)
+    run(make_worker)
+    assert list(Upload.objects.order_by("pk").values_list("state", "size")) == [("completed", 4), ("uploading", 4)]
+
+
+def test_a_deleted_record_is_not_created_again(register: Register, make_worker: StartWorker) -> None:
+    errors: list[BaseException] = []
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        Upload.objects.all().delete()
+        with pytest.raises(DatabaseError) as raised:
+            record.save()
+        errors.append(raised.value)
+
+    register(handle)
+    Upload.objects.create()
+    run(make_worker)
+    assert errors
+    assert not Upload.objects.exists()
+
+
+def test_async_handlers_read_columns_and_save(register: Register, make_worker: StartWorker) -> None:
+    async def handle(record: Upload, run: RecordRun) -> None:
+        await Upload.objects.aupdate(cancel=True)
+        record.size = record.num_failures + record.lease_number
+        await record.asave()
+
+    register(handle)
+    Upload.objects.create()
+    run(make_worker)
+    upload = Upload.objects.get()
+    assert (upload.state, upload.size, upload.cancel) == ("completed", 1, True)
+
+
+def test_hooks_may_save(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.records(Upload)
+    class Count(RecordProcessor[Upload]):
+        def pre_handle(self, record: Upload) -> None:
+            record.size = 1
+            record.save()
+
+        def handle(self, record: Upload, run: RecordRun) -> None: ...
+
+        def post_handle(self, record: Upload) -> None:
+            record.size += 1
+            record.save()
+
+    Upload.objects.create()
+    run(make_worker)
+    upload = Upload.objects.get()
+    assert (upload.state, upload.size) == ("completed", 2)
+
+
+def test_a_model_with_other_column_names_and_no_other_columns(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.records(Letter, columns=LETTER_COLUMNS)
+    def send(record: Letter, run: RecordRun) -> None:
+        Letter.objects.update(stop=True)
+        record.save()
+
+    Letter.objects.create(code="a")
+    run(make_worker)
+    letter = Letter.objects.get()
+    assert (letter.status, letter.stop) == ("completed", True)
+
+
+def test_instances_that_are_not_handled_save_all_columns(register: Register, make_worker: StartWorker) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        other = Upload.objects.get()
+        other.process_after = TOMORROW
+        other.save()
+
+    register(handle)
+    Upload.objects.create()
+    run(make_worker)
+    assert Upload.objects.get().process_after == TOMORROW
