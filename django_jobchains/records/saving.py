@@ -27,17 +27,10 @@ def extend_save(model: Any) -> None:
         return
 
     @wraps(save_base)
-    def extended(
-        record: Any,
-        raw: bool = False,
-        force_insert: Any = False,
-        force_update: bool = False,
-        using: str | None = None,
-        update_fields: Any = None,
-    ) -> None:
-        if not (raw or force_insert):
-            update_fields = _updated_fields(record, using, update_fields)
-        save_base(record, raw, force_insert, force_update, using, update_fields)
+    def extended(record: Any, *args: Any, **options: Any) -> None:  # ``save()`` passes keyword arguments.
+        if not (args or options.get("raw") or options.get("force_insert")):
+            options["update_fields"] = _updated_fields(record, options.get("using"), options.get("update_fields"))
+        save_base(record, *args, **options)
 
     extended.leaves_out = True  # type: ignore[attr-defined]
     model.save_base = extended
