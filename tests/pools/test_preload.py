@@ -1,5 +1,8 @@
 """The preload process starts children quickly, and safely."""
 
+import itertools
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,13 @@ from django_jobchains.pools import (
     child_process,
     child_start,
     preload,
+    process_record,
 )
+from django_jobchains.pools.process_record import ProcessRecord
 from django_jobchains.pools.worker_process import ChildOptions, Descriptors
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from tests.pools.conftest import FUNCTIONS
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +103,24 @@ def test_children_of_a_worker_have_imported_what_an_attempt_needs(level: Any, mo
     finally:
         pool.release(worker)
         pool.terminate()
+
+
+def test_a_child_whose_standard_error_is_never_empty_keeps_nothing_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither while it runs, nor after its end, when other processes may still write there."""
+    reads = itertools.count(1)
+
+    def refill(text: bytes) -> None:
+        assert next(reads) < 10, "The other children of the preload process wait."
+        os.write(child.stderr_writer, text)
+
+    monkeypatch.setattr(process_record, "_pass_on", refill)
+    report, report_writer = os.pipe()
+    child = ProcessRecord(report_writer)
+    os.write(child.stderr_writer, b"x" * 1000)
+    assert child.read_stderr()
+    child.pid = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 5"], {})
+    until(child.has_ended)
+    child.report_end()
+    assert json.loads(os.read(report, 65536)) == {"exitcode": 5, "stderr": "x" * 2000}
+    os.close(report)
+    child.close_writer()
