@@ -3,7 +3,9 @@
 import itertools
 import json
 import os
+import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +126,50 @@ def test_a_child_whose_standard_error_is_never_empty_keeps_nothing_waiting(monke
     assert json.loads(os.read(report, 65536)) == {"exitcode": 5, "stderr": "x" * 2000}
     os.close(report)
     child.close_writer()
+
+
+@contextmanager
+def room_for(count: int, pid: int) -> Iterator[None]:
+    """Let a process open this number of files."""
+    folder = Path(f"/proc/{pid}/fd")
+    used = {int(path.name) for path in list(folder.iterdir()) if path.is_symlink()}
+    limits = range(max(used) + count + 2)
+    limit = max(limit for limit in limits if len(set(range(limit)) - used) == count)
+    _, hard = before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def open_files(pid: int) -> list[str]:
+    return [str(path.readlink()) for path in list(Path(f"/proc/{pid}/fd").iterdir()) if path.is_symlink()]
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "not running"])
+def test_a_process_with_too_many_open_files_cannot_start_children(is_running: bool) -> None:
+    with ReusablePool(strict=True) as pool:
+        if is_running:
+            preload.get_preload()
+        before = open_files(os.getpid())
+        for count in range(8 if is_running else 13):
+            with room_for(count, os.getpid()), pytest.raises(WorkerStartFailed, match="Too many open files"):
+                pool.acquire()
+            assert open_files(os.getpid()) == before
+        assert in_child(pool, "pid") != os.getpid()
+
+
+def test_a_preload_process_with_too_many_open_files_starts_no_more_children_and_keeps_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preload, "MAX_EXIT_SECONDS", 0.2)
+    with ReusablePool(2, strict=True) as pool, WorkerSession(pool) as worker:
+        pid = preload.get_preload().pid
+        before = open_files(pid)
+        for count in range(6):
+            with room_for(count, pid), pytest.raises(WorkerStartFailed, match="Too many open files"):
+                pool.acquire()
+            until(lambda: open_files(pid) == before)
+        assert in_child(pool, "pid") != worker.run(f"{FUNCTIONS}:pid")
+        assert preload.get_preload().pid == pid
