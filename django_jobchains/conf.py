@@ -90,7 +90,8 @@ class Settings:
     STUCK_SECONDS: float = 10
     #: How many stuck slots of one worker are replaced.
     MAX_STUCK_SLOTS: int = 10
-    #: Leases that run out, because a worker died or hung, before a job fails.
+    #: How many crashes fail a job: leases that expired, because a worker died or hung, and child processes that died.
+    #: Also how often a stalled record is queued again, by default.
     MAX_CRASHES: int = 10
     #: How long a stopping worker waits for running handlers.
     SHUTDOWN_SECONDS: float = 30

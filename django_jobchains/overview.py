@@ -172,10 +172,10 @@ def overview(using: str | None = None, *, count_to: int = COUNT_TO) -> Overview:
 aoverview = sync_to_async(overview)
 
 
-def database_figures() -> DatabaseFigures:
-    """Return what gauges report about the configured database. Closes the connections of the thread."""
+def database_figures(using: str | None) -> DatabaseFigures:
+    """Return what gauges report about a database. Closes the connections of the thread."""
     try:
-        current = overview()
+        current = overview(using)
     finally:
         close_thread_connections()
     queues = tuple(

@@ -18,6 +18,8 @@ from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.registry.arguments import checked_priority, checked_queue
 from django_jobchains.statuses import FINAL, Status
 
+#: The limit of the rows that ``list`` shows at once.
+MAX_ROWS = 100_000
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)")
 
@@ -128,8 +130,16 @@ def positive(text: str) -> int:
 
 
 def batch(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_BATCH_SIZE:
-        raise ArgumentTypeError(f"{text!r} must be an integer from 1 to {MAX_BATCH_SIZE:,}")
+    return _at_most(MAX_BATCH_SIZE, text)
+
+
+def rows(text: str) -> int:
+    return _at_most(MAX_ROWS, text)
+
+
+def _at_most(limit: int, text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= limit:
+        raise ArgumentTypeError(f"{text!r} must be an integer from 1 to {limit:,}")
     return int(text)
 
 

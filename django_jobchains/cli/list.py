@@ -15,8 +15,6 @@ from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.models.jobs import shown_status
 from django_jobchains.text.humanize import span
 
-MAX_ROWS = 100_000
-
 CHAINS = (
     Column("CHAIN"),
     Column("STATUS"),
@@ -69,14 +67,11 @@ class ListCommand(Subcommand):
                 option, type=converters.time, metavar="TIME", help=f"only those created {text}, as in 2026-11-22T09:30"
             )
         parser.add_argument("--oldest", action="store_true", help="oldest first")
-        parser.add_argument(
-            "--limit", type=converters.positive, default=50, metavar="N", help="the number of rows (50)"
-        )
+        text = f"the number of rows (50), at most {converters.MAX_ROWS:,}; --after continues"
+        parser.add_argument("--limit", type=converters.rows, default=50, metavar="N", help=text)
         parser.add_argument("--after", metavar="CURSOR", help="continue after the last page")
 
     def run(self, call: Invocation) -> None:
-        if call["limit"] > MAX_ROWS:
-            raise CommandError(f"--limit {call['limit']}: at most {MAX_ROWS:,} rows. Use --after for more.")
         rows, cursor = _rows(call)
         {"table": _table, "json": _json, "ids": _ids}[call.screen.form](rows, cursor, call)
 

@@ -1,4 +1,4 @@
-"""``status``: shows workers, queues, types, throughput and failures. ``top`` and ``queues`` share its tables."""
+"""``status``: shows workers, queues, types, records and failures. ``top`` and ``queues`` share its tables."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -82,7 +82,7 @@ FAILING = (
 
 class StatusCommand(Subcommand):
     name = "status"
-    help = "shows workers, queues with their backlog, and the types that fail"
+    help = "shows workers, queues with their backlog, records, and the types that fail"
 
     def run(self, call: Invocation) -> None:
         found, attempts, records = overview(call.using), throughput(call.using), record_overview(call.using)

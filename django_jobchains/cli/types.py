@@ -1,4 +1,4 @@
-"""``types``: shows the settings of each job type, and where they come from."""
+"""``types``: shows the settings of each job type and record worker, and where they come from."""
 
 import inspect
 import math
@@ -37,7 +37,7 @@ class Setting(NamedTuple):
 
 class TypesCommand(Subcommand):
     name = "types"
-    help = "shows each job type with its policy, and where it comes from"
+    help = "shows each job type and record worker with its settings, and where they come from"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("pattern", nargs="*", metavar="PATTERN", help="only matching types, such as shop.* (all)")

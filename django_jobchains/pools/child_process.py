@@ -6,9 +6,10 @@ import select
 import signal
 import socket
 import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from django.apps import apps
@@ -52,38 +53,52 @@ class ChildProcess:
         self._crash: WorkerCrashed | None = None
         #: Whether the preload process has died before it could report how the child ended.
         self._is_orphaned = False
-        self._socket, connection = socket.socketpair()
-        watch, writer = os.pipe()
-        self._watch = os.fdopen(writer, "wb", buffering=0)
-        self._report, report = os.pipe()
-        self._tickets = TicketPipe(*os.pipe())
-        self._start(connection, watch, report, imports)
-        os.set_blocking(writer, False)
-        self._socket.setblocking(False)
+        #: The descriptors of this process.
+        self._own = ExitStack()
+        # If nobody releases the child, it notices that its pipe is closed, and ends.
+        self._close = weakref.finalize(self, self._own.close)
+        self._report = -1
+        try:
+            self._start(imports)
+        except BaseException:
+            self.close()
+            raise
         self._send_buffer = SendBuffer(self._socket.send)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._poll.register(self._report, select.POLLIN)
         self._polls_out = False
 
-    def _start(self, connection: socket.socket, watch: int, report: int, imports: Sequence[str]) -> None:
+    def _start(self, imports: Sequence[str]) -> None:
         """Let the preload process start the child, with its ends of the socket and the pipes."""
         level = self._isolation.level
         try:
-            self._preload = get_preload()
-            descriptors = [connection.fileno(), watch, self._tickets.reader, report]
-            self._number = self._preload.spawn(dict(_options(self._isolation, imports)), descriptors)
+            with ExitStack() as inherited:
+                descriptors = self._open(inherited)
+                self._preload = get_preload()
+                self._number = self._preload.spawn(dict(_options(self._isolation, imports)), descriptors)
         except ConnectionError as error:
-            self.close()
             discard_preload(self._preload)
             raise PreloadLost(level, "the preload process has died") from error
         except OSError as error:
-            self.close()
             raise WorkerStartFailed(level, f"{type(error).__name__}: {error}") from error
-        finally:
-            connection.close()
-            os.close(watch)
-            os.close(report)
+
+    def _open(self, inherited: ExitStack) -> list[int]:
+        """Open the socket and the pipes. Return the child's ends, which ``inherited`` closes in this process."""
+        self._socket, connection = socket.socketpair()
+        self._own.enter_context(self._socket)
+        inherited.enter_context(connection)
+        self._socket.setblocking(False)
+        watch, writer = os.pipe()
+        inherited.callback(os.close, watch)
+        self._watch = self._own.enter_context(os.fdopen(writer, "wb", buffering=0))
+        os.set_blocking(writer, False)
+        self._report, report = os.pipe()
+        self._own.callback(os.close, self._report)
+        inherited.callback(os.close, report)
+        self._tickets = TicketPipe(*os.pipe())
+        self._own.callback(self._tickets.close)
+        return [connection.fileno(), watch, self._tickets.reader, report]
 
     def wait_until_ready(self, seconds: float) -> bool:
         """Wait until it has run its set-up. Return False after ``seconds``. Raises ``WorkerStartFailed``."""
@@ -91,8 +106,7 @@ class ChildProcess:
             message = self.receive(min(seconds, MAX_START_SECONDS))
         except WorkerCrashed as error:
             if self._is_orphaned:
-                discard_preload(self._preload)
-                raise PreloadLost(self.level, self._preload_problem()) from error
+                raise self._preload_problem() from error
             reason = f"it {exit_text(error.exitcode)} before it was ready. {error.stderr[-1000:]}".strip()
             raise WorkerStartFailed(self.level, reason) from error
         if message is None:
@@ -105,9 +119,13 @@ class ChildProcess:
         prove(self._isolation)
         return True
 
-    def _preload_problem(self) -> str:
-        code = self._preload.code
-        return f"the preload process, which imports the project, {exit_text(code or 0)}: see its output on stderr"
+    def _preload_problem(self) -> WorkerStartFailed:
+        """Return why the preload process has neither started the child nor reported a failure."""
+        if not self._preload.has_ended():
+            return WorkerStartFailed(self.level, "Too many open files in the preload process")
+        discard_preload(self._preload)
+        reason = f"the preload process, which imports the project, {exit_text(self._preload.code or 0)}"
+        return PreloadLost(self.level, f"{reason}: see its output on stderr")
 
     @property
     def is_alive(self) -> bool:
@@ -222,17 +240,8 @@ class ChildProcess:
 
     def close(self) -> None:
         """Release the descriptors of this process."""
-        if self._report >= 0:
-            self._socket.close()
-            self._watch.close()
-            self._tickets.close()
-            os.close(self._report)
-            self._report = -1
-
-    def __del__(self) -> None:
-        """End the child if nobody has released it: it notices that its pipe is closed."""
-        with suppress(AttributeError):  # The child was not created.
-            self.close()
+        self._report = -1
+        self._close()
 
 
 def _options(isolation: Isolation, imports: Sequence[str]) -> ChildOptions:

@@ -18,7 +18,7 @@ from django_jobchains.isolation import Isolation
 LENGTH = struct.Struct("!I")
 #: How long the preload process may take to read a command. If it takes longer, it is replaced.
 MAX_COMMAND_SECONDS = 10.0
-#: How long the preload process may take to kill its children and end, when this process exits.
+#: How long the preload process may take to end, and to kill its children when this process exits.
 MAX_EXIT_SECONDS = 2.0
 
 CODE = """\
@@ -69,6 +69,12 @@ class Preload:
     def code(self) -> int | None:
         """The exit code of the preload process, or None while it runs."""
         return self._process.poll()
+
+    def has_ended(self) -> bool:
+        """Return whether the preload process has ended, or ends now."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(MAX_EXIT_SECONDS)
+        return self.code is not None
 
     def spawn(self, options: dict[str, Any], descriptors: Sequence[int]) -> int:
         """Start a child, and return its number. ``descriptors``: its socket, its pipes, and the pipe for its report."""

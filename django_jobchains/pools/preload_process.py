@@ -40,7 +40,7 @@ class PreloadOptions(TypedDict):
 
 
 class PreloadCommand(TypedDict, total=False):
-    """``verb``: "spawn", "signal" or "kill_after". "spawn" comes with the descriptors of ``_spawn``."""
+    """``verb``: "spawn", "signal" or "kill_after". "spawn" comes with four descriptors, the child's and the report."""
 
     verb: str
     number: int
@@ -108,7 +108,7 @@ class PreloadProcess:
         if command is None:
             self._has_ended = True
         elif command["verb"] == "spawn":
-            self._spawn(command, *descriptors)
+            self._spawn(command, descriptors)
         elif child := self._children.get(command["number"]):
             if command["verb"] == "signal":
                 child.send_signal(command["signal"])
@@ -123,8 +123,13 @@ class PreloadProcess:
             body = b""
         return (json.loads(body), descriptors) if body else (None, [])
 
-    def _spawn(self, command: PreloadCommand, connection: int, watch: int, tickets: int, report: int) -> None:
-        child = ProcessRecord(report)
+    def _spawn(self, command: PreloadCommand, descriptors: list[int]) -> None:
+        try:
+            connection, watch, tickets, report = descriptors
+            child = ProcessRecord(report)
+        except (ValueError, OSError):  # Too many open files. The caller notices that the pipe for the report is closed.
+            _close(descriptors)
+            return
         try:
             _import([*command["imports"], *command["options"]["imports"]])
             child.pid = start_child(command["options"], Descriptors(connection, watch, tickets, child.stderr_writer))
@@ -132,8 +137,7 @@ class PreloadProcess:
             child.report_failure(error)
             return
         finally:
-            for descriptor in (connection, watch, tickets):
-                os.close(descriptor)
+            _close([connection, watch, tickets])
             child.close_writer()
         self._children[command["number"]] = child
         self._poll.register(child.stderr, select.POLLIN)
@@ -154,6 +158,11 @@ class PreloadProcess:
     def _kill_all(self) -> None:
         for child in self._children.values():
             child.send_signal(signal.SIGKILL)
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _import(names: Iterable[str]) -> None:

@@ -10,6 +10,8 @@ from contextlib import suppress
 
 #: How much of the end of a child's standard error is kept.
 STDERR_BYTES = 4096
+#: How much is read at once: the capacity of a pipe. A child that writes without a pause must not delay the others.
+PIPE_BYTES = 65536
 
 
 class ProcessRecord:
@@ -44,14 +46,14 @@ class ProcessRecord:
             self.send_signal(signal.SIGKILL)
 
     def read_stderr(self) -> bool:
-        """Keep the end of its output, and pass the output on. Return False at the end of file."""
+        """Read once, keep the end of its output, and pass the output on. Return False at the end of file."""
         try:
-            while received := os.read(self.stderr, 65536):
-                self._tail = (self._tail + received)[-STDERR_BYTES:]
-                _pass_on(received)
+            received = os.read(self.stderr, PIPE_BYTES)
         except BlockingIOError:
             return True
-        return False
+        self._tail = (self._tail + received)[-STDERR_BYTES:]
+        _pass_on(received)
+        return bool(received)
 
     def has_ended(self) -> bool:
         """Return whether it has ended. The rest of its process group is killed while the pid is still its own."""

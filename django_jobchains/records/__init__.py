@@ -7,14 +7,17 @@ from django_jobchains.records.errors import NonRetryable, Requeue, retryable_htt
 from django_jobchains.records.models import JobRecord
 from django_jobchains.records.operations import cancel, notify, queryset, requeue, retry
 from django_jobchains.records.processor import RecordProcessor
+from django_jobchains.records.record_errors import RecordLost, RecordTypeNotFound
 from django_jobchains.records.run import ExecutionLog, RecordRun
 
 __all__ = (
     "ExecutionLog",
     "JobRecord",
     "NonRetryable",
+    "RecordLost",
     "RecordProcessor",
     "RecordRun",
+    "RecordTypeNotFound",
     "Requeue",
     "cancel",
     "notify",

@@ -40,7 +40,9 @@ class DatabaseFigures(NamedTuple):
 
 
 class WorkerProbe(Protocol):
-    """A running worker of this process."""
+    """A running worker of this process. ``using``: the alias of its database."""
+
+    using: str
 
     def slot_counts(self) -> Iterable[SlotCount]: ...
     def notifier_state(self) -> NotifierState: ...
@@ -48,8 +50,9 @@ class WorkerProbe(Protocol):
 
 _workers: list[WorkerProbe] = []
 
-#: Reads the figures. Set by the app config, because this package does not import the store.
-read_figures: Callable[[], DatabaseFigures] | None = None
+#: Reads the figures of an alias; None for the configured one. Set by the app config, because this package does not
+#: import the store.
+read_figures: Callable[[str | None], DatabaseFigures] | None = None
 
 
 def add_worker(worker: WorkerProbe) -> None:
@@ -66,12 +69,13 @@ def workers() -> list[WorkerProbe]:
 
 
 class CachedFigures:
-    """Figures that a separate thread refreshes when they are needed and older than ``CACHE_SECONDS``.
+    """Figures of a database that a separate thread refreshes when they are needed and older than ``CACHE_SECONDS``.
 
     A reader gets the last figures, and never waits longer than ``wait_seconds`` for the database.
     """
 
-    def __init__(self, wait_seconds: float = 0.25) -> None:
+    def __init__(self, using: str | None = None, wait_seconds: float = 0.25) -> None:
+        self._using = using
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -94,4 +98,4 @@ class CachedFigures:
 
     def _read(self) -> None:
         if read_figures is not None:
-            self._figures, self._read_at = read_figures(), time.monotonic()
+            self._figures, self._read_at = read_figures(self._using), time.monotonic()

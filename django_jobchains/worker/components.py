@@ -44,6 +44,7 @@ class Components:
 
     def __init__(self, options: WorkerOptions, *, give_up: Callable[[], None]) -> None:
         self._options = options
+        self.using = options.store.using
         self._settings = get_settings()
         self._give_up = give_up
         self.wake = WakeUp(is_eager=options.max_jobs is not None)

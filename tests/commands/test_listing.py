@@ -146,7 +146,7 @@ def test_a_large_limit_reads_several_pages(run: Run, store: Store, monkeypatch: 
         (["--after", "nonsense"], "'nonsense' is not a cursor of these pages. Start again without one"),
         (["--status", "done"], "'done' is not a status: choose from blocked, pending, running"),
         (["--limit", "0"], "integer from 1"),
-        (["--limit", "100001"], "at most 100,000 rows"),
+        (["--limit", "100001"], "integer from 1 to 100,000"),
         (["--blocked-by", "5"], "'5' is not an id"),
         (["--created-after", "yesterday"], "'yesterday' is not a time: write for example 2026-11-22"),
         (["--format", "xml"], "invalid choice"),

@@ -57,6 +57,7 @@ def test_exit_codes_are_0_for_success_1_for_failure_and_2_for_usage(store: Store
     wrong = run("retry", "4711")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.splitlines()[-1].endswith("give the complete UUID of a chain or job, as 'list' shows it")
+    assert run("list", "--limit", "100001").returncode == 2
 
 
 def test_a_closed_pipe_causes_no_traceback(store: Store) -> None:

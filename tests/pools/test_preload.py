@@ -1,6 +1,11 @@
 """The preload process starts children quickly, and safely."""
 
+import itertools
+import json
+import os
+import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +20,13 @@ from django_jobchains.pools import (
     child_process,
     child_start,
     preload,
+    process_record,
 )
+from django_jobchains.pools.process_record import ProcessRecord
 from django_jobchains.pools.worker_process import ChildOptions, Descriptors
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from tests.pools.conftest import FUNCTIONS
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +105,71 @@ def test_children_of_a_worker_have_imported_what_an_attempt_needs(level: Any, mo
     finally:
         pool.release(worker)
         pool.terminate()
+
+
+def test_a_child_whose_standard_error_is_never_empty_keeps_nothing_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither while it runs, nor after its end, when other processes may still write there."""
+    reads = itertools.count(1)
+
+    def refill(text: bytes) -> None:
+        assert next(reads) < 10, "The other children of the preload process wait."
+        os.write(child.stderr_writer, text)
+
+    monkeypatch.setattr(process_record, "_pass_on", refill)
+    report, report_writer = os.pipe()
+    child = ProcessRecord(report_writer)
+    os.write(child.stderr_writer, b"x" * 1000)
+    assert child.read_stderr()
+    child.pid = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 5"], {})
+    until(child.has_ended)
+    child.report_end()
+    assert json.loads(os.read(report, 65536)) == {"exitcode": 5, "stderr": "x" * 2000}
+    os.close(report)
+    child.close_writer()
+
+
+@contextmanager
+def room_for(count: int, pid: int) -> Iterator[None]:
+    """Let a process open this number of files."""
+    folder = Path(f"/proc/{pid}/fd")
+    used = {int(path.name) for path in list(folder.iterdir()) if path.is_symlink()}
+    limits = range(max(used) + count + 2)
+    limit = max(limit for limit in limits if len(set(range(limit)) - used) == count)
+    _, hard = before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def open_files(pid: int) -> list[str]:
+    return [str(path.readlink()) for path in list(Path(f"/proc/{pid}/fd").iterdir()) if path.is_symlink()]
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "not running"])
+def test_a_process_with_too_many_open_files_cannot_start_children(is_running: bool) -> None:
+    with ReusablePool(strict=True) as pool:
+        if is_running:
+            preload.get_preload()
+        before = open_files(os.getpid())
+        for count in range(8 if is_running else 13):
+            with room_for(count, os.getpid()), pytest.raises(WorkerStartFailed, match="Too many open files"):
+                pool.acquire()
+            assert open_files(os.getpid()) == before
+        assert in_child(pool, "pid") != os.getpid()
+
+
+def test_a_preload_process_with_too_many_open_files_starts_no_more_children_and_keeps_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preload, "MAX_EXIT_SECONDS", 0.2)
+    with ReusablePool(2, strict=True) as pool, WorkerSession(pool) as worker:
+        pid = preload.get_preload().pid
+        before = open_files(pid)
+        for count in range(6):
+            with room_for(count, pid), pytest.raises(WorkerStartFailed, match="Too many open files"):
+                pool.acquire()
+            until(lambda: open_files(pid) == before)
+        assert in_child(pool, "pid") != worker.run(f"{FUNCTIONS}:pid")
+        assert preload.get_preload().pid == pid

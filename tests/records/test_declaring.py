@@ -13,9 +13,15 @@ from django.test.utils import isolate_apps
 
 from django_jobchains.exceptions import DuplicateJobType, InvalidDeclaration, RegistryError
 from django_jobchains.processors import Processors, Registry
-from django_jobchains.records import JobRecord, RecordProcessor, RecordRun, queryset, retryable_http_status
+from django_jobchains.records import (
+    JobRecord,
+    RecordProcessor,
+    RecordRun,
+    RecordTypeNotFound,
+    queryset,
+    retryable_http_status,
+)
 from django_jobchains.records.checks import check_records
-from django_jobchains.records.record_errors import RecordTypeNotFound
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
 
 pytestmark = pytest.mark.django_db

@@ -14,8 +14,7 @@ from django.utils import timezone
 
 from django_jobchains import records
 from django_jobchains.processors import Processors
-from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun, Requeue
-from django_jobchains.records.record_errors import RecordLost
+from django_jobchains.records import NonRetryable, RecordLost, RecordProcessor, RecordRun, Requeue
 from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
 from tests.records.models import Export, Repository, Upload
 from tests.support.waiting import until

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from django.db.models import Q
 
+from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
 from django_jobchains.processors import Processors, RunningJob
-from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun
+from django_jobchains.telemetry.events import RecordStuck
 from tests.records.models import Export, Upload
 from tests.support.waiting import stays, until
-from tests.support.workers import StartWorker
+from tests.support.workers import Events, StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -114,3 +116,37 @@ def test_post_handle_follows_each_pre_handle_of_a_worker_that_stops(
     worker.stop(timeout=20)
     assert blocking.calls.count("pre_handle") == blocking.calls.count("post_handle")
     assert Upload.objects.filter(state="queued").exists()
+
+
+@pytest.mark.parametrize("hook", ["pre_handle", "post_handle"])
+def test_a_hook_that_does_not_stop_loses_its_slot_if_the_handler_runs_in_a_child_process(
+    hook: str, processors: Processors, start_worker: StartWorker, events: Events, settings: Any
+) -> None:
+    settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
+    released = threading.Event()
+
+    class Hanging(RecordProcessor[Upload]):
+        def pre_handle(self, record: Upload) -> None:
+            self._hang("pre_handle", record)
+            raise NonRetryable("The handler is not needed.")
+
+        def handle(self, record: Upload, run: RecordRun) -> None: ...
+
+        def post_handle(self, record: Upload) -> None:
+            self._hang("post_handle", record)
+
+        def _hang(self, name: str, record: Upload) -> None:
+            if record.size and name == hook:
+                released.wait(60)
+
+    processors.records(Upload, isolation=Isolation("process", max_workers=1), max_runtime=0.2, poll_every=0.02)(Hanging)
+    Upload.objects.create(size=1)
+    worker = start_worker(slots=1)
+    until(lambda: events.of(RecordStuck))
+    Upload.objects.create()
+    until(lambda: Upload.objects.filter(state__in=["failed", "errored"]).count() == 2)
+    assert not released.is_set()
+    released.set()
+    until(lambda: not worker.components.slots.stuck)
+    Upload.objects.create()
+    until(lambda: Upload.objects.filter(state__in=["failed", "errored"]).count() == 3)

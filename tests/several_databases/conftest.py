@@ -12,9 +12,10 @@ from django.db.utils import ConnectionHandler
 from django_jobchains import notifications, store, waiting
 from tests.settings import DATABASE_NAME, sqlite
 from tests.support.databases import migrate
+from tests.support.tracing import recorded
 from tests.support.workers import events, make_worker, processors, registry, start_worker
 
-__all__ = ("events", "make_worker", "processors", "registry", "start_worker")
+__all__ = ("events", "make_worker", "processors", "recorded", "registry", "start_worker")
 
 OTHER = "other"
 NAME = f"{DATABASE_NAME}_other"

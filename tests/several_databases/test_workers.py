@@ -24,6 +24,7 @@ from django_jobchains.notifications import (
 from django_jobchains.processors import JobType, Processors, RunningJob
 from django_jobchains.store.chains import Chains
 from tests.shop.models import Effect
+from tests.support.tracing import Recorded
 from tests.support.waiting import stays, until
 from tests.support.workers import StartWorker
 
@@ -113,6 +114,24 @@ def waiting_thread(id_: UUID, using: str) -> Iterator[list[Any]]:
         yield result
     finally:
         thread.join()
+
+
+def test_gauges_are_about_the_databases_of_the_workers(
+    other: str, recorded: Recorded, start_worker: StartWorker, processors: Processors
+) -> None:
+    def scheduled() -> list[int]:
+        found = recorded.values("jobchains.queue.jobs")
+        return [count for attributes, count in found if attributes["jobchains.job.status"] == "scheduled"]
+
+    @processors.register("work.later")
+    def later(job: RunningJob[Any]) -> None: ...
+
+    for using, count in (("default", 1), (other, 3)):
+        chains.enqueue_many([later.item(delay=600) for _ in range(count)], using=using)
+    start_worker(using=other)
+    until(lambda: scheduled() == [3])
+    start_worker()
+    until(lambda: scheduled() == [4])
 
 
 def test_cancellation_applies_to_one_database(other: str, start_worker: StartWorker, processors: Processors) -> None:

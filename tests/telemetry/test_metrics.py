@@ -209,7 +209,7 @@ def test_gauges_about_queues_come_from_workers_and_from_processes_that_register_
 def test_the_figures_are_read_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
 
-    def read() -> probes.DatabaseFigures:
+    def read(using: str | None) -> probes.DatabaseFigures:
         reads.append(1)
         return probes.DatabaseFigures((), None)
 
@@ -224,7 +224,7 @@ def test_the_figures_are_read_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatc
 def test_a_database_that_does_not_answer_delays_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     hangs, ends = threading.Event(), threading.Event()
 
-    def read() -> probes.DatabaseFigures:
+    def read(using: str | None) -> probes.DatabaseFigures:
         hangs.set()
         ends.wait(60)
         return probes.DatabaseFigures((), None)

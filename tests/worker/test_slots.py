@@ -31,7 +31,7 @@ class FakeAttempt:
 def slots() -> Iterator[Slots]:
     """Slots that are all waiting."""
     unused: Any = None  # no attempt has an outcome
-    slots = Slots(COUNT, deque(), unused, unused, WakeUp(), worker="test", give_up=lambda: None, max_stuck=0)
+    slots = Slots(COUNT, deque(), unused, unused, WakeUp(), worker="test", give_up=lambda: None, max_stuck=1)
     slots.start()
     until(lambda: slots._waiting == COUNT)
     yield slots
@@ -67,6 +67,24 @@ def test_slot_that_timed_out_does_not_prevent_others_from_waking_up(
         done = threading.Event()
         slots.put([FakeAttempt(done.set)])  # type: ignore[list-item]
         assert done.wait(20)
+
+
+def test_another_slot_runs_what_follows_an_attempt_that_was_stuck(slots: Slots) -> None:
+    released, followed = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        released.wait(20)
+        slots.follow(FakeAttempt(followed.set))  # type: ignore[arg-type]
+
+    stuck: Any = FakeAttempt(hang)
+    slots.put([stuck])
+    until(lambda: stuck in slots.attempts())
+    assert slots.write_off(stuck)
+    until(lambda: slots._waiting == COUNT)
+    released.set()
+    assert followed.wait(20)
+    until(lambda: slots.is_idle)
+    assert not slots._following
 
 
 @pytest.mark.parametrize(("seconds", "ahead"), [(0.001, 100), (0.0199, 10), (0.049, 4), (0.06, 0), (10, 0)])

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
@@ -11,7 +11,7 @@ from django_jobchains.telemetry.events import BlockedJobsSwept, Event
 from django_jobchains.telemetry.otel import names
 from django_jobchains.telemetry.otel.instruments import Distinct
 from django_jobchains.telemetry.otel.names import MetricName
-from django_jobchains.telemetry.probes import CachedFigures, DatabaseFigures, workers
+from django_jobchains.telemetry.probes import CachedFigures, DatabaseFigures, QueueFigures, workers
 
 #: How long stranded jobs are reported. A sweep unblocks the jobs that it finds, so the next one finds none.
 STRANDED_SECONDS = 600.0
@@ -29,7 +29,8 @@ class Gauges:
         self._is_open = False
         #: How many ``AlwaysGauges`` there are.
         self.always = 0
-        self._figures = CachedFigures()
+        #: By the alias of the database.
+        self._figures: dict[str | None, CachedFigures] = {}
         self._distinct = Distinct()
         self._stranded: deque[tuple[float, int]] = deque(maxlen=1000)
         observed: dict[MetricName, Observe] = {
@@ -83,30 +84,36 @@ class Gauges:
         return [Observation(found)] if workers() else []
 
     def _queue_jobs(self) -> Iterable[Observation]:
-        figures = self._database_figures()
         totals: Counter[tuple[tuple[str, str], ...]] = Counter()
-        for queue in figures.queues if figures else ():
+        for queue in self._queues():
             for status, count in queue.jobs.items():
                 attributes = self._distinct.attributes(names.QUEUE_JOBS, (queue.name, status))
                 totals[tuple(attributes.items())] += count
         return [Observation(count, dict(key)) for key, count in totals.items()]
 
     def _oldest_due(self) -> Iterable[Observation]:
-        figures = self._database_figures()
         ages: dict[tuple[tuple[str, str], ...], float] = {}
-        for queue in figures.queues if figures else ():
+        for queue in self._queues():
             key = tuple(self._distinct.attributes(names.OLDEST_DUE, (queue.name,)).items())
             ages[key] = max(ages.get(key, 0.0), queue.oldest_due_age_seconds)
         return [Observation(age, dict(key)) for key, age in ages.items()]
 
     def _oldest_transaction(self) -> Iterable[Observation]:
-        figures = self._database_figures()
-        if figures is None or figures.oldest_transaction_seconds is None:
-            return []
-        return [Observation(figures.oldest_transaction_seconds)]
+        ages = [figures.oldest_transaction_seconds for figures in self._database_figures()]
+        known = [age for age in ages if age is not None]
+        return [Observation(max(known))] if known else []
 
-    def _database_figures(self) -> DatabaseFigures | None:
-        return self._figures.get() if self.always or workers() else None
+    def _queues(self) -> Iterator[QueueFigures]:
+        for figures in self._database_figures():
+            yield from figures.queues
+
+    def _database_figures(self) -> list[DatabaseFigures]:
+        """Return the figures of the workers' databases or, without a worker, of the configured one."""
+        databases: set[str | None] = {worker.using for worker in workers()}
+        if not databases and self.always:
+            databases = {None}
+        found = [self._figures.setdefault(using, CachedFigures(using)).get() for using in databases]
+        return [figures for figures in found if figures is not None]
 
 
 class AlwaysGauges:

@@ -21,8 +21,6 @@ AnyAttempt = Attempt | BatchAttempt | IsolatedAttempt | RecordAttempt
 ChildTask = ChildRun | IsolatedRecordAttempt
 #: What a slot runs: an attempt, or the attempts of a child process.
 SlotTask = Attempt | BatchAttempt | ChildRun | RecordAttempt
-#: Attempts in child processes.
-ISOLATED = (IsolatedAttempt, IsolatedRecordAttempt)
 Claimed = tuple[ClaimedJob, AbortSignal]
 
 

@@ -137,16 +137,15 @@ class Slots:
 
     def attempts(self) -> list[AnyAttempt]:
         """Return the attempts that run on the threads of the slots, not in child processes."""
-        return [attempt for attempt in self._running_tasks() if not isinstance(attempt, ChildRun)]
+        running = [attempt for slot in list(self._slots) if (attempt := slot.attempt) is not None]
+        return [attempt for attempt in running if not isinstance(attempt, ChildRun)]
 
     def child_tasks(self) -> list[ChildTask]:
-        """Return what runs in child processes, or waits for a slot to do so."""
+        """Return what runs in child processes, or waits for a slot to do so. A stuck attempt is in a hook instead."""
         with self._changed:
-            tasks = self._running_tasks() + [task for _, task in self.claimed]
+            running = [slot.attempt for slot in self._slots if not slot.is_stuck]
+            tasks = running + [task for _, task in self.claimed]
         return [task for task in tasks if isinstance(task, ChildTask)]
-
-    def _running_tasks(self) -> list[SlotTask]:
-        return [attempt for slot in list(self._slots) if (attempt := slot.attempt) is not None]
 
     def room(self) -> int:
         """Return how many jobs to claim now: for the free slots, and some ahead while attempts take milliseconds."""
@@ -276,6 +275,9 @@ class Slots:
                 self._slots.remove(slot)
                 self._replacements_left += 1
                 self._replace_another()
+                if self._following:  # Its thread ends, so another slot must run it.
+                    self._following -= 1
+                    self._notify_one()
                 return
             self._running -= 1
             if self._following:

@@ -12,11 +12,13 @@ from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordStuck
+from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
+from django_jobchains.worker.isolated.isolated_record import IsolatedRecordAttempt
 from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.records.keeper import report_lost
 from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.slots.event_loop import AsyncSlots
-from django_jobchains.worker.slots.lanes import ISOLATED, AnyAttempt, SlotPool
+from django_jobchains.worker.slots.lanes import AnyAttempt, SlotPool
 from django_jobchains.worker.threads import waiting
 
 
@@ -52,10 +54,10 @@ class Watchdog:
         now = time.monotonic()
         if now >= attempt.expires_at:
             attempt.signal.abort("timed_out")
-        since = attempt.signal.aborted_at
-        if since is None or isinstance(attempt, ISOLATED):  # Its process is killed.
+        if isinstance(attempt, IsolatedAttempt):  # Its process is killed.
             return
-        if attempt.is_detached or attempt.signal.reason == "worker_stopping":
+        since = _overdue_since(attempt)
+        if since is None or attempt.is_detached or attempt.signal.reason == "worker_stopping":
             return
         if now - since >= self.stuck_seconds:
             self._write_off(pool, attempt)
@@ -79,3 +81,11 @@ class Watchdog:
             return RecordStuck(self.worker, str(attempt.key[0]), attempt.kind.name, reason, stuck, stack)
         job = attempt.jobs[0]
         return AttemptStuck(self.worker, job.id, job.type_name, reason, stuck, stack)
+
+
+def _overdue_since(attempt: Attempt | BatchAttempt | RecordAttempt) -> float | None:
+    """Return since when an attempt keeps a thread of this process although it was asked to stop, or None."""
+    since = attempt.signal.aborted_at
+    if since is None or not isinstance(attempt, IsolatedRecordAttempt):
+        return since
+    return None if attempt.in_hooks_since is None else max(since, attempt.in_hooks_since)
