@@ -59,7 +59,8 @@ class RecordOperations(Part):
             WHERE {free.cancel} AND {free.state} IN ('queued', 'errored')
             ORDER BY {free.id} LIMIT %s {self.db.skip_lock("free")}
         """
-        canceled = self.db.fetch(self._cancel(table, one_line(flagged)), [limit])
+        with self.db.transaction():  # ``waits_at_most`` does not limit waits in autocommit.
+            canceled = self.db.fetch(self._cancel(table, one_line(flagged)), [limit])
         return [table.ids.from_column(id_) for (id_,) in canceled]
 
     @retried

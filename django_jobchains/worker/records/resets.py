@@ -9,6 +9,7 @@ from django_jobchains.store import Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordCanceled, RecordReset
 from django_jobchains.worker.maintenance.reaper import REAP_LIMIT
+from django_jobchains.worker.records.failures import RecordFailures
 from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.threads import LOCK_SECONDS
 
@@ -23,9 +24,13 @@ class RecordResetter:
     worker: str
     seconds: float
 
+    def __post_init__(self) -> None:
+        self._failures = RecordFailures("Records of %r could not be reset or canceled: %s", self.store)
+
     def step(self) -> bool:
         """Return whether there may be more."""
-        has_more = [self._reset(kind) for kind in self.kinds]
+        has_more: list[bool] = []
+        self._failures.each(self.kinds, lambda kind: has_more.append(self._reset(kind)))
         return any(has_more)
 
     def _reset(self, kind: RecordType) -> bool:
