@@ -114,7 +114,7 @@ def test_other_models_keep_their_heartbeats_and_the_locked_one_keeps_its_records
     handler = Gate()
     for model in (Upload, Export):
         model.objects.create()
-        processors.records(model, poll_every=0.02, stalled_after=3, heartbeat_every=0.1)(handler)
+        processors.records(model, poll_every=0.02, stalled_after=30, heartbeat_every=0.1)(handler)
     start_worker()
     until(lambda: in_state(Upload, "processing") == in_state(Export, "processing") == 1)
     locker = lock(mode)
