@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet, FieldDoesNotExist
-from django.db import connections
+from django.db import connections, router
 from django.db.models import BooleanField, Field, Model, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
@@ -83,6 +83,10 @@ class RecordType:
 
     def poll_seconds(self, of_worker: float) -> float:
         return self.own_poll_seconds or min(of_worker, MAX_POLL_SECONDS)
+
+    def is_in(self, using: str) -> bool:
+        """Return whether the database may have the table of the model, as the project's routers decide."""
+        return router.allow_migrate_model(using, self.model)
 
     def value(self, record: Any, column: str) -> Any:
         """Return one of our columns of a record."""

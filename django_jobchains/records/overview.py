@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.apps import apps
-from django.db import router
 from django.db.models import Model
 
 from django_jobchains.conf import get_settings
@@ -49,11 +48,7 @@ def record_overview(
     """
     alias = using or get_settings().DATABASE
     kinds = sorted(_kinds(), key=lambda kind: kind.name)
-    return tuple(
-        _facts(kind, alias, count_to)
-        for kind in kinds
-        if router.allow_migrate_model(alias, kind.model) and is_counted(kind.model)
-    )
+    return tuple(_facts(kind, alias, count_to) for kind in kinds if kind.is_in(alias) and is_counted(kind.model))
 
 
 def _kinds() -> Iterator[RecordType]:

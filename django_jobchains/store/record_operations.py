@@ -7,7 +7,7 @@ from typing import Any
 
 from django_jobchains.store.errors import retried
 from django_jobchains.store.leases import CrashBackoff
-from django_jobchains.store.record_tables import RecordTable, StalledRecord
+from django_jobchains.store.record_tables import RecordKey, RecordTable, StalledRecord
 from django_jobchains.store.records import held_json
 from django_jobchains.store.statements import Part, one_line, statements
 
@@ -19,32 +19,44 @@ _STALLED = "id text, n bigint, delay_seconds float"
 
 class RecordOperations(Part):
     @retried
+    def stalled(
+        self, table: RecordTable, limit: int, *, stalled_seconds: float, held: Collection[Any] = ()
+    ) -> list[RecordKey]:
+        """Return records in process without heartbeats, the first ids first. Locked rows are skipped.
+
+        Their heartbeats can be written now: this waits for locks of the table that would delay them. ``held``: the ids
+        of the caller's own records, which it ends itself.
+        """
+        with self.db.transaction():
+            if self.db.locks_rows:
+                self.db.execute(f"LOCK TABLE {table.name} IN ROW EXCLUSIVE MODE", [])
+            rows = self.db.fetch(self._stalled(table, "NOT"), [-stalled_seconds, held_json(table, held), limit])
+        return [(table.ids.from_column(id_), number) for id_, number, _ in rows]
+
+    @retried
     def reset(
         self,
         table: RecordTable,
-        limit: int,
+        keys: Collection[RecordKey],
         *,
         stalled_seconds: float,
         max_resets: int,
         backoff: CrashBackoff,
         message: str,
-        held: Collection[Any] = (),
     ) -> list[StalledRecord]:
-        """Take back records without heartbeats, the first ids first: queued after a backoff, or failed.
+        """Take back those of these records that still have no heartbeats: queued after a backoff, or failed.
 
-        ``max_resets``: how often a record is queued again, before it fails with ``message``. ``held`` are the caller's
-        own records, which it ends itself. Locked rows are skipped: their attempts are writing them.
+        ``max_resets``: how often a record is queued again, before it fails with ``message``. Locked rows are skipped:
+        their attempts are writing them.
         """
         with self.db.transaction():
             if not self.db.locks_rows:
                 self.db.write_first()
-            stalled = self.db.fetch(self._stalled(table), [-stalled_seconds, held_json(table, held), limit])
-            if not stalled:
-                return []
+            ids = held_json(table, [id_ for id_, _ in keys])
             rows = [
-                {"id": table.ids.to_parameter(table.ids.from_column(id_)), "n": number, "delay_seconds": wait}
-                for id_, number, resets in stalled
-                for wait in [backoff.seconds(resets + 1)]
+                {"id": table.ids.to_parameter(key[0]), "n": key[1], "delay_seconds": backoff.seconds(resets + 1)}
+                for id_, number, resets in self.db.fetch(self._stalled(table, ""), [-stalled_seconds, ids, len(keys)])
+                if (key := (table.ids.from_column(id_), number)) in keys
             ]
             params = [max_resets, max_resets, max_resets, message, max_resets, max_resets]
             written = self.db.fetch(self._reset(table), [*params, json.dumps(rows, default=str)])
@@ -59,7 +71,8 @@ class RecordOperations(Part):
             WHERE {free.cancel} AND {free.state} IN ('queued', 'errored')
             ORDER BY {free.id} LIMIT %s {self.db.skip_lock("free")}
         """
-        canceled = self.db.fetch(self._cancel(table, one_line(flagged)), [limit])
+        with self.db.transaction():  # ``waits_at_most`` does not limit waits in autocommit.
+            canceled = self.db.fetch(self._cancel(table, one_line(flagged)), [limit])
         return [table.ids.from_column(id_) for (id_,) in canceled]
 
     @retried
@@ -92,7 +105,7 @@ class RecordOperations(Part):
         """)
 
     @statements
-    def _stalled(self, table: RecordTable) -> str:
+    def _stalled(self, table: RecordTable, negation: str) -> str:
         old = table.under("record")
         beaten_at = f"""
             COALESCE({old.last_heartbeat_at}, {old.started_at}, {old.queued_at})
@@ -101,7 +114,7 @@ class RecordOperations(Part):
             SELECT {old.id}, {old.lease_number}, {old.num_resets}
             FROM {table.name} AS record
             WHERE {old.state} = 'processing' AND {beaten_at} < {self.db.after(self.db.now, "%s")}
-            AND NOT {old.id} {self._any_id(table)}
+            AND {negation} {old.id} {self._any_id(table)}
             ORDER BY {old.id} LIMIT %s {self.db.skip_lock("record")}
         """
 

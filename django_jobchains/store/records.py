@@ -6,6 +6,7 @@ the state and the lease number of the record.
 
 import json
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from django.db import OperationalError
@@ -72,7 +73,7 @@ class Records(Part):
     def beat(self, table: RecordTable, keys: Sequence[RecordKey]) -> RecordBeat:
         """Write a heartbeat for running records, in the order of their ids. Locked records are skipped."""
         rows = _json(_KEY, [(table.ids.to_parameter(id_), number) for id_, number in keys])
-        beaten = self.db.fetch(self._beat(table), [rows, *([rows] if self.db.locks_rows else [])])
+        beaten = self._fetch(self._beat(table), [rows, *([rows] if self.db.locks_rows else [])])
         by_key = {(table.ids.from_column(id_), number): bool(cancel) for id_, number, cancel in beaten}
         found = self.check(table, [key for key in keys if key not in by_key])
         canceled = {key for key, is_canceled in by_key.items() if is_canceled}
@@ -83,7 +84,7 @@ class Records(Part):
         """Like ``beat``, without writing. All records that are still held are in ``locked``."""
         if not keys:
             return RecordBeat({}, set(), set())
-        rows = self.db.fetch(self._check(table), [_json(_KEY, [(table.ids.to_parameter(id_), 0) for id_, _ in keys])])
+        rows = self._fetch(self._check(table), [_json(_KEY, [(table.ids.to_parameter(id_), 0) for id_, _ in keys])])
         found = {table.ids.from_column(id_): (state, number, bool(cancel)) for id_, state, number, cancel in rows}
         reasons = {key: lost_reason(found.get(key[0]), key[1]) for key in keys}
         held = {key for key, reason in reasons.items() if reason is None}
@@ -93,7 +94,7 @@ class Records(Part):
     @retried
     def state_of(self, table: RecordTable, id: Any) -> tuple[str, int] | None:
         """Return a record's state and lease number, or None if it does not exist."""
-        rows = self.db.fetch(self._check(table), [_json(_KEY, [(table.ids.to_parameter(id), 0)])])
+        rows = self._fetch(self._check(table), [_json(_KEY, [(table.ids.to_parameter(id), 0)])])
         return (rows[0][1], rows[0][2]) if rows else None
 
     def lock(
@@ -149,8 +150,13 @@ class Records(Part):
             return []
         sql = self._start(table, tuple(sql for sql, _ in selects), request.limit)
         params = [param for _, params in selects for param in params]
-        rows = self.db.fetch(sql, [*params, request.hostname])
+        rows = self._fetch(sql, [*params, request.hostname])
         return [Dequeued(table.ids.from_column(id_), number, state) for id_, number, state in rows]
+
+    def _fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Run a single statement, in a transaction if ``waits_at_most`` limits its waits for a lock of the table."""
+        with self.db.transaction() if self.db.is_impatient else nullcontext():
+            return self.db.fetch(sql, params)
 
     def _end(
         self,

@@ -60,6 +60,7 @@ class RecordRunner:
         self._sources = [
             RecordSource(kind, store, leases, self._writer, worker, socket.gethostname(), _make, joins_transaction=True)
             for kind in get_registry().record_types()
+            if kind.is_in(store.using)
         ]
 
     def next(self) -> RecordAttempt | None:

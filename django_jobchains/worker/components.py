@@ -223,7 +223,7 @@ class Components:
         return RecordWorkers(
             options.store,
             options.records,
-            tuple(options.registry.record_types()),
+            [kind for kind in options.registry.record_types() if kind.is_in(options.store.using)],
             self.record_leases,
             self._record_pool,
             self._claimed,

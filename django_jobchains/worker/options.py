@@ -195,23 +195,36 @@ def _policies(registry: Registry, types: Collection[str] | None, own: Policy) ->
 def records_of(
     registry: Registry, types: Collection[str] | None, queues: Collection[str] | None, using: str, *, has_jobs: bool
 ) -> dict[str, RecordType]:
-    """Return the record workers of these types and queues.
+    """Return the record workers of these types and queues, except those of other databases.
 
-    Raise ``ImproperlyConfigured`` if a column is missing, or if there is nothing to work for.
+    Raise ``ImproperlyConfigured`` if a column is missing, if a requested type belongs to another database, or if there
+    is nothing to work for.
     """
-    kinds = {
-        kind.name: kind
+    wanted = [
+        kind
         for kind in registry.record_types()
         if _is_served(kind.name, types) and (queues is None or kind.queue in queues)
-    }
+    ]
+    kinds = {kind.name: kind for kind in wanted if kind.is_in(using)}
+    elsewhere = [kind.name for kind in wanted if kind.name not in kinds]
+    if elsewhere and (set(elsewhere).intersection(types or ()) or not (kinds or has_jobs)):
+        raise ImproperlyConfigured(
+            f"Worker(): the tables of {', '.join(elsewhere)} are not in the database {using!r}, as DATABASE_ROUTERS "
+            "decide. Pass the alias of their database: Worker(using=…), run_jobworker --database."
+        )
     if not kinds and not has_jobs:
         raise refused("queues", queues, "has no queue of the records to work for, and there are no job types")
-    for kind in kinds.values():
+    _check_columns(kinds.values(), using)
+    return kinds
+
+
+def _check_columns(kinds: Iterable[RecordType], using: str) -> None:
+    """Raise ``ImproperlyConfigured`` if a model has no field for a column."""
+    for kind in kinds:
         try:
             kind.table(using)
         except FieldDoesNotExist as error:
             raise ImproperlyConfigured(f"Records {kind.name!r}: {error} Run manage.py check.") from error
-    return kinds
 
 
 def record_isolations(registry: Registry, records: Mapping[str, RecordType], own: Policy) -> dict[str, Isolation]:

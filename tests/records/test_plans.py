@@ -109,13 +109,16 @@ def test_an_order_of_the_callers_reads_only_ready_records(processors: Processors
 
 def test_ends_heartbeats_and_resets_are_flat(kind: RecordType) -> None:
     store, table = get_store(), kind.table("default")
-    keys = [(pk, 1) for pk in Upload.objects.filter(state="processing").values_list("pk", flat=True)[:50]]
+    found = [(pk, 1) for pk in Upload.objects.filter(state="processing").values_list("pk", flat=True)[:100]]
+    keys, others = found[:50], found[50:]
     assert_reads_little(lambda: store.records.beat(table, keys))
     assert_reads_little(lambda: store.records.check(table, keys))
-    reset = store.record_operations.reset
+    stalled = store.record_operations.stalled
+    assert_reads_little(lambda: stalled(table, 100, stalled_seconds=3600))
+    assert_reads_little(lambda: stalled(table, 100, stalled_seconds=0, held=[keys[0][0]]))
     options: dict[str, Any] = {"max_resets": 3, "backoff": Backoff(), "message": "gone"}
-    assert_reads_little(lambda: reset(table, 100, stalled_seconds=3600, **options))
-    assert_reads_little(lambda: reset(table, 100, stalled_seconds=0, **options, held=[keys[0][0]]))
+    reset = store.record_operations.reset
+    assert_reads_little(lambda: reset(table, others, stalled_seconds=0, **options))
     assert_reads_little(lambda: store.record_operations.cancel_flagged(table, 100))
     assert_reads_little(lambda: store.records.end(table, [RecordEnd(*key, "completed") for key in keys]))
     assert_reads_little(lambda: store.records.end(table, [RecordEnd(*keys[0], "completed")]))

@@ -28,8 +28,11 @@ CALLS: dict[str, Call] = {
     "records.state_of": lambda store, table, key: store.records.state_of(table, key[0]),
     "records.end": lambda store, table, key: store.records.end(table, [RecordEnd(*key, "completed")]),
     "records.write_logs": lambda store, table, key: store.records.write_logs(table, key, lambda: [{"key": "a"}]),
+    "record_operations.stalled": lambda store, table, key: store.record_operations.stalled(
+        table, 10, stalled_seconds=30
+    ),
     "record_operations.reset": lambda store, table, key: store.record_operations.reset(
-        table, 10, stalled_seconds=30, max_resets=2, backoff=Backoff(), message="gone"
+        table, [key], stalled_seconds=30, max_resets=2, backoff=Backoff(), message="gone"
     ),
     "record_operations.cancel_flagged": lambda store, table, key: store.record_operations.cancel_flagged(table, 10),
     "record_operations.cancel": lambda store, table, key: store.record_operations.cancel(table, ids_of(key)),

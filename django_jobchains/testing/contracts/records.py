@@ -88,9 +88,16 @@ class RecordTests:
     def table(self, kind: RecordType, store: Store) -> RecordTable:
         return kind.table(store.using)
 
-    def reset(self, kind: RecordType, store: Store, **options: Any) -> Sequence[tuple[Any, ...]]:
-        values = {"stalled_seconds": 30, "max_resets": 2, "backoff": FLAT, "message": "gone", **options}
-        return store.record_operations.reset(self.table(kind, store), 10, **values)
+    def stalled(self, kind: RecordType, store: Store, held: Sequence[Any] = ()) -> list[RecordKey]:
+        return store.record_operations.stalled(self.table(kind, store), 10, stalled_seconds=30, held=held)
+
+    def reset(
+        self, kind: RecordType, store: Store, keys: Sequence[RecordKey] | None = None, max_resets: int = 2
+    ) -> Sequence[tuple[Any, ...]]:
+        """Reset these records, or all that are stalled."""
+        values: dict[str, Any] = {"stalled_seconds": 30, "max_resets": max_resets, "backoff": FLAT, "message": "gone"}
+        keys = self.stalled(kind, store) if keys is None else keys
+        return store.record_operations.reset(self.table(kind, store), keys, **values)
 
     def now(self, store: Store) -> datetime:
         return store.stats.time_ago(0)
@@ -279,9 +286,21 @@ class RecordMoveTests(RecordTests):
         record = self.put(kind, "processing", last_heartbeat_at=self.now(store) - HOUR, cancel=True)
         assert self.reset(kind, store) == [(record.pk, "canceled", 0)]
 
-    def test_records_that_the_caller_holds_are_not_reset(self, kind: RecordType, store: Store) -> None:
+    def test_records_that_the_caller_holds_are_not_found(self, kind: RecordType, store: Store) -> None:
+        first, second = [self.put(kind, "processing", last_heartbeat_at=self.now(store) - HOUR) for _ in range(2)]
+        assert self.stalled(kind, store, held=[first.pk]) == [(second.pk, 1)]
+
+    def test_only_the_given_records_are_reset(self, kind: RecordType, store: Store) -> None:
+        records = [self.put(kind, "processing", last_heartbeat_at=self.now(store) - HOUR) for _ in range(2)]
+        assert [id_ for id_, *_ in self.reset(kind, store, [(records[1].pk, 1)])] == [records[1].pk]
+
+    @pytest.mark.parametrize("column", ["last_heartbeat_at", "lease_number", "state"])
+    def test_a_record_that_has_changed_since_is_not_reset(self, kind: RecordType, store: Store, column: str) -> None:
         record = self.put(kind, "processing", last_heartbeat_at=self.now(store) - HOUR)
-        assert self.reset(kind, store, held=[record.pk]) == []
+        keys = self.stalled(kind, store)
+        changed = {"last_heartbeat_at": self.now(store), "lease_number": 2, "state": "errored"}
+        self.change(kind, record, **{column: changed[column]})
+        assert (keys, self.reset(kind, store, keys)) == ([(record.pk, 1)], [])
 
     # Operations by people
 

@@ -62,7 +62,8 @@ class PeriodicTasks:
             has_more = task.step()
         finally:
             if has_more:
-                self._due_at[task] = time.monotonic() + task.rest_seconds if isinstance(task, Pruner) else 0.0
+                rest_seconds = task.rest_seconds if isinstance(task, Pruner | RecordResetter) else 0.0
+                self._due_at[task] = time.monotonic() + rest_seconds
         if not (isinstance(task, Heartbeat | AttemptCounter | Pruner) and task.failures.is_failing):
             self.reached_at = time.monotonic()
 

@@ -30,7 +30,7 @@ logger = getLogger("django_jobchains")
 
 @dataclass(eq=False)
 class RecordWorkers:
-    """The record workers of a process. ``kinds``: the served ones by name; ``known``: all registered ones."""
+    """The record workers of a process. ``kinds``: the served ones by name; ``known``: all of the database."""
 
     store: Store
     kinds: Mapping[str, RecordType]
@@ -75,7 +75,7 @@ class RecordWorkers:
     def periodic_tasks(self) -> list[RecordResetter]:
         if not self.known:
             return []
-        return [RecordResetter(self.store, self.leases, tuple(self.known), self.worker, self.reap_seconds)]
+        return [RecordResetter(self.store, self.leases, self.known, self.worker, self.reap_seconds)]
 
     def seconds_to_next(self) -> float:
         """Return the seconds until a lane may query for records again."""

@@ -31,7 +31,7 @@ class RecordKeeper:
 
     def step(self) -> None:
         self._leases.connect()
-        report_lost(self._worker, self._leases.beat_due())
+        self._leases.beat_due(self._report)
         seconds = min(self._leases.seconds_to_next(), MAX_PAUSE_SECONDS, self._check_after_hint())
         with waiting():
             self.pause.wait(seconds)
@@ -45,8 +45,11 @@ class RecordKeeper:
             return left
         self._must_check.clear()
         self._checked_at = time.monotonic()
-        report_lost(self._worker, self._leases.check())
+        self._leases.check(self._report)
         return MAX_PAUSE_SECONDS
+
+    def _report(self, lost: list[LostRecord]) -> None:
+        report_lost(self._worker, lost)
 
 
 def report_lost(worker: str, lost: list[LostRecord]) -> None:

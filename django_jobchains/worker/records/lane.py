@@ -21,9 +21,11 @@ from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordCanceled
 from django_jobchains.worker.queue_limits import ServedQueues
 from django_jobchains.worker.records.conditions import Condition, Conditions
+from django_jobchains.worker.records.failures import RecordFailures
 from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.records.writer import RecordWriter
 from django_jobchains.worker.slots.lanes import SlotPool
+from django_jobchains.worker.threads import LOCK_SECONDS
 from django_jobchains.worker.wakeups import WakeUp
 
 #: The numbers of records that a statement dequeues. They are few, because each statement text has its own plan.
@@ -69,7 +71,8 @@ class RecordSource:
             prefers_planned=self._prefers_planned,
         )
         table = self.kind.table(self.store.using)
-        return self.store.records.dequeue(table, request, joins_transaction=self.joins_transaction)
+        with self.store.db.waits_at_most(LOCK_SECONDS):
+            return self.store.records.dequeue(table, request, joins_transaction=self.joins_transaction)
 
     def _attempts(self, found: list[Dequeued], since: float, options: dict[str, Any]) -> list[RecordAttempt]:
         """Hold the records that were started, and create their attempts. A record without an attempt ends."""
@@ -156,6 +159,7 @@ class RecordLane:
         self._last: RecordAttempt | None = None
         self._queues = queues
         self._wake = wake
+        self._failures = RecordFailures("Records of %r could not be dequeued: %s", source.store)
         self._poll_seconds = self.kind.poll_seconds(poll_seconds)
         self._due_at = 0.0
 
@@ -182,14 +186,21 @@ class RecordLane:
         return max(self._queues.room_in(self.kind.queue, room), 0)
 
     def dequeue(self, limit: int) -> Iterator[list[RecordAttempt]]:
-        """Yield lists of attempts. If records were found, the lane queries again at once."""
+        """Yield lists of attempts. If records were found, the lane queries again at once.
+
+        An error is logged, so that it does not stop the other lanes, and the lane queries again after its interval.
+        """
         if self.conditions is not None and not self.conditions.has_answer:
             self.conditions.ask()
             return
         self._due_at = time.monotonic() + self._poll_seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter
-        for attempts in self._dequeue_many(limit) if self.conditions is None else self._dequeue_one(self.conditions):
-            self.look_soon()
-            yield attempts
+        found = self._dequeue_many(limit) if self.conditions is None else self._dequeue_one(self.conditions)
+        try:
+            for attempts in found:
+                self.look_soon()
+                yield attempts
+        except Exception as error:
+            self._failures.failed(self.kind.name, error)
 
     def _dequeue_many(self, limit: int) -> Iterator[list[RecordAttempt]]:
         """Dequeue until this number of records is found, or no more are ready."""

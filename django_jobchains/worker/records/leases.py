@@ -6,16 +6,19 @@ As with job leases, the database decides who holds a record, and the times here 
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django_jobchains.attempts.leases import MARGIN_SHARE
 from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import RecordBeat, RecordKey, Store
+from django_jobchains.store import RecordBeat, RecordKey, RecordTable, Store
+from django_jobchains.store.errors import is_lock_timeout
+from django_jobchains.worker.records.failures import RecordFailures
+from django_jobchains.worker.threads import LOCK_SECONDS
 
-#: How soon the heartbeat of a locked record is tried again: other workers may reset it once it is free.
+#: How soon the heartbeat of a locked record, or one that failed, is tried again.
 LOCKED_SECONDS = 1.0
 
 #: A record, with the name under which its model is registered.
@@ -41,6 +44,16 @@ class LostRecord:
     reason: str
 
 
+#: Is called with the records that a model has lost.
+OnLost = Callable[[list[LostRecord]], object]
+Query = Callable[[RecordTable, Sequence[RecordKey]], RecordBeat]
+
+
+def locked_seconds(kind: RecordType) -> float:
+    """Return how soon the heartbeat of a locked record of a model is tried again."""
+    return min(LOCKED_SECONDS, kind.heartbeat_seconds)
+
+
 class RecordLeases:
     """The records of one worker. All methods are thread-safe."""
 
@@ -50,6 +63,7 @@ class RecordLeases:
         self._held: dict[HeldKey, _HeldRecord] = {}
         #: Lost records, whose attempts were aborted and may still be running.
         self._lost: dict[HeldKey, _HeldRecord] = {}
+        self._failures = RecordFailures("The heartbeats of records %r could not be written: %s", store)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -94,28 +108,18 @@ class RecordLeases:
         with self._lock:
             return max(min((held.due_at for held in self._held.values()), default=now + LOCKED_SECONDS) - now, 0)
 
-    def beat_due(self) -> list[LostRecord]:
+    def beat_due(self, on_lost: OnLost) -> None:
         """Write the heartbeats of each model with a due heartbeat in one statement. Abort attempts of lost records."""
         now = time.monotonic()
         with self._lock:
             due = {held.kind for held in self._held.values() if now >= held.due_at}
-        lost: list[LostRecord] = []
-        for kind in due:
-            keys = self._keys(kind)
-            beat = self._store.records.beat(kind.table(self._store.using), keys)
-            self._beaten(kind, keys, beat, now)
-            lost += self._abort(kind, beat)
-        return lost
+        self._failures.each(due, lambda kind: on_lost(self._beat(kind, now)))
 
-    def check(self) -> list[LostRecord]:
+    def check(self, on_lost: OnLost) -> None:
         """Check all records without a heartbeat, after a hint that one was lost."""
         with self._lock:
             kinds = {held.kind for held in self._held.values()}
-        return [
-            lost
-            for kind in kinds
-            for lost in self._abort(kind, self._store.records.check(kind.table(self._store.using), self._keys(kind)))
-        ]
+        self._failures.each(kinds, lambda kind: on_lost(self._check(kind)))
 
     def abort_overdue(self) -> list[LostRecord]:
         """Abort the attempts whose heartbeats could not be written in time, without the database."""
@@ -133,6 +137,27 @@ class RecordLeases:
         for each in held:
             each.signal.abort(reason)
 
+    def _beat(self, kind: RecordType, now: float) -> list[LostRecord]:
+        keys = self._keys(kind)
+        beat = self._found(kind, keys, self._store.records.beat)
+        self._beaten(kind, keys, beat, now)
+        return self._abort(kind, beat)
+
+    def _check(self, kind: RecordType) -> list[LostRecord]:
+        return self._abort(kind, self._found(kind, self._keys(kind), self._store.records.check))
+
+    def _found(self, kind: RecordType, keys: Sequence[RecordKey], query: Query) -> RecordBeat:
+        """Return what a statement found. If it failed, heartbeats soon follow."""
+        try:
+            with self._store.db.waits_at_most(LOCK_SECONDS):
+                return query(kind.table(self._store.using), keys)
+        except Exception as error:
+            self._beat_soon(kind, keys)
+            if not is_lock_timeout(error):
+                raise
+            # The lock of a table that delays these writes also keeps other workers from resetting the records.
+            return RecordBeat({}, set(), set(keys))
+
     def _running(self) -> Iterable[_HeldRecord]:
         return [*self._held.values(), *(held for held in self._lost.values() if not held.signal.is_detached)]
 
@@ -140,15 +165,20 @@ class RecordLeases:
         with self._lock:
             return [key for (name, key) in self._held if name == kind.name]
 
-    def _beaten(self, kind: RecordType, keys: Iterable[RecordKey], beat: RecordBeat, now: float) -> None:
+    def _beaten(self, kind: RecordType, keys: Collection[RecordKey], beat: RecordBeat, now: float) -> None:
         with self._lock:
-            for key in keys:
-                if (held := self._held.get((kind.name, key))) and key not in beat.lost:
-                    held.beaten_at = now
-                    is_locked = key in beat.locked
-                    held.due_at = now + (
-                        min(LOCKED_SECONDS, kind.heartbeat_seconds) if is_locked else kind.heartbeat_seconds
-                    )
+            for held in self._of(kind, [key for key in keys if key not in beat.lost]):
+                held.beaten_at, held.due_at = now, now + kind.heartbeat_seconds
+        self._beat_soon(kind, beat.locked)
+
+    def _beat_soon(self, kind: RecordType, keys: Collection[RecordKey]) -> None:
+        due_at = time.monotonic() + locked_seconds(kind)
+        with self._lock:
+            for held in self._of(kind, keys):
+                held.due_at = due_at
+
+    def _of(self, kind: RecordType, keys: Iterable[RecordKey]) -> list[_HeldRecord]:
+        return [held for key in keys if (held := self._held.get((kind.name, key)))]
 
     def _abort(self, kind: RecordType, beat: RecordBeat) -> list[LostRecord]:
         # An attempt that has ended since then has not lost its record: the database may show its own end.
@@ -158,7 +188,7 @@ class RecordLeases:
             for key in beat.lost:
                 if (held := self._held.get((kind.name, key))) and not held.signal.has_ended:
                     lost[kind.name, key] = self._lost[kind.name, key] = self._held.pop((kind.name, key))
-            canceled = [held for key in beat.canceled if (held := self._held.get((kind.name, key)))]
+            canceled = self._of(kind, beat.canceled)
         for (_, key), held in lost.items():
             held.signal.abort(beat.lost[key])  # type: ignore[arg-type]
         for held in canceled:

@@ -1,48 +1,103 @@
 """Takes back records whose worker sends no heartbeats, and cancels those that someone has flagged in the database."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 from django_jobchains.policies import default_backoff
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import Store
+from django_jobchains.store import RecordKey, Store
+from django_jobchains.store.record_tables import RecordTable, StalledRecord
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordCanceled, RecordReset
 from django_jobchains.worker.maintenance.reaper import REAP_LIMIT
-from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.records.failures import RecordFailures
+from django_jobchains.worker.records.leases import RecordLeases, locked_seconds
 from django_jobchains.worker.threads import LOCK_SECONDS
 
+#: The limit of stalled records that are watched at a time.
+SUSPECT_LIMIT = 10 * REAP_LIMIT
 
-@dataclass(eq=False)
+
 class RecordResetter:
-    """A periodic task like the reaper of jobs, for every registered model."""
+    """A periodic task like the reaper of jobs, for the table of every registered model."""
 
-    store: Store
-    leases: RecordLeases
-    kinds: Sequence[RecordType]
-    worker: str
-    seconds: float
+    def __init__(
+        self, store: Store, leases: RecordLeases, kinds: Iterable[RecordType], worker: str, seconds: float
+    ) -> None:
+        self.seconds = seconds
+        #: How soon the next step is, if there may be more to reset.
+        self.rest_seconds = 0.0
+        by_table: dict[str, list[RecordType]] = defaultdict(list)
+        for kind in kinds:
+            by_table[kind.model._meta.db_table].append(kind)
+        self._tables = [_TableResets(store, leases, kinds, worker) for kinds in by_table.values()]
+        self._failures = RecordFailures("Records of %r could not be reset or canceled: %s", store)
 
     def step(self) -> bool:
         """Return whether there may be more."""
-        has_more = [self._reset(kind) for kind in self.kinds]
-        return any(has_more)
+        rests: list[float | None] = []
+        self._failures.each(self._tables, lambda table: rests.append(table.step()))
+        more = [seconds for seconds in rests if seconds is not None]
+        self.rest_seconds = min(more, default=0.0)
+        return bool(more)
 
-    def _reset(self, kind: RecordType) -> bool:
-        table, backoff = kind.table(self.store.using), default_backoff()
-        with self.store.db.waits_at_most(LOCK_SECONDS):
-            stalled = self.store.record_operations.reset(
-                table,
-                REAP_LIMIT,
-                stalled_seconds=kind.stalled_seconds,
-                max_resets=kind.max_resets,
-                backoff=backoff,
-                message=kind.reset_failure_message,
-                held=self.leases.ids(kind),
-            )
-            canceled = self.store.record_operations.cancel_flagged(table, REAP_LIMIT)
+
+class _TableResets:
+    """Resets the records of one table.
+
+    If a model is registered several times, a record does not show which of them handles it. So all of its
+    registrations are respected: the longest ``stalled_after``, and the smallest ``max_resets`` with its message.
+    """
+
+    def __init__(self, store: Store, leases: RecordLeases, kinds: Sequence[RecordType], worker: str) -> None:
+        self._store = store
+        self._leases = leases
+        self._kinds = kinds
+        self._worker = worker
+        self._strictest = min(kinds, key=lambda kind: kind.max_resets)
+        self._stalled_seconds = max(kind.stalled_seconds for kind in kinds)
+        #: A record that was locked is not reset before its worker had the time for two tries to write a heartbeat.
+        self._grace_seconds = 2 * max(map(locked_seconds, kinds))
+        #: Records that are stalled and not locked, with the monotonic time when they were first found so.
+        self._suspects: dict[RecordKey, float] = {}
+
+    @property
+    def name(self) -> str:
+        return self._strictest.name
+
+    def step(self) -> float | None:
+        """Return the seconds until there may be more, None if there is nothing more."""
+        table = self._strictest.table(self._store.using)
+        with self._store.db.waits_at_most(LOCK_SECONDS):
+            overdue = self._overdue(table)
+            stalled = self._reset(table, overdue[:REAP_LIMIT]) if overdue else []
+            canceled = self._store.record_operations.cancel_flagged(table, REAP_LIMIT)
         for record in stalled:
-            report(RecordReset(self.worker, str(record.id), kind.name, record.state, record.resets))
+            report(RecordReset(self._worker, str(record.id), self.name, record.state, record.resets))
         for id_ in canceled:
-            report(RecordCanceled(self.worker, str(id_), kind.name))
-        return REAP_LIMIT in (len(stalled), len(canceled))
+            report(RecordCanceled(self._worker, str(id_), self.name))
+        if REAP_LIMIT in (len(stalled), len(canceled)):
+            return 0.0
+        return self._grace_seconds if len(self._suspects) > len(overdue) else None
+
+    def _overdue(self, table: RecordTable) -> list[RecordKey]:
+        """Return the records that have been stalled and not locked for long enough."""
+        held = [id_ for kind in self._kinds for id_ in self._leases.ids(kind)]
+        before, self._suspects = self._suspects, {}  # Forgotten if the table is locked.
+        found = self._store.record_operations.stalled(
+            table, SUSPECT_LIMIT, stalled_seconds=self._stalled_seconds, held=held
+        )
+        now = time.monotonic()
+        self._suspects = {key: before.get(key, now) for key in found}
+        return [key for key, since in self._suspects.items() if now - since >= self._grace_seconds]
+
+    def _reset(self, table: RecordTable, keys: Sequence[RecordKey]) -> list[StalledRecord]:
+        return self._store.record_operations.reset(
+            table,
+            keys,
+            stalled_seconds=self._stalled_seconds,
+            max_resets=self._strictest.max_resets,
+            backoff=default_backoff(),
+            message=self._strictest.reset_failure_message,
+        )

@@ -1,0 +1,58 @@
+"""Errors with the records of one model, which must not stop the work for the others."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from logging import getLogger
+from typing import Protocol, TypeVar
+
+from django_jobchains.db.connections import repair_connections
+from django_jobchains.db.setup import is_column_missing, is_table_missing
+from django_jobchains.notifications.base import WarningThrottle
+from django_jobchains.store import Store
+from django_jobchains.store.errors import is_database_away, is_lock_timeout
+from django_jobchains.text.errors import log_error, log_text
+
+logger = getLogger("django_jobchains")
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+NamedT = TypeVar("NamedT", bound=Named)
+
+
+@dataclass(eq=False)
+class RecordFailures:
+    """Logs errors with the records of single models. ``text``: the template, with the name and the error."""
+
+    text: str
+    store: Store
+    _throttles: defaultdict[str, WarningThrottle] = field(default_factory=lambda: defaultdict(WarningThrottle))
+
+    def each(self, models: Iterable[NamedT], call: Callable[[NamedT], object]) -> None:
+        """Make the call for each model, even if the call for an earlier one failed."""
+        for model in models:
+            try:
+                call(model)
+            except Exception as error:
+                self.failed(model.name, error)
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Log an error. Raise it if the connection is lost, because the calls for other models would fail as well."""
+        repair_connections()
+        if is_database_away(error) and self.store.connection.connection is None:
+            raise error
+        if self._throttles[name].allows():
+            self._log(name, error)
+
+    def _log(self, name: str, error: Exception) -> None:
+        if is_table_missing(error) or is_column_missing(error):
+            remedy = f"Run 'manage.py migrate --database {self.store.using}'. No restart is needed."
+            logger.warning(self.text, name, f"{log_text(error)}. {remedy}")
+        elif is_lock_timeout(error):
+            logger.warning(self.text, name, log_text(error))
+        else:
+            log_error(logger, error, self.text, name)

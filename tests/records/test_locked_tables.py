@@ -1,0 +1,145 @@
+"""While a migration of the project locks the table of one model, workers serve all other models and jobs."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.utils import timezone
+
+from django_jobchains import chains
+from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.records import RecordRun
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.store import DequeueRequest, RecordTable, Store
+from django_jobchains.store.errors import is_lock_timeout
+from django_jobchains.worker.threads import LOCK_SECONDS
+from tests.records.models import Export, Upload
+from tests.support.connections import Actor, end_all, holding
+from tests.support.waiting import until
+from tests.support.workers import StartWorker
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+
+#: The locks of CREATE INDEX and of ALTER TABLE.
+both_locks = pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Any:
+    yield
+    end_all()
+
+
+def lock(mode: str) -> Actor:
+    """Lock the table of uploads in another transaction, until ``result()`` is called."""
+    return holding(lambda store: store.db.execute(f"LOCK TABLE {Upload._meta.db_table} IN {mode} MODE", []))
+
+
+@pytest.fixture
+def kind(processors: Processors) -> RecordType:
+    processors.records(Upload)(lambda record, run: None)
+    return processors.record_types["records.upload"]
+
+
+def dequeue(store: Store, kind: RecordType, table: RecordTable) -> Any:
+    return store.records.dequeue(table, DequeueRequest(kind.select(store.using), 10, "host", kind.queue))
+
+
+CALLS: dict[str, Callable[[Store, RecordType, RecordTable], Any]] = {
+    "dequeue": dequeue,
+    "beat": lambda store, kind, table: store.records.beat(table, [(1, 1)]),
+    "check": lambda store, kind, table: store.records.check(table, [(1, 1)]),
+    "state_of": lambda store, kind, table: store.records.state_of(table, 1),
+    "cancel_flagged": lambda store, kind, table: store.record_operations.cancel_flagged(table, 10),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_statements_of_a_workers_threads_wait_only_briefly(kind: RecordType, name: str) -> None:
+    lock("ACCESS EXCLUSIVE")
+
+    def call(store: Store) -> None:
+        with store.db.waits_at_most(LOCK_SECONDS):
+            CALLS[name](store, kind, kind.table(store.using))
+
+    with pytest.raises(OperationalError) as caught:
+        Actor(call).start().result()
+    assert is_lock_timeout(caught.value)
+
+
+class Gate:
+    """A handler that waits until the test opens it."""
+
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+        self.reasons: list[str | None] = []
+
+    def __call__(self, record: Any, run: RecordRun) -> None:
+        while not (run.signal.aborted or self.is_open.wait(0.005)):
+            pass
+        self.reasons.append(run.signal.reason)
+
+
+def in_state(model: Any, state: str) -> int:
+    return model.objects.filter(state=state).count()
+
+
+@both_locks
+def test_other_models_and_jobs_are_served(processors: Processors, start_worker: StartWorker, mode: str) -> None:
+    @processors.register("shop.note")
+    def note(job: RunningJob[None]) -> None: ...
+
+    processors.records(Upload, poll_every=0.02)(lambda record, run: None)
+    processors.records(Export, poll_every=0.02)(lambda record, run: None)
+    Upload.objects.create()
+    locker = lock(mode)
+    start_worker(poll_seconds=0.05)
+    for _ in range(3):
+        Export.objects.create()
+        chains.wait(note.enqueue(), 15)
+    until(lambda: in_state(Export, "completed") == 3)
+    locker.result()
+    until(lambda: in_state(Upload, "completed") == 1)
+
+
+@both_locks
+def test_other_models_keep_their_heartbeats_and_the_locked_one_keeps_its_records(
+    processors: Processors, start_worker: StartWorker, settings: Any, mode: str
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
+    handler = Gate()
+    for model in (Upload, Export):
+        model.objects.create()
+        processors.records(model, poll_every=0.02, stalled_after=30, heartbeat_every=0.1)(handler)
+    start_worker()
+    until(lambda: in_state(Upload, "processing") == in_state(Export, "processing") == 1)
+    locker = lock(mode)
+    for _ in range(5):
+        before = Export.objects.get().last_heartbeat_at
+        until(lambda before=before: Export.objects.get().last_heartbeat_at != before)
+    locker.result()
+    before = Upload.objects.get().last_heartbeat_at
+    until(lambda: Upload.objects.get().last_heartbeat_at != before)
+    handler.is_open.set()
+    until(lambda: in_state(Upload, "completed") == in_state(Export, "completed") == 1)
+    assert handler.reasons == [None, None]
+
+
+@both_locks
+def test_stalled_records_of_other_models_are_reset(
+    processors: Processors, start_worker: StartWorker, settings: Any, mode: str
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
+    for model in (Upload, Export):
+        processors.records(model, stalled_after=1)(lambda record, run: None)
+        model.objects.create(state="processing", last_heartbeat_at=timezone.now() - HOUR, lease_number=1)
+        model.objects.create(cancel=True)
+    locker = lock(mode)
+    start_worker(types=["records.export"])
+    until(lambda: Export.objects.filter(num_resets=1).exists() and in_state(Export, "canceled"))
+    locker.result()
+    until(lambda: Upload.objects.filter(num_resets=1).exists() and in_state(Upload, "canceled"))
