@@ -1,23 +1,22 @@
 """Changes of records outside of attempts: stalled records are reset, and people cancel, requeue and retry records."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from django_jobchains.store.errors import retried
 from django_jobchains.store.leases import CrashBackoff
-from django_jobchains.store.record_tables import RecordKey, RecordTable, StalledRecord
-from django_jobchains.store.records import held_json
-from django_jobchains.store.statements import Part, one_line, statements
+from django_jobchains.store.record_tables import KEY, RecordKey, RecordPart, RecordTable, StalledRecord, rows_json
+from django_jobchains.store.statements import one_line, statements
 
 #: An SQL SELECT of primary keys, with its parameters.
 IdsOf = tuple[str, Sequence[Any]]
 
-_STALLED = "id text, n bigint, delay_seconds float"
+_STALLED = f"{KEY}, delay_seconds float"
 
 
-class RecordOperations(Part):
+class RecordOperations(RecordPart):
     @retried
     def stalled(
         self, table: RecordTable, limit: int, *, stalled_seconds: float, held: Collection[Any] = ()
@@ -30,7 +29,7 @@ class RecordOperations(Part):
         with self.db.transaction():
             if self.db.locks_rows:
                 self.db.execute(f"LOCK TABLE {table.name} IN ROW EXCLUSIVE MODE", [])
-            rows = self.db.fetch(self._stalled(table, "NOT"), [-stalled_seconds, held_json(table, held), limit])
+            rows = self.db.fetch(self._stalled(table, "NOT"), [-stalled_seconds, _ids_json(table, held), limit])
         return [(table.ids.from_column(id_), number) for id_, number, _ in rows]
 
     @retried
@@ -52,7 +51,7 @@ class RecordOperations(Part):
         with self.db.transaction():
             if not self.db.locks_rows:
                 self.db.write_first()
-            ids = held_json(table, [id_ for id_, _ in keys])
+            ids = _ids_json(table, [id_ for id_, _ in keys])
             rows = [
                 {"id": table.ids.to_parameter(key[0]), "n": key[1], "delay_seconds": backoff.seconds(resets + 1)}
                 for id_, number, resets in self.db.fetch(self._stalled(table, ""), [-stalled_seconds, ids, len(keys)])
@@ -177,8 +176,6 @@ class RecordOperations(Part):
     def _is_in(self, table: RecordTable, ids: str) -> str:
         return f"{table.under('record').id} {self.db.any_of(ids)}"
 
-    def _any_id(self, table: RecordTable) -> str:
-        return self.db.any_of(f"SELECT {self.db.cast('d.id', table.id_type)} FROM {self.db.rows('id text, n bigint')}")
 
-    def _returned(self, table: RecordTable, *columns: str) -> str:
-        return ", ".join(f"{self.db.returned}{getattr(table, column)}" for column in columns)
+def _ids_json(table: RecordTable, ids: Iterable[Any]) -> str:
+    return rows_json(KEY, [(table.ids.to_parameter(id_), 0) for id_ in ids])

@@ -1,9 +1,12 @@
 """The SQL names of record tables, which belong to models of the project, and the rows that record methods take."""
 
+import json
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
+
+from django_jobchains.store.statements import Part
 
 #: A record by its primary key, and the number of its lease.
 RecordKey = tuple[Any, int]
@@ -12,6 +15,8 @@ RecordKey = tuple[Any, int]
 IdsSelect = Callable[[str, Sequence[Any], Sequence[str]], tuple[str, Sequence[Any]] | None]
 RecordEndKind = Literal["completed", "errored", "failed", "requeued", "handed_back"]
 
+#: The columns of ``rows`` that name a record.
+KEY = "id text, n bigint"
 COLUMNS = (
     "state",
     "failure_message",
@@ -112,3 +117,20 @@ class StalledRecord(NamedTuple):
     id: Any
     state: str
     resets: int
+
+
+class RecordPart(Part):
+    """A part of the store with statements about record tables."""
+
+    def _any_id(self, table: RecordTable) -> str:
+        """SQL that compares with the ids of the statement's parameter, which is JSON with ``KEY``."""
+        return self.db.any_of(f"SELECT {self.db.cast('d.id', table.id_type)} FROM {self.db.rows(KEY)}")
+
+    def _returned(self, table: RecordTable, *columns: str) -> str:
+        return ", ".join(f"{self.db.returned}{getattr(table, column)}" for column in columns)
+
+
+def rows_json(columns: str, rows: Sequence[Sequence[Any]]) -> str:
+    """Return the parameter of ``rows`` with these values of its columns."""
+    names = [column.split()[0] for column in columns.split(", ")]
+    return json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=str)

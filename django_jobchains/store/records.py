@@ -5,7 +5,7 @@ the state and the lease number of the record.
 """
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -14,19 +14,21 @@ from django.db import OperationalError
 from django_jobchains.exceptions import JobchainsError, JobLocked
 from django_jobchains.store.errors import is_lock_timeout, retried, retried_at_read_committed
 from django_jobchains.store.record_tables import (
+    KEY,
     Dequeued,
     IdsSelect,
     RecordBeat,
     RecordEnd,
     RecordKey,
+    RecordPart,
     RecordTable,
+    rows_json,
 )
 from django_jobchains.store.rows import OpenTransaction
-from django_jobchains.store.statements import Part, one_line, statements
+from django_jobchains.store.statements import one_line, statements
 
-_KEY = "id text, n bigint"
-_END = f"{_KEY}, kind text, process_after timestamptz, message text, attempts bigint"
-_LOGS = f"{_KEY}, logs text"
+_END = f"{KEY}, kind text, process_after timestamptz, message text, attempts bigint"
+_LOGS = f"{KEY}, logs text"
 
 
 class DequeueInTransaction(JobchainsError):
@@ -56,7 +58,7 @@ class DequeueRequest(NamedTuple):
     prefers_planned: bool = False
 
 
-class Records(Part):
+class Records(RecordPart):
     def dequeue(
         self, table: RecordTable, request: DequeueRequest, *, joins_transaction: bool = False
     ) -> list[Dequeued]:
@@ -72,7 +74,7 @@ class Records(Part):
     @retried_at_read_committed
     def beat(self, table: RecordTable, keys: Sequence[RecordKey]) -> RecordBeat:
         """Write a heartbeat for running records, in the order of their ids. Locked records are skipped."""
-        rows = _json(_KEY, [(table.ids.to_parameter(id_), number) for id_, number in keys])
+        rows = rows_json(KEY, [(table.ids.to_parameter(id_), number) for id_, number in keys])
         beaten = self._fetch(self._beat(table), [rows, *([rows] if self.db.locks_rows else [])])
         by_key = {(table.ids.from_column(id_), number): bool(cancel) for id_, number, cancel in beaten}
         found = self.check(table, [key for key in keys if key not in by_key])
@@ -84,7 +86,7 @@ class Records(Part):
         """Like ``beat``, without writing. All records that are still held are in ``locked``."""
         if not keys:
             return RecordBeat({}, set(), set())
-        rows = self._fetch(self._check(table), [_json(_KEY, [(table.ids.to_parameter(id_), 0) for id_, _ in keys])])
+        rows = self._fetch(self._check(table), [rows_json(KEY, [(table.ids.to_parameter(id_), 0) for id_, _ in keys])])
         found = {table.ids.from_column(id_): (state, number, bool(cancel)) for id_, state, number, cancel in rows}
         reasons = {key: lost_reason(found.get(key[0]), key[1]) for key in keys}
         held = {key for key, reason in reasons.items() if reason is None}
@@ -94,7 +96,7 @@ class Records(Part):
     @retried
     def state_of(self, table: RecordTable, id: Any) -> tuple[str, int] | None:
         """Return a record's state and lease number, or None if it does not exist."""
-        rows = self._fetch(self._check(table), [_json(_KEY, [(table.ids.to_parameter(id), 0)])])
+        rows = self._fetch(self._check(table), [rows_json(KEY, [(table.ids.to_parameter(id), 0)])])
         return (rows[0][1], rows[0][2]) if rows else None
 
     def lock(
@@ -169,9 +171,9 @@ class Records(Part):
         inside, inside_params = self.db.inside(transaction)
         rows = [self._end_row(table, end) for end in ends]
         skips = skips and self.db.locks_rows
-        skipped = [_json(_KEY, [row[:2] for row in rows])] if skips else []
+        skipped = [rows_json(KEY, [row[:2] for row in rows])] if skips else []
         with self.db.transaction():
-            params = [_json(_END, rows), *skipped, *inside_params]
+            params = [rows_json(_END, rows), *skipped, *inside_params]
             written = self.db.fetch(self._end_all(table, skips, inside), params)
             if len(written) < len(ends):
                 self.db.check_transaction(transaction)
@@ -250,7 +252,7 @@ class Records(Part):
     def _beat(self, table: RecordTable) -> str:
         return f"""
             UPDATE {table.name} AS record SET {table.last_heartbeat_at} = clock.now
-            FROM {self.db.rows(_KEY)} CROSS JOIN {self.db.clock} WHERE {self._fence(table)} {self._unlocked(table)}
+            FROM {self.db.rows(KEY)} CROSS JOIN {self.db.clock} WHERE {self._fence(table)} {self._unlocked(table)}
             RETURNING {self._returned(table, "id", "lease_number", "cancel")}
         """
 
@@ -324,12 +326,6 @@ class Records(Part):
         """
         return f"AND {table.under('record').id} {self.db.any_of(ids)}"
 
-    def _any_id(self, table: RecordTable) -> str:
-        return self.db.any_of(f"SELECT {self.db.cast('d.id', table.id_type)} FROM {self.db.rows(_KEY)}")
-
-    def _returned(self, table: RecordTable, *columns: str) -> str:
-        return ", ".join(f"{self.db.returned}{getattr(table, column)}" for column in columns)
-
 
 def lost_reason(found: tuple[str, int, bool] | tuple[str, int] | None, lease_number: int) -> str | None:
     """Return the abort reason of an attempt whose record now has this state and lease number, or None if it is held."""
@@ -341,13 +337,3 @@ def lost_reason(found: tuple[str, int, bool] | tuple[str, int] | None, lease_num
     if number == lease_number and state in ("completed", "canceled"):
         return "already_completed" if state == "completed" else "cancelled"
     return "taken_by_another_worker"
-
-
-def held_json(table: RecordTable, ids: Collection[Any]) -> str:
-    """Return the parameter of ``rows`` with the primary keys of records."""
-    return _json(_KEY, [(table.ids.to_parameter(id_), 0) for id_ in ids])
-
-
-def _json(columns: str, rows: Sequence[Sequence[Any]]) -> str:
-    names = [column.split()[0] for column in columns.split(", ")]
-    return json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=str)
