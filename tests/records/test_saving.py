@@ -104,7 +104,7 @@ def test_a_deleted_record_is_not_created_again(register: Register, make_worker: 
 
 def test_async_handlers_read_columns_and_save(register: Register, make_worker: StartWorker) -> None:
     async def handle(record: Upload, run: RecordRun) -> None:
-        await Upload.objects.aupdate(cancel=True)
+        await Upload.objects.aupdate(process_after=TOMORROW)
         record.size = record.num_failures + record.lease_number
         await record.asave()
 
@@ -112,7 +112,7 @@ def test_async_handlers_read_columns_and_save(register: Register, make_worker: S
     Upload.objects.create()
     run(make_worker)
     upload = Upload.objects.get()
-    assert (upload.state, upload.size, upload.cancel) == ("completed", 1, True)
+    assert (upload.state, upload.size, upload.process_after) == ("completed", 1, TOMORROW)
 
 
 def test_hooks_may_save(processors: Processors, make_worker: StartWorker) -> None:
