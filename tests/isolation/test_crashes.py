@@ -50,6 +50,7 @@ def test_a_job_that_crashes_each_time_fails_at_the_limit_of_crashes(start_isolat
 
 def test_a_child_that_dies_after_its_commit_leaves_the_job_completed(start_isolated: StartProcess) -> None:
     worker = start_isolated(jobchains={"ISOLATION": "process"})
+    assert output(hostile_jobs.good.enqueue(0)) != worker.pid  # a worker checks its leases when it begins to listen
     chain = hostile_jobs.dies_after_commit.enqueue()
     assert output(chain) == "committed"
     assert labels(chain) == ["written"]
