@@ -300,7 +300,7 @@ def not_loaded(kind: RecordType, key: RecordKey, error: BaseException) -> EndedR
     if isinstance(error, ObjectDoesNotExist):
         error = LookupError(NOT_FOUND.format(name=kind.name))
     end = RecordEnd(*key, "errored", None, describe(error), kind.max_attempts)
-    return EndedRecord(kind, key, 0, end, error=end.message, exception=error)
+    return EndedRecord(kind, key, 0, end, error=end.message, exception=without_variables(error))
 
 
 def _time_after(error: Requeue | RescheduleJob) -> datetime | None:

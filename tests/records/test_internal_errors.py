@@ -1,5 +1,6 @@
 """Errors outside of handlers: every dequeued record still ends, or is released and reset."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,11 +13,12 @@ from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.store.record_tables import RecordTable
 from django_jobchains.telemetry.events import RecordAbandoned
 from django_jobchains.worker.records import conditions
 from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.slots.threads import Slots
-from tests.records.models import Upload
+from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.support.waiting import until
 from tests.support.workers import Events, StartWorker
 
@@ -205,3 +207,37 @@ def test_an_error_after_the_end_changes_nothing(
     start_worker(slots=1)
     until(lambda: Upload.objects.filter(state="completed").count() == 2)
     assert not events.of(RecordAbandoned)
+
+
+# At the end of the worker
+
+
+@pytest.mark.parametrize("refused", [Upload, Letter])
+def test_records_of_a_model_are_handed_back_although_those_of_another_cannot_be(
+    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, refused: Any
+) -> None:
+    started = threading.Barrier(3)
+
+    def handle(record: Any, run: RecordRun) -> None:
+        started.wait(30)
+        run.signal.wait(60)
+        run.signal.raise_if_aborted()
+
+    processors.records(Upload)(handle)
+    processors.records(Letter, columns=LETTER_COLUMNS)(handle)
+    Upload.objects.create()
+    Letter.objects.create(code="a")
+    worker = start_worker(slots=2)
+    started.wait(30)
+    end = worker.store.records.end
+
+    def fail_for_one(table: RecordTable, ends: Any, **options: Any) -> Any:
+        if refused._meta.db_table in table.name:
+            raise OperationalError("refused")
+        return end(table, ends, **options)
+
+    monkeypatch.setattr(worker.store.records, "end", fail_for_one)
+    worker.stop()
+    states = {Upload: Upload.objects.get().state, Letter: Letter.objects.get().status}
+    assert states.pop(refused) == "processing"
+    assert list(states.values()) == ["queued"]

@@ -146,10 +146,14 @@ class RecordWorkers:
     def _write(self, ends: list[tuple[RecordType, RecordEnd]]) -> None:
         try:
             for kind, of_kind in by_kind(ends).items():
-                with self.store.db.waits_at_most(LOCK_SECONDS):
-                    self.store.records.end(kind.table(self.store.using), of_kind)
-        except Exception as error:
-            text = "Records could not be handed back; they are reset when their heartbeats are missing: %s"
-            log_error(logger, error, text)
+                self._write_ends(kind, of_kind)
         finally:
             close_thread_connections()
+
+    def _write_ends(self, kind: RecordType, ends: list[RecordEnd]) -> None:
+        try:
+            with self.store.db.waits_at_most(LOCK_SECONDS):
+                self.store.records.end(kind.table(self.store.using), ends)
+        except Exception as error:
+            text = "Records of %r could not be handed back; they are reset when their heartbeats are missing: %s"
+            log_error(logger, error, text, kind.name)
