@@ -66,6 +66,17 @@ def test_jobs_of_a_strict_isolation_are_handed_back_and_tried_later(
     assert not FailedAttempt.objects.exists()
 
 
+def test_a_worker_is_not_idle_while_its_only_attempt_runs(processors: Processors, make_worker: StartWorker) -> None:
+    @processors.register("isolation.slow", isolation=Isolation("process", setup=SETUP))
+    def slow(job: RunningJob[Any]) -> None:
+        job.signal.wait(0.5)
+        job.signal.raise_if_aborted()
+
+    chain = slow.enqueue()
+    make_worker(poll_seconds=0.02, shutdown_seconds=0).run_until_idle()
+    assert chain.refresh().status == "completed"
+
+
 def test_no_job_is_claimed_without_a_child_for_it(
     processors: Processors, start_worker: StartWorker, gate: threading.Event
 ) -> None:

@@ -58,7 +58,7 @@ class ChildSlots:
 
     @property
     def is_idle(self) -> bool:
-        return not self.waiting
+        return not self.waiting and self._slots.is_idle
 
     @property
     def has_waiting(self) -> bool:
