@@ -54,7 +54,7 @@ class JobLogTests(StoreTests):
         row = LogLine.objects.using(store.using).get()
         assert begin is not None
         assert 950 <= (row.logged_at - begin).total_seconds() < 1_000
-        assert abs((JobProgress.objects.using(store.using).get().logged_at - row.logged_at).total_seconds()) < 1
+        assert abs((JobProgress.objects.using(store.using).get().logged_at - row.logged_at).total_seconds()) < 20
 
     def test_lines_of_an_earlier_attempt_are_not_stored(self, store: Store) -> None:
         stale = running_job(store)

@@ -62,7 +62,7 @@ class NatsServer:
         with (self._folder / "nats.log").open("ab") as log:
             command = [executable(), "--config", str(self._file)]
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        until(self._is_ready, 15, lambda: self.output)
+        until(self._is_ready, 30, lambda: self.output)
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
@@ -82,7 +82,7 @@ class NatsServer:
     def publish(self, subject: str, *messages: bytes) -> None:
         """Publish messages as any client can, and return when the server has received them."""
         texts = [f"PUB {subject} {len(message)}\r\n".encode() + message + b"\r\n" for message in messages]
-        with socket.create_connection((HOST, self.port), 15) as end:
+        with socket.create_connection((HOST, self.port), 30) as end:
             end.sendall(b'CONNECT {"verbose":false}\r\n' + b"".join(texts) + b"PING\r\n")
             received = b""
             while b"PONG" not in received:
@@ -92,7 +92,7 @@ class NatsServer:
         if self._process:
             self._process.send_signal(number)
             self._process.send_signal(signal.SIGCONT)
-            self._process.wait(15)
+            self._process.wait(30)
             self._process = None
 
     def _is_ready(self) -> bool:

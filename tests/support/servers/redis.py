@@ -41,7 +41,7 @@ class RedisServer:
     @property
     def admin(self) -> "redis.Redis[Any]":
         """Return a client."""
-        return redis.Redis("127.0.0.1", self.port, password=self.password or None, socket_timeout=5)
+        return redis.Redis("127.0.0.1", self.port, password=self.password or None, socket_timeout=30)
 
     def start(self) -> "RedisServer":
         password = ("--requirepass", self.password) if self.password else ()
@@ -50,7 +50,7 @@ class RedisServer:
             self._process = subprocess.Popen(
                 [program(), *self._mode, *options, *password, *self._options], stdout=log, stderr=log
             )
-        until(self._answers, 10, lambda: (self._folder / "log").read_text())
+        until(self._answers, 30, lambda: (self._folder / "log").read_text())
         return self
 
     def stop(self) -> None:
@@ -77,11 +77,11 @@ class RedisServer:
         if self._process:
             self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(number)
-            self._process.wait(10)
+            self._process.wait(30)
 
     def _answers(self) -> bool:
         assert self.is_running, (self._folder / "log").read_text()
-        with suppress(redis.ConnectionError), self.admin as client:
+        with suppress(redis.ConnectionError, redis.TimeoutError), self.admin as client:
             return bool(client.ping())
         return False
 

@@ -1,3 +1,4 @@
+import json
 import os
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ class ChaosConfig(AppConfig):
             _break_workers(file)
         if seconds := os.environ.get("READY_SECONDS"):
             _limit_readiness(float(seconds))
+        if limits := os.environ.get("SHUTDOWN_LIMITS"):
+            _limit_shutdown(json.loads(limits))
 
 
 def _break(method: str) -> None:
@@ -55,3 +58,10 @@ def _limit_readiness(seconds: float) -> None:
     from django_jobchains.worker import health
 
     health.SLOW_SECONDS = health.LATE_SECONDS = seconds
+
+
+def _limit_shutdown(limits: dict[str, float]) -> None:
+    """Replace time limits of the steps in which a worker stops, by the names of the constants."""
+    from django_jobchains.worker import shutdown
+
+    vars(shutdown).update(limits)
