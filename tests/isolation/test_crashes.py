@@ -35,8 +35,8 @@ def test_every_way_to_die_is_one_crash_and_neighbours_complete(start_isolated: S
 
 def test_what_was_logged_before_a_crash_is_kept(start_isolated: StartProcess) -> None:
     start_isolated(jobchains={"ISOLATION": "process"})
-    chain = hostile_jobs.dies.enqueue("SIGKILL")
-    assert output(chain) == 2
+    chain = hostile_jobs.logs_and_dies.enqueue()
+    until(lambda: [kind for kind, _ in failures(chain)] == ["crash"], 20)
     until(lambda: [line.text for line in chain.jobs.get().log_lines.all()] == ["about to die"], 10)
 
 

@@ -12,8 +12,9 @@ from django.utils.timezone import now
 
 from django_jobchains import chains
 from django_jobchains.models import Job
+from django_jobchains.notifications import get_notifier, ownership_lost
 from tests.isolation.app import hostile_jobs
-from tests.isolation.ends import ended, failures, labels, output
+from tests.isolation.ends import ended, expire_lease, failures, labels, output
 from tests.shop.models import Effect
 from tests.support.waiting import until
 from tests.support.worker_processes import StartProcess
@@ -21,7 +22,7 @@ from tests.support.worker_processes import StartProcess
 pytestmark = pytest.mark.slow
 
 #: The timeout of ``hostile_jobs.limited``.
-LIMIT = timedelta(seconds=0.5)
+LIMIT = timedelta(seconds=2)
 
 
 def pid_of(job_id: UUID, what: str) -> int:
@@ -39,10 +40,11 @@ def test_one_that_hangs_has_failed_once_by_its_timeout(start_isolated: StartProc
     worker = start_isolated("--slots", "1", jobchains={"STUCK_SECONDS": 0.1})
     chain = hostile_jobs.hangs.enqueue(way)
     neighbour = hostile_jobs.good.enqueue(0)
-    assert output(chain) == 2
-    [(kind, error)] = failures(chain)
-    assert kind == "timeout"
-    assert "timed out" in error
+    attempts = output(chain)  # On a busy machine, an attempt that returns at once may reach its timeout too.
+    found = failures(chain)
+    assert [kind for kind, _ in found] == ["timeout"] * (attempts - 1)
+    assert all("timed out" in error for _, error in found)
+    assert attempts > 1
     assert chain.jobs.get().crashes == 0
     output(neighbour)
     assert "is stuck" not in worker.output  # its handler is killed, not abandoned
@@ -54,7 +56,7 @@ def test_the_time_limit_begins_when_the_child_process_begins(start_isolated: Sta
     child.suspend()  # like a machine that is too busy to run it
     chain = hostile_jobs.limited.enqueue()
     try:
-        until(lambda: (claimed_at := chain.jobs.get().last_attempt_at) and now() - claimed_at > 4 * LIMIT, 20)
+        until(lambda: (claimed_at := chain.jobs.get().last_attempt_at) and now() - claimed_at > 1.5 * LIMIT, 20)
     finally:
         child.resume()
     assert output(chain) == child.pid
@@ -71,16 +73,17 @@ def test_one_that_ignores_a_cancel_is_killed(start_isolated: StartProcess) -> No
 
 
 def test_one_whose_job_is_taken_away_is_killed(start_isolated: StartProcess) -> None:
-    start_isolated(jobchains={"LEASE_SECONDS": 1})
+    start_isolated()
     chain = hostile_jobs.hangs_for_ever.enqueue()
     pid = pid_of(chain.id, "started")
     Job.objects.filter(pk=chain.id).update(lease_number=99)
-    until(lambda: has_ended(pid), 15)
+    until(lambda: get_notifier("default").publish([ownership_lost(chain.id)]) or has_ended(pid), 20)
     assert failures(chain) == []
 
 
 def test_a_stopping_worker_kills_it_and_hands_its_job_back(start_isolated: StartProcess) -> None:
-    worker = start_isolated(jobchains={"SHUTDOWN_SECONDS": 0.2, "ISOLATION": "process"})
+    jobchains = {"SHUTDOWN_SECONDS": 0.2, "ISOLATION": "process"}
+    worker = start_isolated(jobchains=jobchains, SHUTDOWN_LIMITS='{"STEP_SECONDS": 10}')
     chain = hostile_jobs.grandchild.enqueue()
     pid = pid_of(chain.id, "child")
     worker.signal(signal.SIGTERM)
@@ -93,12 +96,13 @@ def test_a_stopping_worker_kills_it_and_hands_its_job_back(start_isolated: Start
 
 
 def test_children_and_their_children_die_with_a_killed_worker(start_isolated: StartProcess) -> None:
-    jobchains = {"ISOLATION": "process", "LEASE_SECONDS": 1, "REAP_SECONDS": 0.2}
+    jobchains = {"ISOLATION": "process", "REAP_SECONDS": 0.2}
     worker = start_isolated(jobchains=jobchains)
     chain = hostile_jobs.grandchild.enqueue()
     pids = [pid_of(chain.id, "child"), pid_of(chain.id, "grandchild")]
     os.kill(worker.pid, signal.SIGKILL)
     until(lambda: all(has_ended(pid) for pid in pids), 10)
+    expire_lease(chain.id)
     start_isolated("--type", "isolation.good", jobchains=jobchains)
     until(lambda: [kind for kind, _ in failures(chain)] == ["crash"], 20)
     assert chain.jobs.get().crashes == 1

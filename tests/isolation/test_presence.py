@@ -24,8 +24,8 @@ def pool_of(key: str) -> PoolState:
 def test_a_row_reports_each_pool_with_its_children_and_their_deaths(start_isolated: StartProcess) -> None:
     start_isolated("--slots", "6", jobchains={"ISOLATION": "process", "HEARTBEAT_SECONDS": 0.2})
     assert output(hostile_jobs.dies.enqueue("SIGKILL")) == 2
-    assert output(hostile_jobs.hangs.enqueue("heeds SIGTERM")) == 2
-    until(lambda: (pool_of("default").crashed, pool_of("hanging").killed) == (1, 1), 10, overview)
+    attempts = output(hostile_jobs.hangs.enqueue("heeds SIGTERM"))
+    until(lambda: (pool_of("default").crashed, pool_of("hanging").killed) == (1, attempts - 1), 60, overview)
     default, hanging = pool_of("default"), pool_of("hanging")
     assert (default.killed, default.recycled, hanging.crashed, hanging.max_workers) == (0, 0, 0, 4)
     assert default.workers == 1
@@ -36,8 +36,8 @@ def test_a_row_reports_each_pool_with_its_children_and_their_deaths(start_isolat
 def test_a_pool_is_saturated_while_all_its_children_are_busy(start_isolated: StartProcess) -> None:
     start_isolated("--slots", "6", jobchains={"HEARTBEAT_SECONDS": 0.2})
     chains = [hostile_jobs.hangs_for_ever.enqueue() for _ in range(4)]
-    until(WorkerPresence.objects.exists, 20)
-    until(lambda: pool_of("hanging").is_saturated, 20, overview)
+    until(WorkerPresence.objects.exists, 60)
+    until(lambda: pool_of("hanging").is_saturated, 60, overview)
     assert (pool_of("hanging").busy, pool_of("small").is_saturated) == (4, False)
     written = StringIO()
     call_command("jobchains", "status", stdout=written)
@@ -49,6 +49,6 @@ def test_a_pool_is_saturated_while_all_its_children_are_busy(start_isolated: Sta
 
 def test_a_worker_without_isolated_types_reports_no_pools(start_process: StartProcess) -> None:
     worker = start_process(jobchains={"HEARTBEAT_SECONDS": 0.2}).until_ready()
-    until(WorkerPresence.objects.exists, 10)
+    until(WorkerPresence.objects.exists, 60)
     assert overview().workers[0].pools == ()
     assert psutil.Process(worker.pid).children() == []

@@ -81,7 +81,7 @@ def program(tmp_path: Path, body: str) -> "subprocess.Popen[str]":
 @pytest.mark.parametrize("turn", range(3))
 def test_the_interpreter_exits_in_any_state_without_a_word(tmp_path: Path, state: str, turn: int) -> None:
     process = program(tmp_path, STATES[state])
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=60)
     errors = "\n".join(line for line in errors.splitlines() if "run without isolation" not in line)
     assert (process.returncode, output, errors.strip()) == (0, "", "")
     until(lambda: not survivors(tmp_path))
@@ -125,7 +125,7 @@ with WorkerSession(pool) as worker:
     os.kill(preload, signal.SIGKILL)
     until(lambda: not is_running(pids[0]))
     process.send_signal(signal.SIGCONT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=60)
     assert output == "WorkerCrashed\n"
     until(lambda: not any(map(is_running, pids)))
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from django_jobchains.isolation import Isolation
@@ -27,11 +28,16 @@ def good(job: RunningJob[float]) -> int:
         return os.getpid()
 
 
-@processors.register("isolation.dies", backoff=AFTER_LOG_LINES)
+@processors.register("isolation.logs_and_dies", backoff=AFTER_LOG_LINES)
+def logs_and_dies(job: RunningJob[Any]) -> None:
+    job.log("about to die")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@processors.register("isolation.dies")
 def dies(job: RunningJob[str]) -> int:
     """Die in the first attempt, in the way that the input names."""
     if job.attempt == 1:
-        job.log("about to die")
         print("the last words", file=sys.stderr, flush=True)
         _die(job.input)
     return job.attempt
@@ -91,15 +97,15 @@ def hangs_for_ever(job: RunningJob[Any]) -> None:
     time.sleep(120)
 
 
-@hanging.register("isolation.limited", isolation=Isolation("process", key="limited", max_workers=1), timeout=0.5)
+@hanging.register("isolation.limited", isolation=replace(HANGING, key="limited", max_workers=1), timeout=2)
 def limited(job: RunningJob[Any]) -> int:
     return os.getpid()
 
 
-@hanging.register("isolation.hogs", lease=2)
+@hanging.register("isolation.hogs", lease=4)
 def hogs(job: RunningJob[Any]) -> int:
     """Hold the GIL for longer than the lease."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 6
     while time.monotonic() < end:
         re.match(r"(a+)+$", "a" * 22 + "b")
     return job.attempt

@@ -10,8 +10,8 @@ from django_jobchains.processors import Backoff, RunningJob
 from tests.shop.models import Effect
 
 AT_ONCE = Backoff(0.02, 1, 0.02, 0)
-#: The log of an attempt is not written if another attempt of the job has begun.
-AFTER_LOG_LINES = Backoff(1, 1, 1, 0)
+#: The log of an attempt is not written if another attempt of the job has begun, so the test waits for it first.
+AFTER_LOG_LINES = Backoff(3600, 1, 3600, 0)
 
 
 class Recorded(Middleware):

@@ -10,7 +10,7 @@ from tests.isolation.app.slices import AT_ONCE, note
 
 SOAKED = Isolation("process", key="soak", max_workers=4, max_jobs_per_worker=200, memory_limit="1G", grace_seconds=0.4)
 
-processors = Processors(backoff=AT_ONCE, isolation=SOAKED, lease=3, timeout=3)
+processors = Processors(backoff=AT_ONCE, isolation=SOAKED, lease=6, timeout=6)
 
 
 @processors.register("isolation.soak")

@@ -9,8 +9,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from django_jobchains.processors import Batch, Processors, RunningJob
+from django_jobchains.telemetry import child_processes
 
 processors = Processors()
+#: Spans whose export takes longer are lost with their process, also if only the machine is busy.
+child_processes.FLUSH_SECONDS = 20.0
 
 #: The environment variable with the URL to export to.
 URL = "JOBCHAINS_TEST_TRACES"
@@ -19,7 +22,7 @@ URL = "JOBCHAINS_TEST_TRACES"
 def set_up_tracing() -> None:
     """Set up an SDK in a child process, with an exporter that sends nothing for a minute unless it is flushed."""
     provider = TracerProvider()
-    exporter = OTLPSpanExporter(os.environ[URL], timeout=1)
+    exporter = OTLPSpanExporter(os.environ[URL], timeout=20)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=60_000))
     trace.set_tracer_provider(provider)
 

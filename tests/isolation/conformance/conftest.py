@@ -25,5 +25,5 @@ def isolation(request: Any) -> str:
 def worker(isolation: str, transactional_db: None, tmp_path_factory: Any) -> Iterator[WorkerProcess]:
     """A worker process that runs all types in this isolation, for all tests of a module."""
     with started_processes(tmp_path_factory.mktemp("workers"), SETTINGS) as start:
-        jobchains = {"ISOLATION": isolation, "POLL_SECONDS": 0.2, "HEARTBEAT_SECONDS": 1, "LEASE_SECONDS": 3}
+        jobchains = {"ISOLATION": isolation, "POLL_SECONDS": 0.2, "HEARTBEAT_SECONDS": 1}
         yield start("--slots", "4", jobchains=jobchains).until_ready()

@@ -10,7 +10,7 @@ from django.db.models import F
 from django_jobchains import chains, context
 from django_jobchains.models import Chain, FailedAttempt, Job
 from tests.isolation.app import sync_jobs
-from tests.isolation.ends import ended, failures, labels, output
+from tests.isolation.ends import ended, expire_lease, failures, labels, output
 from tests.shop.models import Effect
 from tests.support.waiting import until, until_completed
 from tests.support.worker_processes import WorkerProcess
@@ -163,8 +163,10 @@ def test_a_failure_is_followed_by_its_chain(isolation: str) -> None:
 
 def test_log_lines_and_progress_are_kept_however_the_attempt_ends() -> None:
     chain = sync_jobs.logs.enqueue()
-    until_completed(chain, 20)
     job = chain.jobs.get()
+    until(lambda: job.log_lines.count() == 2 and chain.refresh().status == "pending", 60)
+    chains.run_now(chain)
+    until_completed(chain, 60)
     until(lambda: job.log_lines.count() == 4, 10)
     lines = [(line.attempt, line.position, line.level, line.text, line.fields) for line in job.log_lines.order_by("pk")]
     odd = {"odd": "<class 'object'>"}
@@ -196,7 +198,8 @@ def test_an_attempt_that_has_lost_its_job_writes_nothing() -> None:
     Effect.objects.create(job_id=chain.id, label="go on")
     until(lambda: "lost: taken_by_another_worker" in labels(chain), 20)
     assert "written" not in labels(chain)
-    until_completed(chain, 20)  # its lease, which nobody renews, expires
+    expire_lease(chain.id)
+    until_completed(chain, 60)
 
 
 def test_what_a_handler_activates_does_not_reach_the_next_attempt() -> None:
