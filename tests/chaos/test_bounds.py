@@ -25,9 +25,11 @@ def test_twenty_thousand_jobs_leave_threads_files_and_memory_as_they_were(start_
         chains.enqueue_many([jobs.nothing.item({"text": "x" * 200}) for _ in range(BATCH)])
         until_count(enqueued, process)
         sizes.append((worker.num_threads(), worker.num_fds(), worker.memory_info().rss))
-    warm, last = sizes[1], sizes[-1]
-    assert last[0] <= warm[0]
-    assert last[1] <= warm[1] + 2
+    # Of several sizes, because a thread or a connection may live only for a moment.
+    warm = [max(size) for size in zip(*sizes[:3], strict=True)]
+    last = [min(size) for size in zip(*sizes[-3:], strict=True)]
+    assert last[0] <= warm[0], sizes
+    assert last[1] <= warm[1] + 2, sizes
     assert last[2] - warm[2] < 16 * MEGABYTE, sizes
     assert_invariants()
 

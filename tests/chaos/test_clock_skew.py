@@ -27,7 +27,7 @@ def test_workers_whose_clocks_differ_by_ten_minutes_start_nothing_early_and_reap
     late = chains.enqueue_many([jobs.step.item(0, delay=LATER) for _ in range(20)])
     workers = [
         # The monotonic clock, which waits use, is the same for all processes of a host.
-        start_process("--slots", "6", within=("faketime", "--exclude-monotonic", "-f", offset))
+        start_process("--slots", "6", within=("faketime", "--exclude-monotonic", "-f", offset), LEASE_SECONDS="60")
         for offset in ("+10m", "-10m")
     ]
     until(

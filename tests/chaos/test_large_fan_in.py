@@ -22,7 +22,7 @@ def test_fifty_thousand_dependents_are_freed_while_other_jobs_continue(start_pro
     multiply(jobs.after.enqueue(None, blockers=[blocker], delay=3600), DEPENDENTS)
     chains.enqueue_many([jobs.attempt.item(0.0) for _ in range(UNRELATED)])
     with session_defaults(statement_timeout="1s"):
-        process = start_process("--slots", "4").until_ready()
+        process = start_process("--slots", "4", LEASE_SECONDS="60").until_ready()
         others = Job.objects.exclude(type_name="chaos.after")
         until(lambda: not others.exclude(status="completed").exists(), 60, lambda: process.output[-3_000:])
     freed = Job.objects.filter(type_name="chaos.after", status="pending", attempt=0)

@@ -12,8 +12,8 @@ from tests.worker.test_supervisor import ask, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
-#: A worker is not live, and not ready, if one of its steps takes longer. The leases of the jobs last two seconds.
-LIMIT_SECONDS = 3.0
+#: A worker is not live, and not ready, if one of its steps takes longer. The leases of the jobs last as long.
+LIMIT_SECONDS = 6.0
 HELD_SECONDS = 10.0
 
 
@@ -24,6 +24,7 @@ def test_a_long_lock_fails_no_health_probe(start_process: StartProcess) -> None:
         *("--slots", "6", "--health-port", str(port)),
         jobchains={"LIVENESS_SECONDS": LIMIT_SECONDS, "HEARTBEAT_SECONDS": 0.5},
         READY_SECONDS=str(LIMIT_SECONDS),
+        LEASE_SECONDS=str(LIMIT_SECONDS),
     ).until_ready()
     locked = runs, returns, completes = [jobs.gated.enqueue("end"), jobs.gated.enqueue("return"), jobs.hold.enqueue()]
     until(lambda: Effect.objects.filter(label__startswith="started").count() == len(locked), 20)

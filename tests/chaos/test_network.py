@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(tr
 __all__ = ("proxy",)
 
 #: How long stopping may take in addition to its timeout: each step waits for a database that does not respond.
-EXIT_SECONDS = 5.0
+EXIT_SECONDS = 15.0
 #: The time in which a worker continues after the network has recovered.
 BACK_SECONDS = 15
 #: What a worker logs after the response to the COMMIT of a completed job was lost.

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(tr
 #: The number of server connections, fewer than a worker has threads.
 POOL_SIZE = 3
 #: How long stopping may take in addition to the handlers.
-EXIT_SECONDS = 3.0
+EXIT_SECONDS = 15.0
 
 CONFIGURATION = """
 [databases]
@@ -101,7 +101,7 @@ def test_a_worker_behind_a_transaction_pooler_runs_every_job_and_reports_that_it
     chains.enqueue_many([jobs.write.item(0.0) for _ in range(200)])
     chains.enqueue_many([jobs.attempt.item(0.0) for _ in range(100)])
     chains.enqueue_many([jobs.first.item(3) for _ in range(10)])
-    process = start_process("--slots", "8", **pooler.environment)
+    process = start_process("--slots", "8", LEASE_SECONDS="60", **pooler.environment)
     until(lambda: not Job.objects.exclude(status="completed").exists(), 60, lambda: process.output)
     assert not FailedAttempt.objects.exists()
     assert set(Job.objects.values_list("attempt", flat=True)) == {1}

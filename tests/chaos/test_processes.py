@@ -55,7 +55,7 @@ def test_a_killed_worker_loses_no_job_and_duplicates_no_effect(start_process: St
 
 
 def test_two_workers_never_run_one_attempt(start_process: StartProcess) -> None:
-    processes = [start_process(), start_process()]
+    processes = [start_process(LEASE_SECONDS="60"), start_process(LEASE_SECONDS="60")]
     for process in processes:
         process.until_ready()
     for _ in range(20):
@@ -150,13 +150,13 @@ def test_a_deploy_in_the_middle_of_work_costs_no_attempt(start_process: StartPro
     items += [jobs.attempt.item(chance.random() / 20) for _ in range(200)]
     chains.enqueue_many(items)
     for _ in range(5):
-        process = start_process("--slots", "5")
+        process = start_process("--slots", "5", LEASE_SECONDS="60", SHUTDOWN_LIMITS='{"STEP_SECONDS": 10}')
         wanted = completed() + chance.randrange(5, 60)
         until_count(wanted, process)
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
         assert not Job.objects.with_status("running").exists()
-    last = start_process()
+    last = start_process(LEASE_SECONDS="60")
     until_all_completed(last)
     assert set(Job.objects.values_list("attempt", flat=True)) == {1}
     assert not FailedAttempt.objects.exists()
@@ -165,7 +165,7 @@ def test_a_deploy_in_the_middle_of_work_costs_no_attempt(start_process: StartPro
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="needs SQLite")
 def test_four_processes_share_one_sqlite_file(start_process: StartProcess) -> None:
-    processes = [start_process("--slots", "4") for _ in range(4)]
+    processes = [start_process("--slots", "4", LEASE_SECONDS="60") for _ in range(4)]
     for process in processes:
         process.until_ready()
     for _ in range(20):

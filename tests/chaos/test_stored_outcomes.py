@@ -17,6 +17,8 @@ from tests.support.worker_processes import StartProcess, WorkerProcess
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
 JOBS = 10
+#: The tests wait for the end of the leases, but no worker may lose one because the machine is busy.
+LEASE_SECONDS = "4"
 
 
 def start_gated_jobs(count: int) -> list[Chain]:
@@ -47,7 +49,8 @@ def test_outcomes_of_a_stopped_worker_survive_the_worker_that_applies_them(
 ) -> None:
     """The second worker is killed after it has applied some of them. No attempt and no crash is counted for it."""
     seconds = "20" if ending == "completed" else "0.1"
-    first = start_process("--slots", str(JOBS), "--shutdown-timeout", seconds).until_ready()
+    options = ("--slots", str(JOBS), "--shutdown-timeout", seconds)
+    first = start_process(*options, LEASE_SECONDS=LEASE_SECONDS).until_ready()
     started = start_gated_jobs(JOBS)
     some, others = started[: JOBS // 2], started[JOBS // 2 :]
     with transaction_that_locks(*others):
@@ -58,12 +61,12 @@ def test_outcomes_of_a_stopped_worker_survive_the_worker_that_applies_them(
             assert first.wait() == 0
             assert stored_outcomes() == [ending] * JOBS
             let_them_return()
-            second = start_process("--slots", str(JOBS)).until_ready()
+            second = start_process("--slots", str(JOBS), LEASE_SECONDS=LEASE_SECONDS).until_ready()
             until_the_leases_have_ended()
             assert stays(lambda: stored_outcomes() == [ending] * JOBS, 1)
         until_all_completed(some, second)
         assert kill(second) == set()
-        third = start_process("--slots", str(JOBS)).until_ready()
+        third = start_process("--slots", str(JOBS), LEASE_SECONDS=LEASE_SECONDS).until_ready()
         assert stays(lambda: stored_outcomes() == [ending] * len(others), 1)
     until_all_completed(started, third)
     for chain in started:
@@ -85,7 +88,7 @@ def until_the_leases_have_ended() -> None:
 @pytest.mark.parametrize("returns", [True, False])
 def test_a_killed_worker_costs_its_locked_job_one_crash(start_process: StartProcess, returns: bool) -> None:
     """This is so whether the handler ran or had returned, because the memory of a worker is lost with it."""
-    first = start_process("--slots", "2").until_ready()
+    first = start_process("--slots", "2", LEASE_SECONDS=LEASE_SECONDS).until_ready()
     [chain] = start_gated_jobs(1)
     with transaction_that_locks(chain):
         if returns:
@@ -93,7 +96,7 @@ def test_a_killed_worker_costs_its_locked_job_one_crash(start_process: StartProc
             until(lambda: Effect.objects.filter(label="returned").exists(), 20)
         until(lambda: DeferredWrite.objects.filter(kind="lease").exists(), 20)
         assert kill(first) == {(chain.id, 1)}
-        second = start_process("--slots", "2").until_ready()
+        second = start_process("--slots", "2", LEASE_SECONDS=LEASE_SECONDS).until_ready()
         until_the_leases_have_ended()
         assert stays(lambda: chain.refresh().status == "running", 1)
     let_them_return()

@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 __all__ = ("events", "make_worker", "registry", "start_worker")
 
 #: How long stopping may take. The timeout is 0.
-EXIT_SECONDS = 3.0
+EXIT_SECONDS = 15.0
 
 #: The calls of each thread. Each line is one run of the test.
 STEPS = {
