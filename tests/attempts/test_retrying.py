@@ -26,6 +26,10 @@ def fail(job: RunningJob[Any]) -> None:
     raise Broken("no luck")
 
 
+#: What a busy machine may add to a wait: its ends are written in two statements.
+MARGIN_SECONDS = 30
+
+
 def wait_of(chain: Chain) -> float:
     """Return the seconds from the end of the failed attempt to the next one, both by the database's clock."""
     job = chain.refresh().current_job
@@ -110,11 +114,11 @@ def test_default_limit_is_25_attempts(settings: Any, work: Work) -> None:
 @pytest.mark.parametrize(
     ("own", "processors_", "worker", "settings_", "seconds"),
     [
-        (None, None, None, {}, (9, 10)),
-        (None, None, None, {"BACKOFF_INITIAL_SECONDS": 40, "BACKOFF_JITTER": 0}, (40, 40)),
-        (None, None, 30, {"BACKOFF_INITIAL_SECONDS": 40}, (30, 30)),
-        (None, 20, 30, {}, (20, 20)),
-        (15, 20, 30, {}, (15, 15)),
+        (None, None, None, {}, 9),
+        (None, None, None, {"BACKOFF_INITIAL_SECONDS": 400, "BACKOFF_JITTER": 0}, 400),
+        (None, None, 300, {"BACKOFF_INITIAL_SECONDS": 400}, 300),
+        (None, 200, 300, {}, 200),
+        (100, 200, 300, {}, 100),
     ],
 )
 def test_most_specific_backoff_is_used(
@@ -124,7 +128,7 @@ def test_most_specific_backoff_is_used(
     processors_: float | None,
     worker: float | None,
     settings_: dict[str, Any],
-    seconds: tuple[float, float],
+    seconds: float,
 ) -> None:
     def backoff(initial: float | None) -> Backoff | None:
         return None if initial is None else Backoff(initial, jitter=0)
@@ -133,16 +137,16 @@ def test_most_specific_backoff_is_used(
     part = Processors(backoff=backoff(processors_))
     chain = part.register("broken", backoff=backoff(own))(fail).enqueue()
     work(part, backoff=backoff(worker))
-    least, most = seconds
-    assert least - 0.1 <= wait_of(chain) <= most + 0.1
+    assert seconds - 0.1 <= wait_of(chain) < seconds + MARGIN_SECONDS
 
 
 def test_crashes_are_not_counted_as_failures(work: Work) -> None:
-    part = Processors(backoff=Backoff(10, multiplier=3, maximum_seconds=50, jitter=0), max_attempts=2)
+    part = Processors(backoff=Backoff(100, multiplier=3, maximum_seconds=500, jitter=0), max_attempts=2)
     chain = part.register("broken")(fail).enqueue()
     Job.objects.update(attempt=4, lease_number=4, crashes=4)  # the state after four crashes
     work(part)
-    assert (chain.refresh().status, round(wait_of(chain))) == ("pending", 10)
+    assert chain.refresh().status == "pending"
+    assert 99.9 <= wait_of(chain) < 100 + MARGIN_SECONDS
     Job.objects.update(run_at=chain.created_at)
     work(part)
     assert (chain.refresh().status, chain.current_job.attempt) == ("failed", 6)

@@ -160,7 +160,7 @@ def test_worker_reports_that_it_found_nothing(
 def test_one_of_several_workers_runs_the_sweeper(
     processors: Processors, registry: Any, start_worker: StartWorker, events: Events, settings: Any
 ) -> None:
-    settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05, "HEARTBEAT_SECONDS": 1}
+    settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05, "HEARTBEAT_SECONDS": 3}
     processors.register("anything")(lambda job: None)
     registry.add(processors)
 

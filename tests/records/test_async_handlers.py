@@ -135,7 +135,7 @@ def test_a_canceled_record_cancels_its_task(register: Register, start_worker: St
         finally:
             reasons.append(run.signal.reason)
 
-    register(handle, stalled_after=3, heartbeat_every=0.05)
+    register(handle, heartbeat_every=0.05)
     upload = Upload.objects.create()
     start_worker()
     assert started.wait(15)
@@ -189,7 +189,8 @@ def test_a_stopping_worker_hands_the_record_back(register: Register, start_worke
     worker = start_worker()
     assert started.wait(15)
     worker.stop(timeout=0)
-    assert (state_of(upload), upload.num_failures, upload.num_resets) == ("queued", 0, 0)
+    until(lambda: state_of(upload) == "queued")
+    assert (upload.num_failures, upload.num_resets) == (0, 0)
 
 
 def test_a_locked_row_is_waited_for_without_a_thread(

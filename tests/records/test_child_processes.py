@@ -51,7 +51,7 @@ def test_every_way_a_handler_in_a_child_may_end(worker: WorkerProcess) -> None:
 
     failed = ended(exports["fail"], "failed")
     assert (failed.failure_message, failed.num_failures) == ("NonRetryable: no such file", 1)
-    assert "no such file" in worker.output
+    until(lambda: "no such file" in worker.output)
 
     died = ended(exports["die"], "failed")
     assert "SIGKILL" in (died.failure_message or "")

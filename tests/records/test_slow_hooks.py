@@ -12,6 +12,8 @@ from django_jobchains.models import Job
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun
 from django_jobchains.telemetry.events import RecordStuck
+from django_jobchains.worker import Worker
+from django_jobchains.worker.records import conditions
 from tests.records.models import Export, Upload
 from tests.support.waiting import stays, until
 from tests.support.workers import Events, StartWorker
@@ -79,7 +81,10 @@ def test_a_hook_that_blocks_delays_nothing_else(
     until(lambda: Upload.objects.get().state == "completed")
 
 
-def test_the_next_record_is_dequeued_after_pre_handle(blocking: Blocking, start_worker: StartWorker) -> None:
+def test_the_next_record_is_dequeued_after_pre_handle(
+    blocking: Blocking, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conditions, "ANSWER_SECONDS", 60)
     blocking.blocks_in = "pre_handle"
     Upload.objects.bulk_create([Upload() for _ in range(3)])
     start_worker(slots=3)
@@ -105,6 +110,12 @@ def test_a_worker_is_not_idle_while_a_hook_decides(blocking: Blocking, make_work
     assert Upload.objects.get().state == "completed"
 
 
+def release(blocking: Blocking, worker: Worker) -> None:
+    """Release the handler when the worker claims no more records."""
+    until(lambda: worker.components.claim_loop._is_closed)
+    blocking.released.set()
+
+
 def test_post_handle_follows_each_pre_handle_of_a_worker_that_stops(
     blocking: Blocking, start_worker: StartWorker
 ) -> None:
@@ -112,7 +123,7 @@ def test_post_handle_follows_each_pre_handle_of_a_worker_that_stops(
     Upload.objects.bulk_create([Upload() for _ in range(3)])
     worker = start_worker(slots=1)
     assert blocking.entered.wait(20)
-    threading.Timer(0.2, blocking.released.set).start()
+    threading.Thread(target=release, args=[blocking, worker], daemon=True).start()
     worker.stop(timeout=20)
     assert blocking.calls.count("pre_handle") == blocking.calls.count("post_handle")
     assert Upload.objects.filter(state="queued").exists()

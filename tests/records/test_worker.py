@@ -55,7 +55,7 @@ class Waiting:
 def waiting(register: Register, start_worker: StartWorker) -> Waiting:
     """A handler of a worker that has dequeued a record, with frequent heartbeats."""
     handler = Waiting()
-    register(handler, stalled_after=3, heartbeat_every=0.05)
+    register(handler, heartbeat_every=0.05)
     Upload.objects.create()
     start_worker()
     handler.until_started()
@@ -133,7 +133,7 @@ def test_a_stalled_record_is_reset_and_handled_again(
 ) -> None:
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
     attempts: list[int] = []
-    register(lambda record, run: attempts.append(run.attempt), poll_every=0.02, stalled_after=1)
+    register(lambda record, run: attempts.append(run.attempt), poll_every=0.02, stalled_after=60)
     Upload.objects.create(state="processing", last_heartbeat_at=timezone.now() - HOUR, lease_number=1)
     start_worker()
     until(lambda: in_state("completed"))
@@ -222,10 +222,10 @@ def test_max_jobs_does_not_count_records_that_are_handed_back(
 
 def test_after_its_active_time_a_worker_ends(register: Register, make_worker: StartWorker) -> None:
     register(lambda record, run: time.sleep(0.05), slots=1)
-    Upload.objects.bulk_create([Upload() for _ in range(40)])
+    Upload.objects.bulk_create([Upload() for _ in range(400)])
     assert make_worker(max_active_seconds=1).run() == 0
     assert in_state("processing") == 0
-    assert 0 < in_state("completed") < 40
+    assert in_state("queued") > 0
 
 
 def test_types_select_record_workers(processors: Processors, make_worker: StartWorker) -> None:
@@ -322,6 +322,7 @@ def test_a_stopping_worker_hands_records_back(register: Register, start_worker: 
     worker = start_worker()
     handler.until_started()
     worker.stop(timeout=0)
+    until(lambda: handler.reasons and in_state("queued"))
     assert handler.reasons == ["worker_stopping"]
     upload.refresh_from_db()
     assert (upload.state, upload.num_failures, upload.num_resets, upload.started_at) == ("queued", 0, 0, None)
@@ -336,7 +337,7 @@ def test_the_record_of_a_handler_that_does_not_end_is_handed_back(
     worker = start_worker()
     handler.until_started()
     assert worker.stop(timeout=0) == 1
-    assert in_state("queued") == 1
+    until(lambda: in_state("queued") == 1)
     handler.released.set()
     until(lambda: worker.running == 0)
     assert in_state("queued") == 1

@@ -63,7 +63,7 @@ def test_lock_held_by_the_parent_does_not_block_a_forked_child(settings: Any) ->
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait(30)
-    child = Child([lambda: get_notifier("default").publish([chain_finished(chain.id)])], seconds=10)
+    child = Child([lambda: get_notifier("default").publish([chain_finished(chain.id)])], seconds=30)
     try:
         assert child.answer() is None
     finally:
