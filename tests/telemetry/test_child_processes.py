@@ -60,7 +60,7 @@ def test_a_chain_is_one_trace(
     chain = register(processors, Isolation(level, setup=SET_UP))["first"].enqueue()
     start_worker()
     until(lambda: chain.refresh().status == "failed" and not Job.objects.with_status("pending", "running").exists())
-    until(lambda: len(recorded.all("process isolation.traced_other")) == 1)
+    until_ended(recorded, *TYPES)
     first, second, last = (recorded.one(f"process isolation.traced_{name}") for name in ("first", "next", "last"))
     assert outcomes_of(first, second, last) == ["continued", "continued", "failed"]
     of_children = {span.name: span for span in receiver.spans}
@@ -111,7 +111,8 @@ def test_a_child_process_without_an_sdk_passes_the_trace_on(
 ) -> None:
     chain = register(processors, Isolation("process"))["first"].enqueue()
     start_worker()
-    until(lambda: chain.refresh().status == "failed" and len(recorded.all("process isolation.traced_other")) == 1)
+    until(lambda: chain.refresh().status == "failed")
+    until_ended(recorded, *TYPES)
     first, second = recorded.one("process isolation.traced_first"), recorded.one("process isolation.traced_next")
     assert parent_of(second) == id_of(first)
     assert parent_of(recorded.one("process isolation.traced_other")) == id_of(first)
@@ -136,7 +137,7 @@ def test_an_attempt_at_a_record_continues_in_the_child_process(
     assert parent_in_child(complete) == id_of(attempts["completed"])
     error = (attempts["failed"].attributes or {})["error.type"]
     assert error == "django_jobchains.records.errors.NonRetryable"
-    assert sorted(count for _, count in recorded.values("messaging.process.duration")) == [1, 1]
+    until(lambda: [count for _, count in recorded.values("messaging.process.duration")] == [1, 1])
 
 
 def test_deaths_of_child_processes_are_events(
@@ -164,6 +165,11 @@ def test_a_batch_in_a_child_process(
     [batch] = [span for span in recorded.all("process isolation.traced_batch") if span.parent is None]
     [complete] = [span for span in receiver.spans if span.name == "complete"]
     assert parent_in_child(complete) == id_of(batch)
+
+
+def until_ended(recorded: Recorded, *names: str) -> None:
+    """Wait for the span of an attempt of each type. It ends a moment after the job."""
+    until(lambda: all(len(recorded.all(f"process isolation.traced_{name}")) == 1 for name in names))
 
 
 def ended(events: list[Event]) -> list[str]:

@@ -83,7 +83,7 @@ def test_a_view_a_worker_and_its_statements_are_one_trace(
         within=[INSTRUMENT],
         **exporter_environment(receiver.url),
     )
-    assert process.wait() == 0, process.output
+    assert process.wait(90) == 0, process.output
     assert Job.objects.get(pk=chain_id).status == "completed"
     until(lambda: "complete" in receiver.names, 20, lambda: receiver.names)
     by_id = {span.span_id: span for span in receiver.spans}
@@ -130,14 +130,14 @@ def _is_of_effects(span: Any) -> bool:
     return any(Effect._meta.db_table in value for value in values.values())
 
 
-def exporter_environment(url: str) -> dict[str, str]:
+def exporter_environment(url: str, timeout: str = "20") -> dict[str, str]:
     return {
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_METRICS_EXPORTER": "none",
         "OTEL_LOGS_EXPORTER": "none",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_EXPORTER_OTLP_ENDPOINT": url,
-        "OTEL_EXPORTER_OTLP_TIMEOUT": "2",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": timeout,
     }
 
 
@@ -150,7 +150,7 @@ def test_a_dead_collector_affects_no_job(start_process: StartProcess) -> None:
         "2",
         "--burst",
         within=[INSTRUMENT],
-        **exporter_environment("http://127.0.0.1:9"),
+        **exporter_environment("http://127.0.0.1:9", timeout="2"),
         OTEL_BSP_SCHEDULE_DELAY="20",
         OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="logging",
     )
