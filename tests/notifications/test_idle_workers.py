@@ -92,7 +92,7 @@ def end(workers: Sequence[Worker], gate: threading.Event) -> None:
         worker.components.claim_loop.close()
         worker.components.threads["claim-loop"].stop()
         worker.components.slots.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     for worker in workers:
         assert worker.components.threads["claim-loop"].join(deadline)
         assert worker.components.slots.join(deadline) == []

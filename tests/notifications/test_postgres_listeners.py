@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 @pytest.fixture
 def notifier(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A notifier that has not passed the self-test yet."""
-    monkeypatch.setattr(postgres, "SELF_TEST_SECONDS", 0.3)
+    monkeypatch.setattr(postgres, "SELF_TEST_SECONDS", 30)
     monkeypatch.setattr(postgres, "TICK_SECONDS", 0.05)
     settings.JOBCHAINS = {}
     return get_notifier("default")
@@ -40,6 +40,7 @@ def test_self_test_succeeds_once_per_notifier(notifier: Any, caplog: Any) -> Non
 def test_listener_that_receives_nothing_logs_a_remedy_and_is_not_alive(
     notifier: Any, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(postgres, "SELF_TEST_SECONDS", 0.3)
     monkeypatch.setattr(notifier, "notify", lambda payloads: None)
     listener = notifier.listen(ReceivedHints())
     try:

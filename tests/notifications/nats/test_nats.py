@@ -73,6 +73,13 @@ def waiting_hints(notifier: NatsNotifier) -> dict[Hint, Hint]:
     return notifier._connection._outbox._waiting
 
 
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for budgets, because those that arrive late count as unknown."""
+    monkeypatch.setattr("django_jobchains.notifications.nats.thread.TAKE_SECONDS", 15)
+    monkeypatch.setattr("django_jobchains.notifications.nats.budgets.ANSWER_SECONDS", 15)
+
+
 class TestOptions:
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -255,6 +262,7 @@ class TestListening:
         assert first.is_alive
         assert received.hints == [job_scheduled(EVERY)]
 
+    @pytest.mark.usefixtures("_patient")
     def test_slow_callback_may_take_from_the_budget(self, nats_server: NatsServer, make: Make, listen: Listen) -> None:
         notifier = make(nats_server.url)
         shares: list[int | None] = []
@@ -299,7 +307,7 @@ class TestListening:
     ) -> None:
         """Hints beyond the limit are replaced by one for every subject, so memory is limited."""
         monkeypatch.setattr("django_jobchains.notifications.nats.listener.MAX_WAITING", 10)
-        received, gate, notifier = ReceivedHints(), threading.Event(), make(nats_server.url)
+        received, gate, notifier = ReceivedHints(), threading.Event(), make(nats_server.url, budgets=False)
 
         def blocked_callback(hint: Hint) -> None:
             gate.wait(15)
@@ -309,6 +317,7 @@ class TestListening:
         inner = notifier._subscribers._listener
         assert isinstance(inner, NatsListener)
         nats_server.publish("django_jobchains.job_scheduled", *(b"1:%x:a.%d" % (i, i) for i in range(500)))
+        until(lambda: inner._client and inner._client.stats["in_msgs"] == 500)
         until(lambda: inner._missed)
         assert stays(lambda: len(inner._waiting) <= 10, 0.3)
         gate.set()
@@ -339,6 +348,7 @@ class TestSecurity:
             assert "s3cret" not in repr(notifier)
             caplog.clear()
 
+    @pytest.mark.usefixtures("_patient")
     def test_documented_permissions_are_sufficient(
         self, start_server: StartServer, make: Make, listen: Listen, caplog: Any
     ) -> None:

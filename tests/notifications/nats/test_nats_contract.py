@@ -20,6 +20,7 @@ class NatsContract(NotifierContract):
     def _long_timeout(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Budgets that arrive late count as unknown, but the contract needs them on a busy machine too."""
         monkeypatch.setattr("django_jobchains.notifications.nats.thread.TAKE_SECONDS", 15)
+        monkeypatch.setattr("django_jobchains.notifications.nats.budgets.ANSWER_SECONDS", 15)
 
     @pytest.fixture(autouse=True)
     def _closes_notifiers(self, _closes_listeners: None) -> Iterator[None]:

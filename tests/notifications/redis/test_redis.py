@@ -17,12 +17,14 @@ from tests.support.waiting import stays, until
 
 UseRedis = Callable[..., None]
 SHIP = replace(job_scheduled("shop.ship", 5), id="00000000000000aa")
+#: Options of notifiers whose hints must arrive: on a busy machine, the default timeout might expire.
+PATIENT: dict[str, Any] = {"timeout_seconds": 15}
 
 
 @pytest.fixture(autouse=True)
 def _redis(redis_server: RedisServer, use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis, "TICK_SECONDS", 0.05)
-    use_redis(redis_server.url)
+    use_redis(redis_server.url, PATIENT)
 
 
 class TestRedis(NotifierContract):
@@ -34,7 +36,7 @@ class TestRedis(NotifierContract):
         self.server = redis_server
 
     def make(self) -> Notifier:
-        return RedisNotifier("default", timeout_seconds=15)  # on a busy machine, a shorter one might expire
+        return RedisNotifier("default", **PATIENT)
 
     @contextmanager
     def interrupt(self) -> Iterator[None]:
@@ -46,7 +48,7 @@ class TestRedis(NotifierContract):
 @pytest.fixture
 def notifiers() -> Iterator[tuple[RedisNotifier, RedisNotifier]]:
     """Two notifiers, which stand for two processes."""
-    pair = RedisNotifier("default"), RedisNotifier("default")
+    pair = RedisNotifier("default", **PATIENT), RedisNotifier("default", **PATIENT)
     yield pair
     for notifier in pair:
         notifier.close()
@@ -112,11 +114,11 @@ def test_listener_subscribes_only_to_the_requested_kinds(redis_server: RedisServ
 
 @pytest.mark.parametrize(("using", "prefix"), [("other", None), ("default", "shop")], ids=["database", "prefix"])
 def test_channels_depend_on_database_and_prefix(using: str, prefix: str | None) -> None:
-    options = {"timeout_seconds": 15, **({"prefix": prefix} if prefix else {})}
+    options = {**PATIENT, **({"prefix": prefix} if prefix else {})}
     received, own, other = (
         ReceivedHints(),
         RedisNotifier(using, **options),
-        RedisNotifier("default", timeout_seconds=15),
+        RedisNotifier("default", **PATIENT),
     )
     listener = own.listen(received)
     try:
@@ -212,7 +214,7 @@ def test_close_closes_the_connection(redis_server: RedisServer) -> None:
     with redis_server.admin as admin:
         clients = lambda: {client["id"] for client in admin.client_list()}  # noqa: E731
         before = clients()
-        notifier = RedisNotifier("default")
+        notifier = RedisNotifier("default", **PATIENT)
         for _ in range(2):
             notifier.send([job_scheduled("shop.ship")])
             assert len(clients() - before) == 1

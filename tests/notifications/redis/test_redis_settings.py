@@ -77,7 +77,7 @@ def test_missing_django_redis_names_the_extra(use_redis: UseRedis, monkeypatch: 
 
 def test_option_selects_another_cache_entry(redis_server: RedisServer, settings: Any) -> None:
     settings.CACHES = {"default": LOCMEM, "wakeups": cache_of(redis_server.url)["default"]}
-    settings.JOBCHAINS = {"NOTIFIER": notifier_setting(cache="wakeups")}
+    settings.JOBCHAINS = {"NOTIFIER": notifier_setting(cache="wakeups", timeout_seconds=15)}
     get_notifier("default").send([SHIP])
 
 
@@ -106,7 +106,7 @@ def test_notifier_has_its_own_timeouts_and_does_not_change_the_cache(
     pool = cache.client.get_client().connection_pool
     before = dict(pool.connection_kwargs)
     notifier: Any = get_notifier("default")
-    notifier.send([SHIP])
+    notifier.publish([SHIP])
     with notifier._connections.client() as client:
         own = client.connection_pool
         assert own is not pool
