@@ -18,7 +18,7 @@ from tests.support.servers.chromium import chromium
 
 FAILED = CACHE / "browser"
 #: The timeout of each action on a page.
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 
 Visit = Callable[..., Page]
 

@@ -10,7 +10,7 @@ from tests.browser.admin import eventually
 GOOD = "A good card"
 DECLINED = "A card that is declined"
 #: The timeout of everything that waits for a worker.
-WORK_SECONDS = 20
+WORK_SECONDS = 60
 
 
 @dataclass(frozen=True)

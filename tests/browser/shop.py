@@ -16,7 +16,7 @@ from tests.support.servers import ROOT, free_port
 
 PROJECT = ROOT / "example_project"
 COMMAND_SECONDS = 60
-START_SECONDS = 30
+START_SECONDS = 60
 STOP_SECONDS = 15
 LOOK_SECONDS = 0.05
 

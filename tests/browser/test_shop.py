@@ -1,5 +1,7 @@
 """The shop, and the browser's checks of its pages."""
 
+import time
+
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -49,5 +51,7 @@ def test_the_watch_sees(shop: Shop, browser: Browser, deed: str, told: str) -> N
         page.goto("/")
         assert not watch.problems
         page.evaluate(f"() => {{ {deed} }}")
-        page.wait_for_timeout(300)
-        assert any(told in problem for problem in watch.problems), watch.problems
+        deadline = time.monotonic() + WORK_SECONDS
+        while not any(told in problem for problem in watch.problems):
+            assert time.monotonic() < deadline, watch.problems
+            page.wait_for_timeout(50)  # Playwright reports events while it waits.
