@@ -65,7 +65,7 @@ def test_records_of_another_database_are_neither_dequeued_nor_reset(
     processors.records(Export, poll_every=0.02, stalled_after=1)(lambda record, run: None)
     Export.objects.create(**is_stalled())
     worker = start_worker()
-    until(lambda: Export.objects.filter(state="completed", num_resets=1))
+    until(lambda: Export.objects.filter(state="completed", num_resets__gt=0).exists())
     assert worker.options.type_names == ("records.export",)
     assert caplog.text.count("records.upload") == 0
 
