@@ -76,7 +76,7 @@ def holding(call: Callable[[Store], Any]) -> Actor:
     """Return an actor that has made its call and has not committed it. The test must not wait for its locks."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
-            cursor.execute("SET lock_timeout = '3s'")
+            cursor.execute(f"SET lock_timeout = '{DEADLINE_SECONDS:.0f}s'")
     return Actor(call, holds=True).start().until_stopped()
 
 

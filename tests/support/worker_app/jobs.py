@@ -14,10 +14,12 @@ from django_jobchains.records import RecordRun
 from tests.records.models import Upload
 from tests.shop.models import Effect
 
+#: A job whose worker has died is tried again after this time.
+LEASE = Lease(float(os.environ.get("LEASE_SECONDS", 2)))
 #: Jobs are retried until a fault is over. With a limit of attempts, they could fail before that.
-processors = Processors(lease=Lease(2), backoff=Backoff(0.1, 1, 0.1, 0), max_attempts=math.inf)
+processors = Processors(lease=LEASE, backoff=Backoff(0.1, 1, 0.1, 0), max_attempts=math.inf)
 #: Separate, because on_failure works only in the project's registry.
-followed = Processors(lease=Lease(2), backoff=Backoff(0.1, 1, 0.1, 0))
+followed = Processors(lease=LEASE, backoff=Backoff(0.1, 1, 0.1, 0))
 
 LOOK_SECONDS = 0.02
 
