@@ -6,10 +6,30 @@ from django_jobchains.processors import Backoff, Processors, Registry
 from django_jobchains.worker import Worker
 from tests.attempts.conftest import steal
 from tests.support.attempts import WITHOUT_WAKE_UPS, Work
-from tests.support.worker_processes import start_process
-from tests.support.workers import events, make_worker, processors, registry, start_worker, store
+from tests.support.worker_processes import start_patient_process as start_process
+from tests.support.workers import (
+    events,
+    make_worker,
+    patient_stop,
+    processors,
+    registry,
+    short_lease,
+    start_worker,
+    store,
+)
 
-__all__ = ("events", "make_worker", "processors", "registry", "start_process", "start_worker", "steal", "store")
+__all__ = (
+    "events",
+    "make_worker",
+    "patient_stop",
+    "processors",
+    "registry",
+    "short_lease",
+    "start_process",
+    "start_worker",
+    "steal",
+    "store",
+)
 
 
 @pytest.fixture

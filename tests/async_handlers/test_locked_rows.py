@@ -14,9 +14,11 @@ from django_jobchains.policies import Lease
 from django_jobchains.processors import JobType, Processors, RunningJob
 from tests.async_handlers.effects import effects, write
 from tests.support.connections import Actor, holding
-from tests.support.waiting import until, until_completed
+from tests.support.waiting import stays, until, until_completed
 from tests.support.workers import StartWorker
-from tests.worker.test_locked_rows import until_its_lease_would_have_ended
+from tests.worker.test_locked_rows import _set_back_clock, until_its_lease_would_have_ended
+
+__all__ = ("_set_back_clock",)
 
 pytestmark = pytest.mark.postgresql
 
@@ -35,10 +37,12 @@ def one_thread(settings: Any) -> None:
     settings.JOBCHAINS = {"ASYNC_THREADS": 1, "REAP_SECONDS": 0.1, "STUCK_SECONDS": 0.1}
 
 
-def register(processors: Processors, gate: threading.Event, phase: When = "acomplete") -> JobType[Any, Any]:
+def register(
+    processors: Processors, gate: threading.Event, phase: When = "acomplete", lease: Lease | None = None
+) -> JobType[Any, Any]:
     """Register a handler that writes in a phase, which it begins when the gate is open."""
 
-    @processors.register("async.gated", lease=Lease(3))
+    @processors.register("async.gated", lease=lease)
     async def gated(job: RunningJob[str]) -> str:
         await asyncio.to_thread(gate.wait, 15)
         await getattr(job, phase)(write(job, job.input))
@@ -63,9 +67,10 @@ def test_locked_jobs_block_no_threads_and_keep_their_leases(
     start_worker: StartWorker,
     gate: threading.Event,
     caplog: pytest.LogCaptureFixture,
+    short_lease: Lease,
     phase: When,
 ) -> None:
-    gated = register(processors, gate, phase)
+    gated = register(processors, gate, phase, short_lease)
     worker = start_worker(poll_seconds=0.2)
     locked = chains.enqueue_many([gated.item("locked") for _ in range(3)])
     until_running(*locked)
@@ -75,7 +80,7 @@ def test_locked_jobs_block_no_threads_and_keep_their_leases(
         until_completed(chain)
     until_its_lease_would_have_ended(locked[0])
     until(lambda: "waits for another transaction" in caplog.text)
-    assert {chain.refresh().status for chain in locked} == {"running"}
+    assert stays(lambda: {chain.refresh().status for chain in locked} == {"running"}, 0.3)
     assert effects() == ["free"] * 20
     assert worker.health().is_live
     other.result()

@@ -25,8 +25,9 @@ def started(count: int = 1) -> bool:
 @pytest.mark.parametrize("number", [1, 2])
 def test_signals_hand_back_waiting_handlers_and_use_no_attempt(start_process: StartProcess, number: int) -> None:
     chains.enqueue_many([jobs.async_heed.item() for _ in range(20)])
-    process = start_process("--shutdown-timeout", "0.5" if number == 1 else "60", "--async-slots", "20")
-    until(lambda: started(20), 30, lambda: process.output)
+    options = {"ABORT_SECONDS": "15", "LEASE_SECONDS": "60"}
+    process = start_process("--shutdown-timeout", "0.5" if number == 1 else "60", "--async-slots", "20", **options)
+    until(lambda: started(20), 60, lambda: process.output)
     since = time.monotonic()
     process.signal(signal.SIGTERM)
     if number == 2:
@@ -43,8 +44,8 @@ def test_signals_hand_back_waiting_handlers_and_use_no_attempt(start_process: St
 
 def test_blocked_event_loop_does_not_keep_the_process_running(start_process: StartProcess) -> None:
     jobs.async_block.enqueue()
-    process = start_process("--shutdown-timeout", "0.5")
-    until(started, 30, lambda: process.output)
+    process = start_process("--shutdown-timeout", "0.5", LEASE_SECONDS="60")
+    until(started, 60, lambda: process.output)
     since = time.monotonic()
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
@@ -55,7 +56,7 @@ def test_blocked_event_loop_does_not_keep_the_process_running(start_process: Sta
 def test_jobs_of_a_killed_worker_write_once(start_process: StartProcess) -> None:
     chains.enqueue_many([jobs.async_write.item(0.3) for _ in range(40)])
     first = start_process("--async-slots", "30")
-    until(lambda: Effect.objects.exists(), 30, lambda: first.output)
+    until(lambda: Effect.objects.exists(), 60, lambda: first.output)
     first.kill()
     second = start_process()
     until(lambda: not Job.objects.incomplete().exists(), 30, lambda: second.output)

@@ -17,7 +17,7 @@ from django_jobchains.worker import Worker
 from tests.async_handlers.effects import effects, write
 from tests.support.attempts import WITHOUT_WAKE_UPS, committed
 from tests.support.waiting import stays, until
-from tests.support.workers import Events, StartWorker
+from tests.support.workers import Events, StartWorker, time_out
 
 pytestmark = committed
 
@@ -109,6 +109,7 @@ def test_handler_that_cancels_itself_and_returns_completes(run: Callable[..., Ch
     assert effects() == ["kept"]
 
 
+@pytest.mark.usefixtures("patient_stop")
 def test_cancelled_task_group_stops_the_attempt(run: Callable[..., Chain], started: threading.Event) -> None:
     async def part(job: RunningJob[Any]) -> None:
         try:
@@ -143,6 +144,7 @@ def test_handler_that_ignores_the_cancellation_may_complete_its_job(
     assert (chain.output, effects()) == ("done", ["kept"])
 
 
+@pytest.mark.usefixtures("patient_stop")
 @pytest.mark.parametrize("phase", ["aprepare", "acomplete"])
 def test_function_on_its_thread_is_not_interrupted(
     run: Callable[..., Chain], started: threading.Event, gate: threading.Event, events: Events, phase: str
@@ -211,7 +213,11 @@ def test_waiting_for_a_thread_ends_with_the_cancellation(
 
 
 def test_lost_lease_cancels_the_handler(
-    run: Callable[..., Chain], started: threading.Event, steal: Callable[[UUID], None], settings: Any
+    run: Callable[..., Chain],
+    started: threading.Event,
+    steal: Callable[[UUID], None],
+    settings: Any,
+    short_lease: Lease,
 ) -> None:
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
     reasons: list[Any] = []
@@ -223,7 +229,7 @@ def test_lost_lease_cancels_the_handler(
         finally:
             reasons.append(job.signal.reason)
 
-    chain = run(handler, lease=Lease(3), options={"poll_seconds": 0.1})
+    chain = run(handler, lease=short_lease, options={"poll_seconds": 0.1})
     steal(chain.id)
     until(lambda: reasons)
     assert reasons == ["taken_by_another_worker"]
@@ -241,7 +247,8 @@ def test_attempt_that_exceeds_its_timeout_is_cancelled_and_retried(
 
     chain = run(handler, timeout=1)
     until_status(chain, "completed")
-    assert FailedAttempt.objects.get().error == "JobAborted: The attempt was asked to stop: timed out."
+    errors = set(FailedAttempt.objects.values_list("error", flat=True))  # a busy machine may need more than two
+    assert errors == {"JobAborted: The attempt was asked to stop: timed out."}
 
 
 def test_another_task_may_wait_for_the_signal(run: Callable[..., Chain], started: threading.Event) -> None:
@@ -288,7 +295,8 @@ class TestUnresponsiveHandlers:
     def test_stuck_attempt_loses_its_job_and_its_late_outcome_is_dropped(
         self, run: Callable[..., Chain], unresponsive: Handler, gate: threading.Event, events: Events
     ) -> None:
-        chain = run(unresponsive, timeout=1, options={"async_slots": 1})
+        chain = run(unresponsive, options={"async_slots": 1})
+        time_out(worker_of(run), "asyncio.sleep(0.02)")
         until_status(chain, "completed")
         assert chain.output == "second attempt"
         failed = FailedAttempt.objects.get()
@@ -303,7 +311,8 @@ class TestUnresponsiveHandlers:
     def test_worker_does_not_wait_for_a_stuck_attempt(
         self, run: Callable[..., Chain], unresponsive: Handler, events: Events
     ) -> None:
-        chain = run(unresponsive, timeout=1)
+        chain = run(unresponsive)
+        time_out(worker_of(run), "asyncio.sleep(0.02)")
         until_status(chain, "completed")
         assert worker_of(run).stop(timeout=0) == 0
         assert worker_of(run).is_stuck
@@ -320,6 +329,7 @@ class TestStoppingWorkers:
 
         return sleeper
 
+    @pytest.mark.usefixtures("patient_stop")
     def test_handlers_may_finish(self, run: Callable[..., Chain], started: threading.Event) -> None:
         async def handler(job: RunningJob[Any]) -> str:
             started.set()
@@ -328,9 +338,10 @@ class TestStoppingWorkers:
             return "done"
 
         chain = run(handler)
-        assert worker_of(run).stop() == 0
+        assert worker_of(run).stop(timeout=30) == 0
         assert (chain.refresh().output, effects()) == ("done", ["kept"])
 
+    @pytest.mark.usefixtures("patient_stop")
     def test_waiting_handlers_are_handed_back_and_use_no_attempt(
         self, run: Callable[..., Chain], sleeper: Handler, events: Events
     ) -> None:
@@ -361,13 +372,14 @@ class TestStoppingWorkers:
         chain = run(unresponsive)
         worker = worker_of(run)
         assert worker.stop(timeout=0) == 1
-        assert (chain.refresh().status, chain.current_job.attempt) == ("pending", 0)
+        assert until_status(chain, "pending").attempt == 0
         assert worker.is_stuck
         gate.set()
         until(lambda: not worker.is_stuck)
         assert [type(error).__name__ for error in errors] == ["LeaseLost"]
         assert (chain.refresh().status, effects()) == ("pending", [])
 
+    @pytest.mark.usefixtures("patient_stop")
     def test_stopped_worker_leaves_no_thread_of_the_loop(self, run: Callable[..., Chain], sleeper: Handler) -> None:
         run(sleeper)
         worker_of(run).stop(timeout=0)

@@ -1,9 +1,9 @@
 import pytest
 
 from django_jobchains.processors import Backoff, Processors, Registry
-from tests.support.workers import events, make_worker, registry, start_worker, store
+from tests.support.workers import events, make_worker, patient_stop, registry, start_worker, store
 
-__all__ = ("events", "make_worker", "registry", "start_worker", "store")
+__all__ = ("events", "make_worker", "patient_stop", "registry", "start_worker", "store")
 
 
 @pytest.fixture

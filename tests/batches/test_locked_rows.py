@@ -131,7 +131,7 @@ def test_batch_waits_for_a_short_lock_and_keeps_the_lock_timeout_of_the_handler(
 
     enqueued = chains.enqueue_many([write.item(number) for number in range(3)])
     start_worker(slots=1)
-    until(is_a_session_waiting)
+    until(lambda: holders and is_a_session_waiting())
     holders[0].result()
     for chain in enqueued:
         until_completed(chain)
@@ -162,7 +162,7 @@ def test_job_that_was_written_while_the_batch_waited_is_read_again(
 
     enqueued = chains.enqueue_many([write.item(number) for number in range(3)])
     start_worker(slots=1)
-    until(is_a_session_waiting)
+    until(lambda: holders and is_a_session_waiting())
     [holder] = holders
     holder.result()
     for chain in enqueued:

@@ -14,7 +14,7 @@ from django_jobchains.store import Store
 from tests.shop.models import Effect
 from tests.support.attempts import on_own_connection
 from tests.support.waiting import until, until_completed
-from tests.support.workers import Events, StartWorker
+from tests.support.workers import Events, StartWorker, time_out
 
 
 def write_effect(job: RunningJob[Any], label: str) -> None:
@@ -221,6 +221,7 @@ def test_cancelling_one_job_costs_the_others_no_attempt(
     assert [chain.jobs.get().attempt for chain in enqueued] == [1, 1, 1]
 
 
+@pytest.mark.usefixtures("patient_stop")
 def test_stopping_worker_hands_back_the_whole_batch(
     checks_signals: JobType[Any, Any], start_worker: StartWorker
 ) -> None:
@@ -250,9 +251,9 @@ def test_batch_has_one_time_limit(processors: Processors, start_worker: StartWor
 def test_jobs_of_an_unresponsive_batch_are_retried(
     processors: Processors, start_worker: StartWorker, gate: threading.Event, settings: Any, events: Events
 ) -> None:
-    settings.JOBCHAINS = {"STUCK_SECONDS": 0.5}
+    settings.JOBCHAINS = {"STUCK_SECONDS": 0.2}
 
-    @processors.register("batches.unresponsive", batch_limit=5, timeout=0.5)
+    @processors.register("batches.unresponsive", batch_limit=5)
     def unresponsive(jobs: Batch[Any]) -> None:
         if jobs[0].attempt == 1:
             gate.wait(30)
@@ -261,6 +262,7 @@ def test_jobs_of_an_unresponsive_batch_are_retried(
 
     enqueued = chains.enqueue_many([unresponsive.item() for _ in range(3)])
     worker = start_worker(slots=1)
+    time_out(worker)
     for chain in enqueued:
         until_completed(chain)
     gate.set()

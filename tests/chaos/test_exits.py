@@ -1,6 +1,5 @@
 """A worker ends in time, with the right code and without a warning, whatever it is doing."""
 
-import json
 import random
 import signal
 import time
@@ -21,7 +20,7 @@ SHUTDOWN_SECONDS = 10.0
 #: How long stopping may take in addition to its timeout.
 EXIT_SECONDS = 20.0
 #: Limits that a busy machine does not reach, because jobs that are handed back too early have two effects.
-LIMITS = {"STEP_SECONDS": SHUTDOWN_SECONDS, "ABORT_GRACE_SECONDS": SHUTDOWN_SECONDS}
+LIMITS = {"LEASE_SECONDS": "60", "STOP_SECONDS": str(SHUTDOWN_SECONDS), "ABORT_SECONDS": str(SHUTDOWN_SECONDS)}
 #: The time from the start of the process in which it imports, connects, claims and works.
 LATEST_SIGNAL_SECONDS = 1.6
 
@@ -48,7 +47,7 @@ def test_a_worker_stopped_at_any_moment_ends_cleanly(start_process: StartProcess
         chains.enqueue_many([jobs.write.item(chance.random() / 20) for _ in range(20)])
         chains.enqueue_many([jobs.attempt.item(chance.random() / 20) for _ in range(20)])
         options = ("--slots", "4", "--shutdown-timeout", str(SHUTDOWN_SECONDS))
-        process = start_process(*options, LEASE_SECONDS="60", SHUTDOWN_LIMITS=json.dumps(LIMITS))
+        process = start_process(*options, **LIMITS)
         time.sleep(chance.random() * LATEST_SIGNAL_SECONDS)
         was_started = has_started(process)
         process.signal(chance.choice([signal.SIGTERM, signal.SIGINT]))

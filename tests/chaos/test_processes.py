@@ -150,7 +150,7 @@ def test_a_deploy_in_the_middle_of_work_costs_no_attempt(start_process: StartPro
     items += [jobs.attempt.item(chance.random() / 20) for _ in range(200)]
     chains.enqueue_many(items)
     for _ in range(5):
-        process = start_process("--slots", "5", LEASE_SECONDS="60", SHUTDOWN_LIMITS='{"STEP_SECONDS": 10}')
+        process = start_process("--slots", "5", LEASE_SECONDS="60", STOP_SECONDS="10")
         wanted = completed() + chance.randrange(5, 60)
         until_count(wanted, process)
         process.signal(signal.SIGTERM)

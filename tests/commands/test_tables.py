@@ -131,7 +131,8 @@ def test_a_progress_bar_is_drawn_only_on_a_terminal_and_removed(monkeypatch: pyt
             assert stream.getvalue() == ""
 
 
-def test_a_fast_operation_has_no_progress_bar() -> None:
+def test_a_fast_operation_has_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "PROGRESS_DELAY_SECONDS", 60)
     stream = _Terminal()
     with screen.ProgressBar(OutputWrapper(stream), "chains") as bar:
         bar.show(1, 1)

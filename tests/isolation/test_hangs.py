@@ -83,7 +83,7 @@ def test_one_whose_job_is_taken_away_is_killed(start_isolated: StartProcess) -> 
 
 def test_a_stopping_worker_kills_it_and_hands_its_job_back(start_isolated: StartProcess) -> None:
     jobchains = {"SHUTDOWN_SECONDS": 0.2, "ISOLATION": "process"}
-    worker = start_isolated(jobchains=jobchains, SHUTDOWN_LIMITS='{"STEP_SECONDS": 10}')
+    worker = start_isolated(jobchains=jobchains, STOP_SECONDS="10")
     chain = hostile_jobs.grandchild.enqueue()
     pid = pid_of(chain.id, "child")
     worker.signal(signal.SIGTERM)

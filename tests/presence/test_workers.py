@@ -51,14 +51,14 @@ def test_a_worker_has_a_row_from_its_start_to_its_end(quick: JobType[Any, Any], 
     assert not seen.is_stopping
     assert not seen.is_stale
     worker.stop()
-    assert ids() == []
+    until(lambda: ids() == [])
 
 
 def test_each_worker_has_its_own_row(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
     first, second = start_worker(), start_worker()
     until(lambda: set(ids()) == {first.id, second.id})
     first.stop()
-    assert ids() == [second.id]
+    until(lambda: ids() == [second.id])
 
 
 def test_busy_slots_are_reported(processors: Processors, start_worker: StartWorker) -> None:
@@ -108,7 +108,7 @@ def test_a_stopping_worker_is_reported_while_its_handlers_end(
     finally:
         gate.set()
         stopping.join()
-    assert ids() == []
+    until(lambda: ids() == [])
 
 
 def test_a_retiring_worker_is_reported_as_stopping(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
@@ -144,7 +144,7 @@ def test_a_killed_worker_becomes_stale_and_is_then_deleted(
     quick: JobType[Any, Any], start_worker: StartWorker, start_process: StartProcess
 ) -> None:
     process = start_process(jobchains={"HEARTBEAT_SECONDS": 0.3})
-    [seen] = until(present, 30)
+    [seen] = until(present, 60)
     process.kill()
     until(lambda: [(worker.id, worker.is_stale) for worker in present()] == [(seen.id, True)])
     with override_settings(JOBCHAINS=OFTEN):
@@ -225,6 +225,7 @@ def test_a_stopped_worker_does_not_create_its_row_again(quick: JobType[Any, Any]
     worker.start()
     until(ids)
     worker.stop()
+    until(lambda: ids() == [])
     worker.components.heartbeat.step()
     assert ids() == []
 
@@ -256,7 +257,7 @@ def test_one_worker_is_the_first(quick: JobType[Any, Any], start_worker: StartWo
         until(lambda: ids() == [first.id])
         second = start_worker()
         until(lambda: len(second.components.heartbeat._present) == 2)
-        assert (first.components.heartbeat.is_first, second.components.heartbeat.is_first) == (True, False)
+        until(lambda: first.components.heartbeat.is_first and not second.components.heartbeat.is_first)
         first.stop()
         until(lambda: second.components.heartbeat.is_first)
 
@@ -275,4 +276,4 @@ def test_run_until_idle_leaves_no_row(quick: JobType[Any, Any], make_worker: Sta
     quick.enqueue()
     worker: Worker = make_worker()
     worker.run_until_idle(15)
-    assert ids() == []
+    until(lambda: ids() == [])

@@ -153,11 +153,15 @@ def test_busy_worker_without_hints_notices_a_pause(processors: Processors, start
         chains_ = [again.enqueue(queue=queue) for queue in ("mail", "other")]
         until(lambda: completed_count("mail") > 3)
         queues.pause("mail")
-        until(lambda: stays(are_pending(chains_[0]), OBSERVATION_SECONDS))
-        before = completed_count("other")
-        until(lambda: completed_count("other") > before + 5)
-        assert stays(are_pending(chains_[0]), OBSERVATION_SECONDS)
+        until(has_only_others)
         chains.cancel(chains_)
+
+
+def has_only_others() -> bool:
+    """Return whether no job of the queue "mail" is completed while some of the queue "other" are."""
+    mail, other = completed_count("mail"), completed_count("other")
+    until(lambda: completed_count("other") > other + 10)
+    return completed_count("mail") == mail
 
 
 def test_worker_sends_few_statements_while_its_queues_are_paused(
@@ -360,7 +364,12 @@ def test_attempt_without_a_lease_counts_while_it_runs(
 # What it costs
 
 
-def test_busy_worker_reads_queue_states_about_once_a_second(processors: Processors, start_worker: StartWorker) -> None:
+def test_busy_worker_does_not_read_queue_states_before_each_claim(
+    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interval, about a second, is longer in this test than the time that a busy machine takes for the jobs."""
+    monkeypatch.setattr("django_jobchains.worker.queue_limits.MAX_AGE_SECONDS", 60)
+
     @processors.register("queues.again")
     def again(job: RunningJob[int]) -> Any:
         job.signal.wait(0.005)
@@ -373,4 +382,4 @@ def test_busy_worker_reads_queue_states_about_once_a_second(processors: Processo
         claims = statements.count("SET status = 'running'")
         reads = statements.count("slot_limit")
     assert claims >= 100
-    assert reads < claims / 3
+    assert reads < 10

@@ -109,6 +109,13 @@ def start_process(transactional_db: None, tmp_path: Path) -> Iterator[StartProce
 
 
 @pytest.fixture
+def start_patient_process(transactional_db: None, tmp_path: Path) -> Iterator[StartProcess]:
+    """Start workers that may take long to stop, as on a busy machine, before they give up or are killed."""
+    with started_processes(tmp_path, {"STOP_SECONDS": "15"}) as start:
+        yield start
+
+
+@pytest.fixture
 def heeded_hang_ups() -> Iterator[None]:
     """Make processes that the test starts react to SIGHUP, even if the test run ignores it, as under ``nohup``."""
     before = signal.signal(signal.SIGHUP, lambda number, frame: None)  # unlike SIG_IGN, a handler is not inherited

@@ -6,11 +6,12 @@ from typing import Any, TypeVar
 import pytest
 from django.db import connection
 
-from django_jobchains.processors import Backoff, Processors, Registry
+from django_jobchains.processors import Backoff, Lease, Processors, Registry
 from django_jobchains.store import Store, get_store
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import WorkerStopped
 from django_jobchains.worker import Worker
+from tests.support.waiting import until
 
 Kind = TypeVar("Kind", bound=Event)
 StartWorker = Callable[..., Worker]
@@ -70,6 +71,31 @@ def make_worker(registry: Registry, events: Events, monkeypatch: pytest.MonkeyPa
     for worker in workers:
         if worker.id not in stopped:
             worker.stop(timeout=0)
+
+
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> Lease:
+    """A lease that is renewed every 1.5 seconds, and that a thread which stops for several seconds does not lose."""
+    monkeypatch.setattr("django_jobchains.attempts.leases.RENEW_SHARE", 0.01)
+    return Lease(9)
+
+
+@pytest.fixture
+def patient_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a stopping worker wait longer for handlers that were asked to stop, and for its last writes."""
+    for name in ("ABORT_GRACE_SECONDS", "STEP_SECONDS"):
+        monkeypatch.setattr(f"django_jobchains.worker.shutdown.{name}", 15.0)
+
+
+def time_out(worker: Worker, line: str = "gate.wait(30)") -> None:
+    """End the timeout of an attempt whose handler is at this line. The timeouts of other attempts are not changed."""
+    pools = worker.components.pools
+
+    def find() -> Any:
+        attempts = [(pool, attempt) for pool in pools for attempt in pool.attempts() if attempt.expires_at]
+        return next((attempt for pool, attempt in attempts if line in pool.stack_of(attempt)), None)
+
+    until(find).expires_at = 0.0
 
 
 @pytest.fixture

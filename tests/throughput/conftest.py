@@ -3,9 +3,9 @@ from collections.abc import Iterator
 import pytest
 
 from django_jobchains import testing
-from tests.support.workers import events, make_worker, processors, registry, start_worker, store
+from tests.support.workers import events, make_worker, patient_stop, processors, registry, start_worker, store
 
-__all__ = ("clock", "events", "make_worker", "processors", "registry", "start_worker", "store")
+__all__ = ("clock", "events", "make_worker", "patient_stop", "processors", "registry", "start_worker", "store")
 
 
 @pytest.fixture

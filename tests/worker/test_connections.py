@@ -94,8 +94,8 @@ def test_stopped_worker_leaves_no_connection_and_no_thread(
     until(lambda: completed() == 50)
     assert opened.still_open >= SLOTS
     worker.stop()
-    assert opened.still_open == 0
-    assert set(threading.enumerate()) == before
+    until(lambda: opened.still_open == 0)
+    until(lambda: set(threading.enumerate()) == before)
     until(lambda: sessions() == sessions_before, what=sessions)
 
 

@@ -84,7 +84,8 @@ def test_deferred_outcome_stores_the_backoff_of_its_type(
     until(lambda: worker.running == 0)
     worker.stop()
     other.result()
-    assert DeferredWrite.objects.get(kind="outcome").outcome["retry_seconds"] == wait
+    stored = until(lambda: DeferredWrite.objects.filter(kind="outcome").first())
+    assert stored.outcome["retry_seconds"] == wait
 
 
 def test_outcome_that_cannot_be_stored_does_not_affect_the_others(
@@ -111,4 +112,4 @@ def test_outcome_that_cannot_be_stored_does_not_affect_the_others(
     for other in others:
         other.result()
     stored = DeferredWrite.objects.filter(kind="outcome").values_list("job_id", flat=True)
-    assert set(stored) == {enqueued[0].id, enqueued[2].id}
+    until(lambda: set(stored.all()) == {enqueued[0].id, enqueued[2].id}, what=stored.all)

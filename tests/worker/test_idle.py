@@ -82,6 +82,11 @@ def types(
     port.close()
 
 
+def until_quiet(listeners: set[str]) -> None:
+    """Measure again if a busy machine has delayed work from before into the time of the measurement."""
+    until(lambda: sum(cores_of_threads(listeners).values()) < MAX_CORES, what=lambda: cores_of_threads(listeners))
+
+
 def cores_of_threads(listeners: set[str]) -> dict[str, float]:
     """Return how many cores each of the busiest threads of this process uses."""
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
@@ -100,15 +105,13 @@ def cpu_seconds() -> dict[int, float]:
 
 def test_idle_worker_uses_almost_no_cpu(types: Types, listeners: set[str]) -> None:
     chains.enqueue_many([type_.item(delay=timedelta(hours=1)) for type_ in types])
-    cores = cores_of_threads(listeners)
-    assert sum(cores.values()) < MAX_CORES, cores
+    until_quiet(listeners)
 
 
 def test_full_worker_with_waiting_handlers_uses_almost_no_cpu(types: Types, listeners: set[str]) -> None:
     chains.enqueue_many([type_.item(True) for type_ in types for _ in range(10)])
     until(lambda: Job.objects.with_status("running").count() >= 4)
-    cores = cores_of_threads(listeners)
-    assert sum(cores.values()) < MAX_CORES, cores
+    until_quiet(listeners)
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="about processes, not the database")
@@ -118,7 +121,12 @@ def test_idle_supervisor_and_its_workers_use_almost_no_cpu(start_process: StartP
     workers = until_working(process)
     until(lambda: not ask(port, "/")[1]["problems"], 60, lambda: process.output)
     processes = [psutil.Process(process.pid), *workers]
+    until(lambda: max(cores_of_processes(processes)) < MAX_CORES, what=lambda: cores_of_processes(processes))
+
+
+def cores_of_processes(processes: list[psutil.Process]) -> list[float]:
+    """Return how many cores each process uses."""
     since, before = time.monotonic(), [sum(each.cpu_times()[:2]) for each in processes]
     time.sleep(MEASURED_SECONDS)
     used = [sum(each.cpu_times()[:2]) - earlier for each, earlier in zip(processes, before, strict=True)]
-    assert max(used) < MAX_CORES * (time.monotonic() - since), used
+    return [seconds / (time.monotonic() - since) for seconds in used]

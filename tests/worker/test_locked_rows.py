@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from django_jobchains import chains
 from django_jobchains.models import Chain, DeferredWrite, FailedAttempt, Job
 from django_jobchains.policies import Lease
 from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.store import Store, get_store
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.deferred import Deferred
@@ -22,13 +24,21 @@ from django_jobchains.worker.outcome_writer import MAX_BATCH_SIZE
 from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.shop.models import Effect
 from tests.support.connections import Actor, holding
-from tests.support.waiting import until, until_completed
+from tests.support.jobs import database_now
+from tests.support.waiting import stays, until, until_completed
 from tests.support.workers import Events, StartWorker
 from tests.worker.test_commits import lose_the_reply
 
 pytestmark = pytest.mark.postgresql
 
-LEASE = Lease(1)
+#: How far the clock of the database is advanced, so that leases end. Longer than a lease.
+AHEAD_SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _set_back_clock(store: Store) -> Iterator[None]:
+    yield
+    store.db.ahead_seconds = 0
 
 
 @pytest.fixture
@@ -39,10 +49,10 @@ def gate() -> Iterator[threading.Event]:
 
 
 @pytest.fixture
-def gated(processors: Processors, gate: threading.Event) -> JobType[Any, Any]:
+def gated(processors: Processors, gate: threading.Event, short_lease: Lease) -> JobType[Any, Any]:
     """A handler that records its start and waits for the gate, or until it is aborted."""
 
-    @processors.register("worker.gated", lease=LEASE)
+    @processors.register("worker.gated", lease=short_lease)
     def gated(job: RunningJob[Any]) -> str:
         Effect.objects.create(job_id=job.id, label="started")
         while not gate.wait(0.05):
@@ -71,15 +81,14 @@ def lock(chain: Chain) -> Actor:
 
 
 def until_its_lease_would_have_ended(chain: Chain) -> None:
-    """Wait until the time in the job's row, which cannot be renewed while it is locked, is long past."""
-    sql = "SELECT leased_until < clock_timestamp() - interval '1.5 seconds' FROM django_jobchains_job WHERE id = %s"
+    """Advance the clock past the time in the job's row, which cannot be renewed while it is locked.
 
-    def is_past() -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, [chain.id])
-            return bool(cursor.fetchone()[0])
-
-    until(is_past)
+    Wait until the worker has renewed the lease without writing to the row, before and after that.
+    """
+    renewals = DeferredWrite.objects.filter(job_id=chain.id, kind="lease")
+    until(renewals.exists)
+    get_store().db.ahead_seconds = AHEAD_SECONDS
+    until(renewals.filter(leased_until__gt=database_now() + timedelta(seconds=AHEAD_SECONDS)).exists)
 
 
 def assert_ran_once(chain: Chain, events: Events) -> None:
@@ -112,8 +121,8 @@ def test_locked_attempt_is_neither_aborted_nor_reaped_and_other_jobs_continue(
     others = chains.enqueue_many([quick.item() for _ in range(600)])
     until(lambda: Job.objects.filter(status="completed").count() == len(others))
     until_its_lease_would_have_ended(chain)
+    assert stays(lambda: chain.refresh().status == "running", 0.3)
     assert [(worker.health().is_live, worker.health().is_ready) for worker in workers] == [(True, True)] * 2
-    assert chain.refresh().status == "running"
     other.result()
     gate.set()
     until_completed(chain)
@@ -176,7 +185,7 @@ def test_statements_over_many_jobs_have_a_short_lock_timeout(
     expected = int(LOCK_SECONDS * 1000)
     if stops:
         worker.stop(timeout=0)
-        assert calls["hand_back"] == {("jobchains-hand-back", expected)}
+        until(lambda: calls.get("hand_back") == {("jobchains-hand-back", expected)}, what=calls)
     else:
         until(lambda: calls.keys() >= {"reap", "apply", "sweep"})
         worker.components.claim_loop._hand_back([(chain.id, 0)])
@@ -203,6 +212,7 @@ def test_worker_that_stops_while_a_job_is_locked_stores_the_result_for_later(
     quick: JobType[Any, Any],
     gate: threading.Event,
     start_worker: StartWorker,
+    store: Store,
     settings: Any,
     events: Events,
 ) -> None:
@@ -217,13 +227,16 @@ def test_worker_that_stops_while_a_job_is_locked_stores_the_result_for_later(
     others = chains.enqueue_many([quick.item() for _ in range(50)])
     until(lambda: Effect.objects.filter(label="quick").count() > 10)
     worker.stop()
+    running = Job.objects.filter(status="running").values_list("id", flat=True)
+    stored = DeferredWrite.objects.filter(kind="outcome").values_list("job_id", flat=True)
+    until(lambda: chain.id in stored.all() and set(running.all()) <= set(stored.all()))
     returned = set(Effect.objects.filter(label="quick").values_list("job_id", flat=True))
-    assert set(Job.objects.filter(status="completed").values_list("id", flat=True)) == returned
-    assert not Job.objects.filter(status="running").exclude(id=chain.id).exists()
+    completed = Job.objects.filter(status="completed").values_list("id", flat=True)
+    assert {*completed, *stored} == {*returned, chain.id}
     start_worker(poll_seconds=0.2)
     until(lambda: Job.objects.filter(status="completed").count() == len(others))
-    until_its_lease_would_have_ended(chain)
-    assert chain.refresh().status == "running"
+    store.db.ahead_seconds = AHEAD_SECONDS
+    assert stays(lambda: chain.refresh().status == "running", 0.5)
     other.result()
     until_completed(chain)
     assert chain.refresh().output == "done"
@@ -241,11 +254,13 @@ def test_handler_inside_complete_does_not_prevent_other_hand_backs(
 ) -> None:
     """Its own job is handed back when its transaction has ended, without counting an attempt."""
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
+    is_inside = threading.Event()
 
     @processors.register("worker.inside")
     def inside(job: RunningJob[bool]) -> str:
         if job.attempt == 1 and job.input and not gate.is_set():
             with job.complete():
+                is_inside.set()
                 gate.wait(30)
                 raise ValueError("It is rolled back.")
         gate.wait(30)
@@ -255,11 +270,11 @@ def test_handler_inside_complete_does_not_prevent_other_hand_backs(
     locked = inside.enqueue(True)
     others = chains.enqueue_many([inside.item(False) for _ in range(4)])
     until(lambda: worker.running == 5)
-    until(lambda: len(holders_of_row_locks()) == 1)
+    assert is_inside.wait(15)
     worker.stop(timeout=0)
-    assert {chain.refresh().status for chain in others} == {"pending"}
+    until(lambda: {chain.refresh().status for chain in others} == {"pending"})
+    until(lambda: "0 outcomes could not be written and 1 jobs could not be handed back" in caplog.text)
     assert locked.refresh().status == "running"
-    assert "0 outcomes could not be written and 1 jobs could not be handed back" in caplog.text
     gate.set()
     start_worker(poll_seconds=0.2)
     for chain in [locked, *others]:
@@ -439,6 +454,7 @@ def test_cancel_does_not_wait_for_a_handler_inside_its_transaction(
     until(lambda: worker.running == 1 and len(holders_of_row_locks()) == 1)
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '1s'")
-    assert chains.cancel([chain.id]) == {chain.id}
+        assert chains.cancel([chain.id]) == {chain.id}
+        cursor.execute("RESET lock_timeout")
     until(lambda: chain.refresh().status == "cancelled")
     assert reasons == ["cancelled"]

@@ -91,6 +91,7 @@ def test_string_is_one_name(processors: Processors, make_worker: StartWorker) ->
     assert list(completed) == [("shop.ship", "mail")]
 
 
+@pytest.mark.usefixtures("patient_stop")
 @pytest.mark.parametrize("run", [Worker.run, Worker.run_until_idle])
 def test_error_in_the_main_loop_hands_back_the_jobs(
     wait: JobType[None, None],

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.slow
 
 def test_burst_and_max_jobs_end_the_process_with_code_0(start_process: StartProcess) -> None:
     chains.enqueue_many([jobs.nothing.item() for _ in range(10)])
-    assert start_process("--max-jobs", "4").wait() == 0
+    assert start_process("--max-jobs", "4").wait(60) == 0
     assert Job.objects.with_status("completed").count() == 4
-    assert start_process("--burst").wait() == 0
+    assert start_process("--burst").wait(60) == 0
     assert Job.objects.with_status("completed").count() == 10
 
 
@@ -31,9 +31,9 @@ def test_worker_that_gives_up_ends_the_process_with_code_1(start_process: StartP
 
 def test_crash_and_error_are_each_recorded_as_one_failed_attempt(start_process: StartProcess) -> None:
     job = jobs.dies_then_fails.enqueue().current_job
-    assert start_process().wait() == -signal.SIGKILL
+    assert start_process().wait(60) == -signal.SIGKILL
     start_process()
-    until(lambda: Job.objects.filter(pk=job.pk, status="completed").exists(), 30)
+    until(lambda: Job.objects.filter(pk=job.pk, status="completed").exists(), 60)
     job.refresh_from_db()
     assert (job.attempt, job.crashes) == (3, 1)
     assert [failed.kind for failed in job.failed_attempts.order_by("attempt")] == ["crash", "error"]
@@ -42,7 +42,7 @@ def test_crash_and_error_are_each_recorded_as_one_failed_attempt(start_process: 
 def test_invalid_notifier_is_reported_before_any_job_runs(start_process: StartProcess) -> None:
     job = jobs.write.enqueue(0.2).current_job
     process = start_process(jobchains={"NOTIFIER": {"BACKEND": "no.such.Notifier"}})
-    assert process.wait() == 1
+    assert process.wait(60) == 1
     assert "NOTIFIER" in process.output
     assert "Traceback" not in process.output
     job.refresh_from_db()

@@ -49,7 +49,7 @@ def test_job_of_a_dead_worker_is_reaped(quick: JobType[Any, Any], start_worker: 
     until(lambda: Job.objects.filter(pk=job.pk, status="completed").exists())
     job.refresh_from_db()
     assert (job.attempt, job.lease_number, job.crashes, job.output) == (2, 2, 1, 2)
-    (event,) = events.of(JobReaped)
+    (event,) = until(lambda: events.of(JobReaped))
     assert (event.job_id, event.chain_id, event.type_name) == (job.id, job.chain_id, job.type_name)
     assert (event.attempt, event.status, event.crashes) == (1, "pending", 1)
     crash = FailedAttempt.objects.get()
@@ -107,7 +107,7 @@ def test_backoff_function_is_called_outside_transactions_after_a_crash(
     expected = [
         (create_orphaned(part.register("worker.function", backoff=backoff)(nothing), crashes=2)[0], 300),
         (create_orphaned(part.register("worker.fails", backoff=failing_backoff)(nothing), crashes=1)[0], 80),
-        (create_orphaned(part.register("worker.plain", backoff=Backoff(7, 1, 7, 0))(nothing))[0], 7),
+        (create_orphaned(part.register("worker.plain", backoff=Backoff(70, 1, 70, 0))(nothing))[0], 70),
     ]
     start_worker()
     until(lambda: Job.objects.with_status("pending").count() == len(expected))

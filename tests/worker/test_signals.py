@@ -46,7 +46,7 @@ def test_first_signal_lets_the_handler_end(start_process: StartProcess) -> None:
 def test_second_signal_does_not_wait(start_process: StartProcess) -> None:
     jobs.heed.enqueue()
     before = job_rows()
-    process = start_process("--shutdown-timeout", "60")
+    process = start_process("--shutdown-timeout", "60", ABORT_SECONDS="15", LEASE_SECONDS="60")
     until(started, 60, lambda: process.output)
     process.signal(signal.SIGTERM)
     until(lambda: "Stopping" in process.output)
@@ -81,7 +81,7 @@ def test_signal_during_the_start_loses_nothing(start_process: StartProcess) -> N
         process = start_process()
         time.sleep(milliseconds / 1000)
         process.signal(signal.SIGTERM)
-        process.wait()
+        process.wait(60)
     assert not Job.objects.with_status("running").exists()
     assert set(Job.objects.values_list("status", "attempt")) <= {("pending", 0), ("completed", 1)}
 

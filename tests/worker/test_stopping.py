@@ -63,6 +63,7 @@ def has_started() -> bool:
     return Effect.objects.filter(label="started").exists()
 
 
+@pytest.mark.usefixtures("patient_stop")
 def test_running_handlers_may_finish(
     waiting: JobType[Any, Any], start_worker: StartWorker, gate: threading.Event
 ) -> None:
@@ -70,7 +71,7 @@ def test_running_handlers_may_finish(
     chain = waiting.enqueue()
     until(has_started)
     threading.Timer(0.3, gate.set).start()
-    assert worker.stop() == 0
+    assert worker.stop(timeout=25) == 0
     assert chain.refresh().output == "done"
 
 
@@ -89,6 +90,7 @@ def test_nothing_is_claimed_while_stopping(
     assert (late.refresh().status, late.current_job.lease_number) == ("pending", 0)
 
 
+@pytest.mark.usefixtures("patient_stop")
 def test_handler_that_checks_its_signal_is_handed_back(
     stopping_handler: JobType[Any, Any], start_worker: StartWorker, events: Events
 ) -> None:
@@ -105,6 +107,7 @@ def test_handler_that_checks_its_signal_is_handed_back(
     assert not FailedAttempt.objects.exists()
 
 
+@pytest.mark.usefixtures("patient_stop")
 def test_earlier_attempts_still_count_after_a_hand_back(
     stopping_handler: JobType[Any, Any], start_worker: StartWorker
 ) -> None:
@@ -129,7 +132,7 @@ def test_handler_that_ignores_its_signal_is_handed_back_in_time(
     started = time.monotonic()
     assert worker.stop(timeout=0.2) == 1
     assert time.monotonic() - started < 0.2 + STOP_MARGIN_SECONDS
-    assert job_rows() == before
+    until(lambda: job_rows() == before, what=job_rows)
     assert [event.abandoned for event in events.of(WorkerStopped)] == [1]
 
 
@@ -153,6 +156,7 @@ def test_handler_that_ends_after_the_stop_writes_nothing(
     chain = late.enqueue()
     until(has_started)
     worker.stop(timeout=0)
+    until(lambda: chain.refresh().status == "pending")
     gate.set()
     until(lambda: ended)
     assert isinstance(ended[0], LeaseLost)
@@ -162,8 +166,12 @@ def test_handler_that_ends_after_the_stop_writes_nothing(
 
 
 def test_jobs_claimed_ahead_are_handed_back(
-    waiting: JobType[Any, Any], processors: Processors, start_worker: StartWorker
+    waiting: JobType[Any, Any],
+    processors: Processors,
+    start_worker: StartWorker,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("django_jobchains.worker.shutdown.STEP_SECONDS", 15.0)
     quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
     first = [
         quick.item(priority=2) for _ in range(300)
@@ -174,7 +182,7 @@ def test_jobs_claimed_ahead_are_handed_back(
     until(has_started)  # some jobs are claimed ahead now; half a second later they would be handed back anyway
     assert worker.stop(timeout=0) == 1
     remaining = Job.objects.exclude(status="completed")
-    assert remaining.count() == 21
+    assert len(remaining) == 21
     assert {(job.status, job.attempt, job.leased_by) for job in remaining} == {("pending", 0, None)}
     assert all(job.run_at == before[job.id] for job in remaining)
 
@@ -232,7 +240,7 @@ def test_claim_that_the_server_is_still_running_at_the_end_is_cancelled(
         worker.start()
         until(lambda: blocked_claims() == 1)
         worker.stop(timeout=0)
-        assert blocked_claims() == 0
+        until(lambda: blocked_claims() == 0)
     finally:
         locker.end()
     assert (chain.refresh().status, chain.current_job.attempt) == ("pending", 0)

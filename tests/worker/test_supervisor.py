@@ -41,7 +41,7 @@ def until_working(process: WorkerProcess, count: int = 2) -> list[psutil.Process
     return process.workers()
 
 
-def until_gone(workers: list[psutil.Process], seconds: float = 15) -> None:
+def until_gone(workers: list[psutil.Process], seconds: float = 60) -> None:
     until(lambda: not any(is_running(worker) for worker in workers), seconds, "workers are still running")
 
 
@@ -69,13 +69,19 @@ def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
         connection.close()
 
 
+def healthy(port: int) -> dict[str, Any]:
+    """Return the health of the supervisor; nothing while there are problems."""
+    status, health = ask(port, "/")
+    return health if status == 200 and not health["problems"] else {}
+
+
 def test_killed_worker_is_replaced_and_the_others_continue(start_process: StartProcess) -> None:
     port = free_port()
-    process = start_process("--processes", "2", "--name", "mail", "--async-slots", "5", "--health-port", str(port))
+    arguments = ("--processes", "2", "--name", "mail", "--async-slots", "5", "--health-port", str(port))
+    process = start_process(*arguments, RESTART_SECONDS="4")
     first, second = until_working(process)
-    until(lambda: not ask(port, "/")[1]["problems"], 15, lambda: ask(port, "/"))
-    status, health = ask(port, "/")
-    assert (status, len(health["processes"]), health["slots"]) == (200, 2, 2 * (10 + 5))
+    health: dict[str, Any] = until(lambda: healthy(port), 60, lambda: ask(port, "/"))
+    assert (len(health["processes"]), health["slots"]) == (2, 2 * (10 + 5))
     first.kill()
     until(lambda: ask(port, "/live")[0] == 503, 15)
     assert ask(port, "/ready")[0] == 200
@@ -93,7 +99,8 @@ def test_killed_supervisor_leaves_no_worker_running(start_process: StartProcess)
     """The workers stop as after SIGTERM: their jobs are handed back, and no attempt is used."""
     chains.enqueue_many([jobs.heed.item() for _ in range(2)])
     before = job_rows()
-    process = start_process("--processes", "2", "--slots", "1", "--shutdown-timeout", "0.5")
+    options = {"ABORT_SECONDS": "15", "LEASE_SECONDS": "60"}
+    process = start_process("--processes", "2", "--slots", "1", "--shutdown-timeout", "0.5", **options)
     workers = until_working(process)
     until(lambda: started() >= 2, 60, lambda: process.output)
     process.signal(signal.SIGKILL)
@@ -104,7 +111,7 @@ def test_killed_supervisor_leaves_no_worker_running(start_process: StartProcess)
 
 
 def test_worker_that_cannot_stop_ends_when_its_supervisor_was_killed(start_process: StartProcess) -> None:
-    process = start_process("--processes", "1", "--shutdown-timeout", "0", DEAF="1")
+    process = start_process("--processes", "1", "--shutdown-timeout", "0", DEAF="1", STOP_SECONDS="")
     workers = until_working(process, 1)
     process.signal(signal.SIGKILL)
     process.wait()
@@ -113,7 +120,7 @@ def test_worker_that_cannot_stop_ends_when_its_supervisor_was_killed(start_proce
 
 def test_first_signal_lets_handlers_end(start_process: StartProcess) -> None:
     made = chains.enqueue_many([jobs.stuck.item(1.0) for _ in range(2)])
-    process = start_process("--processes", "2", "--slots", "1")
+    process = start_process("--processes", "2", "--slots", "1", LEASE_SECONDS="60")
     workers = until_working(process)
     until(lambda: started() >= 2, 60, lambda: process.output)
     assert all(
@@ -143,7 +150,7 @@ def test_stuck_handlers_do_not_keep_a_process_running(start_process: StartProces
 
 
 def test_worker_that_does_not_respond_is_finally_killed(start_process: StartProcess) -> None:
-    process = start_process("--processes", "2", "--shutdown-timeout", "0")
+    process = start_process("--processes", "2", "--shutdown-timeout", "0", STOP_SECONDS="")
     workers = until_working(process)
     workers[0].suspend()
     process.signal(signal.SIGTERM)
@@ -156,7 +163,7 @@ def test_when_no_worker_can_start_the_supervisor_gives_up(start_process: StartPr
     broken = tmp_path / "broken"
     broken.touch()
     process = start_process("--processes", "1", BROKEN_IF=str(broken))
-    assert process.wait(60) == 1
+    assert process.wait(100) == 1
     assert "The supervisor gives up: no worker process could start, 5 times in a row" in process.output
     assert process.output.count("RuntimeError: this version is broken") == 5
 
@@ -164,7 +171,7 @@ def test_when_no_worker_can_start_the_supervisor_gives_up(start_process: StartPr
 def test_supervisor_has_no_database_connection(start_process: StartProcess) -> None:
     process = start_process("--processes", "1")
     (worker,) = until_working(process, 1)
-    until(lambda: connections_of(worker), 15)
+    until(lambda: connections_of(worker), 60)
     assert not connections_of(psutil.Process(process.pid))
 
 
@@ -179,7 +186,7 @@ def test_burst_ends_when_nothing_is_due_with_django_admin(start_process: StartPr
     chains.enqueue_many([jobs.write.item(0.01) for _ in range(40)])
     script = Path(sysconfig.get_path("scripts"), "django-admin")
     process = start_process("--processes", "2", "--burst", start=(str(script),))
-    assert process.wait() == 0
+    assert process.wait(90) == 0
     assert set(Job.objects.values_list("status", flat=True)) == {"completed"}
     assert process.output.count("Stopped: ") == 2
 
@@ -210,7 +217,7 @@ def test_health_port_in_use_is_refused(start_process: StartProcess) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         process = start_process("--processes", "2", "--health-port", str(taken.getsockname()[1]))
-        assert process.wait() == 1
+        assert process.wait(60) == 1
     assert "cannot be used: Address already in use" in process.output
     assert "started: " not in process.output
     assert "Traceback" not in process.output

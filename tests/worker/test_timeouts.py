@@ -1,6 +1,7 @@
 """An attempt that exceeds its timeout is aborted; one that does not stop loses its job and its slot."""
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,11 +9,11 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Backoff, JobType, Processors, Registry, RunningJob
+from django_jobchains.processors import JobType, Processors, RunningJob
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, AttemptStuck
 from tests.shop.models import Effect
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import Events, StartWorker
+from tests.support.workers import Events, StartWorker, time_out
 
 SOON = 0.1
 
@@ -25,21 +26,23 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-@pytest.fixture(autouse=True)
-def quick(settings: Any) -> None:
+@pytest.fixture
+def _soon_stuck(settings: Any) -> None:
+    """Give up attempts soon after they were asked to stop. Only for handlers that do not stop before."""
     settings.JOBCHAINS = {"STUCK_SECONDS": SOON}
 
 
+soon_stuck = pytest.mark.usefixtures("_soon_stuck")
+
+
 @pytest.fixture
-def unresponsive(registry: Registry, gate: threading.Event) -> JobType[Any, Any]:
+def unresponsive(processors: Processors, gate: threading.Event) -> JobType[Any, Any]:
     """A handler whose first attempt ignores its signal until the gate opens, and then tries to write.
 
-    Later attempts complete.
+    Later attempts complete. The test ends the timeout of the first attempt.
     """
-    part = Processors(backoff=Backoff(0.02, 1, 0.02, 0), timeout=SOON)
-    registry.add(part)
 
-    @part.register("worker.unresponsive")
+    @processors.register("worker.unresponsive")
     def unresponsive(job: RunningJob[Any]) -> int:
         if job.attempt == 1:
             Effect.objects.create(job_id=job.id, label="started")
@@ -98,17 +101,22 @@ def test_handler_that_completes_after_its_timeout_is_completed(
 
 
 def test_time_counts_from_the_start_of_the_attempt(processors: Processors, start_worker: StartWorker) -> None:
-    """It starts neither with the claim nor with an earlier attempt: together, the attempts exceed the timeout."""
+    """It starts neither with the claim nor with an earlier attempt. The jobs are claimed together."""
+    inside: list[float] = []
+    ends: list[float] = []
 
-    @processors.register("worker.short", timeout=3)
-    def short(job: RunningJob[Any]) -> bool:
-        return job.signal.wait(0.6)
+    @processors.register("worker.timed", timeout=3600)
+    def timed(job: RunningJob[Any]) -> None:
+        inside.append(time.monotonic())
+        [attempt] = worker.components.slots.attempts()
+        ends.append(attempt.expires_at - 3600)
 
-    started = [short.enqueue() for _ in range(6)]
-    start_worker(slots=1)
-    for chain in started:
+    worker = start_worker(slots=1)
+    worker.components.slots._average_seconds = 0.001  # as after many short jobs: the worker claims ahead
+    for chain in chains.enqueue_many([timed.item() for _ in range(6)]):
         until_completed(chain)
-    assert not any(chain.output for chain in started)
+    assert all(begun <= now for begun, now in zip(ends, inside, strict=True))
+    assert all(before <= begun for before, begun in zip(inside, ends[1:], strict=False))
 
 
 def test_timeout_may_come_from_the_settings(processors: Processors, start_worker: StartWorker, settings: Any) -> None:
@@ -130,11 +138,12 @@ def test_timeout_may_come_from_the_settings(processors: Processors, start_worker
     assert (limited.output, free.output) == ("timed_out", False)
 
 
+@soon_stuck
 def test_handler_that_does_not_stop_frees_its_job(
     unresponsive: JobType[Any, Any], start_worker: StartWorker, events: Events, gate: threading.Event
 ) -> None:
     chain = unresponsive.enqueue()
-    start_worker(slots=1)
+    time_out(start_worker(slots=1))
     until_completed(chain)
     assert chain.output == 2
     [stuck] = events.of(AttemptStuck)
@@ -144,20 +153,23 @@ def test_handler_that_does_not_stop_frees_its_job(
     assert "did not within" in failed.error
     assert "gate.wait(30)" in failed.traceback
 
-    ended = len(events.of(AttemptEnded))
+    until(lambda: len(events.of(AttemptEnded)) == 2)
     gate.set()
     until(lambda: not any("slot-1" in thread.name for thread in threading.enumerate()))
     assert labels() == {"started"}
-    assert (chain.refresh().output, len(events.of(AttemptEnded))) == (2, ended)
+    assert (chain.refresh().output, len(events.of(AttemptEnded))) == (2, 2)
     assert not events.of(AttemptAbandoned)
 
 
+@soon_stuck
 def test_slot_of_a_stuck_handler_is_replaced(
     unresponsive: JobType[Any, Any], quiet: JobType[Any, Any], start_worker: StartWorker
 ) -> None:
     stuck = [unresponsive.enqueue() for _ in range(3)]
-    start_worker(slots=1)
+    worker = start_worker(slots=1)
     others = [quiet.enqueue() for _ in range(5)]
+    for _ in stuck:
+        time_out(worker)
     for chain in (*stuck, *others):
         until_completed(chain)
 
@@ -169,23 +181,26 @@ def test_slots_are_replaced_up_to_a_limit_and_again_when_one_returns(
     settings.JOBCHAINS = {"STUCK_SECONDS": SOON, "MAX_STUCK_SLOTS": 1}
     release = threading.Event()
 
-    @processors.register("worker.held", timeout=SOON, max_attempts=1)
+    @processors.register("worker.held", max_attempts=1)
     def held(job: RunningJob[Any]) -> None:
         release.wait(30)
 
     worker = start_worker(slots=2)
     held.enqueue()
+    time_out(worker, "release.wait(30)")
     until(lambda: len(events.of(AttemptStuck)) == 1)
     unresponsive.enqueue()
+    time_out(worker)
     until(lambda: len(events.of(AttemptStuck)) == 2)
     assert not worker.failed
     until_completed(quiet.enqueue())
     release.set()
     until(lambda: worker.components.slots.stuck == 1)
     until_completed(quiet.enqueue())
-    assert worker.components.slots.free() == 2
+    until(lambda: worker.components.slots.free() == 2)
 
 
+@pytest.mark.usefixtures("patient_stop")
 def test_worker_whose_slots_are_all_stuck_gives_up(
     unresponsive: JobType[Any, Any], make_worker: StartWorker, settings: Any, gate: threading.Event
 ) -> None:
@@ -195,24 +210,27 @@ def test_worker_whose_slots_are_all_stuck_gives_up(
     code: list[int] = []
     running = threading.Thread(target=lambda: code.append(worker.run()))
     running.start()
-    running.join(30)
+    for _ in range(2):
+        time_out(worker)
+    running.join(25)
     assert code == [1]
     assert worker.is_stuck
     assert not Job.objects.with_status("running").exists()
     assert not Job.objects.filter(attempt__gt=1).exists()
 
 
+@soon_stuck
 def test_stuck_handler_inside_complete_keeps_its_job_and_loses_its_slot(
     processors: Processors, quiet: JobType[Any, Any], start_worker: StartWorker, gate: threading.Event, events: Events
 ) -> None:
-    @processors.register("worker.locking", timeout=SOON)
+    @processors.register("worker.locking")
     def locking(job: RunningJob[Any]) -> str:
         with job.complete():
             gate.wait(30)
             return "committed"
 
     chain = locking.enqueue()
-    start_worker(slots=1)
+    time_out(start_worker(slots=1))
     until(lambda: events.of(AttemptStuck))
     assert stays(lambda: not FailedAttempt.objects.exists(), 3 * SOON)
     gate.set()
@@ -221,6 +239,7 @@ def test_stuck_handler_inside_complete_keeps_its_job_and_loses_its_slot(
     until_completed(quiet.enqueue())
 
 
+@soon_stuck
 def test_cancelled_handler_that_does_not_stop_is_still_cancelled(
     processors: Processors, start_worker: StartWorker, gate: threading.Event
 ) -> None:
@@ -238,9 +257,11 @@ def test_cancelled_handler_that_does_not_stop_is_still_cancelled(
     assert stays(lambda: chain.refresh().status == "cancelled", 3 * SOON)
 
 
+@soon_stuck
 def test_stuck_handler_does_not_delay_the_end(unresponsive: JobType[Any, Any], start_worker: StartWorker) -> None:
     chain = unresponsive.enqueue()
     worker = start_worker(slots=1)
+    time_out(worker)
     until_completed(chain)
     stopping = threading.Thread(target=worker.stop, args=[60])
     stopping.start()

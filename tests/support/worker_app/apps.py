@@ -1,4 +1,4 @@
-import json
+import math
 import os
 import time
 from pathlib import Path
@@ -19,8 +19,12 @@ class ChaosConfig(AppConfig):
             _break_workers(file)
         if seconds := os.environ.get("READY_SECONDS"):
             _limit_readiness(float(seconds))
-        if limits := os.environ.get("SHUTDOWN_LIMITS"):
-            _limit_shutdown(json.loads(limits))
+        if seconds := os.environ.get("STOP_SECONDS"):
+            _prolong_stop(float(seconds))
+        if seconds := os.environ.get("ABORT_SECONDS"):
+            _prolong_abort(float(seconds))
+        if seconds := os.environ.get("RESTART_SECONDS"):
+            _delay_restarts(float(seconds))
 
 
 def _break(method: str) -> None:
@@ -60,8 +64,24 @@ def _limit_readiness(seconds: float) -> None:
     health.SLOW_SECONDS = health.LATE_SECONDS = seconds
 
 
-def _limit_shutdown(limits: dict[str, float]) -> None:
-    """Replace time limits of the steps in which a worker stops, by the names of the constants."""
+def _prolong_stop(seconds: float) -> None:
+    """Change how long a stopping worker waits for its last writes, and its supervisor for its end."""
+    from django_jobchains.worker import shutdown
+    from django_jobchains.worker.supervisor import parent_link, supervisor
+
+    shutdown.STEP_SECONDS = seconds
+    parent_link.EXIT_GRACE_SECONDS = supervisor.EXIT_GRACE_SECONDS = 2 * seconds
+
+
+def _prolong_abort(seconds: float) -> None:
+    """Change how long a stopping worker waits for handlers that it has asked to stop."""
     from django_jobchains.worker import shutdown
 
-    vars(shutdown).update(limits)
+    shutdown.ABORT_GRACE_SECONDS = seconds
+
+
+def _delay_restarts(seconds: float) -> None:
+    """Let the supervisor wait this long before it restarts a process, however long it has run."""
+    from django_jobchains.worker.supervisor import child
+
+    child.FIRST_WAIT_SECONDS, child.MIN_LIFETIME_SECONDS = seconds, math.inf
