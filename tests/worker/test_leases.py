@@ -35,11 +35,26 @@ class Handler:
 
 
 @pytest.fixture
-def handler(settings: Any) -> Any:
+def handler(settings: Any, store: Store) -> Any:
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 0.1}
     handler = Handler()
     yield handler
     handler.gate.set()
+    store.db.ahead_seconds = 0
+
+
+@pytest.fixture
+def renewals(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many leases each renewal was for, including the current one."""
+    sizes: list[int] = []
+    renew = store.leases.renew
+
+    def recorded(leases: Any, *args: Any) -> Any:
+        sizes.append(len(leases))
+        return renew(leases, *args)
+
+    monkeypatch.setattr(store.leases, "renew", recorded)
+    return sizes
 
 
 def register_until_aborted(processors: Processors, handler: Handler, lease: Lease) -> JobType[Any, Any]:
@@ -84,17 +99,8 @@ def test_one_statement_renews_the_leases_of_all_attempts(
     processors: Processors,
     start_worker: StartWorker,
     handler: Handler,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
+    renewals: list[int],
 ) -> None:
-    calls: list[int] = []
-    renew = store.leases.renew
-
-    def recorded(leases: Any) -> Any:
-        calls.append(len(leases))
-        return renew(leases)
-
-    monkeypatch.setattr(store.leases, "renew", recorded)
     running = threading.Barrier(21, timeout=15)
 
     @processors.register("worker.together", lease=Lease(LEASE))
@@ -106,8 +112,8 @@ def test_one_statement_renews_the_leases_of_all_attempts(
         start_worker(slots=20)
         chains.enqueue_many([together.item() for _ in range(20)])
         running.wait()
-        until(lambda: calls.count(20) >= 3, what=calls)
-        assert 2 <= statements.count("SET leased_until") <= len(calls)
+        until(lambda: renewals.count(20) >= 3, what=renewals)
+        assert 2 <= statements.count("SET leased_until") <= len(renewals)
         handler.gate.set()
         until(lambda: Job.objects.with_status("completed").count() == 20)
 
@@ -208,14 +214,11 @@ def test_transaction_longer_than_the_lease_keeps_the_job(
     start_worker: StartWorker,
     handler: Handler,
     store: Store,
-    monkeypatch: pytest.MonkeyPatch,
+    renewals: list[int],
     short_lease: Lease,
     mode: str,
 ) -> None:
     """The row is locked, so the job is not reaped and the attempt is not aborted."""
-    renewals: list[Any] = []
-    renew = store.leases.renew
-    monkeypatch.setattr(store.leases, "renew", lambda *args: renewals.append(renewed := renew(*args)) or renewed)
 
     @processors.register("worker.locked", lease=short_lease)
     def locked(job: RunningJob[None]) -> None:
@@ -230,7 +233,7 @@ def test_transaction_longer_than_the_lease_keeps_the_job(
     chain = locked.enqueue()
     assert handler.started.wait(30)
     before = len(renewals)
-    until(lambda: len(renewals) > before + 1)  # the first of them may have begun before the row was locked
+    until(lambda: len(renewals) > before + 1)  # so one of them began and ended while the row was locked
     store.db.ahead_seconds = 3600
     reaped = store.leases.reap(10, Backoff(), 10)  # what another worker's reaper does
     store.db.ahead_seconds = 0
@@ -262,7 +265,6 @@ def test_lease_is_fresh_after_a_prepare_that_took_longer(
     start_worker()
     chain = prepared.enqueue()
     until(lambda: chain.refresh().status != "running" and chain.current_job.attempt > 0)
-    store.db.ahead_seconds = 0
     assert reaped == []
     assert chain.status == "completed"
 
