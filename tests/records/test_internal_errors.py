@@ -169,7 +169,7 @@ def test_a_record_is_reset_after_an_error_of_its_slot(
     Upload.objects.create()
     start_worker(slots=1)
     until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
-    assert {event.reason for event in events.of(RecordAbandoned)} == {"error"}
+    assert "error" in {event.reason for event in events.of(RecordAbandoned)}
 
 
 @pytest.mark.parametrize("step", ["aprepare", "ahandle"])
@@ -190,7 +190,7 @@ def test_a_record_is_reset_after_an_error_of_its_task(
     Upload.objects.create()
     start_worker()
     until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
-    assert {event.reason for event in events.of(RecordAbandoned)} == {"error"}
+    assert "error" in {event.reason for event in events.of(RecordAbandoned)}
 
 
 def test_an_error_after_the_end_changes_nothing(

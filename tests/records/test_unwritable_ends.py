@@ -107,7 +107,7 @@ def test_a_record_whose_end_is_refused_is_reset(
     with refusing("NEW.state = 'errored'"):
         start_worker()
         until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
-    assert {event.reason for event in events.of(RecordAbandoned)} == {"error"}
+    assert "error" in {event.reason for event in events.of(RecordAbandoned)}
 
 
 class Failing:
