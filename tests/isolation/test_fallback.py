@@ -12,6 +12,7 @@ from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.pools import Fallback, Isolation
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
 from django_jobchains.telemetry.events import IsolationFailed, IsolationWeakened
+from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from tests.support.waiting import stays, until, until_completed
 from tests.support.workers import Events, StartWorker, events, make_worker, processors, registry, start_worker
 
@@ -51,6 +52,14 @@ def test_attempts_run_in_a_thread_instead(processors: Processors, start_worker: 
     assert not FailedAttempt.objects.exists()
     assert [(fallback.requested, fallback.actual) for fallback in fallbacks] == [("process", "thread")]
     assert "no child for this test" in events.of(IsolationWeakened)[0].reason
+
+
+def test_a_thread_is_neither_recycled_nor_measured_as_a_child_process() -> None:
+    pool = IsolationPool(Isolation("process", setup=SETUP), slots=1, worker="")
+    thread = pool.acquire()
+    assert (thread.level, pool.state().workers, pool.state().rss_bytes) == ("thread", 1, 0)
+    pool.release(thread)
+    assert (pool.state().workers, pool.state().recycled) == (0, 0)
 
 
 def test_jobs_of_a_strict_isolation_are_handed_back_and_tried_later(

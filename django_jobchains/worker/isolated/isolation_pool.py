@@ -62,7 +62,7 @@ class IsolationPool:
     def release(self, worker: PooledWorker) -> None:
         has_died = not worker.is_alive
         self._pool.release(worker)
-        if worker.is_closed and not has_died and self.isolation.level == "process":
+        if worker.is_closed and not has_died and worker.level == "process":
             with self._lock:
                 self._recycled += 1
 
@@ -85,7 +85,7 @@ class IsolationPool:
     def state(self) -> PoolState:
         """Return the state that the worker reports in its heartbeat and its health."""
         workers = self._pool.workers
-        sizes = [worker.rss for worker in workers]
+        sizes = [worker.rss for worker in workers if worker.level != "thread"]  # These have the memory of this process.
         busy = sum(worker.is_busy for worker in workers)
         with self._lock:
             return PoolState(
