@@ -21,12 +21,9 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := test
 .PHONY: test $(SESSIONS) mutations demo bench bench-page bench-peers format clean
 
-# Two sessions at a time, and in each a process of tests for each core: tests wait about as much as they compute. Slow
-# tests start many processes and use most connections of the server, so they run alone.
+# Two sessions at a time, and in each a process of tests for each core: tests wait about as much as they compute.
 test: $(VENV)/.ready
-	@$(NOX) --parallel 2 --session newest oldest types lint wheel example
-	@$(NOX) --session slow
-	@$(NOX) --session browser
+	@$(NOX) --parallel 2
 
 $(SESSIONS): $(VENV)/.ready
 	@$(NOX) --session $@

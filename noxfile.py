@@ -27,8 +27,8 @@ nox.needs_version = ">=2026.10"
 nox.options.envdir = str(CACHE / "nox")
 nox.options.reuse_venv = "yes"
 nox.options.allow_parallel = True
-#: Longest first, so that none is left over at the end.
-nox.options.sessions = ["newest", "oldest", "slow", "types", "browser", "lint", "wheel", "example"]
+#: After the checks that take seconds, the longest first, so that none is left over at the end.
+nox.options.sessions = ["lint", "types", "newest", "oldest", "slow", "browser", "example", "wheel"]
 
 #: The environment that nox is installed in: the project, its extras and the group ``dev``.
 PYTHON = sys.executable
@@ -182,7 +182,7 @@ def wheel(session: nox.Session) -> None:
 def browser(session: nox.Session) -> None:
     """Drive the example shop and its admin in Chromium."""
     run_browser(session, database="sqlite")
-    with required(session), machine_server() as url:
+    with required(session), server(18) as url:  # The slow tests may use nearly all connections of the machine's server.
         run_browser(session, "-m", "flow", database=url)
         run_tests(session, PYTHON, *SLOW, NETWORK, database=url)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from django.db import connections
 
-from benchmarks.database import ID, migrate, settle
+from benchmarks.database import ID, add_records, empty_records, migrate, settle
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import FinishedJob, NewJob, get_store
@@ -82,6 +82,13 @@ def of_other_types_in_other_queues(count: int) -> None:
     _create("app0.other", queue="a")
     name = "'app' || n %% 10 || '.other_' || n %% 1000"
     _copy(count, {"queue": "'tenant_' || n %% 1000", "type_name": name, "chain_type_name": name})
+
+
+def of_records(count: int) -> None:
+    """Add completed records, and a tenth as many that wait for their time. Remove those of another cell."""
+    empty_records()
+    add_records(count, "completed", using=USING)
+    add_records(count // 10, "queued", "now() + interval '1 day'", using=USING)
 
 
 def of_tomorrow(count: int) -> None:

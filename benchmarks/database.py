@@ -133,6 +133,19 @@ def add_backlog(finished: int, pending: int) -> None:
     _multiply("bench.other_%", pending // OTHER_TYPES)
 
 
+def empty_records() -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("TRUNCATE project_import")
+
+
+def add_records(count: int, state: str = "queued", process_after: str = "NULL", using: str = "default") -> None:
+    with connections[using].cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO project_import (state, process_after) SELECT %s, {process_after} FROM generate_series(1, %s)",
+            [state, count],
+        )
+
+
 def _multiply(type_name: str, count: int) -> None:
     """Copy each row of a type ``count`` times with new ids."""
     own = {"id": "made.id", "chain_id": "made.id", "run_at": "run_at + made.n * interval '1 microsecond'"}

@@ -6,6 +6,7 @@ from functools import partial
 from django.db import connection
 
 from benchmarks.cells import Cell, Target
+from benchmarks.database import add_records, empty_records
 from benchmarks.draining import THREADS, after
 from benchmarks.project.models import Import
 from benchmarks.workers import SLOTS, bare_drain, drain
@@ -39,22 +40,13 @@ def _cell(name: str, title: str, count: int, finished: int, waiting: int, target
 def fill(count: int) -> None:
     """Make these records the only ones that are ready, then vacuum the table."""
     Import.objects.filter(state="queued", process_after=None).delete()
-    _add(count)
+    add_records(count)
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE project_import")
         cursor.execute("CHECKPOINT")
 
 
 def _begin(finished: int, waiting: int) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE project_import")
-    _add(finished, "completed")
-    _add(waiting, "queued", "now() + interval '1 day'")
-
-
-def _add(count: int, state: str = "queued", process_after: str = "NULL") -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"INSERT INTO project_import (state, process_after) SELECT %s, {process_after} FROM generate_series(1, %s)",
-            [state, count],
-        )
+    empty_records()
+    add_records(finished, "completed")
+    add_records(waiting, "queued", "now() + interval '1 day'")

@@ -13,9 +13,24 @@ from typing import Any
 from benchmarks import backlogs
 from benchmarks.backlogs import MEASURED, SERVED, USING, Backlog
 from benchmarks.cells import Cell, Figures, Target
-from benchmarks.database import new_jobs
+from benchmarks.database import add_records, new_jobs, settle
 from django_jobchains.policies import Backoff
-from django_jobchains.store import ClaimedJob, Effects, FinishedJob, HeldLease, Store, get_store
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.registry.registry import get_registry
+from django_jobchains.store import (
+    ClaimedJob,
+    Dequeued,
+    DequeueRequest,
+    Effects,
+    FinishedJob,
+    HeldLease,
+    RecordEnd,
+    RecordTable,
+    Store,
+    get_store,
+)
+
+Claimed = ClaimedJob | Dequeued | HeldLease
 
 #: The sizes of batches, with the number of calls of each.
 BATCHES = {1: 150, 10: 60, 50: 30}
@@ -34,7 +49,7 @@ EXTRA = ("finished", "queues", "tenants")
 def cells(*, is_quick: bool) -> Iterator[Cell]:
     for whole in _backlogs():
         backlog = replace(whole, count=whole.count // 100) if is_quick else whole
-        both = Both(backlog.queues)
+        both = Both(backlog)
         yield Cell(
             f"flat-{backlog.name}",
             f"cost with {backlog.count:,} {backlog.title}, in µs a job or a call",
@@ -57,18 +72,21 @@ def _backlogs() -> Iterator[Backlog]:
     )
     yield Backlog("tomorrow", "jobs of a higher priority for tomorrow", million, backlogs.of_tomorrow)
     yield Backlog("blocked", "blocked jobs", million, backlogs.blocked)
+    title = "completed records and a tenth as many that wait for their time"
+    yield Backlog("records", title, million, backlogs.of_records)
     yield Backlog("running", "running jobs of other workers", 100_000, backlogs.running)
 
 
 class Both:
     """Measures both tables together, and reports one after the other."""
 
-    def __init__(self, queues: Sequence[str] | None) -> None:
-        self._queues = queues
+    def __init__(self, backlog: Backlog) -> None:
+        self._make = RecordSide if backlog.fill is backlogs.of_records else Side
+        self._queues = backlog.queues
         self._alone: Figures = {}
 
     def beside_the_backlog(self) -> Figures:
-        sides = [Side(get_store(using), self._queues) for using in (USING, "default")]
+        sides = [self._make(get_store(using), self._queues) for using in (USING, "default")]
         for size, times in BATCHES.items():
             for _ in range(times):
                 for side in sides:
@@ -88,7 +106,7 @@ class Side:
         self._store = store
         self._queues = queues
         self._times: dict[str, list[float]] = {}
-        store.jobs.create(new_jobs(MEASURED, HELD + sum(size * times for size, times in BATCHES.items())))
+        self._create(HELD + sum(size * times for size, times in BATCHES.items()))
         self._held = [HeldLease(job.id, job.lease_number, 3_600) for job in self._claim(HELD)]
 
     def figures(self) -> Figures:
@@ -110,10 +128,13 @@ class Side:
         self._timed("reap", lambda: store.leases.reap(100, Backoff(), 10, ids))
         self._timed("sweep", lambda: store.blockers.sweep(1_000, None, Effects()))
 
-    def _claim(self, limit: int) -> list[ClaimedJob]:
+    def _create(self, count: int) -> None:
+        self._store.jobs.create(new_jobs(MEASURED, count))
+
+    def _claim(self, limit: int) -> Sequence[Claimed]:
         return self._store.jobs.claim("bench", limit, LEASES, self._queues)
 
-    def _finish(self, jobs: Sequence[ClaimedJob | HeldLease]) -> None:
+    def _finish(self, jobs: Sequence[Claimed]) -> None:
         self._store.attempts.finish([FinishedJob(job.id, job.lease_number, "1") for job in jobs])
 
     def _timed(self, name: str, call: Callable[[], Any], of: int = 1) -> Any:
@@ -121,3 +142,31 @@ class Side:
         result = call()
         self._times.setdefault(name, []).append((time.perf_counter() - begun) / of)
         return result
+
+
+class RecordSide(Side):
+    """The same for records, which are claimed by dequeueing them."""
+
+    def ask(self) -> None:
+        keys = [(lease.id, lease.lease_number) for lease in self._held]
+        self._timed(f"beat {HELD}", lambda: self._store.records.beat(self._table, keys))
+
+    @property
+    def _kind(self) -> RecordType:
+        return get_registry().record_type("bench.record")
+
+    @property
+    def _table(self) -> RecordTable:
+        return self._kind.table(self._store.using)
+
+    def _create(self, count: int) -> None:
+        add_records(count, using=self._store.using)
+        settle(self._store.using)  # Without statistics, the empty table would have worse plans.
+
+    def _claim(self, limit: int) -> Sequence[Claimed]:
+        request = DequeueRequest(self._kind.select(self._store.using), limit, "bench", self._kind.queue)
+        return self._store.records.dequeue(self._table, request)
+
+    def _finish(self, jobs: Sequence[Claimed]) -> None:
+        ends = [RecordEnd(record.id, record.lease_number, "completed") for record in jobs]
+        self._store.records.end(self._table, ends)

@@ -12,6 +12,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from django_jobchains.db.connections import close_thread_connections
+from django_jobchains.records.overview import RecordFacts, record_overview
 from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import (
     MAX_GROUPS,
@@ -25,7 +26,7 @@ from django_jobchains.store import (
     WorkerState,
     get_store,
 )
-from django_jobchains.telemetry.probes import DatabaseFigures, QueueFigures
+from django_jobchains.telemetry.probes import DatabaseFigures, QueueFigures, RecordFigures
 
 __all__ = (
     "DatabaseFacts",
@@ -175,7 +176,7 @@ aoverview = sync_to_async(overview)
 def database_figures(using: str | None) -> DatabaseFigures:
     """Return what gauges report about a database. Closes the connections of the thread."""
     try:
-        current = overview(using)
+        current, records = overview(using), record_overview(using)
     finally:
         close_thread_connections()
     queues = tuple(
@@ -186,7 +187,16 @@ def database_figures(using: str | None) -> DatabaseFigures:
         )
         for queue in current.queues
     )
-    return DatabaseFigures(queues, current.database.oldest_transaction_seconds)
+    return DatabaseFigures(
+        queues,
+        current.database.oldest_transaction_seconds,
+        tuple(_record_figures(kind) for kind in records if not kind.problem),
+    )
+
+
+def _record_figures(kind: RecordFacts) -> RecordFigures:
+    counts = {state: getattr(kind, state) for state in ("due", "queued", "processing", "errored", "failed")}
+    return RecordFigures(kind.queue, kind.name, counts, kind.oldest_seconds)
 
 
 def build_overview(
@@ -313,12 +323,7 @@ def _types(
 
 
 def _type(name: str, counter: _Counter, workers: int) -> TypeFacts:
-    return TypeFacts(
-        name=name,
-        failed=counter.held["failed"],
-        workers=workers,
-        **counter.facts(),
-    )
+    return TypeFacts(name=name, failed=counter.held["failed"], workers=workers, **counter.facts())
 
 
 def failing_type(group: FailingGroup) -> FailingType:

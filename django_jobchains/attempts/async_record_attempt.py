@@ -19,7 +19,7 @@ from django_jobchains.attempts.record_phases import AsyncRecordPhases
 from django_jobchains.context import clear_context
 from django_jobchains.handlers.abort_signal import call_on
 from django_jobchains.middleware.hooks import around
-from django_jobchains.records.record_errors import RecordLost
+from django_jobchains.records.errors import RecordLost
 from django_jobchains.records.run import RecordRun
 from django_jobchains.telemetry.tracing import active
 

@@ -15,7 +15,7 @@ from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
 from django_jobchains.store import AttemptKey, ClaimedJob, HeldLease, Renewal, Store
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import LeasesRenewed
-from django_jobchains.telemetry.operations import measured
+from django_jobchains.telemetry.measuring import measured
 
 #: The share of a lease after which it is renewed.
 RENEW_SHARE = 1 / 3
@@ -111,9 +111,10 @@ class HeldLeases:
             return any(id_ == job_id for id_, _ in self._holdings)
 
     def _abort_lost(self, keys: Iterable[AttemptKey], renewal: Renewal) -> dict[AttemptKey, str]:
-        # An attempt that has ended since then has not lost its lease: the database may show its own outcome.
+        # The database may show the outcome of an attempt that has ended since then, or of one whose child process has
+        # completed the job and not replied yet. Neither has lost its lease.
         still_held = {key: holding for key, holding in self._still_held(keys).items() if not holding.signal.has_ended}
-        lost = {key: holding for key, holding in still_held.items() if key in renewal.lost}
+        lost = {key: still_held[key] for key in still_held.keys() & (renewal.lost.keys() - renewal.completed)}
         self._move_to_lost(lost)
         for key, holding in lost.items():
             holding.signal.abort(renewal.lost[key])  # type: ignore[arg-type]
@@ -131,11 +132,14 @@ class HeldLeases:
             return {key: self._holdings[key] for key in keys if key in self._holdings}
 
     def abort_overdue(self) -> list[UUID]:
-        """Abort the attempts whose lease could not be renewed in time, without the database. Return their jobs."""
+        """Abort the attempts whose lease could not be renewed in time, without the database. Return their jobs.
+
+        An attempt that has ended is not aborted, because its outcome may still be written.
+        """
         now = time.monotonic()
         with self._lock:
             overdue = [(key, holding.signal) for key, holding in self._holdings.items() if holding.is_over(now)]
-        new = [(job_id, signal) for (job_id, _), signal in overdue if not signal.aborted]
+        new = [(job_id, signal) for (job_id, _), signal in overdue if not (signal.aborted or signal.has_ended)]
         for _, signal in new:
             signal.abort("error")
         return [job_id for job_id, _ in new]

@@ -141,7 +141,7 @@ class AttemptPhases:
 
     def _is_committed(self, finished: Sequence[FinishedJob]) -> bool:
         """Query the first job. The others were in the same transaction."""
-        return any(self.store.jobs.state_of(row.job_id) == ("completed", row.lease_number) for row in finished[:1])
+        return bool(self.store.leases.check([row.key for row in finished[:1]]).completed)
 
     def give_up(self, error: BaseException) -> None:
         """Roll back, because this error ended the attempt."""

@@ -14,16 +14,15 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.utils import timezone
 
 from django_jobchains.attempts.outcome import Outcome
+from django_jobchains.attempts.record_hooks import call_with_record
 from django_jobchains.attempts.record_phases import RecordPhases
 from django_jobchains.context import clear_context
-from django_jobchains.db.connections import ThreadConnections, close_thread_connections
 from django_jobchains.enqueue_options import seconds_of
 from django_jobchains.exceptions import JobAborted, LeaseLost, RescheduleJob
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.middleware.hooks import around
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.records.errors import Requeue, checked_time, is_retryable
-from django_jobchains.records.record_errors import RecordLost
+from django_jobchains.records.errors import RecordLost, Requeue, checked_time, is_retryable
 from django_jobchains.records.run import RecordRun, RunPhases
 from django_jobchains.records.saving import leave_out
 from django_jobchains.store import ClaimedJob, RecordEnd, RecordKey, Store
@@ -57,6 +56,8 @@ class EndedRecord:
     exception: BaseException | None = None
     #: Why the attempt must no longer write, if it noticed this itself.
     abandoned_reason: str = ""
+    #: The seconds from when the record was due until it was dequeued, or None if they are unknown.
+    wait_seconds: float | None = None
     #: The span of the attempt, which ends when the state is written.
     span: AttemptSpan | None = None
     #: Whether the state has been written and reported, or never will be.
@@ -85,7 +86,8 @@ class EndedRecord:
 class RecordAttempt:
     """An attempt at a record, with the interface of an attempt at jobs. ``put`` receives how it ended.
 
-    ``on_prepared``: called when ``pre_handle`` has returned, or when it will not be called.
+    ``worker``: the id of the worker. ``on_prepared``: called when ``pre_handle`` has returned, or when it will not be
+    called.
     """
 
     #: The jobs of the attempt: always empty, because a record is not a job.
@@ -99,6 +101,7 @@ class RecordAttempt:
         *,
         store: Store,
         put: Callable[[EndedRecord], None],
+        worker: str = "",
         signal: AbortSignal | None = None,
         on_prepared: Callable[[], object] | None = None,
         spans: AttemptSpans = OWN_SPANS,
@@ -107,7 +110,9 @@ class RecordAttempt:
         self.record = record
         self.key = key
         self.signal = signal or AbortSignal()
+        self.worker = worker
         self.number = kind.value(record, "num_failures") + kind.value(record, "num_resets") + 1
+        self._wait_seconds = _wait_seconds(kind, record)
         leave_out(record, kind.columns.values())
         #: The monotonic time at which the worker asks the attempt to stop.
         self.expires_at = math.inf
@@ -142,7 +147,7 @@ class RecordAttempt:
         """Call ``pre_handle``. Its error ends the attempt when the attempt runs."""
         self.expires_at = time.monotonic() + self.kind.max_runtime_seconds
         if "pre_handle" in self.kind.hooks:
-            self._error = call_hook(lambda: self.kind.processor.pre_handle(self.record))
+            self._error = call_with_record(self.kind, "pre_handle", self.record, self.worker)
             if self.is_detached:  # the worker has given up waiting for the hook
                 self._error = JobAborted(self.signal.reason or "error")
         self._end_preparing()
@@ -217,7 +222,8 @@ class RecordAttempt:
         return self._span
 
     def _with_span(self, ended: EndedRecord) -> EndedRecord:
-        """Return the end with the attempt's span, which ends now."""
+        """Return the end with the attempt's wait, and with its span, which ends now."""
+        ended.wait_seconds = self._wait_seconds
         if self._span is not None and self._span.stop():
             ended.span = self._span
         return ended
@@ -289,7 +295,7 @@ class RecordAttempt:
         return EndedRecord(self.kind, self.key, self.number, end, error=error, exception=exception)
 
     def call_post_handle(self) -> None:
-        error = call_hook(lambda: self.kind.processor.post_handle(self.record))
+        error = call_with_record(self.kind, "post_handle", self.record, self.worker)
         if error is not None:
             text = "post_handle of record %s failed, which does not change its state: %s"
             log_error(logger, error, text, self.key[0])
@@ -303,6 +309,16 @@ def not_loaded(kind: RecordType, key: RecordKey, error: BaseException) -> EndedR
     return EndedRecord(kind, key, 0, end, error=end.message, exception=without_variables(error))
 
 
+def _wait_seconds(kind: RecordType, record: Any) -> float | None:
+    """Return the seconds from when a record was due until it was dequeued, or None if the queryset defers the times."""
+    names = (kind.columns[column] for column in ("queued_at", "process_after", "started_at"))
+    queued_at, process_after, started_at = (vars(record).get(name) for name in names)
+    if not (isinstance(queued_at, datetime) and isinstance(started_at, datetime)):
+        return None
+    due_at = max(queued_at, process_after) if isinstance(process_after, datetime) else queued_at
+    return max((started_at - due_at).total_seconds(), 0.0)
+
+
 def _time_after(error: Requeue | RescheduleJob) -> datetime | None:
     """Return the time from which a record is processed again. Middleware may also raise ``RescheduleJob``."""
     if isinstance(error, Requeue):
@@ -310,28 +326,3 @@ def _time_after(error: Requeue | RescheduleJob) -> datetime | None:
     if error.run_at is not None:
         return checked_time(error.run_at)
     return timezone.now() + timedelta(seconds=seconds_of(error.delay or 0, "delay"))
-
-
-def call_hook(hook: Callable[[], object]) -> BaseException | None:
-    """Call a hook on connections without open transactions, and return its error. The context is a copy."""
-    return copy_context().run(_call_hook, hook)
-
-
-def _call_hook(hook: Callable[[], object]) -> BaseException | None:
-    clear_context()
-    try:
-        connections = ThreadConnections()
-    except Exception:
-        close_thread_connections()
-        connections = ThreadConnections()
-    error: BaseException | None = None
-    try:
-        hook()
-        connections.check()
-    except BaseException as raised:
-        error = raised
-    try:
-        connections.clean(suspicious=error is not None)
-    except BaseException:
-        close_thread_connections()
-    return error

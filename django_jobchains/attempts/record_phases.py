@@ -11,7 +11,7 @@ from django_jobchains.handlers.abort_signal import AbortSignal, refuse_on_event_
 from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.policies import Lease
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.records.record_errors import RecordLost
+from django_jobchains.records.errors import RecordLost
 from django_jobchains.store import RecordEnd, RecordKey, Store
 from django_jobchains.store.records import lost_reason
 from django_jobchains.text.errors import log_error

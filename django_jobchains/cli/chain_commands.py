@@ -12,7 +12,7 @@ from django_jobchains import chains
 from django_jobchains.chains import Job
 from django_jobchains.cli import converters
 from django_jobchains.cli.formatting import counted
-from django_jobchains.cli.screen import ProgressBar
+from django_jobchains.cli.screen import ProgressBar, Screen
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.exceptions import JobchainsError
 
@@ -32,12 +32,16 @@ class Target:
 def find_targets(ids: Sequence[UUID], using: str) -> list[Target]:
     """Return the targets in the order of the ids. Unknown ids are an error, before anything is changed."""
     found: dict[UUID, UUID] = {}
-    for batch in _batches(ids):
+    for batch in batches(ids):
         found.update(Job.objects.using(using).filter(pk__in=batch).values_list("id", "chain_id"))
-    if missing := [str(id_) for id_ in ids if id_ not in found]:
-        more = f" and {len(missing) - MAX_NAMED:,} more" if len(missing) > MAX_NAMED else ""
-        raise CommandError(f"No chain or job {', '.join(missing[:MAX_NAMED])}{more}. Nothing was changed.")
+    if missing := [id_ for id_ in ids if id_ not in found]:
+        raise unknown_ids("chain or job", missing)
     return [Target(id_, found[id_]) for id_ in ids]
+
+
+def unknown_ids(noun: str, missing: Sequence[Any]) -> CommandError:
+    more = f" and {len(missing) - MAX_NAMED:,} more" if len(missing) > MAX_NAMED else ""
+    return CommandError(f"No {noun} {', '.join(map(str, missing[:MAX_NAMED]))}{more}. Nothing was changed.")
 
 
 class ChainCommand(Subcommand):
@@ -64,7 +68,7 @@ class ChainCommand(Subcommand):
         targets = find_targets(converters.all_ids(call["ids"]), call.using)
         changed: set[UUID] = set()
         with ProgressBar(call.screen.errors, self.participle) as progress:
-            for number, batch in enumerate(_batches(targets)):
+            for number, batch in enumerate(batches(targets)):
                 done = number * BATCH_SIZE
                 progress.show(done, done / len(targets))
                 changed |= self._change(batch, call, len(changed))
@@ -78,15 +82,22 @@ class ChainCommand(Subcommand):
             raise CommandError(f"{error}{done}") from error
 
     def _report(self, asked: int, changed: set[UUID], call: Invocation) -> None:
-        screen = call.screen
-        if screen.is_json:
-            screen.json({self.participle.replace(" ", "_"): sorted(changed), "asked": asked})
-        elif changed:
-            screen.line(f"{counted(len(changed), self.noun)} {self.participle}.", screen.style.SUCCESS)
-        if not changed:
-            raise CommandError(f"Nothing {self.participle}: {self.reason}.")
-        if len(changed) < asked and not screen.is_json:
-            screen.line(f"{counted(asked - len(changed), 'id')} not changed: {self.reason}.", screen.style.WARNING)
+        names = (self.noun, self.participle, self.reason)
+        report_changes(call.screen, asked, len(changed), *names, sorted(changed))
+
+
+def report_changes(
+    screen: Screen, asked: int, changed: int, noun: str, participle: str, reason: str, value: Any
+) -> None:
+    """Write how many were changed. ``value``: what the JSON contains about them."""
+    if screen.is_json:
+        screen.json({participle.replace(" ", "_"): value, "asked": asked})
+    elif changed:
+        screen.line(f"{counted(changed, noun)} {participle}.", screen.style.SUCCESS)
+    if not changed:
+        raise CommandError(f"Nothing {participle}: {reason}.")
+    if changed < asked and not screen.is_json:
+        screen.line(f"{counted(asked - changed, 'id')} not changed: {reason}.", screen.style.WARNING)
 
 
 class RetryCommand(ChainCommand):
@@ -146,5 +157,5 @@ class DeleteCommand(ChainCommand):
         return chains.delete([target.given for target in targets], cascade=call["cascade"], using=call.using)
 
 
-def _batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (items[start : start + BATCH_SIZE] for start in range(0, len(items), BATCH_SIZE))

@@ -13,8 +13,10 @@ from django.db import Error as DatabaseError
 
 from django_jobchains.cli import converters
 from django_jobchains.cli.formatting import counted, database_message
+from django_jobchains.cli.status import record_problem
 from django_jobchains.cli.subcommand import Invocation, Subcommand
-from django_jobchains.overview import COUNT_TO, Overview, QueueFacts, overview
+from django_jobchains.overview import COUNT_TO, QueueFacts, overview
+from django_jobchains.records.overview import RecordFacts, record_overview
 from django_jobchains.text.humanize import age, number
 
 
@@ -25,15 +27,44 @@ class Problem(NamedTuple):
     text: str
 
 
+class Found(NamedTuple):
+    """What is checked: live workers, and the jobs and records of queues that are not paused."""
+
+    workers: int
+    paused: list[str]
+    queues: list[QueueFacts]
+    records: list[RecordFacts]
+
+    @property
+    def due(self) -> str:
+        jobs = counted(sum(queue.due for queue in self.queues), "job")
+        return f"{jobs} and {counted(sum(kind.due for kind in self.records), 'record')}" if self.records else jobs
+
+    @property
+    def backlog(self) -> int:
+        return sum(queue.due for queue in self.queues) + sum(kind.due for kind in self.records)
+
+    @property
+    def oldest_due(self) -> dict[str, float]:
+        """The age of the oldest due job and of the oldest due record of each record worker, by what they are."""
+        jobs = max((queue.oldest_due_age_seconds or 0.0 for queue in self.queues), default=0.0)
+        return {"job": jobs, **{f"record of {kind.name!r}": kind.oldest_seconds for kind in self.records}}
+
+
 class HealthCommand(Subcommand):
     name = "health"
     help = "exits with code 0 if everything is fine, and with 1 if not"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--max-age", type=converters.seconds, metavar="SECONDS|5m", help="how long the oldest due job may wait"
+            "--max-age",
+            type=converters.seconds,
+            metavar="SECONDS|5m",
+            help="how long the oldest due job or record may wait",
         )
-        parser.add_argument("--max-backlog", type=converters.non_negative, metavar="N", help="how many jobs may be due")
+        parser.add_argument(
+            "--max-backlog", type=converters.non_negative, metavar="N", help="how many jobs and records may be due"
+        )
         parser.add_argument(
             "--min-workers",
             type=converters.non_negative,
@@ -57,10 +88,10 @@ class HealthCommand(Subcommand):
         )
 
     def run(self, call: Invocation) -> None:
-        found: Overview | None = None
+        found: Found | None = None
         try:
             with _deadline(call["timeout"]):
-                found = overview(call.using, count_to=max(COUNT_TO, (call["max_backlog"] or 0) + 1))
+                found = _found(call)
             problems = list(_problems(found, call))
         except DatabaseError as error:
             problems = [Problem("database", database_message(error))]
@@ -71,48 +102,56 @@ class HealthCommand(Subcommand):
             raise CommandError(f"not healthy: {counted(len(problems), 'problem')}")
 
 
-def _report(found: Overview | None, problems: Sequence[Problem], call: Invocation) -> None:
+def _found(call: Invocation) -> Found:
+    """Return what is to be checked. Jobs and records in a paused queue wait on purpose."""
+    count_to = max(COUNT_TO, (call["max_backlog"] or 0) + 1)
+    found, records = overview(call.using, count_to=count_to), record_overview(call.using, count_to=count_to)
+    paused = [queue.name for queue in found.queues if queue.is_paused]
+
+    def is_checked(queue: str) -> bool:
+        return queue not in paused and queue in (call["queue"] or [queue])
+
+    return Found(
+        sum(not worker.is_stale for worker in found.workers),
+        paused,
+        [queue for queue in found.queues if is_checked(queue.name)],
+        [kind for kind in records if is_checked(kind.queue)],
+    )
+
+
+def _report(found: Found | None, problems: Sequence[Problem], call: Invocation) -> None:
     screen = call.screen
     if screen.is_json:
-        screen.json(
-            {"healthy": not problems, "problems": [problem._asdict() for problem in problems], **_facts(found, call)}
-        )
+        screen.json({"healthy": not problems, "problems": [problem._asdict() for problem in problems], **_json(found)})
         return
     for problem in problems:
         screen.line(problem.text, screen.style.ERROR)
     if found and not problems:
-        facts = _facts(found, call)
-        due, workers = counted(facts["backlog"], "job"), counted(facts["workers"], "worker")
-        screen.line(f"Healthy: {workers}, {due} due.", screen.style.SUCCESS)
+        screen.line(f"Healthy: {counted(found.workers, 'worker')}, {found.due} due.", screen.style.SUCCESS)
 
 
-def _facts(found: Overview | None, call: Invocation) -> dict[str, Any]:
-    queues = _queues(found, call) if found else []
+def _json(found: Found | None) -> dict[str, Any]:
     return {
-        "workers": sum(not worker.is_stale for worker in found.workers) if found else None,
-        "backlog": sum(queue.due for queue in queues) if found else None,
-        "oldest_due_age_seconds": max((queue.oldest_due_age_seconds or 0 for queue in queues), default=0)
-        if found
-        else None,
-        "paused": [queue.name for queue in found.queues if queue.is_paused] if found else None,
+        "workers": found and found.workers,
+        "backlog": found and found.backlog,
+        "oldest_due_age_seconds": found and max(found.oldest_due.values()),
+        "paused": found and found.paused,
     }
 
 
-def _queues(found: Overview, call: Invocation) -> list[QueueFacts]:
-    """Return the queues to check. Jobs in a paused queue wait on purpose."""
-    return [queue for queue in found.queues if not queue.is_paused and queue.name in (call["queue"] or [queue.name])]
-
-
-def _problems(found: Overview, call: Invocation) -> Iterator[Problem]:
-    facts = _facts(found, call)
-    if facts["workers"] < call["min_workers"]:
-        needed, alive = counted(call["min_workers"], "worker"), facts["workers"]
-        yield Problem("workers", f"{alive} of {needed} alive. Start manage.py run_jobworker.")
-    if call["max_age"] is not None and facts["oldest_due_age_seconds"] > call["max_age"]:
-        oldest, limit = age(facts["oldest_due_age_seconds"]), age(call["max_age"])
-        yield Problem("age", f"The oldest due job has been waiting for {oldest}, more than {limit}.")
-    if call["max_backlog"] is not None and facts["backlog"] > call["max_backlog"]:
-        yield Problem("backlog", f"{counted(facts['backlog'], 'job')} due, more than {number(call['max_backlog'])}.")
+def _problems(found: Found, call: Invocation) -> Iterator[Problem]:
+    if found.workers < call["min_workers"]:
+        needed = counted(call["min_workers"], "worker")
+        yield Problem("workers", f"{found.workers} of {needed} alive. Start manage.py run_jobworker.")
+    for what, seconds in found.oldest_due.items():
+        if call["max_age"] is not None and seconds > call["max_age"]:
+            text = f"The oldest due {what} has been waiting for {age(seconds)}, more than {age(call['max_age'])}."
+            yield Problem("age", text)
+    if call["max_backlog"] is not None and found.backlog > call["max_backlog"]:
+        yield Problem("backlog", f"{found.due} due, more than {number(call['max_backlog'])}.")
+    for kind in found.records:
+        if kind.problem:
+            yield Problem("records", record_problem(kind))
 
 
 @contextmanager

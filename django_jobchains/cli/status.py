@@ -120,13 +120,16 @@ def warnings(found: Overview, records: Sequence[RecordFacts] = ()) -> list[str]:
              for worker in found.workers if worker.is_stale]  # fmt: skip
     texts += [f"Worker {worker.id} has {counted(worker.stuck, 'slot')} occupied by handlers that do not stop."
               for worker in found.workers if worker.stuck]  # fmt: skip
-    texts += [f"Worker {worker.id} cannot start child processes for {pool.level} {pool.key!r}: see its log."
-              for worker in found.workers for pool in worker.pools if pool.cannot_start]  # fmt: skip
+    texts += [f"Worker {worker.id} cannot start child processes for {pool.level} {pool.key!r}"
+              f"{' and runs its jobs in threads' if pool.is_weakened else ''}: see its log."
+              for worker in found.workers for pool in worker.pools
+              if pool.cannot_start or pool.is_weakened]  # fmt: skip
     texts += [f"No worker runs {kind.name!r}: {counted(kind.due, 'job')} due."
               for kind in found.types if kind.due and not kind.workers and found.workers]  # fmt: skip
     served = {name for worker in found.workers if not worker.is_stale for name in worker.type_names}
     texts += [f"No worker runs {kind.name!r}: {counted(kind.queued, 'record')} queued."
               for kind in records if kind.queued and kind.name not in served and found.workers]  # fmt: skip
+    texts += [record_problem(kind) for kind in records if kind.problem]
     if not found.is_complete:
         texts.append("There are more queues and types than are shown.")
     seconds = found.database.oldest_transaction_seconds or 0
@@ -173,6 +176,8 @@ def pool_rows(workers: Sequence[WorkerFacts], screen: Screen) -> Rows:
 def _pool_state(pool: PoolState) -> str:
     if pool.cannot_start:
         return "cannot start"
+    if pool.is_weakened:
+        return "in threads"
     return "saturated" if pool.is_saturated else "running" if pool.busy else "idle"
 
 
@@ -239,7 +244,14 @@ def record_rows(records: Sequence[RecordFacts], screen: Screen) -> Rows:
             kind.queue,
         ]
         for kind in records
+        if not kind.problem
     ]
+
+
+def record_problem(kind: RecordFacts) -> str:
+    if kind.problem == "locked":
+        return f"The table of records {kind.name!r} is locked by another transaction, so they are not counted."
+    return f"The table of records {kind.name!r} does not exist or lacks columns. Has manage.py migrate been run?"
 
 
 def failing_rows(failing: Sequence[FailingType]) -> Rows:

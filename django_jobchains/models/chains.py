@@ -1,6 +1,6 @@
 """Chains, which are a view of the jobs, and the locks of their deduplication keys."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, Self
 from uuid import UUID
@@ -133,7 +133,7 @@ class Chain(ChainPart[OutputT_co], models.Model):
         raise TypeError("A chain cannot be deleted directly. Use django_jobchains.chains.delete(chain.id).")
 
     @classmethod
-    def partly_known(cls, using: str, **known: Any) -> Self:
+    def partly_known(cls, using: str, known: Mapping[str, Any]) -> Self:
         """Create a chain with all other fields deferred. Faster than ``from_db``, which handles each field."""
         chain = cls.__new__(cls)
         chain._state = ModelState()

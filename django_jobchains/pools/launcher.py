@@ -34,7 +34,8 @@ class Launcher:
         self._lock = threading.Lock()
         self._starting: set[ChildProcess] = set()
         self._is_closed = False
-        self._problem = ""
+        #: Why no child process could start, if threads replace them.
+        self.problem = ""
         self._retry_at = 0.0
         if problem := start_problem() or limit_problem(isolation):
             if isolation.strict:
@@ -58,7 +59,7 @@ class Launcher:
             child.kill()
 
     def _child(self, key: str, deadline: float | None, timeout: float) -> ChildProcess | None:
-        if self._problem and time.monotonic() < self._retry_at and not self.isolation.strict:
+        if self.problem and time.monotonic() < self._retry_at and not self.isolation.strict:
             return None
         try:
             try:
@@ -71,7 +72,7 @@ class Launcher:
         except WorkerStartFailed as error:
             self._failed(error)
             return None
-        self._problem = ""
+        self.problem = ""
         return child
 
     def _ready_child(self, key: str, deadline: float | None, timeout: float) -> ChildProcess:
@@ -108,7 +109,7 @@ class Launcher:
             raise PoolClosed from error
         if self.isolation.strict:
             raise error
-        self._problem = error.reason
+        self.problem = error.reason
         self._retry_at = time.monotonic() + PAUSE_SECONDS
         logger.warning("Functions run without isolation %r for now: %s", self.isolation.level, error.reason)
 
@@ -116,7 +117,7 @@ class Launcher:
         """Fall back to a thread. If a transient child does not start, a reusable child would not start either."""
         if self.isolation.on_fallback is not None:
             try:
-                self.isolation.on_fallback(Fallback(self.isolation.level, "thread", self._problem))
+                self.isolation.on_fallback(Fallback(self.isolation.level, "thread", self.problem))
             except Exception as error:
                 log_error(logger, error, "An on_fallback callback failed: %s")
         return WorkerThread()

@@ -7,12 +7,14 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from django_jobchains.isolation import Isolation, Level, check_level
+from django_jobchains.pools.launcher import Launcher
 from django_jobchains.pools.open_pools import add_pool
 
 
 class ProcessPool(ABC):
     level: ClassVar[Level]
     isolation: Isolation
+    _launcher: Launcher
 
     @classmethod
     def of(cls, isolation: Isolation, imports: Sequence[str] = ()) -> Self:
@@ -37,6 +39,11 @@ class ProcessPool(ABC):
     def next_request_id(self) -> int:
         """Return the number of the next call, from 0."""
         return next(self._ids)
+
+    @property
+    def is_weakened(self) -> bool:
+        """Whether calls run on threads of this process, because child processes do not start."""
+        return bool(self._launcher.problem)
 
     @abstractmethod
     def terminate(self) -> None: ...

@@ -14,8 +14,9 @@ from django_jobchains.pools.process_pool import ProcessPool
 class ReusablePool(ProcessPool):
     """Up to ``max_workers`` processes, each used by one caller at a time, and again after its release.
 
-    While there is room, ``acquire`` creates a worker. After that, idle workers of the key are used in turn. If there is
-    none, the longest-idle worker of another key is replaced. See ``Isolation`` for the arguments.
+    While there is room, ``acquire`` creates a worker. After that, or if a new worker does not start within the timeout,
+    idle workers of the key are used in turn. If there is none, the longest-idle worker of another key is replaced. See
+    ``Isolation`` for the arguments.
     """
 
     level = "process"
@@ -69,7 +70,16 @@ class ReusablePool(ProcessPool):
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             worker = self._idle_or_room(key, deadline)
-        return self._create(key, deadline, timeout or 0) if worker is None else worker
+        if worker is not None:
+            return worker
+        try:
+            return self._create(key, deadline, timeout or 0)
+        except PoolTimeout:
+            with self._changed:
+                self._idle.drop_dead()
+                if worker := self._take_idle(key):
+                    return worker
+            raise
 
     def _idle_or_room(self, key: str, deadline: float | None) -> PooledWorker | None:
         """Return an idle worker, or None after making room for a new worker, which counts from now on."""
@@ -81,8 +91,7 @@ class ReusablePool(ProcessPool):
             if self._has_room() or self._replace_another(key):
                 self._creating += 1
                 return None
-            if worker := self._idle.take(key):
-                self._busy.add(worker)
+            if worker := self._take_idle(key):
                 return worker
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
@@ -92,6 +101,11 @@ class ReusablePool(ProcessPool):
                 self._changed.wait(remaining)
             finally:
                 self.waiting -= 1
+
+    def _take_idle(self, key: str) -> PooledWorker | None:
+        if worker := self._idle.take(key):
+            self._busy.add(worker)
+        return worker
 
     def _has_room(self) -> bool:
         return len(self._idle) + len(self._busy) + self._creating < self.max_workers

@@ -3,11 +3,10 @@
 A model inherits ``JobRecord``, and a ``jobs`` module registers what handles its rows with ``processors.records``.
 """
 
-from django_jobchains.records.errors import NonRetryable, Requeue, retryable_http_status
+from django_jobchains.records.errors import NonRetryable, RecordLost, RecordTypeNotFound, Requeue, retryable_http_status
 from django_jobchains.records.models import JobRecord
 from django_jobchains.records.operations import cancel, notify, queryset, requeue, retry
 from django_jobchains.records.processor import RecordProcessor
-from django_jobchains.records.record_errors import RecordLost, RecordTypeNotFound
 from django_jobchains.records.run import ExecutionLog, RecordRun
 
 __all__ = (

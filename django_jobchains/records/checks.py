@@ -6,6 +6,7 @@ from typing import Any
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004
 from django.core.exceptions import FieldDoesNotExist, FieldError
+from django.db.models import Q
 
 from django_jobchains.records.declarations import RecordType
 
@@ -84,16 +85,46 @@ def _query_problems(kind: RecordType) -> Iterator[CheckMessage]:
 
 
 def _index_problems(kind: RecordType) -> Iterator[CheckMessage]:
-    wanted = [kind.columns["state"], kind.columns["process_after"]]
-    indexes = [[name for name, _ in index.fields_orders] for index in kind.model._meta.indexes]
-    if any(fields[:2] == wanted for fields in indexes):
+    yield from _index_problem(kind, "queued", "process_after", "queued_at")
+    if kind.retry_seconds is not None:
+        yield from _index_problem(kind, "errored", "finished_at")
+
+
+def _index_problem(kind: RecordType, state: str, *order: str) -> Iterator[CheckMessage]:
+    """Report that no index finds the records in a state by the first column of this order."""
+    names = [kind.columns[column] for column in ("state", *order)]
+    indexes = [
+        index for index in kind.model._meta.indexes if [name for name, _ in index.fields_orders][:2] == names[:2]
+    ]
+    if any(index.condition is None or _is_met(index.condition, names[0], state) for index in indexes):
         return
-    hint = (
-        f'Inherit JobRecord.Meta in the model\'s class Meta, or add models.Index(fields=["{wanted[0]}", '
-        f'"{wanted[1]}", "{kind.columns["queued_at"]}"], condition=Q({wanted[0]}="queued"), name=…).'
+    problem = (
+        f"Records {kind.name!r}: {kind.model.__qualname__} has no index on {' and '.join(names[:2])} with all records "
+        f"in the state {state}."
     )
-    problem = f"Records {kind.name!r}: {kind.model.__qualname__} has no index on {' and '.join(wanted)}."
+    fields = ", ".join(f'"{name}"' for name in names)
+    excludes = f"The condition of the index {indexes[0].name} excludes some of them. " if indexes else ""
+    hint = (
+        f"{excludes}Inherit JobRecord.Meta in the model's class Meta, or add models.Index(fields=[{fields}], "
+        f'condition=Q({names[0]}="{state}"), name=…).'
+    )
     yield Warning(problem, hint=hint, id="jobchains.W007")
+
+
+def _is_met(condition: Any, name: str, state: str) -> bool | None:
+    """Return whether records in a state meet a condition, None if it also depends on other columns than the state."""
+    if isinstance(condition, Q):
+        results = {_is_met(child, name, state) for child in condition.children}
+        decisive = condition.connector == Q.OR
+        result = decisive if decisive in results else None if None in results else not decisive
+        return None if result is None else result != condition.negated
+    if isinstance(condition, tuple):
+        lookup, value = condition
+        if lookup in (name, f"{name}__exact"):
+            return bool(value == state)
+        if lookup == f"{name}__in":
+            return state in value
+    return None
 
 
 def _duration_problems(kind: RecordType) -> Iterator[CheckMessage]:

@@ -1,9 +1,17 @@
-"""The errors with which record handlers end an attempt, and which of them are retried."""
+"""The errors of records, and which errors of handlers are retried.
+
+JobchainsError
+├── RegistryError
+│   └── RecordTypeNotFound       no app handles records of a model
+└── LeaseLost
+    └── RecordLost               the record does not exist, or belongs to another attempt
+"""
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
-from django_jobchains.exceptions import FailJob
+from django_jobchains.exceptions import FailJob, JobchainsError, LeaseLost, RegistryError
 
 
 class NonRetryable(Exception):
@@ -16,6 +24,22 @@ class Requeue(Exception):
     def __init__(self, *, after: datetime | None = None) -> None:
         self.after = checked_time(after)
         super().__init__("The record is to be queued again.")
+
+
+class RecordTypeNotFound(RegistryError):
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"No app handles records of {name}: register it with @processors.records({name}), in a jobs module."
+        )
+
+
+class RecordLost(LeaseLost):
+    """The attempt no longer holds its record, so nothing was written. ``reason`` is an abort reason."""
+
+    def __init__(self, id: Any, reason: str) -> None:
+        self.id = id
+        self.reason = reason
+        JobchainsError.__init__(self, f"This attempt may no longer write to record {id}: {reason.replace('_', ' ')}.")
 
 
 def checked_time(after: object) -> datetime | None:

@@ -11,9 +11,8 @@ from django.db.models import Model, QuerySet
 
 from django_jobchains.notifications import EVERY, job_scheduled, ownership_lost, publish_after_commit
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.records.errors import checked_time
+from django_jobchains.records.errors import RecordTypeNotFound, checked_time
 from django_jobchains.records.queryset import RecordQuerySet
-from django_jobchains.records.record_errors import RecordTypeNotFound
 from django_jobchains.store import get_store
 from django_jobchains.store.record_operations import IdsOf, RecordOperations
 from django_jobchains.store.record_tables import RecordTable

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -86,7 +86,14 @@ def _is_in_atomic(connection: BaseDatabaseWrapper) -> bool:
 
 def _chain(item: Item[OutputT_co], row: CreatedJob, using: str) -> Chain[OutputT_co]:
     """Return the chain without reading it. A deduplicated chain has its own input, which is read when it is needed."""
-    known = {"id": row.id, "type_name": item.job.type_name, "created_at": row.created_at, "job_type": item.job_type}
+    known: dict[str, Any] = {
+        "id": row.id,
+        "type_name": item.job.type_name,
+        "created_at": row.created_at,
+        "job_type": item.job_type,
+    }
     if row.is_deduplicated:
-        return Chain.partly_known(using, deduplicated=True, **known)
-    return Chain.partly_known(using, input=_read(item.job.input)[0], **known)
+        known["deduplicated"] = True
+    else:
+        known["input"] = _read(item.job.input)[0]
+    return Chain.partly_known(using, known)

@@ -172,15 +172,7 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
         if not self.entry:
             raise NotAnEntryType(self.name)
         check_max_attempts(max_attempts)
-        job = self.new_job(
-            input,
-            id=id,
-            run_at=run_at,
-            delay=delay,
-            blockers=blockers,
-            priority=priority,
-            queue=queue,
-        )
+        job = self.new_job(input, id=id, run_at=run_at, delay=delay, blockers=blockers, priority=priority, queue=queue)
         job.max_attempts = None if max_attempts is None else int(min(max_attempts, ATTEMPTS_LIMIT))
         if deduplicate is not None:
             if not isinstance(deduplicate, Deduplicate):
@@ -188,15 +180,23 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
             job.deduplicate, job.deduplication_key = deduplicate, deduplicate.stored_key
         return Item(job, self, has_explicit_id=id is not None)
 
-    def new_job(self, input: Any, **options: Unpack[ContinuationOptions]) -> NewJob:
+    def new_job(
+        self,
+        input: Any,
+        *,
+        run_at: datetime | None = None,
+        delay: timedelta | float | None = None,
+        blockers: Sequence[ChainRef] = (),
+        priority: int | None = None,
+        queue: str | None = None,
+        id: UUID | None = None,
+    ) -> NewJob:
         """Return the row of a chain's first job, with its input checked and encoded."""
-        given_id: object = options.get("id")
+        given_id: object = id
         if given_id is not None and not isinstance(given_id, UUID):
             raise TypeError(f"id must be a uuid.UUID, not {type(given_id).__name__}.")
         id_ = given_id or new_id()
-        run_at, delay_seconds = resolve_schedule(options.get("run_at"), options.get("delay"))
-        queue, priority = options.get("queue"), options.get("priority")
-        blockers = self._checked_blockers(options.get("blockers"))
+        run_at, delay_seconds = resolve_schedule(run_at, delay)
         return NewJob(
             id=id_,
             chain_id=id_,
@@ -208,7 +208,7 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
             priority=self.default_priority() if priority is None else checked_priority(priority),
             run_at=run_at,
             delay_seconds=delay_seconds,
-            blockers=blockers,
+            blockers=self._checked_blockers(blockers),
             accepted_blockers=self.blockers,
             blocker_slots=self.blocker_slots,
             on_blocker_failure=self.on_blocker_failure,

@@ -9,9 +9,9 @@ from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings
 from django_jobchains.store.base import Store
-from django_jobchains.store.failures import FailedJob, FailureType
 from django_jobchains.store.last_jobs import LastJob
 from django_jobchains.store.leases import CrashBackoff
+from django_jobchains.store.on_failure import FailedJob, FailureType
 from django_jobchains.store.queues import QueueRule
 from django_jobchains.store.record_tables import Dequeued, RecordBeat, RecordEnd, RecordKey, RecordTable, StalledRecord
 from django_jobchains.store.records import DequeueRequest

@@ -14,13 +14,13 @@ from django_jobchains.store.chains import Chains
 from django_jobchains.store.database import Database
 from django_jobchains.store.deferred import Deferred
 from django_jobchains.store.deferred_writes import DeferredWrites
-from django_jobchains.store.failures import FailureChains
 from django_jobchains.store.fenced_writes import FencedWrites
 from django_jobchains.store.job_logs import Logs
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.keys import Keys
 from django_jobchains.store.last_jobs import LastJobs
 from django_jobchains.store.leases import Leases
+from django_jobchains.store.on_failure import FailureChains
 from django_jobchains.store.queues import Queues
 from django_jobchains.store.record_counts import RecordCounts
 from django_jobchains.store.record_operations import RecordOperations

@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -180,6 +180,10 @@ class Database(ABC):
     def waits_at_most(self, seconds: float) -> Iterator[None]:
         """Limit the waits for locks of this thread's transactions of the store."""
         yield
+
+    def limited(self) -> AbstractContextManager[None]:
+        """Open a transaction if ``waits_at_most`` limits its waits. It does not limit them in autocommit."""
+        return self.transaction() if self.is_impatient else nullcontext()
 
     @contextmanager
     def reads_within(self, seconds: float) -> Iterator[None]:

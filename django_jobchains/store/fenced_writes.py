@@ -8,7 +8,7 @@ from uuid import UUID
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Database
 from django_jobchains.store.deferred_writes import FENCE
-from django_jobchains.store.failures import FailureChains
+from django_jobchains.store.on_failure import FailureChains
 from django_jobchains.store.rows import AttemptKey, Effects, OpenTransaction
 from django_jobchains.store.statements import Part, statements
 

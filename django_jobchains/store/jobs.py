@@ -147,8 +147,10 @@ class Jobs(Part, ABC):
             if not self.db.is_duplicate(error):
                 raise
             raise DuplicateJobId([job.id for job in jobs] if len(jobs) == 1 else []) from error
-        effects.add_due([row["type_name"] for row in rows if not _NOT_YET & row.keys()])
-        effects.add_scheduled([row["type_name"] for row in rows if _PLANNED & row.keys() and "status" not in row])
+        due = [row["type_name"] for row in rows if _NOT_YET.isdisjoint(row)]
+        effects.add_due(due)
+        if len(due) < len(rows):
+            effects.add_scheduled([row["type_name"] for row in rows if _PLANNED & row.keys() and "status" not in row])
         created_at = self.db.time(inserted[0][0])  # One clock for all rows.
         return [CreatedJob(job.id, created_at) for job in jobs]
 

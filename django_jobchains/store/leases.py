@@ -54,7 +54,7 @@ class Leases(Part):
         found = self.check(list(missing))
         if locked := [lease for key, lease in missing.items() if key not in found.lost]:
             self._deferred.add_renewals(locked)
-        return Renewal(found.lost, found.cancelled | cancelled)
+        return found._replace(cancelled=found.cancelled | cancelled)
 
     @retried_at_read_committed
     def check(self, keys: Sequence[AttemptKey]) -> Renewal:
@@ -62,11 +62,13 @@ class Leases(Part):
         if not keys:
             return Renewal({}, set())
         rows = self.db.fetch(self._check, [ids_json(job_id for job_id, _ in keys)])
-        found = {self.db.id(id_): (status, number) for id_, status, number, _ in rows}
+        found = {self.db.id(id_): (status, number) for id_, status, number, *_ in rows}
         reasons = {key: lost_reason(found.get(key[0]), key[1]) for key in keys}
-        cancelled = {(self.db.id(id_), number) for id_, _, number, is_cancelled in rows if is_cancelled}
+        cancelled = {(self.db.id(id_), number) for id_, _, number, is_cancelled, _ in rows if is_cancelled}
+        completed = {(self.db.id(id_), number) for id_, _, number, _, completed_by in rows if completed_by}
         held = {key for key, reason in reasons.items() if reason is None}
-        return Renewal({key: reason for key, reason in reasons.items() if reason}, cancelled & held)
+        lost = {key: reason for key, reason in reasons.items() if reason}
+        return Renewal(lost, cancelled & held, completed & lost.keys())
 
     def reap(
         self,
@@ -155,7 +157,8 @@ class Leases(Part):
     @statement
     def _check(self) -> str:
         return f"""
-            SELECT id, status, lease_number, {self.db.is_cancelled} FROM {self.tables.job} WHERE id {self.db.any_id}
+            SELECT id, status, lease_number, {self.db.is_cancelled}, completed_by FROM {self.tables.job}
+            WHERE id {self.db.any_id}
         """
 
     def _expired(self, condition: str = "", lock: str = "", columns: str = "job.id") -> str:

@@ -126,6 +126,21 @@ class RecordPart(Part):
         """SQL that compares with the ids of the statement's parameter, which is JSON with ``KEY``."""
         return self.db.any_of(f"SELECT {self.db.cast('d.id', table.id_type)} FROM {self.db.rows(KEY)}")
 
+    def _ready(self, own: RecordTable, retry_seconds: float | None) -> list[tuple[str, list[str]]]:
+        """Return SQL of a condition for each index that finds records that may be dequeued now, with its order."""
+        planned = f"{own.process_after} <= {self.db.now}"
+        is_queued = f"{own.state} = 'queued'"
+        fresh, late = f"{is_queued} AND {own.process_after} IS NULL", f"{is_queued} AND {planned}"
+        conditions = [(fresh, ["process_after", "queued_at"]), (late, ["process_after", "queued_at"])]
+        if retry_seconds is not None:
+            retried_at = self.db.after(self.db.now, str(-retry_seconds))
+            errored = f"""
+                {own.state} = 'errored' AND {own.finished_at} <= {retried_at}
+                AND ({own.process_after} IS NULL OR {planned})
+            """
+            conditions.append((errored, ["finished_at"]))
+        return conditions
+
     def _returned(self, table: RecordTable, *columns: str) -> str:
         return ", ".join(f"{self.db.returned}{getattr(table, column)}" for column in columns)
 

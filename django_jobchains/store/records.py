@@ -6,7 +6,6 @@ the state and the lease number of the record.
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from django.db import OperationalError
@@ -156,8 +155,8 @@ class Records(RecordPart):
         return [Dequeued(table.ids.from_column(id_), number, state) for id_, number, state in rows]
 
     def _fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Run a single statement, in a transaction if ``waits_at_most`` limits its waits for a lock of the table."""
-        with self.db.transaction() if self.db.is_impatient else nullcontext():
+        """Run a single statement, whose waits for a lock of the table ``waits_at_most`` limits."""
+        with self.db.limited():
             return self.db.fetch(sql, params)
 
     def _end(
@@ -190,22 +189,10 @@ class Records(RecordPart):
 
         The default order uses times of different columns, so no single index covers it.
         """
-        own = table.under(table.name)
-        planned = f"{own.process_after} <= {self.db.now}"
+        conditions = self._ready(table.under(table.name), request.retry_seconds)
         open_queue = (
             f"NOT EXISTS (SELECT 1 FROM {self.tables.queue} AS q WHERE q.name = %s AND q.paused_at IS NOT NULL)"
         )
-        is_queued = f"{own.state} = 'queued'"
-        fresh = f"{is_queued} AND {own.process_after} IS NULL"
-        late = f"{is_queued} AND {planned}"
-        conditions = [(fresh, ["process_after", "queued_at"]), (late, ["process_after", "queued_at"])]
-        if request.retry_seconds is not None:
-            retried_at = self.db.after(self.db.now, str(-request.retry_seconds))
-            errored = f"""
-                {own.state} = 'errored' AND {own.finished_at} <= {retried_at}
-                AND ({own.process_after} IS NULL OR {planned})
-            """
-            conditions.append((errored, ["finished_at"]))
         if request.prefers_planned:
             conditions = [*conditions[1:], conditions[0]]
         if request.has_own_order:

@@ -5,6 +5,7 @@ returns payloads as they are stored, so that a payload that cannot be decoded ra
 """
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
@@ -296,7 +297,11 @@ class ReapedJob(NamedTuple):
 
 
 class Renewal(NamedTuple):
-    """The attempts that lost their lease, with the abort reason, and the attempts that should stop."""
+    """The attempts that lost their lease, with the abort reason, and the attempts that should stop.
+
+    ``completed``: the attempts that lost their lease because they have completed their jobs themselves.
+    """
 
     lost: dict[AttemptKey, str]
     cancelled: set[AttemptKey]
+    completed: AbstractSet[AttemptKey] = frozenset()

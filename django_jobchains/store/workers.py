@@ -20,9 +20,10 @@ class PoolState:
     """A pool of child processes of a worker.
 
     ``workers``: live child processes, of which ``busy`` run a handler. ``is_saturated``: all child processes that it
-    may have are busy. ``cannot_start``: no job is claimed, because child processes do not start. ``rss_bytes``: their
-    resident memory. The largest process has ``largest_rss_bytes``. Since the worker started, ``recycled`` were replaced
-    at one of their limits, ``crashed`` died, and ``killed`` were killed because their handler did not stop.
+    may have are busy. ``cannot_start``: no job is claimed, because child processes do not start. ``is_weakened``:
+    handlers run in threads of the worker for the same reason. ``rss_bytes``: their resident memory. The largest process
+    has ``largest_rss_bytes``. Since the worker started, ``recycled`` were replaced at one of their limits, ``crashed``
+    died, and ``killed`` were killed because their handler did not stop.
     """
 
     level: str
@@ -32,6 +33,7 @@ class PoolState:
     max_workers: int
     is_saturated: bool
     cannot_start: bool
+    is_weakened: bool
     rss_bytes: int
     largest_rss_bytes: int
     recycled: int

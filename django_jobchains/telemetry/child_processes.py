@@ -1,7 +1,6 @@
 """Telemetry of attempts in child processes: they continue spans of their worker, which also reports their events."""
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pkgutil import resolve_name
@@ -67,7 +66,7 @@ class ChildTelemetry:
     def flush(self) -> None:
         """Export the spans of the attempt, because this process may be killed before its exporter does it."""
         if self._is_child and self._spans:
-            _flusher.flush()
+            flush(FLUSH_SECONDS)
 
     def _continued(self, name: str) -> AttemptSpan | None:
         carrier, tracing = self._spans.get(name), get_tracing()
@@ -98,19 +97,4 @@ class _Forwarder:
             self._send({"event": type(event).__name__, "values": plain})
 
 
-class _Flusher:
-    """Exports spans on a thread, one export at a time."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-
-    def flush(self) -> None:
-        """Wait a short time for an export, unless an earlier export is still unanswered."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=flush, args=[FLUSH_SECONDS], name="jobchains-flush", daemon=True)
-            self._thread.start()
-            self._thread.join(FLUSH_SECONDS)
-
-
-_flusher = _Flusher()
 _forwarder = _Forwarder()

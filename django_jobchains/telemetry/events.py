@@ -3,6 +3,14 @@
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from django_jobchains.telemetry.record_events import (
+    RecordAbandoned,
+    RecordCanceled,
+    RecordEnded,
+    RecordHookEnded,
+    RecordReset,
+    RecordStuck,
+)
 from django_jobchains.telemetry.worker_events import (
     DetailEvent,
     Event,
@@ -60,6 +68,7 @@ __all__ = (
     "RecordAbandoned",
     "RecordCanceled",
     "RecordEnded",
+    "RecordHookEnded",
     "RecordReset",
     "RecordStuck",
     "SupervisorGaveUp",
@@ -190,62 +199,6 @@ class ChildKilled(Event):
     type_name: str
     pid: int
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RecordEnded(Event):
-    """An attempt at a record has ended. ``record``: its primary key as text. ``type_name``: see ``processors.records``.
-
-    ``ending``: the new state of the record, or "requeued" or "handed_back". ``attempt``: 0 if it could not be loaded.
-    """
-
-    record: str
-    type_name: str
-    attempt: int
-    ending: str
-    seconds: float
-    error: str
-    #: Like the field of ``AttemptEnded``.
-    exception: BaseException | None = field(default=None, compare=False, repr=False)
-    queue: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordCanceled(Event):
-    """A record was canceled instead of being started, because its flag was set."""
-
-    record: str
-    type_name: str
-
-
-@dataclass(frozen=True, slots=True)
-class RecordReset(Event):
-    """A record was taken back from a worker that sent no heartbeats. ``state``: "queued", "failed" or "canceled"."""
-
-    record: str
-    type_name: str
-    state: str
-    resets: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecordAbandoned(Event):
-    """An attempt of this worker may no longer write to its record. ``reason`` is its abort reason."""
-
-    record: str
-    type_name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RecordStuck(Event):
-    """The handler of a record was asked to stop, but does not: see ``AttemptStuck``."""
-
-    record: str
-    type_name: str
-    reason: str
-    stuck: int
-    stack: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,21 @@ class QueueFigures(NamedTuple):
     oldest_due_age_seconds: float
 
 
+class RecordFigures(NamedTuple):
+    """The records of a record worker by state, counted to a limit. ``oldest_due_age_seconds``: 0 if none is due."""
+
+    queue: str
+    name: str
+    records: dict[str, int]
+    oldest_due_age_seconds: float
+
+
 class DatabaseFigures(NamedTuple):
-    """The result of one bounded database query. ``oldest_transaction_seconds``: None if unknown."""
+    """The results of a few bounded database queries. ``oldest_transaction_seconds``: None if unknown."""
 
     queues: tuple[QueueFigures, ...]
     oldest_transaction_seconds: float | None
+    records: tuple[RecordFigures, ...] = ()
 
 
 class WorkerProbe(Protocol):
@@ -45,6 +55,7 @@ class WorkerProbe(Protocol):
     using: str
 
     def slot_counts(self) -> Iterable[SlotCount]: ...
+    def slot_peaks(self) -> dict[str, int]: ...
     def notifier_state(self) -> NotifierState: ...
 
 

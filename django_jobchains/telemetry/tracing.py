@@ -4,6 +4,7 @@ Without one, the only cost for callers is a comparison. Implementations raise no
 an outcome.
 """
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -111,6 +112,8 @@ class Tracing(Protocol):
 
 
 _tracing: Tracing | None = None
+#: The thread of the last export that was waited for.
+_flushing: threading.Thread | None = None
 
 
 def set_tracing(tracing: Tracing | None) -> None:
@@ -183,5 +186,12 @@ def phase(span: AttemptSpan | BatchSpan | None, name: str) -> AbstractContextMan
 
 
 def flush(seconds: float) -> None:
-    if _tracing is not None:
-        _tracing.flush(seconds)
+    """Export the spans that have ended, unless an earlier call still does so. Return after this time at the latest.
+
+    Exporters may exceed their time limit, so they run on a thread.
+    """
+    global _flushing
+    if _tracing is not None and (_flushing is None or not _flushing.is_alive()):
+        _flushing = threading.Thread(target=_tracing.flush, args=[seconds], name="jobchains-flush", daemon=True)
+        _flushing.start()
+        _flushing.join(seconds)

@@ -32,9 +32,9 @@ from django_jobchains.store import ClaimedJob, Store, get_store
 from django_jobchains.testing.records import RecordRunner
 from django_jobchains.testing.this_thread import ThisThread
 from django_jobchains.worker.attempt_counter import AttemptCounter
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.queue_limits import ServedQueues
-from django_jobchains.worker.wakeups import WakeUp
 
 ResultT = TypeVar("ResultT")
 

@@ -12,8 +12,9 @@ from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.store import AttemptKey, ClaimedJob
-from django_jobchains.telemetry.operations import measured
+from django_jobchains.telemetry.measuring import measured
 from django_jobchains.wakeups import announced
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.options import WorkerOptions
 from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.queue_limits import ClaimSpec, ServedQueues
@@ -23,11 +24,12 @@ from django_jobchains.worker.slots.child_slots import ChildSlots
 from django_jobchains.worker.slots.lanes import AnyAttempt, Claimed, Lane, SlotTask
 from django_jobchains.worker.slots.threads import PATIENCE_SECONDS
 from django_jobchains.worker.threads import LOCK_SECONDS
-from django_jobchains.worker.wakeups import WakeUp
 
 MIN_WAIT_SECONDS = 0.001
 #: The wait before the next claim if a due job was not claimed, because another transaction has locked it.
 LOCKED_WAIT_SECONDS = 0.1
+#: The wait after a claim that found jobs, before the time of the next due job is read.
+FOUND_WAIT_SECONDS = 0.05
 #: The shortest wait before records are queried again.
 MIN_RECORD_WAIT_SECONDS = 0.01
 
@@ -69,6 +71,7 @@ class ClaimLoop:
     def step(self) -> None:
         """Claim jobs if there are free slots, and wait."""
         self.wake.clear()
+        self.wake.needs_slots = True  # until it is known below that there are enough
         self._hand_back_waiting()
         self.wake.accepts_hints = not (self.retires or self._is_closed or self._jobs_left == 0)
         lanes = [lane for lane in self._ordered if self._room(lane)]
@@ -84,6 +87,7 @@ class ClaimLoop:
         if not found and was_quiet and self.records.is_quiet:
             self.idle.set()
         if not is_full:
+            self.wake.needs_slots = self.wake.is_eager or not all(map(self._room, self._ordered))
             self._wait([lane for lane in lanes if self._room(lane)], found=bool(found))
 
     def close(self) -> None:
@@ -257,7 +261,7 @@ class ClaimLoop:
     def _wait(self, lanes: Sequence[AnyLane], *, found: bool) -> None:
         """Wait until a job may be due. The next due time is not needed before a second query."""
         if found or self.wake.is_second_query_due:
-            self.wake.wait(self._until_records(_jittered(min(self.options.poll_seconds, PATIENCE_SECONDS))))
+            self.wake.wait(self._until_records(min(self.options.poll_seconds, FOUND_WAIT_SECONDS)))
             return
         if self.queues.have_changed():
             return

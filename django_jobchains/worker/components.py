@@ -15,6 +15,7 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.telemetry.probes import NotifierState, SlotCount
 from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.claim_loop import ClaimLoop
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.health import HealthMonitor
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from django_jobchains.worker.lease_keeper import LeaseKeeper
@@ -36,7 +37,6 @@ from django_jobchains.worker.slots.threads import ClaimedQueue, ClaimedQueues, S
 from django_jobchains.worker.slots.watchdog import Watchdog
 from django_jobchains.worker.threads import OwnedThread
 from django_jobchains.worker.wake_order import WakeOrder, group_of
-from django_jobchains.worker.wakeups import WakeUp
 
 
 class Components:
@@ -49,7 +49,7 @@ class Components:
         self._give_up = give_up
         self.wake = WakeUp(is_eager=options.max_jobs is not None)
         self.leases = HeldLeases(options.store, options.worker)
-        self.record_leases = RecordLeases(options.store)
+        self.record_leases = RecordLeases(options.store, options.worker)
         self.queues = ServedQueues(options.store, self.leases, options.queues, self.record_leases)
         self.log_buffer = JobLogBuffer()
         self._create_pools()
@@ -92,6 +92,14 @@ class Components:
             states = {"idle": max(pool.count - pool.running, 0), "busy": busy, "stuck": stuck}
             counts += [SlotCount(kind, state, count) for state, count in states.items()]
         return counts
+
+    def slot_peaks(self) -> dict[str, int]:
+        """Return the most slots of each kind that were in use at once since the last call, for a gauge."""
+        peaks: dict[str, int] = {}
+        for kind, pool in (("thread", self.slots), ("async", self.async_slots)):
+            if pool is not None:
+                peaks[kind], pool.peak = pool.peak, pool.running
+        return peaks
 
     def notifier_state(self) -> NotifierState:
         """Return whether wake-ups can arrive, for gauges."""

@@ -23,14 +23,14 @@ from django_jobchains.store import AttemptKey, Effects, EndedAttempt, Store
 from django_jobchains.store.errors import is_conflict, is_database_away, is_out_of_time
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, ChainEnded
-from django_jobchains.telemetry.operations import measured
+from django_jobchains.telemetry.measuring import measured
 from django_jobchains.text.errors import describe, log_error
 from django_jobchains.wakeups import publish, report_created
 from django_jobchains.worker.attempt_counter import AttemptCounter
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.delayed_outcomes import DelayedOutcomes
 from django_jobchains.worker.queue_limits import ServedQueues
 from django_jobchains.worker.threads import LOCK_SECONDS, waiting
-from django_jobchains.worker.wakeups import WakeUp
 
 MAX_BATCH_SIZE = 200
 #: How long the first outcome of a batch waits for others. It waits only while jobs wait for a slot.
@@ -100,8 +100,10 @@ class OutcomeWriter:
     def put(self, outcome: Outcome) -> None:
         """Add an outcome to write. An outcome that its attempt has committed is only reported and published.
 
-        A continuation that the attempt committed needs no wake-up: its slot wakes the claim loop when it is free.
+        The claim loop can claim a continuation that the attempt committed at once.
         """
+        if outcome.effects is not None and outcome.effects.due_types:
+            self.wake.set()
         self.log_buffer.ended(outcome.job.key)
         with self._lock:
             self._pending[id(outcome)] = outcome
@@ -240,18 +242,19 @@ class OutcomeWriter:
         missing = [outcome for outcome in outcomes if _has_row(outcome)]
         if not missing:
             return []
-        lost = self.store.leases.check([outcome.job.key for outcome in missing]).lost
-        self._written |= {outcome.job.key for outcome in missing if self._was_committed(outcome)}
-        return [outcome for outcome in missing if outcome.job.key not in lost]
+        leases = self.store.leases.check([outcome.job.key for outcome in missing])
+        self._written |= {outcome.job.key for outcome in missing if self._was_committed(outcome, leases.completed)}
+        return [outcome for outcome in missing if outcome.job.key not in leases.lost]
 
-    def _was_committed(self, outcome: Outcome) -> bool:
+    def _was_committed(self, outcome: Outcome, completed: Collection[AttemptKey]) -> bool:
         """Return whether a transaction that got no reply to its commit has written this outcome."""
         if id(outcome) not in self._uncertain:
             return False
         if outcome.failed and outcome.failed.is_failure:
             return self.store.attempts.has_failed(outcome.job.key, outcome.failed.kind)
-        found = self.store.jobs.state_of(outcome.job.id)
-        return found == ("completed" if outcome.finished else "pending", outcome.job.lease_number)
+        if outcome.finished:
+            return outcome.job.key in completed
+        return self.store.jobs.state_of(outcome.job.id) == ("pending", outcome.job.lease_number)
 
     def _delay(self, outcome: Outcome, error: str = "") -> None:
         self._delayed.add(outcome, error)

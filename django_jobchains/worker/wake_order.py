@@ -12,9 +12,9 @@ from typing import Any
 from django_jobchains.notifications import EVERY, Hint, Notifier
 from django_jobchains.store import Beat, PresentWorker
 from django_jobchains.worker.attempt_counter import AttemptCounter
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.queue_limits import ServedQueues
 from django_jobchains.worker.slots.lanes import Lane
-from django_jobchains.worker.wakeups import WakeUp
 
 #: Without a wake budget, one more worker than needed queries at once, because the first may be busy or dead.
 SPARE_WORKERS = 1

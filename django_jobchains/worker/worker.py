@@ -120,8 +120,7 @@ class Worker:
             poll_seconds=checked_seconds("poll_seconds", poll_seconds, settings.POLL_SECONDS),
             max_jobs=checked_count("max_jobs", max_jobs, None),
         )
-        self.stop_request = StopRequest()
-        self._failed, self._stopped = threading.Event(), threading.Event()
+        self.stop_request, self._failed, self._stopped = StopRequest(), threading.Event(), threading.Event()
         self.components = Components(self.options, give_up=self._failed.set)
 
     # Running

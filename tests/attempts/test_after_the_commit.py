@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 from django.db import OperationalError, transaction
 
+from django_jobchains import chains
 from django_jobchains.attempts.phases import AttemptPhases
 from django_jobchains.processors import Continuation, Processors, RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import Work, committed, on_own_connection
 
 pytestmark = committed
 
@@ -63,6 +64,23 @@ def test_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(
     assert [job.attempt for job in chain.jobs] == [1, 1]
     assert Effect.objects.count() == 1
     assert LOGGED in caplog.text
+
+
+def test_completion_by_hand_is_not_mistaken_for_that_of_an_attempt_whose_commit_failed(
+    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(phases: AttemptPhases) -> None:
+        error = OperationalError("cut before the commit")
+        phases.roll_back(error)
+        on_own_connection(chains.complete, chain.id, None)
+        raise error
+
+    monkeypatch.setattr(AttemptPhases, "commit", fail)
+    chain = register_two_steps(processors).enqueue()
+    work()
+    assert (chain.refresh().status, len(chain.jobs)) == ("completed", 1)
+    assert Effect.objects.count() == 0
+    assert LOGGED not in caplog.text
 
 
 def test_job_whose_commit_failed_is_retried(

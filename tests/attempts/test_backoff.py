@@ -1,12 +1,18 @@
 """``Backoff`` computes min(initial * multiplier ** (attempt - 1), maximum), less a random part of the jitter."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_jobchains.processors import Backoff, Lease
+from django_jobchains.attempts.outcome import crashed_try
+from django_jobchains.policies import Policy, resolve
+from django_jobchains.pools import WorkerCrashed
+from django_jobchains.processors import Backoff, Lease, Processors, Registry
+from django_jobchains.store import get_store
+from tests.support.jobs import running_job
 
 seconds = st.floats(min_value=0, max_value=1e9, allow_nan=False)
 multipliers = st.floats(min_value=1, max_value=100)
@@ -50,6 +56,19 @@ def test_later_attempts_never_wait_shorter(
 
 def test_initial_wait_of_zero_remains_zero() -> None:
     assert Backoff(initial_seconds=0).seconds(100_000) == 0
+
+
+@pytest.mark.django_db
+def test_the_wait_after_each_crash_grows_until_the_limit_of_crashes(processors: Processors, settings: Any) -> None:
+    settings.JOBCHAINS = {"MAX_CRASHES": 4}
+    registry = Registry()
+    processors.register("ship")(lambda job: None)
+    registry.add(processors)
+    processor = registry.processor("ship")
+    policy = resolve(Policy(Backoff(1, 10, 1000, jitter=0)))
+    job = running_job(get_store())
+    outcomes = [crashed_try(job._replace(crashes=n), processor, policy, WorkerCrashed(-9), "") for n in range(4)]
+    assert [outcome.failed and outcome.failed.delay_seconds for outcome in outcomes] == [1, 10, 100, None]
 
 
 def test_jitter_spreads_the_retries_of_jobs_that_failed_together() -> None:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.admin import ADMIN, Admin, chain_page, job_page, list_of
+from tests.browser.admin import ADMIN, RECORDS, Admin, chain_page, job_page, list_of
 from tests.browser.conftest import Visit
 from tests.browser.shop import Shop
 from tests.support.hostile_texts import VECTORS
@@ -30,7 +30,8 @@ HARM = """
     return harm;
 }
 """
-#: For each text: the ids of the failed, the running and the completed chain, and of the failed job.
+#: For each text: the ids of the failed, the running and the completed chain, of the failed job, of a failed record, and
+#: of a record that has this text as its state.
 Written = dict[str, str]
 
 
@@ -83,24 +84,34 @@ def test_the_page_of_a_job(page: Page, rows: list[Written]) -> None:
         assert_harmless(page, job_page(of_vector["job"]), vector)
 
 
+@pytest.mark.parametrize("which", ["record", "other_record"])
+def test_the_page_of_a_record(page: Page, rows: list[Written], which: str) -> None:
+    for vector, of_vector in zip(VECTORS, rows, strict=True):
+        assert_harmless(page, f"{RECORDS}{of_vector[which]}/change/", vector)
+
+
 @pytest.mark.parametrize(("which", "verb"), [("running", "complete"), ("failed", "retry"), ("completed", "delete")])
 def test_the_page_that_asks_before(page: Page, rows: list[Written], which: str, verb: str) -> None:
     for vector, of_vector in zip(VECTORS, rows, strict=True):
         assert_harmless(page, f"{list_of('chain')}{of_vector[which]}/{verb}/", vector)
 
 
-def test_the_confirmation_page_for_all_of_them(page: Page, rows: list[Written]) -> None:
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [(f"{list_of('chain')}?status=failed", "{failed}"), (f"{RECORDS}?record_state=failed", "({record})")],
+)
+def test_the_confirmation_page_for_all_of_them(page: Page, rows: list[Written], address: str, shown: str) -> None:
     admin = Admin(page)
-    page.goto(f"{list_of('chain')}?status=failed")
+    page.goto(address)
     admin.tick_all("Retry")
     for of_vector in rows:
-        expect(page.locator("#content")).to_contain_text(of_vector["failed"])
+        expect(page.locator("#content")).to_contain_text(shown.format(**of_vector))
     assert page.evaluate(HARM) == []
 
 
 @pytest.mark.usefixtures("rows")
 def test_lists_and_the_dashboard_show_all_of_them(page: Page) -> None:
-    for address in (ADMIN, f"{ADMIN}django_jobchains/", list_of("chain"), list_of("job")):
+    for address in (ADMIN, f"{ADMIN}django_jobchains/", list_of("chain"), list_of("job"), RECORDS):
         assert_harmless(page, address)
 
 

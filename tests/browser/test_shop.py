@@ -21,6 +21,23 @@ def test_an_order_is_followed_until_its_chain_has_ended(shop: Shop, visit: Visit
     expect(page.locator("#progress .badge").first).to_have_text("Points credited", timeout=WORK_SECONDS * 1000)
 
 
+@pytest.mark.flow
+@pytest.mark.usefixtures("worker")
+def test_labels_are_rendered_although_the_renderer_leaks_crashes_and_hangs(shop: Shop, visit: Visit) -> None:
+    page = visit(shop)
+    failures = {"Nothing": "", "It leaks": "", "It crashes": "SIGSEGV", "It hangs": "timed out"}
+    for trouble in failures:
+        page.goto("/labels/")
+        page.get_by_label("Recipient").fill(trouble)
+        page.get_by_label(trouble).check()
+        page.get_by_role("button", name="Render").click()
+    for trouble, failure in failures.items():
+        label = page.get_by_role("article").filter(has_text=trouble)
+        expect(label.locator(".badge")).to_have_text("completed", timeout=WORK_SECONDS * 1000)
+        expect(label.get_by_role("img")).to_be_visible()
+        expect(label).to_contain_text(failure or "Attempts: 1")
+
+
 def test_people_log_in_to_the_admin_and_find_the_jobs(shop: Shop, visit: Visit) -> None:
     page = visit(shop)
     page.goto("/admin/")

@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.timeout(last
 
 __all__ = ("cluster", "server", "start_process")
 
-COUNT = 2_400
+COUNT = 5_000
 WORKERS = 8
 #: How many records are completed between two faults. Each fault kills a worker, and every second one restarts the
 #: database too.
-STEP = 300
+STEP = 200
 OPTIONS = {"REAP_SECONDS": 0.5, "POLL_SECONDS": 1, "BACKOFF_INITIAL_SECONDS": 0.1, "BACKOFF_MAXIMUM_SECONDS": 0.1}
 
 

@@ -26,10 +26,10 @@ from django_jobchains.processors import (
 )
 from django_jobchains.store import get_store
 from django_jobchains.worker.attempt_counter import AttemptCounter
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.slots.threads import Slots
 from django_jobchains.worker.wake_order import WakeOrder
-from django_jobchains.worker.wakeups import WakeUp
 from tests.chaos.faults import Faults
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants

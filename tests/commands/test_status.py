@@ -201,6 +201,13 @@ def test_a_pool_whose_processes_cannot_start_is_a_warning(run: Run, store: Store
     assert "! Worker mail:7:abc cannot start child processes for process 'images': see its log." in done.out
 
 
+def test_a_pool_whose_jobs_run_in_threads_is_a_warning(run: Run, store: Store) -> None:
+    worker(store, pools=(replace(POOL, is_weakened=True, is_saturated=True),))
+    done = run("status")
+    assert " in threads " in done.out
+    assert "cannot start child processes for process 'images' and runs its jobs in threads: see its log." in done.out
+
+
 def test_without_pools_their_table_is_omitted(run: Run, store: Store) -> None:
     worker(store)
     assert "Child processes" not in run("status").out

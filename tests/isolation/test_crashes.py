@@ -1,13 +1,24 @@
 """A child process that dies counts as one crash of its own job, and affects no other job."""
 
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.models import FailedAttempt
+from django_jobchains.models import FailedAttempt, Job
 from tests.isolation.app import hostile_jobs
 from tests.isolation.ends import ended, failures, labels, output
+from tests.shop.models import Effect
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess
+from tests.support.worker_processes import StartProcess, WorkerProcess
 
 LEVELS = ("process", "transient")
 pytestmark = pytest.mark.slow
@@ -33,6 +44,58 @@ def test_every_way_to_die_is_one_crash_and_neighbours_complete(start_isolated: S
     assert worker.is_alive
 
 
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group of processes with little memory, of version 1 or 2."""
+    root = Path("/sys/fs/cgroup")
+    root = root / "memory" if (root / "memory").exists() else root
+    group = root / f"jobchains-{os.getpid()}"
+    limits = {"memory.limit_in_bytes": hostile_jobs.MEMORY_OF_GROUP, "memory.swappiness": 0}
+    limits |= {"memory.max": hostile_jobs.MEMORY_OF_GROUP, "memory.swap.max": 0}
+    try:
+        group.mkdir()
+        found = [(group / name).write_text(str(limit)) for name, limit in limits.items() if (group / name).exists()]
+    except OSError as error:
+        pytest.skip(f"Control groups cannot be used here: {error}")
+    assert found
+    yield group
+    until(lambda: not (group / "cgroup.procs").read_text(), 60)
+    group.rmdir()
+
+
+def test_a_child_that_the_kernel_kills_because_memory_runs_out_has_crashed(
+    start_isolated: StartProcess, memory_group: Path
+) -> None:
+    worker = start_isolated(jobchains={"ISOLATION": "process"})
+    chain = hostile_jobs.dies.enqueue(str(memory_group))
+    assert output(chain) == 2
+    [(kind, error)] = failures(chain)
+    assert (kind, "SIGKILL" in error) == ("crash", True)
+    assert worker.is_alive
+
+
+def test_jobs_whose_children_are_killed_at_random_have_their_effects_once(start_isolated: StartProcess) -> None:
+    worker = start_isolated("--slots", "4", jobchains={"ISOLATION": "process"})
+    chains.enqueue_many([hostile_jobs.good.item(0.05) for _ in range(200)])
+    until(Effect.objects.exists, 60)
+    for _ in range(200):
+        kill_a_child(worker)
+        if not Job.objects.exclude(status="completed").exists():
+            break
+        time.sleep(0.5)
+    assert Counter(Job.objects.values_list("status", flat=True)) == {"completed": 200}
+    assert Effect.objects.values("job_id").distinct().count() == Effect.objects.count() == 200
+    assert set(FailedAttempt.objects.values_list("kind", flat=True)) <= {"crash"}
+    assert worker.is_alive
+
+
+def kill_a_child(worker: WorkerProcess) -> None:
+    [preload] = psutil.Process(worker.pid).children()
+    if children := preload.children():
+        with suppress(psutil.NoSuchProcess):
+            random.choice(children).kill()
+
+
 def test_what_was_logged_before_a_crash_is_kept(start_isolated: StartProcess) -> None:
     start_isolated(jobchains={"ISOLATION": "process"})
     chain = hostile_jobs.logs_and_dies.enqueue()
@@ -46,6 +109,23 @@ def test_a_job_that_crashes_each_time_fails_at_the_limit_of_crashes(start_isolat
     job = chain.jobs.get()
     assert (chain.status, job.crashes, job.attempt) == ("failed", 3, 3)
     assert [kind for kind, _ in failures(chain)] == ["crash"] * 3
+
+
+def test_an_attempt_that_has_committed_has_not_lost_its_lease(start_isolated: StartProcess, tmp_path: Path) -> None:
+    """The worker checks its leases between the commit in a child and its reply. Another job is completed by hand."""
+    worker = start_isolated("--slots", "6", jobchains={"ISOLATION": "process"})
+    gate = tmp_path / "gate"
+    committed = hostile_jobs.waits_after_commit.enqueue(str(gate))
+    by_hand = hostile_jobs.hangs_for_ever.enqueue()
+    until(lambda: labels(by_hand) and output(committed) == "committed", 60)
+    chains.complete(by_hand, "by hand")
+    until(lambda: f"{by_hand.id} lost its lease" in worker.output, 60, lambda: worker.output)
+    gate.touch()
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert f"{committed.id}" not in worker.output
+    assert "Stopped: 1 completed." in worker.output
+    assert (failures(committed), failures(by_hand)) == ([], [])
 
 
 def test_a_child_that_dies_after_its_commit_leaves_the_job_completed(start_isolated: StartProcess) -> None:
@@ -66,6 +146,20 @@ def test_each_job_of_a_batch_that_dies_has_crashed_once(start_isolated: StartPro
     assert [output(chain) for chain in started] == [None] * 3
     assert sum(len(failures(chain)) for chain in started) >= 1
     assert {kind for chain in started for kind, _ in failures(chain)} == {"crash"}
+
+
+def test_a_handler_that_uses_too_much_cpu_time_is_killed(start_isolated: StartProcess) -> None:
+    start_isolated()
+    chain = hostile_jobs.metered.enqueue("burn")
+    assert output(chain)
+    [(kind, error)] = failures(chain)
+    assert (kind, "SIGXCPU" in error) == ("crash", True)
+
+
+def test_a_child_process_is_replaced_after_its_number_of_jobs(start_isolated: StartProcess) -> None:
+    start_isolated()
+    started = chains.enqueue_many([hostile_jobs.metered.item("return") for _ in range(50)])
+    assert list(Counter(map(output, started)).values()) == [5] * 10
 
 
 def test_a_memory_limit_is_an_ordinary_error(start_isolated: StartProcess) -> None:

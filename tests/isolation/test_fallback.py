@@ -46,12 +46,14 @@ def test_attempts_run_in_a_thread_instead(processors: Processors, start_worker: 
     fallbacks: list[Fallback] = []
     isolation = Isolation("process", setup=SETUP, on_fallback=fallbacks.append)
     chain = echo(processors, isolation).enqueue("heard")
-    start_worker()
+    worker = start_worker()
     until_completed(chain, 30)
     assert chain.output == ["heard", 1]
     assert not FailedAttempt.objects.exists()
     assert [(fallback.requested, fallback.actual) for fallback in fallbacks] == [("process", "thread")]
     assert "no child for this test" in events.of(IsolationWeakened)[0].reason
+    [pool] = worker.health().pools
+    assert (pool.level, pool.is_weakened, pool.cannot_start) == ("process", True, False)
 
 
 def test_a_thread_is_neither_recycled_nor_measured_as_a_child_process() -> None:

@@ -103,6 +103,17 @@ def test_types_of_another_registry_cannot_be_isolated() -> None:
         Worker(registry=registry)
 
 
+def test_a_strict_isolation_that_the_system_does_not_support_prevents_the_start(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_jobchains.pools.launcher.start_problem", lambda: "child processes need a POSIX system")
+    register(registry, "a", isolation="process")
+    Worker()
+    register(registry, "b", isolation=Isolation("process", strict=True))
+    with pytest.raises(ImproperlyConfigured, match=r"isolation='process' is strict: .*need a POSIX system"):
+        Worker()
+
+
 def test_a_backoff_that_children_cannot_import_is_refused(registry: Registry) -> None:
     register(registry, "a", isolation="process", backoff=lambda failures, error: 1.0)
     Worker()

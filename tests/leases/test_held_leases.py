@@ -123,6 +123,14 @@ def test_attempt_is_aborted_once_shortly_before_its_lease_expires_and_without_a_
     assert signal.reason == "error"
 
 
+def test_attempt_that_has_ended_is_not_aborted(store: Store, held: HeldLeases, clock: Clock) -> None:
+    signal = hold(held, running_job(store), clock)
+    signal.end()
+    clock.forward(ABORT_AT)
+    assert held.abort_overdue() == []
+    assert not signal.aborted
+
+
 def test_renewal_postpones_the_abort(store: Store, held: HeldLeases, clock: Clock) -> None:
     signal = hold(held, running_job(store), clock)
     clock.forward(ABORT_AT - 0.1)

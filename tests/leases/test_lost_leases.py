@@ -1,5 +1,6 @@
 """Attempts whose leases are lost are aborted with the reason. The lease number identifies the attempt."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,12 +37,24 @@ def test_lost_lease_aborts_its_attempt_with_the_reason_and_is_released(
 def lose(store: Store, job: ClaimedJob, reason: str) -> None:
     if reason == "taken_by_another_worker":
         taken_over(store, job)
-    elif reason == "already_completed":
-        store.attempts.finish([finished(job)])
-    elif reason == "cancelled":
-        alter([job], status="cancelled")
-    else:
+    elif reason == "not_found":
         Job.objects.filter(pk=job.id).delete()
+    else:
+        alter([job], status=reason.removeprefix("already_"))
+
+
+@pytest.mark.parametrize("query", [HeldLeases.renew_due, HeldLeases.check])
+def test_attempt_that_has_completed_its_job_before_it_ends_has_not_lost_it(
+    store: Store, held: HeldLeases, clock: Clock, query: Callable[[HeldLeases], object]
+) -> None:
+    """In a child process, it commits before its worker knows that it has ended."""
+    job = running_job(store)
+    signal = hold(held, job, clock)
+    store.attempts.finish([finished(job)])
+    clock.forward(RENEW_AT)
+    assert query(held) == {}
+    assert not signal.aborted
+    assert held.release([job.key]) == {job.key}
 
 
 def test_failing_callback_does_not_prevent_other_aborts(
@@ -106,9 +119,9 @@ class TestOneJobTwice:
         assert [signal.reason for signal in signals] == ["error", "error"]
 
     def test_both_are_aborted_when_the_job_is_completed(
-        self, store: Store, held: HeldLeases, signals: Any, clock: Clock, fresh: ClaimedJob
+        self, held: HeldLeases, signals: Any, clock: Clock, fresh: ClaimedJob
     ) -> None:
-        store.attempts.finish([finished(fresh)])
+        alter([fresh], status="completed")
         clock.forward(RENEW_AT)
         held.renew_due()
         assert [signal.reason for signal in signals] == ["already_completed", "already_completed"]

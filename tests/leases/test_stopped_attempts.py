@@ -7,7 +7,7 @@ from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.store import ClaimedJob, Effects, Store
 from tests.leases.observed_store import RENEW_AT, ObservedStore, hold
 from tests.support.clocks import Clock
-from tests.support.jobs import finished, running, running_job, stored, tables, taken_over
+from tests.support.jobs import alter, running, running_job, stored, tables, taken_over
 
 pytestmark = pytest.mark.django_db
 
@@ -56,7 +56,7 @@ def test_check_aborts_attempts_with_lost_leases_before_the_next_renewal(
     taken, completed, kept = running(store, 3)
     signals = [hold(held, job, clock) for job in (taken, completed, kept)]
     taken_over(store, taken)
-    store.attempts.finish([finished(completed)])
+    alter([completed], status="completed")
     assert held.check() == {taken.key: "taken_by_another_worker", completed.key: "already_completed"}
     assert [signal.reason for signal in signals] == ["taken_by_another_worker", "already_completed", None]
     assert held.held() == [kept.key]

@@ -22,8 +22,8 @@ from django_jobchains.notifications import (
 from django_jobchains.notifications.hints import MERGE_SECONDS, REQUERY_SECONDS
 from django_jobchains.notifications.in_process import InProcessNotifier
 from django_jobchains.processors import JobType, Processors
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.wake_order import WakeOrder
-from django_jobchains.worker.wakeups import WakeUp
 from tests.support.clocks import Clock
 from tests.support.waiting import until_completed
 from tests.support.workers import StartWorker
@@ -58,7 +58,7 @@ def order_for_every_hint(wake: WakeUp) -> WakeOrder:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("django_jobchains.notifications.hints.time", clock)
-    monkeypatch.setattr("django_jobchains.worker.wakeups.time", clock)
+    monkeypatch.setattr("django_jobchains.worker.claim_wait.time", clock)
     return clock
 
 

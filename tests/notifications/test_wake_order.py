@@ -10,8 +10,8 @@ import pytest
 
 from django_jobchains.notifications import EVERY, Hint, Notifier, NullNotifier
 from django_jobchains.store import Beat, PresentWorker
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS, PeerOrder, WakeOrder, group_of
-from django_jobchains.worker.wakeups import WakeUp
 
 TYPE = "shop.ship"
 BEAT = Beat("w0", "host", 1, "1", 10, 0, 0, None, (TYPE,), False, 1.0, 10.0)

@@ -7,9 +7,24 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.pools import ReusablePool, WorkerSession
+from django_jobchains.pools import ReusablePool, WorkerSession, preload
 
 FUNCTIONS = "tests.pools.functions"
+
+
+@pytest.fixture(params=["forks", pytest.param("fresh interpreters", marks=pytest.mark.slow)], scope="module")
+def each_way_to_start(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start children as forks of the preload process, and as fresh interpreters, because it has another thread."""
+    if request.param == "forks":
+        yield
+        return
+    preload.close_preload()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preload, "_proven", {"tests.pools.threaded": None})
+        with WorkerSession() as worker:
+            assert "run_spawned" in Path(f"/proc/{worker.pid}/cmdline").read_text()
+        yield
+    preload.close_preload()
 
 
 @pytest.fixture(scope="session")

@@ -210,6 +210,12 @@ def users(payload: Any) -> int:
     return User.objects.count()
 
 
+def is_connected(payload: Any) -> bool:
+    from django.db import connection
+
+    return connection.connection is not None
+
+
 def leave_transaction_open(payload: str) -> None:
     from django.contrib.auth.models import User
     from django.db import transaction

@@ -45,6 +45,7 @@ def crash() -> Caught:
     return crash
 
 
+@pytest.mark.usefixtures("each_way_to_start")
 def test_an_exit_code_and_the_last_output_are_reported(crash: Caught) -> None:
     error = crash("exit_now", 3)
     assert (error.exitcode, error.stderr) == (3, "about to exit\n")
@@ -93,6 +94,7 @@ def test_a_function_that_ignores_an_abort_is_killed_after_the_grace() -> None:
         assert not worker.is_alive
 
 
+@pytest.mark.usefixtures("each_way_to_start")
 def test_a_hanging_function_in_c_is_ended_with_what_it_has_started(tmp_path: Path) -> None:
     marks = tmp_path / "pids"
     with ReusablePool() as pool, WorkerSession(pool) as worker:
@@ -149,7 +151,8 @@ def test_a_preload_process_that_dies_while_a_child_starts_is_replaced() -> None:
 
 
 @pytest.mark.slow
-def test_descriptors_do_not_accumulate() -> None:
+@pytest.mark.parametrize("each_way_to_start", ["forks"], indirect=True)
+def test_descriptors_do_not_accumulate(each_way_to_start: None) -> None:
     def use() -> None:
         with WorkerSession() as worker:
             worker.run(f"{FUNCTIONS}:echo", 1)

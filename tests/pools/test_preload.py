@@ -84,6 +84,12 @@ def test_the_preload_process_has_no_database_connection(db: None) -> None:
     assert not any("sqlite" in target for target in targets)
 
 
+def test_children_do_not_inherit_a_connection_that_importing_the_project_opens(db: None) -> None:
+    pool = TransientPool(setup="tests.pools.connected:set_up", strict=True)
+    # The first child imports the module itself. The second is a fork of the preload process, which has imported it.
+    assert [in_child(pool, "is_connected") for _ in range(2)] == [True, False]
+
+
 def test_children_are_fresh_interpreters_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     monkeypatch.setattr("sys.platform", "darwin")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.pools import (
+    Isolation,
     PoolClosed,
     PooledWorker,
     PoolKeyConflict,
@@ -22,6 +23,8 @@ from django_jobchains.pools import (
 )
 from django_jobchains.testing.contracts.concurrency import until
 from tests.pools.conftest import FUNCTIONS, is_running
+
+pytestmark = pytest.mark.usefixtures("each_way_to_start")
 
 
 def on_thread(call: Callable[[], Any]) -> "Future[Any]":
@@ -109,6 +112,19 @@ def test_acquire_gives_up_at_its_timeout() -> None:
         with pytest.raises(PoolTimeout) as caught:
             pool.acquire(timeout=0.01)
         assert isinstance(caught.value, TimeoutError)
+
+
+def test_an_idle_worker_is_used_if_a_new_one_does_not_start_in_time() -> None:
+    with ReusablePool(2) as pool:
+        idle = pool.acquire()
+        pool.release(idle)
+        pool._launcher.isolation = Isolation("process", setup=f"{FUNCTIONS}:hang_in_set_up")
+        with WorkerSession(pool, timeout=0.1) as worker:
+            assert worker is idle
+            with pytest.raises(PoolTimeout):
+                pool.acquire(timeout=0.1)
+        assert pool.size == 1
+        assert not pool.is_full()
 
 
 def test_keys_are_never_mixed_in_a_process() -> None:

@@ -9,6 +9,8 @@ from django_jobchains.testing.contracts.concurrency import until
 from tests.pools.conftest import FUNCTIONS, is_running
 from tests.pools.test_reusable_pool import on_thread
 
+pytestmark = pytest.mark.usefixtures("each_way_to_start")
+
 
 def test_every_use_has_a_process_that_ends_with_it() -> None:
     pool: WorkerPool = TransientPool()

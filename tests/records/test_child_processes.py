@@ -4,6 +4,7 @@ import os
 import signal
 from datetime import timedelta
 
+import psutil
 import pytest
 from django.utils import timezone
 
@@ -16,11 +17,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.
 
 
 @pytest.fixture
-def worker(start_process: StartProcess) -> WorkerProcess:
+def worker(start_process: StartProcess, types: str) -> WorkerProcess:
     settings = {"DJANGO_SETTINGS_MODULE": "tests.records.worker_settings"}
-    return start_process(
-        "--type", "records.*", "--slots", "4", jobchains={"SHUTDOWN_SECONDS": 0.1}, **settings
-    ).until_ready()
+    return start_process("--type", types, "--slots", "4", jobchains={"SHUTDOWN_SECONDS": 0.1}, **settings).until_ready()
+
+
+@pytest.fixture
+def types() -> str:
+    return "records.*"
 
 
 def ended(export: Export, state: str) -> Export:
@@ -100,3 +104,16 @@ def test_a_cancellation_ends_the_child_and_a_stop_hands_its_record_back(worker: 
     worker.wait(60)
     stopped.refresh_from_db()
     assert (stopped.state, stopped.num_failures, stopped.num_resets) == ("queued", 0, 0)
+
+
+@pytest.mark.parametrize("types", ["transient.*"])
+def test_a_transient_child_handles_one_record_and_ends(worker: WorkerProcess) -> None:
+    returned = [Export.objects.create(name="return") for _ in range(3)]
+    died = Export.objects.create(name="die")
+    children = {steps(ended(export, "completed"))["handle"] for export in returned}
+    children.add(steps(ended(died, "failed"))["handle"])
+    assert "SIGKILL" in (died.failure_message or "")
+    assert died.num_failures == 2
+    assert len(children - {worker.pid}) == 4
+    until(lambda: not any(map(psutil.pid_exists, children)), 30)
+    assert worker.is_alive

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.processors import Processors
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.testing.contracts import RecordContract
+from django_jobchains.testing.contracts.records import RecordTests
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 
 numbers = count()
@@ -37,3 +39,12 @@ class TestLetters(Registered):
 
     def make(self) -> Letter:
         return Letter.objects.create(code=f'it\'s {{1}}, "{next(numbers)}"')
+
+
+class TestUnregistered(RecordTests):
+    name = "records.nothing"
+
+    @pytest.mark.usefixtures("registry")
+    def test_a_name_that_is_not_registered_is_an_error(self, request: pytest.FixtureRequest) -> None:
+        with pytest.raises(ProcessorNotFound, match=r"No processor for 'records\.nothing'"):
+            request.getfixturevalue("kind")

@@ -1,7 +1,8 @@
 """Counts and waits of records, and running them in a test."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from django.utils import timezone
 
 from django_jobchains import records, testing
 from django_jobchains.processors import Processors
-from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.records import RecordProcessor, RecordRun, Requeue
 from tests.records.models import LETTER_COLUMNS, Letter, Repository, Upload
+from tests.support.notifiers import notifier, sent
 
 pytestmark = pytest.mark.django_db
 
@@ -93,6 +95,32 @@ def test_after_is_a_time(register: Register, after: Any) -> None:
     register()
     with pytest.raises(TypeError, match="is not a datetime"):
         records.requeue(make("failed"), after=after)
+
+
+def test_a_time_without_a_time_zone_is_refused(register: Register) -> None:
+    naive = datetime(2030, 1, 1)  # noqa: DTZ001
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        for requeue in (run.requeue, partial(records.requeue, record), Requeue):
+            with pytest.raises(ValueError, match=r"has no time zone: use django\.utils\.timezone"):
+                requeue(after=naive)
+
+    register(handle)
+    make("queued")
+    testing.run_due_jobs(raise_errors=True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_workers_are_notified_only_after_a_commit(register: Register) -> None:
+    register()
+    sent.clear()
+    with notifier("RecordingNotifier"):
+        for is_rolled_back in (True, False):
+            with transaction.atomic():
+                records.notify(Upload)
+                transaction.set_rollback(is_rolled_back)
+                assert sent == []
+        assert sent == [("default", {"records.upload"})]
 
 
 # The testing kit

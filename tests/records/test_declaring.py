@@ -9,6 +9,7 @@ from django.core.management import call_command
 from django.db import models
 from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.state import ModelState, ProjectState
+from django.db.models import Q
 from django.test.utils import isolate_apps
 
 from django_jobchains.exceptions import DuplicateJobType, InvalidDeclaration, RegistryError
@@ -187,6 +188,45 @@ def test_indexes_are_missing_without_the_meta_class(processors: Processors) -> N
     [problem] = check_records()
     assert problem.id == "jobchains.W007"
     assert "JobRecord.Meta" in (problem.hint or "")
+
+
+QUEUED, FINISHED = ["state", "process_after"], ["state", "finished_at"]
+
+
+@isolate_apps("tests.records")
+@pytest.mark.parametrize(
+    ("fields", "condition", "retry_after", "covers"),
+    [
+        (QUEUED, None, None, True),
+        (QUEUED, Q(state__in=["queued", "errored"]), None, True),
+        (QUEUED, Q(state="failed") | Q(state="queued"), None, True),
+        (QUEUED, ~Q(state="completed"), None, True),
+        (QUEUED, ~Q(state="queued"), None, False),
+        (QUEUED, Q(state="errored"), None, False),
+        (QUEUED, Q(state="queued", cancel=False), None, False),
+        (QUEUED, Q(process_after__isnull=True), None, False),
+        (["process_after", "state"], None, None, False),
+        (FINISHED, None, 5, True),
+        (FINISHED, Q(state="errored"), 5, True),
+        (FINISHED, Q(state="failed"), 5, False),
+        (["state", "started_at"], None, 5, False),
+        (["state", "started_at"], None, None, True),
+    ],
+)
+def test_an_index_covers_the_records_that_are_dequeued(
+    processors: Processors, fields: list[str], condition: Q | None, retry_after: int | None, covers: bool
+) -> None:
+    class Indexed(JobRecord):
+        class Meta:
+            app_label = "records"
+            indexes = [models.Index(fields=fields, condition=condition, name="given")]
+            if fields[1] in ("finished_at", "started_at"):
+                indexes.append(models.Index(fields=QUEUED, name="queued"))
+
+    processors.records(Indexed, retry_after=retry_after)(nothing)
+    assert [(problem.id, bool(problem.hint)) for problem in check_records()] == (
+        [] if covers else [("jobchains.W007", True)]
+    )
 
 
 @isolate_apps("tests.records")

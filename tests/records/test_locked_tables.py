@@ -6,17 +6,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.utils import timezone
 
-from django_jobchains import chains
+from django_jobchains import chains, records
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.records.declarations import RecordType
+from django_jobchains.records.overview import record_overview
+from django_jobchains.records.queryset import RecordQuerySet
 from django_jobchains.store import DequeueRequest, RecordTable, Store
 from django_jobchains.store.errors import is_lock_timeout
 from django_jobchains.worker.threads import LOCK_SECONDS
-from tests.records.models import Export, Upload
+from tests.records.models import Export, Repository, Upload
 from tests.support.connections import Actor, end_all, holding
 from tests.support.waiting import until
 from tests.support.workers import StartWorker
@@ -34,9 +36,9 @@ def _ended() -> Any:
     end_all()
 
 
-def lock(mode: str) -> Actor:
-    """Lock the table of uploads in another transaction, until ``result()`` is called."""
-    return holding(lambda store: store.db.execute(f"LOCK TABLE {Upload._meta.db_table} IN {mode} MODE", []))
+def lock(mode: str, model: Any = Upload) -> Actor:
+    """Lock the table of a model in another transaction, until ``result()`` is called."""
+    return holding(lambda store: store.db.execute(f"LOCK TABLE {model._meta.db_table} IN {mode} MODE", []))
 
 
 @pytest.fixture
@@ -54,6 +56,7 @@ CALLS: dict[str, Callable[[Store, RecordType, RecordTable], Any]] = {
     "beat": lambda store, kind, table: store.records.beat(table, [(1, 1)]),
     "check": lambda store, kind, table: store.records.check(table, [(1, 1)]),
     "state_of": lambda store, kind, table: store.records.state_of(table, 1),
+    "by_state": lambda store, kind, table: store.record_counts.by_state(table, 10),
     "cancel_flagged": lambda store, kind, table: store.record_operations.cancel_flagged(table, 10),
 }
 
@@ -127,6 +130,55 @@ def test_other_models_keep_their_heartbeats_and_the_locked_one_keeps_its_records
     handler.is_open.set()
     until(lambda: in_state(Upload, "completed") == in_state(Export, "completed") == 1)
     assert handler.reasons == [None, None]
+
+
+def test_the_records_of_other_models_are_counted(processors: Processors) -> None:
+    for model in (Upload, Export):
+        processors.records(model)(lambda record, run: None)
+        model.objects.create()
+    lock("ACCESS EXCLUSIVE")
+    assert [(kind.problem, kind.due) for kind in record_overview()] == [("", 1), ("locked", 0)]
+
+
+def test_records_whose_related_table_is_locked_are_handed_back(
+    processors: Processors, start_worker: StartWorker
+) -> None:
+    @processors.register("shop.note")
+    def note(job: RunningJob[None]) -> None: ...
+
+    uploads = Upload.objects.select_related("repository")
+    processors.records(Upload, queryset=uploads, poll_every=600)(lambda record, run: None)
+    upload = Upload.objects.create(repository=Repository.objects.create())
+    locker = lock("ACCESS EXCLUSIVE", Repository)
+    start_worker(poll_seconds=0.05)
+    until(lambda: Upload.objects.filter(lease_number__gt=0, state="queued").exists())
+    for _ in range(5):
+        chains.wait(note.enqueue(), 60)
+    # The worker also queries when its listener has connected. All other queries wait for poll_every.
+    assert Upload.objects.get().lease_number <= 2
+    locker.result()
+    records.notify(Upload)
+    until(lambda: in_state(Upload, "completed") == 1)
+    upload.refresh_from_db()
+    assert (upload.num_failures, upload.num_resets) == (0, 0)
+
+
+def test_the_age_of_records_is_read_in_the_transaction_that_counts_them(
+    processors: Processors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it waits only briefly for a lock, too."""
+    processors.records(Upload)(lambda record, run: None)
+    Upload.objects.create()
+    found: list[bool] = []
+    read = RecordQuerySet.max_duration_in_queue
+
+    def note(rows: Any) -> timedelta:
+        found.append(connection.in_atomic_block)
+        return read(rows)
+
+    monkeypatch.setattr(RecordQuerySet, "max_duration_in_queue", note)
+    record_overview()
+    assert found == [True]
 
 
 @both_locks

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from django_jobchains.records import RecordRun
-from django_jobchains.records.record_errors import RecordLost
+from django_jobchains.records.errors import RecordLost
 from django_jobchains.testing.contracts.concurrency import Actor
 from tests.records.models import Upload
 from tests.support.waiting import until

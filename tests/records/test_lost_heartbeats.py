@@ -2,15 +2,20 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.db import connection
 
+from django_jobchains.processors import Processors
 from django_jobchains.records import RecordRun
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.store import RecordEnd, RecordKey, get_store
 from django_jobchains.telemetry.events import RecordAbandoned, RecordReset, RecordStuck
 from django_jobchains.worker import Worker
+from django_jobchains.worker.records.leases import LostRecord, RecordLeases
 from tests.records.models import Letter, Upload
 from tests.support.waiting import until
 from tests.support.worker_processes import StartProcess
@@ -124,6 +129,45 @@ def test_the_record_of_a_handler_that_does_not_stop_is_reset(
     assert (upload.lease_number, upload.num_failures, upload.num_resets) == (2, 0, 1)
 
 
+class TestOverdueRecords:
+    """The heartbeats of a record are overdue when the worker checks them."""
+
+    @pytest.fixture
+    def kind(self, register: Register, processors: Processors) -> RecordType:
+        register()
+        return processors.record_types["records.upload"]
+
+    @pytest.fixture
+    def leases(self) -> RecordLeases:
+        return RecordLeases(get_store())
+
+    @pytest.fixture
+    def key(self, kind: RecordType, leases: RecordLeases) -> RecordKey:
+        key = (Upload.objects.create(state="processing", lease_number=1).pk, 1)
+        self.signal = leases.hold(kind, key, time.monotonic() - 3600)
+        return key
+
+    @pytest.mark.parametrize("is_found", [True, False])
+    def test_a_loss_is_reported_once(
+        self, kind: RecordType, leases: RecordLeases, key: RecordKey, is_found: bool
+    ) -> None:
+        assert [(lost.id, lost.reason) for lost in leases.abort_overdue()] == [(key[0], "error")]
+        assert leases.abort_overdue() == []
+        found: list[LostRecord] = []
+        if is_found:  # by a heartbeat, before the attempt has ended
+            Upload.objects.update(lease_number=2)
+            leases.beat_due(found.extend)
+        assert found == []
+        assert not leases.release(kind, key)
+
+    def test_an_attempt_that_has_ended_is_not_reported(
+        self, kind: RecordType, leases: RecordLeases, key: RecordKey
+    ) -> None:
+        self.signal.end()
+        assert leases.abort_overdue() == []
+        assert leases.release(kind, key)
+
+
 @pytest.fixture
 def failing_heartbeats() -> Iterator[None]:
     """Reject heartbeats of letters in the database, for a worker in another process."""
@@ -152,3 +196,21 @@ def test_a_child_process_that_is_killed_hands_its_record_back(
     until(lambda: Letter.objects.get().attempt_number == 2, 60, lambda: vars(Letter.objects.get()))
     letter = Letter.objects.get()
     assert (letter.failures, letter.resets) == (0, 0)
+
+
+@pytest.mark.parametrize("query", [RecordLeases.beat_due, RecordLeases.check])
+def test_an_attempt_that_has_completed_its_record_before_it_ends_has_not_lost_it(
+    register: Register, processors: Processors, query: Callable[..., None]
+) -> None:
+    """In a child process, it commits before its worker knows that it has ended."""
+    register()
+    [kind] = processors.record_types.values()
+    key = (Upload.objects.create(state="processing", lease_number=1).pk, 1)
+    leases = RecordLeases(get_store())
+    lost: list[LostRecord] = []
+    signal = leases.hold(kind, key, since=time.monotonic() - 3600)
+    get_store().records.end(kind.table("default"), [RecordEnd(*key, "completed")])
+    query(leases, lost.extend)
+    assert not lost
+    assert not signal.aborted
+    assert leases.release(kind, key)

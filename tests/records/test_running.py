@@ -1,7 +1,6 @@
-"""Records in a worker: how attempts end, what handlers may call, hooks, and what is logged."""
+"""Records in a worker: how attempts end, what handlers may call, and what is logged."""
 
 import json
-import threading
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,15 +8,13 @@ from typing import Any
 
 import pytest
 from django.db import transaction
-from django.db.models import Q
 from django.utils import timezone
 
 from django_jobchains import records
 from django_jobchains.processors import Processors
-from django_jobchains.records import NonRetryable, RecordLost, RecordProcessor, RecordRun, Requeue
+from django_jobchains.records import NonRetryable, RecordLost, RecordRun, Requeue
 from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
 from tests.records.models import Export, Repository, Upload
-from tests.support.waiting import until
 from tests.support.workers import Events, StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -257,113 +254,6 @@ def test_logs_are_stored_at_once_and_can_be_updated(register: Register, make_wor
     assert (stored[1]["exit_code"], stored[1]["duration_ms"]) == (None, None)
     assert second["duration_ms"] >= 0
     json.dumps(first)
-
-
-# Hooks
-
-
-class Recording(RecordProcessor[Upload]):
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.before: Q | bool | Any = True
-
-    def pre_dequeue(self) -> Q | bool:
-        self.calls.append("pre_dequeue")
-        return self.before
-
-    def pre_handle(self, record: Upload) -> None:
-        self.calls.append(f"pre_handle {record.size}")
-        if record.size == 13:
-            raise ValueError("unlucky")
-
-    def handle(self, record: Upload, run: RecordRun) -> None:
-        self.calls.append(f"handle {record.size}")
-        if record.size == 5:
-            raise ValueError("no")
-
-    def post_handle(self, record: Upload) -> None:
-        self.calls.append(f"post_handle {record.size} {Upload.objects.get(pk=record.pk).state}")
-        raise KeyError("only logged")
-
-
-@pytest.fixture
-def recording(processors: Processors) -> Recording:
-    processors.records(Upload)(Recording)
-    processor: Any = processors.record_types["records.upload"].processor
-    return processor  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(("size", "state"), [(1, "completed"), (5, "errored")])
-def test_hooks_are_called_around_the_handler(
-    recording: Recording, make_worker: StartWorker, size: int, state: str
-) -> None:
-    upload = Upload.objects.create(size=size)
-    make_worker(slots=1).run_until_idle(timeout=20)
-    assert state_of(upload) == state
-    calls = [call for call in recording.calls if call != "pre_dequeue"]
-    assert calls == [f"pre_handle {size}", f"handle {size}", f"post_handle {size} {state}"]
-    assert recording.calls[0] == "pre_dequeue"
-
-
-def test_an_error_of_pre_handle_is_the_attempts_error(recording: Recording, make_worker: StartWorker) -> None:
-    upload = Upload.objects.create(size=13)
-    make_worker(slots=1).run_until_idle(timeout=20)
-    assert (state_of(upload), upload.failure_message) == ("errored", "ValueError: unlucky")
-    calls = [call for call in recording.calls if call != "pre_dequeue"]
-    assert calls == ["pre_handle 13", "post_handle 13 errored"]
-
-
-@pytest.mark.parametrize(
-    ("before", "handled"),
-    [
-        (False, []),
-        (Q(size__lte=2), [1, 2]),
-        (Q(size=1) | Q(size=3), [1, 3]),
-        (Q(pk__in=[]), []),
-        ("a text", []),
-    ],
-)
-def test_pre_dequeue_decides_what_is_dequeued(
-    recording: Recording, make_worker: StartWorker, before: Any, handled: list[int]
-) -> None:
-    recording.before = before
-    Upload.objects.bulk_create([Upload(size=size) for size in (1, 2, 3)])
-    Upload.objects.create(size=1, state="uploading")
-    make_worker(slots=1).run_until_idle(timeout=20)
-    assert sorted(Upload.objects.filter(state="completed").values_list("size", flat=True)) == handled
-
-
-def test_a_budget_is_lowered_before_the_next_record_is_dequeued(
-    processors: Processors, make_worker: StartWorker
-) -> None:
-    most: list[int] = []
-
-    @processors.records(Upload)
-    class WithinBudget(RecordProcessor[Upload]):
-        def __init__(self) -> None:
-            self.headroom, self.lock = 10, threading.Lock()
-
-        def pre_dequeue(self) -> Q | bool:
-            return Q(size__lte=self.headroom) if self.headroom else False
-
-        def pre_handle(self, record: Upload) -> None:
-            with self.lock:
-                self.headroom -= record.size
-                most.append(self.headroom)
-
-        def handle(self, record: Upload, run: RecordRun) -> None:
-            run.signal.wait(0.01)
-
-        def post_handle(self, record: Upload) -> None:
-            with self.lock:
-                self.headroom += record.size
-
-    Upload.objects.bulk_create([Upload(size=size) for size in (6, 6, 4, 3, 7, 10)])
-    worker = make_worker(slots=4, poll_seconds=0.02)
-    worker.start()
-    until(lambda: Upload.objects.filter(state="completed").count() == 6)
-    worker.stop()
-    assert min(most) >= 0
 
 
 def test_a_record_that_its_queryset_hides_once_it_is_processed_errors(

@@ -16,6 +16,7 @@ from django_jobchains.models import AttemptCount, Job, WorkerPresence
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry.events import RecordEnded, RecordReset, RecordStuck
+from django_jobchains.worker import Worker
 from django_jobchains.worker.slots.threads import Slots
 from tests.records.models import Upload
 from tests.support.waiting import stays, until
@@ -101,13 +102,6 @@ def test_a_handler_that_runs_too_long_errors(register: Register, start_worker: S
     until(lambda: in_state("errored"))
     assert handler.reasons == ["timed_out"]
     assert (Upload.objects.get().failure_message or "").startswith("The handler exceeded max_runtime (0.05 s).")
-
-
-def test_a_handler_that_returns_after_its_time_is_completed(register: Register, start_worker: StartWorker) -> None:
-    register(lambda record, run: run.signal.wait(10) and None, max_runtime=0.05)
-    Upload.objects.create()
-    start_worker()
-    until(lambda: in_state("completed"))
 
 
 def test_a_handler_that_does_not_stop_loses_its_slot(
@@ -222,12 +216,26 @@ def test_max_jobs_does_not_count_records_that_are_handed_back(
     until(lambda: in_state("completed") == 7)
 
 
-def test_after_its_active_time_a_worker_ends(register: Register, make_worker: StartWorker) -> None:
-    register(lambda record, run: time.sleep(0.05), slots=1)
-    Upload.objects.bulk_create([Upload() for _ in range(400)])
-    assert make_worker(max_active_seconds=1).run() == 0
-    assert in_state("processing") == 0
-    assert in_state("queued") > 0
+def test_after_its_active_time_a_worker_takes_neither_records_nor_jobs(
+    register: Register, processors: Processors, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_started = threading.Barrier(2)
+
+    def create_more(*args: Any) -> None:
+        both_started.wait(60)
+        Upload.objects.create()
+        note.enqueue()
+        monkeypatch.setattr(Worker, "active_seconds", 3600)
+        until(lambda: worker.components.claim_loop.retires)
+
+    register(create_more)
+    note = processors.register("shop.note")(create_more)
+    Upload.objects.create()
+    note.enqueue()
+    worker = make_worker(slots=2, max_active_seconds=3600)
+    assert worker.run() == 0
+    assert (in_state("completed"), in_state("queued")) == (1, 2)
+    assert (Job.objects.filter(status="completed").count(), Job.objects.filter(status="pending").count()) == (1, 2)
 
 
 def test_types_select_record_workers(processors: Processors, make_worker: StartWorker) -> None:

@@ -91,7 +91,8 @@ def test_each_lost_lease_has_its_reason_and_the_others_are_renewed(store: Store)
             cancelled.key: "cancelled",
             deleted.key: "not_found",
             failed.key: "taken_by_another_worker",
-        }
+        },
+        completed.key,
     )
     assert stored(kept).leased_until > database_now()
 
@@ -126,7 +127,7 @@ def test_lease_is_not_lost_before_its_completion_is_committed(store: Store) -> N
     attempt = holding(lambda store: store.attempts.finish([finished(job)]))
     assert store.leases.renew([lease(job)]) == lost({})
     attempt.result()
-    assert store.leases.renew([lease(job)]) == lost({job.key: "already_completed"})
+    assert store.leases.renew([lease(job)]) == lost({job.key: "already_completed"}, job.key)
 
 
 def test_lease_of_a_job_that_is_blocked_again_is_lost(store: Store) -> None:
@@ -169,7 +170,8 @@ def test_check_returns_the_same_reasons_and_extends_nothing(store: Store) -> Non
     Job.objects.filter(pk=deleted.id).delete()
     before = tables()
     assert store.leases.check([job.key for job in (kept, taken, completed, deleted)]) == lost(
-        {taken.key: "taken_by_another_worker", completed.key: "already_completed", deleted.key: "not_found"}
+        {taken.key: "taken_by_another_worker", completed.key: "already_completed", deleted.key: "not_found"},
+        completed.key,
     )
     assert tables() == before
 

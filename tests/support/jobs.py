@@ -90,9 +90,9 @@ def lease(job: ClaimedJob, seconds: float = LEASE_SECONDS) -> HeldLease:
     return HeldLease(job.id, job.lease_number, seconds)
 
 
-def lost(reasons: dict[AttemptKey, str]) -> Renewal:
-    """Return the result of a renewal that finds no attempt that should stop."""
-    return Renewal(reasons, set())
+def lost(reasons: dict[AttemptKey, str], *completed: AttemptKey) -> Renewal:
+    """Return the result of a renewal that finds no attempt that should stop. ``completed``: by their own attempts."""
+    return Renewal(reasons, set(), set(completed))
 
 
 def finished(job: ClaimedJob, output: str | None = '"done"', continuation: NewJob | None = None) -> FinishedJob:

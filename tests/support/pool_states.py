@@ -10,6 +10,7 @@ POOL = PoolState(
     max_workers=4,
     is_saturated=False,
     cannot_start=False,
+    is_weakened=False,
     rss_bytes=120 * 1024**2,
     largest_rss_bytes=70 * 1024**2,
     recycled=3,

@@ -1,6 +1,7 @@
 """Spans and metrics of this process, kept in memory by OpenTelemetry's SDK."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -77,12 +78,20 @@ def trace_of(span: ReadableSpan) -> int:
     return span.get_span_context().trace_id
 
 
+@contextmanager
+def recording(**options: Any) -> Iterator[Recorded]:
+    """Instrument this process inside the block. ``options``: of the ``TracerProvider``, such as a sampler."""
+    recorded, instrumentor = Recorded(**options), JobchainsInstrumentor()
+    instrumentor.instrument(tracer_provider=recorded.tracers, meter_provider=recorded.meters)
+    try:
+        yield recorded
+    finally:
+        instrumentor.uninstrument()
+        recorded.shutdown()
+
+
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
     """The spans and metrics of the test, in which every trace is recorded."""
-    recorded = Recorded()
-    instrumentor = JobchainsInstrumentor()
-    instrumentor.instrument(tracer_provider=recorded.tracers, meter_provider=recorded.meters)
-    yield recorded
-    instrumentor.uninstrument()
-    recorded.shutdown()
+    with recording() as recorded:
+        yield recorded

@@ -11,7 +11,7 @@ from django_jobchains import chains
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
 from django_jobchains.pools.preload import close_preload
-from django_jobchains.processors import Processors, Registry
+from django_jobchains.processors import Processors, Registry, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry import DetailEvent, Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStarted, ChildCrashed, ChildKilled, JobCreated
@@ -104,6 +104,34 @@ def test_metrics_and_events_count_each_attempt_and_job_once(
     each = sorted((name, 1) for name in names)
     for metric in ("messaging.client.sent.messages", "messaging.process.duration", "jobchains.job.wait.duration"):
         assert sorted((attributes[TYPE], count) for attributes, count in recorded.values(metric)) == each, metric
+
+
+def test_threads_that_replace_child_processes_count_each_attempt_and_job_once(
+    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
+) -> None:
+    isolation = Isolation("process", setup="tests.isolation.broken:refuse")
+    second = processors.register("ends", isolation=isolation)(lambda job: None)
+
+    @processors.register("begins", isolation=isolation)
+    def begins(job: RunningJob[Any]) -> None:
+        with job.complete():
+            second.enqueue()
+
+    seen: list[Event] = []
+    add_sink(seen.append, DetailEvent)
+    try:
+        begins.enqueue()
+        start_worker()
+        until(lambda: len(ended(seen)) == 2 and len(recorded.values("messaging.process.duration")) == 2)
+    finally:
+        remove_sink(seen.append)
+    for kind in (JobCreated, AttemptStarted, AttemptEnded):
+        assert sorted(event.type_name for event in seen if isinstance(event, kind)) == ["begins", "ends"]
+    assert {count for _, count in recorded.values("messaging.process.duration")} == {1}
+    complete, sent = recorded.one("complete"), recorded.one("send ends")
+    assert parent_of(complete) == id_of(recorded.one("process begins"))
+    assert parent_of(sent) == id_of(complete)
+    assert parent_of(recorded.one("process ends")) == id_of(sent)
 
 
 def test_a_child_process_without_an_sdk_passes_the_trace_on(

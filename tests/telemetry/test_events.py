@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from django_jobchains import chains
 from django_jobchains.processors import Processors, RunningJob
-from django_jobchains.records import RecordRun
+from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.telemetry import DetailEvent, Event, add_sink, observes, remove_sink
 from django_jobchains.telemetry import events as all_events
 from django_jobchains.telemetry.events import (
@@ -32,6 +32,7 @@ from django_jobchains.telemetry.events import (
     OperationEnded,
     RecordCanceled,
     RecordEnded,
+    RecordHookEnded,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -201,6 +202,24 @@ def test_a_record_that_is_canceled_before_it_is_due(
     [canceled] = facts.of(RecordCanceled)
     assert isinstance(canceled, RecordCanceled)
     assert (canceled.worker, canceled.record, canceled.type_name) == (worker.id, str(flagged.pk), "records.upload")
+
+
+def test_the_hooks_of_a_record(facts: Facts, processors: Processors, start_worker: StartWorker) -> None:
+    @processors.records(Upload)
+    class Convert(RecordProcessor[Upload]):
+        def handle(self, record: Upload, run: RecordRun) -> None: ...
+
+        def post_handle(self, record: Upload) -> None:
+            raise ValueError("no")
+
+    Upload.objects.create()
+    worker = start_worker()
+    until(lambda: facts.of(RecordHookEnded))
+    [ended] = facts.of(RecordHookEnded)
+    assert isinstance(ended, RecordHookEnded)
+    found = (ended.worker, ended.type_name, ended.hook, ended.error_type)
+    assert found == (worker.id, "records.upload", "post_handle", "ValueError")
+    assert ended.seconds > 0
 
 
 @pytest.mark.postgresql

@@ -1,17 +1,23 @@
-"""A collector that does not answer is logged once."""
+"""A collector that does not answer is logged once, and delays no job."""
 
 import logging
 import socket
+import threading
+from collections.abc import Sequence
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 
+from django_jobchains.processors import Processors
 from django_jobchains.telemetry.otel import JobchainsInstrumentor, export_log
+from tests.support.attempts import committed
+from tests.support.tracing import recording
+from tests.support.workers import StartWorker
 
 
 @pytest.fixture
@@ -48,3 +54,31 @@ def test_an_exporter_logs_its_first_failure_only(closed_port: int, caplog: pytes
         meters.shutdown()
     tracers.get_tracer("tests").start_span("lost").end()
     assert failures(caplog, traces) > 1, "Without the instrumentor, the logger is unchanged."
+
+
+class Hanging(SpanExporter):
+    """Waits for the answer of a collector."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.is_answered = threading.Event(), threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.is_asked.set()
+        self.is_answered.wait(60)
+        self.is_answered.set()
+        return SpanExportResult.SUCCESS
+
+
+@committed
+def test_a_collector_that_does_not_answer_delays_no_job(processors: Processors, make_worker: StartWorker) -> None:
+    ship = processors.register("ship")(lambda job: None)
+    collector = Hanging()
+    with recording() as recorded:
+        recorded.tracers.add_span_processor(BatchSpanProcessor(collector, schedule_delay_millis=1))
+        ship.enqueue()
+        assert collector.is_asked.wait(60)
+        chain = ship.enqueue()
+        make_worker().run_until_idle()
+        assert chain.refresh().status == "completed"
+        assert not collector.is_answered.is_set()
+        collector.is_answered.set()

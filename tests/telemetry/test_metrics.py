@@ -10,9 +10,11 @@ from django.db import connection, transaction
 
 from django_jobchains import chains
 from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.telemetry import probes, report
 from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, JobReaped
 from django_jobchains.telemetry.otel import instruments, register_gauges
+from tests.records.models import Upload
 from tests.support.attempts import committed
 from tests.support.tracing import Recorded
 from tests.support.waiting import until
@@ -33,14 +35,18 @@ EXPECTED: dict[str, tuple[str, str, set[str]]] = {
     "messaging.process.duration": ("s", "Histogram", {TYPE, QUEUE, OUTCOME, ERROR}),
     "messaging.client.operation.duration": ("s", "Histogram", {"messaging.operation.name", ERROR}),
     "jobchains.job.wait.duration": ("s", "Histogram", {TYPE, QUEUE}),
+    "jobchains.record.hook.duration": ("s", "Histogram", {TYPE, "jobchains.record.hook", ERROR}),
     "jobchains.chain.duration": ("s", "Histogram", {"jobchains.chain.type", "jobchains.chain.status"}),
     "jobchains.attempt.ended": ("{attempt}", "Sum", {TYPE, OUTCOME}),
-    "jobchains.job.reaped": ("{job}", "Sum", {TYPE}),
+    "jobchains.job.reaped": ("{job}", "Sum", {TYPE, OUTCOME}),
     "jobchains.lease.lost": ("{lease}", "Sum", {TYPE, "jobchains.reason"}),
     "jobchains.slot.stuck": ("{slot}", "Sum", {TYPE, "jobchains.reason"}),
     "jobchains.worker.slots": ("{slot}", "Sum", {"jobchains.slot.state", "jobchains.slot.kind"}),
+    "jobchains.worker.slots.peak": ("{slot}", "Gauge", {"jobchains.slot.kind"}),
     "jobchains.queue.jobs": ("{job}", "Gauge", {QUEUE, "jobchains.job.status"}),
     "jobchains.queue.oldest_due.age": ("s", "Gauge", {QUEUE}),
+    "jobchains.queue.records": ("{record}", "Gauge", {QUEUE, TYPE, "jobchains.job.status"}),
+    "jobchains.queue.oldest_record.age": ("s", "Gauge", {QUEUE, TYPE}),
     "jobchains.blocked.stranded": ("{job}", "Gauge", set()),
     "jobchains.notifier.connected": ("1", "Gauge", {"jobchains.notifier.backend"}),
     "jobchains.database.oldest_transaction.age": ("s", "Gauge", set()),
@@ -50,7 +56,9 @@ ONLY_ON_SERVERS = {"jobchains.database.oldest_transaction.age"}
 
 
 @pytest.fixture
-def everything(recorded: Recorded, processors: Processors, start_worker: StartWorker, settings: Any) -> dict[str, Any]:
+def everything(
+    _of_project: None, recorded: Recorded, processors: Processors, start_worker: StartWorker, settings: Any
+) -> dict[str, Any]:
     """Return the metrics of a worker after everything that is counted has happened."""
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.05, "TIMEOUT_SECONDS": 0.1}
     release = threading.Event()
@@ -65,6 +73,13 @@ def everything(recorded: Recorded, processors: Processors, start_worker: StartWo
             release.wait(60)
         return job.continue_with("ship", "end") if job.input == "continue" else None
 
+    @processors.records(Upload)
+    class Convert(RecordProcessor[Upload]):
+        def pre_handle(self, record: Upload) -> None: ...
+
+        def handle(self, record: Upload, run: RecordRun) -> None: ...
+
+    Upload.objects.create()
     for what in ("end", "continue", "lose", "hang"):
         ship.enqueue(what)
     ship.enqueue("fail", max_attempts=1)
@@ -205,6 +220,23 @@ def test_gauges_about_queues_come_from_workers_and_from_processes_that_register_
     assert attributes == {QUEUE: "parcels"}
     assert age > 0
     assert recorded.values("jobchains.queue.jobs") == []
+
+
+def test_the_most_slots_in_use_since_the_last_collection_are_reported(
+    recorded: Recorded, processors: Processors, start_worker: StartWorker
+) -> None:
+    @processors.register("ship")
+    def ship(job: RunningJob[Any]) -> None: ...
+
+    @processors.register("sail")
+    async def sail(job: RunningJob[Any]) -> None: ...
+
+    start_worker()
+    chains.wait(ship.enqueue(), 60)
+    chains.wait(sail.enqueue(), 60)
+    kinds = [{"jobchains.slot.kind": kind} for kind in ("thread", "async")]
+    assert recorded.values("jobchains.worker.slots.peak") == [(kind, 1) for kind in kinds]
+    until(lambda: recorded.values("jobchains.worker.slots.peak") == [(kind, 0) for kind in kinds])
 
 
 def test_the_figures_are_read_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

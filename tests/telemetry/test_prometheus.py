@@ -202,7 +202,7 @@ def test_promtool_accepts_the_alerts_and_the_dashboard(tmp_path: Path) -> None:
 def test_every_alert_has_a_summary_and_a_severity() -> None:
     text = (MONITORING / "alerts.yml").read_text()
     alerts = text.split("- alert: ")[1:]
-    assert len(alerts) == 9
+    assert len(alerts) == 10
     for alert in alerts:
         assert "severity: " in alert
         assert "summary: " in alert

@@ -1,12 +1,23 @@
 """Attempts at records have spans and metrics like attempts at jobs."""
 
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.utils import timezone
 from opentelemetry.trace import SpanKind, StatusCode
 
 from django_jobchains.processors import Processors
-from django_jobchains.records import RecordRun
-from tests.records.models import Upload
+from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.telemetry import report
+from django_jobchains.telemetry.events import JobReaped, RecordReset, RecordStuck
+from django_jobchains.telemetry.otel import register_gauges
+from tests.records.models import Export, Upload
 from tests.support.attempts import committed
 from tests.support.tracing import Recorded, id_of, parent_of
+from tests.support.waiting import until
 from tests.support.workers import StartWorker
 
 pytestmark = committed
@@ -83,3 +94,100 @@ def test_an_attempt_that_lost_its_record_says_so(
     assert (attempt.attributes or {})["jobchains.attempt.abandoned_reason"] == "not_found"
     [(attributes, count)] = recorded.values("jobchains.lease.lost")
     assert (attributes["jobchains.reason"], count) == ("not_found", 1)
+
+
+HOUR = timedelta(hours=1)
+
+
+def test_hooks_and_the_wait_for_the_first_attempt_are_measured(
+    recorded: Recorded, processors: Processors, make_worker: StartWorker
+) -> None:
+    @processors.records(Upload, max_attempts=2, retry_after=0)
+    class Convert(RecordProcessor[Upload]):
+        def pre_handle(self, record: Upload) -> None:
+            if not record.num_failures:
+                raise ValueError("no")
+
+        def handle(self, record: Upload, run: RecordRun) -> None: ...
+
+        def post_handle(self, record: Upload) -> None: ...
+
+    Upload.objects.create(queued_at=timezone.now() - 2 * HOUR, process_after=timezone.now() - HOUR)
+    make_worker().run_until_idle()
+    of_type = {TYPE: "records.upload"}
+    hooks = [
+        ({**of_type, "jobchains.record.hook": hook}, count) for hook, count in (("pre_handle", 1), ("post_handle", 2))
+    ]
+    failed = {**of_type, "jobchains.record.hook": "pre_handle", ERROR: "ValueError"}
+    assert sorted(recorded.values("jobchains.record.hook.duration"), key=str) == sorted([*hooks, (failed, 1)], key=str)
+    [wait] = recorded.metrics()["jobchains.job.wait.duration"].data.data_points
+    assert (dict(wait.attributes), wait.count) == ({**of_type, QUEUE: "default"}, 1)
+    assert HOUR.total_seconds() <= wait.sum < 2 * HOUR.total_seconds()
+
+
+def test_the_wait_is_unknown_if_the_queryset_defers_its_times(
+    recorded: Recorded, processors: Processors, make_worker: StartWorker
+) -> None:
+    processors.records(Upload, queryset=Upload.objects.defer("queued_at"))(lambda record, run: None)
+    Upload.objects.create()
+    make_worker().run_until_idle()
+    assert recorded.values("messaging.process.duration")
+    assert recorded.values("jobchains.job.wait.duration") == []
+
+
+def test_operations_are_measured(
+    recorded: Recorded, processors: Processors, start_worker: StartWorker, settings: Any
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
+
+    @processors.records(Upload, stalled_after=60, heartbeat_every=0.05)
+    def upload(record: Upload, run: RecordRun) -> None:
+        until(lambda: "record_heartbeat" in operations(recorded))
+
+    Upload.objects.create()
+    start_worker()
+    until(lambda: {"record_dequeue", "record_heartbeat", "record_end", "record_reset"} <= operations(recorded))
+
+
+def operations(recorded: Recorded) -> set[str]:
+    return {found["messaging.operation.name"] for found, _ in recorded.values("messaging.client.operation.duration")}
+
+
+def test_resets_are_counted_by_their_outcome_and_stuck_handlers_by_their_reason(recorded: Recorded) -> None:
+    for state in ("queued", "failed", "canceled", "failed"):
+        report(RecordReset("w", "1", "uploads", state, 3))
+    report(JobReaped("w", *[uuid4()] * 2, "ship", 1, "pending", 1))
+    report(RecordStuck("w", "1", "uploads", "timed_out", 1, ""))
+    assert recorded.values("jobchains.job.reaped") == [
+        ({TYPE: "uploads", OUTCOME: "requeued"}, 1),
+        ({TYPE: "uploads", OUTCOME: "failed"}, 2),
+        ({TYPE: "uploads", OUTCOME: "canceled"}, 1),
+        ({TYPE: "ship", OUTCOME: "retried"}, 1),
+    ]
+    assert recorded.values("jobchains.slot.stuck") == [({TYPE: "uploads", "jobchains.reason": "timed_out"}, 1)]
+
+
+@pytest.mark.usefixtures("_of_project")
+def test_gauges_show_the_records_of_each_worker_and_their_age(recorded: Recorded, processors: Processors) -> None:
+    processors.records(Upload, queue="files", retry_after=60)(lambda record, run: None)
+    now = timezone.now()
+    for state in ("queued", "processing", "failed", "failed", "completed"):
+        Upload.objects.create(state=state, queued_at=now - HOUR)
+    Upload.objects.create(process_after=now + HOUR)
+    processors.records(Export)(lambda record, run: None)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE records_export RENAME TO not_migrated")
+    for ended in (now - HOUR, now):
+        Upload.objects.create(state="errored", finished_at=ended)
+    gauges = register_gauges(recorded.meters)
+    try:
+        figures = until(lambda: recorded.values("jobchains.queue.records"))
+        [(attributes, age)] = recorded.values("jobchains.queue.oldest_record.age")
+    finally:
+        gauges.close()
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE not_migrated RENAME TO records_export")
+    found = {each.pop("jobchains.job.status"): value for each, value in figures}
+    assert found == {"due": 2, "queued": 4, "processing": 1, "errored": 2, "failed": 2}
+    assert attributes == figures[0][0] == {QUEUE: "files", TYPE: "records.upload"}
+    assert HOUR.total_seconds() <= age < 2 * HOUR.total_seconds()

@@ -8,7 +8,7 @@ from django.db import transaction
 from opentelemetry import baggage
 from opentelemetry.context import attach, detach
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 
 from django_jobchains import chains, context
@@ -16,7 +16,7 @@ from django_jobchains.models import Job
 from django_jobchains.processors import Batch, Deduplicate, Processors, RescheduleJob, RunningJob
 from django_jobchains.telemetry.otel import JobchainsInstrumentor
 from tests.support.attempts import committed
-from tests.support.tracing import Recorded, id_of, parent_of, trace_of
+from tests.support.tracing import Recorded, id_of, parent_of, recording, trace_of
 from tests.support.workers import StartWorker
 
 pytestmark = committed
@@ -325,20 +325,47 @@ def test_only_a_recorded_span_is_stored(processors: Processors) -> None:
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
-    unsampled = Recorded(sampler=ALWAYS_OFF)
-    instrumentor = JobchainsInstrumentor()
-    instrumentor.instrument(tracer_provider=unsampled.tracers, meter_provider=unsampled.meters)
-    try:
+    with recording(sampler=ALWAYS_OFF):
         ship.enqueue()
         chains.enqueue_many([ship.item() for _ in range(101)])
         # A context with the trace of another job, as middleware restores it for jobs that a handler enqueues.
         with context.bound(traceparent=f"00-{1:032x}-{1:016x}-01", tenant="acme"):
             bound = ship.enqueue()
-    finally:
-        instrumentor.uninstrument()
-        unsampled.shutdown()
     assert set(Job.objects.exclude(pk=bound.id).values_list("context", flat=True)) == {None}
     assert bound.current_job.context == {"tenant": "acme"}
+
+
+def test_in_an_attempt_that_is_not_sampled_nothing_is(
+    processors: Processors, make_worker: StartWorker, settings: Any
+) -> None:
+    settings.JOBCHAINS = {"TRACE_PROPAGATION": "link"}
+
+    @processors.register("pay")
+    def pay(job: RunningJob[Any]) -> Any:
+        with job.prepare(), recorded.tracer.start_as_current_span("inside"):
+            pass
+        return job.continue_with("ship")
+
+    @processors.register("ship", batch_limit=2)
+    def ship(batch: Batch[Any]) -> None:
+        with batch.complete(), recorded.tracer.start_as_current_span("inside a batch"):
+            batch[0].finish(None)
+
+    with recording(sampler=ParentBased(NoAttempts())) as recorded:
+        chain = pay.enqueue()
+        make_worker().run_until_idle()
+        assert chain.refresh().status == "completed"
+        assert chain.current_job.context is None
+        assert recorded.names == ["send pay"]
+
+
+class NoAttempts(Sampler):
+    def should_sample(self, *args: Any, **kwargs: Any) -> SamplingResult:
+        sampler = ALWAYS_OFF if kwargs["kind"] is SpanKind.CONSUMER else ALWAYS_ON
+        return sampler.should_sample(*args, **kwargs)
+
+    def get_description(self) -> str:
+        return "no attempts"
 
 
 def test_the_values_of_the_job_stay_beside_its_trace(recorded: Recorded, processors: Processors) -> None:
@@ -393,15 +420,9 @@ def test_tracing_that_fails_changes_no_outcome(processors: Processors, make_work
     @processors.register("end", batch_limit=2)
     def end(batch: Batch[Any]) -> None: ...
 
-    broken = Recorded(sampler=Broken())
-    instrumentor = JobchainsInstrumentor()
-    instrumentor.instrument(tracer_provider=broken.tracers, meter_provider=broken.meters)
-    try:
+    with recording(sampler=Broken()):
         chain = ship.enqueue()
         make_worker().run_until_idle()
-    finally:
-        instrumentor.uninstrument()
-        broken.shutdown()
     assert chain.refresh().status == "completed"
 
 

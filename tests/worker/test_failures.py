@@ -310,6 +310,29 @@ def test_outcome_that_cannot_be_written_does_not_affect_its_batch(
     assert stays(lambda: len(events.of(AttemptEnded)) == 19, 0.2)
 
 
+def test_completion_by_hand_is_not_mistaken_for_the_outcome_that_could_not_be_written(
+    processors: Processors,
+    start_worker: StartWorker,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    events: Events,
+) -> None:
+    finish, fails = store.attempts.finish, [OperationalError("cut")]
+
+    def complete_by_hand(*args: Any) -> Any:
+        if fails:
+            chains.complete(chain.id, "by hand")
+            raise fails.pop()
+        return finish(*args)
+
+    monkeypatch.setattr(store.attempts, "finish", complete_by_hand)
+    chain = processors.register("worker.returns")(lambda job: "by the handler").enqueue()
+    start_worker()
+    (event,) = until(lambda: events.of(AttemptEnded))
+    assert event.ending == "abandoned"
+    assert chain.refresh().output == "by hand"
+
+
 def test_attempt_is_reported_once_if_its_batch_is_retried(
     processors: Processors,
     start_worker: StartWorker,

@@ -16,6 +16,7 @@ from django_jobchains.worker import Worker, health
 from django_jobchains.worker.health import Health, health_of_processes
 from tests.store.methods import method as method_of
 from tests.store.methods import replace_method
+from tests.support.pool_states import POOL
 from tests.support.waiting import stays, until
 from tests.support.workers import StartWorker
 
@@ -190,7 +191,7 @@ def test_worker_that_polls_needs_no_listener(ready_worker: Callable[..., Worker]
 
 
 def test_health_is_plain_json() -> None:
-    one = Health("mail:7:a", True, False, ("stopping",), 10, 3)
+    one = Health("mail:7:a", True, False, ("stopping",), 10, 3, pools=(POOL,))
     both = Health("mail:1:supervisor", True, False, ("process 1: stopping",), 10, 3, (one,))
     assert Health.from_json(json.loads(json.dumps(both.as_json()))) == both
 

@@ -21,6 +21,10 @@ def test_burst_and_max_jobs_end_the_process_with_code_0(start_process: StartProc
     assert Job.objects.with_status("completed").count() == 10
 
 
+def test_max_active_ends_the_process_with_code_0(start_process: StartProcess) -> None:
+    assert start_process("--max-active", "0.1").wait(60) == 0
+
+
 def test_worker_that_gives_up_ends_the_process_with_code_1(start_process: StartProcess) -> None:
     jobs.nothing.enqueue()
     process = start_process("--burst", FAILING="jobs.claim")

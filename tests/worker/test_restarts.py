@@ -1,10 +1,27 @@
 """When the supervisor restarts a worker process, and when it gives up."""
 
+import os
 import signal
+import sys
 
 import pytest
 
-from django_jobchains.worker.supervisor.child import Restarts, failed_to_start
+from django_jobchains.telemetry import add_sink, remove_sink
+from django_jobchains.telemetry.events import (
+    Event,
+    ProcessEnded,
+    ProcessNotReplaced,
+    ProcessNotStarted,
+    ProcessStarted,
+    SupervisorGaveUp,
+)
+from django_jobchains.worker.supervisor import supervised_process
+from django_jobchains.worker.supervisor.supervised_process import Restarts, failed_to_start
+from django_jobchains.worker.supervisor.supervisor import Supervisor
+from tests.support.worker_processes import heeded_hang_ups
+from tests.support.workers import Events, events
+
+__all__ = ("events", "heeded_hang_ups")
 
 
 def test_restart_delay_grows_until_a_process_has_run_for_a_while() -> None:
@@ -43,3 +60,71 @@ def test_supervisor_gives_up_if_every_process_repeatedly_fails_to_start() -> Non
 )
 def test_failed_starts_exclude_kills_and_later_errors(code: int, has_begun: bool, failed: bool) -> None:
     assert failed_to_start(code, has_begun=has_begun) is failed
+
+
+# The events of a supervisor. Its processes run ``python -c`` with these programs instead of a worker.
+
+FAILS, WAITS = "raise SystemExit(3)", "import time; time.sleep(60)"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, program: str) -> Supervisor:
+    """Run a supervisor of one process until it ends."""
+    monkeypatch.setattr(supervised_process, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-c", program])
+    supervisor = Supervisor(1, name="mail", shutdown_seconds=5)
+    supervisor.run()
+    return supervisor
+
+
+def test_a_process_that_cannot_begin_is_reported_each_time_and_then_the_supervisor_gives_up(
+    events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = run(monkeypatch, FAILS)
+    started, ended = events.of(ProcessStarted), events.of(ProcessEnded)
+    assert [(event.worker, event.number, event.reason) for event in started] == [(supervisor.id, 1, "")] * 5
+    assert [(event.pid, event.code) for event in ended] == [(event.pid, 3) for event in started]
+    assert [event.restart_seconds for event in ended] == [0.01, 0.02, 0.04, 0.08, 0.16]
+    assert [event.reason.split(";")[0] for event in events.of(SupervisorGaveUp)] == [
+        "no worker process could start, 5 times in a row"
+    ]
+
+
+def test_a_process_that_the_operating_system_does_not_start_is_reported(
+    events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    run(monkeypatch, WAITS)
+    failed = events.of(ProcessNotStarted)
+    assert [(event.number, event.restart_seconds) for event in failed] == [
+        (1, 0.01),
+        (1, 0.02),
+        (1, 0.04),
+        (1, 0.08),
+        (1, 0.16),
+    ]
+    assert "/no/such/python" in failed[0].error
+    assert [type(event) for event in events.all[5:]] == [SupervisorGaveUp]
+
+
+@pytest.mark.usefixtures("heeded_hang_ups")
+def test_a_replacement_that_ends_at_once_is_reported_and_the_old_process_continues(
+    events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def intervene(event: Event) -> None:
+        if isinstance(event, ProcessStarted) and not event.reason:
+            monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-c", FAILS])
+            os.kill(os.getpid(), signal.SIGHUP)
+        if isinstance(event, ProcessNotReplaced):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    add_sink(intervene)
+    try:
+        run(monkeypatch, WAITS)
+    finally:
+        remove_sink(intervene)
+    old, new = events.of(ProcessStarted)
+    assert (old.number, new.number, new.reason) == (1, 1, "rolling restart")
+    assert [(event.number, event.reason) for event in events.of(ProcessNotReplaced)] == [(1, "it ended with 3")]
+    assert [(event.pid, event.code, event.restart_seconds) for event in events.of(ProcessEnded)] == [
+        (old.pid, -signal.SIGTERM, None)
+    ]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.slots.threads import Slots
-from django_jobchains.worker.wakeups import WakeUp
 from tests.support.waiting import until
 
 COUNT = 4
@@ -50,6 +50,15 @@ def test_many_attempts_wake_one_slot(slots: Slots, monkeypatch: pytest.MonkeyPat
         slots._changed.notify()
     assert notified == [1]
     until(lambda: slots.is_idle)
+
+
+@pytest.mark.parametrize("is_needed", [True, False])
+def test_free_slot_wakes_the_claim_loop_only_if_it_needs_one(slots: Slots, is_needed: bool) -> None:
+    slots.wake.clear()
+    slots.wake.needs_slots = is_needed
+    slots.put([FakeAttempt(int)])  # type: ignore[list-item]
+    until(lambda: slots.is_idle and slots._waiting == COUNT)
+    assert slots.wake.will_query_soon == is_needed
 
 
 def test_long_attempts_wake_every_slot(slots: Slots) -> None:

@@ -167,11 +167,12 @@ def test_slot_of_a_stuck_handler_is_replaced(
 ) -> None:
     stuck = [unresponsive.enqueue() for _ in range(3)]
     worker = start_worker(slots=1)
-    others = [quiet.enqueue() for _ in range(5)]
+    others = [quiet.enqueue() for _ in range(20)]
     for _ in stuck:
         time_out(worker)
     for chain in (*stuck, *others):
         until_completed(chain)
+    assert set(FailedAttempt.objects.values_list("job_id", flat=True)) == {chain.id for chain in stuck}
 
 
 def test_slots_are_replaced_up_to_a_limit_and_again_when_one_returns(

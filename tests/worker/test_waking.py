@@ -115,6 +115,54 @@ def test_full_worker_takes_the_next_job_when_a_slot_is_free(processors: Processo
     assert time.monotonic() - started < 10 * 0.05 + SOON
 
 
+def test_slot_that_becomes_free_takes_the_next_job(processors: Processors, start_worker: StartWorker) -> None:
+    gate = threading.Event()
+    block: JobType[Any, Any] = processors.register("worker.block")(lambda job: gate.wait(30))
+    worker = start_worker(slots=1)
+    chains.enqueue_many([block.item() for _ in range(2)])
+    until(lambda: Job.objects.with_status("running").count() == 1)
+    until(lambda: worker.components.wake.needs_slots and not worker.components.wake.will_query_soon)
+    gate.set()
+    until(lambda: completed() == 2, SOON)
+
+
+def test_slot_that_becomes_free_causes_no_query_if_others_were_free(
+    processors: Processors, start_worker: StartWorker
+) -> None:
+    gate = threading.Event()
+    block: JobType[Any, Any] = processors.register("worker.block")(lambda job: gate.wait(30))
+    worker = start_worker(slots=2)
+    block.enqueue()
+    until(lambda: worker.components.slots.running == 1 and not worker.components.wake.needs_slots)
+    gate.set()
+    until(lambda: completed() == 1)
+    assert not worker.components.wake.needs_slots
+
+
+@pytest.mark.parametrize("is_committed_by_attempt", [True, False])
+def test_continuation_needs_no_notifier(
+    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, is_committed_by_attempt: bool
+) -> None:
+    monkeypatch.setattr("django_jobchains.worker.outcome_writer.publish", lambda *args: None)
+    monkeypatch.setattr("django_jobchains.notifications.sqlite.POLL_SECONDS", 60)
+    gate = threading.Event()
+
+    @processors.register("worker.step")
+    def step(job: RunningJob[int]) -> Any:
+        gate.wait(30)
+        if is_committed_by_attempt:
+            with job.complete():
+                return job.continue_with("worker.step", 0) if job.input else None
+        return job.continue_with("worker.step", 0) if job.input else None
+
+    chain = step.enqueue(1)
+    worker = start_worker()
+    wake = worker.components.wake
+    until(lambda: worker.components.slots.running == 1 and not (wake.needs_slots or wake.will_query_soon))
+    gate.set()
+    until_completed(chain, SOON)
+
+
 def test_statements_per_job_do_not_depend_on_idle_slots(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
     with statements_of_others() as statements:
         start_worker(slots=50)

@@ -64,6 +64,7 @@ class _AlertFinder:
         found = self.overview
         yield from self.unserved() if self.alive else self.no_worker()
         yield from _some(self.records, self.unserved_records, _more_unserved_records)
+        yield from _some(self.records, _not_migrated, _more_not_migrated)
         yield from _some(found.workers, _stale, _more_stale)
         yield from _some(found.workers, _stuck, _more_stuck)
         yield from _some(self.queues, self.paused, _more_paused)
@@ -119,14 +120,14 @@ class _AlertFinder:
         return Alert(text % self.due_values(queue), "queues")
 
     def unserved_records(self, kind: RecordFacts) -> Alert | None:
-        if not kind.oldest_seconds or kind.name in self.served:
+        if not kind.due or kind.name in self.served:
             return None
         text = ngettext(
             "No worker processes %(name)s: %(count)s record has been due for %(age)s.",
             "No worker processes %(name)s: %(count)s records are due, the oldest for %(age)s.",
-            kind.queued,
+            kind.due,
         )
-        values = {"name": kind.name, "count": count_of(kind, kind.queued), "age": age(kind.oldest_seconds)}
+        values = {"name": kind.name, "count": count_of(kind, kind.due), "age": age(kind.oldest_seconds)}
         return Alert(text % values, "records")
 
     def paused(self, queue: QueueFacts) -> Alert | None:
@@ -157,6 +158,13 @@ class _AlertFinder:
 def _in_types(alert: Alert) -> Alert:
     """Refer to the section of types, on a page without a section of workers."""
     return replace(alert, section="types")
+
+
+def _not_migrated(kind: RecordFacts) -> Alert | None:
+    if kind.problem != "missing":
+        return None
+    text = gettext("The table of %(name)s does not exist or lacks columns. Run manage.py migrate.")
+    return Alert(text % {"name": kind.name}, "database")
 
 
 def _stale(worker: WorkerFacts) -> Alert | None:
@@ -237,6 +245,17 @@ def _more_unserved_records(count: int) -> str:
         ngettext(
             "No worker processes %(count)s more type with due records.",
             "No worker processes %(count)s more types with due records.",
+            count,
+        ),
+        count,
+    )
+
+
+def _more_not_migrated(count: int) -> str:
+    return _counted(
+        ngettext(
+            "%(count)s more table of records does not exist or lacks columns.",
+            "%(count)s more tables of records do not exist or lack columns.",
             count,
         ),
         count,

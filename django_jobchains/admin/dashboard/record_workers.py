@@ -48,7 +48,8 @@ def record_worker_table(
             is_unserved=bool(kind.queued and not served),
         )
 
-    return Table(tuple(map(row, records[:MAX_ROWS])), max(0, len(records) - MAX_ROWS))
+    counted = [kind for kind in records if not kind.problem]
+    return Table(tuple(map(row, counted[:MAX_ROWS])), max(0, len(counted) - MAX_ROWS))
 
 
 def count_of(kind: RecordFacts, records: int) -> str:

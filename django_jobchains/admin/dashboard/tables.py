@@ -254,7 +254,7 @@ def _worker(worker: WorkerFacts) -> WorkerRow:
 
 def pool_table(workers: Sequence[WorkerFacts]) -> Table[PoolRow]:
     pools = [(worker, pool) for worker in workers if not worker.is_stale for pool in worker.pools]
-    return _table(pools, _pool, lambda pair: (not pair[1].cannot_start, not pair[1].is_saturated))
+    return _table(pools, _pool, lambda pair: (_pool_state(pair[1])[0] != "stuck", not pair[1].is_saturated))
 
 
 def _pool(pair: tuple[WorkerFacts, PoolState]) -> PoolRow:
@@ -281,6 +281,8 @@ def _pool_state(pool: PoolState) -> tuple[str, str]:
     """Return the state of a pool, in the CSS classes of workers, with its text."""
     if pool.cannot_start:
         return "stuck", gettext("cannot start")
+    if pool.is_weakened:
+        return "stuck", gettext("in threads")
     if pool.is_saturated:
         return "stopping", gettext("saturated")
     return ("busy", gettext("busy")) if pool.busy else ("idle", gettext("idle"))

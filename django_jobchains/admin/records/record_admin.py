@@ -19,7 +19,7 @@ from django_jobchains.admin.records.pages import RecordActionAdmin
 from django_jobchains.admin.timestamps import Timestamps
 from django_jobchains.admin.urls import url_with
 from django_jobchains.admin.visibility import has_own_view_permission, is_whole
-from django_jobchains.records.record_errors import RecordTypeNotFound
+from django_jobchains.records.errors import RecordTypeNotFound
 from django_jobchains.text.humanize import age, number
 
 #: The columns that the form for a new record has.

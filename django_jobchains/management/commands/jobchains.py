@@ -17,6 +17,7 @@ from django_jobchains.cli.health import HealthCommand
 from django_jobchains.cli.list import ListCommand
 from django_jobchains.cli.prune import PruneCommand
 from django_jobchains.cli.queues import LimitCommand, PauseCommand, QueuesCommand, ResumeCommand
+from django_jobchains.cli.records import RecordsCommand
 from django_jobchains.cli.screen import Screen, discard_output
 from django_jobchains.cli.show import ShowCommand
 from django_jobchains.cli.status import StatusCommand
@@ -38,6 +39,7 @@ SUBCOMMANDS: tuple[type[Subcommand], ...] = (
     CancelCommand,
     CompleteCommand,
     DeleteCommand,
+    RecordsCommand,
     PruneCommand,
     QueuesCommand,
     PauseCommand,

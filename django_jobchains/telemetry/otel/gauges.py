@@ -9,9 +9,9 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from django_jobchains.telemetry import add_sink, remove_sink
 from django_jobchains.telemetry.events import BlockedJobsSwept, Event
 from django_jobchains.telemetry.otel import names
-from django_jobchains.telemetry.otel.instruments import Distinct
+from django_jobchains.telemetry.otel.instruments import Distinct, Values
 from django_jobchains.telemetry.otel.names import MetricName
-from django_jobchains.telemetry.probes import CachedFigures, DatabaseFigures, QueueFigures, workers
+from django_jobchains.telemetry.probes import CachedFigures, DatabaseFigures, QueueFigures, RecordFigures, workers
 
 #: How long stranded jobs are reported. A sweep unblocks the jobs that it finds, so the next one finds none.
 STRANDED_SECONDS = 600.0
@@ -35,8 +35,11 @@ class Gauges:
         self._stranded: deque[tuple[float, int]] = deque(maxlen=1000)
         observed: dict[MetricName, Observe] = {
             names.SLOTS: self._slots,
+            names.SLOT_PEAK: self._slot_peaks,
             names.QUEUE_JOBS: self._queue_jobs,
             names.OLDEST_DUE: self._oldest_due,
+            names.QUEUE_RECORDS: self._queue_records,
+            names.OLDEST_RECORD: self._oldest_record,
             names.STRANDED: self._stranded_jobs,
             names.NOTIFIER_CONNECTED: self._notifiers,
             names.OLDEST_TRANSACTION: self._oldest_transaction,
@@ -65,11 +68,12 @@ class Gauges:
         return observations
 
     def _slots(self) -> Iterable[Observation]:
-        totals: Counter[tuple[str, str]] = Counter()
-        for worker in workers():
-            for kind, state, count in worker.slot_counts():
-                totals[state, kind] += count
-        return [Observation(count, self._distinct.attributes(names.SLOTS, key)) for key, count in totals.items()]
+        counts = (((state, kind), count) for worker in workers() for kind, state, count in worker.slot_counts())
+        return self._totals(names.SLOTS, counts)
+
+    def _slot_peaks(self) -> Iterable[Observation]:
+        peaks = (((kind,), peak) for worker in workers() for kind, peak in worker.slot_peaks().items())
+        return self._totals(names.SLOT_PEAK, peaks)
 
     def _notifiers(self) -> Iterable[Observation]:
         states = [worker.notifier_state() for worker in workers()]
@@ -84,19 +88,34 @@ class Gauges:
         return [Observation(found)] if workers() else []
 
     def _queue_jobs(self) -> Iterable[Observation]:
-        totals: Counter[tuple[tuple[str, str], ...]] = Counter()
-        for queue in self._queues():
-            for status, count in queue.jobs.items():
-                attributes = self._distinct.attributes(names.QUEUE_JOBS, (queue.name, status))
-                totals[tuple(attributes.items())] += count
-        return [Observation(count, dict(key)) for key, count in totals.items()]
+        counts = (((each.name, status), count) for each in self._queues() for status, count in each.jobs.items())
+        return self._totals(names.QUEUE_JOBS, counts)
+
+    def _queue_records(self) -> Iterable[Observation]:
+        counts = (
+            ((each.queue, each.name, state), count) for each in self._records() for state, count in each.records.items()
+        )
+        return self._totals(names.QUEUE_RECORDS, counts)
 
     def _oldest_due(self) -> Iterable[Observation]:
-        ages: dict[tuple[tuple[str, str], ...], float] = {}
-        for queue in self._queues():
-            key = tuple(self._distinct.attributes(names.OLDEST_DUE, (queue.name,)).items())
-            ages[key] = max(ages.get(key, 0.0), queue.oldest_due_age_seconds)
-        return [Observation(age, dict(key)) for key, age in ages.items()]
+        return self._oldest(names.OLDEST_DUE, (((each.name,), each.oldest_due_age_seconds) for each in self._queues()))
+
+    def _oldest_record(self) -> Iterable[Observation]:
+        ages = (((each.queue, each.name), each.oldest_due_age_seconds) for each in self._records())
+        return self._oldest(names.OLDEST_RECORD, ages)
+
+    def _totals(self, metric: MetricName, counts: Iterable[tuple[Values, int]]) -> Iterable[Observation]:
+        totals: Counter[tuple[tuple[str, str], ...]] = Counter()
+        for values, count in counts:
+            totals[tuple(self._distinct.attributes(metric, values).items())] += count
+        return [Observation(count, dict(key)) for key, count in totals.items()]
+
+    def _oldest(self, metric: MetricName, ages: Iterable[tuple[Values, float]]) -> Iterable[Observation]:
+        oldest: dict[tuple[tuple[str, str], ...], float] = {}
+        for values, age in ages:
+            key = tuple(self._distinct.attributes(metric, values).items())
+            oldest[key] = max(oldest.get(key, 0.0), age)
+        return [Observation(age, dict(key)) for key, age in oldest.items()]
 
     def _oldest_transaction(self) -> Iterable[Observation]:
         ages = [figures.oldest_transaction_seconds for figures in self._database_figures()]
@@ -106,6 +125,10 @@ class Gauges:
     def _queues(self) -> Iterator[QueueFigures]:
         for figures in self._database_figures():
             yield from figures.queues
+
+    def _records(self) -> Iterator[RecordFigures]:
+        for figures in self._database_figures():
+            yield from figures.records
 
     def _database_figures(self) -> list[DatabaseFigures]:
         """Return the figures of the workers' databases or, without a worker, of the configured one."""

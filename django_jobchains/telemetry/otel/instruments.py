@@ -7,7 +7,7 @@ the durations while there are very many: see docs/decisions/0053-telemetry.md.
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,6 +24,7 @@ from django_jobchains.telemetry.events import (
     OperationEnded,
     RecordAbandoned,
     RecordEnded,
+    RecordHookEnded,
     RecordReset,
     RecordStuck,
 )
@@ -40,7 +41,7 @@ MAX_RECORDS_PER_SECOND = 20
 Values = tuple[str, ...]
 
 #: The details that are counted.
-_DETAILS = (ChainEnded, JobCreated, OperationEnded)
+_DETAILS = (ChainEnded, JobCreated, OperationEnded, RecordHookEnded)
 
 
 class Distinct:
@@ -108,23 +109,12 @@ class Instruments:
             metric.name: _histogram(meter, metric) for metric in names.METRICS if metric.kind == "histogram"
         }
         self._attempt_share, self._chain_share = Share(), Share()
+        self._hook_shares: defaultdict[str, Share] = defaultdict(Share)
         #: Attempts since the counters were read, by type, queue and outcome: one addition for each, instead of two.
         self._attempts: Counter[tuple[str, str, str]] = Counter()
         #: A cache of attributes by their values, because building them for each event is slow.
         self._attributes: dict[tuple[str, Values], dict[str, str]] = {}
         self._keys: dict[tuple[str, Values], tuple[tuple[str, str], ...]] = {}
-        self._takers: dict[type[Event], Callable[[Any], None]] = {
-            JobCreated: self._job_created,
-            AttemptEnded: self._attempt_ended,
-            RecordEnded: self._record_ended,
-            ChainEnded: self._chain_ended,
-            OperationEnded: self._operation_ended,
-            JobReaped: self._reaped,
-            RecordReset: self._reaped,
-            RecordAbandoned: self._lost,
-            AttemptStuck: self._stuck,
-            RecordStuck: self._stuck,
-        }
 
     def open(self) -> None:
         self._is_open = True
@@ -135,8 +125,8 @@ class Instruments:
         remove_sink(self)
 
     def __call__(self, event: Event) -> None:
-        if take := self._takers.get(type(event)):
-            take(event)
+        if take := _TAKERS.get(type(event)):
+            take(self, event)
 
     def _job_created(self, event: JobCreated) -> None:
         self._count(names.SENT, event.type_name, event.queue)
@@ -149,7 +139,12 @@ class Instruments:
             self._count(names.LEASE_LOST, event.type_name, event.abandoned_reason)
 
     def _record_ended(self, event: RecordEnded) -> None:
-        self._ended(event, event.ending)
+        if self._ended(event, event.ending) and event.attempt == 1 and event.wait_seconds is not None:
+            self._record(names.WAIT_DURATION, event.wait_seconds, event.type_name, event.queue)
+
+    def _hook_ended(self, event: RecordHookEnded) -> None:
+        if self._hook_shares[event.hook].takes():
+            self._record(names.HOOK_DURATION, event.seconds, event.type_name, event.hook, event.error_type)
 
     def _ended(self, event: AttemptEnded | RecordEnded, outcome: str) -> bool:
         """Count an attempt. Return whether its durations are recorded."""
@@ -177,8 +172,11 @@ class Instruments:
     def _operation_ended(self, event: OperationEnded) -> None:
         self._record(names.OPERATION_DURATION, event.seconds, event.operation, event.error_type)
 
-    def _reaped(self, event: JobReaped | RecordReset) -> None:
-        self._count(names.REAPED, event.type_name)
+    def _job_reaped(self, event: JobReaped) -> None:
+        self._count(names.REAPED, event.type_name, "retried" if event.status == "pending" else event.status)
+
+    def _record_reset(self, event: RecordReset) -> None:
+        self._count(names.REAPED, event.type_name, "requeued" if event.state == "queued" else event.state)
 
     def _lost(self, event: RecordAbandoned) -> None:
         self._count(names.LEASE_LOST, event.type_name, event.reason)
@@ -214,6 +212,21 @@ class Instruments:
         with self._lock:
             totals = dict(self._totals[metric.name]) if self._is_open else {}
         return [Observation(count, dict(attributes)) for attributes, count in totals.items()]
+
+
+_TAKERS: dict[type[Event], Callable[[Instruments, Any], None]] = {
+    JobCreated: Instruments._job_created,
+    AttemptEnded: Instruments._attempt_ended,
+    RecordEnded: Instruments._record_ended,
+    ChainEnded: Instruments._chain_ended,
+    OperationEnded: Instruments._operation_ended,
+    RecordHookEnded: Instruments._hook_ended,
+    JobReaped: Instruments._job_reaped,
+    RecordReset: Instruments._record_reset,
+    RecordAbandoned: Instruments._lost,
+    AttemptStuck: Instruments._stuck,
+    RecordStuck: Instruments._stuck,
+}
 
 
 class _Read:

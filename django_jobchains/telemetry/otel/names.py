@@ -27,13 +27,15 @@ SLOT_STATE = "jobchains.slot.state"
 SLOT_KIND = "jobchains.slot.kind"
 REASON = "jobchains.reason"
 BACKEND = "jobchains.notifier.backend"
+HOOK = "jobchains.record.hook"
 
 ATTRIBUTES = {
     MESSAGING_SYSTEM: f"`{SYSTEM}`",
     QUEUE: "The queue of the job",
     JOB_ID: "The id of the job, or the primary key of the record",
     CHAIN_ID: "The id of the chain",
-    OPERATION: "`send` or `process` on spans; the operation in metrics, such as `claim` or `finish`",
+    OPERATION: "`send` or `process` on spans; the operation in metrics, such as `claim` or `finish`; of records "
+    "`record_dequeue`, `record_heartbeat`, `record_end` and `record_reset`",
     OPERATION_TYPE: "`send` or `process`",
     MESSAGE_COUNT: "How many jobs a batch has",
     ERROR_TYPE: "The class of the error",
@@ -42,13 +44,15 @@ ATTRIBUTES = {
     OUTCOME: "`completed`, `continued`, `failed`, `retried`, `rescheduled`, `cancelled`, `abandoned` or `handed_back`; "
     "of records also `errored`, `requeued` and `canceled`",
     ABANDONED_REASON: "Why the attempt could not write its outcome, such as `taken_by_another_worker`",
-    JOB_STATUS: "`due`, `scheduled`, `blocked` or `running`",
+    JOB_STATUS: "`due`, `scheduled`, `blocked` or `running`; of records `due`, `queued` (all that wait, including "
+    "due ones), `processing`, `errored` and `failed`",
     CHAIN_TYPE: "The type of the chain's first job",
     CHAIN_STATUS: "`completed`, `failed` or `cancelled`",
     SLOT_STATE: "`idle`, `busy` or `stuck`",
     SLOT_KIND: "`thread` or `async`",
     REASON: "Why the attempt was asked to stop or lost its lease, such as `timed_out`",
     BACKEND: "The class of the notifier",
+    HOOK: "`pre_handle` or `post_handle`",
 }
 
 
@@ -128,8 +132,11 @@ WAIT_DURATION = MetricName(
     "jobchains.job.wait.duration",
     "histogram",
     "s",
-    "From when a job was due until its first attempt began",
+    "From when a job or a record was due until its first attempt began",
     (JOB_TYPE, QUEUE),
+)
+HOOK_DURATION = MetricName(
+    "jobchains.record.hook.duration", "histogram", "s", "Duration of hooks of records", (JOB_TYPE, HOOK, ERROR_TYPE)
 )
 CHAIN_DURATION = MetricName(
     "jobchains.chain.duration",
@@ -142,7 +149,7 @@ ATTEMPT_ENDED = MetricName(
     "jobchains.attempt.ended", "counter", "{attempt}", "Attempts by their outcome", (JOB_TYPE, OUTCOME)
 )
 REAPED = MetricName(
-    "jobchains.job.reaped", "counter", "{job}", "Jobs and records whose worker died or hung", (JOB_TYPE,)
+    "jobchains.job.reaped", "counter", "{job}", "Jobs and records whose worker died or hung", (JOB_TYPE, OUTCOME)
 )
 LEASE_LOST = MetricName(
     "jobchains.lease.lost", "counter", "{lease}", "Attempts that could not write their outcome", (JOB_TYPE, REASON)
@@ -153,8 +160,25 @@ SLOT_STUCK = MetricName(
 SLOTS = MetricName(
     "jobchains.worker.slots", "updowncounter", "{slot}", "Slots of this process", (SLOT_STATE, SLOT_KIND)
 )
+SLOT_PEAK = MetricName(
+    "jobchains.worker.slots.peak",
+    "gauge",
+    "{slot}",
+    "The most slots of this process that were in use at once since the metrics were last collected",
+    (SLOT_KIND,),
+)
 QUEUE_JOBS = MetricName(
     "jobchains.queue.jobs", "gauge", "{job}", "Jobs that have not ended, counted to a limit", (QUEUE, JOB_STATUS)
+)
+QUEUE_RECORDS = MetricName(
+    "jobchains.queue.records",
+    "gauge",
+    "{record}",
+    "Records by their state, counted to a limit",
+    (QUEUE, JOB_TYPE, JOB_STATUS),
+)
+OLDEST_RECORD = MetricName(
+    "jobchains.queue.oldest_record.age", "gauge", "s", "How long the oldest due record waits", (QUEUE, JOB_TYPE)
 )
 OLDEST_DUE = MetricName("jobchains.queue.oldest_due.age", "gauge", "s", "How long the oldest due job waits", (QUEUE,))
 STRANDED = MetricName(
@@ -177,14 +201,18 @@ METRICS = (
     PROCESS_DURATION,
     OPERATION_DURATION,
     WAIT_DURATION,
+    HOOK_DURATION,
     CHAIN_DURATION,
     ATTEMPT_ENDED,
     REAPED,
     LEASE_LOST,
     SLOT_STUCK,
     SLOTS,
+    SLOT_PEAK,
     QUEUE_JOBS,
     OLDEST_DUE,
+    QUEUE_RECORDS,
+    OLDEST_RECORD,
     STRANDED,
     NOTIFIER_CONNECTED,
     OLDEST_TRANSACTION,

@@ -78,8 +78,40 @@ class _Attached:
         detach(self._token)
 
 
+def is_sampled(span: Span) -> bool:
+    """Return whether spans are created inside of this one. One that another process records is not recorded here."""
+    return span.is_recording() or span.get_span_context().trace_flags.sampled
+
+
+class UnsampledSpan(_Attached):
+    """Implements ``AttemptSpan`` and ``BatchSpan`` without recording anything: there may be thousands per second.
+
+    Its context surrounds the handler, so that spans of the handler are not sampled either.
+    """
+
+    __slots__ = ()
+
+    def carrier(self) -> dict[str, str]:
+        return carrier_of(self._context)
+
+    def active(self) -> "UnsampledSpan":
+        return self
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    @harmless
+    def send(self, job: Any, read: ReadContexts) -> None:
+        job.context = without_span(job.context)
+
+    def stop(self) -> bool:
+        return False
+
+    def end(self, *args: Any, **kwargs: Any) -> None: ...
+
+
 class _Phases:
-    """A span, and the child spans of its phases. It has slots, because there may be thousands per second."""
+    """A sampled span, and the child spans of its phases."""
 
     __slots__ = ("_context", "_innermost", "_tracer", "span")
 
@@ -89,22 +121,14 @@ class _Phases:
         #: The context of the span, and of the open phase in it.
         self._context = self._innermost = context
 
-    @property
-    def is_sampled(self) -> bool:
-        """Whether spans are created inside of this one. A span that another process records is not recorded here."""
-        return self.span.is_recording() or self.span.get_span_context().trace_flags.sampled
-
     def carrier(self) -> dict[str, str]:
         return carrier_of(self._context)
 
     def active(self) -> "_Attached":
         return _Attached(self._context)
 
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        return self._phase(name) if self.is_sampled else nullcontext()
-
     @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> Iterator[None]:
         span = self._tracer.start_span(name, self._context, SpanKind.INTERNAL)
         self._innermost = set_span_in_context(span)
         token = attach(self._innermost)
@@ -139,9 +163,7 @@ class OpenTelemetryAttempt(_Phases):
 
     @harmless
     def send(self, job: Any, read: ReadContexts) -> None:
-        if not self.is_sampled:
-            job.context = without_span(job.context)
-        elif span := self._start_sending(job, read, self._innermost):
+        if span := self._start_sending(job, read, self._innermost):
             self._sent = {**(self._sent or {}), job.id: span}
 
     def stop(self) -> bool:

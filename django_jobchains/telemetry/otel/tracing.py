@@ -29,9 +29,11 @@ from django_jobchains.telemetry.otel.spans import (
     OpenTelemetryCompletion,
     OpenTelemetryWait,
     SentSpans,
+    UnsampledSpan,
     harmless,
+    is_sampled,
 )
-from django_jobchains.telemetry.tracing import ReadContexts, get_tracing, set_tracing
+from django_jobchains.telemetry.tracing import AttemptSpan, BatchSpan, ReadContexts, get_tracing, set_tracing
 
 #: The limit of jobs of one call that get separate spans. If there are more, all share one span.
 MAX_SPANS = 100
@@ -52,8 +54,9 @@ class OpenTelemetryTracing:
         return SentSpans(spans) if spans else None
 
     def _send(self, job: Any, read: ReadContexts, parent: Context | None = None) -> Span | None:
-        attributes = {**_attributes(job, "send"), names.OPERATION_TYPE: "send"}
-        span = self._tracer.start_span(f"send {job.type_name}", parent, SpanKind.PRODUCER, attributes)
+        span = self._tracer.start_span(
+            f"send {job.type_name}", parent, SpanKind.PRODUCER, _attributes(job.type_name, job.queue, "send")
+        )
         if span.is_recording():
             span.set_attributes(_ids(job))
         elif not _is_passed_on(span):
@@ -83,20 +86,22 @@ class OpenTelemetryTracing:
         return SentSpans({}, span)
 
     @harmless
-    def attempt(self, job: Any) -> OpenTelemetryAttempt:
+    def attempt(self, job: Any) -> AttemptSpan:
         parent, links = self._origin(job)
-        attributes = {
-            names.MESSAGING_SYSTEM: names.SYSTEM,
-            names.QUEUE: job.queue,
-            names.OPERATION: "process",
-            names.OPERATION_TYPE: "process",
-            names.JOB_TYPE: job.type_name,
-            names.ATTEMPT: job.attempt,
-        }
+        attributes = _attributes(job.type_name, job.queue, "process")
+        attributes[names.ATTEMPT] = job.attempt
         span = self._tracer.start_span(f"process {job.type_name}", parent, SpanKind.CONSUMER, attributes, links)
         if span.is_recording():
             span.set_attributes(_ids(job))
-        return OpenTelemetryAttempt(self._tracer, span, set_span_in_context(span, parent), self._send)
+        return self._attempt(span, set_span_in_context(span, parent))
+
+    def _attempt(self, span: Span, context: Context) -> AttemptSpan:
+        if is_sampled(span):
+            return OpenTelemetryAttempt(self._tracer, span, context, self._send)
+        return UnsampledSpan(context)
+
+    def _batch(self, span: Span, context: Context) -> BatchSpan:
+        return OpenTelemetryBatch(self._tracer, span, context) if is_sampled(span) else UnsampledSpan(context)
 
     def _origin(self, job: Any) -> tuple[Context, Sequence[Link]]:
         """Return the context in which an attempt begins, and the links of its span."""
@@ -109,41 +114,30 @@ class OpenTelemetryTracing:
         return parent, links
 
     @harmless
-    def batch(self, jobs: Sequence[Any]) -> OpenTelemetryBatch:
+    def batch(self, jobs: Sequence[Any]) -> BatchSpan:
         first = jobs[0]
         links = links_of(stored_values(job.context).get("traceparent") for job in jobs)
-        attributes = {
-            **_attributes(first, "process"),
-            names.OPERATION_TYPE: "process",
-            names.MESSAGE_COUNT: len(jobs),
-        }
+        attributes = _attributes(first.type_name, first.queue, "process")
+        attributes[names.MESSAGE_COUNT] = len(jobs)
         name = f"process {first.type_name}"
-        span = self._tracer.start_span(name, Context(), SpanKind.CONSUMER, attributes, links)
-        return OpenTelemetryBatch(self._tracer, span, set_span_in_context(span, Context()))
+        span = self._tracer.start_span(name, _NO_CONTEXT, SpanKind.CONSUMER, attributes, links)
+        return self._batch(span, set_span_in_context(span, _NO_CONTEXT))
 
     @harmless
-    def record(self, type_name: str, queue: str, record: str, attempt: int) -> OpenTelemetryAttempt:
-        attributes: dict[str, Any] = {
-            names.MESSAGING_SYSTEM: names.SYSTEM,
-            names.QUEUE: queue,
-            names.JOB_ID: record,
-            names.OPERATION: "process",
-            names.OPERATION_TYPE: "process",
-            names.JOB_TYPE: type_name,
-            names.ATTEMPT: attempt,
-        }
+    def record(self, type_name: str, queue: str, record: str, attempt: int) -> AttemptSpan:
+        attributes = {**_attributes(type_name, queue, "process"), names.JOB_ID: record, names.ATTEMPT: attempt}
         span = self._tracer.start_span(f"process {type_name}", _NO_CONTEXT, SpanKind.CONSUMER, attributes)
-        return OpenTelemetryAttempt(self._tracer, span, set_span_in_context(span, _NO_CONTEXT), self._send)
+        return self._attempt(span, set_span_in_context(span, _NO_CONTEXT))
 
     @harmless
-    def continued(self, carrier: Mapping[str, str]) -> OpenTelemetryAttempt:
+    def continued(self, carrier: Mapping[str, str]) -> AttemptSpan:
         context = context_of(carrier)
-        return OpenTelemetryAttempt(self._tracer, get_current_span(context), context, self._send)
+        return self._attempt(get_current_span(context), context)
 
     @harmless
-    def continued_batch(self, carrier: Mapping[str, str]) -> OpenTelemetryBatch:
+    def continued_batch(self, carrier: Mapping[str, str]) -> BatchSpan:
         context = context_of(carrier)
-        return OpenTelemetryBatch(self._tracer, get_current_span(context), context)
+        return self._batch(get_current_span(context), context)
 
     @staticmethod
     @harmless
@@ -193,8 +187,8 @@ def is_instrumented_by_command() -> bool:
 
     Without variables of OpenTelemetry, as with ``minimal_env``, it would not know where to export to.
     """
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return str(Path(auto_instrumentation.__file__).parent) in paths and any(
+    paths = [Path(path).resolve() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return Path(auto_instrumentation.__file__).resolve().parent in paths and any(
         name.startswith("OTEL_") for name in os.environ
     )
 
@@ -212,13 +206,14 @@ def _parents_of_blockers(job: Any, read: ReadContexts) -> list[str]:
     return [parent for parent in parents if isinstance(parent, str)]
 
 
-def _attributes(job: Any, operation: str) -> dict[str, Any]:
+def _attributes(type_name: str, queue: str, operation: str) -> dict[str, Any]:
     """Return the attributes that samplers see."""
     return {
         names.MESSAGING_SYSTEM: names.SYSTEM,
-        names.QUEUE: job.queue,
+        names.QUEUE: queue,
         names.OPERATION: operation,
-        names.JOB_TYPE: job.type_name,
+        names.OPERATION_TYPE: operation,
+        names.JOB_TYPE: type_name,
     }
 
 

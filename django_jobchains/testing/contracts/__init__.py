@@ -15,18 +15,19 @@ from django_jobchains.testing.contracts.blockers import BlockerTests
 from django_jobchains.testing.contracts.claims import ClaimTests
 from django_jobchains.testing.contracts.creation import CreationTests
 from django_jobchains.testing.contracts.delivery import DeliveryTests
-from django_jobchains.testing.contracts.failures import FailureTests
 from django_jobchains.testing.contracts.interventions import InterventionTests
 from django_jobchains.testing.contracts.job_logs import JobLogTests
 from django_jobchains.testing.contracts.leases import LeaseTests
 from django_jobchains.testing.contracts.locks import LockTests
 from django_jobchains.testing.contracts.maintenance import MaintenanceTests
 from django_jobchains.testing.contracts.notifier_tests import ReceivedHints
+from django_jobchains.testing.contracts.on_failure import FailureTests
 from django_jobchains.testing.contracts.outcomes import OutcomeTests
 from django_jobchains.testing.contracts.payload_codecs import PayloadCodecContract
 from django_jobchains.testing.contracts.payload_types import PayloadTypeContract
 from django_jobchains.testing.contracts.publication import PublicationTests
 from django_jobchains.testing.contracts.reading import ReadingTests
+from django_jobchains.testing.contracts.record_logs import RecordLogTests
 from django_jobchains.testing.contracts.record_races import RecordRaceTests
 from django_jobchains.testing.contracts.records import RecordMoveTests
 from django_jobchains.testing.contracts.statement_counts import StatementCountTests
@@ -54,7 +55,7 @@ class NotifierContract(PublicationTests, DeliveryTests, WakeBudgetTests):
     """
 
 
-class RecordContract(RecordMoveTests, RecordRaceTests):
+class RecordContract(RecordMoveTests, RecordLogTests, RecordRaceTests):
     """The tests that every model of records passes. Name its registration, and define how a record is created::
 
         class TestUploads(RecordContract):

@@ -25,6 +25,7 @@ from django_jobchains.testing.contracts.jobs import (
     create,
     failed_try,
     finished,
+    lease,
     next_job,
     running,
     running_job,
@@ -91,6 +92,15 @@ class InterventionTests(StoreTests):
         with pytest.raises(JobAlreadyCompleted if status == "completed" else JobNotCompletable):
             complete(store, chain_id)
         assert tables(store) == before
+
+    def test_a_lease_is_lost_to_a_person_but_not_to_the_attempt_itself(self, store: Store) -> None:
+        own, by_hand = running(store, 2)
+        store.attempts.finish([finished(own)])
+        complete(store, by_hand.id)
+        leases = [lease(job) for job in (own, by_hand)]
+        reasons = dict.fromkeys([own.key, by_hand.key], "already_completed")
+        for renewal in (store.leases.check(list(reasons)), store.leases.renew(leases)):
+            assert (renewal.lost, renewal.completed) == (reasons, {own.key})
 
     def test_a_chain_that_is_completed_by_hand_continues(self, store: Store) -> None:
         job, effects = running_job(store), Effects()

@@ -38,7 +38,7 @@ class RecordTests:
     @pytest.fixture
     def kind(self) -> RecordType:
         """The registration of the model."""
-        return next(kind for kind in get_registry().record_types() if kind.name == self.name)
+        return get_registry().record_type(self.name)
 
     @pytest.fixture
     def store(self) -> Iterator[Store]:

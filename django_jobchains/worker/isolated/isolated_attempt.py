@@ -160,9 +160,8 @@ class IsolatedAttempt:
 
     def _was_committed(self, key: AttemptKey) -> bool:
         """Return whether the attempt completed its job before the child process died."""
-        job_id, lease_number = key
         try:
-            return self._store.jobs.state_of(job_id) == ("completed", lease_number)
+            return key in self._store.leases.check([key]).completed
         except Error:  # The lease number then prevents its failure from being written.
             repair_connections()
             return False

@@ -30,12 +30,9 @@ class IsolatedRecordAttempt(RecordAttempt):
     """Runs the handler in a child process of a pool. The hooks run in the worker, which has their state.
 
     ``on_ended``: called with the seconds that the attempt took, when its worker can be used by another attempt.
-    ``worker``: the id of the worker.
     """
 
-    def __init__(
-        self, *args: Any, pool: IsolationPool, on_ended: Callable[[float], object], worker: str, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, pool: IsolationPool, on_ended: Callable[[float], object], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.pool = pool
         #: Whether the attempt no longer needs its worker.
@@ -43,7 +40,6 @@ class IsolatedRecordAttempt(RecordAttempt):
         #: The monotonic time since which a hook may run; None while a child process has the handler, and may be killed.
         self.in_hooks_since: float | None = time.monotonic()
         self._on_ended = on_ended
-        self._worker = worker
         self._call: Call | None = None
 
     def run(self) -> list[Outcome]:
@@ -110,9 +106,9 @@ class IsolatedRecordAttempt(RecordAttempt):
             ended.state = "completed"
             return ended
         if reason is None:
-            report(ChildCrashed(self._worker, record, self.kind.name, pid, error.exitcode, str(error)))
+            report(ChildCrashed(self.worker, record, self.kind.name, pid, error.exitcode, str(error)))
             return self._crashed(error)
-        report(ChildKilled(self._worker, record, self.kind.name, pid, reason))
+        report(ChildKilled(self.worker, record, self.kind.name, pid, reason))
         if reason in NOT_BY_HANDLER:
             return self.hand_back()
         if reason in ("timed_out", "cancelled"):

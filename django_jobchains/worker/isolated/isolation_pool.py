@@ -96,6 +96,7 @@ class IsolationPool:
                 max_workers=self.max_workers,
                 is_saturated=busy >= self.max_workers,
                 cannot_start=self.closed_seconds > 0,
+                is_weakened=self._pool.is_weakened,
                 rss_bytes=sum(sizes),
                 largest_rss_bytes=max(sizes, default=0),
                 recycled=self._recycled,

@@ -11,7 +11,7 @@ from logging import getLogger
 from django_jobchains import __version__
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.store import Beat, PresentWorker, Store
-from django_jobchains.telemetry.operations import measured
+from django_jobchains.telemetry.measuring import measured
 from django_jobchains.text.errors import log_text
 from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.failure_log import FailureLog

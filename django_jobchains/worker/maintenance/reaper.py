@@ -11,11 +11,11 @@ from django_jobchains.policies import Backoff, BackoffFunction, default_backoff
 from django_jobchains.store import CrashBackoff, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import JobReaped
-from django_jobchains.telemetry.operations import measured
+from django_jobchains.telemetry.measuring import measured
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.attempt_counter import AttemptCounter
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.threads import LOCK_SECONDS
-from django_jobchains.worker.wakeups import WakeUp
 
 #: The limit of jobs reaped, and of deferred writes applied, in one transaction.
 REAP_LIMIT = 100

@@ -5,7 +5,7 @@ from uuid import UUID
 from django_jobchains.store import Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import BlockedJobsSwept
-from django_jobchains.telemetry.operations import measured
+from django_jobchains.telemetry.measuring import measured
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.maintenance.heartbeat import Heartbeat
 from django_jobchains.worker.threads import LOCK_SECONDS

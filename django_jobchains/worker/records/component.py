@@ -14,6 +14,7 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordEnd, Store
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.attempt_counter import AttemptCounter
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.queue_limits import ServedQueues
 from django_jobchains.worker.records.conditions import Conditions
 from django_jobchains.worker.records.keeper import RecordKeeper
@@ -23,7 +24,6 @@ from django_jobchains.worker.records.resets import RecordResetter
 from django_jobchains.worker.records.writer import RecordWriter
 from django_jobchains.worker.slots.lanes import SlotPool
 from django_jobchains.worker.threads import LOCK_SECONDS
-from django_jobchains.worker.wakeups import WakeUp
 
 logger = getLogger("django_jobchains")
 
@@ -92,7 +92,8 @@ class RecordWorkers:
     def _on_written(self, ended: EndedRecord) -> None:
         if ended.state in ("completed", "errored", "failed"):
             self.counter.count(ended.kind.name, ended.seconds, is_completed=ended.state == "completed")
-        self.lanes[ended.kind.name].look_soon()
+        if ended.ending != "handed_back":  # Otherwise a table that is locked would be queried without a pause.
+            self.lanes[ended.kind.name].look_soon()
         if self.writer.is_idle or self.wake.is_eager or ended.kind.slots is not None or self.queues.has_limits:
             self.wake.set()
 

@@ -16,17 +16,18 @@ from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey, Store
-from django_jobchains.store.errors import is_database_away
+from django_jobchains.store.errors import is_database_away, is_lock_timeout
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordCanceled
+from django_jobchains.telemetry.measuring import measured
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.queue_limits import ServedQueues
 from django_jobchains.worker.records.conditions import Condition, Conditions
-from django_jobchains.worker.records.failures import RecordFailures
 from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.records.record_failures import RecordFailures
 from django_jobchains.worker.records.writer import RecordWriter
 from django_jobchains.worker.slots.lanes import SlotPool
 from django_jobchains.worker.threads import LOCK_SECONDS
-from django_jobchains.worker.wakeups import WakeUp
 
 #: The numbers of records that a statement dequeues. They are few, because each statement text has its own plan.
 SIZES = (100, 50, 20, 10, 5, 2, 1)
@@ -71,7 +72,7 @@ class RecordSource:
             prefers_planned=self._prefers_planned,
         )
         table = self.kind.table(self.store.using)
-        with self.store.db.waits_at_most(LOCK_SECONDS):
+        with measured("record_dequeue", self.worker), self.store.db.waits_at_most(LOCK_SECONDS):
             return self.store.records.dequeue(table, request, joins_transaction=self.joins_transaction)
 
     def _attempts(self, found: list[Dequeued], since: float, options: dict[str, Any]) -> list[RecordAttempt]:
@@ -102,7 +103,7 @@ class RecordSource:
         """Return the attempt at a record, or its end if an error was loaded instead of the record."""
         if isinstance(record, BaseException):
             return not_loaded(self.kind, key, record)
-        own = {"store": self.store, "put": self.writer.put, "signal": signal}
+        own = {"store": self.store, "put": self.writer.put, "worker": self.worker, "signal": signal}
         try:
             return self.make(self.kind, record, key, **own, **options)
         except BaseException as error:  # Reading a deferred field may fail, too.
@@ -113,12 +114,12 @@ class RecordSource:
     def _load(self, keys: list[RecordKey]) -> list[tuple[RecordKey, Any]]:
         """Load the records with the queryset, in its order. The value of a record that cannot be loaded is an error.
 
-        Raises the error of an unavailable database.
+        Raises the error of an unavailable database, or of a table that is locked.
         """
         try:
             records = self._records(keys)
         except BaseException as error:
-            if is_database_away(error):
+            if is_database_away(error) or is_lock_timeout(error):
                 raise
             if len(keys) == 1:
                 return [(keys[0], error)]
@@ -133,7 +134,8 @@ class RecordSource:
         columns = self.kind.columns
         order = self.kind.order_by or (Coalesce(columns["process_after"], columns["queued_at"]), "pk")
         found = self.kind.queryset.using(self.store.using).filter(pk__in=[id_ for id_, _ in keys])
-        return list(found.order_by(*order))
+        with self.store.db.waits_at_most(LOCK_SECONDS), self.store.db.limited():
+            return list(found.order_by(*order))
 
 
 class RecordLane:

@@ -15,7 +15,8 @@ from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordBeat, RecordKey, RecordTable, Store
 from django_jobchains.store.errors import is_lock_timeout
-from django_jobchains.worker.records.failures import RecordFailures
+from django_jobchains.telemetry.measuring import measured
+from django_jobchains.worker.records.record_failures import RecordFailures
 from django_jobchains.worker.threads import LOCK_SECONDS
 
 #: How soon the heartbeat of a locked record, or one that failed, is tried again.
@@ -32,6 +33,8 @@ class _HeldRecord:
     #: The monotonic time of the last heartbeat, and of the next.
     beaten_at: float
     due_at: float
+    #: Whether its loss was reported, although the record may still be held.
+    is_reported: bool = False
 
     def is_over(self, now: float) -> bool:
         return now >= self.beaten_at + self.kind.stalled_seconds * (1 - MARGIN_SHARE)
@@ -57,8 +60,9 @@ def locked_seconds(kind: RecordType) -> float:
 class RecordLeases:
     """The records of one worker. All methods are thread-safe."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, worker: str = "") -> None:
         self._store = store
+        self._worker = worker
         self._lock = threading.Lock()
         self._held: dict[HeldKey, _HeldRecord] = {}
         #: Lost records, whose attempts were aborted and may still be running.
@@ -76,10 +80,11 @@ class RecordLeases:
         return signal
 
     def release(self, kind: RecordType, key: RecordKey) -> bool:
-        """Remove a record whose end is written. Return whether it was held until now."""
+        """Remove a record whose end is written. Return whether it was held until now, and no loss was reported."""
         with self._lock:
             self._lost.pop((kind.name, key), None)
-            return self._held.pop((kind.name, key), None) is not None
+            held = self._held.pop((kind.name, key), None)
+            return held is not None and not held.is_reported
 
     def count(self, kind: RecordType) -> int:
         """Return how many attempts have not ended, except detached ones."""
@@ -122,11 +127,16 @@ class RecordLeases:
         self._failures.each(kinds, lambda kind: on_lost(self._check(kind)))
 
     def abort_overdue(self) -> list[LostRecord]:
-        """Abort the attempts whose heartbeats could not be written in time, without the database."""
+        """Abort the attempts whose heartbeats could not be written in time, without the database.
+
+        An attempt that has ended is not aborted, because its end may still be written.
+        """
         now = time.monotonic()
         with self._lock:
             overdue = [(key, held) for key, held in self._held.items() if held.is_over(now)]
-        new = [(key, held) for key, held in overdue if not held.signal.aborted]
+            new = [(key, held) for key, held in overdue if not (held.signal.aborted or held.signal.has_ended)]
+            for _, held in new:
+                held.is_reported = True
         for _, held in new:
             held.signal.abort("error")
         return [LostRecord(held.kind, key[0], "error") for (_, key), held in new]
@@ -139,7 +149,8 @@ class RecordLeases:
 
     def _beat(self, kind: RecordType, now: float) -> list[LostRecord]:
         keys = self._keys(kind)
-        beat = self._found(kind, keys, self._store.records.beat)
+        with measured("record_heartbeat", self._worker):
+            beat = self._found(kind, keys, self._store.records.beat)
         self._beaten(kind, keys, beat, now)
         return self._abort(kind, beat)
 
@@ -150,13 +161,15 @@ class RecordLeases:
         """Return what a statement found. If it failed, heartbeats soon follow."""
         try:
             with self._store.db.waits_at_most(LOCK_SECONDS):
-                return query(kind.table(self._store.using), keys)
+                beat = query(kind.table(self._store.using), keys)
         except Exception as error:
             self._beat_soon(kind, keys)
             if not is_lock_timeout(error):
                 raise
             # The lock of a table that delays these writes also keeps other workers from resetting the records.
             return RecordBeat({}, set(), set(keys))
+        # A child process may have completed the record and not replied yet. Then its attempt has not lost the record.
+        return beat._replace(lost={key: reason for key, reason in beat.lost.items() if reason != "already_completed"})
 
     def _running(self) -> Iterable[_HeldRecord]:
         return [*self._held.values(), *(held for held in self._lost.values() if not held.signal.is_detached)]
@@ -193,7 +206,7 @@ class RecordLeases:
             held.signal.abort(beat.lost[key])  # type: ignore[arg-type]
         for held in canceled:
             held.signal.abort("cancelled")
-        return [LostRecord(kind, key[0], beat.lost[key]) for _, key in lost]
+        return [LostRecord(kind, key[0], beat.lost[key]) for (_, key), held in lost.items() if not held.is_reported]
 
 
 def by_kind(pairs: Iterable[tuple[RecordType, Any]]) -> dict[RecordType, list[Any]]:

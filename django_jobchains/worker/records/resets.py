@@ -10,9 +10,10 @@ from django_jobchains.store import RecordKey, Store
 from django_jobchains.store.record_tables import RecordTable, StalledRecord
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordCanceled, RecordReset
+from django_jobchains.telemetry.measuring import measured
 from django_jobchains.worker.maintenance.reaper import REAP_LIMIT
-from django_jobchains.worker.records.failures import RecordFailures
 from django_jobchains.worker.records.leases import RecordLeases, locked_seconds
+from django_jobchains.worker.records.record_failures import RecordFailures
 from django_jobchains.worker.threads import LOCK_SECONDS
 
 #: The limit of stalled records that are watched at a time.
@@ -69,7 +70,7 @@ class _TableResets:
     def step(self) -> float | None:
         """Return the seconds until there may be more, None if there is nothing more."""
         table = self._strictest.table(self._store.using)
-        with self._store.db.waits_at_most(LOCK_SECONDS):
+        with measured("record_reset", self._worker), self._store.db.waits_at_most(LOCK_SECONDS):
             overdue = self._overdue(table)
             stalled = self._reset(table, overdue[:REAP_LIMIT]) if overdue else []
             canceled = self._store.record_operations.cancel_flagged(table, REAP_LIMIT)

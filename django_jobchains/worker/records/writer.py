@@ -16,6 +16,7 @@ from django_jobchains.store import RecordEnd, Store
 from django_jobchains.store.errors import is_conflict, is_database_away, is_lock_timeout, is_out_of_time
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
+from django_jobchains.telemetry.measuring import measured
 from django_jobchains.text.errors import describe, log_error
 from django_jobchains.text.redaction import redacted_text
 from django_jobchains.worker.outcome_writer import GATHER_SECONDS, MAX_BATCH_SIZE, MAX_TIMEOUTS, TAKEN
@@ -186,7 +187,8 @@ class RecordWriter:
         table = kind.table(self.store.using)
         unwritten = {ended.key: ended for ended in ends if ended.end is not None and ended.state is None}
         if unwritten:
-            states = self.store.records.end(table, [ended.end for ended in unwritten.values() if ended.end])
+            with measured("record_end", self.worker):
+                states = self.store.records.end(table, [ended.end for ended in unwritten.values() if ended.end])
             for key, state in states.items():
                 unwritten.pop(key).state = state
         locked = self._locked(kind, unwritten) if unwritten else set()
@@ -251,4 +253,5 @@ def _event(worker: str, ended: EndedRecord) -> RecordEnded:
         ended.error,
         ended.exception,
         ended.kind.queue,
+        ended.wait_seconds,
     )

@@ -90,10 +90,7 @@ class ChildSlots:
         return IsolatedAttempt(claimed, processor, **options)
 
     def record_attempt(self, kind: RecordType, record: Any, key: RecordKey, **options: Any) -> RecordAttempt:
-        worker = self._slots.worker
-        return IsolatedRecordAttempt(
-            kind, record, key, pool=self.pool, on_ended=self._record_ended, worker=worker, **options
-        )
+        return IsolatedRecordAttempt(kind, record, key, pool=self.pool, on_ended=self._record_ended, **options)
 
     def put(self, attempts: Sequence[IsolatedAttempt | IsolatedRecordAttempt]) -> None:
         now = time.monotonic()
@@ -140,7 +137,7 @@ class ChildSlots:
                 self._start_waiting()
             has_room = len(self.waiting) <= self._ahead() // 2
         if has_room:
-            self._slots.wake.set()
+            self._slots.wake.slot_is_free()
 
     def _count(self, end: RunEnd) -> None:
         if end.ended:

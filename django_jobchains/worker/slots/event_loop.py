@@ -26,12 +26,12 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.registry.job_types import Processor
 from django_jobchains.store import RecordKey
 from django_jobchains.text.errors import log_error
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.slots.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
 from django_jobchains.worker.slots.lanes import Claimed, release
 from django_jobchains.worker.slots.threads import PATIENCE_SECONDS
 from django_jobchains.worker.threads import OwnedThread
-from django_jobchains.worker.wakeups import WakeUp
 
 logger = getLogger("django_jobchains")
 
@@ -73,10 +73,10 @@ class AsyncSlots:
         self._running: set[AnyAsyncAttempt] = set()
         #: Running attempts that were asked to stop and have not stopped.
         self._stuck: set[AnyAsyncAttempt] = set()
-        self._closed = False
+        self.peak = 0  # as for ``Slots``
+        self._closed = self._has_reported_lag = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._advanced_at = time.monotonic()
-        self._has_reported_lag = False
         #: Whether waiting attempts were handed back: until the loop advances, no job is claimed.
         self._is_blocked = False
         self._transaction_threads = Threads(
@@ -154,8 +154,7 @@ class AsyncSlots:
         return len(self._stuck) - self.max_stuck >= self.count
 
     def write_off(self, attempt: AnyAsyncAttempt) -> bool:
-        """Mark an attempt as stuck, release its locks, and free its slot if that is allowed. Returns False if it was
-        marked."""
+        """Mark an attempt as stuck, release its locks, and free its slot if allowed. Returns False if it was marked."""
         self._call_on_loop(attempt.async_phases.abandon)
         with self._changed:
             if attempt not in self._running or attempt in self._stuck or self._closed:
@@ -273,6 +272,7 @@ class AsyncSlots:
             attempts = [attempt for _, attempt in self._waiting]
             self._waiting.clear()
             self._running.update(attempts)
+            self.peak = max(self.peak, self.running)
         for attempt in attempts:
             task = loop.create_task(self._run(attempt), context=contextvars.Context())
             task.add_done_callback(partial(self._ended, attempt))
@@ -296,7 +296,7 @@ class AsyncSlots:
             self._running.discard(attempt)
             self._stuck.discard(attempt)
             self._changed.notify_all()
-        self.wake.set()
+        self.wake.slot_is_free()
         self._stop_if_over()
 
     def _stop_if_over(self) -> None:

@@ -14,11 +14,11 @@ from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordKey
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.isolated.child_run import ChildRun
 from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.slots.lanes import AnyAttempt, ChildTask, SlotTask, release
 from django_jobchains.worker.threads import OwnedThread
-from django_jobchains.worker.wakeups import WakeUp
 
 #: While attempts are shorter than this, jobs are claimed ahead of free slots, for this time at most. Claims of one or
 #: two jobs cost the database many times as much per job as claims of twenty.
@@ -97,6 +97,8 @@ class Slots:
         #: Slots that run an attempt from ``follow`` when the current one has ended.
         self._following = 0
         self._running = 0
+        #: The most attempts that ran at once since this was last set.
+        self.peak = 0
         self._closed = False
         # Until attempts prove to be short, no job is claimed ahead.
         self._average_seconds = AHEAD_SECONDS
@@ -114,7 +116,7 @@ class Slots:
     @property
     def running(self) -> int:
         """The number of running attempts, including stuck ones."""
-        return self._running + sum(slot.is_replaced for slot in list(self._slots))
+        return self._running + self.max_stuck - self._replacements_left
 
     @property
     def stuck(self) -> int:
@@ -247,6 +249,7 @@ class Slots:
             if self._closed or not self.claimed:
                 return False
             self._running += 1
+            self.peak = max(self.peak, self.running)
             slot.attempt = self.claimed.popleft()[1]
             self._notify_one()
             return True
@@ -285,7 +288,7 @@ class Slots:
                 return
             has_room = len(self.claimed) <= self._ahead() // 2
         if has_room:
-            self.wake.set()
+            self.wake.slot_is_free()
 
     def count_seconds(self, seconds: float) -> None:
         self._average_seconds += (seconds - self._average_seconds) * NEWEST_WEIGHT

@@ -21,8 +21,8 @@ from django_jobchains.telemetry.events import (
 from django_jobchains.worker.health import Health, health_of_processes
 from django_jobchains.worker.process import StopRequest
 from django_jobchains.worker.supervisor.autoreload import SourceFiles
-from django_jobchains.worker.supervisor.child import MAX_FAILED_STARTS, Child, Restarts, failed_to_start
 from django_jobchains.worker.supervisor.parent_link import EXIT_GRACE_SECONDS
+from django_jobchains.worker.supervisor.supervised_process import MAX_FAILED_STARTS, Child, Restarts, failed_to_start
 
 #: How often the supervisor checks for signals, and for processes that ended.
 CHECK_SECONDS = 0.1

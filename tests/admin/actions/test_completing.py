@@ -16,7 +16,7 @@ from tests.support.chains import everything, running, ship, statuses
 
 @pytest.fixture
 def chain(store: Store) -> Chain:
-    return pack.enqueue(Parcel(7, "Ada")).refresh()
+    return pack.enqueue(Parcel(7, "Ada Vogel")).refresh()
 
 
 def test_the_output_is_converted_by_the_type_and_completes_the_chain(superuser: Client, chain: Chain) -> None:
@@ -79,8 +79,8 @@ def test_the_page_shows_the_schema_of_the_output(superuser: Client, chain: Chain
 
 
 def test_the_input_requires_the_permission_to_view_payloads(staff: Any, chain: Chain) -> None:
-    assert "Ada" in text_of(staff("complete_job", "view_payload").get(url("complete", chain)))
-    assert "Ada" not in text_of(staff("complete_job").get(url("complete", chain)))
+    assert "Ada Vogel" in text_of(staff("complete_job", "view_payload").get(url("complete", chain)))
+    assert "Ada Vogel" not in text_of(staff("complete_job").get(url("complete", chain)))
 
 
 def test_the_chain_continues_with_an_allowed_type(superuser: Client, chain: Chain) -> None:

@@ -24,7 +24,7 @@ PARCEL = {"payload_number": "8", "payload_to": "Bob"}
 
 @pytest.fixture
 def rows(store: Store) -> list[Chain]:
-    return [pack.enqueue(Parcel(number, "Ada")).refresh() for number in range(3)]
+    return [pack.enqueue(Parcel(number, "Ada Vogel")).refresh() for number in range(3)]
 
 
 def complete(client: Client, rows: list[Any], model: str = "chain", **changes: Any) -> Any:
@@ -208,9 +208,9 @@ def test_a_form_without_the_shown_jobs_completes_nothing(
 
 def test_the_input_of_one_job_is_shown_with_the_permission(staff: Any, rows: list[Chain]) -> None:
     may, may_not = staff("complete_job", "view_payload"), staff("complete_job")
-    assert "Ada" in text_of(choose_action(may, "complete", rows[:1]))
-    assert "Ada" not in text_of(choose_action(may_not, "complete", rows[:1]))
-    assert "Ada" not in text_of(choose_action(may, "complete", rows))
+    assert "Ada Vogel" in text_of(choose_action(may, "complete", rows[:1]))
+    assert "Ada Vogel" not in text_of(choose_action(may_not, "complete", rows[:1]))
+    assert "Ada Vogel" not in text_of(choose_action(may, "complete", rows))
 
 
 def go_on_with(chain: Chain, type_name: str) -> None:

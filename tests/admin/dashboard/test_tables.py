@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -228,12 +229,18 @@ def test_incomplete_counts_are_reported(viewer: Client, store: Store, monkeypatc
 
 
 def test_pools_show_their_state_and_memory(viewer: Client, beat: Beating) -> None:
-    states = {"full": {"is_saturated": True}, "broken": {"cannot_start": True}, "idle": {"busy": 0}}
-    beat(pools=(POOL, *(replace(POOL, key=key, **changes) for key, changes in states.items())))  # type: ignore[arg-type]
+    states: dict[str, Any] = {
+        "full": {"is_saturated": True},
+        "broken": {"cannot_start": True},
+        "weak": {"is_weakened": True, "is_saturated": True},
+        "idle": {"busy": 0},
+    }
+    beat(pools=(POOL, *(replace(POOL, key=key, **changes) for key, changes in states.items())))
     rows = {row[0].split()[0]: row for row in open_dashboard(viewer).rows("pools")}
     assert rows["images"][1:] == ["busy", "2 of 4", "1", "120 MB", "70 MB", "1", "5", "3"]
     assert "(process)" in rows["images"][0]
-    assert {key: rows[key][1] for key in states} == {"full": "saturated", "broken": "cannot start", "idle": "idle"}
+    texts = {"full": "saturated", "broken": "cannot start", "weak": "in threads", "idle": "idle"}
+    assert {key: rows[key][1] for key in states} == texts
 
 
 def test_without_pools_their_table_is_omitted(viewer: Client, beat: Beating) -> None:

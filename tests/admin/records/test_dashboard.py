@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
 
 from django_jobchains.records import overview
@@ -42,8 +43,18 @@ def test_waiting_records_without_a_worker_are_an_alert(superuser: Client, store:
     put(state="queued", queued_at=now, process_after=now + timedelta(hours=1))
     assert open_dashboard(superuser).alerts() == []
     put(state="queued", queued_at=now - timedelta(minutes=3))
-    problem = "Problem No worker processes records.upload: 2 records are due, the oldest for 3 min."
+    problem = "Problem No worker processes records.upload: 1 record has been due for 3 min."
     assert open_dashboard(superuser).alerts() == [problem]
+
+
+def test_a_missing_table_is_an_alert_and_the_others_are_listed(superuser: Client, beat: Beating) -> None:
+    beat(type_names=("records.upload",))
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE records_letter RENAME TO not_migrated")
+    page = open_dashboard(superuser)
+    assert [row[0] for row in page.rows("records")] == ["records.upload uploads"]
+    problem = "Problem The table of records.letter does not exist or lacks columns. Run manage.py migrate."
+    assert page.alerts() == [problem]
 
 
 def test_the_alert_about_records_is_for_users_who_see_them_all(member: Staff, store: Store, beat: Beating) -> None:

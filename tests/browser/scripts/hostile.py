@@ -1,4 +1,4 @@
-"""Creates chains with each vector in all text columns, and prints the ids of the chains and jobs."""
+"""Creates chains and records with each vector in all text columns, and prints their ids and those of the jobs."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -9,6 +9,7 @@ from tests.browser.scripts.project import answer  # isort: split
 
 from django.db import transaction
 from django.utils import timezone
+from shop.models import SupplierImport
 
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import (
@@ -101,7 +102,16 @@ def hour(moment: datetime) -> datetime:
     return minute(moment).replace(minute=0)
 
 
-def write(vector: str) -> dict[str, UUID]:
+def record_of(vector: str, state: str) -> SupplierImport:
+    """Create a record with the vector in all texts, and in entries of its logs that no worker would write."""
+    entry = {"key": vector, "command": [vector], "out": vector, "exit_code": 1, "duration_ms": 5}
+    unusual = {"key": vector, "command": {vector: vector}, "out": [vector], "exit_code": vector, "start_time": vector}
+    texts = {"file_name": vector, "content": vector, "failure_message": lines(vector), "worker_hostname": vector}
+    logs = [entry, unusual, {vector: vector}]
+    return SupplierImport.objects.create(**texts, lines=1, state=state, finished_at=NOW, execution_logs=logs)
+
+
+def write(vector: str) -> dict[str, UUID | int]:
     chain = failed_chain_of(vector)
     running, completed, *others = others_of(vector)
     Job.objects.bulk_create([*chain, running, completed, *others])
@@ -110,7 +120,8 @@ def write(vector: str) -> dict[str, UUID]:
         row.save(force_insert=True)
     for blocked, blocker in ((chain[-1], running), (others[-1], chain[0])):
         JobBlocker.objects.create(job=blocked, position=0, blocker=blocker, is_open=True)
-    return {"failed": chain[0].id, "running": running.id, "completed": completed.id, "job": chain[-1].id}
+    chains = {"failed": chain[0].id, "running": running.id, "completed": completed.id, "job": chain[-1].id}
+    return {**chains, "record": record_of(vector, "failed").pk, "other_record": record_of(vector, vector[:50]).pk}
 
 
 with transaction.atomic():

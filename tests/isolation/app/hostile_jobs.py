@@ -8,12 +8,18 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+from django.db import transaction
 
 from django_jobchains.isolation import Isolation
 from django_jobchains.processors import Batch, Processors, RunningJob
+from django_jobchains.testing.contracts.concurrency import until
 from tests.isolation.app.slices import AFTER_LOG_LINES, AT_ONCE, note
 
+#: The memory of the group of processes in which the kernel kills a handler.
+MEMORY_OF_GROUP = 100 * 1024**2
 HANGING = Isolation("process", key="hanging", grace_seconds=0.4, max_workers=4)
 
 processors = Processors(backoff=AT_ONCE)
@@ -50,11 +56,18 @@ def always_dies(job: RunningJob[Any]) -> None:
 
 @processors.register("isolation.dies_after_commit")
 def dies_after_commit(job: RunningJob[Any]) -> str:
-    from django.db import transaction
-
     with job.complete():
         note(job, "written")
         transaction.on_commit(lambda: os._exit(5))
+    return "committed"
+
+
+@processors.register("isolation.waits_after_commit")
+def waits_after_commit(job: RunningJob[str]) -> str:
+    """Commit, and end when a file exists."""
+    with job.complete():
+        note(job, "written")
+        transaction.on_commit(lambda: until(Path(job.input).exists, 120))
     return "committed"
 
 
@@ -102,6 +115,17 @@ def limited(job: RunningJob[Any]) -> int:
     return os.getpid()
 
 
+@hanging.register(
+    "isolation.metered",
+    isolation=Isolation("process", key="metered", max_workers=1, max_jobs_per_worker=5, cpu_seconds=1),
+)
+def metered(job: RunningJob[str]) -> int:
+    """Use CPU time without end in the first attempt, if asked to."""
+    while job.input == "burn" and job.attempt == 1:
+        pass
+    return os.getpid()
+
+
 @hanging.register("isolation.hogs", lease=4)
 def hogs(job: RunningJob[Any]) -> int:
     """Hold the GIL for longer than the lease."""
@@ -118,8 +142,16 @@ def _die(how: str) -> None:
         ctypes.string_at(0)
     elif how == "exit":
         os._exit(3)
+    elif how.startswith("/"):
+        _exceed_memory(Path(how))
     else:
         _recurse()
+
+
+def _exceed_memory(group: Path) -> None:
+    """Join a group of processes with little memory, and use more."""
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    bytearray(b"x") * 4 * MEMORY_OF_GROUP
 
 
 def _recurse() -> None:

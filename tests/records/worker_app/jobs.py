@@ -89,9 +89,16 @@ WAYS: dict[str, Any] = {
 processors = Processors(
     isolation=Isolation("process", max_workers=2, grace_seconds=0.4, strict=True), middleware=[Noting()]
 )
+OPTIONS: dict[str, Any] = {
+    "max_attempts": 2,
+    "retry_after": 0.1,
+    "max_runtime": 6,
+    "poll_every": 0.1,
+    "stalled_after": 30,
+}
 
 
-@processors.records(Export, max_attempts=2, retry_after=0.1, max_runtime=6, poll_every=0.1, stalled_after=30)
+@processors.records(Export, **OPTIONS)
 class Convert(RecordProcessor[Export]):
     def pre_handle(self, record: Export) -> None:
         note(record, "pre")
@@ -103,6 +110,9 @@ class Convert(RecordProcessor[Export]):
     def post_handle(self, record: Export) -> None:
         note(record, "post")
 
+
+transients = Processors(isolation=Isolation("transient", grace_seconds=0.4, strict=True), middleware=[Noting()])
+transients.records(Export, "transient.export", **OPTIONS)(Convert)
 
 letters = Processors(isolation=Isolation("process", grace_seconds=0.4))
 

@@ -49,12 +49,12 @@ def _hang_when_stopped() -> None:
 
 def _break_workers(file: str) -> None:
     """Prevent workers from starting while the file exists, and let the supervisor retry soon."""
-    from django_jobchains.worker.supervisor import child
+    from django_jobchains.worker.supervisor import supervised_process
     from django_jobchains.worker.supervisor.parent_link import VARIABLE
 
     if VARIABLE in os.environ and Path(file).exists():
         raise RuntimeError("this version is broken")
-    child.FIRST_WAIT_SECONDS = 0.01
+    supervised_process.FIRST_WAIT_SECONDS = 0.01
 
 
 def _limit_readiness(seconds: float) -> None:
@@ -82,6 +82,6 @@ def _prolong_abort(seconds: float) -> None:
 
 def _delay_restarts(seconds: float) -> None:
     """Let the supervisor wait this long before it restarts a process, however long it has run."""
-    from django_jobchains.worker.supervisor import child
+    from django_jobchains.worker.supervisor import supervised_process
 
-    child.FIRST_WAIT_SECONDS, child.MIN_LIFETIME_SECONDS = seconds, math.inf
+    supervised_process.FIRST_WAIT_SECONDS, supervised_process.MIN_LIFETIME_SECONDS = seconds, math.inf

@@ -18,6 +18,8 @@ class WakeUp:
         self.is_eager = is_eager
         #: Whether the claim loop could claim jobs. False while the worker stops.
         self.accepts_hints = True
+        #: Whether the claim loop waits for a free slot: otherwise it has found fewer jobs than it has slots for.
+        self.needs_slots = True
         self._changed = threading.Condition()
         self._is_set = False
         self._second_query_at: float | None = None
@@ -33,6 +35,11 @@ class WakeUp:
             with self._changed:
                 self._is_set = True
                 self._changed.notify()
+
+    def slot_is_free(self) -> None:
+        """Wake the claim loop if it waits for a slot. Call when an attempt has ended."""
+        if self.needs_slots:
+            self.set()
 
     @property
     def will_query_soon(self) -> bool:

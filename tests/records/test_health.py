@@ -1,0 +1,70 @@
+"""The health of a worker whose statements about records fail: those of one model, or those of a whole thread."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+
+from django_jobchains.processors import Processors
+from django_jobchains.worker.records.leases import RecordLeases
+from tests.records.models import Export, Upload
+from tests.support.waiting import until
+from tests.support.workers import StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@contextmanager
+def missing(table: str) -> Iterator[None]:
+    """Give a table another name, as if its migration had not been run."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} RENAME TO {table}_away")
+        try:
+            yield
+        finally:
+            cursor.execute(f"ALTER TABLE {table}_away RENAME TO {table}")
+
+
+def test_a_missing_table_is_logged_and_affects_only_its_model(
+    processors: Processors, start_worker: StartWorker, caplog: pytest.LogCaptureFixture, settings: Any
+) -> None:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
+    for model in (Upload, Export):
+        processors.records(model, poll_every=0.05)(lambda record, run: None)
+    with missing(Upload._meta.db_table):
+        worker = start_worker()
+        for what in ("could not be dequeued", "could not be reset or canceled"):
+            until(lambda what=what: f"'records.upload' {what}" in caplog.text, what=lambda: caplog.text)
+        Export.objects.create()
+        until(lambda: Export.objects.get().state == "completed", what=worker.health)
+        until(lambda: worker.health().is_ready, what=worker.health)
+    assert "Run 'manage.py migrate --database default'. No restart is needed." in caplog.text
+    Upload.objects.create()
+    until(lambda: Upload.objects.get().state == "completed", what=worker.health)
+
+
+@pytest.mark.parametrize(
+    ("thread", "call_of"),
+    [
+        ("record-keeper", lambda worker: (RecordLeases, "connect")),
+        ("record-writer", lambda worker: (worker.store.records, "end")),
+    ],
+)
+def test_a_worker_is_not_ready_while_a_thread_of_records_fails(
+    processors: Processors, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, thread: str, call_of: Any
+) -> None:
+    def fail(*args: Any) -> None:
+        raise OperationalError("the connection is lost")
+
+    processors.records(Upload)(lambda record, run: None)
+    Upload.objects.create()
+    worker = make_worker()
+    with monkeypatch.context() as patch:
+        patch.setattr(*call_of(worker), fail)
+        worker.start()
+        until(lambda: f"jobchains-{thread} fails and is retried" in worker.health().problems, what=worker.health)
+        assert worker.health().is_live
+    until(lambda: Upload.objects.get().state == "completed")
+    until(lambda: worker.health().is_ready, what=worker.health)

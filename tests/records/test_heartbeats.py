@@ -1,0 +1,48 @@
+"""The heartbeats of all running records of a model are one statement, which locks their rows in the order of ids."""
+
+import math
+from typing import Any
+
+import pytest
+from django.test.utils import CaptureQueriesContext
+
+from django_jobchains.processors import Processors
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.store import DequeueRequest, get_store
+from django_jobchains.worker.records.leases import RecordLeases
+from tests.records.models import Export, Upload
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def beating(kinds: list[RecordType], count: int) -> list[str]:
+    """Dequeue this number of records of each model, and return the statements of their heartbeats."""
+    store = get_store()
+    leases = RecordLeases(store)
+    for kind in kinds:
+        kind.model._base_manager.bulk_create([kind.model() for _ in range(count)])
+        request = DequeueRequest(kind.select(store.using), count, "host", kind.queue)
+        for found in reversed(store.records.dequeue(kind.table(store.using), request)):
+            leases.hold(kind, found.key, -math.inf)
+        kind.model._base_manager.update(last_heartbeat_at=None)
+    assert len(leases) == count * len(kinds)
+    lost: list[Any] = []
+    with CaptureQueriesContext(store.connection) as captured:
+        leases.beat_due(lost.extend)
+    assert not lost
+    return [query["sql"] for query in captured if "UPDATE" in query["sql"]]
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_model_has_one_statement_for_all_its_records(processors: Processors, count: int) -> None:
+    for model in (Upload, Export):
+        processors.records(model)(lambda record, run: None)
+    assert len(beating(list(processors.record_types.values()), count)) == 2
+    assert not Upload.objects.filter(last_heartbeat_at=None).exists()
+
+
+@pytest.mark.postgresql
+def test_rows_are_locked_in_the_order_of_their_ids(processors: Processors) -> None:
+    processors.records(Upload)(lambda record, run: None)
+    [statement] = beating(list(processors.record_types.values()), 5)
+    assert 'ORDER BY free."id" FOR NO KEY UPDATE OF free SKIP LOCKED' in statement
