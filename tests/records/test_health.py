@@ -45,6 +45,26 @@ def test_a_missing_table_is_logged_and_affects_only_its_model(
     until(lambda: Upload.objects.get().state == "completed", what=worker.health)
 
 
+@pytest.mark.postgresql
+def test_a_session_that_the_server_ends_is_logged_without_a_traceback(
+    processors: Processors, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server accepts connections, so Django connects again while the transaction of the query ends."""
+    processors.records(Upload, poll_every=0.05)(lambda record, run: None)
+    start_worker()
+    Upload.objects.create()
+    until(lambda: Upload.objects.get().state == "completed")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    Upload.objects.create()
+    until(lambda: Upload.objects.filter(state="completed").count() == 2)
+    logged = [record for record in caplog.records if "could not be dequeued" in record.getMessage()]
+    assert [record.exc_info for record in logged] == [None]
+
+
 @pytest.mark.parametrize(
     ("thread", "call_of"),
     [

@@ -41,7 +41,10 @@ class RecordFailures:
                 self.failed(model.name, error)
 
     def failed(self, name: str, error: Exception) -> None:
-        """Log an error. Raise it if the connection is lost, because the calls for other models would fail as well."""
+        """Log an error. Raise it if there is no connection any more, because calls for other models would fail as well.
+
+        After a failed transaction, Django has already connected again if the database responds.
+        """
         repair_connections()
         if is_database_away(error) and self.store.connection.connection is None:
             raise error
@@ -52,7 +55,7 @@ class RecordFailures:
         if is_table_missing(error) or is_column_missing(error):
             remedy = f"Run 'manage.py migrate --database {self.store.using}'. No restart is needed."
             logger.warning(self.text, name, f"{log_text(error)}. {remedy}")
-        elif is_lock_timeout(error):
+        elif is_lock_timeout(error) or is_database_away(error):
             logger.warning(self.text, name, log_text(error))
         else:
             log_error(logger, error, self.text, name)
