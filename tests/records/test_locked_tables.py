@@ -15,8 +15,9 @@ from django_jobchains.records import RecordRun
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.overview import record_overview
 from django_jobchains.records.queryset import RecordQuerySet
-from django_jobchains.store import DequeueRequest, RecordTable, Store
+from django_jobchains.store import DequeueRequest, RecordTable, Store, get_store
 from django_jobchains.store.errors import is_lock_timeout
+from django_jobchains.worker.isolated import child_record
 from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.records.models import Export, Repository, Upload
 from tests.support.connections import Actor, end_all, holding
@@ -161,6 +162,13 @@ def test_records_whose_related_table_is_locked_are_handed_back(
     until(lambda: in_state(Upload, "completed") == 1)
     upload.refresh_from_db()
     assert (upload.num_failures, upload.num_resets) == (0, 0)
+
+
+def test_a_child_process_that_cannot_read_its_record_hands_it_back(kind: RecordType) -> None:
+    upload = Upload.objects.create(state="processing", lease_number=1)
+    lock("ACCESS EXCLUSIVE")
+    ended = child_record._handle(kind, (upload.pk, 1), get_store(), {})
+    assert (ended.end and ended.end.kind) == "handed_back"
 
 
 def test_the_age_of_records_is_read_in_the_transaction_that_counts_them(

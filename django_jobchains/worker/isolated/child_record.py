@@ -10,10 +10,11 @@ from django_jobchains.pools.child import running_call
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import RecordEnd, RecordKey, Store, get_store
-from django_jobchains.store.errors import is_database_away
+from django_jobchains.store.errors import is_database_away, is_lock_timeout
 from django_jobchains.telemetry.child_processes import ChildTelemetry
 from django_jobchains.worker.isolated.child_loop import this_loop
 from django_jobchains.worker.isolated.record_messages import ended_message, key_of_request
+from django_jobchains.worker.threads import LOCK_SECONDS
 
 #: The name of the function that a worker calls in its child processes.
 TARGET = f"{__name__}:run_record"
@@ -36,7 +37,7 @@ def _handle(kind: RecordType, key: RecordKey, store: Store, options: dict[str, A
         record = _load(kind, key, store)
     except Exception as error:
         repair_connections()
-        if is_database_away(error):
+        if is_database_away(error) or is_lock_timeout(error):
             return EndedRecord(kind, key, 0, RecordEnd(*key, "handed_back"))
         return not_loaded(kind, key, error)
     if not kind.is_async:
@@ -47,14 +48,18 @@ def _handle(kind: RecordType, key: RecordKey, store: Store, options: dict[str, A
 
 def _load(kind: RecordType, key: RecordKey, store: Store) -> Any:
     """Return the record. This tries twice, because a connection may have been lost while the child was idle."""
-    rows = kind.queryset.using(store.using)
     connections = ThreadConnections()
     try:
-        return rows.get(pk=key[0])
+        return _read(kind, key, store)
     except Exception as error:
         if not is_database_away(error):
             raise
         repair_connections()
-        return rows.get(pk=key[0])
+        return _read(kind, key, store)
     finally:
         connections.clean()
+
+
+def _read(kind: RecordType, key: RecordKey, store: Store) -> Any:
+    with store.db.waits_at_most(LOCK_SECONDS), store.db.limited():
+        return kind.queryset.using(store.using).get(pk=key[0])
