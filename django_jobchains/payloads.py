@@ -6,7 +6,7 @@ jsonb refuses), only string keys, limited depth and size. Errors name the path o
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -47,8 +47,22 @@ _STRING_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+?\d+')
 #: Errors of the process, the network or the database, which validators may raise for valid values.
 NOT_ABOUT_THE_VALUE = (MemoryError, OSError, DatabaseError, InterfaceError)
 
-#: With such options, ``json.dumps`` would create an encoder in each call.
-_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+def _json_writer() -> Callable[[Any], str]:
+    """Return a function that writes values as JSON, without looking for values that contain themselves.
+
+    ``JSONEncoder.encode`` creates the encoder of the C module in each call, which takes longer than writing a payload.
+    """
+    python = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        options = (json.encoder.encode_basestring, None, ":", ",", False, False, False)
+        parts = json.encoder.c_make_encoder(None, python.default, *options)  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):  # another implementation or version of Python
+        return python.encode
+    return lambda value: "".join(parts(value, 0))
+
+
+_write = _json_writer()
 
 
 def encode(value: Any, error: type[InvalidPayload] = InvalidInput, *, is_limited: bool = True) -> str:

@@ -1,6 +1,6 @@
 """Chains, which are a view of the jobs, and the locks of their deduplication keys."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, NoReturn, Self
 from uuid import UUID
@@ -133,12 +133,11 @@ class Chain(ChainPart[OutputT_co], models.Model):
         raise TypeError("A chain cannot be deleted directly. Use django_jobchains.chains.delete(chain.id).")
 
     @classmethod
-    def partly_known(cls, using: str, known: Mapping[str, Any]) -> Self:
-        """Create a chain with all other fields deferred. Faster than ``from_db``, which handles each field."""
+    def partly_known(cls, using: str) -> Self:
+        """Create a chain with all fields deferred, for the caller to set. Faster than ``from_db``."""
         chain = cls.__new__(cls)
         chain._state = ModelState()
         chain._state.adding, chain._state.db = False, using
-        chain.__dict__.update(known)
         return chain
 
     @classmethod

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Generic
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -26,12 +26,10 @@ _read = json.JSONDecoder().raw_decode
 
 
 @dataclass(slots=True)
-class Item(Generic[OutputT_co]):
-    """A chain to create, with its input already checked."""
+class Item(NewJob, Generic[OutputT_co]):
+    """The first job of a chain to create, with its input already checked."""
 
-    job: NewJob
-    job_type: HasOutput[OutputT_co]
-    has_explicit_id: bool
+    job_type: HasOutput[OutputT_co] | None = None
 
 
 def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -> list[Chain[OutputT_co]]:
@@ -43,16 +41,15 @@ def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -
     _check_transaction(connection)
     if bound := capture_context():
         for item in items:  # Values that were bound where the item was described take precedence.
-            item.job.context = merge_contexts(bound, item.job.context)
-    # An explicit id may exist. The savepoint keeps the caller's transaction usable after that error.
-    is_guarded = connection.in_atomic_block and any(item.has_explicit_id for item in items)
+            item.context = merge_contexts(bound, item.context)
+    # An id that the caller has chosen may exist. The savepoint keeps its transaction usable after that error.
+    is_guarded = connection.in_atomic_block and any(item.lease_number for item in items)
     guard = transaction.atomic(store.using) if is_guarded else nullcontext()
-    new = [item.job for item in items]
-    sent = start_sending(new, store.chains.contexts)
+    sent = start_sending(items, store.chains.contexts)
     with announced(store) as effects, guard:
-        created = store.jobs.create(new, effects)
+        created = store.jobs.create(items, effects)
     if sent is not None or observes_created():
-        fresh = [job for job, row in zip(new, created, strict=True) if not row.is_deduplicated]
+        fresh = [item for item, row in zip(items, created, strict=True) if not row.is_deduplicated]
         report_created(store.using, fresh, effects, sent)
     return [_chain(item, row, store.using) for item, row in zip(items, created, strict=True)]
 
@@ -86,14 +83,11 @@ def _is_in_atomic(connection: BaseDatabaseWrapper) -> bool:
 
 def _chain(item: Item[OutputT_co], row: CreatedJob, using: str) -> Chain[OutputT_co]:
     """Return the chain without reading it. A deduplicated chain has its own input, which is read when it is needed."""
-    known: dict[str, Any] = {
-        "id": row.id,
-        "type_name": item.job.type_name,
-        "created_at": row.created_at,
-        "job_type": item.job_type,
-    }
+    chain: Chain[OutputT_co] = Chain.partly_known(using)
+    chain.id, chain.type_name, chain.created_at = row.id, item.type_name, row.created_at
+    chain.job_type = item.job_type
     if row.is_deduplicated:
-        known["deduplicated"] = True
+        chain.deduplicated = True
     else:
-        known["input"] = _read(item.job.input)[0]
-    return Chain.partly_known(using, known)
+        chain.input = _read(item.input)[0]
+    return chain

@@ -47,6 +47,7 @@ from django_jobchains.store import ClaimedJob, LastJob, NewJob
 from django_jobchains.text.errors import describe
 
 InputT = TypeVar("InputT")
+NewJobT = TypeVar("NewJobT", bound=NewJob)
 
 HandlerMode = Literal["staged", "atomic"]
 OnBlockerFailure = Literal["wait", "fail", "run"]
@@ -172,16 +173,21 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
         if not self.entry:
             raise NotAnEntryType(self.name)
         check_max_attempts(max_attempts)
-        job = self.new_job(input, id=id, run_at=run_at, delay=delay, blockers=blockers, priority=priority, queue=queue)
-        job.max_attempts = None if max_attempts is None else int(min(max_attempts, ATTEMPTS_LIMIT))
+        item: Item[OutputT_co] = self.new_job(
+            Item, input, id=id, run_at=run_at, delay=delay, blockers=blockers, priority=priority, queue=queue
+        )
+        item.job_type = self
+        if max_attempts is not None:
+            item.max_attempts = int(min(max_attempts, ATTEMPTS_LIMIT))
         if deduplicate is not None:
             if not isinstance(deduplicate, Deduplicate):
                 raise TypeError(f"deduplicate=Deduplicate(key, …), not {type(deduplicate).__name__}.")
-            job.deduplicate, job.deduplication_key = deduplicate, deduplicate.stored_key
-        return Item(job, self, has_explicit_id=id is not None)
+            item.deduplicate, item.deduplication_key = deduplicate, deduplicate.stored_key
+        return item
 
     def new_job(
         self,
+        kind: type[NewJobT],
         input: Any,
         *,
         run_at: datetime | None = None,
@@ -190,14 +196,14 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
         priority: int | None = None,
         queue: str | None = None,
         id: UUID | None = None,
-    ) -> NewJob:
-        """Return the row of a chain's first job, with its input checked and encoded."""
+    ) -> NewJobT:
+        """Return the row of a chain's first job, of the class ``kind``, with its input checked and encoded."""
         given_id: object = id
         if given_id is not None and not isinstance(given_id, UUID):
             raise TypeError(f"id must be a uuid.UUID, not {type(given_id).__name__}.")
         id_ = given_id or new_id()
         run_at, delay_seconds = resolve_schedule(run_at, delay)
-        return NewJob(
+        return kind(
             id=id_,
             chain_id=id_,
             chain_index=0,
@@ -212,7 +218,7 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
             accepted_blockers=self.blockers,
             blocker_slots=self.blocker_slots,
             on_blocker_failure=self.on_blocker_failure,
-            lease_number=randrange(MAX_FIRST_LEASE) if given_id else 0,  # noqa: S311 - not a secret
+            lease_number=randrange(1, MAX_FIRST_LEASE) if given_id else 0,  # noqa: S311 - not a secret
             context=capture_context(),
         )
 
@@ -305,7 +311,7 @@ def new_continuation(
     if job_type and job_type.continues_with is not None and target.name not in job_type.continues_with:
         raise ContinuationNotAllowed(job_type.name, target.name, job_type.continues_with)
     check_options("continue_with", options, ContinuationOptions)
-    new = target.new_job(input, **options)
+    new = target.new_job(NewJob, input, **options)
     new.chain_id, new.chain_index = job.chain_id, job.chain_index + 1
     new.chain_type_name, new.deduplication_key = job.chain_type_name, job.deduplication_key
     new.context = merge_contexts(job.context, new.context)

@@ -195,8 +195,8 @@ class Jobs(Part, ABC):
 
     # Deduplication
 
-    def _existing(self, jobs: Sequence[NewJob]) -> dict[int, CreatedJob]:
-        """Return the jobs that must not be created, by position, with the first job of the chain that replaces each.
+    def _existing(self, jobs: Sequence[NewJob]) -> dict[int, CreatedJob | UUID]:
+        """Return what replaces each job that must not be created, by position: a chain, or the id of a job in ``jobs``.
 
         From here until they end, transactions with the same key and type run one after the other. Among equal keys in
         one batch, the first wins.
@@ -206,14 +206,14 @@ class Jobs(Part, ABC):
             return {}
         unmarked = self._keys.lock(list(dict.fromkeys(lock_ids.values())))
         found = self._find_keys([job for job in jobs if job.deduplicate])
-        existing: dict[int, CreatedJob] = {}
-        first: dict[tuple[str, str], CreatedJob] = {}
+        existing: dict[int, CreatedJob | UUID] = {}
+        first: dict[tuple[str, str], UUID] = {}
         for number, job in enumerate(jobs):
             if job.deduplicate:
                 if replacement := found.get(job.id) or first.get(_name(job)):
                     existing[number] = replacement
                 else:
-                    first[_name(job)] = CreatedJob(job.id, None)
+                    first[_name(job)] = job.id
         if reused := {lock_ids[name] for name in first}.difference(unmarked):
             self._keys.mark(reused)
         return existing
@@ -268,6 +268,6 @@ def _name(job: NewJob) -> tuple[str, str]:
     return job.type_name, job.deduplication_key or ""
 
 
-def _again(row: CreatedJob, created: dict[UUID, CreatedJob]) -> CreatedJob:
+def _again(replacement: CreatedJob | UUID, created: dict[UUID, CreatedJob]) -> CreatedJob:
     """Return the chain that replaces another: an older one, or the first of this batch with the same key."""
-    return (created.get(row.id) or row)._replace(is_deduplicated=True)
+    return (created[replacement] if isinstance(replacement, UUID) else replacement)._replace(is_deduplicated=True)

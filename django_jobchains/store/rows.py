@@ -58,10 +58,10 @@ class NewJob:
 
 
 class CreatedJob(NamedTuple):
-    """A job that ``create`` created or found. ``created_at`` is None before its transaction has created it."""
+    """A job that ``create`` created, or the first job of the chain that it found."""
 
     id: UUID
-    created_at: datetime | None
+    created_at: datetime
     #: True if it existed already, or is the first with its key in a batch.
     is_deduplicated: bool = False
 

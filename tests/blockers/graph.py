@@ -151,7 +151,7 @@ def delete(*names: str, cascade: bool = False) -> Move:
 def enqueue(kind: Any, *blockers: str) -> Move:
     def move(store: Store, graph: Graph, effects: Effects) -> Any:
         item = kind.item(blockers=ids(graph, blockers), id=graph.chains["late"])
-        return store.jobs.create([item.job], effects)
+        return store.jobs.create([item], effects)
 
     return move
 

@@ -84,7 +84,7 @@ def test_effects_name_a_chain_that_fails_when_it_is_enqueued(store: Store) -> No
     cancel(store, blocker, Effects())
     effects = Effects()
     item = FAILS.item(blockers=[blocker])
-    store.jobs.create([item.job], effects)
+    store.jobs.create([item], effects)
     assert (effects.due_types, effects.finished_chains) == (set(), {item.job.id})
 
 

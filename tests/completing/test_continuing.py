@@ -228,7 +228,7 @@ class TestBlockers:
             (approval, [other, other], InvalidBlockers),
             (approval, [waiting], InvalidBlockers),  # it waits for this chain
             (choosy, [other], InvalidBlockers),
-            (approval, [JobType("x").item().job.id], ChainNotFound),
+            (approval, [JobType("x").item().id], ChainNotFound),
         ):
             with chains.current_job(chain.id) as current, pytest.raises(error):
                 current.continue_with(job_type, blockers=blockers)

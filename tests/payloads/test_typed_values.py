@@ -378,7 +378,7 @@ def raised_from(inner: Exception) -> Exception:
 @pytest.mark.django_db
 def test_json_that_fits_the_type_is_accepted_instead_of_a_value(annotation: Any, value: Any, stored: Any) -> None:
     if value is None:
-        value = json.loads(JobType("typed", input=Order).item(ORDER).job.input)
+        value = json.loads(JobType("typed", input=Order).item(ORDER).input)
     job_type: JobType[Any, Any] = JobType("typed", input=annotation)
     item = job_type.item(value)
     rebuilt = job_type.input_codec.decode(item.job.input, InvalidInput)
