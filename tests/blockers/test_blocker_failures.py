@@ -85,7 +85,7 @@ def test_effects_name_a_chain_that_fails_when_it_is_enqueued(store: Store) -> No
     effects = Effects()
     item = FAILS.item(blockers=[blocker])
     store.jobs.create([item], effects)
-    assert (effects.due_types, effects.finished_chains) == (set(), {item.job.id})
+    assert (effects.due_types, effects.finished_chains) == (set(), {item.id})
 
 
 def test_failures_propagate_to_every_level(store: Store) -> None:

@@ -381,10 +381,10 @@ def test_json_that_fits_the_type_is_accepted_instead_of_a_value(annotation: Any,
         value = json.loads(JobType("typed", input=Order).item(ORDER).input)
     job_type: JobType[Any, Any] = JobType("typed", input=annotation)
     item = job_type.item(value)
-    rebuilt = job_type.input_codec.decode(item.job.input, InvalidInput)
+    rebuilt = job_type.input_codec.decode(item.input, InvalidInput)
     assert rebuilt == TypeAdapter(annotation).validate_python(value)
     if stored is not None:
-        assert json.loads(item.job.input) == stored
+        assert json.loads(item.input) == stored
 
 
 def assert_not_quoted(error: InvalidInput, *values: str) -> None:
