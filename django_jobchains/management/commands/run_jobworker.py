@@ -29,7 +29,7 @@ from django_jobchains.worker.supervisor.supervisor import Supervisor
 if TYPE_CHECKING:
     from django_jobchains.telemetry.otel.prometheus import MergedMetrics
 
-#: The switch interval of the GIL: short, so that threads get it back soon after the database has answered.
+#: Threads get the interpreter back soon after the database has answered: see docs/decisions/0065-switch-interval.md.
 SWITCH_INTERVAL_SECONDS = 0.001
 
 #: How long a stopping worker waits for its spans to be exported.
