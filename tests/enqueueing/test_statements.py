@@ -59,7 +59,7 @@ def test_chains_are_returned_in_order() -> None:
     assert [chain.input for chain in created] == list(range(500))
     assert [chain.type_name for chain in created[:4]] == ["shop.mail", "shop.charge", "shop.charge", "shop.mail"]
     assert list(Job.objects.order_by("id").values_list("input", flat=True)) == list(range(500))
-    assert [chain.id for chain in created] == [item.job.id for item in items]
+    assert [chain.id for chain in created] == [item.id for item in items]
 
 
 def test_attributes_of_a_new_chain_take_no_query() -> None:
