@@ -24,7 +24,7 @@ Call = Callable[[Store], Any]
 class Detector(StepActor):
     """An actor that gets the error of a deadlock. It checks once, so the other transaction must be waiting by then."""
 
-    deadlock_timeout = "3s"
+    deadlock_timeout = "6s"
 
     def _prepare(self) -> None:
         super()._prepare()

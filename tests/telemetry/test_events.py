@@ -237,9 +237,9 @@ def test_a_listener_that_loses_its_connection(facts: Facts, processors: Processo
 
 
 def test_leases_and_listeners(facts: Facts, processors: Processors, start_worker: StartWorker, store: Any) -> None:
-    @processors.register("ship", lease=0.3)
+    @processors.register("ship", lease=3)
     def ship(job: RunningJob[Any]) -> None:
-        job.signal.wait(1)
+        job.signal.wait(20)
 
     ship.enqueue()
     start_worker()
