@@ -74,6 +74,7 @@ class ClaimLoop:
         self.wake.needs_slots = True  # until it is known below that there are enough
         self._hand_back_waiting()
         self.wake.accepts_hints = not (self.retires or self._is_closed or self._jobs_left == 0)
+        had_slots = self._have_slots()
         lanes = [lane for lane in self._ordered if self._room(lane)]
         if not lanes:
             if self.wake.must_notify_peers():
@@ -87,7 +88,7 @@ class ClaimLoop:
         if not found and was_quiet and self.records.is_quiet:
             self.idle.set()
         if not is_full:
-            self.wake.needs_slots = self.wake.is_eager or not all(map(self._room, self._ordered))
+            self.wake.needs_slots = self.wake.is_eager or not (had_slots and self._have_slots())
             self._wait([lane for lane in lanes if self._room(lane)], found=bool(found))
 
     def close(self) -> None:
@@ -100,10 +101,16 @@ class ClaimLoop:
         self.retires = self.wake.is_eager = True
         self.wake.set()
 
+    @property
+    def _may_claim(self) -> bool:
+        return not (self.retires or self._is_closed or self._jobs_left == 0 or self.outcome_writer.is_behind)
+
+    def _have_slots(self) -> bool:
+        """Return whether no lane must wait for a free slot before its next query."""
+        return self._may_claim and all(lane.has_slots() for lane in self._ordered)
+
     def _room(self, lane: AnyLane) -> int:
-        if self.retires or self._is_closed:
-            return 0
-        room = 0 if self.outcome_writer.is_behind else lane.room()
+        room = lane.room() if self._may_claim else 0
         return room if self._jobs_left is None else min(room, self._jobs_left)
 
     def _is_quiet(self) -> bool:

@@ -21,7 +21,7 @@ class WakeUp:
         #: Whether the claim loop waits for a free slot: otherwise it has found fewer jobs than it has slots for.
         self.needs_slots = True
         self._changed = threading.Condition()
-        self._is_set = False
+        self._is_set = self._has_free_slot = False
         self._second_query_at: float | None = None
         #: When to query for jobs that other workers are to claim first.
         self._late_at: float | None = None
@@ -37,14 +37,24 @@ class WakeUp:
                 self._changed.notify()
 
     def slot_is_free(self) -> None:
-        """Wake the claim loop if it waits for a slot. Call when an attempt has ended."""
-        if self.needs_slots:
-            self.set()
+        """Wake the claim loop if it waits for a slot. Call when an attempt has ended.
+
+        An attempt that ends before the claim loop knows whether it needs its slot wakes it once it does.
+        """
+        if not self._has_free_slot:
+            with self._changed:
+                self._has_free_slot = True
+                if self.needs_slots:
+                    self._changed.notify()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_set or (self._has_free_slot and self.needs_slots)
 
     @property
     def will_query_soon(self) -> bool:
         """Whether a hint changes nothing, because the claim loop queries within milliseconds anyway."""
-        return self._is_set or (self._second_query_at is not None and self._was_fruitless)
+        return self._is_over or (self._second_query_at is not None and self._was_fruitless)
 
     def query_in(self, seconds: float, *, is_shared: bool) -> None:
         """Let the claim loop query because of a hint: after some seconds, or now and once more a little later.
@@ -70,7 +80,7 @@ class WakeUp:
     def clear(self) -> None:
         """Call before a query. Anything set from now on causes another query."""
         with self._changed:
-            self._is_set = False
+            self._is_set = self._has_free_slot = False
             self._late_at = None
             if self._second_query_at is not None and time.monotonic() >= self._second_query_at:
                 was_hinted_since = self._hinted_at > self._second_query_at - REQUERY_SECONDS
@@ -98,7 +108,7 @@ class WakeUp:
     def wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         with waiting(), self._changed:
-            while not self._is_set and (left := self._next_query_at(until) - time.monotonic()) > 0:
+            while not self._is_over and (left := self._next_query_at(until) - time.monotonic()) > 0:
                 self._changed.wait(left)
 
     def _next_query_at(self, until: float) -> float:

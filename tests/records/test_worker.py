@@ -180,6 +180,21 @@ def test_jobs_and_records_take_turns(
     assert (in_state("completed"), Job.objects.filter(status="completed").count()) == (4, 4)
 
 
+def test_a_job_that_ends_causes_no_query_while_records_are_not_due(
+    processors: Processors, register: Register, start_worker: StartWorker
+) -> None:
+    gate = threading.Event()
+    register(poll_every=600)
+    block: Any = processors.register("shop.block")(lambda job: gate.wait(30))
+    worker = start_worker(slots=2)
+    wake = worker.components.wake
+    block.enqueue()
+    until(lambda: worker.components.slots.running == 1 and not wake.needs_slots)
+    gate.set()
+    until(lambda: Job.objects.with_status("completed").exists())
+    assert not wake.needs_slots
+
+
 def test_slots_limit_how_many_records_run_at_once(register: Register, start_worker: StartWorker) -> None:
     handler = Waiting()
     register(handler, slots=2, poll_every=0.02)

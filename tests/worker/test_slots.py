@@ -61,6 +61,17 @@ def test_free_slot_wakes_the_claim_loop_only_if_it_needs_one(slots: Slots, is_ne
     assert slots.wake.will_query_soon == is_needed
 
 
+def test_slot_that_becomes_free_during_a_query_wakes_the_claim_loop_only_if_it_needs_one() -> None:
+    wake = WakeUp()
+    wake.slot_is_free()
+    wake.needs_slots = False
+    assert not wake.will_query_soon
+    wake.needs_slots = True
+    assert wake.will_query_soon
+    wake.clear()
+    assert not wake.will_query_soon
+
+
 def test_long_attempts_wake_every_slot(slots: Slots) -> None:
     meeting = threading.Barrier(COUNT, timeout=20)
     slots.put([FakeAttempt(meeting.wait) for _ in range(COUNT)])  # type: ignore[misc]

@@ -179,6 +179,10 @@ class RecordLane:
         """Return how many records to dequeue now."""
         return 0 if self._seconds_to_look() > 0 else self._space()
 
+    def has_slots(self) -> bool:
+        """Return whether records could be dequeued now, even if it is not yet time to query for them."""
+        return self._space() > 0
+
     def _space(self) -> int:
         if self.source.writer.is_behind or self._is_in_hook:
             return 0

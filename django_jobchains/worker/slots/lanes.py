@@ -73,6 +73,9 @@ class Lane:
             return self.pool.room()
         return self.batch_limit if self.pool.free() else 0
 
+    def has_slots(self) -> bool:
+        return self.room() > 0
+
     def free(self) -> int:
         """Return how many jobs could start at once."""
         return self.pool.free() * (self.batch_limit or 1)
