@@ -113,8 +113,8 @@ def example(session: nox.Session) -> None:
 def quick(session: nox.Session) -> None:
     """Run the plain tests on SQLite, without those of the admin, of child processes, Redis and NATS."""
     left_out = (*WITHOUT_SERVERS, *(f"--ignore=tests/{name}" for name in ("admin", "isolation", "pools")))
-    # No other session runs beside it: processes for twice the cores compute while others wait.
-    processes = ("--numprocesses", str(2 * (os.cpu_count() or 1)), "--dist", "worksteal")
+    # No other session runs beside it: three processes for each core, because tests wait more than they compute.
+    processes = ("--numprocesses", str(3 * (os.cpu_count() or 1)), "--dist", "worksteal")
     run_tests(session, PYTHON, *PLAIN, *left_out, database="sqlite", options=processes)
 
 
