@@ -42,6 +42,7 @@ DOCUMENTED_ERRORS = (
     JobNotRunnable,
 )
 MIN_CHAINS, MAX_CHAINS = 8, 24
+MAX_GIVEN_UP = 3
 NO_BACKOFF = Backoff(0, 1, 0, 0)
 
 
@@ -66,9 +67,11 @@ def test_random_changes_at_a_higher_isolation_level_leave_the_tables_consistent(
 
 @pytest.mark.slow
 def test_random_changes_with_deadlocks_leave_the_tables_consistent(store: Store) -> None:
-    changes = RandomChanges(store, seconds=10)
+    """On a busy machine, a change may be the victim of a deadlock at each of its tries."""
+    changes = RandomChanges(store, seconds=10, gives_up=True)
     changes.run()
     assert changes.errors == []
+    assert changes.refused["conflict"] <= MAX_GIVEN_UP
     assert set(changes.done) == {move.__name__ for move in changes.moves}
     assert changes.conflicts > 0
     complete_all(store)
