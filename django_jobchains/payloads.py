@@ -6,7 +6,7 @@ jsonb refuses), only string keys, limited depth and size. Errors name the path o
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -19,7 +19,7 @@ from django.db import DatabaseError, InterfaceError
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidInput, InvalidPayload, RegistryError
-from django_jobchains.payload_codecs import ENCODED, ENCODED_JSON
+from django_jobchains.payload_codecs import ENCODED, ENCODED_JSON, write_json
 from django_jobchains.payload_types import (
     OutputT_co,
     PayloadType,
@@ -48,23 +48,6 @@ _STRING_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+?\d+')
 NOT_ABOUT_THE_VALUE = (MemoryError, OSError, DatabaseError, InterfaceError)
 
 
-def _json_writer() -> Callable[[Any], str]:
-    """Return a function that writes values as JSON, without looking for values that contain themselves.
-
-    ``JSONEncoder.encode`` creates the encoder of the C module in each call, which takes longer than writing a payload.
-    """
-    python = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    try:
-        options = (json.encoder.encode_basestring, None, ":", ",", False, False, False)
-        parts = json.encoder.c_make_encoder(None, python.default, *options)  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):  # another implementation or version of Python
-        return python.encode
-    return lambda value: "".join(parts(value, 0))
-
-
-_write = _json_writer()
-
-
 def encode(value: Any, error: type[InvalidPayload] = InvalidInput, *, is_limited: bool = True) -> str:
     """Return the JSON text of a value; raise ``error`` with the path of a part that is not JSON, or with the limit.
 
@@ -72,7 +55,7 @@ def encode(value: Any, error: type[InvalidPayload] = InvalidInput, *, is_limited
     """
     has_large_float = not _is_flat(value) and _Check(error, is_limited=is_limited).run(value)
     try:
-        text = _write(value)
+        text = write_json(value)
     except ValueError as problem:
         raise error(f"The value cannot be written as JSON: {problem}.") from problem
     if has_large_float:

@@ -111,8 +111,8 @@ class HeldLeases:
             return any(id_ == job_id for id_, _ in self._holdings)
 
     def _abort_lost(self, keys: Iterable[AttemptKey], renewal: Renewal) -> dict[AttemptKey, str]:
-        # The database may show the outcome of an attempt that has ended since then, or of one whose child process has
-        # completed the job and not replied yet. Neither has lost its lease.
+        # The job may no longer be running because the attempt has ended since the query, or because its child process
+        # has completed the job and has not replied yet. In both cases, no lease was lost.
         still_held = {key: holding for key, holding in self._still_held(keys).items() if not holding.signal.has_ended}
         lost = {key: still_held[key] for key in still_held.keys() & (renewal.lost.keys() - renewal.completed)}
         self._move_to_lost(lost)

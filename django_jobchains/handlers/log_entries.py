@@ -3,12 +3,11 @@
 The fields of an entry are not checked: whatever they contain, writing them does not fail.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django_jobchains.models import PROGRESS_TEXT_LENGTH, LogLine
-from django_jobchains.payload_codecs import unmarked
+from django_jobchains.payload_codecs import unmarked, write_json
 from django_jobchains.text.errors import clean
 
 MAX_TEXT_BYTES = 8 * 1024
@@ -24,8 +23,6 @@ _ARRAYS = (list, tuple, set, frozenset)
 _INT_LIMIT = 2**63
 #: PostgreSQL returns larger floats with all their digits, so they are written as text, like infinity and NaN.
 _FIRST_FLOAT_WITH_EXPONENT = 1e16
-
-_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 _LEVELS = {level.name.lower(): level.value for level in LogLine.Level}
 #: A sum of fractions may exceed 1 by this rounding error.
@@ -74,9 +71,9 @@ def encode_fields(fields: Mapping[str, Any]) -> str | None:
     if not fields:
         return None
     try:
-        return _write(_Plain().value(fields))
+        return write_json(_Plain().value(fields))
     except Exception as problem:  # such as a mapping that another thread changes
-        return _write({LEFT_OUT: f"<the fields could not be read: {type(problem).__name__}>"})
+        return write_json({LEFT_OUT: f"<the fields could not be read: {type(problem).__name__}>"})
 
 
 class _Plain:

@@ -23,6 +23,8 @@ from django_jobchains.wakeups import announced, observes_created, report_created
 
 #: Faster than ``json.loads``, which looks for whitespace on both sides.
 _read = json.JSONDecoder().raw_decode
+#: The id of a deleted job may be used again. Random first lease numbers keep the attempts of both jobs apart.
+MAX_FIRST_LEASE = 2**30
 
 
 @dataclass(slots=True)
@@ -42,7 +44,8 @@ def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -
     if bound := capture_context():
         for item in items:  # Values that were bound where the item was described take precedence.
             item.context = merge_contexts(bound, item.context)
-    # An id that the caller has chosen may exist. The savepoint keeps its transaction usable after that error.
+    # Only items whose id the caller has chosen have a lease number. Such an id may exist already, and the savepoint
+    # keeps the caller's transaction usable after that error.
     is_guarded = connection.in_atomic_block and any(item.lease_number for item in items)
     guard = transaction.atomic(store.using) if is_guarded else nullcontext()
     sent = start_sending(items, store.chains.contexts)

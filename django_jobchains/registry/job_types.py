@@ -41,7 +41,7 @@ from django_jobchains.registry.arguments import (
     checked_priority,
     checked_queue,
 )
-from django_jobchains.registry.enqueueing import Item, create_chains
+from django_jobchains.registry.enqueueing import MAX_FIRST_LEASE, Item, create_chains
 from django_jobchains.registry.signatures import first_annotation, input_type, output_type, type_hints
 from django_jobchains.store import ClaimedJob, LastJob, NewJob
 from django_jobchains.text.errors import describe
@@ -51,9 +51,6 @@ NewJobT = TypeVar("NewJobT", bound=NewJob)
 
 HandlerMode = Literal["staged", "atomic"]
 OnBlockerFailure = Literal["wait", "fail", "run"]
-
-#: The id of a deleted job may be used again. Random first lease numbers keep the attempts of both jobs apart.
-MAX_FIRST_LEASE = 2**30
 
 #: The default of parameters that take a type. It has its own type, which satisfies all type checkers.
 ANY: Any = Any
@@ -259,8 +256,7 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
         return checked_queue(get_settings().QUEUE) if own is None else own
 
     def default_priority(self) -> int:
-        own = self.processor.priority if self.processor else None
-        return own or 0
+        return (self.processor.priority or 0) if self.processor else 0
 
     def encode_output(self, value: Any) -> str:
         return self.output_codec.encode(value, InvalidOutput)

@@ -106,7 +106,7 @@ class ClaimLoop:
         return not (self.retires or self._is_closed or self._jobs_left == 0 or self.outcome_writer.is_behind)
 
     def _have_slots(self) -> bool:
-        """Return whether no lane must wait for a free slot before its next query."""
+        """Return whether every lane has a slot for another attempt."""
         return self._may_claim and all(lane.has_slots() for lane in self._ordered)
 
     def _room(self, lane: AnyLane) -> int:

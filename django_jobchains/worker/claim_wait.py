@@ -39,7 +39,7 @@ class WakeUp:
     def slot_is_free(self) -> None:
         """Wake the claim loop if it waits for a slot. Call when an attempt has ended.
 
-        An attempt that ends before the claim loop knows whether it needs its slot wakes it once it does.
+        If an attempt ends during a query, the result of the query decides whether its slot is needed.
         """
         if not self._has_free_slot:
             with self._changed:
@@ -48,13 +48,13 @@ class WakeUp:
                     self._changed.notify()
 
     @property
-    def _is_over(self) -> bool:
+    def _must_query(self) -> bool:
         return self._is_set or (self._has_free_slot and self.needs_slots)
 
     @property
     def will_query_soon(self) -> bool:
         """Whether a hint changes nothing, because the claim loop queries within milliseconds anyway."""
-        return self._is_over or (self._second_query_at is not None and self._was_fruitless)
+        return self._must_query or (self._second_query_at is not None and self._was_fruitless)
 
     def query_in(self, seconds: float, *, is_shared: bool) -> None:
         """Let the claim loop query because of a hint: after some seconds, or now and once more a little later.
@@ -108,7 +108,7 @@ class WakeUp:
     def wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         with waiting(), self._changed:
-            while not self._is_over and (left := self._next_query_at(until) - time.monotonic()) > 0:
+            while not self._must_query and (left := self._next_query_at(until) - time.monotonic()) > 0:
                 self._changed.wait(left)
 
     def _next_query_at(self, until: float) -> float:

@@ -30,8 +30,8 @@ HARM = """
     return harm;
 }
 """
-#: For each text: the ids of the failed, the running and the completed chain, of the failed job, of a failed record, and
-#: of a record that has this text as its state.
+#: For each text, the ids of the rows that contain it: a failed, a running and a completed chain, the failed job, a
+#: failed record, and a record whose state is the text.
 Written = dict[str, str]
 
 

@@ -130,7 +130,7 @@ def test_the_digits_of_numbers_are_counted_before_they_are_encoded(
     """Numbers are stored without an exponent: five characters become three hundred."""
     settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 10_000}
     anything.item([number] * 31)
-    monkeypatch.setattr("django_jobchains.payloads._write", None)
+    monkeypatch.setattr("django_jobchains.payloads.write_json", None)
     assert "too many values, or too large ones, for 10,000 bytes" in str(error_of([number] * 33))
     assert "too many values, or too large ones" in str(error_of({str(key): number for key in range(33)}))
 
