@@ -151,7 +151,7 @@ class Attempts(Part):
         skips: bool,
     ) -> set[AttemptKey]:
         continuations = {job.key: job.continuation for job in jobs if job.continuation}
-        with nullcontext() if is_locked else self.db.transaction():
+        with nullcontext() if is_locked else self.db.transaction() as is_own:
             if not is_locked and continuations:
                 self._lock_with_blockers(list(continuations.values()))
             written = self._writes.update(
@@ -165,9 +165,9 @@ class Attempts(Part):
             )
             if len(written) < max(len(jobs), 1):
                 self.db.check_transaction(transaction)
-            if continuations:
-                self._continue(written, continuations, effects)
             ended = [row for row in written if row.key not in continuations or row.is_cancelled]
+            if continuations:
+                self._continue(written, continuations, effects, is_last=bool(is_own and written and not ended))
             effects.finished_chains.update([row.chain_id for row in ended])
             if awaited := [row.chain_id for row in ended if row.may_be_awaited]:
                 self._blockers.resolve(awaited, effects)
@@ -176,7 +176,8 @@ class Attempts(Part):
     def _is_foreseeable(self, jobs: Sequence[FinishedJob], transaction: OpenTransaction) -> bool:
         """Return whether the transaction can be committed before the result is read."""
         is_end_of_chain = len(jobs) == 1 and jobs[0].continuation is None
-        return is_end_of_chain and transaction.unawaited_chain_id is not None and self.db.can_commit
+        is_alone = transaction.unawaited_chain_id is not None and self.db.is_untouched
+        return is_end_of_chain and is_alone and self.db.can_commit
 
     def _finish_and_commit(self, job: FinishedJob, effects: Effects, transaction: OpenTransaction) -> set[AttemptKey]:
         assert transaction.unawaited_chain_id is not None  # noqa: S101 - for the type checker
@@ -184,12 +185,18 @@ class Attempts(Part):
         self.db.commit_with(self._complete_last, [job.job_id.hex, job.lease_number, _output(job), transaction.id])
         return {job.key}
 
-    def _continue(self, written: list[Written], continuations: dict[AttemptKey, NewJob], effects: Effects) -> None:
-        """Create the continuations of the attempts that were completed."""
+    def _continue(
+        self, written: list[Written], continuations: dict[AttemptKey, NewJob], effects: Effects, *, is_last: bool
+    ) -> None:
+        """Create the continuations of the attempts that were completed. ``is_last``: a commit follows."""
         continued = [row for row in written if row.key in continuations]
         for row in continued:
             continuations[row.key].is_cancelled = row.is_cancelled
-        self._jobs.create([continuations[row.key] for row in continued], effects)
+        jobs = [continuations[row.key] for row in continued]
+        if is_last and self.db.can_commit and not any(job.blockers for job in jobs):
+            self._jobs.create_and_commit(jobs, effects)
+        else:
+            self._jobs.create(jobs, effects)
 
     def _lock_with_blockers(self, continuations: Sequence[NewJob]) -> None:
         """Lock the chains and their blockers in the order of all their ids, which avoids deadlocks."""

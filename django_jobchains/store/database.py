@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -122,12 +122,17 @@ class Database(ABC):
         return self.fetch(lock, [id.hex])
 
     @property
+    def is_untouched(self) -> bool:
+        """Whether the store has sent nothing in the transaction since ``lock``."""
+        return False
+
+    @property
     def can_commit(self) -> bool:
-        """Whether ``commit_with`` is possible, and the store has sent nothing in the transaction since ``lock``."""
+        """Whether ``commit_with`` is possible."""
         return False
 
     def commit_with(self, sql: str, params: Sequence[Any]) -> None:
-        """Commit the caller's transaction together with its last statement. The caller's own commit then sends nothing.
+        """Commit the transaction together with its last statement. The commit of ``atomic`` then sends nothing.
 
         Raises ``TransactionEnded`` if the statement divides by zero.
         """
@@ -144,13 +149,13 @@ class Database(ABC):
     # Transactions
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Open a transaction of the store, or join the caller's."""
+    def transaction(self) -> Iterator[bool]:
+        """Open a transaction of the store, or join the caller's. Yields whether it is the store's own."""
         if self.connection.in_atomic_block:
-            yield
+            yield False
         else:
             with transaction.atomic(using=self.using):
-                yield
+                yield True
 
     def begin(self) -> None:  # noqa: B027 - most databases have nothing to do
         """Send the BEGIN of a transaction that Django has opened, if it has not been sent yet."""
@@ -181,9 +186,10 @@ class Database(ABC):
         """Limit the waits for locks of this thread's transactions of the store."""
         yield
 
-    def limited(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def limited(self) -> Iterator[None]:
         """Open a transaction if ``waits_at_most`` limits its waits. It does not limit them in autocommit."""
-        return self.transaction() if self.is_impatient else nullcontext()
+        yield
 
     @contextmanager
     def reads_within(self, seconds: float) -> Iterator[None]:

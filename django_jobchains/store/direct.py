@@ -1,4 +1,4 @@
-"""Sends statements with libpq calls: those of an attempt's transaction, and those in autocommit.
+"""Sends statements with libpq calls: those of an attempt's or a worker's transaction, and those in autocommit.
 
 psycopg's ``execute`` takes more time than the rest of an enqueue: docs/decisions/0062-direct-autocommit.md. The threads
 of a worker also wait for each other more than for the database. psycopg releases the interpreter's lock several times
@@ -29,8 +29,10 @@ class Direct:
         #: The names of statements, by their text and the age of their plans.
         self._names: dict[tuple[str, str], bytes] = {}
         self._prepared = 0
-        #: The outermost ``atomic`` of the current attempt.
+        #: The outermost ``atomic`` of the current transaction of an attempt or a worker.
         self.transaction: object = None
+        #: SQL that begins this transaction, until it is sent together with the first statement.
+        self._opening = ""
         #: Whether the store has sent nothing in that transaction since it began.
         self.is_untouched = False
         #: The age of the plans in that transaction. If a handler has removed the statements of this age, the
@@ -45,14 +47,18 @@ class Direct:
 
         Return the rows of the last one. psycopg does not send another BEGIN: it checks whether a transaction is open.
         """
-        rows = _rows(raw, libpq.execute(raw, f"BEGIN; {first}"))
-        self.transaction, self.is_untouched = transaction, True
+        opening = self._opening if self._is_opening([transaction]) else "BEGIN"
+        rows = _rows(raw, libpq.execute(raw, f"{opening}; {first}"))
+        self.transaction, self.is_untouched, self._opening = transaction, True, ""
         return rows
 
+    def begin_with_next(self, transaction: object, first: str) -> None:
+        """Begin the transaction that Django has opened together with ``first`` and the next statement of the store."""
+        self.transaction, self._opening = transaction, f"BEGIN; {first}"
+
     def can_commit(self, raw: "psycopg.Connection[Any]", atomic_blocks: Sequence[object]) -> bool:
-        """Return whether that transaction is the only open block, and the store has sent nothing in it."""
-        is_outermost = len(atomic_blocks) == 1
-        return is_outermost and self.is_alone and self.is_untouched and self.has_begun(raw, atomic_blocks)
+        """Return whether that transaction is the only open block."""
+        return len(atomic_blocks) == 1 and self.is_alone and self.has_begun(raw, atomic_blocks)
 
     def commit(self, raw: "psycopg.Connection[Any]", sql: str, params: Sequence[Any]) -> None:
         """Commit that transaction together with its last statement, unless that fails.
@@ -82,6 +88,10 @@ class Direct:
         It is sent directly in the transaction that ``begin`` started and in autocommit, and by psycopg in other
         transactions.
         """
+        if self._is_opening(atomic_blocks):
+            if self.is_alone:
+                return self._fetch_first(raw, sql, age, params)
+            self.begin(raw, self.transaction, "")
         if self.is_alone and self.has_begun(raw, atomic_blocks):
             name = self._names.get((sql, age)) or self._prepare(raw, sql, age)
             return _rows(raw, libpq.checked(raw, raw.pgconn.exec_prepared(name, [_text(param) for param in params])))
@@ -93,6 +103,22 @@ class Direct:
             # psycopg, or the project with DISCARD ALL, has deallocated it. Nothing has been executed.
             self._names.clear()
             return self._fetch_alone(raw, sql, age, params)
+
+    def _is_opening(self, atomic_blocks: Sequence[object]) -> bool:
+        return bool(self._opening) and atomic_blocks[:1] == [self.transaction]
+
+    def _fetch_first(
+        self, raw: "psycopg.Connection[Any]", sql: str, age: str, params: Sequence[Any]
+    ) -> list[tuple[Any, ...]]:
+        """Begin the transaction and run its first statement."""
+        opening, self._opening, self.age = self._opening, "", age
+        try:
+            return _rows(raw, libpq.execute(raw, f"{opening}; {self.call(raw, sql, age, params)}"))
+        except InvalidSqlStatementName:
+            # It was deallocated, as in ``fetch``. Nothing has been written.
+            libpq.execute(raw, "ROLLBACK")
+            self._names.clear()
+            return _rows(raw, libpq.execute(raw, f"{opening}; {self.call(raw, sql, age, params)}"))
 
     def _fetch_alone(
         self, raw: "psycopg.Connection[Any]", sql: str, age: str, params: Sequence[Any]
@@ -184,8 +210,10 @@ def _text(param: Any) -> Any:
     return (_array(param) if isinstance(param, list) else str(param)).encode()
 
 
-def _literal(raw: "psycopg.Connection[Any]", param: str | int) -> str:
-    return str(param) if isinstance(param, int) else pq.Escaping(raw.pgconn).escape_literal(param.encode()).decode()
+def _literal(raw: "psycopg.Connection[Any]", param: Any) -> str:
+    if param is None:
+        return "NULL"
+    return str(param) if isinstance(param, int) else pq.Escaping(raw.pgconn).escape_literal(_text(param)).decode()
 
 
 def _array(ids: Iterable[str]) -> str:

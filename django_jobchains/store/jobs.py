@@ -2,8 +2,8 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import IntegrityError
@@ -33,6 +33,8 @@ _RARE = ("priority", "delay_seconds", "max_attempts", "lease_number", "context",
 _PLANNED = {"run_at", "delay_seconds"}
 #: The job of a row with one of these keys may not be due yet.
 _NOT_YET = _PLANNED | {"status"}
+
+ResultT = TypeVar("ResultT")
 
 
 class Jobs(Part, ABC):
@@ -71,6 +73,10 @@ class Jobs(Part, ABC):
             _again(existing[number], created) if number in existing else created[job.id]
             for number, job in enumerate(jobs)
         ]
+
+    def create_and_commit(self, jobs: Sequence[NewJob], effects: Effects) -> None:
+        """Insert jobs without blockers and deduplication, and commit the store's transaction."""
+        self._send(jobs, effects, self.db.commit_with)
 
     @retried
     def state_of(self, job_id: UUID) -> tuple[str, int] | None:
@@ -138,11 +144,17 @@ class Jobs(Part, ABC):
     # Inserting
 
     def _insert(self, jobs: Sequence[NewJob], effects: Effects) -> list[CreatedJob]:
+        inserted = self._send(jobs, effects, self.db.fetch)
+        created_at = self.db.time(inserted[0][0])  # One clock for all rows.
+        return [CreatedJob(job.id, created_at) for job in jobs]
+
+    def _send(self, jobs: Sequence[NewJob], effects: Effects, send: Callable[[str, list[Any]], ResultT]) -> ResultT:
+        """Insert jobs with a method of the database; return its result."""
         rows = [self._new_row(job) for job in jobs]
         is_single = len(rows) == 1  # The server processes parameters faster than JSON.
         params = [rows[0].get(name) for name in _NAMES] if is_single else [json.dumps(rows)]
         try:
-            inserted = self.db.fetch(self._insert_jobs(is_single), params)
+            result = send(self._insert_jobs(is_single), params)
         except IntegrityError as error:
             if not self.db.is_duplicate(error):
                 raise
@@ -151,8 +163,7 @@ class Jobs(Part, ABC):
         effects.add_due(due)
         if len(due) < len(rows):
             effects.add_scheduled([row["type_name"] for row in rows if _PLANNED & row.keys() and "status" not in row])
-        created_at = self.db.time(inserted[0][0])  # One clock for all rows.
-        return [CreatedJob(job.id, created_at) for job in jobs]
+        return result
 
     def _new_row(self, job: NewJob) -> dict[str, Any]:
         """Return what differs from the most common job, the first of its chain: each key takes time on both sides."""

@@ -13,12 +13,11 @@ import psycopg
 from django.db import DataError, IntegrityError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_jobchains.db import libpq
 from django_jobchains.db.connections import own_statements
 from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.store.base import Store
 from django_jobchains.store.database import Database
-from django_jobchains.store.direct import Direct, can_begin, is_possible, is_watched
+from django_jobchains.store.direct import Direct, can_begin, is_watched
 from django_jobchains.store.errors import CONFLICTS, DIVISION_BY_ZERO, QUERY_CANCELED, UNIQUE_VIOLATION, sqlstate
 from django_jobchains.store.keys import KeyRows
 from django_jobchains.store.rows import OpenTransaction
@@ -162,11 +161,13 @@ class PostgreSQLDatabase(Database):
         direct = self._direct(raw)
         direct.is_untouched = False
         if is_watched(connection):
+            self.begin()
             return super().fetch(sql, params)
         with self._watching(connection) as now:
             return direct.fetch(raw, connection.atomic_blocks, sql, self._plan_age(now), params)
 
     def execute(self, sql: str, params: Sequence[Any]) -> None:
+        self.begin()
         super().execute(sql, params)
         self._direct(self.connection.connection).is_untouched = False
 
@@ -213,21 +214,25 @@ class PostgreSQLDatabase(Database):
             self.fetch("SELECT set_config('lock_timeout', %s, true)", [before])
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Send the limit of waits for locks to the server together with BEGIN."""
+    def transaction(self) -> Iterator[bool]:
+        """Send BEGIN and the limit of waits for locks together with the first statement of the store."""
         milliseconds = self._patience.milliseconds
-        if not milliseconds or self.connection.in_atomic_block:
-            with super().transaction():
-                yield
-            return
-        with transaction.atomic(using=self.using):
-            raw: psycopg.Connection[Any] = self.connection.connection
+        with super().transaction() as is_own:
+            connection = self.connection
             limit = f"SET LOCAL lock_timeout = {milliseconds}"
-            if not is_watched(self.connection) and is_possible(raw):
-                with self._watching(self.connection):
-                    libpq.execute(raw, f"BEGIN; {limit}")
-            else:
+            if milliseconds and is_own and can_begin(connection):
+                self._direct(connection.connection).begin_with_next(connection.atomic_blocks[0], limit)
+            elif milliseconds and is_own:
                 self.execute(limit, [])
+            yield is_own
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        if not self.is_impatient:
+            yield
+            return
+        with self.transaction():
+            self.begin()  # A statement of the project may follow, which would not send the limit.
             yield
 
     @contextmanager
@@ -283,6 +288,10 @@ class PostgreSQLDatabase(Database):
             direct.age = self._plan_age(now)
             first = [direct.call(raw, sql, direct.age, [id.hex]) for sql in (lock, look)]
         return self._begin(connection, "; ".join(first))
+
+    @property
+    def is_untouched(self) -> bool:
+        return self._direct(self.connection.connection).is_untouched
 
     @property
     def can_commit(self) -> bool:

@@ -1,0 +1,137 @@
+"""On PostgreSQL, a worker sends BEGIN with the first statement of its transactions, and COMMIT with the last one."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+
+from django_jobchains.db.ids import new_id
+from django_jobchains.exceptions import DuplicateJobId
+from django_jobchains.models import Job
+from django_jobchains.store import ClaimedJob, FinishedJob, Store
+from tests.support.connections import committing
+from tests.support.jobs import create, finished, next_job, running, running_job, stored
+
+pytestmark = [committing, pytest.mark.postgresql]
+
+
+@pytest.fixture(autouse=True)
+def a_worker(store: Store) -> Iterator[None]:
+    connection.close()
+    with store.db.waits_at_most(2):
+        yield
+
+
+def continued(job: ClaimedJob, **changes: Any) -> FinishedJob:
+    return finished(job, None, next_job(job, **changes))
+
+
+@contextmanager
+def counting_round_trips() -> Iterator[list[str]]:
+    """Yield a list that contains an element for each answer of the server, at the end."""
+    raw: psycopg.Connection[Any] = connection.connection
+    answers: list[str] = []
+    with tempfile.TemporaryFile() as trace:
+        raw.pgconn.trace(trace.fileno())
+        yield answers
+        raw.pgconn.untrace()
+        trace.seek(0)
+        answers += [line for line in trace.read().decode().splitlines() if "ReadyForQuery" in line]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_attempts_that_continue_are_written_in_two_round_trips(store: Store, count: int) -> None:
+    store.attempts.finish([continued(job) for job in running(store, count)])  # It prepares the statements.
+    jobs = running(store, count)
+    with counting_round_trips() as answers:
+        assert len(store.attempts.finish([continued(job) for job in jobs])) == count
+    assert len(answers) == 2
+    assert {stored(job).status for job in jobs} == {"completed"}
+    assert Job.objects.filter(chain_id=jobs[0].chain_id, status="pending").count() == 1
+
+
+def test_other_outcomes_send_begin_with_their_first_statement(store: Store) -> None:
+    store.attempts.finish([finished(running_job(store))])
+    job = running_job(store)
+    with counting_round_trips() as answers:
+        store.attempts.finish([finished(job)])
+    assert len(answers) == 3  # the job, the jobs that wait for it, COMMIT
+    assert stored(job).status == "completed"
+
+
+def test_every_statement_of_the_transaction_has_the_lock_timeout(store: Store) -> None:
+    for _ in range(2):  # prepared in the first transaction
+        with store.db.transaction():
+            assert [lock_timeout(store) for _ in range(2)] == ["2s", "2s"]
+        assert connection.connection.execute("SHOW lock_timeout").fetchone() == ("0",)
+
+
+def lock_timeout(store: Store) -> Any:
+    return store.db.fetch("SELECT current_setting('lock_timeout')", [])[0][0]
+
+
+def test_statement_that_is_sent_differently_has_the_lock_timeout(store: Store) -> None:
+    with store.db.transaction():
+        store.db.execute("CREATE TEMPORARY TABLE seen ON COMMIT DROP AS SELECT current_setting('lock_timeout')", [])
+        assert store.db.fetch("SELECT * FROM seen", []) == [("2s",)]
+
+
+def test_statement_of_the_project_has_the_lock_timeout(store: Store) -> None:
+    with store.db.limited(), connection.cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("2s",)
+
+
+def test_transaction_without_statements_is_not_begun(store: Store) -> None:
+    connection.ensure_connection()
+    with counting_round_trips() as answers, store.db.transaction():
+        pass
+    assert not answers
+    with transaction.atomic():
+        assert lock_timeout(store) == "0"
+
+
+def test_statements_that_were_deallocated_are_prepared_again(store: Store) -> None:
+    store.attempts.finish([continued(running_job(store))])
+    job = running_job(store)
+    connection.connection.execute("DEALLOCATE ALL")
+    assert store.attempts.finish([continued(job)]) == {job.key}
+    assert stored(job).status == "completed"
+
+
+def test_driver_that_prepares_statements_itself_gets_the_lock_timeout(store: Store) -> None:
+    with transaction.atomic():
+        job = running_job(store)  # The driver prepares the statements of a transaction that is not the store's.
+    with store.db.transaction():
+        assert lock_timeout(store) == "2s"
+    assert store.attempts.finish([continued(job)]) == {job.key}
+
+
+def test_continuation_that_cannot_be_created_undoes_the_whole_transaction(store: Store) -> None:
+    [existing] = create(store)
+    job = running_job(store)
+    with pytest.raises(DuplicateJobId):
+        store.attempts.finish([continued(job, id=existing)])
+    assert stored(job).status == "running"
+    assert store.attempts.finish([continued(job)]) == {job.key}
+
+
+def test_lost_lease_creates_no_continuation(store: Store) -> None:
+    job = running_job(store)
+    lost = job._replace(key=(job.id, job.lease_number + 1), lease_number=job.lease_number + 1)
+    new = next_job(job, id=new_id())
+    assert store.attempts.finish([finished(lost, None, new)]) == set()
+    assert not Job.objects.filter(id=new.id).exists()
+
+
+def test_transaction_of_the_caller_is_not_committed(store: Store) -> None:
+    job = running_job(store)
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        store.attempts.lock(job.id)
+        assert store.attempts.finish([continued(job)]) == {job.key}
+        raise ZeroDivisionError
+    assert stored(job).status == "running"
