@@ -104,3 +104,9 @@ def sqlstate(error: BaseException) -> str | None:
     """Return the SQLSTATE of a database error that Django wrapped."""
     state = getattr(error.__cause__, "sqlstate", None)
     return state if isinstance(state, str) else None
+
+
+def divides_by_zero(error: BaseException) -> bool:
+    """Return whether a statement divided by zero, and not a function, such as a deferred trigger at the commit."""
+    details = getattr(error.__cause__, "diag", None)
+    return sqlstate(error) == DIVISION_BY_ZERO and not (details and details.context)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -18,7 +19,7 @@ from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.store.base import Store
 from django_jobchains.store.database import Database
 from django_jobchains.store.direct import Direct, can_begin, is_watched
-from django_jobchains.store.errors import CONFLICTS, DIVISION_BY_ZERO, QUERY_CANCELED, UNIQUE_VIOLATION, sqlstate
+from django_jobchains.store.errors import CONFLICTS, QUERY_CANCELED, UNIQUE_VIOLATION, divides_by_zero, sqlstate
 from django_jobchains.store.keys import KeyRows
 from django_jobchains.store.rows import OpenTransaction
 from django_jobchains.store.skip_scan import SkipScan, groups
@@ -148,7 +149,7 @@ class PostgreSQLDatabase(Database):
         return f"{column}::text"
 
     def time(self, text: str) -> datetime:
-        return datetime.fromisoformat(text).astimezone(UTC)
+        return _time(text)
 
     def id(self, value: UUID) -> UUID:
         return value
@@ -306,7 +307,7 @@ class PostgreSQLDatabase(Database):
             with self._watching(connection):
                 self._direct(raw).commit(raw, sql, params)
         except DataError as error:
-            if sqlstate(error) == DIVISION_BY_ZERO and not _is_in_function(error):
+            if divides_by_zero(error):
                 raise TransactionEnded from error
             raise
 
@@ -335,9 +336,9 @@ class PostgreSQLStore(Store):
     keys_class = KeyRows
 
 
-def _is_in_function(error: DataError) -> bool:
-    """Return whether a function raised the error, for example of a deferred trigger, which runs at the commit."""
-    return isinstance(error.__cause__, psycopg.Error) and bool(error.__cause__.diag.context)
+@lru_cache(maxsize=1_000)
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 class _Patience(threading.local):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -115,10 +116,10 @@ class SQLiteDatabase(Database):
         return f"{column} || ''"  # An expression has no declared type, which the driver would use to convert it.
 
     def time(self, text: str) -> datetime:
-        return datetime.fromisoformat(f"{text}+00:00")  # This is faster than replacing the time zone of the result.
+        return _time(text)
 
     def id(self, value: str) -> UUID:
-        return UUID(int=int(value, 16))  # This is faster than from hex, which also accepts other notations.
+        return _id(value)
 
     def mark(self, transaction: OpenTransaction | None, id: str) -> None:
         """Mark the transaction by a savepoint, which exists until the transaction ends in any way."""
@@ -192,7 +193,7 @@ class SQLiteJobs(Jobs):
         return f"""
             WITH RECURSIVE {self._heads},
             due AS MATERIALIZED (
-                SELECT candidate.id, served.lease_seconds
+                SELECT candidate.id, served.leased_until
                 FROM (
                     SELECT * FROM heads WHERE run_at <= {self.db.now} ORDER BY rank, run_at, id LIMIT {limit}
                 ) AS served
@@ -205,7 +206,7 @@ class SQLiteJobs(Jobs):
             )
             UPDATE {self.tables.job} AS job
             SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
-                leased_until = {self.db.after("clock.now", "due.lease_seconds")}, last_attempt_at = clock.now
+                leased_until = due.leased_until, last_attempt_at = clock.now
             FROM due CROSS JOIN {self.db.clock} WHERE job.id = due.id AND job.status || '' = 'pending'
             RETURNING {self._claimed_columns}
         """
@@ -217,12 +218,13 @@ class SQLiteJobs(Jobs):
 
     @property
     def _heads(self) -> str:
-        """The first job of each (queue, type, priority) that is pending and served, with the seconds of its lease.
+        """The first job of each (queue, type, priority) that is pending and served, with the end of a lease from now.
 
         One step skips everything up to the next served type or queue. Paused queues are read here, so that no job is
         claimed after the pause of its queue was committed.
         """
         job, next_queue = self.tables.job, _next_served_queue(self.tables.job)
+        leased_until = self.db.after(f"(SELECT now FROM {self.db.clock})", "types.lease_seconds")
         paused = f"SELECT name FROM {self.tables.queue} WHERE paused_at IS NOT NULL"
         of_queue = "n.queue = c.queue AND n.type_name"
         served_type = _first(job, f"{of_queue} >= (SELECT min(type_name) FROM types WHERE type_name > c.type_name)")
@@ -242,10 +244,20 @@ class SQLiteJobs(Jobs):
                 FROM reached CROSS JOIN scope CROSS JOIN {job} AS c ON c.id = reached.id
             ),
             heads AS MATERIALIZED (
-                SELECT {_GROUP}, types.lease_seconds
+                SELECT {_GROUP}, {leased_until} AS leased_until
                 FROM reached CROSS JOIN scope CROSS JOIN {job} AS c ON c.id = reached.id
                 CROSS JOIN types ON types.type_name = c.type_name WHERE {_IS_QUEUE_SERVED}
             )"""
+
+
+@lru_cache(maxsize=1_000)
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(f"{text}+00:00")  # This is faster than replacing the time zone of the result.
+
+
+@lru_cache(maxsize=1_000)
+def _id(text: str) -> UUID:
+    return UUID(int=int(text, 16))  # This is faster than from hex, which also accepts other notations.
 
 
 class SQLiteStore(Store):
