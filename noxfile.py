@@ -72,14 +72,15 @@ SLOW_ON_SQLITE = (
 )
 #: It adds network interfaces to the machine, and Chromium aborts its requests then: so it runs after the browser.
 NETWORK = "tests/chaos/test_network.py"
-#: What does not depend on the database runs on SQLite only: output, arguments, and who may see and do what. Files with
-#: tests of locks run on PostgreSQL too.
+#: What does not depend on the database runs on SQLite only: output, arguments, payloads, and who may see and do what.
+#: Files with tests of locks run on PostgreSQL too.
 ON_ONE_DATABASE = (
-    "admin/actions", "admin/visibility", "benchmarks", "commands", "configuration", "mutations", "packaging",
-    "processors", "redaction", "testing", "typing",
+    "admin/actions", "admin/visibility", "benchmarks", "commands", "configuration", "middleware", "mutations", "notes",
+    "packaging", "payload_codecs", "payloads", "pools", "processors", "redaction", "testing", "typing",
 )  # fmt: skip
 #: Tests of the SQL run separately, because they include slow ones.
-WITHOUT_REPEATS = tuple(f"--ignore={path}" for path in (*SQL, *(f"tests/{name}" for name in ON_ONE_DATABASE)))
+WITHOUT_DATABASE = tuple(f"tests/{name}" for name in ON_ONE_DATABASE)
+WITHOUT_REPEATS = tuple(f"--ignore={path}" for path in (*SQL, *WITHOUT_DATABASE))
 #: Redis and NATS behave the same beside every database.
 WITHOUT_SERVERS = tuple(f"--ignore=tests/notifications/{name}" for name in ("nats", "redis"))
 
@@ -143,10 +144,11 @@ def slow(session: nox.Session) -> None:
 
 @nox.session(python=NEWEST)
 def newest(session: nox.Session) -> None:
-    """Test the newest Python and Django: the plain tests that may differ there on PostgreSQL 18, the SQL on SQLite."""
+    """Test the newest Python and Django: what depends on the database on PostgreSQL 18, the rest and SQL on SQLite."""
     session.install("--upgrade", "-e", ".[all]", "--group", "test")
     run_example(session, "python")
     run_tests(session, "python", *SQL, database="sqlite")
+    run_tests(session, "python", *PLAIN, *WITHOUT_DATABASE, database="sqlite", options=STOLEN)
     with required(session), server(18) as url:
         locks = files_with(r"committing|mark\.postgresql", *ON_ONE_DATABASE)
         run_tests(session, "python", *SQL, *locks, database=url)
