@@ -142,7 +142,8 @@ class Direct:
     def call(self, raw: "psycopg.Connection[Any]", sql: str, age: str, params: Sequence[Any]) -> str:
         """Return SQL that runs a statement, prepared as in ``fetch``, to be sent with others."""
         name = self._names.get((sql, age)) or self._prepare(raw, sql, age)
-        return f"EXECUTE {name.decode()}({', '.join(_literal(raw, param) for param in params)})"
+        arguments = ", ".join(_literal(raw, param) for param in params)
+        return f"EXECUTE {name.decode()}({arguments})" if params else f"EXECUTE {name.decode()}"
 
     def _prepare(self, raw: "psycopg.Connection[Any]", sql: str, age: str) -> bytes:
         if len(self._names) >= MAX_PREPARED:

@@ -149,21 +149,23 @@ class Jobs(Part, ABC):
         return [CreatedJob(job.id, created_at) for job in jobs]
 
     def _send(self, jobs: Sequence[NewJob], effects: Effects, send: Callable[[str, list[Any]], ResultT]) -> ResultT:
-        """Insert jobs with a method of the database; return its result."""
+        """Insert jobs with a method of the database; return its result.
+
+        The effects are added first: if the reply to a commit is lost, the jobs may exist.
+        """
         rows = [self._new_row(job) for job in jobs]
         is_single = len(rows) == 1  # The server processes parameters faster than JSON.
         params = [rows[0].get(name) for name in _NAMES] if is_single else [json.dumps(rows)]
-        try:
-            result = send(self._insert_jobs(is_single), params)
-        except IntegrityError as error:
-            if not self.db.is_duplicate(error):
-                raise
-            raise DuplicateJobId([job.id for job in jobs] if len(jobs) == 1 else []) from error
         due = [row["type_name"] for row in rows if _NOT_YET.isdisjoint(row)]
         effects.add_due(due)
         if len(due) < len(rows):
             effects.add_scheduled([row["type_name"] for row in rows if _PLANNED & row.keys() and "status" not in row])
-        return result
+        try:
+            return send(self._insert_jobs(is_single), params)
+        except IntegrityError as error:
+            if not self.db.is_duplicate(error):
+                raise
+            raise DuplicateJobId([job.id for job in jobs] if len(jobs) == 1 else []) from error
 
     def _new_row(self, job: NewJob) -> dict[str, Any]:
         """Return what differs from the most common job, the first of its chain: each key takes time on both sides."""

@@ -7,14 +7,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import Job
-from django_jobchains.store import ClaimedJob, FinishedJob, Store
+from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Store
 from tests.support.connections import committing
-from tests.support.jobs import create, finished, next_job, running, running_job, stored
+from tests.support.jobs import MAIL, create, finished, next_job, running, running_job, stored
 
 pytestmark = [committing, pytest.mark.postgresql]
 
@@ -45,8 +45,9 @@ def counting_round_trips() -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_attempts_that_continue_are_written_in_two_round_trips(store: Store, count: int) -> None:
-    store.attempts.finish([continued(job) for job in running(store, count)])  # It prepares the statements.
-    jobs = running(store, count)
+    others = running(store, 2 * count)
+    jobs = [others.pop() for _ in range(count)]
+    store.attempts.finish([continued(job) for job in others])  # It prepares the statements.
     with counting_round_trips() as answers:
         assert len(store.attempts.finish([continued(job) for job in jobs])) == count
     assert len(answers) == 2
@@ -55,8 +56,8 @@ def test_attempts_that_continue_are_written_in_two_round_trips(store: Store, cou
 
 
 def test_other_outcomes_send_begin_with_their_first_statement(store: Store) -> None:
-    store.attempts.finish([finished(running_job(store))])
-    job = running_job(store)
+    other, job = running(store, 2)
+    store.attempts.finish([finished(other)])
     with counting_round_trips() as answers:
         store.attempts.finish([finished(job)])
     assert len(answers) == 3  # the job, the jobs that wait for it, COMMIT
@@ -96,8 +97,8 @@ def test_transaction_without_statements_is_not_begun(store: Store) -> None:
 
 
 def test_statements_that_were_deallocated_are_prepared_again(store: Store) -> None:
-    store.attempts.finish([continued(running_job(store))])
-    job = running_job(store)
+    other, job = running(store, 2)
+    store.attempts.finish([continued(other)])
     connection.connection.execute("DEALLOCATE ALL")
     assert store.attempts.finish([continued(job)]) == {job.key}
     assert stored(job).status == "completed"
@@ -112,12 +113,27 @@ def test_driver_that_prepares_statements_itself_gets_the_lock_timeout(store: Sto
 
 
 def test_continuation_that_cannot_be_created_undoes_the_whole_transaction(store: Store) -> None:
-    [existing] = create(store)
     job = running_job(store)
+    [existing] = create(store)
     with pytest.raises(DuplicateJobId):
         store.attempts.finish([continued(job, id=existing)])
     assert stored(job).status == "running"
     assert store.attempts.finish([continued(job)]) == {job.key}
+
+
+def test_jobs_whose_commit_got_no_reply_are_announced(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = store.db.commit_with
+
+    def commit_without_reply(sql: str, params: list[Any]) -> None:
+        commit(sql, params)
+        raise OperationalError
+
+    monkeypatch.setattr(store.db, "commit_with", commit_without_reply)
+    job, effects = running_job(store), Effects()
+    with pytest.raises(OperationalError):
+        store.attempts.finish([continued(job)], effects)
+    assert stored(job).status == "completed"
+    assert effects.due_types == {MAIL}
 
 
 def test_lost_lease_creates_no_continuation(store: Store) -> None:
