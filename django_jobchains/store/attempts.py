@@ -165,8 +165,9 @@ class Attempts(Part):
             )
             if len(written) < max(len(jobs), 1):
                 self.db.check_transaction(transaction)
-            ended = [row for row in written if row.key not in continuations or row.is_cancelled]
+            ended = written
             if continuations:
+                ended = [row for row in written if row.key not in continuations or row.is_cancelled]
                 self._continue(written, continuations, effects, is_last=bool(is_own and written and not ended))
             effects.finished_chains.update([row.chain_id for row in ended])
             if awaited := [row.chain_id for row in ended if row.may_be_awaited]:

@@ -193,7 +193,7 @@ class SQLiteJobs(Jobs):
         return f"""
             WITH RECURSIVE {self._heads},
             due AS MATERIALIZED (
-                SELECT candidate.id, served.leased_until
+                SELECT candidate.id, served.now, served.leased_until
                 FROM (
                     SELECT * FROM heads WHERE run_at <= {self.db.now} ORDER BY rank, run_at, id LIMIT {limit}
                 ) AS served
@@ -206,8 +206,8 @@ class SQLiteJobs(Jobs):
             )
             UPDATE {self.tables.job} AS job
             SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
-                leased_until = due.leased_until, last_attempt_at = clock.now
-            FROM due CROSS JOIN {self.db.clock} WHERE job.id = due.id AND job.status || '' = 'pending'
+                leased_until = due.leased_until, last_attempt_at = due.now
+            FROM due WHERE job.id = due.id AND job.status || '' = 'pending'
             RETURNING {self._claimed_columns}
         """
 
@@ -218,13 +218,12 @@ class SQLiteJobs(Jobs):
 
     @property
     def _heads(self) -> str:
-        """The first job of each (queue, type, priority) that is pending and served, with the end of a lease from now.
+        """The first job of each (queue, type, priority) that is pending and served, with now and the end of a lease.
 
         One step skips everything up to the next served type or queue. Paused queues are read here, so that no job is
         claimed after the pause of its queue was committed.
         """
         job, next_queue = self.tables.job, _next_served_queue(self.tables.job)
-        leased_until = self.db.after(f"(SELECT now FROM {self.db.clock})", "types.lease_seconds")
         paused = f"SELECT name FROM {self.tables.queue} WHERE paused_at IS NOT NULL"
         of_queue = "n.queue = c.queue AND n.type_name"
         served_type = _first(job, f"{of_queue} >= (SELECT min(type_name) FROM types WHERE type_name > c.type_name)")
@@ -244,9 +243,9 @@ class SQLiteJobs(Jobs):
                 FROM reached CROSS JOIN scope CROSS JOIN {job} AS c ON c.id = reached.id
             ),
             heads AS MATERIALIZED (
-                SELECT {_GROUP}, {leased_until} AS leased_until
+                SELECT {_GROUP}, clock.now, {self.db.after("clock.now", "types.lease_seconds")} AS leased_until
                 FROM reached CROSS JOIN scope CROSS JOIN {job} AS c ON c.id = reached.id
-                CROSS JOIN types ON types.type_name = c.type_name WHERE {_IS_QUEUE_SERVED}
+                CROSS JOIN types ON types.type_name = c.type_name CROSS JOIN {self.db.clock} WHERE {_IS_QUEUE_SERVED}
             )"""
 
 
