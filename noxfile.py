@@ -205,7 +205,8 @@ def run_tests(
 ) -> None:
     """Run tests in several processes. Each process makes a database on the named server."""
     tests = session.posargs or selection
-    env = {"JOBCHAINS_TEST_DATABASE": database, **(env or {})}
+    # Otherwise Django sets the time zone of each connection by a statement, and tests open thousands.
+    env = {"JOBCHAINS_TEST_DATABASE": database, "PGTZ": "UTC", **(env or {})}
     reports = ("-q", "--durations=8", "-p", "no:cacheprovider")
     session.run(python, "-m", "pytest", *reports, *options, *tests, env=env, external=True)
 

@@ -6,7 +6,14 @@ import os
 from tests.settings import *  # noqa: F403
 from tests.settings import DATABASES, INSTALLED_APPS, postgresql
 
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.support.worker_app"]
+#: Workers start faster without the apps that only answer requests.
+FOR_REQUESTS = {"admin", "messages", "sessions", "staticfiles"}
+INSTALLED_APPS = [
+    *(app for app in INSTALLED_APPS if app.removeprefix("django.contrib.") not in FOR_REQUESTS),
+    "tests.support.worker_app",
+]
+ROOT_URLCONF = __name__
+urlpatterns: list[object] = []
 JOBCHAINS = json.loads(os.environ.get("JOBCHAINS_TEST_OPTIONS", "{}"))
 #: Where tests use a transaction pooler, this alias connects to the server directly.
 if direct := os.environ.get("JOBCHAINS_TEST_DIRECT"):
