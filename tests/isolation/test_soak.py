@@ -24,11 +24,11 @@ JOBS = int(os.environ.get("JOBCHAINS_SOAK_JOBS", "300"))
 #: A worker is killed each time this many jobs have completed.
 JOBS_PER_KILL = max(JOBS // 8, 100)
 #: After this many jobs, the worker that is never killed should not grow any further.
-WARM_UP_JOBS = JOBS // 3
+WARM_UP_JOBS = 2 * JOBS // 3
 #: Of a hundred jobs, two crash, one hangs and one exceeds its memory limit.
 INPUTS = ("crash", *["good"] * 32, "hang", *["good"] * 32, "memory", *["good"] * 16, "crash", *["good"] * 16)
 MAX_GROWTH = 20 * 1024**2
-MAX_MORE_DESCRIPTORS = 5
+MAX_MORE_DESCRIPTORS = 8
 
 #: The default number of jobs takes half a minute; 20,000 jobs took three and a half minutes on two cores.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + JOBS)]
@@ -43,10 +43,9 @@ def test_every_job_completes_once_and_nothing_is_left(start_isolated: StartProce
 
     def have_completed(count: int) -> bool:
         nonlocal descriptors, memory
-        completed = _completed()
-        if completed <= WARM_UP_JOBS:
+        if count <= WARM_UP_JOBS:
             descriptors, memory = map(max, (descriptors, memory), _size(steady))
-        return completed >= count
+        return _completed() >= count
 
     killed: list[psutil.Process] = []
     for done in _milestones():
