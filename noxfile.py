@@ -72,15 +72,14 @@ SLOW_ON_SQLITE = (
 )
 #: It adds network interfaces to the machine, and Chromium aborts its requests then: so it runs after the browser.
 NETWORK = "tests/chaos/test_network.py"
-#: What does not depend on the database runs on SQLite only: output, arguments, payloads, and who may see and do what.
+#: What does not depend on the database runs on SQLite only: output, arguments, processes, and who may see and do what.
 #: Files with tests of locks run on PostgreSQL too.
 ON_ONE_DATABASE = (
-    "admin/actions", "admin/visibility", "benchmarks", "commands", "configuration", "middleware", "mutations", "notes",
-    "packaging", "payload_codecs", "payloads", "pools", "processors", "redaction", "testing", "typing",
+    "admin/actions", "admin/visibility", "benchmarks", "commands", "configuration", "mutations", "packaging",
+    "pools", "processors", "redaction", "testing", "typing",
 )  # fmt: skip
 #: Tests of the SQL run separately, because they include slow ones.
-WITHOUT_DATABASE = tuple(f"tests/{name}" for name in ON_ONE_DATABASE)
-WITHOUT_REPEATS = tuple(f"--ignore={path}" for path in (*SQL, *WITHOUT_DATABASE))
+WITHOUT_REPEATS = tuple(f"--ignore={path}" for path in (*SQL, *(f"tests/{name}" for name in ON_ONE_DATABASE)))
 #: Redis and NATS behave the same beside every database.
 WITHOUT_SERVERS = tuple(f"--ignore=tests/notifications/{name}" for name in ("nats", "redis"))
 
@@ -144,11 +143,12 @@ def slow(session: nox.Session) -> None:
 
 @nox.session(python=NEWEST)
 def newest(session: nox.Session) -> None:
-    """Test the newest Python and Django: what depends on the database on PostgreSQL 18, the rest and SQL on SQLite."""
+    """Test the newest Python and Django on PostgreSQL 18, and on SQLite what does not depend on the database."""
     session.install("--upgrade", "-e", ".[all]", "--group", "test")
     run_example(session, "python")
     run_tests(session, "python", *SQL, database="sqlite")
-    run_tests(session, "python", *PLAIN, *WITHOUT_DATABASE, database="sqlite", options=STOLEN)
+    folders = [f"tests/{name}" for name in ON_ONE_DATABASE]
+    run_tests(session, "python", *PLAIN, *folders, database="sqlite", options=STOLEN)
     with required(session), server(18) as url:
         locks = files_with(r"committing|mark\.postgresql", *ON_ONE_DATABASE)
         run_tests(session, "python", *SQL, *locks, database=url)
@@ -205,7 +205,7 @@ def run_tests(
 ) -> None:
     """Run tests in several processes. Each process makes a database on the named server."""
     tests = session.posargs or selection
-    # Otherwise Django sets the time zone of each connection by a statement, and tests open thousands.
+    # Otherwise Django sends a statement that sets the time zone on each of thousands of connections.
     env = {"JOBCHAINS_TEST_DATABASE": database, "PGTZ": "UTC", **(env or {})}
     reports = ("-q", "--durations=8", "-p", "no:cacheprovider")
     session.run(python, "-m", "pytest", *reports, *options, *tests, env=env, external=True)

@@ -76,7 +76,7 @@ class Jobs(Part, ABC):
 
     def create_and_commit(self, jobs: Sequence[NewJob], effects: Effects) -> None:
         """Insert jobs without blockers and deduplication, and commit the store's transaction."""
-        self._send(jobs, effects, self.db.commit_with)
+        self._insert_with(jobs, effects, self.db.commit_with)
 
     @retried
     def state_of(self, job_id: UUID) -> tuple[str, int] | None:
@@ -144,12 +144,14 @@ class Jobs(Part, ABC):
     # Inserting
 
     def _insert(self, jobs: Sequence[NewJob], effects: Effects) -> list[CreatedJob]:
-        inserted = self._send(jobs, effects, self.db.fetch)
+        inserted = self._insert_with(jobs, effects, self.db.fetch)
         created_at = self.db.time(inserted[0][0])  # One clock for all rows.
         return [CreatedJob(job.id, created_at) for job in jobs]
 
-    def _send(self, jobs: Sequence[NewJob], effects: Effects, send: Callable[[str, list[Any]], ResultT]) -> ResultT:
-        """Insert jobs with a method of the database; return its result.
+    def _insert_with(
+        self, jobs: Sequence[NewJob], effects: Effects, send: Callable[[str, list[Any]], ResultT]
+    ) -> ResultT:
+        """Send the INSERT with a method of the database; return its result.
 
         The effects are added first: if the reply to a commit is lost, the jobs may exist.
         """

@@ -217,15 +217,17 @@ class PostgreSQLDatabase(Database):
     @contextmanager
     def transaction(self) -> Iterator[bool]:
         """Send BEGIN and the limit of waits for locks together with the first statement of the store."""
-        milliseconds = self._patience.milliseconds
         with super().transaction() as is_own:
-            connection = self.connection
-            limit = f"SET LOCAL lock_timeout = {milliseconds}"
-            if milliseconds and is_own and can_begin(connection):
-                self._direct(connection.connection).begin_with_next(connection.atomic_blocks[0], limit)
-            elif milliseconds and is_own:
-                self.execute(limit, [])
+            if is_own and self._patience.milliseconds:
+                self._limit_waits(f"SET LOCAL lock_timeout = {self._patience.milliseconds}")
             yield is_own
+
+    def _limit_waits(self, sql: str) -> None:
+        connection = self.connection
+        if can_begin(connection):
+            self._direct(connection.connection).begin_with_next(connection.atomic_blocks[0], sql)
+        else:
+            self.execute(sql, [])
 
     @contextmanager
     def limited(self) -> Iterator[None]:
@@ -336,7 +338,7 @@ class PostgreSQLStore(Store):
     keys_class = KeyRows
 
 
-@lru_cache(maxsize=1_000)
+@lru_cache(maxsize=1_000)  # Jobs that are enqueued or claimed together have the same times.
 def _time(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 

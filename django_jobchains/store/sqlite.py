@@ -218,7 +218,7 @@ class SQLiteJobs(Jobs):
 
     @property
     def _heads(self) -> str:
-        """The first job of each (queue, type, priority) that is pending and served, with now and the end of a lease.
+        """The first job of each (queue, type, priority) that is pending and served, the time, and the end of its lease.
 
         One step skips everything up to the next served type or queue. Paused queues are read here, so that no job is
         claimed after the pause of its queue was committed.
@@ -249,12 +249,12 @@ class SQLiteJobs(Jobs):
             )"""
 
 
-@lru_cache(maxsize=1_000)
+@lru_cache(maxsize=1_000)  # Jobs that are enqueued or claimed together have the same times.
 def _time(text: str) -> datetime:
     return datetime.fromisoformat(f"{text}+00:00")  # This is faster than replacing the time zone of the result.
 
 
-@lru_cache(maxsize=1_000)
+@lru_cache(maxsize=1_000)  # The same ids are read again when the attempts end.
 def _id(text: str) -> UUID:
     return UUID(int=int(text, 16))  # This is faster than from hex, which also accepts other notations.
 
