@@ -74,18 +74,25 @@ def _move(objects: Objects, call: Callable[[RecordOperations, RecordTable, IdsOf
 
 
 def _selected(objects: Any) -> QuerySet[Any] | None:
-    """Return a QuerySet of the objects on their database, or None if there are none."""
+    """Return a QuerySet of the objects on the database where they are written, or None if there are none."""
     if isinstance(objects, QuerySet):
-        selected: Any = objects if objects.query.is_sliced else objects.order_by()
-        return selected.using(selected.db)  # type: ignore[no-any-return]
+        selected = objects if objects.query.is_sliced else objects.order_by()
+        return selected.using(db_for_write(objects))
     rows = [objects] if isinstance(objects, Model) else list(objects)
     if not rows:
         return None
     kind = type(rows[0])
     if not (isinstance(rows[0], Model) and all(type(row) is kind for row in rows)):
         raise TypeError(f"{objects!r:.100}: pass instances of one model, or a QuerySet.")
-    using = rows[0]._state.db or router.db_for_write(kind)
+    using = router.db_for_write(kind, instance=rows[0])
     return kind._base_manager.using(using).filter(pk__in=[row.pk for row in rows])
+
+
+def db_for_write(rows: QuerySet[Any]) -> str:
+    """Return the alias to which ``update()`` of a QuerySet would write. ``rows.db`` may be a replica."""
+    rows = rows.all()
+    rows._for_write = True  # type: ignore[attr-defined]
+    return rows.db
 
 
 def record_types_of(model: type[Model]) -> list[RecordType]:

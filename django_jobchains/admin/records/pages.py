@@ -31,7 +31,7 @@ from django_jobchains.admin.actions.views import MAX_LISTED_ROWS, Button
 from django_jobchains.admin.records.actions import RECORD_ACTIONS, RecordAction
 from django_jobchains.admin.records.display import state_label, state_style
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.records.operations import record_types_of
+from django_jobchains.records.operations import db_for_write, record_types_of
 from django_jobchains.text.errors import log_error
 
 logger = getLogger("django_jobchains")
@@ -213,7 +213,7 @@ class RecordActionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no
             reason = "" if self._may(request, action, record) else NOT_ALLOWED
             result.skip(reason, [record.pk] if reason else ())
             allowed += [] if reason else [record.pk]
-        using = self.get_queryset(request).db
+        using = db_for_write(self.get_queryset(request))
         rows = self.model._base_manager.using(using)
         with transaction.atomic(using=using):
             locked = list(rows.filter(pk__in=allowed).select_for_update(of=("self",)).order_by("pk"))

@@ -1,0 +1,97 @@
+"""A project whose router sends reads to a replica: operations on records write where ``update()`` and ``save()`` do."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from django_jobchains import records
+from django_jobchains.records import RecordRun
+from tests.admin.records.browsing import act
+from tests.records.models import Upload
+from tests.support.databases import database
+from tests.support.workers import StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Register = Callable[..., Any]
+SELECTIONS: dict[str, Callable[[Any], Any]] = {
+    "instance": lambda pk: Upload.objects.get(pk=pk),
+    "list": lambda pk: list(Upload.objects.filter(pk=pk)),
+    "queryset": lambda pk: Upload.objects.filter(pk=pk).order_by("size"),
+    "slice": lambda pk: Upload.objects.filter(pk=pk)[:1],
+    "unsaved": lambda pk: Upload(pk=pk),
+}
+STATES = {"cancel": "canceled", "requeue": "queued", "retry": "queued"}
+
+
+class ReadsFromReplica:
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "replica"
+
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        return "default"
+
+    def allow_relation(self, *objects: Any, **hints: Any) -> bool:
+        return True
+
+
+@pytest.fixture
+def replica(transactional_db: None, settings: Any, django_db_blocker: Any) -> Iterator[None]:
+    """Add an alias of the test database that cannot write, and a router that reads from it."""
+    options = connection.settings_dict["OPTIONS"]
+    read_only = (
+        {"options": "-c default_transaction_read_only=on"}
+        if connection.vendor == "postgresql"
+        else {"init_command": "PRAGMA query_only = ON", "transaction_mode": "DEFERRED"}
+    )
+    with database("replica", {"OPTIONS": {**options, **read_only}}, django_db_blocker):
+        settings.DATABASE_ROUTERS = [ReadsFromReplica()]
+        yield
+
+
+@pytest.mark.usefixtures("replica")
+@pytest.mark.parametrize("move", STATES)
+@pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
+def test_operations_write_to_the_primary(register: Register, move: str, select: Callable[[Any], Any]) -> None:
+    register()
+    upload = Upload.objects.create(state="errored")
+    assert Upload.objects.get()._state.db == "replica"
+    assert getattr(records, move)(select(upload.pk)) == 1
+    assert Upload.objects.get().state == STATES[move]
+
+
+@pytest.mark.usefixtures("replica")
+def test_an_explicit_database_is_kept(register: Register) -> None:
+    register()
+    upload = Upload.objects.create(state="errored")
+    assert records.cancel(Upload.objects.using("default").filter(pk=upload.pk)) == 1
+    with pytest.raises(Exception, match=r"read-?only"):
+        records.requeue(Upload.objects.using("replica").filter(pk=upload.pk))
+
+
+@pytest.mark.usefixtures("replica")
+def test_workers_use_only_their_database(register: Register, make_worker: StartWorker) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        run.add_log("size", "measure")
+        record.size = 7
+        with run.complete():
+            record.save()
+
+    register(handle)
+    Upload.objects.create()
+    make_worker().run_until_idle(timeout=60)
+    upload = Upload.objects.get()
+    assert (upload.state, upload.size, len(upload.execution_logs)) == ("completed", 7, 1)
+
+
+@pytest.mark.urls("tests.admin.records.site")
+@pytest.mark.usefixtures("replica")
+@pytest.mark.parametrize("verb", STATES)
+def test_actions_of_the_admin_write_to_the_primary(admin_client: Client, register: Register, verb: str) -> None:
+    register()
+    upload = Upload.objects.create(state="errored")
+    act(admin_client, verb, upload)
+    assert Upload.objects.get().state == STATES[verb]
