@@ -48,9 +48,9 @@ class RecordPhases(AttemptPhases):
 
         Raises ``RecordLost`` if the record no longer belongs to this attempt.
         """
-        state = "queued" if end.kind == "requeued" else "completed"
+        state = ""
         try:
-            self._write_record(end)
+            state = self._write_record(end)
             self.commit()
         except (RecordLost, TransactionEnded):
             raise
@@ -63,9 +63,11 @@ class RecordPhases(AttemptPhases):
             log_error(logger, error, text, end.id, state)
         return state
 
-    def _write_record(self, end: RecordEnd) -> None:
-        if end.key not in self.store.records.end(self._table, [end], transaction=self.transaction):
+    def _write_record(self, end: RecordEnd) -> str:
+        states = self.store.records.end(self._table, [end], transaction=self.transaction)
+        if end.key not in states:
             raise RecordLost(end.id, "taken_by_another_worker")
+        return states[end.key]
 
     def write_logs(self, logs: Callable[[], list[dict[str, Any]]]) -> None:
         """Store the execution logs of the attempt, which ``logs`` returns. Raises ``RecordLost``."""

@@ -269,7 +269,8 @@ class Records(RecordPart):
         old = table.under("record")
         cancel = f"COALESCE({old.cancel}, false)"
         is_error = f"(d.kind IN ('errored', 'failed') AND NOT {cancel})"
-        is_queued = f"(d.kind = 'requeued' OR (d.kind = 'handed_back' AND NOT {cancel}))"
+        is_queued = f"(d.kind IN ('requeued', 'handed_back') AND NOT {cancel})"
+        is_requeued = f"(d.kind = 'requeued' AND NOT {cancel})"
         return f"""
             UPDATE {table.name} AS record SET
                 {table.state} = CASE WHEN d.kind = 'completed' THEN 'completed' WHEN {is_queued} THEN 'queued'
@@ -279,10 +280,8 @@ class Records(RecordPart):
                 {table.num_failures} = {old.num_failures} + CASE WHEN {is_error} THEN 1 ELSE 0 END,
                 {table.started_at} = CASE WHEN {is_queued} THEN NULL ELSE {old.started_at} END,
                 {table.finished_at} = CASE WHEN {is_queued} THEN NULL ELSE clock.now END,
-                {table.queued_at} = CASE WHEN d.kind = 'requeued' THEN clock.now ELSE {old.queued_at} END,
-                {table.process_after} = CASE WHEN d.kind = 'requeued' THEN d.process_after
-                    ELSE {old.process_after} END,
-                {table.cancel} = CASE WHEN d.kind = 'requeued' THEN false ELSE {old.cancel} END
+                {table.queued_at} = CASE WHEN {is_requeued} THEN clock.now ELSE {old.queued_at} END,
+                {table.process_after} = CASE WHEN {is_requeued} THEN d.process_after ELSE {old.process_after} END
             FROM {self.db.rows(_END)} CROSS JOIN {self.db.clock}
             WHERE {self._fence(table)} {self._unlocked(table) if skips else ""} {inside}
             RETURNING {self._returned(table, "id", "lease_number", "state")}

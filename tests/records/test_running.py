@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_jobchains import records
-from django_jobchains.processors import Processors
+from django_jobchains.processors import Processors, RescheduleJob
 from django_jobchains.records import NonRetryable, RecordLost, RecordRun, Requeue
 from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
 from tests.records.models import Export, Repository, Upload
@@ -111,6 +111,40 @@ def test_errored_records_are_tried_again_until_they_fail(register: Register, mak
     upload = Upload.objects.create()
     run(make_worker)
     assert (attempts, state_of(upload), upload.failure_message) == ([1, 2, 3], "failed", "ValueError: attempt 3")
+
+
+def _requeue_in_complete(run: RecordRun) -> None:
+    with run.complete():
+        run.requeue()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "requeue",
+    [
+        RecordRun.requeue,
+        _requeue_in_complete,
+        lambda run: _raise(Requeue()),
+        lambda run: _raise(RescheduleJob(delay=0)),
+    ],
+    ids=["requeue", "complete", "Requeue", "RescheduleJob"],
+)
+def test_a_request_to_cancel_outlives_a_requeue(
+    register: Register, make_worker: StartWorker, events: Events, requeue: Callable[[RecordRun], Any]
+) -> None:
+    def handle(record: Upload, run: RecordRun) -> None:
+        assert records.cancel(record) == 1
+        requeue(run)
+
+    register(handle)
+    upload = Upload.objects.create()
+    run(make_worker)
+    assert (state_of(upload), upload.cancel, upload.num_failures) == ("canceled", True, 0)
+    assert upload.finished_at is not None
+    assert [(event.ending, event.attempt) for event in events.of(RecordEnded)] == [("canceled", 1)]
 
 
 @pytest.mark.parametrize("raises", [True, False])
@@ -273,7 +307,7 @@ def test_a_handler_that_deletes_its_record_just_ends(
     Upload.objects.create()
     run(make_worker)
     assert not Upload.objects.exists()
-    assert len(events.of(RecordAbandoned)) == 1
+    assert [event.reason for event in events.of(RecordAbandoned)] == ["not_found"]
 
 
 def test_a_canceled_record_never_starts(register: Register, make_worker: StartWorker) -> None:

@@ -207,7 +207,7 @@ class RecordMoveTests(RecordTests):
         assert (row["state"], row["num_failures"], row["finished_at"] is not None) == (state, counted, True)
         assert (row["failure_message"] or "") == ("" if state == "completed" else "E: no")
 
-    @pytest.mark.parametrize("end", ["errored", "failed", "handed_back"])
+    @pytest.mark.parametrize("end", ["errored", "failed", "requeued", "handed_back"])
     def test_an_attempt_that_was_asked_to_stop_is_canceled(self, kind: RecordType, store: Store, end: str) -> None:
         record, key = self.running(kind, store, cancel=True)
         assert self.end(kind, store, key, end, message="E: no", max_attempts=3) == {key: "canceled"}
@@ -220,7 +220,7 @@ class RecordMoveTests(RecordTests):
 
     def test_a_record_that_is_requeued_waits_for_its_time(self, kind: RecordType, store: Store) -> None:
         after = self.now(store) + HOUR
-        record, key = self.running(kind, store, cancel=True)
+        record, key = self.running(kind, store)
         assert self.end(kind, store, key, "requeued", process_after=after) == {key: "queued"}
         row = self.row(kind, record)
         assert (row["process_after"], row["cancel"], row["started_at"]) == (after, False, None)

@@ -33,7 +33,7 @@ MAX_WAIT_SECONDS = 5.0
 #: any state.
 _WRITTEN = {
     "completed": ("completed",),
-    "requeued": ("queued",),
+    "requeued": ("queued", "canceled"),
     "handed_back": ("queued", "canceled"),
     "errored": ("errored", "failed", "canceled"),
     "failed": ("failed", "canceled"),
@@ -204,6 +204,7 @@ class RecordWriter:
         found = self.store.records.check(table, list(unwritten))
         for key in found.lost.keys() & unwritten.keys():
             ended = unwritten[key]
+            ended.abandoned_reason = found.lost[key]
             if id(ended) in self._uncertain and ended.end:
                 state, number = self.store.records.state_of(table, key[0]) or ("", 0)
                 if number == key[1] and state in _WRITTEN[ended.end.kind]:
