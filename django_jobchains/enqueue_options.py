@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict, get_args
 from uuid import UUID
 
 from django_jobchains.db.ids import ChainRef, chain_ids_of
+from django_jobchains.db.times import checked_time
 
 #: The length of a stored key, including its tenant.
 KEY_LENGTH = 200
@@ -139,10 +140,8 @@ def resolve_schedule(run_at: datetime | None, delay: timedelta | float | None) -
     if given is not None and not isinstance(given, datetime):
         remedy = " Use delay= for a length of time." if isinstance(given, timedelta | int | float) else ""
         raise TypeError(f"run_at is a datetime with a time zone, not {type(given).__name__}.{remedy}")
-    if run_at is not None and run_at.utcoffset() is None:
-        raise ValueError(f"run_at={run_at!r} has no time zone: use django.utils.timezone, or datetime(…, tzinfo=UTC).")
     if delay is None:
-        return run_at, None
+        return run_at and checked_time(run_at, "run_at"), None
     seconds = seconds_of(delay, "delay")
     if not (math.isfinite(seconds) and seconds <= MAX_SECONDS):
         raise ValueError(f"delay={delay!r} is not a length of time below a thousand years.")

@@ -17,12 +17,12 @@ from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_hooks import call_with_record
 from django_jobchains.attempts.record_phases import RecordPhases
 from django_jobchains.context import clear_context
-from django_jobchains.enqueue_options import seconds_of
+from django_jobchains.enqueue_options import resolve_schedule
 from django_jobchains.exceptions import JobAborted, LeaseLost, RescheduleJob
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.middleware.hooks import around
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.records.errors import RecordLost, Requeue, checked_time, is_retryable
+from django_jobchains.records.errors import RecordLost, Requeue, is_retryable
 from django_jobchains.records.run import RecordRun, RunPhases
 from django_jobchains.records.saving import leave_out
 from django_jobchains.store import ClaimedJob, RecordEnd, RecordKey, Store
@@ -323,6 +323,5 @@ def _time_after(error: Requeue | RescheduleJob) -> datetime | None:
     """Return the time from which a record is processed again. Middleware may also raise ``RescheduleJob``."""
     if isinstance(error, Requeue):
         return error.after
-    if error.run_at is not None:
-        return checked_time(error.run_at)
-    return timezone.now() + timedelta(seconds=seconds_of(error.delay or 0, "delay"))
+    run_at, delay_seconds = resolve_schedule(error.run_at, error.delay)
+    return run_at or timezone.now() + timedelta(seconds=delay_seconds or 0)

@@ -14,6 +14,7 @@ from django.core.management.base import CommandError
 from django.utils import timezone
 
 from django_jobchains.chains.pruning import MAX_BATCH_SIZE
+from django_jobchains.db.times import checked_time
 from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.registry.arguments import checked_priority, checked_queue
 from django_jobchains.statuses import FINAL, Status
@@ -72,7 +73,10 @@ def time(text: str) -> datetime:
         raise ArgumentTypeError(
             f"{text!r} is not a time: write for example 2026-11-22, 2026-11-22T09:30 or 2026-11-22T09:30+01:00"
         ) from None
-    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+    try:
+        return checked_time(timezone.make_aware(moment) if timezone.is_naive(moment) else moment, "time")
+    except (ValueError, OverflowError):
+        raise ArgumentTypeError(f"{text!r} is before the year 1 or after the year 9999 in UTC") from None
 
 
 def seconds(text: str) -> float:

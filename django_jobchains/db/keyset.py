@@ -18,6 +18,7 @@ from django.db.models.lookups import Exact, In
 
 from django_jobchains.conf import get_settings
 from django_jobchains.db.ids import first_id_at
+from django_jobchains.db.times import checked_time
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.statuses import Status
 
@@ -116,9 +117,13 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
         minutes.
         """
         rows = self
-        for lookup, time, difference in (("gte", start, -MAX_CLOCK_DIFFERENCE), ("lt", end, MAX_CLOCK_DIFFERENCE)):
-            if time is not None:
-                limits = {f"created_at__{lookup}": _aware(time), f"id__{lookup}": first_id_at(time + difference)}
+        for name, lookup, given, difference in (
+            ("start", "gte", start, -MAX_CLOCK_DIFFERENCE),
+            ("end", "lt", end, MAX_CLOCK_DIFFERENCE),
+        ):
+            if given is not None:
+                time = checked_time(given, name)
+                limits = {f"created_at__{lookup}": time, f"id__{lookup}": first_id_at(time + difference)}
                 rows = rows.filter(**limits)
         return rows
 
@@ -169,12 +174,6 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
         clone: Self = super()._clone()  # type: ignore[misc]
         clone._alternatives, clone.page_orders = self._alternatives, self.page_orders
         return clone
-
-
-def _aware(time: datetime) -> datetime:
-    if time.utcoffset() is None:
-        raise ValueError(f"{time!r} has no time zone: use django.utils.timezone, or datetime(…, tzinfo=UTC).")
-    return time
 
 
 def _without_alternatives(combined: Any) -> Any:

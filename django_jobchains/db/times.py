@@ -25,3 +25,17 @@ class Times:
         if begin is None:
             return None
         return ((self.aware(end) if end else self._now) - self.aware(begin)).total_seconds()
+
+
+def checked_time(time: datetime, name: str) -> datetime:
+    """Return an aware time that exists in UTC, as databases store it. Raise ``ValueError``, with its name, for others.
+
+    PostgreSQL would store a time in the year 10000, and then no row of its table could be read.
+    """
+    if time.utcoffset() is None:
+        raise ValueError(f"{name}={time!r} has no time zone: use django.utils.timezone, or datetime(…, tzinfo=UTC).")
+    try:
+        time.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{name}={time!r} is before the year 1 or after the year 9999 in UTC: use another.") from error
+    return time

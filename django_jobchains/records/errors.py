@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from django_jobchains.db.times import checked_time
 from django_jobchains.exceptions import FailJob, JobchainsError, LeaseLost, RegistryError
 
 
@@ -22,7 +23,7 @@ class Requeue(Exception):
     """Raised by a handler to queue the record again, after the time ``after`` if given. It is not a failure."""
 
     def __init__(self, *, after: datetime | None = None) -> None:
-        self.after = checked_time(after)
+        self.after = checked_after(after)
         super().__init__("The record is to be queued again.")
 
 
@@ -42,13 +43,11 @@ class RecordLost(LeaseLost):
         JobchainsError.__init__(self, f"This attempt may no longer write to record {id}: {reason.replace('_', ' ')}.")
 
 
-def checked_time(after: object) -> datetime | None:
+def checked_after(after: object) -> datetime | None:
     """Return an aware datetime, or None; raise ``TypeError`` or ``ValueError`` for other values."""
     if after is not None and not isinstance(after, datetime):
         raise TypeError(f"after={after!r:.50} is not a datetime: add a length of time to django.utils.timezone.now().")
-    if after is not None and after.utcoffset() is None:
-        raise ValueError(f"after={after!r} has no time zone: use django.utils.timezone, or datetime(…, tzinfo=UTC).")
-    return after
+    return after and checked_time(after, "after")
 
 
 def is_retryable(error: BaseException) -> bool:

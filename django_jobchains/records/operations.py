@@ -11,7 +11,7 @@ from django.db.models import Model, QuerySet
 
 from django_jobchains.notifications import EVERY, job_scheduled, ownership_lost, publish_after_commit
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.records.errors import RecordTypeNotFound, checked_time
+from django_jobchains.records.errors import RecordTypeNotFound, checked_after
 from django_jobchains.records.queryset import RecordQuerySet
 from django_jobchains.store import get_store
 from django_jobchains.store.record_operations import IdsOf, RecordOperations
@@ -47,7 +47,7 @@ def requeue(objects: Objects, *, after: datetime | None = None) -> int:
 
     Handlers that process them are asked to stop, and can no longer write.
     """
-    time = checked_time(after)
+    time = checked_after(after)
     return _move(objects, lambda operations, table, ids: operations.requeue(table, ids, time))
 
 

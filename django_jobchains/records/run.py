@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.records.errors import checked_time
+from django_jobchains.records.errors import checked_after
 from django_jobchains.text.errors import clean
 
 #: The limit of texts in execution logs, in bytes. Longer ones are cut in the middle.
@@ -72,7 +72,7 @@ class RecordRun:
         This does not count as a failure. If the handler raises an error afterwards, the attempt still ends with that
         error.
         """
-        self.requeued = (True, checked_time(after))
+        self.requeued = (True, checked_after(after))
 
     def complete(self) -> AbstractContextManager[None]:
         """Open a transaction that commits the handler's writes together with the record's new state.

@@ -1,6 +1,6 @@
 """A handler requests another attempt with ``RescheduleJob``, which is not a failure."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -120,6 +120,7 @@ def test_rescheduling_takes_either_a_delay_or_a_date(options: dict[str, Any]) ->
     "options",
     [
         {"run_at": datetime(2091, 1, 1)},  # noqa: DTZ001
+        {"run_at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))},  # in the year 10000 of UTC
         {"run_at": "tomorrow"},
         {"delay": "a while"},
         {"delay": float("nan")},

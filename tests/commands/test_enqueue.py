@@ -112,6 +112,7 @@ def test_a_known_key_returns_the_existing_chain(run: Run, form: str) -> None:
         (["shop.plain", "--delay", "999999w"], "is not a length of time below a thousand years"),
         (["shop.plain", "--run-at", "tomorrow"], "'tomorrow' is not a time: write for example"),
         (["shop.plain", "--run-at", "2026-02-30T10:00"], "is not a time"),
+        (["shop.plain", "--run-at", "9999-12-31T23:59-01:00"], "is before the year 1 or after the year 9999 in UTC"),
         (["shop.plain", "--delay", "5m", "--run-at", "2099-01-01T00:00Z"], "not allowed with argument"),
         (["shop.plain", "--deduplicate", ""], "is not a deduplication key"),
         ([], "the following arguments are required: TYPE"),

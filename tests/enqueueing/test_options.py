@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -24,6 +24,9 @@ from tests.support.attempts import committed
 pytestmark = pytest.mark.django_db
 
 anything: JobType[Any, Any] = JobType("anything")
+
+LATEST = datetime(9999, 12, 31, 23, 59)  # noqa: DTZ001
+EAST, WEST = timezone(timedelta(hours=1)), timezone(timedelta(hours=-1))
 
 #: One entry for each call: the database alias, and the subjects of the hints that were sent together.
 Sent = list[tuple[str, set[str]]]
@@ -63,6 +66,22 @@ def test_run_at_is_kept_to_the_microsecond() -> None:
 def test_run_at_must_have_a_time_zone() -> None:
     with pytest.raises(ValueError, match="has no time zone"):
         anything.enqueue(run_at=datetime(2091, 1, 1))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("run_at", [LATEST.replace(tzinfo=WEST), datetime(1, 1, 1, tzinfo=EAST)])
+def test_a_time_that_does_not_exist_in_utc_is_refused(run_at: datetime) -> None:
+    """PostgreSQL would store it, and then the table could not be read."""
+    chain = anything.enqueue(delay=600)
+    calls: list[Callable[[], Any]] = [
+        lambda: anything.enqueue(run_at=run_at),
+        lambda: anything.item(run_at=run_at),
+        lambda: chains.reschedule(chain, run_at),
+        lambda: Job.objects.created_between(None, run_at),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"before the year 1 or after the year 9999 in UTC"):
+            call()
+    assert Job.objects.get().run_at < LATEST.replace(tzinfo=UTC)
 
 
 def test_run_at_and_delay_exclude_each_other() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from datetime import timezone as datetime_timezone
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from django_jobchains import records, testing
-from django_jobchains.processors import Processors
+from django_jobchains.processors import Processors, RescheduleJob
 from django_jobchains.records import RecordProcessor, RecordRun, Requeue
 from tests.records.models import LETTER_COLUMNS, Letter, Repository, Upload
 from tests.support.notifiers import notifier, sent
@@ -97,17 +98,26 @@ def test_after_is_a_time(register: Register, after: Any) -> None:
         records.requeue(make("failed"), after=after)
 
 
-def test_a_time_without_a_time_zone_is_refused(register: Register) -> None:
-    naive = datetime(2030, 1, 1)  # noqa: DTZ001
-
+@pytest.mark.parametrize(
+    ("after", "problem"),
+    [
+        (datetime(2030, 1, 1), r"has no time zone: use django\.utils\.timezone"),  # noqa: DTZ001
+        (datetime.max.replace(tzinfo=datetime_timezone(-HOUR)), "after the year 9999 in UTC"),
+        (datetime.min.replace(tzinfo=datetime_timezone(HOUR)), "before the year 1"),
+    ],
+)
+def test_a_time_that_cannot_be_stored_is_refused(register: Register, after: datetime, problem: str) -> None:
     def handle(record: Upload, run: RecordRun) -> None:
         for requeue in (run.requeue, partial(records.requeue, record), Requeue):
-            with pytest.raises(ValueError, match=r"has no time zone: use django\.utils\.timezone"):
-                requeue(after=naive)
+            with pytest.raises(ValueError, match=problem):
+                requeue(after=after)
+        raise RescheduleJob(run_at=after)
 
     register(handle)
     make("queued")
-    testing.run_due_jobs(raise_errors=True)
+    [outcome] = testing.run_due_jobs()
+    assert (outcome.ending, outcome.error.split(":")[0]) == ("errored", "RescheduleJob")
+    assert Upload.objects.get().process_after is None
 
 
 @pytest.mark.django_db(transaction=True)
