@@ -57,7 +57,7 @@ class RecordOperations(RecordPart):
                 for id_, number, resets in self.db.fetch(self._stalled(table, ""), [-stalled_seconds, ids, len(keys)])
                 if (key := (table.ids.from_column(id_), number)) in keys
             ]
-            params = [max_resets, max_resets, max_resets, message, max_resets, max_resets]
+            params = [*[max_resets] * 3, message, *[max_resets] * 3]
             written = self.db.fetch(self._reset(table), [*params, json.dumps(rows, default=str)])
         return [StalledRecord(table.ids.from_column(id_), state, resets) for id_, state, resets in written]
 
@@ -131,7 +131,7 @@ class RecordOperations(RecordPart):
                 {table.num_resets} = {old.num_resets} + CASE WHEN {cancel} OR {is_last} THEN 0 ELSE 1 END,
                 {table.process_after} = CASE WHEN {cancel} OR {is_last} THEN {old.process_after}
                     ELSE {self.db.after("clock.now", "d.delay_seconds")} END,
-                {table.started_at} = NULL
+                {table.started_at} = CASE WHEN {cancel} OR {is_last} THEN {old.started_at} END
             FROM {self.db.rows(_STALLED)} CROSS JOIN {self.db.clock}
             WHERE {old.id} = {self.db.cast("d.id", table.id_type)} AND {old.lease_number} = d.n
             AND {old.state} = 'processing'

@@ -277,14 +277,18 @@ class RecordMoveTests(RecordTests):
     def test_a_record_without_resets_left_fails(
         self, kind: RecordType, store: Store, max_resets: int, num_resets: int
     ) -> None:
-        record = self.put(kind, "processing", last_heartbeat_at=self.now(store) - HOUR, num_resets=num_resets)
+        times = dict.fromkeys(("started_at", "last_heartbeat_at"), self.now(store) - HOUR)
+        record = self.put(kind, "processing", num_resets=num_resets, **times)
         assert self.reset(kind, store, max_resets=max_resets) == [(record.pk, "failed", num_resets)]
         row = self.row(kind, record)
         assert (row["failure_message"], row["num_failures"], row["finished_at"] is not None) == ("gone", 0, True)
+        assert row["started_at"] == times["started_at"]
 
     def test_a_stalled_record_that_was_to_stop_is_canceled(self, kind: RecordType, store: Store) -> None:
-        record = self.put(kind, "processing", last_heartbeat_at=self.now(store) - HOUR, cancel=True)
+        times = dict.fromkeys(("started_at", "last_heartbeat_at"), self.now(store) - HOUR)
+        record = self.put(kind, "processing", cancel=True, **times)
         assert self.reset(kind, store) == [(record.pk, "canceled", 0)]
+        assert self.row(kind, record)["started_at"] == times["started_at"]
 
     def test_records_that_the_caller_holds_are_not_found(self, kind: RecordType, store: Store) -> None:
         first, second = [self.put(kind, "processing", last_heartbeat_at=self.now(store) - HOUR) for _ in range(2)]
