@@ -372,11 +372,12 @@ def test_the_values_of_the_job_stay_beside_its_trace(recorded: Recorded, process
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
-    with context.bound(tenant="acme"):
-        stored = ship.enqueue().current_job.context
+    values = {"tenant": "acme", "baggage": "2 bags", "tracelinks": ["x"]}
+    with context.bound(**values):
+        stored = ship.enqueue(blockers=[ship.enqueue()]).current_job.context
     assert isinstance(stored, dict)
-    assert stored["tenant"] == "acme"
-    trace_id = format(trace_of(recorded.one("send ship")), "032x")
+    assert {name: stored[name] for name in values} == values
+    trace_id = format(trace_of(recorded.all("send ship")[-1]), "032x")
     assert stored["traceparent"].split("-")[1] == trace_id
 
 

@@ -1,6 +1,7 @@
 """Trace contexts in the contexts of jobs: the W3C headers ``traceparent``, ``tracestate`` and ``baggage`` as keys.
 
-Only a recorded span is stored. ``tracelinks`` has the trace contexts of the blockers.
+Only a recorded span is stored. ``traceparent.links`` has the trace contexts of the blockers. Other names, and
+``baggage`` without ``TRACE_BAGGAGE``, belong to the project.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,8 +17,7 @@ from django_jobchains.exceptions import InvalidContext
 from django_jobchains.payload_codecs import ENCODED_JSON, decode_json
 from django_jobchains.payloads import decode, encode
 
-LINKS = "tracelinks"
-KEYS = ("traceparent", "tracestate", "baggage", LINKS)
+LINKS = "traceparent.links"
 #: The limit of links, which is the default of OpenTelemetry's SDK.
 MAX_LINKS = 128
 
@@ -30,7 +30,7 @@ def stored_values(context: str | None) -> Mapping[str, Any]:
     if context is None or not (context.startswith(ENCODED_JSON) or '"traceparent"' in context):
         return {}
     values = decode(decode_json(context, InvalidContext), InvalidContext)
-    return {name: values[name] for name in KEYS if name in values} if isinstance(values, dict) else {}
+    return {name: values[name] for name in _names() if name in values} if isinstance(values, dict) else {}
 
 
 def with_span(context: str | None, span: Span, parent: Context | None, links: Iterable[str]) -> str:
@@ -62,7 +62,12 @@ def _others(context: str | None) -> dict[str, Any]:
     if context is None:
         return {}
     values = decode(decode_json(context, InvalidContext), InvalidContext)
-    return {name: value for name, value in values.items() if name not in KEYS}
+    return {name: value for name, value in values.items() if name not in _names()}
+
+
+def _names() -> tuple[str, ...]:
+    """Return the names of the values that are not the project's."""
+    return ("traceparent", "tracestate", LINKS, *(["baggage"] if get_settings().TRACE_BAGGAGE else []))
 
 
 def context_of(values: Mapping[str, Any]) -> Context:
