@@ -206,6 +206,10 @@ class Database(ABC):
     def prepare_for_workers(self) -> None:  # noqa: B027 - most databases have nothing to do
         """Prepare the database for several threads and processes."""
 
+    def identity(self) -> Any:
+        """Return a value that is equal for two aliases that reach the same job tables."""
+        return self.using
+
     def mark(self, transaction: OpenTransaction | None, id: str) -> None:
         """Record the transaction that is open."""
         if transaction is not None:

@@ -77,6 +77,12 @@ class PostgreSQLDatabase(Database):
         if raw is not None:
             raw.cancel_safe(timeout=CANCEL_SECONDS)
 
+    def identity(self) -> Any:
+        # Not the address, which differs behind a pooler; and a search_path leads to other tables of a database.
+        return self.fetch(
+            "SELECT pg_postmaster_start_time(), current_database(), to_regclass(%s)::oid", [self.tables.job]
+        )
+
     @property
     def groups(self) -> str:
         return groups(self.tables.job)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -68,6 +69,13 @@ class SQLiteDatabase(Database):
         """Turn on the write-ahead log permanently: with a rollback journal, readers and writers wait for each other."""
         if not self.connection.in_atomic_block:
             self.fetch("PRAGMA journal_mode = WAL", [])
+
+    def identity(self) -> Any:
+        [(path,)] = self.fetch("SELECT file FROM pragma_database_list WHERE name = 'main'", [])
+        if not path:  # It is in memory.
+            return str(self.connection.settings_dict["NAME"])
+        file = Path(path).stat()
+        return file.st_dev, file.st_ino
 
     def rows(self, columns: str, name: str = "d") -> str:
         names = [column.split()[0] for column in columns.split(", ")]

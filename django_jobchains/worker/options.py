@@ -7,9 +7,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from logging import getLogger
 from typing import TypeVar
 
+from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured
+from django.db import connections, router
 
 from django_jobchains.db.setup import thread_problem
 from django_jobchains.enqueue_options import MAX_SECONDS, seconds_of
@@ -21,7 +24,10 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.registry.arguments import checked_queue
 from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.store import Store, get_store
+from django_jobchains.text.errors import log_text
 from django_jobchains.worker.isolated.attempt_messages import is_known_to_children
+
+logger = getLogger("django_jobchains")
 
 NAME_LENGTH = 100
 
@@ -145,6 +151,45 @@ def checked_store(using: str | None) -> Store:
     if problem := thread_problem(store.using):
         raise ImproperlyConfigured(f"A worker cannot use this database. {problem}")
     return store
+
+
+def check_alias(store: Store) -> None:
+    """Raise ``ImproperlyConfigured`` if routers send writes to the worker's database through another alias.
+
+    Handlers would write over another connection, outside of the transaction that completes their job. What cannot be
+    compared, for example because a database is unavailable, is logged.
+    """
+    models = [model for model in apps.get_models() if model._meta.app_label != "django_jobchains"]
+    try:
+        used = {
+            router.db_for_write(model): model._meta.label
+            for model in models
+            if router.allow_migrate_model(store.using, model)
+        }
+        others = {alias: label for alias, label in used.items() if _is_alias_of(store, alias)}
+    except Exception as error:  # Routers may need a context that only requests and handlers have.
+        logger.warning("The aliases that DATABASE_ROUTERS use cannot be checked: %s", log_text(error))
+        return
+    for alias, label in others.items():
+        raise ImproperlyConfigured(
+            f"Worker(): using={store.using!r} and {alias!r} are the same database, but DATABASE_ROUTERS send writes of "
+            f"{label} to {alias!r}, outside of the transactions in which handlers complete their jobs. Run the worker "
+            f"with {alias!r}, or route all models to {store.using!r} in worker processes: see 'Two aliases for one "
+            "database' in the guide about several databases."
+        )
+
+
+def _is_alias_of(store: Store, alias: str) -> bool:
+    """Return whether this is another alias for the database of the store."""
+    both = [connections[alias], store.connection]
+    if alias == store.using or both[0].vendor != both[1].vendor:
+        return False
+    opened = [connection for connection in both if connection.connection is None]
+    try:
+        return bool(get_store(alias).db.identity() == store.db.identity())
+    finally:
+        for connection in opened:
+            connection.close()
 
 
 def checked_policy(

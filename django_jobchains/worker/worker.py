@@ -31,6 +31,7 @@ from django_jobchains.worker.health import Health
 from django_jobchains.worker.options import (
     NAME_LENGTH,
     WorkerOptions,
+    check_alias,
     checked_count,
     checked_flag,
     checked_name,
@@ -165,7 +166,7 @@ class Worker:
             raise TimeoutError(f"There was still work after {timeout} seconds.")
 
     def check_database(self) -> None:
-        """Raise ``ImproperlyConfigured`` if tables are missing.
+        """Raise ``ImproperlyConfigured`` if tables are missing, or if handlers would write through another alias.
 
         An unavailable database is not an error, because the worker waits for it.
         """
@@ -176,8 +177,10 @@ class Worker:
             return
         if problem:
             raise ImproperlyConfigured(problem)
+        check_alias(self.store)
 
     def start(self) -> None:
+        check_alias(self.store)
         self.store.db.prepare_for_workers()
         self.components.wake.is_eager |= self.burst
         options, async_slots = self.options, self.components.async_slots.count if self.components.async_slots else 0

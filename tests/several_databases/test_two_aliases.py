@@ -1,0 +1,141 @@
+"""Two aliases for one database: a worker whose handlers would write through the other alias does not start."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_jobchains import chains
+from django_jobchains.db.ids import new_id
+from django_jobchains.models import Job
+from django_jobchains.processors import Processors, Registry, RunningJob
+from tests.records.models import Upload
+from tests.shop.models import Effect
+from tests.support.databases import database
+from tests.support.waiting import until
+from tests.support.workers import StartWorker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SAME = "Worker.*using='direct' and 'default' are the same database, but DATABASE_ROUTERS send writes of"
+
+
+@pytest.fixture(autouse=True)
+def _direct(transactional_db: None, django_db_blocker: Any) -> Iterator[None]:
+    """The alias ``direct``, another name for the database of the test."""
+    with database("direct", {}, django_db_blocker):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _has_work(registry: Registry, processors: Processors, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+
+    @processors.register("work.write")
+    def write(job: RunningJob[Any]) -> None:
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label=f"attempt {job.attempt}")
+            if job.attempt == 1:
+                raise ValueError("no")
+
+    @processors.records(Upload, poll_every=0.02, retry_after=0)
+    def convert(record: Upload, run: Any) -> None:
+        with run.complete():
+            Effect.objects.create(job_id=new_id(), label=f"record {run.attempt}")
+            if run.attempt == 1:
+                raise ValueError("no")
+
+
+class ToDirect:
+    """A router of worker processes: all models use the alias of the worker."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "direct"
+
+    db_for_write = db_for_read
+
+
+class OnlyEffects(ToDirect):
+    """A router that forgets the other models."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str | None:  # type: ignore[override]
+        return "direct" if model is Effect else None
+
+    db_for_write = db_for_read  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("routers", [[], [OnlyEffects()]], ids=["no router", "a router for some models"])
+def test_worker_of_another_alias_for_the_database_of_the_models_does_not_start(
+    make_worker: StartWorker, settings: Any, routers: list[Any]
+) -> None:
+    settings.DATABASE_ROUTERS = routers
+    worker = make_worker(using="direct")
+    for start in (worker.check_database, worker.start):
+        with pytest.raises(ImproperlyConfigured, match=SAME):
+            start()
+
+
+def test_command_names_both_aliases() -> None:
+    with pytest.raises(CommandError, match=SAME):
+        call_command("run_jobworker", database="direct", burst=True)
+
+
+def test_setting_that_names_the_other_alias_is_refused_too(make_worker: StartWorker, settings: Any) -> None:
+    settings.JOBCHAINS = {"DATABASE": "direct"}
+    with pytest.raises(ImproperlyConfigured, match=SAME):
+        make_worker().start()
+
+
+def test_router_that_sends_all_models_to_the_worker_keeps_writes_in_the_transaction(
+    start_worker: StartWorker, settings: Any
+) -> None:
+    settings.DATABASE_ROUTERS = [ToDirect()]
+    chain = chains.enqueue("work.write", using="direct")
+    upload = Upload.objects.create()
+    start_worker(using="direct")
+    until(lambda: Upload.objects.filter(state="completed").exists() and not Job.objects.using("direct").incomplete())
+    assert sorted(Effect.objects.values_list("label", flat=True)) == ["attempt 2", "record 2"]
+    assert (chain.using, upload._state.db) == ("direct", "direct")
+
+
+@pytest.mark.postgresql
+def test_alias_of_another_schema_is_another_database(
+    make_worker: StartWorker, django_db_blocker: Any, caplog: Any
+) -> None:
+    """Its search_path leads to other tables."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA tenant; CREATE TABLE tenant.django_jobchains_job (id integer)")
+    try:
+        with database("tenant", {"OPTIONS": {"options": "-c search_path=tenant"}}, django_db_blocker):
+            make_worker(using="tenant").start()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP SCHEMA tenant CASCADE")
+    assert "cannot be checked" not in caplog.text
+
+
+class ToAway(ToDirect):
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "away"
+
+    db_for_write = db_for_read
+
+
+class InRequests(ToDirect):
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        raise RuntimeError("there is no tenant")
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("router", [ToAway(), InRequests()], ids=["unavailable", "needs a context"])
+def test_what_cannot_be_compared_is_logged(
+    make_worker: StartWorker, django_db_blocker: Any, caplog: Any, settings: Any, router: Any
+) -> None:
+    settings.DATABASE_ROUTERS = [router]
+    with database("away", {"HOST": "127.0.0.1", "PORT": "1"}, django_db_blocker):
+        make_worker(using="direct").check_database()
+    assert "The aliases that DATABASE_ROUTERS use cannot be checked: " in caplog.text
