@@ -1,14 +1,31 @@
-"""System checks of record workers: columns, indexes, the queryset and the durations."""
+"""System checks of record workers: columns and their types, indexes, the queryset and the durations."""
 
-from collections.abc import Iterator
-from typing import Any
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from django.apps import apps
-from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004
 from django.core.exceptions import FieldDoesNotExist, FieldError
-from django.db.models import Q
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import (
+    BooleanField,
+    CharField,
+    DateTimeField,
+    Field,
+    IntegerField,
+    JSONField,
+    PositiveSmallIntegerField,
+    Q,
+    SmallIntegerField,
+    TextField,
+)
 
 from django_jobchains.records.declarations import RecordType
+from django_jobchains.store import get_store
+from django_jobchains.store.record_tables import COLUMNS, STATES
 
 #: Columns that are empty for a record that has not been processed.
 _NULLABLE = ("started_at", "last_heartbeat_at", "finished_at", "process_after")
@@ -16,24 +33,65 @@ _NULLABLE = ("started_at", "last_heartbeat_at", "finished_at", "process_after")
 _COUNTERS = ("num_resets", "num_failures", "lease_number")
 #: How many heartbeats may be missing before a record is reset.
 MIN_HEARTBEATS = 3
+LONGEST_STATE = max(STATES, key=len)
+
+
+class _Kind(NamedTuple):
+    """What a column must be: a field of the model, and a type of PostgreSQL."""
+
+    fields: tuple[type["Field[Any, Any]"], ...]
+    types: tuple[str, ...]
+
+
+_TEXT = _Kind((CharField, TextField), ("text", "character varying", "citext"))
+_TIME = _Kind((DateTimeField,), ("timestamp with time zone",))
+_COUNTER = _Kind((IntegerField,), ("integer", "bigint", "smallint"))
+_KINDS = {
+    **dict.fromkeys(("state", "failure_message", "worker_hostname"), _TEXT),
+    **dict.fromkeys(("queued_at", *_NULLABLE), _TIME),
+    **dict.fromkeys(_COUNTERS, _COUNTER),
+    "lease_number": _Kind((IntegerField,), ("integer", "bigint")),  # Each attempt increments it.
+    "execution_logs": _Kind((JSONField,), ("jsonb", "json")),
+    "cancel": _Kind((BooleanField,), ("boolean",)),
+}
 
 
 @register("jobchains")
 def check_records(**kwargs: Any) -> list[CheckMessage]:
+    kinds = _record_types()
+    return [*shared_tables(kinds), *(problem for kind in kinds for problem in problems_of(kind))]
+
+
+@register(Tags.database)
+def check_record_tables(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Return warnings, because errors would prevent the migration that corrects a table."""
+    return [
+        problem
+        for using in databases or ()
+        for kind in _record_types()
+        if kind.is_in(using) and not any(model_problems(kind))
+        for problem in table_problems(kind, using)
+    ]
+
+
+def _record_types() -> list[RecordType]:
     config: Any = apps.get_app_config("django_jobchains")
-    return [problem for kind in config.registry.record_types() for problem in problems_of(kind)]
+    return list(config.registry.record_types())
 
 
 def problems_of(kind: RecordType) -> Iterator[CheckMessage]:
+    yield from model_problems(kind)
+    if not any(_missing_columns(kind)):
+        yield from _message_problems(kind)
+        yield from _query_problems(kind)
+        yield from _index_problems(kind)
+        yield from _duration_problems(kind)
+
+
+def model_problems(kind: RecordType) -> Iterator[CheckMessage]:
+    """Return the problems of a model with which no worker can run its records."""
     missing = list(_missing_columns(kind))
-    yield from missing
-    if missing:
-        return
-    yield from _column_problems(kind)
-    yield from _message_problems(kind)
-    yield from _query_problems(kind)
-    yield from _index_problems(kind)
-    yield from _duration_problems(kind)
+    yield from missing or _column_problems(kind)
 
 
 def _missing_columns(kind: RecordType) -> Iterator[CheckMessage]:
@@ -53,16 +111,93 @@ def _missing_columns(kind: RecordType) -> Iterator[CheckMessage]:
                 yield Error(problem, hint=hint, id="jobchains.E013")
 
 
+def shared_tables(kinds: Iterable[RecordType]) -> Iterator[CheckMessage]:
+    """Report a table that is registered with several sets of columns: see docs/decisions/0072."""
+    first: dict[str, RecordType] = {}
+    for kind in kinds:
+        other = first.setdefault(kind.model._meta.db_table, kind)
+        if other.columns != kind.columns:
+            problem = (
+                f"Records {kind.name!r} and {other.name!r} are registered for {kind.model.__qualname__} with different "
+                "columns=, but a row has only one state, one lease and one handler at a time."
+            )
+            hint = "Use the same columns, or a model of its own for the second one, with a OneToOneField to the first."
+            yield Error(problem, hint=hint, id="jobchains.E021")
+
+
 def _column_problems(kind: RecordType) -> Iterator[CheckMessage]:
-    for column in _NULLABLE:
-        if not kind.model_field(column).null:
-            problem = f"Records {kind.name!r}: the field {kind.columns[column]!r} ({column}) must allow NULL."
-            yield Error(problem, hint="Set null=True, and run makemigrations.", id="jobchains.E014")
-    for column in _COUNTERS:
-        if kind.model_field(column).null:
-            problem = f"Records {kind.name!r}: the field {kind.columns[column]!r} ({column}) must not allow NULL."
+    for column in COLUMNS:
+        field = kind.model_field(column)
+        name = f"Records {kind.name!r}: the field {kind.columns[column]!r} ({column})"
+        expected = _KINDS[column].fields
+        is_small = column == "lease_number" and isinstance(field, SmallIntegerField | PositiveSmallIntegerField)
+        if is_small or not isinstance(field, expected):
+            kinds = " or ".join(each.__name__ for each in expected)
+            problem = f"{name} must be of the type {kinds}{' or larger' * is_small}, not {type(field).__name__}."
+            yield Error(problem, hint="Change the field, and run makemigrations.", id="jobchains.E019")
+        elif column in _NULLABLE and not field.null:
+            hint = "Set null=True, and run makemigrations."
+            yield Error(f"{name} must allow NULL.", hint=hint, id="jobchains.E014")
+        elif column in _COUNTERS and field.null:
             hint = "Replace null=True by default=0, db_default=0, and run makemigrations."
-            yield Error(problem, hint=hint, id="jobchains.E014")
+            yield Error(f"{name} must not allow NULL.", hint=hint, id="jobchains.E014")
+        elif column == "state":
+            yield from _state_problems(name, field)
+
+
+def _state_problems(name: str, field: "Field[Any, Any]") -> Iterator[CheckMessage]:
+    if field.max_length is not None and field.max_length < len(LONGEST_STATE):
+        problem = f"{name} has max_length={field.max_length}, which is too short for {LONGEST_STATE!r}."
+        hint = f"Set max_length={len(LONGEST_STATE)} or more, and run makemigrations."
+        yield Error(problem, hint=hint, id="jobchains.E019")
+    values = [value for value, _ in field.flatchoices]
+    if values and (missing := [state for state in STATES if state not in values]):
+        problem = f"{name} has choices without {', '.join(missing)}, which are states of records."
+        hint = "Add them, rename the values and migrate the rows, or use another field: columns={'state': …}."
+        yield Error(problem, hint=hint, id="jobchains.E020")
+
+
+def table_problems(kind: RecordType, using: str) -> Iterator[Warning]:
+    """Return the differences of the real table from the model. Only PostgreSQL has types that keep workers from it.
+
+    Columns that a migration will add are not reported.
+    """
+    store, meta = get_store(using), kind.model._meta
+    found = store.db.column_types(store.connection.ops.quote_name(meta.db_table))
+    for column in COLUMNS if found else ():
+        field: Any = kind.model_field(column)
+        name = f"Records {kind.name!r}: the column {field.column!r} ({column}) of the table {meta.db_table}"
+        for difference, remedy in _differences(kind, column, connections[using], *found.get(field.column, ("", None))):
+            hint = f"Change it in a migration, or run: {remedy}"
+            yield Warning(f"{name} {difference}.", hint=hint, id="jobchains.W010")
+
+
+def _differences(
+    kind: RecordType, column: str, connection: BaseDatabaseWrapper, full_type: str, is_required: bool | None
+) -> Iterator[tuple[str, str]]:
+    """Return the differences of a column with the SQL that removes them. ``is_required`` None: of a view."""
+    field: Any = kind.model_field(column)
+    if not full_type:
+        if not kind.model._meta.managed:
+            with connection.schema_editor(collect_sql=True, atomic=False) as editor:
+                editor.add_field(kind.model, field)
+            yield "does not exist", editor.collected_sql[0]
+        return
+    name, table = map(connection.ops.quote_name, (field.column, kind.model._meta.db_table))
+    alter, own_type = f"ALTER TABLE {table} ALTER COLUMN {name}", field.db_type(connection)
+    type_, _, length = full_type.rstrip(")").partition("(")
+    needed = len(LONGEST_STATE) if column == "state" else field.max_length or math.inf
+    if re.sub(r"\(\d+\)", "", full_type) not in _KINDS[column].types:
+        using = f" USING to_jsonb({name})" if own_type == "jsonb" else ""
+        yield f"has the type {full_type}", f"{alter} DROP DEFAULT, ALTER COLUMN {name} TYPE {own_type}{using};"
+    elif type_ == "json" and type(field).from_db_value is JSONField.from_db_value:
+        yield "has the type json, which Django's JSONField cannot read", f"{alter} TYPE jsonb;"
+    elif type_ == "character varying" and length and int(length) < needed:
+        yield f"is too short ({full_type})", f"{alter} TYPE {own_type};"
+    if is_required is True and column in _NULLABLE:
+        yield "must allow NULL", f"{alter} DROP NOT NULL;"
+    if is_required is False and column in _COUNTERS:
+        yield "must not allow NULL", f"{alter} SET NOT NULL;"
 
 
 def _message_problems(kind: RecordType) -> Iterator[CheckMessage]:

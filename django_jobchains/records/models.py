@@ -33,6 +33,20 @@ class RecordIndex(models.Index):  # noqa: PLW1641 - Django's is not hashable eit
         return bool(self.deconstruct() == other.deconstruct())
 
 
+class ExecutionLogsField(models.JSONField):
+    """A ``JSONField`` that can also read a column of PostgreSQL's type json, whose values are decoded by psycopg.
+
+    Migrations contain a plain ``JSONField``.
+    """
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        return value if isinstance(value, list) else super().from_db_value(value, expression, connection)
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.JSONField", args, kwargs
+
+
 class JobRecord(models.Model):
     """A row that is a job: subclass it, and register its handler with ``processors.records(Model)``.
 
@@ -60,7 +74,7 @@ class JobRecord(models.Model):
     num_resets = models.PositiveIntegerField(_("resets"), default=0, db_default=0, editable=False)
     num_failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0, editable=False)
     #: What the last attempt logged: see ``RecordRun.add_log``.
-    execution_logs = models.JSONField(
+    execution_logs = ExecutionLogsField(
         _("execution logs"), default=list, db_default=Value([], models.JSONField()), editable=False
     )
     worker_hostname = models.CharField(_("worker"), max_length=255, default="", db_default="", editable=False)

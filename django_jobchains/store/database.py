@@ -210,6 +210,13 @@ class Database(ABC):
         """Return a value that is equal for two aliases that reach the same job tables."""
         return self.using
 
+    def column_types(self, table: str) -> dict[str, tuple[str, bool | None]]:
+        """Return the types of a project's table by column, and whether they are NOT NULL, which is None for a view.
+
+        Empty if there is no table, or if the database does not enforce types.
+        """
+        return {}
+
     def mark(self, transaction: OpenTransaction | None, id: str) -> None:
         """Record the transaction that is open."""
         if transaction is not None:

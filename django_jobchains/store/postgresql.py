@@ -83,6 +83,20 @@ class PostgreSQLDatabase(Database):
             "SELECT pg_postmaster_start_time(), current_database(), to_regclass(%s)::oid", [self.tables.job]
         )
 
+    def column_types(self, table: str) -> dict[str, tuple[str, bool | None]]:
+        rows = self.fetch(
+            """
+            SELECT a.attname,
+                CASE t.typtype WHEN 'd' THEN format_type(t.typbasetype, t.typtypmod)
+                    ELSE format_type(a.atttypid, a.atttypmod) END,
+                CASE WHEN c.relkind IN ('r', 'p') THEN a.attnotnull END
+            FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid JOIN pg_type AS t ON t.oid = a.atttypid
+            WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+            """,
+            [table],
+        )
+        return {name: (type_, is_required) for name, type_, is_required in rows}
+
     @property
     def groups(self) -> str:
         return groups(self.tables.job)

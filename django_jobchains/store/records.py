@@ -229,7 +229,7 @@ class Records(RecordPart):
                 {table.finished_at} = CASE WHEN {cancel} THEN clock.now END,
                 {table.failure_message} = CASE WHEN {cancel} THEN {old.failure_message} ELSE {table.no_message} END,
                 {table.execution_logs} = CASE WHEN {cancel} THEN {old.execution_logs}
-                    ELSE '[]'{self.db.json_cast} END,
+                    ELSE '[]' END,
                 {table.worker_hostname} = CASE WHEN {cancel} THEN {old.worker_hostname} ELSE %s END
             FROM {self.db.clock} WHERE {old.id} {picked} AND {old.state} IN ('queued', 'errored')
             RETURNING {self._returned(table, "id", "lease_number", "state")}

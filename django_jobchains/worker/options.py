@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from itertools import chain
 from logging import getLogger
 from typing import TypeVar
 
 from django.apps import apps
-from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
 from django_jobchains.db.setup import thread_problem
@@ -20,6 +21,7 @@ from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware import Middleware
 from django_jobchains.middleware.required import required_middleware
 from django_jobchains.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, Policy, resolve, to_lease
+from django_jobchains.records.checks import model_problems, shared_tables, table_problems
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.registry.arguments import checked_queue
 from django_jobchains.registry.registry import Registry, get_registry
@@ -242,8 +244,8 @@ def records_of(
 ) -> dict[str, RecordType]:
     """Return the record workers of these types and queues, except those of other databases.
 
-    Raise ``ImproperlyConfigured`` if a column is missing, if a requested type belongs to another database, or if there
-    is nothing to work for.
+    Raise ``ImproperlyConfigured`` if a column cannot be used, if a requested type belongs to another database, or if
+    there is nothing to work for.
     """
     wanted = [
         kind
@@ -259,17 +261,22 @@ def records_of(
         )
     if not kinds and not has_jobs:
         raise refused("queues", queues, "has no queue of the records to work for, and there are no job types")
-    _check_columns(kinds.values(), using)
+    _check_models(registry, kinds.values())
     return kinds
 
 
-def _check_columns(kinds: Iterable[RecordType], using: str) -> None:
-    """Raise ``ImproperlyConfigured`` if a model has no field for a column."""
+def _check_models(registry: Registry, kinds: Iterable[RecordType]) -> None:
+    """Raise ``ImproperlyConfigured`` if a model lacks a column, or if its columns cannot be used."""
+    found = chain(shared_tables(registry.record_types()), *map(model_problems, kinds))
+    if problem := next(found, None):
+        raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
+
+
+def check_record_tables(kinds: Iterable[RecordType], using: str) -> None:
+    """Raise ``ImproperlyConfigured`` if the columns of a table have types with which its records cannot be run."""
     for kind in kinds:
-        try:
-            kind.table(using)
-        except FieldDoesNotExist as error:
-            raise ImproperlyConfigured(f"Records {kind.name!r}: {error} Run manage.py check.") from error
+        for problem in table_problems(kind, using):
+            raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
 
 
 def record_isolations(registry: Registry, records: Mapping[str, RecordType], own: Policy) -> dict[str, Isolation]:

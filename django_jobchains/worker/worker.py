@@ -32,6 +32,7 @@ from django_jobchains.worker.options import (
     NAME_LENGTH,
     WorkerOptions,
     check_alias,
+    check_record_tables,
     checked_count,
     checked_flag,
     checked_name,
@@ -166,17 +167,18 @@ class Worker:
             raise TimeoutError(f"There was still work after {timeout} seconds.")
 
     def check_database(self) -> None:
-        """Raise ``ImproperlyConfigured`` if tables are missing, or if handlers would write through another alias.
+        """Raise ``ImproperlyConfigured`` if tables are missing or have other columns, or if handlers would write
+        through another alias.
 
         An unavailable database is not an error, because the worker waits for it.
         """
         try:
-            problem = setup_problem(self.store.using)
+            if problem := setup_problem(self.store.using):
+                raise ImproperlyConfigured(problem)
+            check_record_tables(self.options.records.values(), self.store.using)
         except Error:
             repair_connections()
             return
-        if problem:
-            raise ImproperlyConfigured(problem)
         check_alias(self.store)
 
     def start(self) -> None:

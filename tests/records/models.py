@@ -46,7 +46,7 @@ class Letter(models.Model):
     resets = models.IntegerField(default=0)
     failures = models.IntegerField(default=0)
     logs = models.JSONField(default=list)
-    host = models.CharField(max_length=100, default="")
+    host = models.CharField(max_length=20, default="")
     stop = models.BooleanField(default=False)
     attempt_number = models.BigIntegerField(default=0)
 

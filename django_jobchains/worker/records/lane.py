@@ -47,6 +47,7 @@ class RecordSource:
     joins_transaction: bool = False
 
     def __post_init__(self) -> None:
+        self.hostname = self.hostname[: self.kind.model_field("worker_hostname").max_length]
         self._prefers_planned = False
 
     def dequeue(self, size: int, condition: Condition, **options: Any) -> tuple[int, list[RecordAttempt]]:
