@@ -57,7 +57,9 @@ class AsyncAttempt(Attempt):
     async def _acall_handler(self) -> Any:
         job = self.running_job(self.async_phases)
         with around(self.processor.middleware, "around_handler", job):
-            return await self.processor.function(job)
+            result = await self.processor.function(job)
+            await self.async_phases.complete_for_middleware()
+            return result
 
     async def _acomplete(self, result: Any) -> Outcome:
         await self._end_handler()

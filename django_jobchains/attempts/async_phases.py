@@ -104,6 +104,11 @@ class AsyncPhases:
 
     # On the event loop
 
+    async def complete_for_middleware(self) -> None:
+        """``AttemptPhases.complete_for_middleware``, unless a phase still runs, which is an error of the handler."""
+        if self._phases.needs_completion and not self._turn.locked():
+            await self._call(self._phases.complete_for_middleware)
+
     async def _call(self, function: Callable[[], ResultT]) -> ResultT:
         """Call a function on the thread, one at a time. A cancellation takes effect when the function has returned."""
         async with self._turn:

@@ -71,6 +71,8 @@ class AsyncRecordAttempt(RecordAttempt):
         run = self._record_run(self.async_phases)
         with around(self.kind.middleware, "around_handler", run):
             await self.kind.processor.handle(self.record, run)  # type: ignore[misc]
+            if not run.requeued[0]:
+                await self.async_phases.complete_for_middleware()
         return await self._acomplete(run)
 
     async def _acomplete(self, run: RecordRun) -> EndedRecord:

@@ -6,6 +6,7 @@ writes them: completed jobs in batches, failed ones in their own transactions.
 
 import math
 import time
+from contextlib import nullcontext
 from contextvars import copy_context
 from typing import Any
 
@@ -108,11 +109,13 @@ class Attempt:
 
     def _call_handler(self) -> Any:
         job = self.running_job(self.phases)
-        with around(self.processor.middleware, "around_handler", job):
-            if self.processor.mode == "atomic":
-                with self.phases.prepare("atomic"):
-                    return self.processor.function(job)
-            return self.processor.function(job)
+        with (
+            around(self.processor.middleware, "around_handler", job),
+            self.phases.prepare("atomic") if self.processor.mode == "atomic" else nullcontext(),
+        ):
+            result = self.processor.function(job)
+            self.phases.complete_for_middleware()
+            return result
 
     def running_job(self, phases: Any) -> RunningJob[Any]:
         """Return the argument of the handler. Raise ``InvalidInput``, after which the job is not retried."""

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from contextvars import copy_context
 from typing import Any
 from uuid import UUID
@@ -217,11 +218,10 @@ class BatchAttempt:
         with around(self._processor.middleware, "around_handler", batch):  # type: ignore[arg-type]
             if not batch.drop_ended():
                 return
-            if self._processor.mode == "atomic":
-                with phases.prepare("atomic"):
-                    result = self._processor.function(batch)
-            else:
+            with phases.prepare("atomic") if self._processor.mode == "atomic" else nullcontext():
                 result = self._processor.function(batch)
+                if any(not isinstance(job.ending, Exception) for job in batch):
+                    phases.complete_for_middleware()
         if result is not None:
             raise PhaseError("A batch handler returns nothing: call job.finish(output) for each job.")
 

@@ -24,7 +24,7 @@ from django_jobchains.enqueue_options import ContinuationOptions
 from django_jobchains.exceptions import ConnectionLost, JobLocked, LeaseLost, PhaseError, TransactionEnded
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.running_job import Continuation, PrepareMode
-from django_jobchains.middleware.hooks import around
+from django_jobchains.middleware.hooks import around, defines
 from django_jobchains.models import Chain
 from django_jobchains.policies import Lease
 from django_jobchains.registry.job_types import Processor, new_continuation
@@ -107,6 +107,20 @@ class AttemptPhases:
             self._connections.check_others(self._connection)
         else:
             self._connections.check()
+
+    @property
+    def needs_completion(self) -> bool:
+        """Whether middleware has hooks around ``complete()``, which the handler has not used."""
+        if self._is_completing or self.error is not None:
+            return False
+        return defines(self.processor.middleware, "around_complete")
+
+    def complete_for_middleware(self) -> None:
+        """Call ``complete()`` for a handler that has returned without it, if middleware has hooks around it."""
+        if self.needs_completion:
+            self.check_after_handler()
+            with self.complete():
+                pass
 
     def finish(self, finished: Sequence[FinishedJob]) -> Effects:
         """Write the completed attempts in the open transaction, and commit it.

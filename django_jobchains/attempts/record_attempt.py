@@ -235,6 +235,8 @@ class RecordAttempt:
             run = self._record_run(self.phases)
             with around(self.kind.middleware, "around_handler", run):
                 self.kind.processor.handle(self.record, run)
+                if not run.requeued[0]:
+                    self.phases.complete_for_middleware()
             return self._complete(run)
         except BaseException as error:  # SystemExit and similar errors end the attempt, but not the worker.
             return self._ended_by(error)

@@ -26,7 +26,8 @@ class Middleware:
         """Wrap the handler, on its thread, or on the event loop of an ``async def`` handler, where it must not block.
 
         ``job.input`` is decoded. No transaction is open before the ``yield``. After it, the transaction of
-        ``job.complete()`` is open if the handler used it; it is committed after all middleware has returned.
+        ``job.complete()`` is open if the handler used it, or if middleware has ``around_complete``; it is committed
+        after all middleware has returned.
         """
         return nullcontext()
 
@@ -40,7 +41,7 @@ class Middleware:
     def around_complete(self, job: RunningJob[Any]) -> AbstractContextManager[object]:
         """Wrap the block of ``job.complete()``, inside its transaction, on its thread. The job row is locked.
 
-        Not called for a handler that does not use ``job.complete()``.
+        A handler that returns without ``job.complete()`` ends as if its last line was ``with job.complete(): pass``.
         """
         return nullcontext()
 
@@ -48,6 +49,11 @@ class Middleware:
 def around(middleware: tuple[Middleware, ...], hook: Hook, job: RunningJob[Any]) -> AbstractContextManager[object]:
     """Return a context manager that enters this hook of all middleware, the first outermost."""
     return _nested(middleware, hook, job) if middleware else _NOTHING
+
+
+def defines(middleware: Iterable[Middleware], hook: Hook) -> bool:
+    """Return whether one of these has the hook, and not only the default that does nothing."""
+    return any(getattr(type(part), hook) is not getattr(Middleware, hook) for part in middleware)
 
 
 @contextmanager

@@ -40,6 +40,7 @@ class QueryBudget(Middleware):
         self.max_queries = _checked_limit(max_queries)
         self.action = action
         self.using = {using} if isinstance(using, str) else using and frozenset(using)
+        _watch_this_thread()
         connection_created.connect(_watch_new, dispatch_uid="jobchains_query_budget")
 
     @contextmanager
@@ -53,13 +54,6 @@ class QueryBudget(Middleware):
         finally:
             _open.reset(token)
             spent.log()
-
-    @contextmanager
-    def around_prepare(self, job: RunningJob[Any]) -> Iterator[None]:
-        _watch_this_thread()  # an async handler uses another thread
-        yield
-
-    around_complete = around_prepare
 
 
 def _checked_limit(given: object) -> int:
