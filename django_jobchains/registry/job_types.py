@@ -1,10 +1,11 @@
 """A job type: a name with the types of its input and output, and how its jobs are enqueued."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import randrange
+from types import NoneType
 from typing import Any, Generic, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
@@ -30,7 +31,7 @@ from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.models import Chain
 from django_jobchains.payload_codecs import ENCODED_JSON, decode_json
-from django_jobchains.payload_types import OutputT_co, PayloadType
+from django_jobchains.payload_types import OutputT_co, PayloadType, is_payload_type, name_of_type
 from django_jobchains.payloads import NOT_ABOUT_THE_VALUE, Codec, HasOutput, decode
 from django_jobchains.policies import ATTEMPTS_LIMIT, Policy, RetryRule, check_function, check_max_attempts
 from django_jobchains.registry.arguments import (
@@ -42,7 +43,14 @@ from django_jobchains.registry.arguments import (
     checked_queue,
 )
 from django_jobchains.registry.enqueueing import MAX_FIRST_LEASE, Item, create_chains
-from django_jobchains.registry.signatures import first_annotation, input_type, output_type, type_hints
+from django_jobchains.registry.signatures import (
+    blocker_types,
+    first_annotation,
+    input_type,
+    output_type,
+    plain_function,
+    type_hints,
+)
 from django_jobchains.store import ClaimedJob, LastJob, NewJob
 from django_jobchains.text.errors import describe
 
@@ -94,6 +102,7 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
             self.blockers = _names("blockers", blockers)
             #: The types of required blockers, by position. None: ``blockers`` has the accepted types.
             self.blocker_slots = tuple(map(name_of, blockers)) if isinstance(blockers, tuple) else None
+            self._slot_types = blockers if isinstance(blockers, tuple) else None
             self.on_blocker_failure = on_blocker_failure
             self.completion_form: type[BaseForm] | str | None = checked_form(completion_form)
             self.input_codec = Codec(input)
@@ -271,6 +280,39 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
         result = Any if batch_limit else type_hints(function).get("return", Any)
         self.input_codec = Codec(input_type(first_annotation(function)) if input is ANY else input)
         self.output_codec = Codec(output_type(result) if output is ANY else output)
+
+    def check_blockers(self, function: Callable[..., Any], known: "Mapping[str, Processor]") -> None:
+        """Raise ``RegistryError`` if a handler's annotation has other blockers, or another order, than declared.
+
+        ``known``: the processors of the types that ``blockers`` may name. Other names fit any annotation.
+        """
+        try:
+            annotated = blocker_types(first_annotation(function))
+        except RegistryError:  # It was raised where the annotations were needed.
+            return
+        if self._slot_types is None or annotated is None:
+            return
+        types = [known[given].job_type if given in known else given for given in self._slot_types]
+        declared = [Any if isinstance(found, str) else found.output_codec.annotation for found in types]
+        if len(annotated) == len(declared) and all(map(_fits, declared, annotated)):
+            return
+        names = ", ".join(map("{!r}: {}".format, self.blocker_slots or (), _chains(declared)))
+        raise RegistryError(
+            f"{plain_function(function).__qualname__} expects the blockers ({', '.join(_chains(annotated))}), but "
+            f"blockers= declares ({names}). Annotate it with RunningJob[…, tuple[{', '.join(_chains(declared))}]], or "
+            "correct the order of blockers=."
+        )
+
+
+def _fits(declared: Any, annotated: Any) -> bool:
+    """Return whether an annotated output may be that of a declared type. Handlers that only continue have None."""
+    if is_payload_type(declared) or declared in (Any, None, NoneType) or annotated in (Any, declared):
+        return True
+    return isinstance(declared, type) and isinstance(annotated, type) and issubclass(declared, annotated)
+
+
+def _chains(outputs: Iterable[Any]) -> list[str]:
+    return [f"Chain[{name_of_type(output)}]" for output in outputs]
 
 
 @dataclass(frozen=True)

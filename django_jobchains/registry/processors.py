@@ -191,6 +191,7 @@ class Processors:
             with declaration_errors(name):
                 is_async = _check_handler(function, settings["mode"], settings["batch_limit"])
                 job_type = _job_type(name, function, options, settings["batch_limit"])
+                job_type.check_blockers(function, self.by_name)
                 return self._add(Processor(job_type, function, is_async=is_async, **settings))
 
         return decorate

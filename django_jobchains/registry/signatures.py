@@ -39,6 +39,13 @@ def input_type(annotation: Any) -> Any:
     return Any if not arguments or isinstance(arguments[0], TypeVar) else arguments[0]
 
 
+def blocker_types(annotation: Any) -> list[Any] | None:
+    """Return the output types of the chains in ``RunningJob[…, tuple[Chain[…], …]]``, or None without such a tuple."""
+    arguments = get_args(annotation) if get_origin(annotation) is RunningJob else ()
+    chains = get_args(arguments[1]) if len(arguments) > 1 and get_origin(arguments[1]) is tuple else ()
+    return None if not chains or Ellipsis in chains else [next(iter(get_args(chain)), Any) for chain in chains]
+
+
 def output_type(annotation: Any) -> Any:
     if get_origin(annotation) not in (Union, UnionType):
         return NoneType if annotation is Continuation else annotation

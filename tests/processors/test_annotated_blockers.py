@@ -1,0 +1,109 @@
+"""A handler's annotation of its blockers must have the types, and the order, that its type declares."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from django_jobchains.chains import Chain
+from django_jobchains.exceptions import InvalidDeclaration
+from django_jobchains.processors import Continuation, JobType, Processors, RunningJob
+
+
+@dataclass(frozen=True)
+class Receipt:
+    number: int
+
+
+@dataclass(frozen=True)
+class Refund(Receipt):
+    pass
+
+
+charge = JobType("charge", input=int, output=Receipt)
+refund = JobType("refund", input=int, output=Refund)
+pack = JobType("pack", input=int, output=str | None)
+untyped: JobType[Any, Any] = JobType("untyped")
+
+
+@pytest.fixture
+def processors() -> Processors:
+    return Processors()
+
+
+def in_declared_order(job: RunningJob[None, tuple[Chain[Receipt], Chain[str | None]]]) -> None: ...
+
+
+def in_another_order(job: RunningJob[None, tuple[Chain[str | None], Chain[Receipt]]]) -> None: ...
+
+
+def with_one_missing(job: RunningJob[None, tuple[Chain[Receipt]]]) -> None: ...
+
+
+async def awaited(job: RunningJob[None, tuple[Chain[str | None], Chain[Receipt]]]) -> None: ...
+
+
+def with_an_option(job: RunningJob[None, tuple[Chain[str | None], Chain[Receipt]]], option: int) -> None: ...
+
+
+@pytest.mark.parametrize("function", [in_another_order, awaited, partial(with_an_option, option=1)])
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_another_order_is_refused_with_both_orders(processors: Processors, function: Any, is_declared: bool) -> None:
+    if is_declared:
+        register = processors.register(JobType("ship", input=Any, output=Any, blockers=(charge, pack)))
+    else:
+        register = processors.register("ship", blockers=(charge, pack))
+    with pytest.raises(InvalidDeclaration) as caught:
+        register(function)
+    assert "'ship'" in str(caught.value)
+    assert (
+        " expects the blockers (Chain[str | None], Chain[Receipt]), but blockers= declares "
+        "('charge': Chain[Receipt], 'pack': Chain[str | None]). Annotate it with "
+        "RunningJob[…, tuple[Chain[Receipt], Chain[str | None]]], or correct the order of blockers=."
+    ) in str(caught.value)
+
+
+def test_another_number_is_refused(processors: Processors) -> None:
+    with pytest.raises(InvalidDeclaration, match=r"with_one_missing expects the blockers \(Chain\[Receipt\]\), but"):
+        processors.register("ship", blockers=(charge, pack))(with_one_missing)
+
+
+def test_types_that_are_named_are_those_of_the_slice(processors: Processors) -> None:
+    @processors.register("count")
+    def count(job: RunningJob[None]) -> int:
+        return 1
+
+    @processors.register("tell")
+    def tell(job: RunningJob[None]) -> str:
+        return ""
+
+    with pytest.raises(InvalidDeclaration, match=r"declares \('count': Chain\[int\], 'tell': Chain\[str\]\)"):
+
+        @processors.register("both", blockers=("count", "tell"))
+        def both(job: RunningJob[None, tuple[Chain[str], Chain[int]]]) -> None: ...
+
+
+def test_annotations_that_fit_are_accepted(processors: Processors) -> None:
+    register = processors.register
+    register("1", blockers=(charge, pack))(in_declared_order)
+    register("2", blockers=(refund, pack))(in_declared_order)  # a Refund is a Receipt
+    register("3", blockers=("elsewhere", "of another app"))(in_declared_order)
+    register("4", blockers=(untyped, pack))(in_declared_order)
+    register("5", blockers=[pack, charge])(in_declared_order)
+    register("6")(in_declared_order)
+
+    @register("continues")
+    def continues(job: RunningJob[None]) -> Continuation:
+        return job.continue_with(charge, 1)
+
+    register("7", blockers=(continues, pack))(in_declared_order)
+
+    @register("8", blockers=(charge, pack))
+    def without_types(job: RunningJob[None, tuple[Chain, Chain[Any]]]) -> None: ...
+
+    @register("9", blockers=(charge, charge))
+    def of_any_length(job: RunningJob[None, tuple[Chain[Receipt], ...]]) -> None: ...
+
+    @register("10", blockers=(charge, pack))
+    def unannotated(job: Any) -> None: ...
