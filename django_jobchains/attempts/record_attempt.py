@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from logging import getLogger
 from typing import Any
 
-from django.core.exceptions import ObjectDoesNotExist
 from django.utils import timezone
 
 from django_jobchains.attempts.outcome import Outcome
@@ -22,10 +21,11 @@ from django_jobchains.exceptions import JobAborted, LeaseLost, RescheduleJob
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.middleware.hooks import around
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.records.errors import RecordLost, Requeue, is_retryable
+from django_jobchains.records.errors import RecordHidden, RecordLost, Requeue, is_retryable
 from django_jobchains.records.run import RecordRun, RunPhases
 from django_jobchains.records.saving import leave_out
 from django_jobchains.store import ClaimedJob, RecordEnd, RecordKey, Store
+from django_jobchains.store.errors import blames_row
 from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpan, AttemptSpans, active
 from django_jobchains.text.errors import describe, log_error, without_variables
 
@@ -33,10 +33,6 @@ logger = getLogger("django_jobchains")
 
 #: Abort reasons that the handler did not cause: the worker stops, or its heartbeats failed.
 NOT_BY_HANDLER = ("worker_stopping", "error")
-NOT_FOUND = (
-    "The queryset of {name!r} did not return this record after it was dequeued. It must not depend on columns that "
-    "workers change, such as the state."
-)
 
 
 @dataclass(eq=False, slots=True)
@@ -70,6 +66,10 @@ class EndedRecord:
         if self.state == "queued" and self.end is not None:
             return self.end.kind
         return self.state or "abandoned"
+
+    @property
+    def is_handed_back(self) -> bool:
+        return self.end is not None and self.end.kind == "handed_back"
 
     def mark_written(self) -> None:
         self.is_written = True
@@ -304,11 +304,13 @@ class RecordAttempt:
 
 
 def not_loaded(kind: RecordType, key: RecordKey, error: BaseException) -> EndedRecord:
-    """Return the end of an attempt whose record could not be loaded: an error."""
-    if isinstance(error, ObjectDoesNotExist):
-        error = LookupError(NOT_FOUND.format(name=kind.name))
-    end = RecordEnd(*key, "errored", None, describe(error), kind.max_attempts)
-    return EndedRecord(kind, key, 0, end, error=end.message, exception=without_variables(error))
+    """Return the end of an attempt whose record could not be loaded: an error, or it is queued again.
+
+    Only an error of this row counts as an attempt: others would use up the attempts of a whole backlog.
+    """
+    text, is_counted = describe(error), blames_row(error) and not isinstance(error, RecordHidden)
+    end = RecordEnd(*key, "errored", None, text, kind.max_attempts) if is_counted else RecordEnd(*key, "handed_back")
+    return EndedRecord(kind, key, 0, end, error=text, exception=without_variables(error))
 
 
 def _wait_seconds(kind: RecordType, record: Any) -> float | None:

@@ -43,6 +43,17 @@ class RecordLost(LeaseLost):
         JobchainsError.__init__(self, f"This attempt may no longer write to record {id}: {reason.replace('_', ' ')}.")
 
 
+class RecordHidden(LookupError):
+    """The queryset of a registration does not return a record that it returned when the record was dequeued."""
+
+    def __init__(self, type_name: str) -> None:
+        super().__init__(
+            f"The queryset of {type_name!r} does not return this record, which was dequeued a moment ago. Either the "
+            "row has changed since then, or the queryset depends on columns that workers change, such as the state: "
+            "leave them out of it."
+        )
+
+
 def checked_after(after: object) -> datetime | None:
     """Return an aware datetime, or None; raise ``TypeError`` or ``ValueError`` for other values."""
     if after is not None and not isinstance(after, datetime):

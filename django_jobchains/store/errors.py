@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from django.db import InterfaceError, InternalError, OperationalError
+from django.db import DataError, Error, InterfaceError, InternalError, OperationalError
 
 #: serialization_failure, deadlock_detected
 CONFLICTS = ("40001", "40P01")
@@ -88,6 +88,14 @@ def is_database_away(error: BaseException) -> bool:
     if getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # "no such table" and the like
         return False
     return isinstance(error, OperationalError | InterfaceError | InternalError)
+
+
+def blames_row(error: BaseException) -> bool:
+    """Return whether an error while a row was loaded is about this row: its values, or the code that receives them.
+
+    Any other error of the database concerns the statement, and may disappear, for example after a migration.
+    """
+    return isinstance(error, DataError) or not isinstance(error, Error)
 
 
 def is_conflict(error: BaseException) -> bool:

@@ -2,23 +2,28 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, ProgrammingError, connection
+from django.db.models import F, Value
 from django.db.models.signals import post_init
 
 from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.store import get_store
 from django_jobchains.store.record_tables import RecordTable
 from django_jobchains.telemetry.events import RecordAbandoned
+from django_jobchains.worker.isolated import child_record
 from django_jobchains.worker.records import conditions
+from django_jobchains.worker.records.lane import RecordSource
 from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.slots.threads import Slots
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
+from tests.store.test_retries import DriverError
 from tests.support.waiting import until
 from tests.support.workers import Events, StartWorker
 
@@ -122,6 +127,110 @@ def test_records_are_handed_back_if_the_connection_is_lost_while_they_are_loaded
         until(lambda: set(states().values()) == {"completed"}, what=states)
     assert not errors
     assert not Upload.objects.exclude(num_failures=0, num_resets=0).exists()
+
+
+@contextmanager
+def renamed_column() -> Iterator[None]:
+    """Let a column be missing of a table that the queryset of uploads reads, as before a migration."""
+    execute("ALTER TABLE records_repository RENAME COLUMN priority TO later")
+    try:
+        yield
+    finally:
+        execute("ALTER TABLE records_repository RENAME COLUMN later TO priority")
+
+
+def execute(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def test_a_missing_column_costs_the_backlog_no_attempt(
+    register: Register, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled: list[int] = []
+    register(lambda record, run: handled.append(record.pk), queryset=Upload.objects.select_related("repository"))
+    Upload.objects.bulk_create([Upload() for _ in range(30)])
+    with renamed_column():
+        start_worker(slots=4, poll_seconds=0.05)
+        until(lambda: Upload.objects.filter(lease_number__gt=1, state="queued").exists(), what=states)
+    until(lambda: Upload.objects.filter(state="completed").count() == 30, what=states)
+    assert len(handled) == len(set(handled)) == 30
+    assert not Upload.objects.exclude(num_failures=0, num_resets=0).exists()
+    assert "Run 'manage.py migrate --database default'." in caplog.text
+
+
+@pytest.mark.parametrize("loads_counts", [True, False])
+@pytest.mark.parametrize(
+    ("error_class", "sqlstate"),
+    [(OperationalError, "57014"), (OperationalError, "40001"), (ProgrammingError, "42501")],
+)
+def test_a_statement_that_fails_to_load_records_costs_them_no_attempt(
+    register: Register,
+    start_worker: StartWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    error_class: type[Exception],
+    sqlstate: str,
+    loads_counts: bool,
+) -> None:
+    """It reached a time limit, conflicted with another transaction, or is not permitted."""
+    error = error_class("refused")
+    error.__cause__ = DriverError(sqlstate)
+    errors = [error, error] if loads_counts else []
+
+    def load(record: Upload) -> None:
+        if errors:
+            raise errors.pop()
+
+    queryset = Upload.objects.all() if loads_counts else Upload.objects.only("size", "state")
+    register(queryset=queryset, slots=4)
+    if not loads_counts:
+        fail_once(monkeypatch, Upload, "refresh_from_db", error)
+    Upload.objects.bulk_create([Upload(size=size) for size in range(4)])
+    with when_loaded(load):
+        start_worker(slots=4, poll_seconds=0.05)
+        until(lambda: set(states().values()) == {"completed"}, what=states)
+    assert not Upload.objects.exclude(num_failures=0, num_resets=0).exists()
+
+
+@pytest.mark.postgresql
+def test_a_value_that_cannot_be_computed_errors_its_record_alone(register: Register, start_worker: StartWorker) -> None:
+    register(queryset=Upload.objects.annotate(share=Value(100) / F("size")), slots=4)
+    Upload.objects.bulk_create([Upload(size=size) for size in (1, 0, 3)])
+    start_worker(slots=4)
+    until(lambda: states() == {1: "completed", 0: "errored", 3: "completed"}, what=states)
+    assert "division by zero" in (Upload.objects.get(size=0).failure_message or "")
+
+
+def test_records_that_leave_the_queryset_before_they_are_loaded_are_queued_again(
+    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(source: RecordSource, keys: Any) -> Any:
+        Upload.objects.filter(size=UNLUCKY).update(result="archive")
+        return records_of(source, keys)
+
+    records_of = RecordSource._records
+    monkeypatch.setattr(RecordSource, "_records", load)
+    register(queryset=Upload.objects.exclude(result="archive"), slots=4)
+    Upload.objects.bulk_create([Upload(size=size) for size in (1, UNLUCKY, 3)])
+    start_worker(slots=4)
+    until(lambda: states() == {1: "completed", UNLUCKY: "queued", 3: "completed"}, what=states)
+    assert not Upload.objects.exclude(num_failures=0, num_resets=0).exists()
+
+
+@pytest.mark.parametrize("change", ["archived", "renamed column"])
+def test_a_child_process_hands_a_record_back_that_it_cannot_load(
+    processors: Processors, register: Register, change: str
+) -> None:
+    register(queryset=Upload.objects.select_related("repository").exclude(result="archive"))
+    upload = Upload.objects.create(state="processing", lease_number=1)
+    with ExitStack() as stack:
+        if change == "archived":
+            Upload.objects.update(result="archive")
+        else:
+            stack.enter_context(renamed_column())
+        ended = child_record._handle(processors.record_types["records.upload"], (upload.pk, 1), get_store(), {})
+    assert ended.is_handed_back
+    assert ended.exception is not None
 
 
 # In the thread of pre_dequeue

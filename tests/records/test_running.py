@@ -290,14 +290,14 @@ def test_logs_are_stored_at_once_and_can_be_updated(register: Register, make_wor
     json.dumps(first)
 
 
-def test_a_record_that_its_queryset_hides_once_it_is_processed_errors(
-    register: Register, make_worker: StartWorker
+def test_a_record_that_its_queryset_hides_once_it_is_processed_is_queued_again(
+    register: Register, make_worker: StartWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     register(queryset=Upload.objects.filter(state="queued"))
     upload = Upload.objects.create()
     run(make_worker)
-    assert state_of(upload) == "errored"
-    assert "must not depend on columns that workers change" in (upload.failure_message or "")
+    assert (state_of(upload), upload.num_failures, upload.failure_message) == ("queued", 0, None)
+    assert "the queryset depends on columns that workers change" in caplog.text
 
 
 def test_a_handler_that_deletes_its_record_just_ends(

@@ -1,6 +1,7 @@
 """Handles records in a child process. The worker sends heartbeats, calls the hooks and writes most ends."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
@@ -8,9 +9,10 @@ from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt,
 from django_jobchains.db.connections import ThreadConnections, repair_connections
 from django_jobchains.pools.child import running_call
 from django_jobchains.records.declarations import RecordType
+from django_jobchains.records.errors import RecordHidden
 from django_jobchains.registry.registry import get_registry
-from django_jobchains.store import RecordEnd, RecordKey, Store, get_store
-from django_jobchains.store.errors import is_database_away, is_lock_timeout
+from django_jobchains.store import RecordKey, Store, get_store
+from django_jobchains.store.errors import is_database_away
 from django_jobchains.telemetry.child_processes import ChildTelemetry
 from django_jobchains.worker.isolated.child_loop import this_loop
 from django_jobchains.worker.isolated.record_messages import ended_message, key_of_request
@@ -34,16 +36,19 @@ def run_record(request: Mapping[str, Any]) -> Any:
 
 def _handle(kind: RecordType, key: RecordKey, store: Store, options: dict[str, Any]) -> EndedRecord:
     try:
-        record = _load(kind, key, store)
-    except Exception as error:
+        handle = _attempt(kind, _load(kind, key, store), key, options)
+    except Exception as error:  # Reading a deferred field may fail, too.
         repair_connections()
-        if is_database_away(error) or is_lock_timeout(error):
-            return EndedRecord(kind, key, 0, RecordEnd(*key, "handed_back"))
         return not_loaded(kind, key, error)
+    return handle()
+
+
+def _attempt(kind: RecordType, record: Any, key: RecordKey, options: dict[str, Any]) -> Callable[[], EndedRecord]:
+    """Return a function that runs an attempt."""
     if not kind.is_async:
-        return RecordAttempt(kind, record, key, **options).handle()
+        return RecordAttempt(kind, record, key, **options).handle
     loop = this_loop("child")
-    return loop.run(AsyncRecordAttempt(kind, record, key, threads=loop.transactions, **options).ahandle)
+    return partial(loop.run, AsyncRecordAttempt(kind, record, key, threads=loop.transactions, **options).ahandle)
 
 
 def _load(kind: RecordType, key: RecordKey, store: Store) -> Any:
@@ -62,4 +67,7 @@ def _load(kind: RecordType, key: RecordKey, store: Store) -> Any:
 
 def _read(kind: RecordType, key: RecordKey, store: Store) -> Any:
     with store.db.waits_at_most(LOCK_SECONDS), store.db.limited():
-        return kind.queryset.using(store.using).get(pk=key[0])
+        record = kind.queryset.using(store.using).filter(pk=key[0]).first()
+    if record is None:
+        raise RecordHidden(kind.name)
+    return record

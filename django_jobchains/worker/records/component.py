@@ -92,8 +92,11 @@ class RecordWorkers:
     def _on_written(self, ended: EndedRecord) -> None:
         if ended.state in ("completed", "errored", "failed"):
             self.counter.count(ended.kind.name, ended.seconds, is_completed=ended.state == "completed")
+        lane = self.lanes[ended.kind.name]
         if ended.ending != "handed_back":  # Otherwise a table that is locked would be queried without a pause.
-            self.lanes[ended.kind.name].look_soon()
+            lane.look_soon()
+        elif ended.exception is not None:
+            lane.look_later()
         if self.writer.is_idle or self.wake.is_eager or ended.kind.slots is not None or self.queues.has_limits:
             self.wake.set()
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce
 
@@ -15,8 +14,9 @@ from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt,
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.records.declarations import RecordType
+from django_jobchains.records.errors import RecordHidden
 from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey, Store
-from django_jobchains.store.errors import is_database_away, is_lock_timeout
+from django_jobchains.store.errors import blames_row
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordCanceled
 from django_jobchains.telemetry.measuring import measured
@@ -53,13 +53,16 @@ class RecordSource:
     def dequeue(self, size: int, condition: Condition, **options: Any) -> tuple[int, list[RecordAttempt]]:
         """Return how many records were found, and the attempts of the records that are to be handled.
 
-        ``options``: further arguments of the attempts.
+        Records that could not be loaded, and are queued again, do not count as found. ``options``: further arguments
+        of the attempts.
         """
         if condition is False:
             return 0, []
         since = time.monotonic()
         found = self._dequeue(size, condition)
-        return len(found), self._attempts(found, since, options)
+        made = self._attempts(found, since, options)
+        queued_again = sum(isinstance(each, EndedRecord) and each.is_handed_back for each in made)
+        return len(found) - queued_again, [each for each in made if isinstance(each, RecordAttempt)]
 
     def _dequeue(self, size: int, condition: Condition) -> list[Dequeued]:
         self._prefers_planned = not self._prefers_planned
@@ -76,7 +79,9 @@ class RecordSource:
         with measured("record_dequeue", self.worker), self.store.db.waits_at_most(LOCK_SECONDS):
             return self.store.records.dequeue(table, request, joins_transaction=self.joins_transaction)
 
-    def _attempts(self, found: list[Dequeued], since: float, options: dict[str, Any]) -> list[RecordAttempt]:
+    def _attempts(
+        self, found: list[Dequeued], since: float, options: dict[str, Any]
+    ) -> list[RecordAttempt | EndedRecord]:
         """Hold the records that were started, and create their attempts. A record without an attempt ends."""
         keys = list(self._started(found))
         try:
@@ -89,7 +94,7 @@ class RecordSource:
         for each in made:
             if isinstance(each, EndedRecord):
                 self.writer.put(each)
-        return [each for each in made if isinstance(each, RecordAttempt)]
+        return made
 
     def _started(self, found: list[Dequeued]) -> Iterator[RecordKey]:
         for record in found:
@@ -108,26 +113,26 @@ class RecordSource:
         try:
             return self.make(self.kind, record, key, **own, **options)
         except BaseException as error:  # Reading a deferred field may fail, too.
-            if is_database_away(error):
+            if not blames_row(error):
                 raise
             return not_loaded(self.kind, key, error)
 
     def _load(self, keys: list[RecordKey]) -> list[tuple[RecordKey, Any]]:
         """Load the records with the queryset, in its order. The value of a record that cannot be loaded is an error.
 
-        Raises the error of an unavailable database, or of a table that is locked.
+        Raises an error that concerns all of them, such as that of a missing column or a time limit.
         """
         try:
             records = self._records(keys)
         except BaseException as error:
-            if is_database_away(error) or is_lock_timeout(error):
+            if not blames_row(error):
                 raise
             if len(keys) == 1:
                 return [(keys[0], error)]
             return [loaded for key in keys for loaded in self._load([key])]
         by_id = {key[0]: key for key in keys}
         loaded = [(by_id.pop(record.pk), record) for record in records if record.pk in by_id]
-        return [*loaded, *((key, ObjectDoesNotExist()) for key in by_id.values())]
+        return [*loaded, *((key, RecordHidden(self.kind.name)) for key in by_id.values())]
 
     def _records(self, keys: list[RecordKey]) -> "QuerySet[Any] | list[Any]":
         if not keys:
@@ -200,7 +205,7 @@ class RecordLane:
         if self.conditions is not None and not self.conditions.has_answer:
             self.conditions.ask()
             return
-        self._due_at = time.monotonic() + self._poll_seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter
+        self.look_later()
         found = self._dequeue_many(limit) if self.conditions is None else self._dequeue_one(self.conditions)
         try:
             for attempts in found:
@@ -232,6 +237,10 @@ class RecordLane:
     def look_soon(self) -> None:
         """Let the next step of the claim loop query for records. Can be called from any thread."""
         self._due_at = 0.0
+
+    def look_later(self) -> None:
+        """Let the claim loop wait for the usual interval before it queries for records."""
+        self._due_at = time.monotonic() + self._poll_seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter
 
     def _look_at_once(self) -> None:
         self.look_soon()

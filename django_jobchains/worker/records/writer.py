@@ -17,7 +17,7 @@ from django_jobchains.store.errors import is_conflict, is_database_away, is_lock
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
 from django_jobchains.telemetry.measuring import measured
-from django_jobchains.text.errors import describe, log_error
+from django_jobchains.text.errors import describe, log_error, log_text
 from django_jobchains.text.redaction import redacted_text
 from django_jobchains.worker.outcome_writer import GATHER_SECONDS, MAX_BATCH_SIZE, MAX_TIMEOUTS, TAKEN
 from django_jobchains.worker.records.leases import RecordLeases, by_kind
@@ -218,6 +218,9 @@ class RecordWriter:
     def _release(self, ended: EndedRecord) -> None:
         """Report an end and release its record."""
         was_held = self.leases.release(ended.kind, ended.key)
+        if ended.is_handed_back and ended.exception is not None and self._throttle.allows():
+            text = "Record %s of %r could not be loaded, and is queued again: %s"
+            logger.warning(text, ended.key[0], ended.kind.name, log_text(ended.exception))
         if ended.state is not None:
             report(_event(self.worker, ended))
         elif was_held:  # Otherwise the loss was reported when the worker noticed it.
