@@ -25,6 +25,7 @@ from django_jobchains.payload_types import (
     PayloadType,
     PydanticType,
     describe_without_values,
+    listed,
     name_of_type,
     payload_type,
     problems_of,
@@ -62,13 +63,19 @@ def encode(value: Any, error: type[InvalidPayload] = InvalidInput, *, is_limited
         text = _STRING_OR_EXPONENT.sub(_write_out, text)
     if text.startswith(ENCODED_JSON):
         raise error(f"At $: a string cannot begin with {ENCODED!r}, which marks values that a payload codec encoded.")
-    limit = get_settings().MAX_PAYLOAD_BYTES if is_limited else inf
-    if len(text) > limit or (not text.isascii() and len(text.encode()) > limit):
+    if is_limited:
+        check_size(text, error)
+    return text
+
+
+def check_size(text: str, error: type[InvalidPayload]) -> None:
+    """Raise ``error`` if a JSON text is longer than the limit. Call it before decoding a text that a user sent."""
+    limit = get_settings().MAX_PAYLOAD_BYTES
+    if len(text) > limit or (not text.isascii() and len(text.encode(errors="replace")) > limit):
         raise error(
-            f"The value is {len(text.encode()):,} bytes of JSON; the limit is {limit:,} "
+            f"The value is {len(text.encode(errors='replace')):,} bytes of JSON; the limit is {limit:,} "
             "(JOBCHAINS['MAX_PAYLOAD_BYTES']). Store the data elsewhere and give the job its key."
         )
-    return text
 
 
 def _is_flat(value: Any) -> bool:
@@ -293,8 +300,9 @@ class Codec:
         return error(f"Not a {self.name}: {found}") if isinstance(found, str) else self._error_of(found, value, error)
 
     def _error_of(self, problem: Exception, value: Any, error: type[InvalidPayload]) -> InvalidPayload:
-        text = f"Not a {self.name}: {describe_without_values(problem, value)}"
-        return error(text, problems=problems_of(problem))
+        problems = problems_of(problem)
+        text = listed(problems) or describe_without_values(problem, value)
+        return error(f"Not a {self.name}: {text}", problems=problems)
 
 
 def _is_same(value: Any, back: Any) -> bool:

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator
 from types import FrameType, FunctionType, TracebackType
 
-from django_jobchains.payload_types import message_without_values
+from django_jobchains.payload_types import is_quoting, message_without_values
 from django_jobchains.text.redaction import may_hold_secrets, redacted_text
 
 MAX_BYTES = 64 * 1024
@@ -69,15 +69,24 @@ def describe(error: BaseException) -> str:
 def traceback_of(error: BaseException) -> str:
     """Return the traceback with causes, but without local variables and without the values that pydantic quotes."""
     try:
-        text = "".join(traceback.format_exception(error))
-        for part in _with_causes(error):
-            if message := message_without_values(part):
-                # The lines of an error in a group have a margin.
-                written = r"\n[ |]*".join(map(re.escape, str(part).splitlines()))
-                text = re.sub(written, lambda _, message=message: message, text)  # type: ignore[misc]
-        return clean(text)
+        parts = list(_with_causes(error))
+        if not any(map(is_quoting, parts)):
+            return clean("".join(traceback.format_exception(error)))
+        # Python would call ``str``, which writes the value of each problem, however many and large they are.
+        return clean(
+            "\nThe above exception led to the following one:\n\n".join(map(_traceback_of_one, reversed(parts)))
+        )
     except BaseException as problem:
         return f"<the traceback could not be formatted: {type(problem).__name__}>"
+
+
+def _traceback_of_one(error: BaseException) -> str:
+    calls = "".join(traceback.format_tb(error.__traceback__))
+    if message := message_without_values(error):
+        last_lines = [f"{line}\n" for line in (f"{type_name(error)}: {message}", *getattr(error, "__notes__", ()))]
+    else:
+        last_lines = traceback.format_exception_only(error)
+    return "".join(["Traceback (most recent call last):\n" if calls else "", calls, *last_lines])
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
@@ -89,7 +98,8 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(part))
             yield part
             inner = part.exceptions if isinstance(part, BaseExceptionGroup) else ()
-            open_errors += filter(None, (part.__cause__, part.__context__, *inner))
+            cause = part.__context__ if part.__cause__ is None and not part.__suppress_context__ else part.__cause__
+            open_errors += [each for each in (cause, *inner) if each is not None]
 
 
 def log_text(error: BaseException) -> str:
@@ -131,7 +141,7 @@ def redacted_error(error: BaseException, text: str | None = None) -> BaseExcepti
 
 def _is_written_as(text: str, error: BaseException) -> bool:
     try:
-        return "".join(traceback.format_exception(error)) == text
+        return not any(map(is_quoting, _with_causes(error))) and "".join(traceback.format_exception(error)) == text
     except BaseException:
         return False
 

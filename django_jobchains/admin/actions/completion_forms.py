@@ -1,22 +1,20 @@
 """The forms that complete a job: with an output, with the input of the next job, or as its type's own form does."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.core.serializers.json import DjangoJSONEncoder
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.actions.action import Refused
 from django_jobchains.admin.actions.forms import ActionForm
-from django_jobchains.admin.actions.payload_forms import PayloadForm, add_problems
+from django_jobchains.admin.actions.payload_forms import PayloadForm, add_problems, written
 from django_jobchains.chains import CurrentJob
 from django_jobchains.exceptions import InvalidInput, InvalidOutput
-from django_jobchains.payloads import Codec
+from django_jobchains.payloads import Codec, check_size
 from django_jobchains.registry.job_types import JobType
 from django_jobchains.statuses import OPEN
 
@@ -92,8 +90,9 @@ class CustomForm(ActionForm):
         return not self.own.errors
 
     def _decode_output(self) -> None:
-        text = json.dumps(self.own.cleaned_data, cls=DjangoJSONEncoder)
+        text = written(self.own.cleaned_data)
         try:
+            check_size(text, InvalidOutput)
             self._output = self._codec.decode(text, InvalidOutput)
         except InvalidOutput as problem:
             add_problems(self.own, problem, {name: name for name in self.own.fields})

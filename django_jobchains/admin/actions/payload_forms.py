@@ -13,7 +13,7 @@ from django_jobchains.admin.actions.form_fields import JSONTextField, add_to, fi
 from django_jobchains.admin.actions.forms import ActionForm
 from django_jobchains.exceptions import InvalidPayload
 from django_jobchains.json_schemas import example_of, members_of
-from django_jobchains.payloads import Codec
+from django_jobchains.payloads import Codec, check_size
 
 
 class PayloadForm(ActionForm):
@@ -46,7 +46,9 @@ class PayloadForm(ActionForm):
         if {"payload", *self._members} & self.errors.keys():
             return values
         try:
-            values["payload"] = self._codec.decode(self._text(values), self._error)
+            text = self._text(values)
+            check_size(text, self._error)
+            values["payload"] = self._codec.decode(text, self._error)
             self._codec.encode(values["payload"], self._error)
         except InvalidPayload as problem:
             self._add_problems(problem)
@@ -59,7 +61,7 @@ class PayloadForm(ActionForm):
         payload: dict[str, Any] = {}
         for name, member in self._members.items():
             add_to(payload, member, values[name])
-        return json.dumps(payload, cls=DjangoJSONEncoder)
+        return written(payload)
 
     def _add_problems(self, problem: InvalidPayload) -> None:
         """Show each problem at its field."""
@@ -68,6 +70,11 @@ class PayloadForm(ActionForm):
             add_problems(self, problem, names)
         else:
             self.add_error("payload", _invalid(problem))
+
+
+def written(value: Any) -> str:
+    """Return the value of a form as JSON, not longer than ``payloads.encode`` would write it."""
+    return json.dumps(value, cls=DjangoJSONEncoder, ensure_ascii=False, separators=(",", ":"))
 
 
 def add_problems(form: forms.BaseForm, problem: InvalidPayload, names: Mapping[str, str]) -> None:

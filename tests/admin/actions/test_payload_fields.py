@@ -1,5 +1,7 @@
 """The fields of the form for an output, which are derived from its type."""
 
+import html
+import json
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -14,6 +16,7 @@ from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
 from django_jobchains.chains import Chain
+from django_jobchains.payload_types import MAX_PROBLEMS
 from django_jobchains.processors import JobType, get_registry
 from django_jobchains.store import Store
 from tests.admin.actions.browsing import act, messages_in, url
@@ -183,6 +186,35 @@ def test_an_error_inside_json_is_shown_at_its_field(
     errors = answer(superuser, chain, **{**ANSWERS, "address": address}).context["form"].errors
     assert set(errors) == {"payload_address"}
     assert problem in errors["payload_address"][0]
+
+
+@pytest.mark.parametrize(("output", "name"), [(list[int], "payload"), (Address, "payload_lines")])
+def test_a_page_shows_the_first_problems_and_counts_the_others(
+    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, output: Any, name: str
+) -> None:
+    chain = waiting(monkeypatch, output)
+    text = json.dumps([["wrong"]] * 30_000)
+    reply = act(superuser, "complete", chain, **{"payload_street": "Main", name: text})
+    errors = [error for found in reply.context["form"].errors.values() for error in found]
+    assert len(errors) in (1, MAX_PROBLEMS + 1)  # a form with fields shows one for each problem
+    assert "29,980 more problems" in errors[-1]
+    assert sum(map(len, errors)) < 20_000
+    assert len(reply.content) < len(html.escape(text)) + 50_000
+
+
+@pytest.mark.parametrize("output", [list[int], Address])
+def test_the_size_is_checked_before_the_type(
+    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, settings: Any, output: Any
+) -> None:
+    chain = waiting(monkeypatch, output)
+    settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 200}
+    many = json.dumps(["wrong"] * 30)
+    reply = act(superuser, "complete", chain, payload=many, payload_street="Main", payload_lines=many)
+    [[error]] = reply.context["form"].errors.values()
+    assert "bytes of JSON; the limit is 200 (JOBCHAINS['MAX_PAYLOAD_BYTES'])" in error
+    small = json.dumps(["ä" * 60])  # longer than the limit only as escaped text
+    reply = act(superuser, "complete", chain, payload="[1]", payload_street="Main", payload_lines=small)
+    assert messages_in(reply) == ["1 job completed."]
 
 
 class Node(BaseModel):

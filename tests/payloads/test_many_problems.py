@@ -1,0 +1,214 @@
+"""A value with any number of wrong parts is cheap to report: the first problems are listed, the others are counted."""
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+
+from django_jobchains.exceptions import InvalidInput
+from django_jobchains.payload_types import MAX_LISTED_PROBLEMS, MAX_PROBLEMS
+from django_jobchains.payloads import Codec
+from django_jobchains.processors import JobType, Processors, Registry, RunningJob
+from django_jobchains.text.errors import describe, traceback_of
+from django_jobchains.worker import Worker
+from tests.support.attempts import committed
+
+pydantic = pytest.importorskip("pydantic")
+
+#: A valid error has a few kB, however large the value is.
+MAX_TEXT = 20_000
+
+
+class Wide(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    a: int
+    b: int
+    c: int
+    d: int
+    e: int
+
+
+def refused(call: Callable[[], Any]) -> Any:
+    with pytest.raises((InvalidInput, pydantic.ValidationError)) as caught:
+        call()
+    return caught.value
+
+
+def validate(annotation: Any, value: Any) -> Callable[[], Any]:
+    return lambda: pydantic.TypeAdapter(annotation).validate_python(value)
+
+
+def calls_of(call: Callable[[], object]) -> int:
+    """Return how many functions the package calls, in Python and in C."""
+    count = 0
+
+    def profile(frame: Any, event: str, arg: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call") and "django_jobchains/" in frame.f_code.co_filename
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        lambda value: JobType("x", input=list[int]).item(value),
+        lambda value: JobType("x", input=list[int]).input_codec.validate(value, InvalidInput),
+        lambda value: Codec(list[int]).encode(value, InvalidInput),
+    ],
+)
+def test_the_first_problems_are_reported_and_the_others_are_counted(fails: Any) -> None:
+    error = refused(lambda: fails([f"x{number}" for number in range(30_000)]))
+    assert len(error.problems) == MAX_PROBLEMS + 1
+    assert error.problems[0][0] == (0,)
+    assert error.problems[-1] == ((), "29,980 more problems")
+    assert str(error).startswith("Not a list: 0: Input should be a valid integer")
+    assert str(error).endswith("; 29,980 more problems")
+    assert len(str(error)) < MAX_TEXT
+
+
+@committed
+def test_a_failed_attempt_stores_the_first_problems() -> None:
+    processors, registry = Processors(), Registry()
+
+    @processors.register("import", max_attempts=1)
+    def handler(job: RunningJob[Any]) -> None:
+        pydantic.TypeAdapter(list[int]).validate_python(job.input)
+
+    registry.add(processors)
+    chain = handler.enqueue(["x"] * 30_000)
+    Worker(slots=1, registry=registry).run_until_idle()
+    error = chain.refresh().current_job.last_error or ""
+    assert error.startswith("ValidationError: 30,000 validation errors for list[int]: 0: Input should be")
+    assert error.endswith("; 29,980 more problems")
+    traceback = chain.current_job.failed_attempts.get().traceback
+    assert "in handler" in traceback
+    assert len(error) + len(traceback) < MAX_TEXT
+
+
+@pytest.mark.parametrize("report", [describe, traceback_of])
+@pytest.mark.parametrize(
+    ("annotation", "few", "many"),
+    [
+        (list[int], [f"x{number}" for number in range(30)], [f"x{number}" for number in range(30_000)]),
+        # The value of a missing field is the object around it.
+        (list[Wide], [{f"k{n}": f"v{n}" for n in range(1_000)}] * 30, [{f"k{n}": n for n in range(5_000)}] * 300),
+        (Wide, {"x": [0] * 10_000}, {"x": [0] * 300_000}),
+    ],
+)
+def test_the_work_does_not_depend_on_the_number_of_wrong_parts(
+    report: Any, annotation: Any, few: Any, many: Any
+) -> None:
+    errors = [refused(validate(annotation, value)) for value in (few, few, many)]
+    _, cost, cost_of_many = (calls_of(lambda error=error: report(error)) for error in errors)  # type: ignore[misc]
+    assert cost_of_many < 1.2 * cost + 100
+    assert len(report(errors[-1])) < MAX_TEXT
+
+
+@pytest.mark.parametrize("wrap", [lambda error: error, lambda error: ExceptionGroup("several", [error])])
+def test_a_list_of_problems_that_is_too_long_is_not_created(wrap: Any) -> None:
+    count = MAX_LISTED_PROBLEMS // 5 + 1
+    error = refused(validate(list[Wide], [{}] * count))
+    text = traceback_of(wrap(error))
+    assert "Traceback" in text
+    assert "Field required" not in text
+    assert describe(error) == f"ValidationError: {5 * count:,} validation errors for list[Wide]: {5 * count:,} problems"
+    assert str(refused(lambda: JobType("x", input=list[Wide]).item([{}] * count))) == (
+        f"Not a list: {5 * count:,} problems"
+    )
+
+
+def test_long_keys_and_deep_locations_are_shortened() -> None:
+    tree: Any = dict[str, int]
+    value: Any = {"k" * 500_000: "x"}
+    for _ in range(30):
+        tree, value = dict[str, tree], {"deep": value}
+    error = refused(lambda: JobType("x", input=tree).item(value))
+    [(path, text)] = error.problems
+    assert path == (*["deep"] * 10, "…", *["deep"] * 9, "…")
+    assert "valid integer" in text
+    assert len(str(error)) < MAX_TEXT
+
+
+class Refusing(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    name: str
+    others: Any = None
+
+    @pydantic.model_validator(mode="after")
+    def _refuse(self) -> Any:
+        raise ValueError(self.name.lower())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"name": "A" * 500_000},
+        {"name": "A" * 1_900, "others": ["a" * number for number in range(1, 1_000)]},
+        {"name": "A-" * 900, "others": ["-a" * number + "b" for number in range(1, 1_000)]},
+        {"name": "A", "others": [None] * 300_000},
+    ],
+)
+def test_a_message_that_takes_long_to_compare_with_the_value_is_omitted(value: Any) -> None:
+    error = refused(validate(Refusing, value))
+    assert describe(error).endswith("value_error: the message is omitted, because it might quote the value")
+    assert calls_of(lambda: describe(error)) < 50_000
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("value", "message", "is_quoted"),
+    [
+        (SECRET, "{}", True),
+        (SECRET, "unknown: {}", True),
+        (SECRET, "{}, unknown", True),
+        (SECRET, "'{}'", True),
+        (SECRET, "={}=", True),
+        (SECRET, "x{}", False),  # part of a longer word, such as a name of the schema
+        (SECRET, "{}x x{} _{} {}_ ä{}", False),
+        (SECRET, "x{} {}", True),
+        (" spaced", "a{}", False),
+        (" spaced", "a.{}", True),
+        (5, "at least {}", True),
+        (5, "at least 1{}", False),
+        ("a\nb", "{}", True),
+        ("a\u2028b", "{}", True),
+        ("it's", "{!r}", True),
+    ],
+)
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [1, {"key": [None, value]}], lambda v: {v: v}])
+def test_a_message_is_omitted_if_it_quotes_a_part_as_a_word(
+    value: Any, message: str, is_quoted: bool, wrap: Any
+) -> None:
+    text = message.replace("{}", str(value)).replace("{!r}", repr(value))
+
+    def fail(given: Any) -> Any:
+        raise ValueError(text)
+
+    error = refused(validate(Annotated[Any, pydantic.AfterValidator(fail)], wrap(value)))
+    for told in (describe(error), traceback_of(error), traceback_of(ExceptionGroup("outer", [error]))):
+        assert ("omitted" in told) == is_quoted
+        assert is_quoted or text in told
+
+
+@pytest.mark.parametrize("depth", range(3))
+@pytest.mark.parametrize("separator", ["\n", "\r", "\x0b", "\x1c", "\u2028", "\n\n"])
+def test_a_traceback_of_a_group_does_not_quote_the_value(separator: str, depth: int) -> None:
+    class Lines(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+        text: str
+
+        @pydantic.field_validator("text")
+        @classmethod
+        def _fail(cls, text: str) -> str:
+            raise ValueError(f"unknown {text}")
+
+    error = refused(validate(Lines, {"text": f"{separator}{SECRET}{separator}{SECRET}"}))
+    for _ in range(depth):
+        error = ExceptionGroup("group", [ValueError("other"), error])
+    assert SECRET not in traceback_of(error)
