@@ -10,7 +10,7 @@ from functools import partial
 from logging import getLogger
 from typing import TypeVar
 
-from django.db import OperationalError
+from django.db import DatabaseError
 
 from django_jobchains.conf import get_settings
 from django_jobchains.enqueue_options import resolve_schedule
@@ -52,10 +52,10 @@ class PhaseConflict(Exception):
 
 @contextmanager
 def raising_phase_conflict() -> Iterator[None]:
-    """Raise ``PhaseConflict`` for a serialization failure or a deadlock."""
+    """Raise ``PhaseConflict`` for a serialization failure, a deadlock, or a table that was altered."""
     try:
         yield
-    except OperationalError as error:
+    except DatabaseError as error:
         if not is_serialization_conflict(error):
             raise
         raise PhaseConflict(error) from error

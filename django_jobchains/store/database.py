@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, OperationalError, connections, transaction
+from django.db import DatabaseError, IntegrityError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.db.connections import own_statements
@@ -139,7 +139,7 @@ class Database(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def is_conflict(self, error: OperationalError) -> bool:
+    def is_conflict(self, error: DatabaseError) -> bool:
         """Return whether trying the same transaction again may succeed at once."""
 
     @abstractmethod

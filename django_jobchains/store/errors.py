@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from django.db import DataError, Error, InterfaceError, InternalError, OperationalError
+from django.db import DatabaseError, DataError, Error, InterfaceError, InternalError, OperationalError
 
 #: serialization_failure, deadlock_detected
 CONFLICTS = ("40001", "40P01")
@@ -18,6 +18,9 @@ DIVISION_BY_ZERO = "22012"
 LOCK_NOT_AVAILABLE = "55P03"
 #: A statement was cancelled, for example by ``statement_timeout``.
 QUERY_CANCELED = "57014"
+FEATURE_NOT_SUPPORTED = "0A000"
+#: The function of the server that finds that the plan of a prepared statement has become invalid.
+REVALIDATION = "RevalidateCachedQuery"
 #: transaction_rollback, program_limit_exceeded
 STATEMENT_CLASSES = ("40", "54")
 TRIES = 8
@@ -53,7 +56,7 @@ def _retried(
             try:
                 with again(part) if tried else nullcontext():
                     return method(part, *args, **kwargs)
-            except OperationalError as error:
+            except DatabaseError as error:
                 if tried == TRIES - 1 or part.db.connection.in_atomic_block or not part.db.is_conflict(error):
                     raise
                 time.sleep(random.uniform(0.005, FIRST_WAIT_SECONDS * 2**tried))  # noqa: S311 - jitter
@@ -100,12 +103,21 @@ def blames_row(error: BaseException) -> bool:
 
 def is_conflict(error: BaseException) -> bool:
     """Return whether a statement conflicted with another transaction, and may succeed once that has ended."""
-    return (sqlstate(error) or "") in (*CONFLICTS, LOCK_NOT_AVAILABLE)
+    return is_lock_timeout(error) or is_serialization_conflict(error)
 
 
 def is_serialization_conflict(error: BaseException) -> bool:
     """Return whether a transaction failed because of a concurrent one or a deadlock, and may be run again."""
-    return sqlstate(error) in CONFLICTS
+    return sqlstate(error) in CONFLICTS or is_plan_outdated(error)
+
+
+def is_plan_outdated(error: BaseException) -> bool:
+    """Return whether ALTER TABLE has changed the types that a prepared statement returns. Nothing has been written.
+
+    The next try prepares it again. The SQLSTATE has other meanings, and the message may be translated.
+    """
+    details = getattr(error.__cause__, "diag", None)
+    return sqlstate(error) == FEATURE_NOT_SUPPORTED and getattr(details, "source_function", "") == REVALIDATION
 
 
 def sqlstate(error: BaseException) -> str | None:

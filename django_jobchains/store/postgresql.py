@@ -11,7 +11,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 import psycopg
-from django.db import DataError, IntegrityError, OperationalError, transaction
+from django.db import DatabaseError, DataError, IntegrityError, NotSupportedError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.db.connections import own_statements
@@ -19,7 +19,14 @@ from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.store.base import Store
 from django_jobchains.store.database import Database
 from django_jobchains.store.direct import Direct, can_begin, is_watched
-from django_jobchains.store.errors import CONFLICTS, QUERY_CANCELED, UNIQUE_VIOLATION, divides_by_zero, sqlstate
+from django_jobchains.store.errors import (
+    QUERY_CANCELED,
+    UNIQUE_VIOLATION,
+    divides_by_zero,
+    is_plan_outdated,
+    is_serialization_conflict,
+    sqlstate,
+)
 from django_jobchains.store.keys import KeyRows
 from django_jobchains.store.rows import OpenTransaction
 from django_jobchains.store.skip_scan import SkipScan, groups
@@ -54,10 +61,11 @@ class PostgreSQLDatabase(Database):
     """
     locks_rows = True
     returned = "record."
-    _slow_statements = 0
+    #: Changes when plans that are still young must not be used again.
+    _plan_generation = 0
 
-    def is_conflict(self, error: OperationalError) -> bool:
-        return sqlstate(error) in CONFLICTS
+    def is_conflict(self, error: DatabaseError) -> bool:
+        return is_serialization_conflict(error)
 
     def is_duplicate(self, error: IntegrityError) -> bool:
         return sqlstate(error) == UNIQUE_VIOLATION
@@ -194,15 +202,21 @@ class PostgreSQLDatabase(Database):
 
     @contextmanager
     def _watching(self, connection: BaseDatabaseWrapper) -> Iterator[float]:
-        """Raise Django's errors for a statement, and count it if it is slow. Yields the monotonic time."""
+        """Raise Django's errors for a statement. Yields the monotonic time.
+
+        If it is slow, or its table was altered, statements are prepared again from now on.
+        """
         connection.validate_no_broken_transaction()
         started = time.monotonic()
         try:
             with connection.wrap_database_errors:
                 yield started
+        except NotSupportedError as error:
+            self._plan_generation += is_plan_outdated(error)
+            raise
         finally:
             if time.monotonic() - started > SLOW_SECONDS:
-                self._slow_statements += 1
+                self._plan_generation += 1
 
     def _plan_age(self, now: float) -> str:
         """Return a text that changes from time to time, so that statements are prepared and planned again.
@@ -210,7 +224,7 @@ class PostgreSQLDatabase(Database):
         PostgreSQL keeps a plan until the table is analyzed again. A plan made while the table was nearly empty reads
         the whole table at each claim after it has grown.
         """
-        return f"{now // PLAN_SECONDS:.0f}.{self._slow_statements}"
+        return f"{now // PLAN_SECONDS:.0f}.{self._plan_generation}"
 
     @property
     def is_impatient(self) -> bool:

@@ -107,7 +107,7 @@ class Records(RecordPart):
         """
         self.db.begin()
         rows = self.db.fetch(self._lock(table, skips), [table.ids.to_parameter(id)])
-        for state, lease_number, transaction_id in rows:
+        for _, state, lease_number, transaction_id in rows:
             self.db.mark(transaction, transaction_id)
             return state, lease_number
         if skips and self.state_of(table, id):
@@ -252,16 +252,18 @@ class Records(RecordPart):
 
     @statements
     def _lock(self, table: RecordTable, skips: bool) -> str:
+        # The id is returned so that this statement, not a later one, fails if ALTER TABLE has changed its type: then
+        # the transaction begins again, before the handler has written anything.
         is_it = f"{table.id} = {self.db.cast('%s', table.id_type)}"
         if self.db.locks_rows:
             lock = self.db.skip_lock(table.name) if skips else self.db.wait_lock(table.name)
             return f"""
-                SELECT {table.state}, {table.lease_number}, {self.db.transaction_id} FROM {table.name}
+                SELECT {table.id}, {table.state}, {table.lease_number}, {self.db.transaction_id} FROM {table.name}
                 WHERE {is_it} {lock}
             """
         return f"""
             UPDATE {table.name} SET {table.lease_number} = {table.lease_number} WHERE {is_it}
-            RETURNING {table.state}, {table.lease_number}, ''
+            RETURNING {table.id}, {table.state}, {table.lease_number}, ''
         """
 
     @statements

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, OperationalError
+from django.db import DatabaseError, IntegrityError, OperationalError
 
 from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.store.base import Store
@@ -44,7 +44,7 @@ class SQLiteDatabase(Database):
     # A bare column has lost its type there, so SQLite would read the whole table instead of the index.
     returned_job_id = "CAST(job_id AS text)"
 
-    def is_conflict(self, error: OperationalError) -> bool:
+    def is_conflict(self, error: DatabaseError) -> bool:
         return "database is locked" in str(error)
 
     def is_duplicate(self, error: IntegrityError) -> bool:

@@ -70,7 +70,7 @@ def test_changes_while_statements_are_planned_again(
 
     def change() -> None:
         execute("DEALLOCATE ALL")
-        monkeypatch.setattr(get_store().db, "_slow_statements", 1)
+        monkeypatch.setattr(get_store().db, "_plan_generation", 1)
 
     chains = enqueue_three(processors, inside=change)
     work(slots=1)

@@ -139,7 +139,7 @@ def test_number_of_prepared_statements_is_limited(store: Store, monkeypatch: pyt
     connection.close()
     monkeypatch.setattr(direct, "MAX_PREPARED", 20)
     for number, job in enumerate(jobs):
-        monkeypatch.setattr(store.db, "_slow_statements", number)
+        monkeypatch.setattr(store.db, "_plan_generation", number)
         with transaction.atomic():
             store.attempts.lock(job.id)
             store.attempts.finish([finished(job)], is_locked=True)

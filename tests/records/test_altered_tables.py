@@ -1,0 +1,167 @@
+"""ALTER TABLE changes the types of columns while workers run: every record is handled once, and nothing waits."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import NotSupportedError, connection, transaction
+
+from django_jobchains.models import FailedAttempt
+from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.records import RecordRun
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.registry.registry import get_registry
+from django_jobchains.store import RecordEnd, RecordTable, Store, get_store
+from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
+from django_jobchains.worker.threads import LOCK_SECONDS
+from tests.records.models import Upload
+from tests.records.test_locked_tables import CALLS as RECORD_CALLS
+from tests.shop.models import Effect
+from tests.support.waiting import until, until_completed
+from tests.support.workers import Events, StartWorker
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+
+Register = Callable[..., Any]
+
+
+@contextmanager
+def altered(table: str, column: str, before: str, after: str) -> Iterator[None]:
+    """Change the type of a column, and change it back at the end."""
+    alter(table, column, after)
+    try:
+        yield
+    finally:
+        alter(table, column, before)
+
+
+def alter(table: str, column: str, type_: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {type_}")
+
+
+class Handler:
+    """Waits, if a record asks for it, until the test opens the gate. Then it returns, or writes in ``complete()``."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.calls: Counter[int] = Counter()
+
+    def __call__(self, record: Upload, run: RecordRun) -> None:
+        self.calls[record.pk] += 1
+        if record.size:
+            self.gate.wait(60)
+        if record.result == "completes":
+            with run.complete():
+                pass
+
+
+CALLS: dict[str, Callable[[Store, RecordType, RecordTable], object]] = {
+    **RECORD_CALLS,
+    "end": lambda store, kind, table: store.records.end(table, [RecordEnd(1, 1, "completed")]),
+    "write_logs": lambda store, kind, table: store.records.write_logs(table, (1, 1), list),
+    "stalled": lambda store, kind, table: store.record_operations.stalled(table, 10, stalled_seconds=60),
+    "cancel": lambda store, kind, table: store.record_operations.cancel(table, ("SELECT 1", [])),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_statement_that_was_prepared_before_is_prepared_again(register: Register, name: str) -> None:
+    register()
+    store = get_store()
+    [kind] = get_registry().record_types()
+    table = kind.table(store.using)
+
+    def call() -> None:
+        Upload.objects.update_or_create(id=1, defaults={"state": "processing", "lease_number": 1})
+        with store.db.waits_at_most(LOCK_SECONDS):
+            CALLS[name](store, kind, table)
+
+    call()
+    with altered("records_upload", "id", "bigint", "integer"):
+        call()
+    call()
+
+
+def test_a_transaction_begins_again_before_the_handler_writes(register: Register) -> None:
+    register()
+    store = get_store()
+    [kind] = get_registry().record_types()
+    table = kind.table(store.using)
+    locked: list[object] = []
+
+    def complete() -> object:
+        with transaction.atomic():
+            locked.append(store.records.lock(table, 1))
+            return store.records.end(table, [RecordEnd(1, 1, "completed")])
+
+    complete()
+    with altered("records_upload", "id", "bigint", "integer"):
+        Upload.objects.create(id=1, state="processing", lease_number=1)
+        with pytest.raises(NotSupportedError, match="cached plan"):
+            complete()
+        assert len(locked) == 1
+        assert complete() == {(1, 1): "completed"}
+
+
+def are_completed() -> bool:
+    return not Upload.objects.exclude(state="completed").exists()
+
+
+def states() -> object:
+    return list(Upload.objects.values_list("pk", "state", "num_resets", "lease_number"))
+
+
+@pytest.mark.parametrize(
+    ("column", "before", "after"),
+    [("state", "varchar(20)", "varchar(60)"), ("lease_number", "bigint", "integer"), ("id", "bigint", "integer")],
+)
+@pytest.mark.parametrize("result", ["returns", "completes"])
+def test_records_that_run_meanwhile_are_handled_once(
+    register: Register, start_worker: StartWorker, events: Events, result: str, column: str, before: str, after: str
+) -> None:
+    handler = Handler()
+    register(handler, heartbeat_every=0.1, poll_every=0.05)
+    Upload.objects.bulk_create([Upload(result=result) for _ in range(8)])
+    start_worker(slots=4, poll_seconds=0.05)
+    until(are_completed)  # Now all connections have prepared their statements.
+    Upload.objects.bulk_create([Upload(size=1, result=result) for _ in range(4)])
+    until(lambda: Upload.objects.filter(state="processing").count() == 4)
+    with altered("records_upload", column, before, after):
+        handler.gate.set()
+        until(are_completed, 20, what=states)
+        Upload.objects.create(result=result)
+        until(are_completed, 20, what=states)
+    assert set(handler.calls.values()) == {1}
+    assert not events.of(RecordAbandoned)
+    # A record that was to be loaded while the table was locked is handed back.
+    assert {event.ending for event in events.of(RecordEnded)} <= {"completed", "handed_back"}
+
+
+def test_jobs_that_run_meanwhile_are_completed_once(processors: Processors, start_worker: StartWorker) -> None:
+    gate = threading.Event()
+
+    @processors.register("shop.note")
+    def note(job: RunningJob[str]) -> None:
+        if job.input != "first":
+            gate.wait(60)
+        if job.input == "completes":
+            with job.complete():
+                Effect.objects.create(job_id=job.id, label="written")
+
+    start_worker(slots=2)
+    for way in ("first", "completes"):
+        gate.set()
+        until_completed(note.enqueue(way))
+    gate.clear()
+    running = [note.enqueue("returns"), note.enqueue("completes")]
+    until(lambda: all(chain.refresh().status == "running" for chain in running))
+    with altered("django_jobchains_job", "crashes", "integer", "bigint"):
+        gate.set()
+        for chain in (*running, note.enqueue("completes")):
+            until_completed(chain, 20)
+    assert not FailedAttempt.objects.exists()
+    assert Effect.objects.count() == 3
