@@ -24,7 +24,7 @@ MAX_LOCK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class RecordFacts:
-    """A record worker with its records, each count up to ``count_to``.
+    """A record worker with the records that its queryset selects, each count up to ``count_to``.
 
     ``queued``: waiting records, including errored ones that will be tried again. ``errored``: all errored records,
     including waiting ones. ``due``: records that could be processed now. ``oldest_seconds``: the longest wait of these,
@@ -82,8 +82,10 @@ def _facts(kind: RecordType, using: str, count_to: int) -> RecordFacts:
 
 
 def _counted(kind: RecordType, using: str, count_to: int) -> RecordFacts:
-    counts = get_store(using).record_counts.by_state(kind.table(using), count_to, kind.retry_seconds)
-    rows = RecordQuerySet(kind.model, using=using)
+    counts = get_store(using).record_counts.by_state(
+        kind.table(using), kind.select(using), count_to, kind.retry_seconds
+    )
+    rows = RecordQuerySet(kind.model, kind.queryset.query.chain(), using)
     rows.record_type = kind
     waiting = counts.queued + (counts.errored if kind.retry_seconds is not None else 0)
     return RecordFacts(

@@ -1,10 +1,10 @@
 """Counts of records by their state, up to a limit and found by the partial indexes of ``JobRecord``."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django_jobchains.store.errors import retried
-from django_jobchains.store.record_tables import RecordPart, RecordTable
-from django_jobchains.store.statements import statements
+from django_jobchains.store.record_tables import IdsSelect, RecordPart, RecordTable
+from django_jobchains.store.statements import one_line
 
 #: The columns of the index of each state, in whose order its rows are counted, so that no other rows are read.
 _INDEXED = {
@@ -27,26 +27,22 @@ class RecordCount(NamedTuple):
 
 class RecordCounts(RecordPart):
     @retried
-    def by_state(self, table: RecordTable, count_to: int, retry_seconds: float | None = None) -> RecordCount:
-        """Count the records of each state up to ``count_to``; completed and canceled ones add no cost.
+    def by_state(
+        self, table: RecordTable, select: IdsSelect, count_to: int, retry_seconds: float | None = None
+    ) -> RecordCount:
+        """Count the selected records of each state up to ``count_to``; completed and canceled ones add no cost.
 
         ``retry_seconds``: the wait before errored records are tried again, None for never.
         """
-        conditions = len(_INDEXED) + len(self._ready(table, retry_seconds))
+        own = table.under(table.name)
+        conditions = [(f"{own.state} = '{state}'", order) for state, order in _INDEXED.items()]
+        counts: list[str] = []
+        params: list[Any] = []
+        for condition, order in [*conditions, *self._ready(own, retry_seconds)]:
+            sql, values = select(one_line(condition), [], order) or ("SELECT 1 WHERE 1 = 0", [])
+            counts.append(f"(SELECT count(*) FROM ({sql} LIMIT %s) AS found)")
+            params += [*values, count_to]
         with self.db.limited():
-            [row] = self.db.fetch(self._by_state(table, retry_seconds), [count_to] * conditions)
+            [row] = self.db.fetch(f"SELECT {', '.join(counts)}", params)
         queued, processing, errored, failed, *due = row
         return RecordCount(queued, processing, errored, failed, min(sum(due), count_to))
-
-    @statements
-    def _by_state(self, table: RecordTable, retry_seconds: float | None) -> str:
-        record = table.under("record")
-        conditions = [(f"{record.state} = '{state}'", order) for state, order in _INDEXED.items()]
-        counts = ", ".join(
-            f"""(SELECT count(*) FROM (
-                SELECT 1 FROM {table.name} AS record WHERE {condition}
-                ORDER BY {", ".join(getattr(record, column) for column in order)} LIMIT %s
-            ) AS found)"""
-            for condition, order in [*conditions, *self._ready(record, retry_seconds)]
-        )
-        return f"SELECT {counts}"

@@ -13,6 +13,7 @@ from django.utils import timezone
 from django_jobchains import records, testing
 from django_jobchains.processors import Processors, RescheduleJob
 from django_jobchains.records import RecordProcessor, RecordRun, Requeue
+from django_jobchains.records.overview import record_overview
 from tests.records.models import LETTER_COLUMNS, Letter, Repository, Upload
 from tests.support.notifiers import notifier, sent
 
@@ -219,3 +220,35 @@ def test_a_constraint_of_the_model_is_the_attempts_error(register: Register) -> 
     make("queued")
     [outcome] = testing.run_due_jobs()
     assert (outcome.ending, IntegrityError.__name__ in outcome.error) == ("failed", True)
+
+
+def register_by_size(processors: Processors) -> None:
+    """Register uploads twice: small ones, and those of a repository with a high priority."""
+    small = Upload.objects.filter(size__lt=10).select_related("repository").order_by("size")
+    urgent = Upload.objects.filter(size__gte=10, repository__priority__gt=0).defer("execution_logs")
+    processors.records(Upload, "small", queryset=small, retry_after=60)(lambda record, run: None)
+    processors.records(Upload, "urgent", queryset=urgent, queue="fast")(lambda record, run: None)
+    processors.records(Upload, "none", queryset=Upload.objects.none())(lambda record, run: None)
+
+
+def test_facts_are_about_the_records_of_the_queryset(processors: Processors) -> None:
+    register_by_size(processors)
+    urgent, other = Repository.objects.create(priority=1), Repository.objects.create()
+    now = timezone.now()
+    for state in ("queued", "processing", "failed", "failed", "completed"):
+        make(state, size=1, queued_at=now - 2 * HOUR)
+    make("errored", size=2, finished_at=now - HOUR)
+    make("queued", size=20, repository=urgent, queued_at=now - 5 * HOUR)
+    make("failed", size=20, repository=other)
+    facts = {kind.name: kind for kind in record_overview()}
+    shown = {name: (f.queued, f.processing, f.errored, f.failed, f.due) for name, f in facts.items()}
+    assert shown == {"small": (2, 1, 1, 2, 2), "urgent": (1, 0, 0, 0, 1), "none": (0, 0, 0, 0, 0)}
+    assert [round(facts[name].oldest_seconds / 3600) for name in ("small", "urgent", "none")] == [2, 5, 0]
+
+
+def test_facts_of_a_queryset_stop_at_the_limit(processors: Processors) -> None:
+    register_by_size(processors)
+    for size in (1, 2, 3, 20):
+        make("queued", size=size)
+    facts = record_overview(count_to=2)
+    assert [(kind.queued, kind.due) for kind in facts] == [(0, 0), (2, 2), (0, 0)]

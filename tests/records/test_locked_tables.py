@@ -57,7 +57,7 @@ CALLS: dict[str, Callable[[Store, RecordType, RecordTable], Any]] = {
     "beat": lambda store, kind, table: store.records.beat(table, [(1, 1)]),
     "check": lambda store, kind, table: store.records.check(table, [(1, 1)]),
     "state_of": lambda store, kind, table: store.records.state_of(table, 1),
-    "by_state": lambda store, kind, table: store.record_counts.by_state(table, 10),
+    "by_state": lambda store, kind, table: store.record_counts.by_state(table, kind.select("default"), 10),
     "cancel_flagged": lambda store, kind, table: store.record_operations.cancel_flagged(table, 10),
 }
 

@@ -38,7 +38,9 @@ CALLS: dict[str, Call] = {
     "record_operations.cancel": lambda store, table, key: store.record_operations.cancel(table, ids_of(key)),
     "record_operations.requeue": lambda store, table, key: store.record_operations.requeue(table, ids_of(key), None),
     "record_operations.retry": lambda store, table, key: store.record_operations.retry(table, ids_of(key)),
-    "record_counts.by_state": lambda store, table, key: store.record_counts.by_state(table, 10),
+    "record_counts.by_state": lambda store, table, key: store.record_counts.by_state(
+        table, lambda where, params, order: (f"SELECT id FROM {table.name} WHERE {where}", params), 10
+    ),
 }
 #: ``lock`` is part of a transaction that the caller ends; ``dequeue`` has its own test.
 OTHERS = {"records.lock", "records.dequeue"}
