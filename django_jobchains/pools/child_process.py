@@ -5,10 +5,11 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -36,9 +37,10 @@ class PreloadLost(WorkerStartFailed):
 
 
 class ChildProcess:
-    """A child of the preload process. A socket carries calls; pipes carry tickets, aborts, and the report of its end.
+    """A child of the preload process. Sockets carry calls, and the report of its end; pipes carry tickets and aborts.
 
-    The thread that uses a worker calls ``send`` and ``receive``. The other methods may be called from any thread.
+    The thread that uses a worker calls ``send`` and ``receive``. The other methods may be called from any thread. After
+    ``end``, the last thread that still uses the descriptors closes them.
     Raises ``WorkerStartFailed`` if no child can be started. It is usable after ``wait_until_ready``.
     ``imports``: modules that its calls need.
     """
@@ -53,15 +55,19 @@ class ChildProcess:
         self._crash: WorkerCrashed | None = None
         #: Whether the preload process has died before it could report how the child ended.
         self._is_orphaned = False
+        self._is_given_up = False
+        #: How many threads wait for something to happen.
+        self._users = 0
+        #: Held to close the descriptors, and to use them without being one of the users.
+        self._lock = threading.Lock()
         #: The descriptors of this process.
         self._own = ExitStack()
         # If nobody releases the child, it notices that its pipe is closed, and ends.
         self._close = weakref.finalize(self, self._own.close)
-        self._report = -1
         try:
             self._start(imports)
         except BaseException:
-            self.close()
+            self._close()
             raise
         self._send_buffer = SendBuffer(self._socket.send)
         self._poll = select.poll()
@@ -93,12 +99,12 @@ class ChildProcess:
         inherited.callback(os.close, watch)
         self._watch = self._own.enter_context(os.fdopen(writer, "wb", buffering=0))
         os.set_blocking(writer, False)
-        self._report, report = os.pipe()
-        self._own.callback(os.close, self._report)
-        inherited.callback(os.close, report)
+        self._report, report = socket.socketpair()
+        self._own.enter_context(self._report)
+        inherited.enter_context(report)
         self._tickets = TicketPipe(*os.pipe())
         self._own.callback(self._tickets.close)
-        return [connection.fileno(), watch, self._tickets.reader, report]
+        return [connection.fileno(), watch, self._tickets.reader, report.fileno()]
 
     def wait_until_ready(self, seconds: float) -> bool:
         """Wait until it has run its set-up. Return False after ``seconds``. Raises ``WorkerStartFailed``."""
@@ -129,11 +135,15 @@ class ChildProcess:
 
     @property
     def is_alive(self) -> bool:
-        if self._crash is not None or self._report < 0:
-            return False
+        with self._lock:
+            return self._crash is None and self._close.alive and not self._has_ended(0)
+
+    def _has_ended(self, seconds: float) -> bool:
+        """Wait until it has ended, or has closed its socket. Return False after the timeout."""
         poll = select.poll()
         poll.register(self._report, select.POLLIN)
-        return not poll.poll(0)
+        poll.register(self._socket, 0)  # only for the end of the connection
+        return bool(poll.poll(seconds * 1000))
 
     @property
     def rss(self) -> int:
@@ -155,10 +165,26 @@ class ChildProcess:
 
     def _notify(self, message: Message) -> None:
         # It has ended, was released, or has so many unread aborts that another one makes no difference.
-        with suppress(OSError, ValueError):
+        with self._lock, suppress(OSError, ValueError):
             self._watch.write(encode_frame(message))
 
     def receive(self, timeout: float | None) -> Message | None:
+        with self._lock:
+            if not self._close.alive:
+                raise self._crash or WorkerCrashed(-signal.SIGKILL, "The worker was released.")
+            self._users += 1
+        try:
+            return self._receive(timeout)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._is_given_up and not self._users:
+                self._close()
+
+    def _receive(self, timeout: float | None) -> Message | None:
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._inbox:
             if self._crash is not None:
@@ -184,7 +210,7 @@ class ChildProcess:
                 self._send_buffer.flush()
         if events & ~select.POLLOUT and not self._read():
             self._read_report(MAX_REPORT_SECONDS)
-        elif not self._inbox and self._report in happened:
+        elif not self._inbox and self._report.fileno() in happened:
             self._read_report(0)
         return bool(happened)
 
@@ -201,17 +227,23 @@ class ChildProcess:
 
     def _read_report(self, seconds: float) -> None:
         """Read how the child ended. Kill it if it has closed its socket but has not ended."""
-        poll = select.poll()
-        poll.register(self._report, select.POLLIN)
-        if not poll.poll(seconds * 1000):
+        if not self._is_reported(seconds):
             self.kill()
-            poll.poll(MAX_REPORT_SECONDS * 1000)
-        os.set_blocking(self._report, False)
+            if not self._is_reported(MAX_REPORT_SECONDS):
+                reason = "The preload process, which would report its end, is busy: it may import a set-up module."
+                self._crash = WorkerCrashed(-signal.SIGKILL, reason)
+                return
         try:
-            report = os.read(self._report, 65536)
-        except BlockingIOError:
+            report = self._report.recv(65536)
+        except OSError:
             report = b""
         self._crash = self._crash_of(json.loads(report)) if report else self._orphaned()
+
+    def _is_reported(self, seconds: float) -> bool:
+        """Wait until the preload process has reported the end of the child, or has died."""
+        poll = select.poll()
+        poll.register(self._report, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def _crash_of(self, report: dict[str, Any]) -> WorkerCrashed:
         if "failed" in report:
@@ -227,21 +259,40 @@ class ChildProcess:
         return WorkerCrashed(-signal.SIGKILL, "The preload process, its parent, has died.")
 
     def terminate(self) -> None:
-        self._preload.signal(self._number, signal.SIGTERM)
+        self._signal(os.kill, signal.SIGTERM)
 
     def kill(self) -> None:
-        self._preload.signal(self._number, signal.SIGKILL)
+        self._signal(os.killpg, signal.SIGKILL)
+
+    def _signal(self, send: Callable[[int, int], object], number: int) -> None:
+        """Send a signal. The preload process, which may be busy, takes no part in it once the pid is known.
+
+        The pid is the child's own while the report is open, because the preload process reaps the child after that. If
+        the preload process has died, the report has ended.
+        """
+        with self._lock, suppress(OSError):
+            if not self._close.alive:
+                return
+            if not self.pid:
+                self._preload.kill(self._number)
+            elif not self._is_reported(0):
+                send(self.pid, number)
 
     def end(self) -> None:
-        if self._report >= 0:
+        with self._lock:
+            if self._is_given_up:
+                return
+            self._is_given_up = True
+            self._users += 1
+        try:
             self._notify({"exit": True})
-            self._preload.kill_after(self._number, self._isolation.grace_seconds)
-            self.close()
-
-    def close(self) -> None:
-        """Release the descriptors of this process."""
-        self._report = -1
-        self._close()
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+            if not self._has_ended(self._isolation.grace_seconds if self.pid else 0):
+                self.kill()
+                self._has_ended(MAX_REPORT_SECONDS)
+        finally:
+            self._leave()
 
 
 def _options(isolation: Isolation, imports: Sequence[str]) -> ChildOptions:

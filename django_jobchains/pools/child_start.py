@@ -58,7 +58,8 @@ def _spawn(options: ChildOptions, descriptors: Descriptors, parent: int, problem
     sets_up_django = "django.apps" in sys.modules and sys.modules["django.apps"].apps.ready
     arguments = json.dumps([sys.path, options, descriptors, parent, sets_up_django])
     flags = [f"-W{option}" for option in sys.warnoptions]
-    return os.posix_spawn(sys.executable, [sys.executable, *flags, "-c", CHILD_CODE, arguments], dict(os.environ))
+    command = [sys.executable, "-P", *flags, "-c", CHILD_CODE, arguments]
+    return os.posix_spawn(sys.executable, command, dict(os.environ))
 
 
 def run_spawned(options: ChildOptions, descriptors: list[int], parent: int, sets_up_django: bool) -> NoReturn:

@@ -18,6 +18,8 @@ class IdleWorkers:
         self._changed = changed
         self._ttl = ttl
         self._workers: deque[tuple[float, PooledWorker]] = deque()
+        #: How many processes end now. They count until they have ended.
+        self.ending = 0
         self._has_thread = False
 
     def __len__(self) -> int:
@@ -64,6 +66,15 @@ class IdleWorkers:
                 if remaining > 0:
                     self._changed.wait(remaining)
                 else:
-                    self.take_oldest().end()
-                    self._changed.notify_all()
+                    self._end(self.take_oldest())
             self._has_thread = False
+
+    def _end(self, worker: PooledWorker) -> None:
+        self.ending += 1
+        self._changed.release()
+        try:
+            worker.end()
+        finally:
+            self._changed.acquire()
+            self.ending -= 1
+            self._changed.notify_all()

@@ -80,7 +80,6 @@ class Launcher:
         try:
             self._wait(child, key, deadline, timeout)
         except BaseException:
-            child.kill()
             child.end()
             raise
         finally:

@@ -47,7 +47,7 @@ class Peer(Protocol):
     def terminate(self) -> None: ...
     def kill(self) -> None: ...
     def end(self) -> None:
-        """Let it end after its call, and release the resources that this process holds for it."""
+        """Let it end, and wait for that. Release what this process holds for it, unless another thread waits for it."""
 
 
 class Call:
@@ -144,20 +144,25 @@ MAX_DYING_SECONDS = 5.0
 
 
 class PooledWorker:
-    """A child process that runs one call after another. It is acquired from a pool, and released to it.
+    """A child process that runs one call after another, from the ``acquire`` of one user until its release.
+
+    The next user of the process gets another ``PooledWorker``, so that a late release does not affect that user.
 
     If the pool has fallen back to a weaker level, ``level`` is that level, and the calls run in this process.
     """
 
-    def __init__(self, peer: Peer, *, key: str, isolation: Isolation, next_request_id: Callable[[], int]) -> None:
+    def __init__(
+        self, peer: Peer, *, key: str, isolation: Isolation, next_request_id: Callable[[], int], jobs: int = 0
+    ) -> None:
         self.key = key
-        #: The number of calls that were started.
-        self.jobs = 0
+        #: The number of calls that were started in its process.
+        self.jobs = jobs
         #: Whether its pool was terminated.
         self.is_closed = False
         #: Whether it was asked to end by a signal.
         self.is_signalled = False
-        #: Whether its pool has given it up.
+        self.is_released = False
+        #: Whether its pool has given up the process.
         self.is_ended = False
         self._peer = peer
         self._isolation = isolation
@@ -236,15 +241,18 @@ class PooledWorker:
         If one of them crashes the worker or takes long, ``withdraw`` the calls behind it.
         """
         check_target(target, "target")
-        if self.is_closed:
-            raise PoolClosed
-        if self.is_busy:
-            raise RuntimeError("The worker runs another call. Acquire one worker for each call at a time.")
         calls = [Call(self, self._peer, self._next_request_id(), on_message) for _ in payloads]
         requests = [(call.id, payload) for call, payload in zip(calls, payloads, strict=True)]
-        self._peer.send({"target": target, "cpu_seconds": self._isolation.cpu_seconds, "calls": requests})
-        self._calls = calls
-        self.jobs += len(calls)
+        with self._lock:
+            if self.is_closed:
+                raise PoolClosed
+            if self.is_released:
+                raise RuntimeError("The worker was released. Acquire one again, and use what acquire() returns.")
+            if self.is_busy:
+                raise RuntimeError("The worker runs another call. Acquire one worker for each call at a time.")
+            self._peer.send({"target": target, "cpu_seconds": self._isolation.cpu_seconds, "calls": requests})
+            self._calls = calls
+            self.jobs += len(calls)
         return calls
 
     def withdraw(self) -> None:
@@ -256,7 +264,7 @@ class PooledWorker:
             self._withdraw()
 
     def _withdraw(self) -> None:
-        withdrawn = set() if self.is_ended else self._peer.withdraw()
+        withdrawn = set() if self.is_released else self._peer.withdraw()
         for call in self._calls if withdrawn else ():
             call.is_withdrawn = call.id in withdrawn
         self._calls = [call for call in self._calls if not call.is_withdrawn]
@@ -274,15 +282,28 @@ class PooledWorker:
 
     # For the pool
 
+    def renewed(self) -> "PooledWorker | None":
+        """Release the worker, and return one with the same process. Return None if it still runs a call."""
+        with self._lock:
+            if self.is_released or self.is_busy:
+                return None
+            self.is_released = True
+        return PooledWorker(
+            self._peer, key=self.key, isolation=self._isolation, next_request_id=self._next_request_id, jobs=self.jobs
+        )
+
     def close(self) -> None:
         """Kill the process, because its pool was terminated. Its user still holds the worker."""
         self.is_closed = True
         self._peer.kill()
 
     def end(self) -> None:
-        """Let the process end, and release its resources in this process. If it still runs a call, it is killed."""
-        if self.is_busy:
-            self._peer.kill()
+        """Release the worker, and let the process end. If it still runs a call, it is killed."""
         with self._lock:
-            self.is_closed = self.is_ended = True
-            self._peer.end()
+            if self.is_released:
+                return
+            self.is_released = self.is_ended = True
+            is_busy = self.is_busy
+        if is_busy:
+            self._peer.kill()
+        self._peer.end()

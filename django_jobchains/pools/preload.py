@@ -54,7 +54,7 @@ class Preload:
         environment = dict(os.environ)
         python_path = environment.pop("PYTHONPATH", None)
         return subprocess.Popen(  # noqa: S603 - our own command line
-            [sys.executable, *flags, "-c", CODE, json.dumps([sys.path, python_path, options])],
+            [sys.executable, "-P", *flags, "-c", CODE, json.dumps([sys.path, python_path, options])],
             env=environment,
             stdin=subprocess.DEVNULL,
             pass_fds=[control],
@@ -85,15 +85,10 @@ class Preload:
         self._send(command, descriptors)
         return number
 
-    def signal(self, number: int, signal: int) -> None:
-        """Send a signal to a child, or SIGKILL to its process group."""
+    def kill(self, number: int) -> None:
+        """Kill a child that is not ready, whose pid only the preload process knows."""
         with suppress(OSError):  # When it ends, its children end too.
-            self._send({"verb": "signal", "number": number, "signal": signal})
-
-    def kill_after(self, number: int, seconds: float) -> None:
-        """Let a child end by itself, but no later than after ``seconds``."""
-        with suppress(OSError):
-            self._send({"verb": "kill_after", "number": number, "seconds": seconds})
+            self._send({"verb": "kill", "number": number})
 
     def _send(self, command: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         body = json.dumps(command).encode()

@@ -12,7 +12,6 @@ import signal
 import socket
 import struct
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
@@ -40,14 +39,12 @@ class PreloadOptions(TypedDict):
 
 
 class PreloadCommand(TypedDict, total=False):
-    """``verb``: "spawn", "signal" or "kill_after". "spawn" comes with four descriptors, the child's and the report."""
+    """``verb``: "spawn", with four descriptors (the last for the report), or "kill", for a child that is not ready."""
 
     verb: str
     number: int
     options: ChildOptions
     imports: list[str]
-    signal: int
-    seconds: float
 
 
 def main(options: PreloadOptions) -> None:
@@ -87,21 +84,15 @@ class PreloadProcess:
             self._kill_all()
 
     def _step(self) -> None:
-        for descriptor, _ in self._poll.poll(self._milliseconds()):
+        for descriptor, _ in self._poll.poll():
             if descriptor == self._control.fileno():
                 self._obey()
             elif descriptor == self._woken:
                 with suppress(BlockingIOError):
                     os.read(self._woken, 4096)
             else:
-                self._forward_stderr(descriptor)
-        self._reap()
-        for child in self._children.values():
-            child.kill_overdue()
-
-    def _milliseconds(self) -> float | None:
-        kill_at = min((child.kill_at for child in self._children.values()), default=float("inf"))
-        return None if kill_at == float("inf") else max(kill_at - time.monotonic(), 0) * 1000 + 1
+                self._attend(descriptor)
+        self._report_ends()
 
     def _obey(self) -> None:
         command, descriptors = self._receive()
@@ -110,10 +101,7 @@ class PreloadProcess:
         elif command["verb"] == "spawn":
             self._spawn(command, descriptors)
         elif child := self._children.get(command["number"]):
-            if command["verb"] == "signal":
-                child.send_signal(command["signal"])
-            else:
-                child.kill_after(command["seconds"])
+            child.kill()
 
     def _receive(self) -> tuple[PreloadCommand | None, list[int]]:
         try:
@@ -142,22 +130,27 @@ class PreloadProcess:
         self._children[command["number"]] = child
         self._poll.register(child.stderr, select.POLLIN)
 
-    def _forward_stderr(self, descriptor: int) -> None:
-        for child in self._children.values():
+    def _attend(self, descriptor: int) -> None:
+        """Forward what a child has written, or reap a child whose report the caller has closed."""
+        for number, child in list(self._children.items()):
             if child.stderr == descriptor and not child.read_stderr():
                 self._poll.unregister(descriptor)
+            elif child.report == descriptor:
+                self._poll.unregister(descriptor)
+                child.reap()
+                del self._children[number]
 
-    def _reap(self) -> None:
-        for number, child in list(self._children.items()):
-            if child.has_ended():
+    def _report_ends(self) -> None:
+        for child in self._children.values():
+            if not child.is_reported and child.has_ended():
                 with suppress(KeyError):
                     self._poll.unregister(child.stderr)
                 child.report_end()
-                del self._children[number]
+                self._poll.register(child.report, 0)  # only for the end of the connection
 
     def _kill_all(self) -> None:
         for child in self._children.values():
-            child.send_signal(signal.SIGKILL)
+            child.kill()
 
 
 def _close(descriptors: Iterable[int]) -> None:

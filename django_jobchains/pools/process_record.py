@@ -1,11 +1,9 @@
 """A child process, from the side of the preload process."""
 
 import json
-import math
 import os
 import select
 import signal
-import time
 from contextlib import suppress
 
 #: How much of the end of a child's standard error is kept.
@@ -15,13 +13,18 @@ PIPE_BYTES = 65536
 
 
 class ProcessRecord:
-    """``report``: the pipe that gets one line when the child has ended, or could not start."""
+    """``report``: a socket that gets one line when the child has ended, or could not start.
+
+    The caller signals the child itself, so the child is reaped only after the caller has closed the other end: until
+    then, its pid cannot belong to another process.
+    """
 
     def __init__(self, report: int) -> None:
         self.pid = 0
-        #: The monotonic time after which ``kill_overdue`` kills it.
-        self.kill_at = math.inf
-        self._report = report
+        self.report = report
+        #: Whether the end was reported.
+        self.is_reported = False
+        self._exitcode = 0
         self._tail = b""
         self.stderr, self.stderr_writer = os.pipe()
         os.set_blocking(self.stderr, False)
@@ -29,21 +32,11 @@ class ProcessRecord:
     def close_writer(self) -> None:
         os.close(self.stderr_writer)
 
-    def send_signal(self, number: int) -> None:
-        """Send SIGKILL to its process group, or another signal to itself. It is not reaped, so the pid is still its."""
-        with suppress(ProcessLookupError, PermissionError):
-            if number == signal.SIGKILL:
-                with suppress(ProcessLookupError):  # It has no group yet.
-                    os.killpg(self.pid, number)
-            os.kill(self.pid, number)
-
-    def kill_after(self, seconds: float) -> None:
-        self.kill_at = min(self.kill_at, time.monotonic() + seconds)
-
-    def kill_overdue(self) -> None:
-        if time.monotonic() >= self.kill_at:
-            self.kill_at = math.inf
-            self.send_signal(signal.SIGKILL)
+    def kill(self) -> None:
+        """Kill it and its process group."""
+        self._kill_group()
+        with suppress(ProcessLookupError):  # It may have no group yet.
+            os.kill(self.pid, signal.SIGKILL)
 
     def read_stderr(self) -> bool:
         """Read once, keep the end of its output, and pass the output on. Return False at the end of file."""
@@ -57,17 +50,16 @@ class ProcessRecord:
 
     def has_ended(self) -> bool:
         """Return whether it has ended. The rest of its process group is killed while the pid is still its own."""
-        if not hasattr(os, "waitid"):  # on macOS
-            return self._is_reaped()
-        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13. It does not use a pid again soon.
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._exitcode = os.waitstatus_to_exitcode(status) if pid else 0
+            return bool(pid)
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
             return False
+        self._exitcode = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         self._kill_group()
-        return self._is_reaped()
-
-    def _is_reaped(self) -> bool:
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        self._exitcode = os.waitstatus_to_exitcode(status) if pid else 0
-        return bool(pid)
+        return True
 
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -75,17 +67,25 @@ class ProcessRecord:
 
     def report_end(self) -> None:
         self.read_stderr()
-        self._close({"exitcode": self._exitcode, "stderr": self._tail.decode(errors="replace")})
+        self._report({"exitcode": self._exitcode, "stderr": self._tail.decode(errors="replace")})
 
     def report_failure(self, error: Exception) -> None:
         """Report that it could not be started."""
-        self._close({"failed": f"{type(error).__name__}: {error}"})
+        self._report({"failed": f"{type(error).__name__}: {error}"})
+        os.close(self.report)
 
-    def _close(self, report: dict[str, object]) -> None:
+    def _report(self, report: dict[str, object]) -> None:
+        self.is_reported = True
         with suppress(OSError):  # Nobody needs the report anymore.
-            os.write(self._report, json.dumps(report).encode())
-        os.close(self._report)
+            os.write(self.report, json.dumps(report).encode())
         os.close(self.stderr)
+        self.stderr = -1
+
+    def reap(self) -> None:
+        """Release the pid, after the caller has closed its end."""
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        os.close(self.report)
 
 
 def _pass_on(text: bytes) -> None:

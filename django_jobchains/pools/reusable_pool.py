@@ -70,10 +70,10 @@ class ReusablePool(ProcessPool):
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             worker = self._idle_or_room(key, deadline)
-        if worker is not None:
+        if worker is not None and worker.key == key:
             return worker
         try:
-            return self._create(key, deadline, timeout or 0)
+            return self._create(key, deadline, timeout or 0, replaced=worker)
         except PoolTimeout:
             with self._changed:
                 self._idle.drop_dead()
@@ -82,15 +82,19 @@ class ReusablePool(ProcessPool):
             raise
 
     def _idle_or_room(self, key: str, deadline: float | None) -> PooledWorker | None:
-        """Return an idle worker, or None after making room for a new worker, which counts from now on."""
+        """Return an idle worker of the key, or the one that a new worker is to replace, or None if there is room.
+
+        The new worker counts from now on.
+        """
         started = time.monotonic()
         while True:
             if self._is_closed:
                 raise PoolClosed
             self._idle.drop_dead()
-            if self._has_room() or self._replace_another(key):
+            replaced = None if self._has_room() else self._take_another(key)
+            if self._has_room():
                 self._creating += 1
-                return None
+                return replaced
             if worker := self._take_idle(key):
                 return worker
             remaining = None if deadline is None else deadline - time.monotonic()
@@ -108,24 +112,25 @@ class ReusablePool(ProcessPool):
         return worker
 
     def _has_room(self) -> bool:
-        return len(self._idle) + len(self._busy) + self._creating < self.max_workers
+        return len(self._idle) + self._idle.ending + len(self._busy) + self._creating < self.max_workers
 
-    def _replace_another(self, key: str) -> bool:
-        """End the longest-idle worker of another key, if no idle one has this key. Return whether this made room."""
+    def _take_another(self, key: str) -> PooledWorker | None:
+        """Remove and return the longest-idle worker of another key, if no idle one has this key."""
         if not self._idle or self._idle.has(key):
-            return False
+            return None
         if self.isolation.strict:
             if any(worker.key == key for worker in self._busy):
-                return False
+                return None
             raise PoolKeyConflict(key)
-        self._idle.take_oldest().end()
-        return True
+        return self._idle.take_oldest()
 
-    def _create(self, key: str, deadline: float | None, timeout: float) -> PooledWorker:
-        """Start a worker, outside of the lock."""
+    def _create(self, key: str, deadline: float | None, timeout: float, replaced: PooledWorker | None) -> PooledWorker:
+        """Start a worker, outside of the lock, after the end of the one that it replaces."""
         worker = None
         launcher = self._launcher
         try:
+            if replaced is not None:
+                replaced.end()
             worker = launcher.launch(key, deadline, timeout)
         finally:
             with self._changed:
@@ -146,15 +151,18 @@ class ReusablePool(ProcessPool):
         """
         is_kept = not broken and self._is_reusable(worker)
         with self._changed:
-            if worker in self._idle:  # It was released before.
+            renewed = worker.renewed() if is_kept and worker in self._busy else None
+            if renewed is not None:
+                self._idle.add(renewed)
+                self._forget(worker)
                 return
-            is_kept = is_kept and worker in self._busy
-            self._busy.discard(worker)
-            if is_kept:
-                self._idle.add(worker)
-            self._changed.notify_all()
-        if not is_kept:
-            worker.end()
+        worker.end()
+        with self._changed:  # The process has counted until its end.
+            self._forget(worker)
+
+    def _forget(self, worker: PooledWorker) -> None:
+        self._busy.discard(worker)
+        self._changed.notify_all()
 
     def _is_reusable(self, worker: PooledWorker) -> bool:
         limits = self.isolation

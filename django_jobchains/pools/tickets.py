@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Protocol
 from django_jobchains.pools.frames import Message
 
 _ID = struct.Struct("!Q")
-#: How many tickets are read at once.
-_READ_COUNT = 512
+#: How many bytes are read at once.
+_READ_BYTES = 65536
 
 
 class Tickets(Protocol):
     def add(self, ids: Collection[int]) -> None:
-        """Let the worker begin the calls with these ids, in this order."""
+        """Let the worker begin the calls with these ids, in this order. Raises ``ValueError`` if they are too many."""
 
     def take(self) -> int | None:
         """Return the id of the next call to begin, or None if there is none. Called by the worker."""
@@ -40,10 +40,16 @@ class TicketPipe:
         self.reader = reader
         self._writer = writer
         os.set_blocking(reader, False)
+        if writer is not None:
+            os.set_blocking(writer, False)
 
     def add(self, ids: Collection[int]) -> None:
-        if self._writer is not None:
-            os.write(self._writer, b"".join(map(_ID.pack, ids)))
+        if self._writer is None:
+            return
+        count = os.write(self._writer, b"".join(map(_ID.pack, ids))) // _ID.size
+        if count < len(ids):  # The pipe is full. The worker has not got the calls, so it takes no ticket.
+            self.withdraw()
+            raise ValueError(f"{len(ids)} calls are too many to start at once: start at most {count}.")
 
     def take(self) -> int | None:
         with suppress(BlockingIOError):
@@ -52,9 +58,11 @@ class TicketPipe:
         return None
 
     def withdraw(self) -> set[int]:
-        with suppress(OSError):  # There is no ticket, or the pipe is closed.
-            return {number for (number,) in _ID.iter_unpack(os.read(self.reader, _READ_COUNT * _ID.size))}
-        return set()
+        withdrawn: set[int] = set()
+        with suppress(OSError):  # There is no ticket left, or the pipe is closed.
+            while tickets := os.read(self.reader, _READ_BYTES):
+                withdrawn.update(number for (number,) in _ID.iter_unpack(tickets))
+        return withdrawn
 
     def close(self) -> None:
         os.close(self.reader)

@@ -57,6 +57,7 @@ class WorkerThread:
         except queue.Empty:
             return None
         if message is None:
+            self._received.put(None)  # for a later wait
             raise WorkerCrashed(-signal.SIGKILL, "The thread that replaced a child process was abandoned.")
         return message
 

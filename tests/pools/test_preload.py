@@ -13,8 +13,11 @@ import pytest
 
 from django_jobchains.isolation import Isolation
 from django_jobchains.pools import (
+    Call,
+    PooledWorker,
     ReusablePool,
     TransientPool,
+    WorkerCrashed,
     WorkerSession,
     WorkerStartFailed,
     child_process,
@@ -25,7 +28,9 @@ from django_jobchains.pools import (
 from django_jobchains.pools.process_record import ProcessRecord
 from django_jobchains.pools.worker_process import ChildOptions, Descriptors
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
-from tests.pools.conftest import FUNCTIONS
+from tests.pools.conftest import FUNCTIONS, is_running
+from tests.pools.test_crashes import started
+from tests.pools.test_reusable_pool import on_thread
 from tests.support.waiting import until
 
 
@@ -78,10 +83,9 @@ def test_a_child_that_is_not_ready_in_time_cannot_start(monkeypatch: pytest.Monk
 
 def test_the_preload_process_has_no_database_connection(db: None) -> None:
     in_child(TransientPool(), "users")
-    folder = Path(f"/proc/{preload.get_preload().pid}/fd")
-    targets = [str(path.readlink()).split(":")[0] for path in folder.iterdir()]
-    assert targets.count("socket") == 1
+    targets = open_files(preload.get_preload().pid)
     assert not any("sqlite" in target for target in targets)
+    until(lambda: [file.split(":")[0] for file in open_files(preload.get_preload().pid)].count("socket") == 1)
 
 
 def test_children_do_not_inherit_a_connection_that_importing_the_project_opens(db: None) -> None:
@@ -179,3 +183,42 @@ def test_a_preload_process_with_too_many_open_files_starts_no_more_children_and_
             until(lambda: open_files(pid) == before)
         assert in_child(pool, "pid") != worker.run(f"{FUNCTIONS}:pid")
         assert preload.get_preload().pid == pid
+
+
+@pytest.fixture
+def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[PooledWorker, Call]]:
+    """A worker whose call ignores SIGTERM. It was started before the import."""
+    monkeypatch.setenv("SLOW_IMPORT", str(tmp_path / "import"))
+    with ReusablePool(grace_seconds=0.1, strict=True) as pool:
+        worker = pool.acquire()
+        yield worker, started(worker, "hang_without_sigterm")
+        pool.release(worker)
+
+
+@pytest.fixture
+def importing(busy: Any, tmp_path: Path) -> Iterator[Path]:
+    """While the file exists, the preload process imports the module of a set-up: it starts a second child with it."""
+    path = tmp_path / "import"
+    pool = TransientPool(setup="tests.pools.slow_import:set_up", strict=True)
+    in_child(pool, "pid")
+    path.touch()
+    future = on_thread(lambda: in_child(pool, "pid"))
+    until(Path(f"{path}.begun").exists)
+    yield path
+    path.unlink(missing_ok=True)
+    assert isinstance(future.result(30), int)
+
+
+class TestDuringAnImport:
+    def test_time_limits_are_kept(self, busy: Any, importing: Path) -> None:
+        worker, call = busy
+        call.stop(0.1)
+        assert not is_running(worker.pid)
+        assert importing.exists()
+
+    def test_the_end_of_a_killed_child_is_noticed(self, busy: Any, importing: Path) -> None:
+        _, call = busy
+        call.kill()
+        with pytest.raises(WorkerCrashed, match="SIGKILL"):
+            call.wait(30)
+        assert importing.exists()

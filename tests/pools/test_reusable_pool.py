@@ -120,7 +120,7 @@ def test_an_idle_worker_is_used_if_a_new_one_does_not_start_in_time() -> None:
         pool.release(idle)
         pool._launcher.isolation = Isolation("process", setup=f"{FUNCTIONS}:hang_in_set_up")
         with WorkerSession(pool, timeout=0.1) as worker:
-            assert worker is idle
+            assert worker.pid == idle.pid
             with pytest.raises(PoolTimeout):
                 pool.acquire(timeout=0.1)
         assert pool.size == 1

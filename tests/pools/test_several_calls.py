@@ -89,3 +89,32 @@ def test_ending_one_that_is_over_does_not_end_the_next(tmp_path: Path, end: Call
         assert over.wait() is None
         running.abort("cancelled")
         assert running.wait() == "cancelled"
+
+
+def test_any_number_of_them_can_be_withdrawn(worker: PooledWorker) -> None:
+    begun: list[Any] = []
+    calls = worker.start_all(STEP, ["wait", *range(4000)], on_message=begun.append)
+    until(lambda: calls[0].wait(0.01) is PENDING and begun)
+    worker.withdraw()
+    assert [call.is_withdrawn for call in calls] == [False, *[True] * 4000]
+    calls[0].abort("cancelled")
+    assert calls[0].wait() == "cancelled"
+    assert worker.run(STEP, 1) == 1
+
+
+def test_the_first_of_many_can_be_killed(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    with ReusablePool(strict=True) as pool, WorkerSession(pool) as worker:
+        calls = worker.start_all(STEP, [[str(marks)], *range(4000)])
+        until(lambda: pids_in(marks))
+        calls[0].kill()
+        with pytest.raises(WorkerCrashed):
+            calls[0].wait(30)
+
+
+def test_more_of_them_than_fit_are_refused_at_once() -> None:
+    with ReusablePool(strict=True) as pool, WorkerSession(pool) as worker:
+        with pytest.raises(ValueError, match=r"100000 calls are too many to start at once: start at most \d+"):
+            worker.start_all(STEP, range(100_000))
+        assert worker.jobs == 0
+        assert worker.run(STEP, 1) == 1

@@ -62,7 +62,7 @@ class IsolationPool:
     def release(self, worker: PooledWorker) -> None:
         has_died = not worker.is_alive
         self._pool.release(worker)
-        if worker.is_closed and not has_died and worker.level == "process":
+        if worker.is_ended and not has_died and worker.level == "process":
             with self._lock:
                 self._recycled += 1
 
