@@ -29,6 +29,7 @@ MAX_INDENT = 30
 #: Control characters, characters that change the direction of text, and surrogates, which are replaced.
 _UNSHOWABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _EXCEPTION_TYPE = re.compile(r"[A-Za-z_]\w{0,99}(?:\.(?:[A-Za-z_]\w{0,99}|<locals>)){0,20}")
+_MODULE_AND_CLASS = re.compile(r"(?:[a-z_][a-z0-9_]*\.)+[A-Z]\w*")
 
 _write_scalar = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
@@ -99,11 +100,27 @@ class Payloads:
 
 
 def error_type(text: str | None) -> str:
-    """Return the exception type at the beginning of a stored error, or an empty string if there is none."""
+    """Return the exception type at the beginning of a stored error, or an empty string if there is none.
+
+    The text may be a project's own, such as the reason of a ``RescheduleJob``. Its first word might be a secret.
+    """
     lines = str.__str__(text or "").strip().splitlines()
     kind, _, _ = lines[0].partition(": ") if lines else ("", "", "")
     kind = kind.removesuffix(":")
-    return kind if _EXCEPTION_TYPE.fullmatch(kind) else ""
+    if not _EXCEPTION_TYPE.fullmatch(kind):
+        return ""
+    is_known = kind.endswith(("Error", "Exception")) or _MODULE_AND_CLASS.fullmatch(kind) or kind in _loaded_types()
+    return kind if is_known else ""
+
+
+def _loaded_types() -> set[str]:
+    """Return the names of all exception classes of this process."""
+    names, open_types = set(), [BaseException]
+    while open_types:
+        kind = open_types.pop()
+        names.add(kind.__qualname__)
+        open_types += type.__subclasses__(kind)
+    return names
 
 
 def _hidden() -> PayloadView:

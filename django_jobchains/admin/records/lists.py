@@ -18,6 +18,8 @@ from django_jobchains.store import get_store
 
 #: The number of rows that a list counts and shows. Filters and the search find the others.
 MAX_ROWS = 10_000
+#: The number of rows that are checked where ``has_view_permission`` hides single rows.
+MAX_CHECKED_ROWS = 1_000
 
 
 class RecordPaginator(Paginator):  # type: ignore[type-arg]  # takes no parameter at run time
@@ -40,6 +42,16 @@ class RecordPaginator(Paginator):  # type: ignore[type-arg]  # takes no paramete
 
 class RecordChangeList(ChangeList):
     """A list that reads its rows at once, within the time limit of the page, and without their logs."""
+
+    def get_filters(self, request: HttpRequest) -> Any:
+        """Ignore lookups that no filter declares, as the lists of chains and jobs do.
+
+        Django allows any lookup of a column, also of one whose values are hidden: ``?failure_message__startswith=``.
+        """
+        specs, has_specs, lookups, *others = super().get_filters(request)
+        of_dates = {f"{self.date_hierarchy}__{end}" for end in ("gte", "lt")}
+        declared = {name: values for name, values in lookups.items() if name in of_dates}
+        return specs, has_specs, declared, *others
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         found = super().get_queryset(request, exclude_parameters)

@@ -92,7 +92,8 @@ class RecordActionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no
         return [*urls, *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Reject actions that are not allowed, which Django only ignores."""
+        """Reject actions that are not allowed, which Django only ignores, and keys that no row can have."""
+        self._selected(request)
         requested = set(request.POST.getlist("action"))
         for action in self.record_actions:
             if action.name in requested:
@@ -208,19 +209,17 @@ class RecordActionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no
         self, request: HttpRequest, action: RecordAction, found: Sequence[Any], form: Any, result: ActionResult
     ) -> None:
         """Lock the records, check them, change those that allow it, and write the log entries, in one transaction."""
-        allowed = []
-        for record in found:
-            reason = "" if self._may(request, action, record) else NOT_ALLOWED
-            result.skip(reason, [record.pk] if reason else ())
-            allowed += [] if reason else [record.pk]
+        keys = [record.pk for record in found]
         using = db_for_write(self.get_queryset(request))
         rows = self.model._base_manager.using(using)
         with transaction.atomic(using=using):
-            locked = list(rows.filter(pk__in=allowed).select_for_update(of=("self",)).order_by("pk"))
-            result.skip(NOT_THERE, set(allowed) - {record.pk for record in locked})
+            list(rows.filter(pk__in=keys).select_for_update(of=("self",)).order_by("pk"))
             possible = []
+            # Who may see or change a record can depend on its columns, so the rows are read again.
+            locked = self._visible(request, keys)
+            result.skip(NOT_THERE, set(keys) - {record.pk for record in locked})
             for record in locked:
-                reason = action.refusal(self.record_type, record)
+                reason = self._refusal(request, action, record)
                 result.skip(reason, [record.pk] if reason else ())
                 possible += [] if reason else [record]
             if possible and action.perform(rows.filter(pk__in=[record.pk for record in possible]), form) < len(
@@ -232,7 +231,8 @@ class RecordActionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no
 
     def _visible(self, request: HttpRequest, keys: Collection[Any]) -> list[Any]:
         """Return the records with these keys, in this order, without those that are hidden from the user."""
-        found = self.get_queryset(request).filter(pk__in=keys).order_by()
+        rows = self.get_queryset(request)
+        found = rows.using(db_for_write(rows)).filter(pk__in=keys).order_by()
         seen = {record.pk: record for record in found if self.has_view_permission(request, record)}
         return [seen[key] for key in keys if key in seen]
 
@@ -253,10 +253,18 @@ class RecordActionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no
 
     def _keys(self, texts: Collection[str]) -> list[Any]:
         """Return primary keys from texts, without duplicates."""
+        field: Any = self.opts.pk
+        while field.remote_field:  # the key of a parent model
+            field = field.target_field
         try:
-            return list(dict.fromkeys(self.opts.pk.to_python(text) for text in texts))
+            keys = list(dict.fromkeys(field.to_python(text) for text in texts))
+            for key in keys:
+                field.run_validators(key)
         except ValidationError as error:
             raise BadRequest from error
+        if any("\0" in text for text in texts):  # PostgreSQL does not accept it in texts
+            raise BadRequest
+        return keys
 
     def _page_after(self, found: Sequence[Model], keys: Sequence[Any]) -> str:
         if keys or not found:

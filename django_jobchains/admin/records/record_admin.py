@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.base import TIME_LIMIT_PAGE, TimeLimitExceeded, time_limit
 from django_jobchains.admin.payload_display import PERMISSION, Payloads
+from django_jobchains.admin.records import lists
 from django_jobchains.admin.records.display import attempts_of, record_view, state_label, state_style
 from django_jobchains.admin.records.lists import RecordChangeList, RecordPaginator, RecordStateFilter, RecordWaitFilter
 from django_jobchains.admin.records.pages import RecordActionAdmin
@@ -102,6 +103,18 @@ class JobRecordAdmin(RecordActionAdmin):
         return Payloads(is_allowed=self.has_view_payload_permission(request, record))
 
     # The list and the page
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Leave out rows that ``has_view_permission`` hides: from the list, its counts and actions, and other pages."""
+        found, may_repeat = super().get_search_results(request, queryset, search_term)
+        if self.sees_all_rows(request) or not has_own_view_permission(self):
+            return found, may_repeat
+        texts = (self.record_type.columns[name] for name in ("failure_message", "execution_logs"))
+        rows = (found.distinct() if may_repeat else found).defer(*texts)[: lists.MAX_CHECKED_ROWS]
+        seen = [row.pk for row in rows if self.has_view_permission(request, row)]
+        return queryset.filter(pk__in=seen), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[RecordChangeList]:
         return RecordChangeList

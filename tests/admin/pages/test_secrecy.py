@@ -77,6 +77,17 @@ def test_without_the_permission_the_type_of_an_error_is_shown(
     assert "Hidden: you do not have permission to view payloads." in page
 
 
+@pytest.mark.parametrize("reason", [f"{CANARY}: account blocked", CANARY])
+def test_without_the_permission_the_first_word_of_a_reason_is_hidden(
+    staff: Callable[..., Client], open_page: OpenPage, reason: str
+) -> None:
+    """The reason of a ``RescheduleJob`` is stored as the error, without a type."""
+    job = rows.chain(1, "scheduled")[-1]
+    Job.objects.filter(pk=job.pk).update(last_error=reason)
+    for model in ("chain", "job"):
+        assert CANARY not in open_page(job, model, staff())
+
+
 def test_secrets_are_masked_for_everybody(open_page: OpenPage) -> None:
     job = rows.chain(1, "failed")[-1]
     _fill_texts(job, cycle([f"password={CANARY}"]))

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import quote
 from django.db import IntegrityError
+from django.db.models import QuerySet
 from django.test import Client
 
 from django_jobchains.store import Store
 from tests.admin.actions.browsing import messages_in, text_of
 from tests.admin.records.browsing import MOVES, STATES, VERBS, act, act_many, choose_action, put, state_of, url
 from tests.admin.records.conftest import Staff
+from tests.admin.records.site import ExportAdmin
 from tests.records.models import Export, Letter, Upload
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site")]
@@ -105,10 +108,43 @@ def test_a_post_without_the_csrf_token_changes_nothing(superuser: Client) -> Non
     assert state_of(record) == "failed"
 
 
-def test_invalid_keys_are_rejected(superuser: Client) -> None:
-    assert superuser.post(url("record_retry_many"), {"_selected_action": ["one"]}).status_code == 400
+@pytest.mark.parametrize("key", ["one", "1\0", "None", "", "1.5", str(10**30), "-1"])
+@pytest.mark.parametrize("model", [Upload, Export, Letter])
+def test_keys_that_no_record_has_are_rejected(superuser: Client, model: Any, key: str) -> None:
+    put(model, "failed", **({"code": "a"} if model is Letter else {}))
+    given = {"_selected_action": [key], "action": "retry", "index": "0"}
+    for path in (url("record_retry_many", model=model), url("changelist", model=model)):
+        reply = superuser.post(path, given)
+        assert reply.status_code in (302, 400)
+        assert reply.status_code == 400 or model is Letter or key == "-1"
+        assert all(text.startswith(("Nothing was changed", "1 row skipped")) for text in messages_in(reply))
+    page = url("changelist", model=model) + f"{quote(key)}/record-retry/"
+    assert superuser.get(page).status_code in (302, 400, 404)
+    assert superuser.post(page).status_code in (302, 400, 404)
+
+
+def test_an_action_needs_keys(superuser: Client) -> None:
     assert superuser.post(url("record_retry_many"), {}).status_code == 400
-    assert superuser.get(url("changelist") + "one/record-retry/").status_code == 400
+
+
+@every_verb
+@pytest.mark.parametrize(("change", "reason"), [("hidden", "no longer exists"), ("precious", "not allowed")])
+def test_permissions_are_checked_again_for_the_locked_record(
+    superuser: Client, monkeypatch: pytest.MonkeyPatch, verb: str, change: str, reason: str
+) -> None:
+    """The record changes after it was checked and before it is locked."""
+    record = put(Export, "errored", name="other")
+    locked = QuerySet.select_for_update
+
+    def late(self: Any, *arguments: Any, **options: Any) -> Any:
+        Export.objects.filter(pk=record.pk).update(name=change)
+        return locked(self, *arguments, **options)
+
+    for name in ("retry", "requeue"):
+        monkeypatch.setattr(ExportAdmin, f"has_{name}_permission", ExportAdmin.has_cancel_permission)
+    monkeypatch.setattr(QuerySet, "select_for_update", late)
+    assert messages_in(act(superuser, verb, record)) == [f"1 row skipped: {reason} ({record.pk})."]
+    assert state_of(record) == "errored"
 
 
 def test_an_action_on_several_records_takes_a_constant_number_of_statements(

@@ -1,13 +1,14 @@
 """The list and the page of records: columns, filters, hidden values, and the fields of the form."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.db.models import JSONField, Value
-from django.test import Client
+from django.test import Client, RequestFactory
 
 from django_jobchains import records
 from django_jobchains.admin.records import lists
@@ -18,7 +19,7 @@ from tests.admin.actions.browsing import text_of
 from tests.admin.records.browsing import STATES, put, state_of, url
 from tests.admin.records.conftest import Staff
 from tests.admin.records.site import site
-from tests.records.models import Letter, Repository, Upload
+from tests.records.models import Export, Letter, Repository, Upload
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site")]
 
@@ -108,6 +109,93 @@ def test_messages_and_logs_require_the_permission_for_payloads(member: Staff) ->
         assert ("line one" in lists_and_page) is is_shown
         assert ("do not have permission to view payloads" in lists_and_page) is not is_shown
         assert "ValueError" in lists_and_page, "everyone may see the type of the error"
+
+
+@pytest.mark.parametrize(
+    "lookup",
+    [
+        "failure_message__startswith={}",
+        "failure_message={}",
+        "failure_message__regex=^({}|a)*$",
+        "execution_logs__icontains={}",
+        "execution_logs__0__key={}",
+        "worker_hostname__iregex={}",
+        "size__gt={}",
+    ],
+)
+def test_only_declared_filters_change_the_list(member: Staff, lookup: str) -> None:
+    """Lookups would reveal hidden columns letter by letter, and a regular expression might block the process."""
+    record, client = put(failure_message=ERROR, execution_logs=[LOG], worker_hostname="tea-1"), member("view_upload")
+    for guess in ("ValueError", "convert", "5", "nothing"):
+        reply = client.get(f"{url('changelist')}?{lookup.format(guess)}")
+        assert rows_in(text_of(reply)) == {str(record.pk)}
+
+
+def test_filters_of_a_subclass_are_kept(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = Repository.objects.create(name="tea")
+    record, _other = put(repository=repository), put()
+    assert rows_in(text_of(superuser.get(f"{url('changelist')}?repository__id__exact={repository.pk}"))) == {
+        str(record.pk)
+    }
+    monkeypatch.setattr(site.get_model_admin(Upload), "date_hierarchy", "queued_at")
+    Upload.objects.filter(pk=record.pk).update(queued_at=datetime(2020, 2, 3, tzinfo=UTC))
+    for day in ("queued_at__year=2020", "queued_at__year=2020&queued_at__month=2&queued_at__day=3"):
+        assert rows_in(text_of(superuser.get(f"{url('changelist')}?{day}"))) == {str(record.pk)}
+
+
+@pytest.mark.parametrize("query", ["", "?q=Error", "?record_state=failed", "?o=1"])
+def test_the_list_omits_rows_that_are_hidden_elsewhere(
+    superuser: Client, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    model_admin = site.get_model_admin(Export)
+    monkeypatch.setattr(model_admin, "search_fields", ("failure_message",))
+    shown = put(Export, name="shown", failure_message="Error one")
+    for name in ("hidden", "excluded"):
+        put(Export, name=name, failure_message="Error two")
+    reply = superuser.get(url("changelist", model=Export) + query)
+    assert rows_in(text_of(reply)) == {str(shown.pk)}
+    assert "Error two" not in text_of(reply)
+    assert reply.context["cl"].result_count == 1, "the count would tell whether a search finds a hidden row"
+
+
+def test_actions_of_the_list_and_other_pages_do_not_get_hidden_rows(
+    superuser: Client, monkeypatch: pytest.MonkeyPatch, rf: RequestFactory
+) -> None:
+    model_admin: Any = site.get_model_admin(Export)
+    monkeypatch.setattr(model_admin, "search_fields", ("name",))
+    shown, hidden = (put(Export, name=name) for name in ("shown", "hidden"))
+    choice = {"action": "delete_selected", "_selected_action": [shown.pk, hidden.pk], "post": "yes"}
+    superuser.post(url("changelist", model=Export), choice)
+    assert list(Export.objects.all()) == [hidden]
+    request = rf.get("/")
+    request.user = User(is_superuser=True, is_active=True)
+    found, _ = model_admin.get_search_results(request, model_admin.get_queryset(request), "hidden")
+    assert not found.exists()
+
+
+def test_a_list_with_hidden_rows_checks_a_limited_number(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "MAX_CHECKED_ROWS", 2)
+    for name in ("a", "b", "c"):
+        put(Export, name=name)
+    assert len(rows_in(text_of(superuser.get(url("changelist", model=Export))))) == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("ValueError: no", "ValueError"),
+        ("Job.DoesNotExist: no", "Job.DoesNotExist"),
+        ("shop.errors.Declined: no", "shop.errors.Declined"),
+        ("BobMiller: account blocked", ""),
+        ("hunter2XYZ", ""),
+        ("sk_live_4111: refused", ""),
+        ("bob.miller: refused", ""),
+    ],
+)
+def test_without_the_permission_only_a_type_of_exceptions_is_shown(member: Staff, message: str, shown: str) -> None:
+    record, client = put(failure_message=message), member("view_upload")
+    page = text_of(client.get(url("changelist"))) + text_of(client.get(url("change", record)))
+    assert (message.partition(":")[0] in page) is bool(shown)
 
 
 @pytest.mark.parametrize(
