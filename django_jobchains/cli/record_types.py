@@ -5,6 +5,7 @@ from typing import Any
 
 from django_jobchains.cli.screen import Screen
 from django_jobchains.cli.tables import Cell, Column
+from django_jobchains.handlers.functions import plain_function
 from django_jobchains.policies import ATTEMPTS_LIMIT
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.processor import FunctionProcessor
@@ -34,7 +35,7 @@ def record_json(kind: RecordType) -> dict[str, Any]:
 
 def _handler(kind: RecordType) -> str:
     processor = kind.processor
-    found: Any = processor.function if isinstance(processor, FunctionProcessor) else type(processor)
+    found: Any = plain_function(processor.function) if isinstance(processor, FunctionProcessor) else type(processor)
     return f"{found.__module__}.{found.__qualname__}"
 
 

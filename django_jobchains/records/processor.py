@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from inspect import isasyncgenfunction, signature
+from inspect import signature
 from typing import Any, Generic, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 from django.db.models import Model, Q
 
 from django_jobchains.exceptions import RegistryError
+from django_jobchains.handlers.functions import is_async_function, plain_function
 from django_jobchains.records.run import RecordRun
 
 RecordT = TypeVar("RecordT", bound=Model)
@@ -19,10 +20,10 @@ HOOKS = ("pre_dequeue", "pre_handle", "post_handle")
 class RecordProcessor(ABC, Generic[RecordT]):
     """Handles records of a model. Only ``handle`` is required.
 
-    A worker process creates one object, whose methods are called by several threads. No transaction is open when they
-    are called. ``handle`` may be an ``async def`` method; the hooks are plain methods, which never run on the event
-    loop. With isolation in child processes, ``handle`` runs in a child, which has its own object, and the hooks in the
-    worker.
+    A worker process creates one object, unless an instance is registered. Several threads call its methods. No
+    transaction is open when they are called. ``handle`` may be an ``async def`` method; the hooks are plain methods,
+    which never run on the event loop. With isolation in child processes, ``handle`` runs in a child, which has its own
+    object, and the hooks in the worker.
     """
 
     def pre_dequeue(self) -> Q | bool:
@@ -52,8 +53,7 @@ class FunctionProcessor(RecordProcessor[Any]):
 
 def is_async(processor: RecordProcessor[Any]) -> bool:
     """Return whether the handler is an ``async def`` function."""
-    handles = processor.function if isinstance(processor, FunctionProcessor) else processor.handle
-    return iscoroutinefunction(handles) or iscoroutinefunction(getattr(handles, "__call__", None))  # noqa: B004
+    return is_async_function(processor.function if isinstance(processor, FunctionProcessor) else processor.handle)
 
 
 def hooks_of(processor: RecordProcessor[Any]) -> frozenset[str]:
@@ -63,12 +63,17 @@ def hooks_of(processor: RecordProcessor[Any]) -> frozenset[str]:
 
 
 def make_processor(given: Any) -> RecordProcessor[Any]:
-    """Return the processor of a decorated class or function; raise ``RegistryError`` for anything else."""
-    if isinstance(given, type):
-        return _make_object(given)
+    """Return the processor for a class, an instance or a function; raise ``RegistryError`` for anything else."""
+    processor = _make_object(given) if isinstance(given, type) else given
+    if isinstance(processor, RecordProcessor):
+        _check_handler(processor.handle)
+        _check_hook(processor.pre_dequeue)
+        _check_hook(processor.pre_handle, "record")
+        _check_hook(processor.post_handle, "record")
+        return processor
     if not callable(given):
-        raise RegistryError(f"{given!r} is neither a subclass of RecordProcessor nor a function handle(record, run).")
-    _check_handler(given, given)
+        raise RegistryError(f"{given!r} is neither a RecordProcessor nor a function handle(record, run).")
+    _check_handler(given)
     return FunctionProcessor(given)
 
 
@@ -78,35 +83,25 @@ def _make_object(kind: type) -> RecordProcessor[Any]:
     if missing := getattr(kind, "__abstractmethods__", None):
         raise RegistryError(f"{kind.__qualname__} does not define {', '.join(sorted(missing))}(self, record, run).")
     try:
-        processor = kind()
+        return kind()
     except TypeError as error:
         raise RegistryError(f"{kind.__qualname__} must be callable without arguments: {error}.") from error
-    _check_handler(processor.handle, kind)
-    _check_hook(processor.pre_dequeue, kind)
-    _check_hook(processor.pre_handle, kind, "record")
-    _check_hook(processor.post_handle, kind, "record")
-    return processor
 
 
-def _check_handler(method: Callable[..., Any], owner: Any) -> None:
-    if isasyncgenfunction(method):
-        raise RegistryError(f"{_name(method, owner)} has a 'yield': an async handler returns nothing.")
-    _check_arguments(method, owner, "record", "run")
+def _check_handler(function: Callable[..., Any]) -> None:
+    is_async_function(function)  # may raise
+    _check_arguments(function, "record", "run")
 
 
-def _check_hook(method: Callable[..., Any], owner: Any, *arguments: str) -> None:
+def _check_hook(method: Callable[..., Any], *arguments: str) -> None:
     if iscoroutinefunction(method):
-        raise RegistryError(f"{_name(method, owner)} is an 'async def' function: hooks are plain functions.")
-    _check_arguments(method, owner, *arguments)
+        raise RegistryError(f"{method.__qualname__} is an 'async def' function: hooks are plain functions.")
+    _check_arguments(method, *arguments)
 
 
-def _check_arguments(method: Callable[..., Any], owner: Any, *arguments: str) -> None:
+def _check_arguments(method: Callable[..., Any], *arguments: str) -> None:
     try:
         signature(method).bind(*arguments)
     except TypeError:
         expected = ", ".join(arguments) or "no arguments"
-        raise RegistryError(f"{_name(method, owner)} must take ({expected}).") from None
-
-
-def _name(method: Callable[..., Any], owner: Any) -> str:
-    return f"{owner.__qualname__}.{method.__name__}" if isinstance(owner, type) else getattr(owner, "__name__", "it")
+        raise RegistryError(f"{plain_function(method).__qualname__} must take ({expected}).") from None

@@ -27,6 +27,7 @@ from django_jobchains.exceptions import (
     ProcessorNotFound,
     RegistryError,
 )
+from django_jobchains.handlers.functions import plain_function
 from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.models import Chain
@@ -48,7 +49,6 @@ from django_jobchains.registry.signatures import (
     first_annotation,
     input_type,
     output_type,
-    plain_function,
     type_hints,
 )
 from django_jobchains.store import ClaimedJob, LastJob, NewJob

@@ -5,12 +5,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
 
-from asgiref.sync import iscoroutinefunction
 from django.db.models import Model
 from django.forms import BaseForm
 
 from django_jobchains.exceptions import DuplicateJobType, RegistryError
 from django_jobchains.handlers.batch import Batch
+from django_jobchains.handlers.functions import is_async_function
 from django_jobchains.handlers.running_job import Continuation, RunningJob
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware.hooks import Middleware, checked_middleware
@@ -27,7 +27,7 @@ from django_jobchains.policies import (
 )
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.options import RecordOptions, checked_model, checked_options
-from django_jobchains.records.processor import make_processor
+from django_jobchains.records.processor import RecordProcessor, make_processor
 from django_jobchains.registry.arguments import (
     check_choice,
     check_options,
@@ -44,10 +44,10 @@ from django_jobchains.registry.job_types import (
     declaration_errors,
     name_of,
 )
-from django_jobchains.registry.signatures import first_annotation, plain_function
+from django_jobchains.registry.signatures import first_annotation
 
-#: A subclass of ``RecordProcessor`` or a function.
-HandlesT = TypeVar("HandlesT", bound=Callable[..., Any])
+#: A subclass or an instance of ``RecordProcessor``, a function or another callable object.
+HandlesT = TypeVar("HandlesT", bound=Callable[..., Any] | RecordProcessor[Any])
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
 
@@ -201,6 +201,7 @@ class Processors:
     ) -> Callable[[HandlesT], HandlesT]:
         """Register the decorated ``RecordProcessor``, or function ``handle(record, run)``, for the rows of a model.
 
+        An instance of a ``RecordProcessor``, a partial and a callable object can be passed too.
         ``name`` defaults to ``"app_label.model"``. ``queryset``: what handlers receive. ``columns``: the model's fields
         by our names, if they differ. ``max_attempts``: failures, after which a record fails; ``retry_after``: the wait
         before an errored record is tried again, None for never. ``stalled_after``: how long after the last heartbeat
@@ -315,10 +316,7 @@ def _job_type(
 
 def _check_handler(function: Callable[..., Any], mode: HandlerMode, batch_limit: int | None) -> bool:
     """Return whether the handler is an ``async def`` function. Raise ``RegistryError`` if it cannot be a handler."""
-    plain = plain_function(function)
-    if inspect.isasyncgenfunction(plain):
-        raise RegistryError(f"{function!r} has a 'yield': an async handler returns its output.")
-    is_async = iscoroutinefunction(plain)
+    is_async = is_async_function(function)
     if is_async and mode == "atomic":
         raise RegistryError(
             f"{function!r} is async: mode='atomic' would hold a transaction while it awaits. Leave the mode out, and "

@@ -2,20 +2,13 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.handlers.batch import Batch
+from django_jobchains.handlers.functions import plain_function
 from django_jobchains.handlers.running_job import Continuation, RunningJob
-
-
-def plain_function(function: Any) -> Any:
-    """Return the function behind a partial or a callable object, which has the annotations."""
-    while isinstance(function, partial):
-        function = function.func
-    return function if hasattr(function, "__qualname__") else type(function).__call__
 
 
 def first_annotation(function: Callable[..., Any]) -> Any:

@@ -1,7 +1,9 @@
 """Registering record workers, the system checks about them, and the migrations of their models."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from django.db.migrations.state import ModelState, ProjectState
 from django.db.models import Q
 from django.test.utils import isolate_apps
 
+from django_jobchains.cli.record_types import record_json
 from django_jobchains.exceptions import DuplicateJobType, InvalidDeclaration, RegistryError
 from django_jobchains.processors import Processors, Registry
 from django_jobchains.records import (
@@ -24,6 +27,7 @@ from django_jobchains.records import (
 )
 from django_jobchains.records.checks import check_records
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
+from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db
 
@@ -110,15 +114,90 @@ class WithOneArgument(RecordProcessor[Upload]):
         (WithArguments, "WithArguments must be callable without arguments"),
         (WithAsyncHook, "WithAsyncHook.pre_handle is an 'async def' function"),
         (with_yield, "with_yield has a 'yield'"),
+        (WithOneArgument(), r"WithOneArgument.handle must take \(record, run\)"),
+        (WithAsyncHook(), "WithAsyncHook.pre_handle is an 'async def' function"),
+        (partial(with_yield), "with_yield has a 'yield'"),
+        (partial(lambda option: None), r"must take \(record, run\)"),
         (WithOneArgument, r"WithOneArgument.handle must take \(record, run\)"),
         (lambda record: None, r"must take \(record, run\)"),
         (Upload, "is not a subclass of RecordProcessor"),
-        ("a text", "is neither a subclass of RecordProcessor nor a function"),
+        ("a text", "is neither a RecordProcessor nor a function"),
     ],
 )
 def test_an_invalid_handler_is_refused_at_registration(processors: Processors, handler: Any, problem: str) -> None:
     with pytest.raises(InvalidDeclaration, match=problem):
         processors.records(Upload)(handler)
+
+
+class Labelled(RecordProcessor[Upload]):
+    """Has an argument, a hook, and a handler that can be called like a function."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def pre_handle(self, record: Upload) -> None:
+        self.label += "!"
+
+    def handle(self, record: Upload, run: RecordRun) -> None:
+        handled(record, run, self.label)
+
+
+class AsyncLabelled(Labelled):
+    async def handle(self, record: Upload, run: RecordRun) -> None:  # type: ignore[override]
+        await ahandled(record, run, self.label)
+
+
+class Called:
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def __call__(self, record: Upload, run: RecordRun) -> None:
+        handled(record, run, self.label)
+
+
+class AsyncCalled(Called):
+    async def __call__(self, record: Upload, run: RecordRun) -> None:  # type: ignore[override]
+        await ahandled(record, run, self.label)
+
+
+labels: list[str] = []
+
+
+def handled(record: Upload, run: RecordRun, label: str) -> None:
+    labels.append(f"{run.attempt} {label}")
+
+
+async def ahandled(record: Upload, run: RecordRun, label: str) -> None:
+    await asyncio.sleep(0)
+    handled(record, run, f"async {label}")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("handler", "label", "name"),
+    [
+        (Labelled("instance"), "instance!", "Labelled"),
+        (AsyncLabelled("instance"), "async instance!", "AsyncLabelled"),
+        (Called("called"), "called", "Called.__call__"),
+        (AsyncCalled("called"), "async called", "AsyncCalled.__call__"),
+        (partial(handled, label="partial"), "partial", "handled"),
+        (partial(ahandled, label="partial"), "async partial", "ahandled"),
+        (partial(AsyncCalled("nested")), "async nested", "AsyncCalled.__call__"),
+        (Labelled("method").handle, "method", "Labelled.handle"),
+    ],
+    ids=["instance", "async instance", "object", "async object", "partial", "async partial", "nested", "method"],
+)
+def test_a_handler_may_be_an_instance_a_partial_or_a_method(
+    processors: Processors, make_worker: StartWorker, handler: Any, label: str, name: str
+) -> None:
+    labels.clear()
+    assert processors.records(Upload)(handler) is handler
+    upload = Upload.objects.create()
+    make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
+    upload.refresh_from_db()
+    assert (upload.state, labels) == ("completed", [f"1 {label}"])
+    (kind,) = processors.record_types.values()
+    assert record_json(kind)["handler"] == f"{__name__}.{name}"
 
 
 @pytest.mark.parametrize("model", [JobRecord, "records.Upload", WithArguments])
