@@ -26,6 +26,7 @@ from django_jobchains.records.run import RecordRun, RunPhases
 from django_jobchains.records.saving import leave_out
 from django_jobchains.store import ClaimedJob, RecordEnd, RecordKey, Store
 from django_jobchains.store.errors import blames_row
+from django_jobchains.telemetry.probes import record_peaks
 from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpan, AttemptSpans, active
 from django_jobchains.text.errors import describe, log_error, without_variables
 
@@ -218,12 +219,14 @@ class RecordAttempt:
 
     def _start_span(self) -> AttemptSpan | None:
         kind = self.kind
+        record_peaks.begin(kind.name, self)
         self.phases.span = self._span = self._spans.record(kind.name, kind.queue, str(self.key[0]), self.number)
         return self._span
 
     def _with_span(self, ended: EndedRecord) -> EndedRecord:
         """Return the end with the attempt's wait, and with its span, which ends now."""
         ended.wait_seconds = self._wait_seconds
+        record_peaks.end(self.kind.name, self)
         if self._span is not None and self._span.stop():
             ended.span = self._span
         return ended

@@ -47,6 +47,10 @@ def _json_writer() -> Callable[[Any], str]:
 
 write_json = _json_writer()
 
+#: Is called with "encode" or "decode" and the error when the codec fails. Set by the app config, because this package
+#: does not import the telemetry.
+on_failure: Callable[[str, Exception], object] | None = None
+
 
 class PayloadCodec(Protocol):
     """Encodes the texts that jobs store. One instance serves all threads of a process.
@@ -84,7 +88,7 @@ def encode_json(text: str) -> str:
     codec = get_codec()
     if codec is None or text.startswith(ENCODED_JSON):
         return text
-    return json.dumps(ENCODED + codec.encode(text))
+    return json.dumps(ENCODED + _encode(codec, text))
 
 
 def decode_json(stored: str, error: type[InvalidPayload]) -> str:
@@ -98,7 +102,7 @@ def encode_text(text: str) -> str:
         return text
     try:
         codec = get_codec()
-        return text if codec is None else ENCODED + codec.encode(text)
+        return text if codec is None else ENCODED + _encode(codec, text)
     except Exception as error:
         log_error(logger, error, "The payload codec failed, so an error or a log line of a job is not stored: %s")
         return NOT_STORED
@@ -144,7 +148,23 @@ class Unreadable:
     __repr__ = __str__
 
 
+def _encode(codec: PayloadCodec, text: str) -> str:
+    try:
+        return codec.encode(text)
+    except Exception as error:
+        _report("encode", error)
+        raise
+
+
 def _decode(stored: str, error: type[InvalidPayload]) -> str:
+    try:
+        return _decoded(stored, error)
+    except Exception as problem:
+        _report("decode", problem)
+        raise
+
+
+def _decoded(stored: str, error: type[InvalidPayload]) -> str:
     codec = get_codec()
     if codec is None:
         raise error(
@@ -159,6 +179,11 @@ def _decode(stored: str, error: type[InvalidPayload]) -> str:
             f"JOBCHAINS['PAYLOAD_CODEC'] cannot decode the stored value ({type(problem).__name__}). If a key was "
             "removed, add it to the keys again, and retry the job if it has failed."
         ) from problem
+
+
+def _report(operation: str, error: Exception) -> None:
+    if on_failure is not None:
+        on_failure(operation, error.__cause__ if isinstance(error.__cause__, Exception) else error)
 
 
 def _on_setting_changed(*, setting: str, **kwargs: Any) -> None:

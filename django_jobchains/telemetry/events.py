@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from django_jobchains.telemetry import names
 from django_jobchains.telemetry.record_events import (
     RecordAbandoned,
     RecordCanceled,
@@ -12,6 +13,8 @@ from django_jobchains.telemetry.record_events import (
     RecordStuck,
 )
 from django_jobchains.telemetry.worker_events import (
+    ChildRecycled,
+    CodecFailed,
     DetailEvent,
     Event,
     IsolationFailed,
@@ -45,6 +48,8 @@ __all__ = (
     "ChainsPruned",
     "ChildCrashed",
     "ChildKilled",
+    "ChildRecycled",
+    "CodecFailed",
     "CompletedWithoutWorker",
     "DetailEvent",
     "Event",
@@ -108,6 +113,7 @@ class AttemptEnded(Event):
 class JobReaped(Event):
     """A job whose lease had run out was taken from its worker. ``attempt``: the number of the attempt that lost it."""
 
+    counter = names.REAPED
     job_id: UUID
     chain_id: UUID
     type_name: str
@@ -115,11 +121,16 @@ class JobReaped(Event):
     status: str
     crashes: int
 
+    @property
+    def outcome(self) -> str:
+        return "retried" if self.status == "pending" else self.status
+
 
 @dataclass(frozen=True, slots=True)
 class BlockedJobFailed(Event):
     """A job failed because a blocker failed or was cancelled. ``worker`` is "", because no worker has run the job."""
 
+    counter = names.BLOCKED_FAILED
     job_id: UUID
     chain_id: UUID
     type_name: str
@@ -156,6 +167,7 @@ class OutcomeDelayed(Event):
     If ``error`` is "", another transaction has locked the job, or a job that waits for its chain.
     """
 
+    counter = names.OUTCOME_DELAYED
     job_id: UUID
     type_name: str
     seconds: float
@@ -166,6 +178,7 @@ class OutcomeDelayed(Event):
 class AttemptStuck(Event):
     """A handler was asked to stop, but does not, and occupies its slot. ``stack`` is its current stack."""
 
+    counter = names.SLOT_STUCK
     job_id: UUID
     type_name: str
     reason: str
@@ -181,6 +194,7 @@ class ChildCrashed(Event):
     ``job_id``: for a record, its primary key as text.
     """
 
+    counter = names.CHILD_CRASHED
     job_id: UUID | str
     type_name: str
     pid: int
@@ -195,6 +209,7 @@ class ChildKilled(Event):
     ``job_id``: for a record, its primary key as text.
     """
 
+    counter = names.CHILD_KILLED
     job_id: UUID | str
     type_name: str
     pid: int
@@ -205,6 +220,7 @@ class ChildKilled(Event):
 class JobCreated(DetailEvent):
     """A job was created. ``chain_index`` is 0 for the first job of a chain. ``is_blocked``: it waits for blockers."""
 
+    counter = names.SENT
     job_id: UUID
     chain_id: UUID
     type_name: str
@@ -225,6 +241,7 @@ class ChainCreated(DetailEvent):
 class ChainEnded(DetailEvent):
     """A chain has ended. ``seconds``: from its creation to its end, by the database's clock."""
 
+    counter = names.CHAIN_ENDED
     chain_id: UUID
     type_name: str
     status: str

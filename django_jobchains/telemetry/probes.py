@@ -2,8 +2,10 @@
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
 #: How long figures about queues are used before they are read again.
 CACHE_SECONDS = 10.0
@@ -12,11 +14,22 @@ STALE_SECONDS = 60.0
 
 
 class SlotCount(NamedTuple):
-    """``kind``: "thread" or "async". ``state``: "idle", "busy" or "stuck". ``slots``: their number."""
+    """``kind``: "thread", "async" or "process". ``state``: "idle", "busy" or "stuck". ``slots``: their number."""
 
     kind: str
     state: str
     slots: int
+
+
+class PoolCount(NamedTuple):
+    """The child processes of a pool, their memory, and how many attempts wait for one. ``key``: see ``Isolation``."""
+
+    level: str
+    key: str
+    idle: int
+    busy: int
+    waiting: int
+    memory_bytes: int
 
 
 class NotifierState(NamedTuple):
@@ -56,6 +69,7 @@ class WorkerProbe(Protocol):
 
     def slot_counts(self) -> Iterable[SlotCount]: ...
     def slot_peaks(self) -> dict[str, int]: ...
+    def pool_counts(self) -> Iterable[PoolCount]: ...
     def notifier_state(self) -> NotifierState: ...
 
 
@@ -77,6 +91,37 @@ def remove_worker(worker: WorkerProbe) -> None:
 
 def workers() -> list[WorkerProbe]:
     return list(_workers)
+
+
+class Peaks:
+    """The most attempts of each type that ran at once in this process. All methods are thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: By type. An attempt that nobody ended is forgotten when it is deleted.
+        self._running: defaultdict[str, WeakSet[object]] = defaultdict(WeakSet)
+        self._peaks: dict[str, int] = {}
+
+    def begin(self, type_name: str, attempt: object) -> None:
+        with self._lock:
+            running = self._running[type_name]
+            running.add(attempt)
+            self._peaks[type_name] = max(self._peaks.get(type_name, 0), len(running))
+
+    def end(self, type_name: str, attempt: object) -> None:
+        """Can be called more than once, and for an attempt that did not begin."""
+        with self._lock:
+            self._running[type_name].discard(attempt)
+
+    def take(self) -> dict[str, int]:
+        """Return the peaks since the last call."""
+        with self._lock:
+            taken, self._peaks = self._peaks, {name: len(running) for name, running in self._running.items()}
+        return taken
+
+
+#: The handlers of records that run in this process, or in its child processes.
+record_peaks = Peaks()
 
 
 class CachedFigures:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from django_jobchains.telemetry import names
 from django_jobchains.telemetry.worker_events import DetailEvent, Event
 
 
@@ -29,6 +30,7 @@ class RecordEnded(Event):
 class RecordCanceled(Event):
     """A record was canceled instead of being started, because its flag was set."""
 
+    counter = names.RECORD_CANCELED
     record: str
     type_name: str
 
@@ -37,16 +39,22 @@ class RecordCanceled(Event):
 class RecordReset(Event):
     """A record was taken back from a worker that sent no heartbeats. ``state``: "queued", "failed" or "canceled"."""
 
+    counter = names.REAPED
     record: str
     type_name: str
     state: str
     resets: int
+
+    @property
+    def outcome(self) -> str:
+        return "requeued" if self.state == "queued" else self.state
 
 
 @dataclass(frozen=True, slots=True)
 class RecordAbandoned(Event):
     """An attempt of this worker may no longer write to its record. ``reason`` is its abort reason."""
 
+    counter = names.LEASE_LOST
     record: str
     type_name: str
     reason: str
@@ -56,6 +64,7 @@ class RecordAbandoned(Event):
 class RecordStuck(Event):
     """The handler of a record was asked to stop, but does not: see ``AttemptStuck``."""
 
+    counter = names.SLOT_STUCK
     record: str
     type_name: str
     reason: str

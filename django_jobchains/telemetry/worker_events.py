@@ -1,12 +1,18 @@
 """Events of workers and their parts, and the base classes of events."""
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from django_jobchains.telemetry import names
+from django_jobchains.telemetry.names import MetricName
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """The base class of events. ``worker`` is the id of the worker, or "" outside of workers."""
 
+    #: The counter that each event increments. Its attributes are fields or properties: see ``names.EVENT_FIELDS``.
+    counter: ClassVar[MetricName | None] = None
     worker: str
 
 
@@ -45,6 +51,7 @@ class WorkerStopped(Event):
 class ThreadFailed(Event):
     """A thread of the worker failed, and is restarted after a pause. ``fatal``: the worker gives up."""
 
+    counter = names.THREAD_FAILED
     thread: str
     error: str
     failures: int
@@ -55,6 +62,7 @@ class ThreadFailed(Event):
 class IsolationWeakened(Event):
     """Child processes could not start, so attempts run at the level ``actual`` for now."""
 
+    counter = names.ISOLATION_WEAKENED
     requested: str
     actual: str
     reason: str
@@ -64,6 +72,7 @@ class IsolationWeakened(Event):
 class IsolationFailed(Event):
     """Child processes of a strict isolation could not start. Its jobs are handed back, and claimed again later."""
 
+    counter = names.ISOLATION_FAILED
     requested: str
     reason: str
     retry_seconds: float
@@ -82,6 +91,8 @@ class ProcessStarted(Event):
 class ProcessNotStarted(Event):
     """The operating system could not start worker process ``number``."""
 
+    counter = names.PROCESS_ENDED
+    outcome = "not_started"
     number: int
     error: str
     restart_seconds: float
@@ -91,16 +102,23 @@ class ProcessNotStarted(Event):
 class ProcessEnded(Event):
     """A worker process ended. ``code``: exit code or negative signal. ``restart_seconds``: None for no restart."""
 
+    counter = names.PROCESS_ENDED
     number: int
     pid: int
     code: int
     restart_seconds: float | None
+
+    @property
+    def outcome(self) -> str:
+        return "exited" if self.code == 0 else "failed" if self.code > 0 else "killed"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessNotReplaced(Event):
     """The replacement of worker process ``number`` did not become ready, so the old process continues."""
 
+    counter = names.PROCESS_ENDED
+    outcome = "not_replaced"
     number: int
     reason: str
 
@@ -126,6 +144,8 @@ class OperationEnded(DetailEvent):
     operation: str
     seconds: float
     error_type: str
+    #: The name of the record worker, or "" for statements about jobs.
+    type_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +159,26 @@ class NotifierConnected(DetailEvent):
 class NotifierFailed(DetailEvent):
     """A listener for wake-ups has lost its connection, or could not connect. Workers poll until it is connected."""
 
+    counter = names.NOTIFIER_FAILED
     backend: str
     error: str
     failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRecycled(DetailEvent):
+    """A child process has reached a limit of its pool, such as ``max_jobs_per_worker``, and was replaced."""
+
+    counter = names.CHILD_RECYCLED
+    pool_level: str
+    pool_key: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodecFailed(DetailEvent):
+    """The payload codec could not "encode" or "decode" a value (``operation``). ``error_type``: the error class."""
+
+    counter = names.CODEC_FAILED
+    operation: str
+    error_type: str

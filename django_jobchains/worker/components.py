@@ -12,7 +12,7 @@ from django_jobchains.isolation import Isolation
 from django_jobchains.notifications import Hint, Listener, get_notifier
 from django_jobchains.policies import Backoff, BackoffFunction, resolve
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.telemetry.probes import NotifierState, SlotCount
+from django_jobchains.telemetry.probes import NotifierState, PoolCount, SlotCount
 from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.claim_loop import ClaimLoop
 from django_jobchains.worker.claim_wait import WakeUp
@@ -84,14 +84,15 @@ class Components:
         self.records.on_hint(hint)
 
     def slot_counts(self) -> list[SlotCount]:
-        """Return the slots of this worker by kind and state, for gauges."""
+        """Return the slots of this worker by kind and state, for gauges. The kind of an idle slot is its own."""
         counts = []
-        for pool in self.pools:
-            kind, stuck = "async" if isinstance(pool, AsyncSlots) else "thread", pool.stuck
-            busy = max(pool.running - stuck, 0)
-            states = {"idle": max(pool.count - pool.running, 0), "busy": busy, "stuck": stuck}
-            counts += [SlotCount(kind, state, count) for state, count in states.items()]
-        return counts
+        in_children = self.slots.in_children if self.child_slots else 0
+        for kind, pool, elsewhere in (("thread", self.slots, in_children), ("async", self.async_slots, 0)):
+            if pool is not None:
+                busy = max(pool.running - pool.stuck - elsewhere, 0)
+                states = {"idle": max(pool.count - pool.running, 0), "busy": busy, "stuck": pool.stuck}
+                counts += [SlotCount(kind, state, count) for state, count in states.items()]
+        return [*counts, SlotCount("process", "busy", in_children)] if self.child_slots else counts
 
     def slot_peaks(self) -> dict[str, int]:
         """Return the most slots of each kind that were in use at once since the last call, for a gauge."""
@@ -99,7 +100,17 @@ class Components:
         for kind, pool in (("thread", self.slots), ("async", self.async_slots)):
             if pool is not None:
                 peaks[kind], pool.peak = pool.peak, pool.running
+        if self.child_slots:
+            peaks["process"] = sum(slots.take_peak() for slots in self.child_slots.values())
         return peaks
+
+    def pool_counts(self) -> list[PoolCount]:
+        """Return the child processes of this worker, for gauges."""
+        states = [(slots.pool.state(), len(slots.waiting)) for slots in self.child_slots.values()]
+        return [
+            PoolCount(pool.level, pool.key, pool.workers - pool.busy, pool.busy, waiting, pool.rss_bytes)
+            for pool, waiting in states
+        ]
 
     def notifier_state(self) -> NotifierState:
         """Return whether wake-ups can arrive, for gauges."""

@@ -43,7 +43,6 @@ OF_A_DRIVER = {
     "django_jobchains.telemetry.otel.export_log",
     "django_jobchains.telemetry.otel.gauges",
     "django_jobchains.telemetry.otel.instruments",
-    "django_jobchains.telemetry.otel.names",
     "django_jobchains.telemetry.otel.prometheus",
     "django_jobchains.telemetry.otel.span_errors",
     "django_jobchains.telemetry.otel.spans",

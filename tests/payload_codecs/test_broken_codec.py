@@ -7,8 +7,10 @@ from django.test import override_settings
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.payload_codecs import NOT_STORED
+from django_jobchains.payload_codecs import NOT_STORED, Unreadable, encode_text
 from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.telemetry import Event, add_sink, remove_sink
+from django_jobchains.telemetry.events import CodecFailed
 from django_jobchains.testing import run_due_jobs
 from tests.support.attempts import WITHOUT_WAKE_UPS
 
@@ -56,6 +58,23 @@ def test_an_input_that_cannot_be_encoded_is_not_stored(monkeypatch: pytest.Monke
     with pytest.raises(RuntimeError, match="no key"):
         chains.enqueue("shop.echo", "secret")
     assert not Job.objects.exists()
+
+
+def test_failures_of_the_codec_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Event] = []
+    add_sink(seen.append, CodecFailed)
+    try:
+        chain = chains.enqueue("shop.echo", "secret")
+        monkeypatch.setattr(Failing, "fails", "encode")
+        encode_text("secret")
+        monkeypatch.setattr(Failing, "fails", "decode")
+        assert isinstance(chain.refresh().input, Unreadable)
+        monkeypatch.setattr(Failing, "fails", "")
+        assert chain.refresh().input == "secret"
+    finally:
+        remove_sink(seen.append)
+    assert seen[0] == CodecFailed("", "encode", "RuntimeError")
+    assert set(seen[1:]) == {CodecFailed("", "decode", "RuntimeError")}
 
 
 def test_an_output_that_cannot_be_encoded_fails_only_its_attempt(

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
-from django_jobchains.telemetry import events
+from django_jobchains.telemetry import events, names
 from django_jobchains.telemetry.events import DetailEvent, Event
-from django_jobchains.telemetry.otel import names
 
 FILE = Path(__file__).parents[2] / "docs" / "reference" / "telemetry.md"
 
@@ -50,8 +49,12 @@ are not logged.
 
 LIMITS = """\
 Attributes have few values: never an id or the name of a worker. Of more than 500 values of an attribute, the others are
-reported as `_OTHER`. While more than 20 attempts end in a second, the histograms about attempts and chains record an
-even share of them; counters count all.
+reported as `_OTHER`.
+
+Counters count all events, and `messaging.client.operation.duration` records all operations. The histograms about
+attempts, chains and hooks record about 20 durations of each kind in a second: of each type and outcome an even share,
+and at least the first one in each second. So quantiles and means of one type and outcome are correct, while those over
+several of them give rare ones too much weight. Group histograms by type and outcome, and use counters for rates.
 """
 
 
@@ -83,7 +86,8 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def _event(kind: type[Event]) -> tuple[str, ...]:
     text = " ".join((inspect.getdoc(kind) or "").replace("``", "`").split())
-    return f"`{kind.__name__}`", text, _list(field.name for field in fields(kind) if field.name != "worker")
+    counter = f" Counted by `{kind.counter.name}`." if kind.counter else ""
+    return f"`{kind.__name__}`", text + counter, _list(field.name for field in fields(kind) if field.name != "worker")
 
 
 def _span(span: names.SpanName) -> tuple[str, ...]:

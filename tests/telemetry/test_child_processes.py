@@ -183,6 +183,30 @@ def test_deaths_of_child_processes_are_events(
     assert outcomes_of(recorded.all("process isolation.always_dies")[0]) == ["retried"]
 
 
+def test_metrics_show_the_pools_of_child_processes_and_their_slots(
+    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
+) -> None:
+    isolation = Isolation("process", key="films", max_workers=1, max_jobs_per_worker=1, grace_seconds=0.1)
+    hangs = processors.register("isolation.hangs_for_ever", isolation=isolation)(lambda job: None).enqueue()
+    doubled = processors.register("isolation.double", isolation=isolation)(lambda job: None)
+    start_worker(slots=2)
+    pool = {"jobchains.pool.level": "process", "jobchains.pool.key": "films"}
+    busy = {**pool, "jobchains.pool.state": "busy"}
+    until(lambda: (busy, 1) in recorded.values("jobchains.pool.children"))
+    kind, state = "jobchains.slot.kind", "jobchains.slot.state"
+    slots = {(found[kind], found[state]): count for found, count in recorded.values("jobchains.worker.slots")}
+    assert slots == {("thread", "idle"): 1, ("thread", "busy"): 0, ("thread", "stuck"): 0, ("process", "busy"): 1}
+    assert ({kind: "process"}, 1) in recorded.values("jobchains.worker.slots.peak")
+    assert recorded.values("jobchains.pool.waiting") == [(pool, 0)]
+    [(_, memory)] = recorded.values("jobchains.pool.memory")
+    assert memory > 1024**2
+    chains.cancel(hangs)
+    assert chains.wait(doubled.enqueue(2), 60) == 4
+    until(lambda: recorded.values("jobchains.child.recycled") == [(pool, 1)])
+    assert [count for _, count in recorded.values("jobchains.child.killed")] == [1]
+    until(lambda: ({kind: "process"}, 0) in recorded.values("jobchains.worker.slots.peak"))
+
+
 def test_a_batch_in_a_child_process(
     recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
 ) -> None:

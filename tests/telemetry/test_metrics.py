@@ -1,9 +1,10 @@
 """The metrics: their names, units and attributes, which dashboards and alerts rely on, and what they count."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
@@ -11,8 +12,8 @@ from django.db import connection, transaction
 from django_jobchains import chains
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordProcessor, RecordRun
-from django_jobchains.telemetry import probes, report
-from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, JobReaped
+from django_jobchains.telemetry import events, logs, probes, report
+from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, ChainEnded, Event, RecordHookEnded
 from django_jobchains.telemetry.otel import instruments, register_gauges
 from tests.records.models import Upload
 from tests.support.attempts import committed
@@ -28,12 +29,14 @@ TYPE, QUEUE, OUTCOME, ERROR = (
     "jobchains.job.outcome",
     "error.type",
 )
+#: The id of a job.
+A = UUID(int=0)
 #: The unit, the kind, and the attributes of each metric.
 EXPECTED: dict[str, tuple[str, str, set[str]]] = {
     "messaging.client.sent.messages": ("{message}", "Sum", {TYPE, QUEUE}),
     "messaging.client.consumed.messages": ("{message}", "Sum", {TYPE, QUEUE}),
     "messaging.process.duration": ("s", "Histogram", {TYPE, QUEUE, OUTCOME, ERROR}),
-    "messaging.client.operation.duration": ("s", "Histogram", {"messaging.operation.name", ERROR}),
+    "messaging.client.operation.duration": ("s", "Histogram", {"messaging.operation.name", TYPE, ERROR}),
     "jobchains.job.wait.duration": ("s", "Histogram", {TYPE, QUEUE}),
     "jobchains.record.hook.duration": ("s", "Histogram", {TYPE, "jobchains.record.hook", ERROR}),
     "jobchains.chain.duration": ("s", "Histogram", {"jobchains.chain.type", "jobchains.chain.status"}),
@@ -41,8 +44,33 @@ EXPECTED: dict[str, tuple[str, str, set[str]]] = {
     "jobchains.job.reaped": ("{job}", "Sum", {TYPE, OUTCOME}),
     "jobchains.lease.lost": ("{lease}", "Sum", {TYPE, "jobchains.reason"}),
     "jobchains.slot.stuck": ("{slot}", "Sum", {TYPE, "jobchains.reason"}),
+    "jobchains.chain.ended": ("{chain}", "Sum", {"jobchains.chain.type", "jobchains.chain.status"}),
+    "jobchains.blocked.failed": ("{job}", "Sum", {TYPE}),
+    "jobchains.record.canceled": ("{record}", "Sum", {TYPE}),
+    "jobchains.outcome.delayed": ("{outcome}", "Sum", {TYPE}),
+    "jobchains.child.crashed": ("{process}", "Sum", {TYPE}),
+    "jobchains.child.killed": ("{process}", "Sum", {TYPE, "jobchains.reason"}),
+    "jobchains.child.recycled": ("{process}", "Sum", {"jobchains.pool.level", "jobchains.pool.key"}),
+    "jobchains.isolation.weakened": (
+        "{failure}",
+        "Sum",
+        {"jobchains.isolation.requested", "jobchains.isolation.actual"},
+    ),
+    "jobchains.isolation.failed": ("{failure}", "Sum", {"jobchains.isolation.requested"}),
+    "jobchains.thread.failed": ("{failure}", "Sum", {"jobchains.thread.name"}),
+    "jobchains.process.ended": ("{process}", "Sum", {"jobchains.process.outcome"}),
+    "jobchains.notifier.failed": ("{failure}", "Sum", {"jobchains.notifier.backend"}),
+    "jobchains.codec.failed": ("{payload}", "Sum", {"messaging.operation.name", ERROR}),
     "jobchains.worker.slots": ("{slot}", "Sum", {"jobchains.slot.state", "jobchains.slot.kind"}),
     "jobchains.worker.slots.peak": ("{slot}", "Gauge", {"jobchains.slot.kind"}),
+    "jobchains.record.handlers.peak": ("{record}", "Gauge", {TYPE}),
+    "jobchains.pool.children": (
+        "{process}",
+        "Sum",
+        {"jobchains.pool.level", "jobchains.pool.key", "jobchains.pool.state"},
+    ),
+    "jobchains.pool.waiting": ("{attempt}", "Sum", {"jobchains.pool.level", "jobchains.pool.key"}),
+    "jobchains.pool.memory": ("By", "Sum", {"jobchains.pool.level", "jobchains.pool.key"}),
     "jobchains.queue.jobs": ("{job}", "Gauge", {QUEUE, "jobchains.job.status"}),
     "jobchains.queue.oldest_due.age": ("s", "Gauge", {QUEUE}),
     "jobchains.queue.records": ("{record}", "Gauge", {QUEUE, TYPE, "jobchains.job.status"}),
@@ -53,11 +81,99 @@ EXPECTED: dict[str, tuple[str, str, set[str]]] = {
 }
 #: SQLite does not report the oldest transaction.
 ONLY_ON_SERVERS = {"jobchains.database.oldest_transaction.age"}
+#: Each event with a counter, the name of its counter, and the attributes that it counts for. Several events may share
+#: a counter.
+COUNTED: list[tuple[Event, str, dict[str, str]]] = [
+    (
+        events.JobCreated("", A, A, "ship", "mail", 0, False),
+        "messaging.client.sent.messages",
+        {TYPE: "ship", QUEUE: "mail"},
+    ),
+    (
+        events.ChainEnded("", A, "ship", "failed", 1.0),
+        "jobchains.chain.ended",
+        {"jobchains.chain.type": "ship", "jobchains.chain.status": "failed"},
+    ),
+    (events.JobReaped("w", A, A, "ship", 1, "pending", 1), "jobchains.job.reaped", {TYPE: "ship", OUTCOME: "retried"}),
+    (events.JobReaped("w", A, A, "ship", 1, "failed", 1), "jobchains.job.reaped", {TYPE: "ship", OUTCOME: "failed"}),
+    (events.RecordReset("w", "1", "shop", "queued", 1), "jobchains.job.reaped", {TYPE: "shop", OUTCOME: "requeued"}),
+    (events.RecordReset("w", "1", "shop", "failed", 1), "jobchains.job.reaped", {TYPE: "shop", OUTCOME: "failed"}),
+    (
+        events.RecordAbandoned("w", "1", "shop", "not_found"),
+        "jobchains.lease.lost",
+        {TYPE: "shop", "jobchains.reason": "not_found"},
+    ),
+    (
+        events.AttemptStuck("w", A, "ship", "timed_out", 1, ""),
+        "jobchains.slot.stuck",
+        {TYPE: "ship", "jobchains.reason": "timed_out"},
+    ),
+    (
+        events.RecordStuck("w", "1", "shop", "timed_out", 1, ""),
+        "jobchains.slot.stuck",
+        {TYPE: "shop", "jobchains.reason": "timed_out"},
+    ),
+    (events.BlockedJobFailed("", A, A, "ship", "no"), "jobchains.blocked.failed", {TYPE: "ship"}),
+    (events.RecordCanceled("w", "1", "shop"), "jobchains.record.canceled", {TYPE: "shop"}),
+    (events.OutcomeDelayed("w", A, "ship", 9.0, ""), "jobchains.outcome.delayed", {TYPE: "ship"}),
+    (events.ChildCrashed("w", A, "ship", 7, -9, "killed"), "jobchains.child.crashed", {TYPE: "ship"}),
+    (
+        events.ChildKilled("w", "1", "shop", 7, "timed_out"),
+        "jobchains.child.killed",
+        {TYPE: "shop", "jobchains.reason": "timed_out"},
+    ),
+    (
+        events.ChildRecycled("w", "process", "images", 7),
+        "jobchains.child.recycled",
+        {"jobchains.pool.level": "process", "jobchains.pool.key": "images"},
+    ),
+    (
+        events.IsolationWeakened("w", "process", "thread", "no"),
+        "jobchains.isolation.weakened",
+        {"jobchains.isolation.requested": "process", "jobchains.isolation.actual": "thread"},
+    ),
+    (
+        events.IsolationFailed("w", "process", "no", 10.0),
+        "jobchains.isolation.failed",
+        {"jobchains.isolation.requested": "process"},
+    ),
+    (
+        events.ThreadFailed("w", "claim-loop", "no", 1, False),
+        "jobchains.thread.failed",
+        {"jobchains.thread.name": "claim-loop"},
+    ),
+    (events.ProcessEnded("s", 1, 7, 0, None), "jobchains.process.ended", {"jobchains.process.outcome": "exited"}),
+    (events.ProcessEnded("s", 1, 7, 1, None), "jobchains.process.ended", {"jobchains.process.outcome": "failed"}),
+    (events.ProcessEnded("s", 1, 7, -9, 1.0), "jobchains.process.ended", {"jobchains.process.outcome": "killed"}),
+    (
+        events.ProcessNotStarted("s", 1, "no", 1.0),
+        "jobchains.process.ended",
+        {"jobchains.process.outcome": "not_started"},
+    ),
+    (events.ProcessNotReplaced("s", 1, "no"), "jobchains.process.ended", {"jobchains.process.outcome": "not_replaced"}),
+    (
+        events.NotifierFailed("", "Redis", "no", 1),
+        "jobchains.notifier.failed",
+        {"jobchains.notifier.backend": "Redis"},
+    ),
+    (
+        events.CodecFailed("", "decode", "InvalidToken"),
+        "jobchains.codec.failed",
+        {"messaging.operation.name": "decode", ERROR: "InvalidToken"},
+    ),
+]
+#: Warnings that another event or a gauge counts, or after which the process ends.
+NOT_COUNTED = {events.AttemptAbandoned, events.SupervisorGaveUp}
 
 
 @pytest.fixture
 def everything(
-    _of_project: None, recorded: Recorded, processors: Processors, start_worker: StartWorker, settings: Any
+    _of_project: None,
+    recorded: Recorded,
+    processors: Processors,
+    start_worker: StartWorker,
+    settings: Any,
+    add_worker: Callable[[probes.WorkerProbe], None],
 ) -> dict[str, Any]:
     """Return the metrics of a worker after everything that is counted has happened."""
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.05, "TIMEOUT_SECONDS": 0.1}
@@ -85,14 +201,48 @@ def everything(
     ship.enqueue("fail", max_attempts=1)
     ship.enqueue("hang", max_attempts=1)
     with open_transaction():
-        worker = start_worker(slots=4)
-        report(JobReaped(worker.id, *[worker_id()] * 2, "ship", 1, "pending", 1))
+        start_worker(slots=4)
+        for event, _, _ in COUNTED:
+            report(event)
+        add_worker(WithChildren())
         try:
             until(lambda: recorded.values("jobchains.slot.stuck"))
             until(lambda: {"completed", "continued", "failed", "abandoned"} <= outcomes(recorded))
             return until(lambda: (found := recorded.metrics()).keys() >= expected_names() and found)
         finally:
             release.set()
+
+
+@pytest.fixture
+def add_worker() -> Iterator[Callable[[probes.WorkerProbe], None]]:
+    """Adds workers to this process, until the end of the test."""
+    added: list[probes.WorkerProbe] = []
+
+    def add(worker: probes.WorkerProbe) -> None:
+        added.append(worker)
+        probes.add_worker(worker)
+
+    yield add
+    for worker in added:
+        probes.remove_worker(worker)
+
+
+class WithChildren:
+    """A worker with child processes."""
+
+    using = "default"
+
+    def slot_counts(self) -> list[probes.SlotCount]:
+        return []
+
+    def slot_peaks(self) -> dict[str, int]:
+        return {}
+
+    def pool_counts(self) -> list[probes.PoolCount]:
+        return [probes.PoolCount("process", "images", idle=1, busy=3, waiting=2, memory_bytes=1000)]
+
+    def notifier_state(self) -> probes.NotifierState:
+        return probes.NotifierState("Redis", True)
 
 
 def expected_names() -> set[str]:
@@ -187,6 +337,31 @@ def test_what_is_counted(recorded: Recorded, processors: Processors, start_worke
     assert attributes == {"jobchains.chain.type": "pay", "jobchains.chain.status": "completed"}
 
 
+@pytest.mark.parametrize(("event", "name", "attributes"), COUNTED)
+def test_an_event_increments_its_counter(
+    event: Event, name: str, attributes: dict[str, str], recorded: Recorded
+) -> None:
+    assert recorded.values(name) == []
+    report(event)
+    report(event)
+    assert recorded.values(name) == [(attributes, 2)]
+
+
+def test_every_counter_of_an_event_is_tested() -> None:
+    kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
+    assert {type(event) for event, _, _ in COUNTED} == {kind for kind in kinds if kind.counter is not None}
+
+
+def test_every_event_that_needs_a_person_has_a_counter() -> None:
+    kinds = {kind for kind in (*logs._WARNINGS, *logs._ERRORS) if kind.counter is None}
+    assert kinds == NOT_COUNTED
+
+
+def test_an_attempt_that_lost_its_lease_counts_by_its_reason(recorded: Recorded) -> None:
+    report(AttemptEnded("w", A, A, "ship", 1, "abandoned", 1.0, "", None, abandoned_reason="cancelled"))
+    assert recorded.values("jobchains.lease.lost") == [({TYPE: "ship", "jobchains.reason": "cancelled"}, 1)]
+
+
 def test_a_chain_that_is_cancelled_without_a_worker_counts(recorded: Recorded, processors: Processors) -> None:
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
@@ -239,6 +414,20 @@ def test_the_most_slots_in_use_since_the_last_collection_are_reported(
     until(lambda: recorded.values("jobchains.worker.slots.peak") == [(kind, 0) for kind in kinds])
 
 
+def test_the_child_processes_of_all_workers_are_added_up(
+    recorded: Recorded, add_worker: Callable[[probes.WorkerProbe], None]
+) -> None:
+    add_worker(WithChildren())
+    add_worker(WithChildren())
+    pool = {"jobchains.pool.level": "process", "jobchains.pool.key": "images"}
+    assert recorded.values("jobchains.pool.children") == [
+        ({**pool, "jobchains.pool.state": "idle"}, 2),
+        ({**pool, "jobchains.pool.state": "busy"}, 6),
+    ]
+    assert recorded.values("jobchains.pool.waiting") == [(pool, 4)]
+    assert recorded.values("jobchains.pool.memory") == [(pool, 2000)]
+
+
 def test_the_figures_are_read_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
 
@@ -283,16 +472,84 @@ def test_stranded_jobs_stay_visible_although_the_sweep_that_found_them_unblocked
     assert recorded.values("jobchains.blocked.stranded") == [({}, 2)]
 
 
-def test_of_many_durations_an_even_share_is_recorded_from_the_first_second_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [100.5]
-    monkeypatch.setattr(instruments.time, "monotonic", lambda: now[0])
-    share, limit = instruments.Share(), instruments.MAX_RECORDS_PER_SECOND
-    assert all(share.takes() for _ in range(limit - 1))
-    now[0] += 2
-    assert sum(share.takes() for _ in range(100 * limit)) < 10 * limit
-    now[0] += 1
-    taken = [share.takes() for _ in range(100 * limit)]
-    assert limit / 2 <= sum(taken) <= limit
-    assert sum(taken[: 50 * limit]) == pytest.approx(sum(taken) / 2, abs=1)
+# Shares of durations
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.5
+        monkeypatch.setattr(instruments.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+LIMIT = instruments.MAX_RECORDS_PER_SECOND
+
+
+def tally() -> instruments.Tally:
+    return instruments.Tally(lambda counts: None)
+
+
+def test_of_many_durations_an_even_share_is_recorded_from_the_first_second_on(clock: Clock) -> None:
+    ended = tally()
+    assert all(ended.add(("ship", "completed")) for _ in range(LIMIT))
+    clock.now += 2
+    assert sum(ended.add(("ship", "completed")) for _ in range(100 * LIMIT)) < 10 * LIMIT
+    clock.now += 1
+    taken = [ended.add(("ship", "completed")) for _ in range(100 * LIMIT)]
+    assert LIMIT / 2 <= sum(taken) <= LIMIT
+    assert sum(taken[: 50 * LIMIT]) == pytest.approx(sum(taken) / 2, abs=1)
+
+
+def test_rare_values_do_not_vanish_among_frequent_ones(clock: Clock) -> None:
+    ended = tally()
+    for _ in range(5):
+        clock.now += 1
+        taken = {(name, number): ended.add((name, "completed")) for number in range(5000) for name in ("a", "b")}
+        assert ended.add(("a", "failed"))
+        assert ended.add(("rare", "completed"))
+    assert 4 <= sum(taken["a", number] for number in range(5000)) <= LIMIT / 4 + 1
+
+
+def test_the_durations_of_a_second_are_limited_for_all_values_together(clock: Clock) -> None:
+    ended, kinds = tally(), [(f"type-{number}",) for number in range(3 * LIMIT)]
+    for _ in range(3):
+        clock.now += 1
+        taken = [ended.add(kind) for _ in range(100) for kind in kinds]
+    assert sum(taken) == len(kinds)  # one of each
+
+
+def test_a_collection_counts_each_event_once(recorded: Recorded, clock: Clock) -> None:
+    name = "messaging.client.sent.messages"
+    for second in range(3):
+        clock.now = 100.0 + second
+        for _ in range(2):
+            report(events.JobCreated("", A, A, "ship", "mail", 0, False))
+            [(_, count)] = recorded.values(name)
+        assert count == 2 * (second + 1)
+
+
+def test_types_and_outcomes_that_are_rare_are_in_the_histograms(recorded: Recorded, clock: Clock) -> None:
+    for name, ending, attempts in (("ship", "completed", 500), ("ship", "failed", 1), ("pay", "completed", 1)):
+        for _ in range(attempts):
+            report(AttemptEnded("w", A, A, name, 1, ending, 1.0, "", None, None, "q"))
+            report(ChainEnded("w", A, name, ending, 1.0))
+            report(RecordHookEnded("w", name, "pre_handle", 1.0, "" if ending == "completed" else "ValueError"))
+    rare = [("pay", "completed"), ("ship", "failed")]
+    ended = {(found[TYPE], found[OUTCOME]): count for found, count in recorded.values("messaging.process.duration")}
+    assert [ended[key] for key in rare] == [1, 1]
+    assert ended["ship", "completed"] < 500
+    waits = {found[TYPE]: count for found, count in recorded.values("jobchains.job.wait.duration")}
+    assert waits["pay"] == 1
+    chain_type, status = "jobchains.chain.type", "jobchains.chain.status"
+    durations = {(found[chain_type], found[status]): n for found, n in recorded.values("jobchains.chain.duration")}
+    assert [durations[key] for key in rare] == [1, 1]
+    assert durations["ship", "completed"] < 500
+    counts = {(found[chain_type], found[status]): n for found, n in recorded.values("jobchains.chain.ended")}
+    assert counts["ship", "completed"] == 500
+    hooks = {(found[TYPE], found.get(ERROR)): n for found, n in recorded.values("jobchains.record.hook.duration")}
+    assert (hooks["pay", None], hooks["ship", "ValueError"]) == (1, 1)
+    assert hooks["ship", None] < 500

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_jobchains import chains
 from django_jobchains.processors import Processors, RunningJob
-from django_jobchains.telemetry.otel import names
-from django_jobchains.telemetry.otel.prometheus import MergedMetrics, ProcessMetrics
+from django_jobchains.telemetry import names
+from django_jobchains.telemetry.otel.prometheus import MergedMetrics, ProcessMetrics, family_name
 from django_jobchains.worker import health_server
 from django_jobchains.worker.health import Health
 from django_jobchains.worker.health_server import HealthServer
@@ -123,6 +123,8 @@ jobchains_attempt_ended_total{{jobchains_job_outcome="completed"}} {count}
 jobchains_queue_jobs{{messaging_destination_name="default"}} {jobs}
 # TYPE jobchains_worker_slots gauge
 jobchains_worker_slots{{jobchains_slot_state="idle"}} {slots}
+# TYPE jobchains_pool_memory_bytes gauge
+jobchains_pool_memory_bytes{{jobchains_pool_key="films"}} {slots}
 # TYPE jobchains_chain_duration_seconds histogram
 jobchains_chain_duration_seconds_bucket{{le="1.0"}} {count}
 jobchains_chain_duration_seconds_bucket{{le="+Inf"}} {count}
@@ -140,11 +142,13 @@ def test_counters_and_slots_are_added_up_and_figures_about_the_database_are_not(
     assert value(text, "jobchains_chain_duration_seconds_sum") == 103
     assert value(text, "jobchains_queue_jobs") == 5
     assert value(text, "jobchains_worker_slots") == 20
+    assert value(text, "jobchains_pool_memory_bytes") == 20
 
 
 # The dashboard and the alerts
 
 FUNCTIONS = {"sum", "max", "min", "rate", "increase", "by", "histogram_quantile", "absent", "or", "instance", "le"}
+FUNCTIONS |= {"unless", "offset"}
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +159,7 @@ def exported() -> tuple[set[str], set[str]]:
     try:
         for metric in names.METRICS:
             labels |= {re.sub(r"\W", "_", attribute) for attribute in metric.attributes}
-            name = re.sub(r"\W", "_", metric.name)
-            unit = "_seconds" if metric.unit == "s" else ""
-            name = name if name.endswith(unit) else name + unit
+            name = family_name(metric)
             ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(metric.kind, ("",))
             samples |= {name + end for end in ends}
     finally:
@@ -177,12 +179,17 @@ def expressions() -> Iterator[str]:
 @pytest.mark.parametrize("expression", list(expressions()))
 def test_expressions_use_what_is_exported(expression: str, exported: tuple[set[str], set[str]]) -> None:
     samples, labels = exported
-    bare = re.sub(r'"[^"]*"|\[[^]]*\]', "", expression)
+    bare = re.sub(r'"[^"]*"|\[[^]]*\]|\b\d+m\b', "", expression)
     words = set(re.findall(r"[a-zA-Z_]\w*", bare)) - FUNCTIONS
     metrics = words - labels
     assert metrics
     assert metrics <= samples
     assert expression.count("(") == expression.count(")")
+
+
+@pytest.mark.parametrize("metric", names.METRICS, ids=lambda metric: metric.name)
+def test_the_dashboard_or_an_alert_uses_each_metric(metric: names.MetricName) -> None:
+    assert re.search(rf"\b{family_name(metric)}(_total|_bucket|_sum|_count)?\b", "\n".join(expressions()))
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, from Debian's package prometheus")
@@ -202,7 +209,7 @@ def test_promtool_accepts_the_alerts_and_the_dashboard(tmp_path: Path) -> None:
 def test_every_alert_has_a_summary_and_a_severity() -> None:
     text = (MONITORING / "alerts.yml").read_text()
     alerts = text.split("- alert: ")[1:]
-    assert len(alerts) == 10
+    assert len(alerts) == 18
     for alert in alerts:
         assert "severity: " in alert
         assert "summary: " in alert

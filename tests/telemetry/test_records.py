@@ -1,8 +1,8 @@
 """Attempts at records have spans and metrics like attempts at jobs."""
 
+import threading
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from django.db import connection
@@ -11,8 +11,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
-from django_jobchains.telemetry import report
-from django_jobchains.telemetry.events import JobReaped, RecordReset, RecordStuck
 from django_jobchains.telemetry.otel import register_gauges
 from tests.records.models import Export, Upload
 from tests.support.attempts import committed
@@ -150,21 +148,36 @@ def test_operations_are_measured(
 
 
 def operations(recorded: Recorded) -> set[str]:
-    return {found["messaging.operation.name"] for found, _ in recorded.values("messaging.client.operation.duration")}
+    """The operations on records of the type."""
+    found = recorded.values("messaging.client.operation.duration")
+    return {each["messaging.operation.name"] for each, _ in found if each.get(TYPE) == "records.upload"}
 
 
-def test_resets_are_counted_by_their_outcome_and_stuck_handlers_by_their_reason(recorded: Recorded) -> None:
-    for state in ("queued", "failed", "canceled", "failed"):
-        report(RecordReset("w", "1", "uploads", state, 3))
-    report(JobReaped("w", *[uuid4()] * 2, "ship", 1, "pending", 1))
-    report(RecordStuck("w", "1", "uploads", "timed_out", 1, ""))
-    assert recorded.values("jobchains.job.reaped") == [
-        ({TYPE: "uploads", OUTCOME: "requeued"}, 1),
-        ({TYPE: "uploads", OUTCOME: "failed"}, 2),
-        ({TYPE: "uploads", OUTCOME: "canceled"}, 1),
-        ({TYPE: "ship", OUTCOME: "retried"}, 1),
-    ]
-    assert recorded.values("jobchains.slot.stuck") == [({TYPE: "uploads", "jobchains.reason": "timed_out"}, 1)]
+def test_the_most_handlers_at_once_are_reported_by_type(
+    recorded: Recorded, processors: Processors, make_worker: StartWorker
+) -> None:
+    together = threading.Barrier(2)
+
+    @processors.records(Upload)
+    def upload(record: Upload, run: RecordRun) -> None:
+        if record.pk in pair:
+            together.wait(60)
+
+    @processors.records(Export)
+    async def export(record: Export, run: RecordRun) -> None: ...
+
+    pair = [Upload.objects.create().pk for _ in range(2)]
+    Upload.objects.create()
+    Export.objects.create()
+    peaks(recorded)
+    make_worker(slots=2).run_until_idle()
+    assert peaks(recorded) == {"records.upload": 2, "records.export": 1}
+    assert peaks(recorded) == {"records.upload": 0, "records.export": 0}
+
+
+def peaks(recorded: Recorded) -> dict[str, int]:
+    found = {attributes[TYPE]: peak for attributes, peak in recorded.values("jobchains.record.handlers.peak")}
+    return {name: found[name] for name in ("records.upload", "records.export") if name in found}
 
 
 @pytest.mark.usefixtures("_of_project")

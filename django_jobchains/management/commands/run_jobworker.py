@@ -98,10 +98,15 @@ class Command(BaseCommand):
             reload=options["reload"],
             **({"on_end": merged.add_ended} if merged else {}),
         )
-        metrics = (lambda: merged.text(supervisor.metrics())) if merged else None
         self._handle_signals(supervisor.stop_request)
         with (
-            self._health_server(options, supervisor.id, supervisor.health, metrics),
+            _process_metrics(options) as own,
+            self._health_server(
+                options,
+                supervisor.id,
+                supervisor.health,
+                (lambda: merged.text([own(), *supervisor.metrics()])) if own and merged else None,
+            ),
             self._terminal_output(supervisor.id, options["verbosity"]),
         ):
             code = supervisor.run()

@@ -13,7 +13,7 @@ from opentelemetry.metrics import MeterProvider, get_meter, get_meter_provider
 from opentelemetry.trace import TracerProvider
 
 from django_jobchains import __version__
-from django_jobchains.telemetry.otel import names
+from django_jobchains.telemetry import names
 from django_jobchains.telemetry.otel.export_log import ExportLog
 from django_jobchains.telemetry.otel.gauges import AlwaysGauges, Gauges
 from django_jobchains.telemetry.otel.instruments import Instruments

@@ -6,12 +6,19 @@ from collections.abc import Callable, Iterable, Iterator
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from django_jobchains.telemetry import add_sink, remove_sink
+from django_jobchains.telemetry import add_sink, names, remove_sink
 from django_jobchains.telemetry.events import BlockedJobsSwept, Event
-from django_jobchains.telemetry.otel import names
+from django_jobchains.telemetry.names import MetricName
 from django_jobchains.telemetry.otel.instruments import Distinct, Values
-from django_jobchains.telemetry.otel.names import MetricName
-from django_jobchains.telemetry.probes import CachedFigures, DatabaseFigures, QueueFigures, RecordFigures, workers
+from django_jobchains.telemetry.probes import (
+    CachedFigures,
+    DatabaseFigures,
+    PoolCount,
+    QueueFigures,
+    RecordFigures,
+    record_peaks,
+    workers,
+)
 
 #: How long stranded jobs are reported. A sweep unblocks the jobs that it finds, so the next one finds none.
 STRANDED_SECONDS = 600.0
@@ -36,6 +43,10 @@ class Gauges:
         observed: dict[MetricName, Observe] = {
             names.SLOTS: self._slots,
             names.SLOT_PEAK: self._slot_peaks,
+            names.HANDLERS_PEAK: self._handler_peaks,
+            names.POOL_CHILDREN: self._pool_children,
+            names.POOL_WAITING: self._pool_waiting,
+            names.POOL_MEMORY: self._pool_memory,
             names.QUEUE_JOBS: self._queue_jobs,
             names.OLDEST_DUE: self._oldest_due,
             names.QUEUE_RECORDS: self._queue_records,
@@ -74,6 +85,23 @@ class Gauges:
     def _slot_peaks(self) -> Iterable[Observation]:
         peaks = (((kind,), peak) for worker in workers() for kind, peak in worker.slot_peaks().items())
         return self._totals(names.SLOT_PEAK, peaks)
+
+    def _handler_peaks(self) -> Iterable[Observation]:
+        return self._totals(names.HANDLERS_PEAK, (((name,), peak) for name, peak in record_peaks.take().items()))
+
+    def _pool_children(self) -> Iterable[Observation]:
+        counts = (
+            ((pool.level, pool.key, state), count)
+            for pool in self._pools()
+            for state, count in (("idle", pool.idle), ("busy", pool.busy))
+        )
+        return self._totals(names.POOL_CHILDREN, counts)
+
+    def _pool_waiting(self) -> Iterable[Observation]:
+        return self._totals(names.POOL_WAITING, (((pool.level, pool.key), pool.waiting) for pool in self._pools()))
+
+    def _pool_memory(self) -> Iterable[Observation]:
+        return self._totals(names.POOL_MEMORY, (((pool.level, pool.key), pool.memory_bytes) for pool in self._pools()))
 
     def _notifiers(self) -> Iterable[Observation]:
         states = [worker.notifier_state() for worker in workers()]
@@ -121,6 +149,10 @@ class Gauges:
         ages = [figures.oldest_transaction_seconds for figures in self._database_figures()]
         known = [age for age in ages if age is not None]
         return [Observation(max(known))] if known else []
+
+    def _pools(self) -> Iterator[PoolCount]:
+        for worker in workers():
+            yield from worker.pool_counts()
 
     def _queues(self) -> Iterator[QueueFigures]:
         for figures in self._database_figures():

@@ -2,34 +2,29 @@
 
 Counters are tallied here and read when metrics are collected, because a call of the API for each attempt would take
 longer than everything else that is done for its telemetry. For the same reason, histograms record only an even share of
-the durations while there are very many: see docs/decisions/0053-telemetry.md.
+the durations while there are very many: see docs/decisions/0077-shares-of-durations.md.
 """
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
-from django_jobchains.telemetry import add_sink, remove_sink
+from django_jobchains.telemetry import add_sink, events, names, remove_sink
 from django_jobchains.telemetry.events import (
     AttemptEnded,
-    AttemptStuck,
     ChainEnded,
+    DetailEvent,
     Event,
-    JobCreated,
-    JobReaped,
     OperationEnded,
-    RecordAbandoned,
     RecordEnded,
     RecordHookEnded,
-    RecordReset,
-    RecordStuck,
 )
-from django_jobchains.telemetry.otel import names
-from django_jobchains.telemetry.otel.names import MetricName
+from django_jobchains.telemetry.names import MetricName
 from django_jobchains.text.errors import type_name
 
 #: The limit of distinct values of an attribute. Others are reported as ``OTHER``.
@@ -39,9 +34,6 @@ OTHER = "_OTHER"
 MAX_RECORDS_PER_SECOND = 20
 #: Values of attributes, in the order of the metric's attributes. "" omits the attribute.
 Values = tuple[str, ...]
-
-#: The details that are counted.
-_DETAILS = (ChainEnded, JobCreated, OperationEnded, RecordHookEnded)
 
 
 class Distinct:
@@ -63,23 +55,47 @@ class Distinct:
         return value
 
 
-class Share:
-    """Chooses which durations are recorded: all, or every n-th while there are too many in this or the last second."""
+class Tally:
+    """Counts events by the values of their attributes, and chooses which of their durations are recorded.
 
-    def __init__(self) -> None:
-        self._second, self._count, self._every = 0, 0, 1
+    ``add_up`` is called with the counts of each second. While there are too many events, every n-th of the same values
+    is chosen. The values of the last second divide the limit between them, so that rare ones do not vanish among
+    frequent ones: the first event of any values in a second is always chosen.
+    """
 
-    def takes(self) -> bool:
+    def __init__(self, add_up: Callable[[dict[Values, int]], object]) -> None:
+        self._add_up = add_up
+        self._lock = threading.Lock()
+        self._second, self._limit = 0, MAX_RECORDS_PER_SECOND
+        #: The events of this second, and every how many of them are chosen, if not each.
+        self._counts: dict[Values, int] = {}
+        self._every: dict[Values, int] = {}
+
+    def add(self, values: Values) -> bool:
+        """Count an event. Return whether its duration is to be recorded."""
         second = int(time.monotonic())
-        if second != self._second:
-            is_next = second == self._second + 1
-            self._every = max(1, -(-self._count // MAX_RECORDS_PER_SECOND)) if is_next else 1
-            self._second, self._count = second, 0
-        self._count += 1
-        every = self._every
-        if self._count >= every * MAX_RECORDS_PER_SECOND:  # A burst: more than expected after the last second.
-            every = self._count // MAX_RECORDS_PER_SECOND + 1
-        return self._count % every == 0
+        with self._lock:
+            if second != self._second:
+                self._begin(second)
+            before = self._counts.get(values, 0)
+            self._counts[values] = before + 1
+        every, limit = self._every.get(values, 1), self._limit
+        if before >= every * limit:  # A burst: more than expected after the last second.
+            every = before // limit + 1
+        return before % every == 0
+
+    def finish(self) -> None:
+        """Pass on the counts of this second."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+            self._add_up(counts)
+
+    def _begin(self, second: int) -> None:
+        counts, self._counts = self._counts, {}
+        is_next, self._second = second == self._second + 1, second
+        self._limit = max(1, MAX_RECORDS_PER_SECOND // max(1, len(counts)))
+        self._every = {values: -(-count // self._limit) for values, count in counts.items()} if is_next else {}
+        self._add_up(counts)
 
 
 def _histogram(meter: Meter, metric: names.MetricName) -> Histogram:
@@ -108,10 +124,9 @@ class Instruments:
         self._histograms = {
             metric.name: _histogram(meter, metric) for metric in names.METRICS if metric.kind == "histogram"
         }
-        self._attempt_share, self._chain_share = Share(), Share()
-        self._hook_shares: defaultdict[str, Share] = defaultdict(Share)
-        #: Attempts since the counters were read, by type, queue and outcome: one addition for each, instead of two.
-        self._attempts: Counter[tuple[str, str, str]] = Counter()
+        self._tallies = {kind: self._tally(kind.counter) for kind in _VALUES if kind.counter is not None}
+        self._consumed, self._ended = self._tally(names.CONSUMED), self._tally(names.ATTEMPT_ENDED)
+        self._hooks = Tally(lambda counts: None)
         #: A cache of attributes by their values, because building them for each event is slow.
         self._attributes: dict[tuple[str, Values], dict[str, str]] = {}
         self._keys: dict[tuple[str, Values], tuple[tuple[str, str], ...]] = {}
@@ -125,64 +140,46 @@ class Instruments:
         remove_sink(self)
 
     def __call__(self, event: Event) -> None:
-        if take := _TAKERS.get(type(event)):
+        kind = type(event)
+        if (tally := self._tallies.get(kind)) is not None:
+            is_recorded = tally.add(_VALUES[kind](event))
+            if is_recorded and isinstance(event, ChainEnded):
+                self._record(names.CHAIN_DURATION, event.seconds, event.type_name, event.status)
+        elif take := _TAKERS.get(kind):
             take(self, event)
 
-    def _job_created(self, event: JobCreated) -> None:
-        self._count(names.SENT, event.type_name, event.queue)
+    def _tally(self, metric: MetricName) -> Tally:
+        """Return a tally whose counts are added to a counter."""
+
+        def add_up(counts: dict[Values, int]) -> None:
+            for values, count in counts.items():
+                self._count(metric, *values, count=count)
+
+        return Tally(add_up)
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
         outcome = "continued" if event.continued_with and event.ending == "completed" else str(event.ending)
-        if self._ended(event, outcome) and event.attempt == 1:
-            self._record(names.WAIT_DURATION, event.wait_seconds, event.type_name, event.queue)
+        self._any_ended(event, outcome)
         if event.abandoned_reason:
             self._count(names.LEASE_LOST, event.type_name, event.abandoned_reason)
 
     def _record_ended(self, event: RecordEnded) -> None:
-        if self._ended(event, event.ending) and event.attempt == 1 and event.wait_seconds is not None:
+        self._any_ended(event, event.ending)
+
+    def _any_ended(self, event: AttemptEnded | RecordEnded, outcome: str) -> None:
+        is_wait_recorded = self._consumed.add((event.type_name, event.queue))
+        if self._ended.add((event.type_name, outcome)):
+            kind = type_name(event.exception) if event.exception is not None else ""
+            self._record(names.PROCESS_DURATION, event.seconds, event.type_name, event.queue, outcome, kind)
+        if is_wait_recorded and event.attempt == 1 and event.wait_seconds is not None:
             self._record(names.WAIT_DURATION, event.wait_seconds, event.type_name, event.queue)
 
     def _hook_ended(self, event: RecordHookEnded) -> None:
-        if self._hook_shares[event.hook].takes():
+        if self._hooks.add((event.type_name, event.hook, event.error_type)):
             self._record(names.HOOK_DURATION, event.seconds, event.type_name, event.hook, event.error_type)
 
-    def _ended(self, event: AttemptEnded | RecordEnded, outcome: str) -> bool:
-        """Count an attempt. Return whether its durations are recorded."""
-        with self._lock:
-            self._attempts[event.type_name, event.queue, outcome] += 1
-        if len(self._attempts) > MAX_VALUES:
-            self._add_up_attempts()
-        if is_recorded := self._attempt_share.takes():
-            kind = type_name(event.exception) if event.exception is not None else ""
-            self._record(names.PROCESS_DURATION, event.seconds, event.type_name, event.queue, outcome, kind)
-        return is_recorded
-
-    def _add_up_attempts(self) -> None:
-        """Move what was counted for each kind of attempt to the counters."""
-        with self._lock:
-            attempts, self._attempts = self._attempts, Counter()
-        for (name, queue, outcome), count in attempts.items():
-            self._count(names.CONSUMED, name, queue, count=count)
-            self._count(names.ATTEMPT_ENDED, name, outcome, count=count)
-
-    def _chain_ended(self, event: ChainEnded) -> None:
-        if self._chain_share.takes():
-            self._record(names.CHAIN_DURATION, event.seconds, event.type_name, event.status)
-
     def _operation_ended(self, event: OperationEnded) -> None:
-        self._record(names.OPERATION_DURATION, event.seconds, event.operation, event.error_type)
-
-    def _job_reaped(self, event: JobReaped) -> None:
-        self._count(names.REAPED, event.type_name, "retried" if event.status == "pending" else event.status)
-
-    def _record_reset(self, event: RecordReset) -> None:
-        self._count(names.REAPED, event.type_name, "requeued" if event.state == "queued" else event.state)
-
-    def _lost(self, event: RecordAbandoned) -> None:
-        self._count(names.LEASE_LOST, event.type_name, event.reason)
-
-    def _stuck(self, event: AttemptStuck | RecordStuck) -> None:
-        self._count(names.SLOT_STUCK, event.type_name, event.reason)
+        self._record(names.OPERATION_DURATION, event.seconds, event.operation, event.type_name, event.error_type)
 
     def _count(self, metric: MetricName, *values: str, count: int = 1) -> None:
         totals, key = self._totals[metric.name], (metric.name, values)
@@ -208,25 +205,32 @@ class Instruments:
         return found
 
     def totals(self, metric: MetricName) -> Iterable[Observation]:
-        self._add_up_attempts()
+        for tally in (*self._tallies.values(), self._consumed, self._ended):
+            tally.finish()
         with self._lock:
             totals = dict(self._totals[metric.name]) if self._is_open else {}
         return [Observation(count, dict(attributes)) for attributes, count in totals.items()]
 
 
 _TAKERS: dict[type[Event], Callable[[Instruments, Any], None]] = {
-    JobCreated: Instruments._job_created,
     AttemptEnded: Instruments._attempt_ended,
     RecordEnded: Instruments._record_ended,
-    ChainEnded: Instruments._chain_ended,
     OperationEnded: Instruments._operation_ended,
     RecordHookEnded: Instruments._hook_ended,
-    JobReaped: Instruments._job_reaped,
-    RecordReset: Instruments._record_reset,
-    RecordAbandoned: Instruments._lost,
-    AttemptStuck: Instruments._stuck,
-    RecordStuck: Instruments._stuck,
 }
+
+
+def _values_of(counter: MetricName) -> Callable[[Event], Any]:
+    """Return a function that returns the values of a counter's attributes for an event."""
+    get = attrgetter(*(names.EVENT_FIELDS[attribute] for attribute in counter.attributes))
+    return get if len(counter.attributes) > 1 else lambda event: (get(event),)
+
+
+_KINDS = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+#: By the kinds of events that have a counter.
+_VALUES = {kind: _values_of(kind.counter) for kind in _KINDS if kind.counter is not None}
+#: The details that are counted or recorded.
+_DETAILS = [kind for kind in _KINDS if issubclass(kind, DetailEvent) and (kind in _VALUES or kind in _TAKERS)]
 
 
 class _Read:

@@ -1,5 +1,6 @@
 """The metrics in Prometheus's text format, of one process or of several. Needs the extra ``prometheus``."""
 
+import re
 import threading
 from collections.abc import Iterable, Iterator
 
@@ -10,11 +11,23 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from django_jobchains.telemetry import names
+from django_jobchains.telemetry.names import MetricName
 from django_jobchains.telemetry.otel import metrics_of
+
+#: The units that are part of a name.
+UNITS = {"s": "_seconds", "By": "_bytes"}
+
+
+def family_name(metric: MetricName) -> str:
+    """Return the name of a metric in Prometheus's text format, without an ending such as ``_total``."""
+    name, unit = re.sub(r"\W", "_", metric.name), UNITS.get(metric.unit, "")
+    return name if name.endswith(unit) else name + unit
+
 
 #: Gauges of these names are added up. For other gauges the highest value is used, because all processes report the
 #: same.
-ADDED_GAUGES = ("jobchains_worker_slots",)
+ADDED_GAUGES = tuple(family_name(metric) for metric in names.METRICS if metric.kind == "updowncounter")
 
 #: A family's name, a sample's name, and its labels.
 SampleKey = tuple[str, str, tuple[tuple[str, str], ...]]

@@ -3,7 +3,7 @@
 from opentelemetry.trace import Span, Status, StatusCode
 
 from django_jobchains.exceptions import LeaseLost
-from django_jobchains.telemetry.otel import names
+from django_jobchains.telemetry import names
 from django_jobchains.text.errors import describe, traceback_of, type_name
 from django_jobchains.text.redaction import redacted_text
 

@@ -16,7 +16,7 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Span, SpanKind, Tracer, set_span_in_context
 
 from django_jobchains.exceptions import RescheduleJob
-from django_jobchains.telemetry.otel import names
+from django_jobchains.telemetry import names
 from django_jobchains.telemetry.otel.carrier import carrier_of, links_of, stored_values, without_span
 from django_jobchains.telemetry.otel.span_errors import record, set_error
 from django_jobchains.telemetry.tracing import ReadContexts

@@ -21,7 +21,7 @@ from opentelemetry.trace import (
 
 from django_jobchains import __version__
 from django_jobchains.conf import get_settings
-from django_jobchains.telemetry.otel import names
+from django_jobchains.telemetry import names
 from django_jobchains.telemetry.otel.carrier import LINKS, context_of, links_of, stored_values, with_span, without_span
 from django_jobchains.telemetry.otel.spans import (
     OpenTelemetryAttempt,

@@ -10,8 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django_jobchains.isolation import Fallback, Isolation
 from django_jobchains.pools import PooledWorker, ReusablePool, TransientPool, WorkerStartFailed
 from django_jobchains.store import PoolState
-from django_jobchains.telemetry import report
-from django_jobchains.telemetry.events import IsolationFailed, IsolationWeakened
+from django_jobchains.telemetry import observes, report
+from django_jobchains.telemetry.events import ChildRecycled, IsolationFailed, IsolationWeakened
 
 #: What children import before their first attempt, so that the import does not count towards its time limit.
 CHILD_MODULES = tuple(f"django_jobchains.worker.isolated.{name}" for name in ("child_attempt", "child_record"))
@@ -65,6 +65,8 @@ class IsolationPool:
         if worker.is_ended and not has_died and worker.level == "process":
             with self._lock:
                 self._recycled += 1
+            if observes(ChildRecycled):
+                report(ChildRecycled(self._worker, self.isolation.level, self.isolation.key[:KEY_LENGTH], worker.pid))
 
     def attempts_left(self, worker: PooledWorker) -> int | None:
         """Return how many attempts the worker may run before it is replaced; None for no limit."""

@@ -76,7 +76,7 @@ class RecordSource:
             prefers_planned=self._prefers_planned,
         )
         table = self.kind.table(self.store.using)
-        with measured("record_dequeue", self.worker), self.store.db.waits_at_most(LOCK_SECONDS):
+        with measured("record_dequeue", self.worker, self.kind.name), self.store.db.waits_at_most(LOCK_SECONDS):
             return self.store.records.dequeue(table, request, joins_transaction=self.joins_transaction)
 
     def _attempts(

@@ -149,7 +149,7 @@ class RecordLeases:
 
     def _beat(self, kind: RecordType, now: float) -> list[LostRecord]:
         keys = self._keys(kind)
-        with measured("record_heartbeat", self._worker):
+        with measured("record_heartbeat", self._worker, kind.name):
             beat = self._found(kind, keys, self._store.records.beat)
         self._beaten(kind, keys, beat, now)
         return self._abort(kind, beat)

@@ -70,7 +70,7 @@ class _TableResets:
     def step(self) -> float | None:
         """Return the seconds until there may be more, None if there is nothing more."""
         table = self._strictest.table(self._store.using)
-        with measured("record_reset", self._worker), self._store.db.waits_at_most(LOCK_SECONDS):
+        with measured("record_reset", self._worker, self.name), self._store.db.waits_at_most(LOCK_SECONDS):
             overdue = self._overdue(table)
             stalled = self._reset(table, overdue[:REAP_LIMIT]) if overdue else []
             canceled = self._store.record_operations.cancel_flagged(table, REAP_LIMIT)

@@ -187,7 +187,7 @@ class RecordWriter:
         table = kind.table(self.store.using)
         unwritten = {ended.key: ended for ended in ends if ended.end is not None and ended.state is None}
         if unwritten:
-            with measured("record_end", self.worker):
+            with measured("record_end", self.worker, kind.name):
                 states = self.store.records.end(table, [ended.end for ended in unwritten.values() if ended.end])
             for key, state in states.items():
                 unwritten.pop(key).state = state

@@ -50,6 +50,8 @@ class ChildSlots:
         self._lock = threading.Lock()
         #: Claimed attempts that wait for a child process.
         self.waiting = waiting
+        #: The most runs at once since this was last taken.
+        self._peak = 0
         # Until attempts prove to be short, no job is claimed ahead.
         self._average_seconds = self._average_handler_seconds = AHEAD_SECONDS
 
@@ -108,6 +110,12 @@ class ChildSlots:
             self._average_seconds = max(self._average_seconds, AHEAD_SECONDS)
             return attempts
 
+    def take_peak(self) -> int:
+        """Return the most attempts that had a child process at once, since the last call."""
+        with self._lock:
+            peak, self._peak = self._peak, self._assigned()
+        return peak
+
     def close(self) -> None:
         """Start no more attempts. Waiting attempts were taken back before."""
 
@@ -150,6 +158,7 @@ class ChildSlots:
         workers = self.pool.max_workers - self._assigned() if self.waiting else 0
         if runs := [self._next_run() for _ in range(workers) if self.waiting]:
             self._slots.put(runs)
+            self._peak = max(self._peak, self._assigned())
 
     def _next_run(self) -> ChildTask:
         """Remove attempts that wait, and return one of them, or a worker's share of them if they are short."""

@@ -149,6 +149,12 @@ class Slots:
             tasks = running + [task for _, task in self.claimed]
         return [task for task in tasks if isinstance(task, ChildTask)]
 
+    @property
+    def in_children(self) -> int:
+        """The number of slots whose attempts run in child processes."""
+        running = [slot.attempt for slot in list(self._slots) if not slot.is_stuck]
+        return sum(isinstance(attempt, ChildTask) for attempt in running)
+
     def room(self) -> int:
         """Return how many jobs to claim now: for the free slots, and some ahead while attempts take milliseconds."""
         with self._changed:

@@ -28,6 +28,13 @@ SLOT_KIND = "jobchains.slot.kind"
 REASON = "jobchains.reason"
 BACKEND = "jobchains.notifier.backend"
 HOOK = "jobchains.record.hook"
+POOL_LEVEL = "jobchains.pool.level"
+POOL_KEY = "jobchains.pool.key"
+POOL_STATE = "jobchains.pool.state"
+REQUESTED_LEVEL = "jobchains.isolation.requested"
+ACTUAL_LEVEL = "jobchains.isolation.actual"
+THREAD = "jobchains.thread.name"
+PROCESS_OUTCOME = "jobchains.process.outcome"
 
 ATTRIBUTES = {
     MESSAGING_SYSTEM: f"`{SYSTEM}`",
@@ -35,7 +42,7 @@ ATTRIBUTES = {
     JOB_ID: "The id of the job, or the primary key of the record",
     CHAIN_ID: "The id of the chain",
     OPERATION: "`send` or `process` on spans; the operation in metrics, such as `claim` or `finish`; of records "
-    "`record_dequeue`, `record_heartbeat`, `record_end` and `record_reset`",
+    "`record_dequeue`, `record_heartbeat`, `record_end` and `record_reset`; of codecs `encode` and `decode`",
     OPERATION_TYPE: "`send` or `process`",
     MESSAGE_COUNT: "How many jobs a batch has",
     ERROR_TYPE: "The class of the error",
@@ -49,10 +56,35 @@ ATTRIBUTES = {
     CHAIN_TYPE: "The type of the chain's first job",
     CHAIN_STATUS: "`completed`, `failed` or `cancelled`",
     SLOT_STATE: "`idle`, `busy` or `stuck`",
-    SLOT_KIND: "`thread` or `async`",
+    SLOT_KIND: "`thread`, `async`, or `process` for a slot that waits for a child process",
     REASON: "Why the attempt was asked to stop or lost its lease, such as `timed_out`",
     BACKEND: "The class of the notifier",
     HOOK: "`pre_handle` or `post_handle`",
+    POOL_LEVEL: "The isolation of a pool of child processes: `process` or `transient`",
+    POOL_KEY: "The key of a pool: see `Isolation`",
+    POOL_STATE: "`idle` or `busy`",
+    REQUESTED_LEVEL: "The isolation of the job types",
+    ACTUAL_LEVEL: "The isolation with which their attempts run",
+    THREAD: "The name of a worker's thread, such as `claim-loop`",
+    PROCESS_OUTCOME: "`exited`, `failed` (by its exit code), `killed`, `not_started` or `not_replaced`",
+}
+#: The field or property of an event that has the value of an attribute, for counters of events.
+EVENT_FIELDS = {
+    QUEUE: "queue",
+    OPERATION: "operation",
+    ERROR_TYPE: "error_type",
+    JOB_TYPE: "type_name",
+    OUTCOME: "outcome",
+    CHAIN_TYPE: "type_name",
+    CHAIN_STATUS: "status",
+    REASON: "reason",
+    BACKEND: "backend",
+    POOL_LEVEL: "pool_level",
+    POOL_KEY: "pool_key",
+    REQUESTED_LEVEL: "requested",
+    ACTUAL_LEVEL: "actual",
+    THREAD: "thread",
+    PROCESS_OUTCOME: "outcome",
 }
 
 
@@ -103,6 +135,8 @@ SPANS = (
 
 
 class MetricName(NamedTuple):
+    """A metric. An event class names the counter that its events increment."""
+
     name: str
     kind: str
     unit: str
@@ -119,14 +153,18 @@ CONSUMED = MetricName(
     (JOB_TYPE, QUEUE),
 )
 PROCESS_DURATION = MetricName(
-    "messaging.process.duration", "histogram", "s", "Duration of attempts", (JOB_TYPE, QUEUE, OUTCOME, ERROR_TYPE)
+    "messaging.process.duration",
+    "histogram",
+    "s",
+    "Duration of attempts, without the hooks of records",
+    (JOB_TYPE, QUEUE, OUTCOME, ERROR_TYPE),
 )
 OPERATION_DURATION = MetricName(
     "messaging.client.operation.duration",
     "histogram",
     "s",
-    "Duration of the library's own transactions",
-    (OPERATION, ERROR_TYPE),
+    "Duration of the library's own transactions, never sampled; of records, by the name of their worker",
+    (OPERATION, JOB_TYPE, ERROR_TYPE),
 )
 WAIT_DURATION = MetricName(
     "jobchains.job.wait.duration",
@@ -157,6 +195,85 @@ LEASE_LOST = MetricName(
 SLOT_STUCK = MetricName(
     "jobchains.slot.stuck", "counter", "{slot}", "Handlers that did not stop when asked to", (JOB_TYPE, REASON)
 )
+CHAIN_ENDED = MetricName(
+    "jobchains.chain.ended", "counter", "{chain}", "Chains by how they ended", (CHAIN_TYPE, CHAIN_STATUS)
+)
+BLOCKED_FAILED = MetricName(
+    "jobchains.blocked.failed",
+    "counter",
+    "{job}",
+    "Jobs that failed without an attempt, because a blocker failed or was cancelled",
+    (JOB_TYPE,),
+)
+RECORD_CANCELED = MetricName(
+    "jobchains.record.canceled",
+    "counter",
+    "{record}",
+    "Records that were canceled instead of being started",
+    (JOB_TYPE,),
+)
+OUTCOME_DELAYED = MetricName(
+    "jobchains.outcome.delayed", "counter", "{outcome}", "Outcomes that could not be written for a while", (JOB_TYPE,)
+)
+CHILD_CRASHED = MetricName(
+    "jobchains.child.crashed",
+    "counter",
+    "{process}",
+    "Child processes that died while they ran an attempt",
+    (JOB_TYPE,),
+)
+CHILD_KILLED = MetricName(
+    "jobchains.child.killed",
+    "counter",
+    "{process}",
+    "Child processes that were killed because their attempt did not stop when asked to",
+    (JOB_TYPE, REASON),
+)
+CHILD_RECYCLED = MetricName(
+    "jobchains.child.recycled",
+    "counter",
+    "{process}",
+    "Child processes that were replaced because they had reached a limit of their pool",
+    (POOL_LEVEL, POOL_KEY),
+)
+ISOLATION_WEAKENED = MetricName(
+    "jobchains.isolation.weakened",
+    "counter",
+    "{failure}",
+    "Failures to start child processes after which attempts run with a weaker isolation",
+    (REQUESTED_LEVEL, ACTUAL_LEVEL),
+)
+ISOLATION_FAILED = MetricName(
+    "jobchains.isolation.failed",
+    "counter",
+    "{failure}",
+    "Failures to start child processes of a strict isolation, whose jobs wait",
+    (REQUESTED_LEVEL,),
+)
+THREAD_FAILED = MetricName(
+    "jobchains.thread.failed", "counter", "{failure}", "Errors that ended the step of a worker's thread", (THREAD,)
+)
+PROCESS_ENDED = MetricName(
+    "jobchains.process.ended",
+    "counter",
+    "{process}",
+    "Worker processes of a supervisor that ended, or that could not be started or replaced",
+    (PROCESS_OUTCOME,),
+)
+NOTIFIER_FAILED = MetricName(
+    "jobchains.notifier.failed",
+    "counter",
+    "{failure}",
+    "Lost connections of listeners, and failures to connect again",
+    (BACKEND,),
+)
+CODEC_FAILED = MetricName(
+    "jobchains.codec.failed",
+    "counter",
+    "{payload}",
+    "Payloads, errors and log lines that could not be encoded or decoded",
+    (OPERATION, ERROR_TYPE),
+)
 SLOTS = MetricName(
     "jobchains.worker.slots", "updowncounter", "{slot}", "Slots of this process", (SLOT_STATE, SLOT_KIND)
 )
@@ -164,8 +281,33 @@ SLOT_PEAK = MetricName(
     "jobchains.worker.slots.peak",
     "gauge",
     "{slot}",
-    "The most slots of this process that were in use at once since the metrics were last collected",
+    "The most slots of this process that were in use at once since the metrics were last collected. `thread` includes "
+    "the slots that wait for child processes",
     (SLOT_KIND,),
+)
+HANDLERS_PEAK = MetricName(
+    "jobchains.record.handlers.peak",
+    "gauge",
+    "{record}",
+    "The most handlers of records that ran at once in this process since the metrics were last collected",
+    (JOB_TYPE,),
+)
+POOL_CHILDREN = MetricName(
+    "jobchains.pool.children",
+    "updowncounter",
+    "{process}",
+    "Child processes of this process's workers",
+    (POOL_LEVEL, POOL_KEY, POOL_STATE),
+)
+POOL_WAITING = MetricName(
+    "jobchains.pool.waiting",
+    "updowncounter",
+    "{attempt}",
+    "Attempts that wait for a child process",
+    (POOL_LEVEL, POOL_KEY),
+)
+POOL_MEMORY = MetricName(
+    "jobchains.pool.memory", "updowncounter", "By", "Resident memory of child processes", (POOL_LEVEL, POOL_KEY)
 )
 QUEUE_JOBS = MetricName(
     "jobchains.queue.jobs", "gauge", "{job}", "Jobs that have not ended, counted to a limit", (QUEUE, JOB_STATUS)
@@ -207,8 +349,25 @@ METRICS = (
     REAPED,
     LEASE_LOST,
     SLOT_STUCK,
+    CHAIN_ENDED,
+    BLOCKED_FAILED,
+    RECORD_CANCELED,
+    OUTCOME_DELAYED,
+    CHILD_CRASHED,
+    CHILD_KILLED,
+    CHILD_RECYCLED,
+    ISOLATION_WEAKENED,
+    ISOLATION_FAILED,
+    THREAD_FAILED,
+    PROCESS_ENDED,
+    NOTIFIER_FAILED,
+    CODEC_FAILED,
     SLOTS,
     SLOT_PEAK,
+    HANDLERS_PEAK,
+    POOL_CHILDREN,
+    POOL_WAITING,
+    POOL_MEMORY,
     QUEUE_JOBS,
     OLDEST_DUE,
     QUEUE_RECORDS,
