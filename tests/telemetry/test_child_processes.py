@@ -205,6 +205,8 @@ def test_metrics_show_the_pools_of_child_processes_and_their_slots(
     until(lambda: recorded.values("jobchains.child.recycled") == [(pool, 1)])
     assert [count for _, count in recorded.values("jobchains.child.killed")] == [1]
     until(lambda: ({kind: "process"}, 0) in recorded.values("jobchains.worker.slots.peak"))
+    chains.wait(doubled.enqueue(2), 60)
+    assert ({kind: "process"}, 1) in recorded.values("jobchains.worker.slots.peak")
 
 
 def test_a_batch_in_a_child_process(

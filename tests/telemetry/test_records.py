@@ -175,6 +175,32 @@ def test_the_most_handlers_at_once_are_reported_by_type(
     assert peaks(recorded) == {"records.upload": 0, "records.export": 0}
 
 
+def test_hooks_are_not_handlers_that_run_at_once(
+    recorded: Recorded, processors: Processors, make_worker: StartWorker
+) -> None:
+    is_in_hook, is_handled = threading.Event(), threading.Event()
+
+    @processors.records(Upload)
+    class Convert(RecordProcessor[Upload]):
+        def pre_handle(self, record: Upload) -> None:
+            if record == second:
+                is_in_hook.wait(60)
+
+        def handle(self, record: Upload, run: RecordRun) -> None:
+            if record == second:
+                is_handled.set()
+
+        def post_handle(self, record: Upload) -> None:
+            if record == first:
+                is_in_hook.set()
+                is_handled.wait(60)
+
+    first, second = Upload.objects.create(), Upload.objects.create()
+    peaks(recorded)
+    make_worker(slots=2).run_until_idle()
+    assert peaks(recorded)["records.upload"] == 1
+
+
 def peaks(recorded: Recorded) -> dict[str, int]:
     found = {attributes[TYPE]: peak for attributes, peak in recorded.values("jobchains.record.handlers.peak")}
     return {name: found[name] for name in ("records.upload", "records.export") if name in found}
