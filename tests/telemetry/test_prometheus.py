@@ -111,6 +111,8 @@ def test_the_processes_of_a_supervisor_are_merged_and_those_that_ended_still_cou
     until(lambda: process.output.count("Worker ") >= 4, 40, lambda: process.output)
     chains.enqueue_many([jobs.write.item(0) for _ in range(5)])
     until(lambda: completed(port) == 25, 30, lambda: scrape(port)[1])
+    # Counted by the supervisor.
+    until(lambda: value(scrape(port)[1], "jobchains_process_ended_total", jobchains_process_outcome="exited") == 2, 30)
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
     assert "Traceback" not in process.output
