@@ -22,6 +22,8 @@ class Status(TextChoices):
 #: Migrations contain this order.
 OPEN = (Status.BLOCKED, Status.PENDING, Status.RUNNING)
 FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+#: The beginning of the error of an attempt whose lease expired.
+LEASE_RAN_OUT = "The lease ran out"
 
 
 @dataclass(frozen=True)

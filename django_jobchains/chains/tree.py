@@ -13,6 +13,7 @@ from django.db.models.functions import RowNumber
 
 from django_jobchains.db.keyset import InArray
 from django_jobchains.models import Chain, FailedAttempt, Job, JobBlocker, JobProgress, LogLine
+from django_jobchains.statuses import Status
 
 #: The limit of chains on one level, for all waiting jobs together.
 MAX_PER_LEVEL = 200
@@ -45,6 +46,23 @@ class Step:
     blockers: list["ChainTree"] = field(default_factory=list)
     blocker_count: int = 0
     open_count: int = 0
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """The time from the claim of the last attempt until its outcome was stored, by the database's clock.
+
+        None while it runs, if it neither failed nor ended the job, and if it is unknown when it ended.
+        """
+        job = self.job
+        if job.status == Status.COMPLETED:
+            is_known = job.completed_by is not None
+        elif failed := next((each for each in self.attempts if each.lease_number == job.lease_number), None):
+            return failed.duration_seconds
+        else:  # A job that was cancelled while it waited ended when that was requested.
+            is_known = job.status == Status.CANCELLED and job.finished_at != job.cancel_requested_at
+        if not (is_known and job.last_attempt_at and job.finished_at):
+            return None
+        return (job.finished_at - job.last_attempt_at).total_seconds()
 
     @property
     def progress(self) -> JobProgress | None:

@@ -125,7 +125,8 @@ class _Text:
         status = shown_status(job, self._times, is_last=job.chain_index == tree.step_count - 1)
         begin = f"{indent}{job.chain_index + 1} {job.type_name} "
         mark = " ← requested" if job.id == self._asked != tree.chain.id else ""
-        self._screen.line(f"{' · '.join([status, *self._when(job)])}{mark}", self._screen.paint_of(status), begin=begin)
+        text = " · ".join([status, *self._when(step)]) + mark
+        self._screen.line(text, self._screen.paint_of(status), begin=begin)
         inner = indent + "    "
         if job.chain_index and not indent and self._is_whole:
             self._screen.lines(f"{job.id} {shortened(job.input, NO_LIMIT)}", inner)
@@ -136,14 +137,14 @@ class _Text:
         self._lines(step, inner)
         self._blockers(step, inner)
 
-    def _when(self, job: Job) -> list[str]:
-        times, facts = self._times, []
+    def _when(self, step: Step) -> list[str]:
+        job, times, facts = step.job, self._times, []
         if job.status == "running":
             facts.append(f"for {span(times.between(job.last_attempt_at, None) or 0)} by {job.leased_by}")
         elif job.finished_at:
             facts.append(times.shown(job.finished_at))
-            if (took := times.between(job.last_attempt_at, job.finished_at)) is not None:
-                facts.append(f"ran {span(took)}")
+            if step.duration_seconds is not None:
+                facts.append(f"ran {span(step.duration_seconds)}")
         elif job.status == "pending":
             facts.append(f"due {times.ago(job.run_at)}")
         if job.attempt > 1:
@@ -162,9 +163,9 @@ class _Text:
             self._screen.line(first_line(step.job.last_error), self._screen.style.ERROR, begin=indent)
 
     def _attempt(self, attempt: FailedAttempt, indent: str) -> None:
-        took = span(self._times.between(attempt.started_at, attempt.finished_at) or 0)
+        took = "" if attempt.duration_seconds is None else f"{span(attempt.duration_seconds)} · "
         kind = "" if attempt.kind == "error" else f"{attempt.kind} · "
-        begin = f"{indent}✗ {attempt.attempt} · {self._times.shown(attempt.finished_at)} · {took} · {kind}"
+        begin = f"{indent}✗ {attempt.attempt} · {self._times.shown(attempt.finished_at)} · {took}{kind}"
         self._screen.line(first_line(attempt.error), self._screen.style.ERROR, begin=begin)
         if self._is_whole and attempt.traceback:
             self._screen.lines(attempt.traceback, indent + "  ")
@@ -254,6 +255,7 @@ class _Json:
             "created_at": iso(job.created_at),
             "last_attempt_at": iso(job.last_attempt_at),
             "finished_at": iso(job.finished_at),
+            "duration_seconds": step.duration_seconds,
             "cancel_requested_at": iso(job.cancel_requested_at),
             "attempt": job.attempt,
             "max_attempts": job.finite_max_attempts,
@@ -279,6 +281,7 @@ class _Json:
             "worker": attempt.worker,
             "started_at": self._times.iso(attempt.started_at),
             "finished_at": self._times.iso(attempt.finished_at),
+            "duration_seconds": attempt.duration_seconds,
         }
 
     def _progress(self, step: Step) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy as _
 from django_jobchains.db.keyset import JobTablesQuerySet
 from django_jobchains.models.jobs import TYPE_NAME_LENGTH, Job
 from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
+from django_jobchains.statuses import LEASE_RAN_OUT
 
 #: The limit of characters of a progress text. Its column has none, because an encoded text is longer.
 PROGRESS_TEXT_LENGTH = 200
@@ -43,6 +44,17 @@ class FailedAttempt(models.Model):
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} of job {self.job_id}"
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """The time from the claim until the failure was stored, by the database's clock.
+
+        None if the lease ran out: its end was noticed later, and nobody knows when the handler stopped.
+        """
+        # Pages read only the beginning of the error.
+        if self.kind == self.Kind.CRASH and (getattr(self, "error_text", "") or self.error).startswith(LEASE_RAN_OUT):
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
 
 
 class LogLine(models.Model):

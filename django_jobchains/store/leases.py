@@ -7,6 +7,7 @@ from uuid import UUID
 
 from django.db import OperationalError
 
+from django_jobchains.statuses import LEASE_RAN_OUT
 from django_jobchains.store.database import Database, ids_json
 from django_jobchains.store.deferred_writes import FENCE, DeferredWrites
 from django_jobchains.store.errors import blames_statement, retried, retried_at_read_committed
@@ -19,7 +20,7 @@ logger = getLogger("django_jobchains")
 
 _RENEWED = "job_id uuid, n int, s float"
 #: SQL of the error of an attempt whose lease expired.
-_LOST = "'The lease ran out: worker ' || COALESCE(job.leased_by, '?') || ' died, hung or lost the database.'"
+_LOST = f"'{LEASE_RAN_OUT}: worker ' || COALESCE(job.leased_by, '?') || ' died, hung or lost the database.'"
 
 
 class CrashBackoff(Protocol):

@@ -67,6 +67,17 @@ def alter(jobs: Iterable[ClaimedJob], **values: Any) -> None:
     assert Job.objects.filter(pk__in=ids).update(**values) == len(ids)
 
 
+def start_a_minute_earlier(job_id: UUID) -> None:
+    """Let the running attempt have been claimed a minute earlier."""
+    claimed_at = Job.objects.values_list("last_attempt_at", flat=True).get(pk=job_id)
+    assert claimed_at is not None
+    Job.objects.filter(pk=job_id).update(last_attempt_at=claimed_at - timedelta(minutes=1))
+
+
+def is_a_minute(seconds: float | None) -> bool:
+    return seconds is not None and 60 <= seconds < 120
+
+
 def link(job: ClaimedJob | UUID, *chain_ids: UUID, is_open: bool = True) -> None:
     """Add blockers to a job without using the store."""
     job_id = job if isinstance(job, UUID) else job.id

@@ -29,6 +29,7 @@ class AttemptView:
     is_crash: bool
     worker: str
     finished: Timestamp | None
+    #: "" if it is unknown.
     took: str
 
 
@@ -105,7 +106,7 @@ class Presenter:
             url=self.url("job", job.id),
             status=status,
             is_current=job.chain_index == count - 1,
-            summary=self.summary(job),
+            summary=self.summary(step),
             created=self.timestamps.optional(job.created_at),
             due=self.timestamps.optional(job.run_at) if job.status == Status.PENDING else None,
             started=self.timestamps.optional(job.last_attempt_at),
@@ -132,9 +133,10 @@ class Presenter:
     def stored(self, job: Job, name: str) -> PayloadView:
         return self.payloads_of(job).stored(_text(job, name), getattr(job, f"{name}_size"))
 
-    def summary(self, job: Job) -> list[str]:
+    def summary(self, step: Step) -> list[str]:
         """Return texts about the duration, worker and attempts of a job."""
-        texts = list(self._durations(job))
+        job = step.job
+        texts = list(self._durations(step))
         if job.status == Status.RUNNING:
             texts.append(gettext("on worker %(worker)s") % {"worker": job.leased_by})
         elif job.status == Status.COMPLETED:
@@ -150,13 +152,13 @@ class Presenter:
             texts.append(_counted(ngettext("%(count)s crash", "%(count)s crashes", job.crashes), job.crashes))
         return texts
 
-    def _durations(self, job: Job) -> Iterable[str]:
-        between = self.timestamps.between
+    def _durations(self, step: Step) -> Iterable[str]:
+        job, between = step.job, self.timestamps.between
         if job.status == Status.RUNNING:
             yield _timed(gettext("running for %(time)s"), between(job.last_attempt_at, None) or 0)
         elif job.status in FINAL:
-            if job.last_attempt_at and job.finished_at and job.attempt:
-                yield _timed(gettext("ran for %(time)s"), between(job.last_attempt_at, job.finished_at) or 0)
+            if step.duration_seconds is not None:
+                yield _timed(gettext("ran for %(time)s"), step.duration_seconds)
             if job.finished_at:
                 yield _timed(gettext("%(time)s in total"), between(job.created_at, job.finished_at) or 0)
         elif job.status == Status.BLOCKED:
@@ -177,7 +179,7 @@ class Presenter:
                 is_crash=attempt.kind == FailedAttempt.Kind.CRASH,
                 worker=attempt.worker,
                 finished=self.timestamps.optional(attempt.finished_at),
-                took=span(self.timestamps.between(attempt.started_at, attempt.finished_at) or 0),
+                took="" if attempt.duration_seconds is None else span(attempt.duration_seconds),
             )
             for attempt in attempts
         ]

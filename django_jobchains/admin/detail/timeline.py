@@ -36,7 +36,8 @@ class TimeScale:
         end = _end(job) if is_final else None
         segments = [self._segment("waited", job.created_at, end)]
         segments += [self._segment("failed", attempt.started_at, attempt.finished_at) for attempt in step.attempts]
-        if job.last_attempt_at and job.status in (Status.RUNNING, Status.COMPLETED):
+        is_worked_on = job.status == Status.RUNNING or (job.status == Status.COMPLETED and job.completed_by is not None)
+        if job.last_attempt_at and is_worked_on:
             segments.append(self._segment(job.status, job.last_attempt_at, end))
         return segments
 

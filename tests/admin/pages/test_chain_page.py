@@ -51,7 +51,23 @@ def test_a_step_shows_its_duration_and_worker(open_page: OpenPage) -> None:
 
 
 def test_a_step_completed_without_a_worker(open_page: OpenPage) -> None:
-    assert "completed without a worker" in open_page(rows.chain(1, "completed", completed_by=None)[0])
+    page = open_page(rows.chain(1, "completed", completed_by=None)[0])
+    assert "completed without a worker" in page
+    assert "ran for" not in page
+    assert "jobchains-bar-completed" not in page
+
+
+@pytest.mark.parametrize("model", ["chain", "job"])
+def test_a_failed_attempt_shows_its_duration_unless_its_lease_ran_out(open_page: OpenPage, model: str) -> None:
+    failed, lost = rows.chain(1, "failed")[0], rows.chain(1, "failed")[0]
+    rows.attempts(failed, 1)
+    rows.attempts(lost, 1, kind="crash", error="The lease ran out: worker mail:1:ab died, hung or lost the database.")
+    page = open_page(failed, model)
+    assert "after 2.0 s" in page.partition("<details data-jobchains-key")[2].partition("</summary>")[0]
+    assert "ran for 2.0 s" in page
+    page = open_page(lost, model)
+    assert "Attempt 1: crash" in page
+    assert not [text for text in ("after 2.0 s", "ran for") if text in page]
 
 
 def test_a_scheduled_step_shows_when_it_is_due(open_page: OpenPage) -> None:
