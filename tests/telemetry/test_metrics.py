@@ -514,6 +514,14 @@ def test_rare_values_do_not_vanish_among_frequent_ones(clock: Clock) -> None:
     assert 4 <= sum(taken["a", number] for number in range(5000)) <= LIMIT / 4 + 1
 
 
+def test_the_first_duration_in_a_second_is_recorded_however_many_there_were_before(clock: Clock) -> None:
+    ended = tally()
+    for _ in range(100 * LIMIT):
+        ended.add(("ship", "completed"))
+    clock.now += 1
+    assert ended.add(("ship", "completed"))
+
+
 def test_the_durations_of_a_second_are_limited_for_all_values_together(clock: Clock) -> None:
     ended, kinds = tally(), [(f"type-{number}",) for number in range(3 * LIMIT)]
     for _ in range(3):
