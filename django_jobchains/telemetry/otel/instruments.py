@@ -66,17 +66,19 @@ class Tally:
     def __init__(self, add_up: Callable[[dict[Values, int]], object]) -> None:
         self._add_up = add_up
         self._lock = threading.Lock()
-        self._second, self._limit = 0, MAX_RECORDS_PER_SECOND
+        self._limit = MAX_RECORDS_PER_SECOND
+        #: The monotonic time when this second ends.
+        self._ends_at = 0.0
         #: The events of this second, and every how many of them are chosen, if not each.
         self._counts: dict[Values, int] = {}
         self._every: dict[Values, int] = {}
 
     def add(self, values: Values) -> bool:
         """Count an event. Return whether its duration is to be recorded."""
-        second = int(time.monotonic())
+        now = time.monotonic()
         with self._lock:
-            if second != self._second:
-                self._begin(second)
+            if now >= self._ends_at:
+                self._begin(now)
             before = self._counts.get(values, 0)
             self._counts[values] = before + 1
         every, limit = self._every.get(values, 1), self._limit
@@ -90,9 +92,9 @@ class Tally:
             counts, self._counts = self._counts, {}
             self._add_up(counts)
 
-    def _begin(self, second: int) -> None:
+    def _begin(self, now: float) -> None:
         counts, self._counts = self._counts, {}
-        is_next, self._second = second == self._second + 1, second
+        is_next, self._ends_at = now < self._ends_at + 1, now + 1
         self._limit = max(1, MAX_RECORDS_PER_SECOND // max(1, len(counts)))
         self._every = {values: -(-count // self._limit) for values, count in counts.items()} if is_next else {}
         self._add_up(counts)
