@@ -58,6 +58,11 @@ class WorkerFacts(WorkerState):
     heartbeat_age_seconds: float
     up_seconds: float
 
+    @property
+    def is_maintenance_only(self) -> bool:
+        """Whether the worker runs no handlers."""
+        return not self.slots
+
 
 @dataclass(frozen=True)
 class QueueFacts:

@@ -112,7 +112,7 @@ def _found(call: Invocation) -> Found:
         return queue not in paused and queue in (call["queue"] or [queue])
 
     return Found(
-        sum(not worker.is_stale for worker in found.workers),
+        sum(not (worker.is_stale or worker.is_maintenance_only) for worker in found.workers),
         paused,
         [queue for queue in found.queues if is_checked(queue.name)],
         [kind for kind in records if is_checked(kind.queue)],

@@ -185,6 +185,8 @@ def _worker_state(worker: WorkerFacts) -> str:
     if worker.is_stale:
         return "stale"
     state = "stopping" if worker.is_stopping else "running" if worker.busy else "idle"
+    if worker.is_maintenance_only and not worker.is_stopping:
+        state = "maintenance only"
     return f"stuck ({worker.stuck})" if worker.stuck else state
 
 

@@ -34,6 +34,9 @@ def add_worker_options(parser: CommandParser) -> None:
         metavar="SECONDS",
         help="how long to wait for running handlers (JOBCHAINS['SHUTDOWN_SECONDS'])",
     )
+    parser.add_argument(
+        "--maintenance-only", action="store_true", help="run no jobs: take back those of dead workers, and prune"
+    )
     parser.add_argument("--name", help="worker name instead of the host's name")
     _add_process_options(parser)
 

@@ -180,6 +180,8 @@ class TerminalSink:
 
 
 def _start_line(event: WorkerStarted) -> str:
+    if not event.slots:
+        return f"Worker {event.worker} · maintenance only · database {event.using!r}"
     queues = ", ".join(event.queues) if event.queues else "all queues"
     slots = f"{event.slots} slots" + (f" and {event.async_slots} async" if event.async_slots else "")
     types = ", ".join(event.type_names)

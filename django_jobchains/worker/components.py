@@ -336,6 +336,8 @@ class Components:
             "log-writer": self.log_writer.step,
             **self.records.steps,
         }
+        if not options.slots:  # Maintenance only. The claim loop waits until it is stopped.
+            steps = {name: steps[name] for name in ("claim-loop", "maintenance")}
         self.threads = {
             name: OwnedThread(name, step, worker=options.worker, give_up=self._give_up, using=options.store.using)
             for name, step in steps.items()

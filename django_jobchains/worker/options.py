@@ -40,7 +40,7 @@ DefaultT = TypeVar("DefaultT", int, None)
 class WorkerOptions:
     """The checked options of a worker. ``policies``: by job type served; ``records``: the record workers by name.
 
-    ``queues`` None: every queue.
+    ``queues`` None: every queue. ``slots`` 0: maintenance only.
     """
 
     worker: str
@@ -60,7 +60,8 @@ class WorkerOptions:
     @property
     def shortest_lease_seconds(self) -> float:
         leases = [policy.lease.seconds for policy in self.policies.values()]
-        return min([*leases, *(kind.stalled_seconds for kind in self.records.values())])
+        stalled = [kind.stalled_seconds for kind in self.records.values()]
+        return min([*leases, *stalled], default=resolve().lease.seconds)
 
     @property
     def type_names(self) -> tuple[str, ...]:
@@ -102,6 +103,13 @@ def checked_flag(argument: str, given: object) -> bool:
     if not isinstance(given, bool):
         raise refused(argument, given, "is not True or False")
     return given
+
+
+def check_maintenance_only(**given: object) -> None:
+    """Raise ``ImproperlyConfigured`` if an argument about handlers is set."""
+    for argument, value in given.items():
+        if value:
+            raise refused(argument, value, "has no effect with maintenance_only=True, which runs no handlers")
 
 
 def checked_name(given: object) -> str | None:

@@ -32,6 +32,7 @@ from django_jobchains.worker.options import (
     NAME_LENGTH,
     WorkerOptions,
     check_alias,
+    check_maintenance_only,
     check_record_tables,
     checked_count,
     checked_flag,
@@ -63,10 +64,11 @@ class Worker:
     ``queues``: the queues served, None for every queue. ``types``: names or patterns ("shop.*"), None for every type
     with a processor. A string is one name. ``burst``: end when nothing is due. ``max_jobs``: end after this number of
     jobs. ``max_rss``: a limit in bytes; a larger process claims no more jobs, and ``run`` ends after running attempts.
-    ``max_active_seconds``: the same after the worker has been active for this time. Durations are timedeltas or
-    seconds, and default to ``JOBCHAINS``. ``required_middleware``: classes or dotted paths, in addition to those that
-    ``JOBCHAINS`` requires. Raises ``ImproperlyConfigured`` for an invalid argument, if no registered type matches, if
-    the slice of a matching type lacks required middleware, or for an invalid ``on_failure``.
+    ``max_active_seconds``: the same after the worker has been active for this time. ``maintenance_only``: run no
+    handlers, and only do what each worker does periodically for all. Durations are timedeltas or seconds, and default
+    to ``JOBCHAINS``. ``required_middleware``: classes or dotted paths, in addition to those that ``JOBCHAINS``
+    requires. Raises ``ImproperlyConfigured`` for an invalid argument, if no registered type matches, if the slice of a
+    matching type lacks required middleware, or for an invalid ``on_failure``.
     """
 
     _started_at: float | None = None
@@ -92,6 +94,7 @@ class Worker:
         max_jobs: int | None = None,
         max_rss: int | None = None,
         max_active_seconds: timedelta | float | None = None,
+        maintenance_only: bool = False,
         required_middleware: Collection[type[Middleware] | str] = (),
     ) -> None:
         settings = get_settings()
@@ -105,9 +108,16 @@ class Worker:
         self._max_active_seconds = checked_seconds("max_active_seconds", max_active_seconds, inf)
         registry, served_types, served_queues = checked_registry(registry), checked_types(types), checked_queues(queues)
         own = checked_policy(backoff, lease, max_attempts, timeout, isolation)
-        policies = served_policies(registry, served_types, own, required_middleware)
         self.store = checked_store(using)
-        records = records_of(registry, served_types, served_queues, self.store.using, has_jobs=bool(policies))
+        policies, records = {}, {}
+        if checked_flag("maintenance_only", maintenance_only):
+            check_maintenance_only(
+                slots=slots, async_slots=async_slots, queues=queues, types=types, burst=burst, max_jobs=max_jobs
+            )
+            served_queues = ()
+        else:
+            policies = served_policies(registry, served_types, own, required_middleware)
+            records = records_of(registry, served_types, served_queues, self.store.using, has_jobs=bool(policies))
         self.options = WorkerOptions(
             worker=self.id,
             name=self.name,
@@ -117,7 +127,7 @@ class Worker:
             records=records,
             record_isolations=record_isolations(registry, records, own),
             queues=served_queues,
-            slots=checked_count("slots", slots, settings.SLOTS),
+            slots=0 if maintenance_only else checked_count("slots", slots, settings.SLOTS),
             async_slots=checked_count("async_slots", async_slots, settings.ASYNC_SLOTS),
             poll_seconds=checked_seconds("poll_seconds", poll_seconds, settings.POLL_SECONDS),
             max_jobs=checked_count("max_jobs", max_jobs, None),

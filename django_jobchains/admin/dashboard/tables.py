@@ -230,6 +230,8 @@ def state_of(worker: WorkerFacts) -> str:
         return "stuck"
     if worker.is_stopping:
         return "stopping"
+    if worker.is_maintenance_only:
+        return "maintenance"
     return "busy" if worker.busy else "idle"
 
 
@@ -293,6 +295,7 @@ def _state_text(state: str) -> str:
         "stale": gettext("no heartbeat"),
         "stuck": gettext("stuck"),
         "stopping": gettext("stopping"),
+        "maintenance": gettext("maintenance only"),
         "busy": gettext("busy"),
         "idle": gettext("idle"),
     }

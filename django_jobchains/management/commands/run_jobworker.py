@@ -192,6 +192,7 @@ def _worker(options: dict[str, Any], **limits: Any) -> Worker:
         types=options["type"],
         using=options["database"],
         burst=options["burst"],
+        maintenance_only=options["maintenance_only"],
         **limits,
         shutdown_seconds=options["shutdown_timeout"],
         name=options["name"],

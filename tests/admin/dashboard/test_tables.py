@@ -50,6 +50,7 @@ def test_workers_show_their_state(viewer: Client, beat: Beating) -> None:
     beat("two:1:b", busy=0, queues=("mail", "reports"), type_names=("a.b",), version="2.1", stuck=0)
     beat("three:1:c", is_stopping=True)
     beat("four:1:d", stuck=2)
+    beat("six:1:f", busy=0, slots=0, queues=(), type_names=())
     beat("five:1:e")
     WorkerPresence.objects.filter(pk="five:1:e").update(heartbeat_at=database_now() - timedelta(seconds=70))
     rows = {row[0].split()[0]: row[1:] for row in open_dashboard(viewer).rows("workers")}
@@ -59,6 +60,7 @@ def test_workers_show_their_state(viewer: Client, beat: Beating) -> None:
     assert rows["three:1:c"][0] == "stopping"
     assert rows["four:1:d"][0] == "stuck"
     assert rows["four:1:d"][2] == "2"
+    assert (rows["six:1:f"][0], rows["six:1:f"][1]) == ("maintenance only", "0 of 0")
     assert (rows["five:1:e"][0], rows["five:1:e"][3]) == ("no heartbeat", "1 min ago")
 
 
