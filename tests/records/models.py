@@ -22,6 +22,21 @@ class Upload(JobRecord):
     result = models.CharField(max_length=50, default="")
 
 
+class UploadDetails(models.Model):
+    """A view of uploads and their repositories, which the tests that use it create."""
+
+    upload = models.OneToOneField(Upload, models.DO_NOTHING, primary_key=True, db_column="id", related_name="details")
+    repository_name = models.CharField(max_length=50)
+    priority = models.IntegerField()
+    uploads = models.IntegerField()
+
+    class Meta:
+        managed = False
+
+    def __str__(self) -> str:
+        return self.repository_name
+
+
 class Export(JobRecord):
     """A model whose keys are not numbers."""
 
