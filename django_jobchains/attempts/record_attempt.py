@@ -88,7 +88,7 @@ class RecordAttempt:
     """An attempt at a record, with the interface of an attempt at jobs. ``put`` receives how it ended.
 
     ``worker``: the id of the worker. ``on_prepared``: called when ``pre_handle`` has returned, or when it will not be
-    called.
+    called. ``on_ending``: called before the attempt commits its own end.
     """
 
     #: The jobs of the attempt: always empty, because a record is not a job.
@@ -105,6 +105,7 @@ class RecordAttempt:
         worker: str = "",
         signal: AbortSignal | None = None,
         on_prepared: Callable[[], object] | None = None,
+        on_ending: Callable[[], object] = lambda: None,
         spans: AttemptSpans = OWN_SPANS,
     ) -> None:
         self.kind = kind
@@ -124,6 +125,7 @@ class RecordAttempt:
         self._is_put = False
         self._put = put
         self._on_prepared = on_prepared
+        self._on_ending = on_ending
         self._spans = spans
         self._span: AttemptSpan | None = None
         #: The error of ``pre_handle``.
@@ -264,6 +266,7 @@ class RecordAttempt:
         end = RecordEnd(*self.key, "requeued", after) if is_requeued else RecordEnd(*self.key, "completed")
         ended = self._ended(end)
         if self.phases.is_open:
+            self._on_ending()
             ended.state = self.phases.finish_record(end)
         return ended
 

@@ -39,6 +39,8 @@ class AbortSignal:
         self.is_row_locked = False
         #: Whether the handler has returned. A lost lease is then detected when the outcome is written.
         self.is_over = False
+        #: Whether the attempt may end in another process, which says so before.
+        self.ends_elsewhere = False
         #: Whether the worker has given up the attempt, because it did not stop. It must not write anything then.
         self.is_detached = False
 

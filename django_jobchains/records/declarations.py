@@ -19,6 +19,8 @@ from django_jobchains.store.record_tables import COLUMNS, IdsSelect, RecordIds, 
 
 #: The longest time between two queries for records, unless ``poll_every`` says otherwise.
 MAX_POLL_SECONDS = 1.0
+#: How often workers look for requests to cancel and deleted rows, unless ``cancel_every`` says otherwise.
+CANCEL_SECONDS = 5.0
 #: The failure message if ``reset_failure_message`` is not set.
 RESET_MESSAGE = "The worker stopped sending heartbeats while it handled this record, more often than max_resets allows."
 
@@ -45,6 +47,7 @@ class RecordType:
     reset_failure_message: str = RESET_MESSAGE
     max_runtime_seconds: float = math.inf
     own_poll_seconds: float | None = None
+    cancel_seconds: float = CANCEL_SECONDS
     #: From the registration, or else from its slice.
     own_isolation: Isolation | None = None
     #: Middleware of the slice, the outermost first.

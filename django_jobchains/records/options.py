@@ -11,7 +11,7 @@ from django_jobchains.enqueue_options import MAX_SECONDS, seconds_of
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.policies import check_max_attempts
-from django_jobchains.records.declarations import RESET_MESSAGE
+from django_jobchains.records.declarations import CANCEL_SECONDS, RESET_MESSAGE
 from django_jobchains.store.record_tables import COLUMNS
 
 
@@ -32,6 +32,7 @@ class RecordOptions(TypedDict, total=False):
     reset_failure_message: str | None
     max_runtime: timedelta | float | None
     poll_every: timedelta | float | None
+    cancel_every: timedelta | float | None
 
 
 def checked_model(given: object) -> type[Model]:
@@ -61,6 +62,7 @@ def checked_options(model: type[Model], options: RecordOptions) -> dict[str, Any
         "reset_failure_message": _message(options.get("reset_failure_message")),
         "max_runtime_seconds": _runtime(options.get("max_runtime")),
         "own_poll_seconds": _seconds("poll_every", options.get("poll_every")),
+        "cancel_seconds": _seconds("cancel_every", options.get("cancel_every")) or CANCEL_SECONDS,
         "own_isolation": to_isolation(options.get("isolation")),
     }
 

@@ -106,6 +106,27 @@ def test_a_cancellation_ends_the_child_and_a_stop_hands_its_record_back(worker: 
     assert (stopped.state, stopped.num_failures, stopped.num_resets) == ("queued", 0, 0)
 
 
+def test_the_end_that_a_child_has_committed_is_not_a_loss(worker: WorkerProcess) -> None:
+    """The worker looks at the records between the commit and the reply of the child."""
+    requeued, hanging = Export.objects.create(name="commit requeue"), Export.objects.create(name="hang")
+    until(lambda: f"marker is lost: {requeued.pk}" in worker.output, 60, lambda: worker.output)
+    until(lambda: "hanging" in steps(hanging), 60)
+    Export.objects.filter(pk=hanging.pk).update(cancel=True)
+    ended(hanging, "canceled")  # One query finds all changes to the records of a model.
+    Effect.objects.create(job_id=requeued.pk, label="go on 0")
+    until(lambda: "post" in steps(requeued), 60, lambda: worker.output)
+    assert "asked to stop: None" in steps(requeued)
+    assert f"{requeued.pk} is lost" not in worker.output
+
+
+def test_a_record_that_is_completed_by_hand_is_a_loss_for_its_child(worker: WorkerProcess) -> None:
+    export = Export.objects.create(name="hang")
+    until(lambda: "hanging" in steps(export), 60)
+    Export.objects.update(state="completed")
+    until(lambda: f"{export.pk} is lost: already completed" in worker.output, 60, lambda: worker.output)
+    assert worker.output.count(f"{export.pk} is lost") == 1
+
+
 @pytest.mark.parametrize("types", ["transient.*"])
 def test_a_transient_child_handles_one_record_and_ends(worker: WorkerProcess) -> None:
     returned = [Export.objects.create(name="return") for _ in range(3)]

@@ -57,6 +57,8 @@ def test_the_name_defaults_to_that_of_the_model(processors: Processors) -> None:
         ({"retry_after": -1}, "retry_after=-1"),
         ({"max_runtime": "1"}, "max_runtime='1' is not a length of time"),
         ({"poll_every": 0}, "poll_every=0"),
+        ({"cancel_every": -1}, "cancel_every=-1"),
+        ({"cancel_every": "often"}, "cancel_every='often'"),
         ({"queue": ""}, "'' is not a valid queue name"),
         ({"columns": {"status": "state"}}, "unknown keys status"),
         ({"columns": ["state"]}, "is not a dict"),

@@ -1,11 +1,13 @@
 """The heartbeats of all running records of a model are one statement, which locks their rows in the order of ids."""
 
 import math
+import time
 from typing import Any
 
 import pytest
 from django.test.utils import CaptureQueriesContext
 
+from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.processors import Processors
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import DequeueRequest, get_store
@@ -39,6 +41,26 @@ def test_a_model_has_one_statement_for_all_its_records(processors: Processors, c
         processors.records(model)(lambda record, run: None)
     assert len(beating(list(processors.record_types.values()), count)) == 2
     assert not Upload.objects.filter(last_heartbeat_at=None).exists()
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_requests_to_cancel_are_looked_for_with_one_query_for_each_model(processors: Processors, count: int) -> None:
+    store, leases = get_store(), RecordLeases(get_store())
+    for model, cancel_every in ((Upload, 0.001), (Export, 3600)):
+        processors.records(model, cancel_every=cancel_every, heartbeat_every=3600, stalled_after=36_000)(
+            lambda record, run: None
+        )
+    signals: list[AbortSignal] = []
+    for kind in processors.record_types.values():
+        kind.model._base_manager.bulk_create([kind.model(state="processing", lease_number=1) for _ in range(count)])
+        keys = [(pk, 1) for pk in kind.model._base_manager.values_list("pk", flat=True)]
+        signals += [leases.hold(kind, key, time.monotonic() - 10) for key in keys]
+        kind.model._base_manager.update(cancel=True)
+    with CaptureQueriesContext(store.connection) as captured:
+        leases.beat_due(lambda lost: None)
+    assert ["SELECT" in query["sql"] for query in captured if Upload._meta.db_table in query["sql"]] == [True]
+    assert not any(Export._meta.db_table in query["sql"] for query in captured)
+    assert [signal.reason for signal in signals] == ["cancelled"] * count + [None] * count
 
 
 @pytest.mark.postgresql

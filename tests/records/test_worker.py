@@ -68,6 +68,8 @@ def waiting(register: Register, start_worker: StartWorker) -> Waiting:
     [
         (lambda: Upload.objects.all().delete(), "not_found", None),
         (lambda: Upload.objects.update(cancel=True), "cancelled", "canceled"),
+        (lambda: Upload.objects.update(state="completed"), "already_completed", "completed"),
+        (lambda: Upload.objects.update(state="failed"), "taken_by_another_worker", "failed"),
         (lambda: records.cancel(Upload.objects.all()), "cancelled", "canceled"),
         (
             lambda: records.requeue(Upload.objects.all(), after=timezone.now() + HOUR),
@@ -87,6 +89,26 @@ def test_the_handler_of_a_record_that_is_taken_away_is_aborted(
         until(lambda: in_state(state))
         upload = Upload.objects.get()
         assert (upload.num_failures, upload.num_resets) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("interfere", "reason"),
+    [
+        (lambda: Upload.objects.update(cancel=True), "cancelled"),
+        (lambda: Upload.objects.all().delete(), "not_found"),
+    ],
+)
+def test_changes_by_sql_are_noticed_before_the_next_heartbeat(
+    register: Register, start_worker: StartWorker, interfere: Callable[[], object], reason: str
+) -> None:
+    handler = Waiting()
+    register(handler, cancel_every=0.05, heartbeat_every=3600, stalled_after=36_000)
+    Upload.objects.create()
+    start_worker()
+    handler.until_started()
+    interfere()
+    until(lambda: handler.reasons)
+    assert handler.reasons == [reason]
 
 
 def test_heartbeats_are_written(waiting: Waiting) -> None:

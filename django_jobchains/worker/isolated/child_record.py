@@ -20,6 +20,8 @@ from django_jobchains.worker.threads import LOCK_SECONDS
 
 #: The name of the function that a worker calls in its child processes.
 TARGET = f"{__name__}:run_record"
+#: Sent before an attempt commits its own end. What the worker then finds in the row is no reason to abort it.
+ENDING = {"ending": True}
 
 
 def run_record(request: Mapping[str, Any]) -> Any:
@@ -29,6 +31,7 @@ def run_record(request: Mapping[str, Any]) -> Any:
     telemetry = ChildTelemetry(request["telemetry"], call.send)
     # The worker passes on how the attempt ended, not this process.
     options = {"store": store, "put": lambda ended: None, "signal": call.signal, "spans": telemetry}
+    options["on_ending"] = partial(call.send, ENDING)
     ended = _handle(kind, key_of_request(request, kind), store, options)
     telemetry.flush()
     return ended_message(ended)

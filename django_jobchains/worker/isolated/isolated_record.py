@@ -19,7 +19,7 @@ from django_jobchains.telemetry import report
 from django_jobchains.telemetry.child_processes import report_message, telemetry_request
 from django_jobchains.telemetry.events import ChildCrashed, ChildKilled
 from django_jobchains.text.errors import clean, describe, log_error
-from django_jobchains.worker.isolated.child_record import TARGET
+from django_jobchains.worker.isolated.child_record import ENDING, TARGET
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from django_jobchains.worker.isolated.record_messages import ended_of_message, record_request
 
@@ -35,6 +35,7 @@ class IsolatedRecordAttempt(RecordAttempt):
     def __init__(self, *args: Any, pool: IsolationPool, on_ended: Callable[[float], object], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.pool = pool
+        self.signal.ends_elsewhere = True
         #: Whether the attempt no longer needs its worker.
         self.has_ended = False
         #: The monotonic time since which a hook may run; None while a child process has the handler, and may be killed.
@@ -85,7 +86,7 @@ class IsolatedRecordAttempt(RecordAttempt):
     def _run_in(self, worker: PooledWorker) -> EndedRecord:
         request = record_request(self.kind, self.record, self.key, self.phases.store.using)
         request["telemetry"] = telemetry_request({str(self.key[0]): self._span} if self._span else {})
-        call = self._call = worker.start(TARGET, request, on_message=report_message)
+        call = self._call = worker.start(TARGET, request, on_message=self._receive)
         self.expires_at = time.monotonic() + self.kind.max_runtime_seconds
         try:
             with AbortWatch(call, self.signal, self.pool.isolation.grace_seconds):
@@ -98,10 +99,17 @@ class IsolatedRecordAttempt(RecordAttempt):
         except RemoteError as error:  # Raised outside of the handler.
             return self._errored(error)
 
+    def _receive(self, message: dict[str, Any]) -> None:
+        if message == ENDING:
+            self.signal.end()
+        else:
+            report_message(message)
+
     def _ended_by_death(self, pid: int, error: WorkerCrashed) -> EndedRecord:
         """Return the end after a child process died: it crashed, or was killed because it did not stop."""
         reason, record = self.signal.reason, str(self.key[0])
-        if self._was_committed():
+        is_own = self.signal.has_ended or reason != "already_completed"
+        if is_own and self._was_committed():
             ended = self._ended(RecordEnd(*self.key, "completed"))
             ended.state = "completed"
             return ended

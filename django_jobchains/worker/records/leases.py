@@ -33,8 +33,14 @@ class _HeldRecord:
     #: The monotonic time of the last heartbeat, and of the next.
     beaten_at: float
     due_at: float
+    #: The monotonic time of the last query that would have found a request to cancel.
+    seen_at: float
     #: Whether its loss was reported, although the record may still be held.
     is_reported: bool = False
+
+    @property
+    def must_be_seen_at(self) -> float:
+        return self.seen_at + self.kind.cancel_seconds
 
     def is_over(self, now: float) -> bool:
         return now >= self.beaten_at + self.kind.stalled_seconds * (1 - MARGIN_SHARE)
@@ -76,14 +82,14 @@ class RecordLeases:
         """Add a record that was dequeued. ``since`` is a monotonic time from before the dequeue."""
         signal = AbortSignal()
         with self._lock:
-            self._held[kind.name, key] = _HeldRecord(kind, signal, since, since + kind.heartbeat_seconds)
+            self._held[kind.name, key] = _HeldRecord(kind, signal, since, since + kind.heartbeat_seconds, since)
         return signal
 
     def release(self, kind: RecordType, key: RecordKey) -> bool:
-        """Remove a record whose end is written. Return whether it was held until now, and no loss was reported."""
+        """Remove a record whose end is written. Return whether its loss would be news."""
         with self._lock:
-            self._lost.pop((kind.name, key), None)
-            held = self._held.pop((kind.name, key), None)
+            lost = self._lost.pop((kind.name, key), None)
+            held = self._held.pop((kind.name, key), lost)
             return held is not None and not held.is_reported
 
     def count(self, kind: RecordType) -> int:
@@ -108,17 +114,23 @@ class RecordLeases:
         self._store.connection.ensure_connection()
 
     def seconds_to_next(self) -> float:
-        """Return the seconds until the next heartbeat is due."""
+        """Return the seconds until the next heartbeat or check is due."""
         now = time.monotonic()
         with self._lock:
-            return max(min((held.due_at for held in self._held.values()), default=now + LOCKED_SECONDS) - now, 0)
+            due_at = [min(held.due_at, held.must_be_seen_at) for held in self._held.values()]
+        return max(min(due_at, default=now + LOCKED_SECONDS) - now, 0)
 
     def beat_due(self, on_lost: OnLost) -> None:
-        """Write the heartbeats of each model with a due heartbeat in one statement. Abort attempts of lost records."""
+        """Write the heartbeats of each model with a due heartbeat in one statement. Abort attempts of lost records.
+
+        Models whose records have not been queried for ``cancel_every`` are checked.
+        """
         now = time.monotonic()
         with self._lock:
             due = {held.kind for held in self._held.values() if now >= held.due_at}
+            unseen = {held.kind for held in self._held.values() if now >= held.must_be_seen_at} - due
         self._failures.each(due, lambda kind: on_lost(self._beat(kind, now)))
+        self._failures.each(unseen, lambda kind: on_lost(self._check(kind)))
 
     def check(self, on_lost: OnLost) -> None:
         """Check all records without a heartbeat, after a hint that one was lost."""
@@ -159,17 +171,18 @@ class RecordLeases:
 
     def _found(self, kind: RecordType, keys: Sequence[RecordKey], query: Query) -> RecordBeat:
         """Return what a statement found. If it failed, heartbeats soon follow."""
+        with self._lock:
+            for held in self._of(kind, keys):
+                held.seen_at = time.monotonic()
         try:
             with self._store.db.waits_at_most(LOCK_SECONDS):
-                beat = query(kind.table(self._store.using), keys)
+                return query(kind.table(self._store.using), keys)
         except Exception as error:
             self._beat_soon(kind, keys)
             if not is_lock_timeout(error):
                 raise
             # The lock of a table that delays these writes also keeps other workers from resetting the records.
             return RecordBeat({}, set(), set(keys))
-        # A child process may have completed the record and not replied yet. Then its attempt has not lost the record.
-        return beat._replace(lost={key: reason for key, reason in beat.lost.items() if reason != "already_completed"})
 
     def _running(self) -> Iterable[_HeldRecord]:
         return [*self._held.values(), *(held for held in self._lost.values() if not held.signal.is_detached)]
@@ -202,11 +215,15 @@ class RecordLeases:
                 if (held := self._held.get((kind.name, key))) and not held.signal.has_ended:
                     lost[kind.name, key] = self._lost[kind.name, key] = self._held.pop((kind.name, key))
             canceled = self._of(kind, beat.canceled)
+            # A child process may have written its end, and may not have sent it yet. It is reported when it has ended.
+            new = {key: held for key, held in lost.items() if not (held.is_reported or held.signal.ends_elsewhere)}
+            for held in new.values():
+                held.is_reported = True
         for (_, key), held in lost.items():
             held.signal.abort(beat.lost[key])  # type: ignore[arg-type]
         for held in canceled:
             held.signal.abort("cancelled")
-        return [LostRecord(kind, key[0], beat.lost[key]) for (_, key), held in lost.items() if not held.is_reported]
+        return [LostRecord(kind, key[0], beat.lost[key]) for _, key in new]
 
 
 def by_kind(pairs: Iterable[tuple[RecordType, Any]]) -> dict[RecordType, list[Any]]:

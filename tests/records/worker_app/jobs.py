@@ -13,10 +13,13 @@ from django.utils import timezone
 
 from django_jobchains.isolation import Isolation
 from django_jobchains.middleware import Middleware
+from django_jobchains.models import WorkerPresence
+from django_jobchains.pools import child
 from django_jobchains.processors import Processors
 from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun
 from tests.records.models import LETTER_COLUMNS, Export, Letter
 from tests.shop.models import Effect
+from tests.support.waiting import until
 
 HOUR = timedelta(hours=1)
 
@@ -74,6 +77,22 @@ def requeue(record: Export, run: RecordRun) -> None:
     run.requeue(after=timezone.now() + HOUR)
 
 
+def commit_requeue(record: Export, run: RecordRun) -> None:
+    """Stay in a hook of the commit until the test lets it go on. Note then whether the attempt was asked to stop."""
+
+    def linger() -> None:
+        # Messages are received in order: when the worker shows this one, it has received all earlier ones.
+        worker = WorkerPresence.objects.get().id
+        values = {"worker": worker, "record": "marker", "type_name": "records.export", "reason": str(record.pk)}
+        child.send({"event": "RecordAbandoned", "values": values})
+        until(lambda: Effect.objects.filter(label="go on 0").exists(), 60)
+        note(record, f"asked to stop: {run.signal.reason}")
+
+    with run.complete():
+        run.requeue(after=timezone.now() + HOUR)
+        transaction.on_commit(linger)
+
+
 WAYS: dict[str, Any] = {
     "return": lambda record, run: None,
     "die": die,
@@ -84,6 +103,7 @@ WAYS: dict[str, Any] = {
     "hang": hang,
     "fail": fail,
     "requeue": requeue,
+    "commit requeue": commit_requeue,
 }
 
 processors = Processors(
@@ -95,6 +115,7 @@ OPTIONS: dict[str, Any] = {
     "max_runtime": 6,
     "poll_every": 0.1,
     "stalled_after": 30,
+    "cancel_every": 0.1,
 }
 
 
