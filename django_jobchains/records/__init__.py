@@ -5,7 +5,17 @@ A model inherits ``JobRecord``, and a ``jobs`` module registers what handles its
 
 from django_jobchains.records.errors import NonRetryable, RecordLost, RecordTypeNotFound, Requeue, retryable_http_status
 from django_jobchains.records.models import JobRecord
-from django_jobchains.records.operations import cancel, notify, queryset, requeue, retry
+from django_jobchains.records.operations import (
+    acancel,
+    anotify,
+    arequeue,
+    aretry,
+    cancel,
+    notify,
+    queryset,
+    requeue,
+    retry,
+)
 from django_jobchains.records.processor import RecordProcessor
 from django_jobchains.records.run import ExecutionLog, RecordRun
 
@@ -18,6 +28,10 @@ __all__ = (
     "RecordRun",
     "RecordTypeNotFound",
     "Requeue",
+    "acancel",
+    "anotify",
+    "arequeue",
+    "aretry",
     "cancel",
     "notify",
     "queryset",

@@ -1,11 +1,15 @@
-"""Operations on records: count and wait for them, wake up workers, and cancel, requeue or retry records."""
+"""Operations on records: count and wait for them, wake up workers, and cancel, requeue or retry records.
 
-from collections.abc import Callable, Iterable
+Each that uses the database has an async twin with the prefix ``a``.
+"""
+
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.apps import apps
-from django.core.exceptions import EmptyResultSet
+from django.core.exceptions import EmptyResultSet, SynchronousOnlyOperation
 from django.db import router
 from django.db.models import Model, QuerySet
 
@@ -14,8 +18,6 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordTypeNotFound, checked_after
 from django_jobchains.records.queryset import RecordQuerySet
 from django_jobchains.store import get_store
-from django_jobchains.store.record_operations import IdsOf, RecordOperations
-from django_jobchains.store.record_tables import RecordTable
 
 #: Records to work on: one, several of the same model, or a QuerySet.
 Objects = Model | Iterable[Model] | QuerySet[Any]
@@ -39,7 +41,7 @@ def notify(model: type[Model], *, using: str | None = None) -> None:
 
 def cancel(objects: Objects) -> int:
     """Cancel waiting records at once, and records in process when their handlers stop. Return the number of both."""
-    return _move(objects, lambda operations, table, ids: operations.cancel(table, ids))
+    return _move("cancel", objects)
 
 
 def requeue(objects: Objects, *, after: datetime | None = None) -> int:
@@ -47,16 +49,15 @@ def requeue(objects: Objects, *, after: datetime | None = None) -> int:
 
     Handlers that process them are asked to stop, and can no longer write.
     """
-    time = checked_after(after)
-    return _move(objects, lambda operations, table, ids: operations.requeue(table, ids, time))
+    return _move("requeue", objects, checked_after(after))
 
 
 def retry(objects: Objects) -> int:
     """Queue failed, errored and canceled records now, with their failures and resets set to 0; return how many."""
-    return _move(objects, lambda operations, table, ids: operations.retry(table, ids))
+    return _move("retry", objects)
 
 
-def _move(objects: Objects, call: Callable[[RecordOperations, RecordTable, IdsOf], int]) -> int:
+def _move(name: str, objects: Objects, *arguments: Any) -> int:
     """Call an operation of the store, and wake up workers to run records, or to stop handlers that lost theirs."""
     selected = _selected(objects)
     if selected is None:
@@ -66,7 +67,12 @@ def _move(objects: Objects, call: Callable[[RecordOperations, RecordTable, IdsOf
         sql, params = selected.values("pk").query.get_compiler(using).as_sql()
     except EmptyResultSet:
         return 0
-    count = call(get_store(using).record_operations, kinds[0].table(using), (sql, params))
+    operation = getattr(get_store(using).record_operations, name)
+    try:
+        count: int = operation(kinds[0].table(using), (sql, params), *arguments)
+    except SynchronousOnlyOperation as error:
+        remedy = f"use 'await records.a{name}(…)'"
+        raise SynchronousOnlyOperation(f"records.{name}() would block the event loop: {remedy}.") from error
     if count:
         hints = [job_scheduled(kind.name) for kind in kinds]
         publish_after_commit(using, {ownership_lost(EVERY), *hints})
@@ -103,3 +109,9 @@ def record_types_of(model: type[Model]) -> list[RecordType]:
     if not found:
         raise RecordTypeNotFound(model.__qualname__)
     return found
+
+
+anotify = sync_to_async(notify)
+acancel = sync_to_async(cancel)
+arequeue = sync_to_async(requeue)
+aretry = sync_to_async(retry)

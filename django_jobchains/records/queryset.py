@@ -4,6 +4,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db.models import Min, Q, QuerySet
 from django.db.models.functions import Greatest
 
@@ -56,6 +57,10 @@ class RecordQuerySet(QuerySet[Any]):
         if not states:
             raise ValueError("exists_in() needs at least one state.")
         return any(self._exists(state) for state in states)
+
+    aqueued_count = sync_to_async(queued_count)
+    amax_duration_in_queue = sync_to_async(max_duration_in_queue)
+    aexists_in = sync_to_async(exists_in)
 
     def _exists(self, state: str) -> bool:
         # In the order of its index: otherwise PostgreSQL may expect to find such a row soon in the whole table.

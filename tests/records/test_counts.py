@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
@@ -90,6 +92,26 @@ def test_operations_take_instances_lists_and_querysets(register: Register, move:
     assert move([]) == move(Upload.objects.none()) == 0
     with pytest.raises(TypeError, match="instances of one model"):
         move([made[0], Repository(name="a")])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_operations_have_async_twins(register: Register) -> None:
+    register()
+    async_to_sync(use_async_twins)()
+
+
+async def use_async_twins() -> None:
+    upload = await Upload.objects.acreate(state="errored")
+    assert await records.queryset(Upload).aexists_in(["errored"])
+    assert await records.arequeue(Upload.objects.filter(pk=upload.pk), after=timezone.now() - HOUR) == 1
+    assert await records.queryset(Upload).aqueued_count() == 1
+    assert await records.queryset(Upload).amax_duration_in_queue() >= timedelta()
+    assert await records.acancel(upload) == 1
+    assert await records.aretry([upload]) == 1
+    await records.anotify(Upload)
+    for name in ("cancel", "requeue", "retry"):
+        with pytest.raises(SynchronousOnlyOperation, match=rf"block the event loop: use 'await records\.a{name}\(…\)'"):
+            getattr(records, name)(upload)
 
 
 @pytest.mark.parametrize("after", [5, "now", timedelta(hours=1)])
