@@ -12,7 +12,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from django_jobchains.attempts.outcome import Outcome
+from django_jobchains.attempts.outcome import MAX_CONFLICTS, Outcome, PhaseConflict
 from django_jobchains.attempts.record_hooks import call_with_record
 from django_jobchains.attempts.record_phases import RecordPhases
 from django_jobchains.context import clear_context
@@ -281,6 +281,11 @@ class RecordAttempt:
                 return self._ended(RecordEnd(*self.key, "requeued", _time_after(error)))
             if isinstance(error, JobAborted) and self.signal.reason in NOT_BY_HANDLER:
                 return self.hand_back()
+            if isinstance(error, PhaseConflict):
+                # A record has no count of conflicts. Its lease number also counts its other attempts.
+                if self.key[1] < MAX_CONFLICTS:
+                    return self._ended(RecordEnd(*self.key, "handed_back"), error=describe(error.conflict))
+                error = error.conflict
         except BaseException as problem:
             log_error(logger, problem, "The end of record %s could not be computed, so it errored: %s", self.key[0])
         return self._errored(error)

@@ -5,6 +5,7 @@ from logging import getLogger
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from django_jobchains.attempts.async_phases import AsyncPhases, TransactionThreads
+from django_jobchains.attempts.outcome import raising_phase_conflict
 from django_jobchains.attempts.phases import AttemptPhases
 from django_jobchains.exceptions import PhaseError, TransactionEnded
 from django_jobchains.handlers.abort_signal import AbortSignal, refuse_on_event_loop
@@ -58,7 +59,8 @@ class RecordPhases(AttemptPhases):
             # The reply to the commit may be lost, or an on_commit hook may have failed. The row shows which.
             self.roll_back(error)
             if self.store.records.state_of(self._table, end.id) != (state, end.lease_number):
-                raise
+                with raising_phase_conflict():
+                    raise
             text = "Record %s is %s. An error after the commit does not change that: %s"
             log_error(logger, error, text, end.id, state)
         return state

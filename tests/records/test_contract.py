@@ -1,13 +1,17 @@
 """The contract of record models: one with our columns and numeric keys, one with other column names and text keys."""
 
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.db.backends.signals import connection_created
 
 from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.processors import Processors
 from django_jobchains.records.declarations import RecordType
+from django_jobchains.store import Store
 from django_jobchains.testing.contracts import RecordContract
 from django_jobchains.testing.contracts.records import RecordTests
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
@@ -39,6 +43,43 @@ class TestLetters(Registered):
 
     def make(self) -> Letter:
         return Letter.objects.create(code=f'it\'s {{1}}, "{next(numbers)}"')
+
+
+@pytest.fixture(scope="class")
+def isolated(request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Let all connections use the isolation level of the test class."""
+
+    def set_level(connection: Any, **kwargs: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET default_transaction_isolation TO '{request.cls.level}'")
+
+    with django_db_blocker.unblock():
+        connection.close()
+    connection_created.connect(set_level)
+    yield
+    connection_created.disconnect(set_level)
+    with django_db_blocker.unblock():
+        connection.close()
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("isolated")
+class AtHigherLevel(TestUploads):
+    __test__ = False
+    level: str
+
+    def test_the_level_is_set(self, store: Store) -> None:
+        assert store.db.fetch("SELECT current_setting('transaction_isolation')", []) == [(self.level,)]
+
+
+class TestUploadsAtRepeatableRead(AtHigherLevel):
+    __test__ = True
+    level = "repeatable read"
+
+
+class TestUploadsAtSerializable(AtHigherLevel):
+    __test__ = True
+    level = "serializable"
 
 
 class TestUnregistered(RecordTests):
