@@ -14,6 +14,8 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 PROCESS_LEVELS: tuple[Level, ...] = ("process", "transient")
 #: The time between the request to stop and SIGKILL.
 GRACE_SECONDS = 5.0
+#: The bytes of one message of a child process.
+MESSAGE_LIMIT = 64 * 1024**2
 
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _SIZE = re.compile(r"(\d+) ?([KMG]?)B?", re.ASCII | re.IGNORECASE)
@@ -45,6 +47,8 @@ class Isolation:
     - ``max_jobs_per_worker``, ``max_rss``: a child is replaced after this number of calls, or above this resident
       memory, which is measured after each call.
     - ``memory_limit``: the largest address space of a child. Allocating more raises ``MemoryError`` in the function.
+    - ``message_limit``: the largest result, or message, that a child may send, as JSON. A function that returns more
+      raises ``RemoteError``.
     - ``cpu_seconds``: CPU time of one call, rounded up to a whole second. The kernel kills a child that uses more.
     - ``grace_seconds``: the time between the request to stop and SIGKILL.
     - ``idle_ttl``: a child exits after this many seconds without a call.
@@ -62,6 +66,7 @@ class Isolation:
     max_jobs_per_worker: int | None = field(default=None, kw_only=True)
     max_rss: int | str | None = field(default=None, kw_only=True)
     memory_limit: int | str | None = field(default=None, kw_only=True)
+    message_limit: int | str = field(default=MESSAGE_LIMIT, kw_only=True)
     cpu_seconds: float | None = field(default=None, kw_only=True)
     grace_seconds: float = field(default=GRACE_SECONDS, kw_only=True)
     idle_ttl: float | None = field(default=None, kw_only=True)
@@ -75,9 +80,9 @@ class Isolation:
             raise ValueError(f"level={self.level!r:.50} is not valid: use one of {', '.join(map(repr, LEVELS))}.")
         for name in ("max_workers", "max_jobs_per_worker"):
             _check_count(name, getattr(self, name))
-        for name in ("max_rss", "memory_limit"):
+        for name in ("max_rss", "memory_limit", "message_limit"):
             # "1G" and its number of bytes are the same limit.
-            object.__setattr__(self, name, _bytes_of(name, getattr(self, name)))
+            object.__setattr__(self, name, _bytes_of(name, getattr(self, name), is_needed=name == "message_limit"))
         for name in ("cpu_seconds", "idle_ttl"):
             check_seconds(name, getattr(self, name), allows_none=True)
         check_seconds("grace_seconds", self.grace_seconds, allows_zero=True)
@@ -106,6 +111,10 @@ class Isolation:
     def memory_limit_bytes(self) -> int | None:
         return _bytes_of("memory_limit", self.memory_limit)
 
+    @property
+    def message_limit_bytes(self) -> int:
+        return _bytes_of("message_limit", self.message_limit) or MESSAGE_LIMIT
+
     def _check_level(self) -> None:
         unused = _PROCESS_OPTIONS if not self.is_process else _REUSE_OPTIONS if self.level == "transient" else {}
         given = [name for name, default in unused.items() if getattr(self, name) != default]
@@ -133,6 +142,7 @@ _PROCESS_OPTIONS = {
     **_REUSE_OPTIONS,
     "max_workers": None,
     "memory_limit": None,
+    "message_limit": MESSAGE_LIMIT,
     "cpu_seconds": None,
     "minimal_env": False,
     "setup": None,
@@ -180,9 +190,9 @@ def _is_number(given: object) -> TypeGuard[float]:
     return isinstance(given, int | float) and not isinstance(given, bool)
 
 
-def _bytes_of(name: str, given: object) -> int | None:
+def _bytes_of(name: str, given: object, *, is_needed: bool = False) -> int | None:
     """Return a size in bytes. Raise ``ValueError`` if it is neither a positive number of bytes nor like "500M"."""
-    if given is None:
+    if given is None and not is_needed:
         return None
     size = given if isinstance(given, int) and not isinstance(given, bool) else 0
     if isinstance(given, str):

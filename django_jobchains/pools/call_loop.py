@@ -4,7 +4,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 
 
 class CallLoop:
-    """Runs the requests of the caller on the thread that calls ``run``. ``write``: sends an encoded message back."""
+    """Runs the requests of the caller on the thread that calls ``run``.
 
-    def __init__(self, write: Callable[[bytes], object]) -> None:
+    ``write``: sends an encoded message back. ``message_limit``: the bytes of one message.
+    """
+
+    def __init__(self, write: Callable[[bytes], object], message_limit: int) -> None:
         self._write = write
+        self._encode = partial(encode_frame, limit=message_limit)
         self._lock = threading.Lock()
         self._running: RunningCall | None = None
         #: Aborts that arrived before their calls: the id of the call, the reason, and the part of the call.
@@ -34,7 +38,7 @@ class CallLoop:
     def run(self, requests: Iterable[Request]) -> None:
         for request in requests:
             connections = _connections()
-            self._write(_reply(self._begin(request.id), request))
+            self._write(self._reply(self._begin(request.id), request))
             if connections is not None:
                 connections.clean()
 
@@ -49,7 +53,7 @@ class CallLoop:
             running.abort(reason, part)
 
     def _begin(self, id: int) -> RunningCall:
-        call = RunningCall(id, lambda message: self._write(encode_frame({"id": id, "message": message})))
+        call = RunningCall(id, lambda message: self._write(self._encode({"id": id, "message": message})))
         with self._lock:
             self._running = call
             early, self._early = self._early, [abort for abort in self._early if abort[0] > id]
@@ -58,20 +62,19 @@ class CallLoop:
                 call.abort(reason, part)
         return call
 
-
-def _reply(call: RunningCall, request: Request) -> bytes:
-    """Call the function, and return its result or error as a message. Anything it raises is an ordinary error."""
-    token = running_call.set(call)
-    try:
-        if request.cpu_seconds is not None:
-            limit_cpu(request.cpu_seconds)
-        result = _function(request.target)(request.payload)
-        return encode_frame({"id": call.id, "result": result, **_memory()})
-    except BaseException as error:
-        return encode_frame({"id": call.id, "error": error_fields(error), **_memory()})
-    finally:
-        running_call.reset(token)
-        flush_streams()
+    def _reply(self, call: RunningCall, request: Request) -> bytes:
+        """Call the function, and return its result or error as a message. Anything it raises is an ordinary error."""
+        token = running_call.set(call)
+        try:
+            if request.cpu_seconds is not None:
+                limit_cpu(request.cpu_seconds)
+            result = _function(request.target)(request.payload)
+            return self._encode({"id": call.id, "result": result, **_memory()})
+        except BaseException as error:
+            return encode_frame({"id": call.id, "error": error_fields(error), **_memory()})
+        finally:
+            running_call.reset(token)
+            flush_streams()
 
 
 #: A lookup imports the module. Failed lookups are not cached.

@@ -19,7 +19,7 @@ from django.db import connections
 
 from django_jobchains.handlers.abort_signal import AbortReason
 from django_jobchains.isolation import Isolation, Level
-from django_jobchains.pools.frames import CHUNK_BYTES, FrameBuffer, Message, SendBuffer, encode_frame
+from django_jobchains.pools.frames import CHUNK_BYTES, ERROR_BYTES, FrameBuffer, Message, SendBuffer, encode_frame
 from django_jobchains.pools.limits import has_proc, resident_bytes
 from django_jobchains.pools.pool_errors import WorkerCrashed, WorkerStartFailed, exit_text
 from django_jobchains.pools.preload import discard_preload, get_preload, prove
@@ -51,7 +51,7 @@ class ChildProcess:
         self._isolation = isolation
         self._reported_rss = 0
         self._inbox: deque[Message] = deque()
-        self._frames = FrameBuffer()
+        self._frames = FrameBuffer(isolation.message_limit_bytes + ERROR_BYTES)
         self._crash: WorkerCrashed | None = None
         #: Whether the preload process has died before it could report how the child ended.
         self._is_orphaned = False
@@ -222,7 +222,12 @@ class ChildProcess:
             return True
         except OSError:
             received = b""
-        self._inbox.extend(self._frames.add(received))
+        try:
+            self._inbox.extend(self._frames.add(received))
+        except ValueError as error:
+            self.kill()
+            self._crash = WorkerCrashed(-signal.SIGKILL, f"Its message cannot be read: {error}")
+            return True
         return bool(received)
 
     def _read_report(self, seconds: float) -> None:
@@ -300,6 +305,7 @@ def _options(isolation: Isolation, imports: Sequence[str]) -> ChildOptions:
         "imports": list(imports),
         "setup": isolation.setup,
         "memory_limit": isolation.memory_limit_bytes,
+        "message_limit": isolation.message_limit_bytes,
         "minimal_env": isolation.minimal_env,
         "databases": _database_names(),
     }

@@ -9,38 +9,63 @@ from typing import Any
 Message = dict[str, Any]
 
 _LENGTH = struct.Struct("!I")
+#: The largest length that fits into the bytes for it.
+MAX_BYTES = 2**32 - 1
+#: Room for the error of a function, whose texts are cut, next to a result of any limit.
+ERROR_BYTES = 2 * 1024**2
 #: How much is read at once.
 CHUNK_BYTES = 256 * 1024
 _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _decoder = json.JSONDecoder()
 
 
-def encode_frame(message: Message) -> bytes:
-    """Return a message as bytes. Raises ``TypeError`` or ``ValueError`` if it is not JSON."""
+class MessageTooLarge(ValueError):
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"The message has {size:,} bytes as JSON, and the limit is {limit:,}. Pass the path of a file "
+                         "or a key instead, or increase message_limit.")  # fmt: skip
+
+
+def encode_frame(message: Message, limit: int = MAX_BYTES) -> bytes:
+    """Return a message as bytes. Raises ``TypeError`` or ``ValueError`` if it is not JSON, or is too large."""
     try:
         body = _encoder.encode(message).encode()
-        return _LENGTH.pack(len(body)) + body
     except RecursionError:
         raise ValueError("The value is nested too deeply for JSON, or contains itself.") from None
-    except struct.error:
-        raise ValueError("The value is larger than 4 GB as JSON. Pass the path of a file, or a key.") from None
+    if len(body) > limit:
+        raise MessageTooLarge(len(body), limit)
+    return _LENGTH.pack(len(body)) + body
 
 
 class FrameBuffer:
     """Collects received bytes, and returns the messages that are complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_BYTES) -> None:
         self._bytes = bytearray()
+        self._limit = limit
 
     def add(self, received: bytes) -> Iterator[Message]:
+        """Yield messages. Raises ``ValueError`` if the bytes are not messages, or announce one above the limit."""
         self._bytes += received
         while len(self._bytes) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
+            size = _LENGTH.unpack_from(self._bytes)[0]
+            end = _LENGTH.size + size
+            if size > self._limit:
+                raise MessageTooLarge(size, self._limit)
             if len(self._bytes) < end:
                 return
             body = self._bytes[_LENGTH.size : end].decode()
             del self._bytes[:end]
-            yield _decoder.raw_decode(body)[0]
+            yield _message_of(body)
+
+
+def _message_of(body: str) -> Message:
+    try:
+        message = _decoder.raw_decode(body)[0]
+    except RecursionError:
+        raise ValueError("It is nested too deeply.") from None
+    if not isinstance(message, dict):
+        raise ValueError("It is not an object.")  # noqa: TRY004 - bytes of a wrong value, not a wrong argument
+    return message
 
 
 class SendBuffer:

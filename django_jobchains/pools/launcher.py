@@ -119,4 +119,4 @@ class Launcher:
                 self.isolation.on_fallback(Fallback(self.isolation.level, "thread", self.problem))
             except Exception as error:
                 log_error(logger, error, "An on_fallback callback failed: %s")
-        return WorkerThread()
+        return WorkerThread(self.isolation.message_limit_bytes)

@@ -282,6 +282,11 @@ class PooledWorker:
 
     # For the pool
 
+    def kill(self) -> None:
+        """Kill the process, because it sends what cannot be read. It is not used again."""
+        self.is_signalled = True
+        self._peer.kill()
+
     def renewed(self) -> "PooledWorker | None":
         """Release the worker, and return one with the same process. Return None if it still runs a call."""
         with self._lock:

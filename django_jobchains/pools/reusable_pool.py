@@ -3,7 +3,7 @@
 import threading
 import time
 
-from django_jobchains.isolation import GRACE_SECONDS, FallbackCallback, Isolation
+from django_jobchains.isolation import GRACE_SECONDS, MESSAGE_LIMIT, FallbackCallback, Isolation
 from django_jobchains.pools.idle_workers import IdleWorkers
 from django_jobchains.pools.launcher import Launcher
 from django_jobchains.pools.pool_errors import PoolClosed, PoolKeyConflict, PoolTimeout
@@ -29,6 +29,7 @@ class ReusablePool(ProcessPool):
         idle_ttl: float | None = None,
         *,
         memory_limit: int | str | None = None,
+        message_limit: int | str = MESSAGE_LIMIT,
         cpu_seconds: float | None = None,
         grace_seconds: float = GRACE_SECONDS,
         minimal_env: bool = False,
@@ -43,6 +44,7 @@ class ReusablePool(ProcessPool):
             max_rss=max_rss,
             idle_ttl=idle_ttl,
             memory_limit=memory_limit,
+            message_limit=message_limit,
             cpu_seconds=cpu_seconds,
             grace_seconds=grace_seconds,
             minimal_env=minimal_env,

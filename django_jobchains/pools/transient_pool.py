@@ -3,7 +3,7 @@
 import threading
 import time
 
-from django_jobchains.isolation import GRACE_SECONDS, FallbackCallback, Isolation
+from django_jobchains.isolation import GRACE_SECONDS, MESSAGE_LIMIT, FallbackCallback, Isolation
 from django_jobchains.pools.launcher import Launcher
 from django_jobchains.pools.pool_errors import PoolClosed
 from django_jobchains.pools.pooled_worker import PooledWorker
@@ -22,6 +22,7 @@ class TransientPool(ProcessPool):
         self,
         *,
         memory_limit: int | str | None = None,
+        message_limit: int | str = MESSAGE_LIMIT,
         cpu_seconds: float | None = None,
         grace_seconds: float = GRACE_SECONDS,
         minimal_env: bool = False,
@@ -33,6 +34,7 @@ class TransientPool(ProcessPool):
             Isolation(
                 "transient",
                 memory_limit=memory_limit,
+                message_limit=message_limit,
                 cpu_seconds=cpu_seconds,
                 grace_seconds=grace_seconds,
                 minimal_env=minimal_env,

@@ -43,6 +43,7 @@ class ChildOptions(TypedDict):
     imports: list[str]
     setup: str | None
     memory_limit: int | None
+    message_limit: int
     minimal_env: bool
     databases: dict[str, Any]
 
@@ -66,7 +67,7 @@ def _start(connection: socket.socket, inherited: Descriptors, options: ChildOpti
     die_with_parent(parent)
     raise_oom_score()
     write = _Writer(connection)
-    loop = CallLoop(write)
+    loop = CallLoop(write, options["message_limit"])
     threading.Thread(target=_watch, args=(inherited.watch, loop), name="jobchains-caller-watch", daemon=True).start()
     try:
         _prepare(options)

@@ -19,12 +19,12 @@ class WorkerThread:
 
     level: Level = "thread"
 
-    def __init__(self) -> None:
+    def __init__(self, message_limit: int) -> None:
         self.pid = os.getpid()
         self._frames = FrameBuffer()
         self._received: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._loop = CallLoop(self._write)
+        self._loop = CallLoop(self._write, message_limit)
         self._is_killed = False
         self._tickets = LocalTickets()
         self._thread = threading.Thread(target=self._run, name="jobchains-pool-thread", daemon=True)

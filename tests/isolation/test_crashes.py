@@ -14,6 +14,7 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.pools.frames import encode_frame
 from tests.isolation.app import hostile_jobs
 from tests.isolation.ends import ended, failures, labels, output
 from tests.shop.models import Effect
@@ -109,6 +110,17 @@ def test_a_job_that_crashes_each_time_fails_at_the_limit_of_crashes(start_isolat
     job = chain.jobs.get()
     assert (chain.status, job.crashes, job.attempt) == ("failed", 3, 3)
     assert [kind for kind, _ in failures(chain)] == ["crash"] * 3
+
+
+def test_a_reply_that_cannot_be_read_is_a_crash(start_isolated: StartProcess) -> None:
+    """The handler was called, so it must not be called any number of times."""
+    start_isolated(jobchains={"ISOLATION": "process", "MAX_CRASHES": 2})
+    junk = encode_frame({"junk": 1})[:-1] + b"!"
+    written = [hostile_jobs.writes_to_its_socket.enqueue(each) for each in (junk.hex(), "")]
+    for chain in map(ended, [*written, hostile_jobs.says_too_much.enqueue()]):
+        assert (chain.status, labels(chain)) == ("failed", ["called"] * 2)
+        assert [kind for kind, _ in failures(chain)] == ["crash"] * 2
+        assert "cannot be read" in failures(chain)[0][1]
 
 
 def test_an_attempt_that_has_committed_has_not_lost_its_lease(start_isolated: StartProcess, tmp_path: Path) -> None:

@@ -85,6 +85,15 @@ def crash(payload: Any) -> None:
     ctypes.string_at(0)
 
 
+def write_to_socket(payload: str) -> str:
+    """Write bytes to the socket of the worker, as a C library may do that closes and uses wrong descriptors."""
+    for path in list(Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):
+            if path.readlink().name.startswith("socket:"):
+                os.write(int(path.name), bytes.fromhex(payload))
+    return "written"
+
+
 def recurse(payload: Any) -> None:
     recurse(payload)
 
@@ -155,6 +164,14 @@ def send_all(payload: list[Any]) -> str:
     for message in payload:
         send(message)
     return "sent"
+
+
+def return_letters(payload: int) -> str:
+    return "x" * payload
+
+
+def send_letters(payload: int) -> None:
+    send("x" * payload)
 
 
 def allocate(payload: int) -> int:

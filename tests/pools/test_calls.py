@@ -65,6 +65,31 @@ def test_what_goes_wrong_inside_is_an_ordinary_error(run: Run, name: str, type_n
     assert run("echo", 1) == 1
 
 
+@pytest.mark.parametrize("level", ["process", "thread"])
+@pytest.mark.parametrize("name", ["return_letters", "send_letters"])
+def test_a_message_above_the_limit_is_an_error_in_the_function(
+    monkeypatch: pytest.MonkeyPatch, level: str, name: str
+) -> None:
+    if level == "thread":
+        monkeypatch.setattr("django_jobchains.pools.launcher.start_problem", lambda: "none here")
+    with ReusablePool(message_limit="1M") as pool, WorkerSession(pool) as worker:
+        assert worker.level == level
+        worker.run(f"{FUNCTIONS}:{name}", 1_000_000)
+        with pytest.raises(RemoteError, match=r"and the limit is 1,048,576\. Pass the path") as caught:
+            worker.run(f"{FUNCTIONS}:{name}", 1_050_000)
+        assert caught.value.type_name == "MessageTooLarge"
+        worker.run(f"{FUNCTIONS}:{name}", 1)
+
+
+def test_an_error_is_not_limited() -> None:
+    with (
+        ReusablePool(message_limit=1000) as pool,
+        WorkerSession(pool) as worker,
+        pytest.raises(RemoteError, match=r"ValueError: x+\n"),
+    ):
+        worker.run(f"{FUNCTIONS}:fail", "x" * 1_000_000)
+
+
 @pytest.mark.parametrize("target", ["os.system", "os:", ":f", "a b:c", None])
 def test_a_target_is_a_module_and_a_function(shared_pool: ReusablePool, target: Any) -> None:
     with WorkerSession(shared_pool) as worker, pytest.raises(ValueError, match="use 'module:function'"):
@@ -153,7 +178,7 @@ def test_a_call_that_sends_faster_than_it_is_read_is_pending_after_the_timeout()
 
 def test_an_abort_that_arrives_before_its_call_is_not_lost() -> None:
     written: list[bytes] = []
-    loop = CallLoop(written.append)
+    loop = CallLoop(written.append, 1000)
     loop.abort(5, "cancelled")
     request = Request(5, f"{FUNCTIONS}:reason_of_abort", None, None)
     loop.run([request])

@@ -1,6 +1,7 @@
 """A child that crashes or hangs fails its own call, and affects nothing else."""
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -75,6 +76,23 @@ def test_the_last_four_kibibytes_of_the_output_are_kept(crash: Caught) -> None:
     stderr = crash("write_much_and_exit", None).stderr
     assert len(stderr) == 4096
     assert stderr.endswith("xxxthe end")
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        (b"\0\0\0\4junk", "JSONDecodeError"),
+        (b"\0\0\0\2\xff\xff", "can't decode byte 0xff"),
+        (b"\0\0\0\2[]", "It is not an object"),
+        ((100_000).to_bytes(4) + b"[" * 100_000, "It is nested too deeply"),
+        (b"\xff\xff\xff\xff", r"4,294,967,295 bytes as JSON, and the limit is 69,206,016"),
+    ],
+)
+def test_a_message_that_cannot_be_read_is_a_crash(crash: Caught, written: bytes, reason: str) -> None:
+    error = crash("write_to_socket", written.hex())
+    assert error.exitcode == -signal.SIGKILL
+    assert "Its message cannot be read" in error.stderr
+    assert re.search(reason.removeprefix("JSONDecodeError"), error.stderr)
 
 
 def test_a_hanging_function_that_ignores_sigterm_is_killed_after_the_grace() -> None:

@@ -32,6 +32,7 @@ def test_it_is_frozen() -> None:
         ({"max_rss": "500 MiB"}, "max_rss='500 MiB' is not valid: use bytes, or a string such as '500M'"),
         ({"max_rss": 0}, "max_rss=0"),
         ({"memory_limit": -1}, "memory_limit=-1"),
+        ({"message_limit": None}, "message_limit=None is not valid: use bytes, or a string such as '500M'"),
         ({"cpu_seconds": 0}, "cpu_seconds=0 is not valid: use a number of seconds, or None"),
         ({"grace_seconds": None}, "grace_seconds=None is not valid: use a number of seconds"),
         ({"idle_ttl": float("inf")}, "idle_ttl=inf"),

@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,7 +101,14 @@ def test_children_are_fresh_interpreters_on_macos(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr(child_start, "_spawn", lambda options, inherited, parent, problem: started.append(problem))
     monkeypatch.setattr("os.fork", lambda: pytest.fail("system libraries of macOS do not support it"))
-    options: ChildOptions = {"imports": [], "setup": None, "memory_limit": None, "minimal_env": False, "databases": {}}
+    options: ChildOptions = {
+        "imports": [],
+        "setup": None,
+        "memory_limit": None,
+        "message_limit": 1000,
+        "minimal_env": False,
+        "databases": {},
+    }
     child_start.start_child(options, Descriptors(3, 4, 5, 6))
     assert started == ["system libraries of macOS do not support it"]
 
@@ -183,6 +192,24 @@ def test_a_preload_process_with_too_many_open_files_starts_no_more_children_and_
             until(lambda: open_files(pid) == before)
         assert in_child(pool, "pid") != worker.run(f"{FUNCTIONS}:pid")
         assert preload.get_preload().pid == pid
+
+
+@pytest.mark.parametrize("setup", ["tests.pools.slow_import", "tests.pools.threaded"], ids=["forks", "interpreters"])
+def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, setup: str) -> None:
+    """Only from the folders of the caller's ``sys.path``. Each second child is a fork, or a fresh interpreter."""
+    for name in ("json", "sys", "warnings", "linecache"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r})")
+    program = f"""
+from django_jobchains.pools import TransientPool, WorkerSession
+for _ in range(2):
+    with WorkerSession(TransientPool(setup="{setup}:set_up", strict=True)) as worker:
+        print(worker.run("tests.pools.functions:echo", "ran"))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-c", program]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "ran\nran\n"), ran.stderr
+    assert not (tmp_path / "imported").exists()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from django_jobchains.telemetry.events import (
     SupervisorGaveUp,
 )
 from django_jobchains.worker.supervisor import supervised_process
+from django_jobchains.worker.supervisor.parent_link import VARIABLE
 from django_jobchains.worker.supervisor.supervised_process import Restarts, failed_to_start
 from django_jobchains.worker.supervisor.supervisor import Supervisor
 from tests.support.worker_processes import heeded_hang_ups
@@ -104,6 +105,15 @@ def test_a_process_that_the_operating_system_does_not_start_is_reported(
     ]
     assert "/no/such/python" in failed[0].error
     assert [type(event) for event in events.all[5:]] == [SupervisorGaveUp]
+
+
+@pytest.mark.parametrize("written", ["b'[' * 100_000 + b'\\n'", "b'[]\\n' * 1000", "b'x' * 20_000_000"])
+def test_what_user_code_writes_to_the_supervisor_does_not_end_it(
+    events: Events, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    writes = f"import os; os.write(int(os.environ['{VARIABLE}'].split(':')[0]), {written})"
+    run(monkeypatch, f"{writes}; {FAILS}")
+    assert [event.code for event in events.of(ProcessEnded)] == [3] * 5
 
 
 @pytest.mark.usefixtures("heeded_hang_ups")

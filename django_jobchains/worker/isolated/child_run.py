@@ -131,8 +131,10 @@ class ChildRun:
             attempt.begin()
         try:
             attempt.forward_aborts(call)
-            with AbortWatch(call, attempt.signal, self.pool.isolation.grace_seconds):
-                return attempt.outcomes(self._reply(call, worker))
+            watch = AbortWatch(call, attempt.signal, self.pool.isolation.grace_seconds)
+            with self.pool.reading(worker), watch:
+                outcomes = attempt.outcomes(self._reply(call, worker))
+            return attempt.end(outcomes)
         except PoolClosed as error:
             return attempt.hand_back(error)
         except RemoteError as error:  # Raised before the handler was called.

@@ -118,22 +118,25 @@ class IsolatedAttempt:
     # At its end
 
     def outcomes(self, messages: Sequence[Sequence[Any]]) -> list[Outcome]:
-        """Return the outcomes that the child process has sent."""
-        return self._end([outcome_of_message(each, self.jobs, self._processor, self._policy) for each in messages])
+        """Return the outcomes that the child process has sent. Raises any error if they are not outcomes."""
+        if not messages:
+            raise ValueError("It has no outcome.")
+        return [outcome_of_message(each, self.jobs, self._processor, self._policy) for each in messages]
 
     def not_started(self, error: BaseException) -> list[Outcome]:
         """Return the outcomes if the handler could not be called."""
-        return self._end([not_started(job, self._policy, error) for job in self.jobs])
+        return self.end([not_started(job, self._policy, error) for job in self.jobs])
 
     def hand_back(self, error: Exception) -> list[Outcome]:
         """Return the outcomes if there is no child process."""
-        return self._end([Outcome(job, OutcomeKind.HANDED_BACK, error=str(error)) for job in self.jobs])
+        return self.end([Outcome(job, OutcomeKind.HANDED_BACK, error=str(error)) for job in self.jobs])
 
     def outcomes_of_death(self, pid: int, error: WorkerCrashed) -> list[Outcome]:
         """Return the outcomes if the child process died while it ran the attempt."""
-        return self._end([self._outcome_of_death(job, pid, error) for job in self.jobs])
+        return self.end([self._outcome_of_death(job, pid, error) for job in self.jobs])
 
-    def _end(self, outcomes: list[Outcome]) -> list[Outcome]:
+    def end(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """End the spans and signals of the attempt."""
         if self._spans is not None:
             self._spans.end(outcomes, self._store.chains.contexts)
         for signal in self._signals.values():

@@ -89,7 +89,8 @@ class IsolatedRecordAttempt(RecordAttempt):
         call = self._call = worker.start(TARGET, request, on_message=self._receive)
         self.expires_at = time.monotonic() + self.kind.max_runtime_seconds
         try:
-            with AbortWatch(call, self.signal, self.pool.isolation.grace_seconds):
+            watch = AbortWatch(call, self.signal, self.pool.isolation.grace_seconds)
+            with self.pool.reading(worker), watch:
                 return ended_of_message(call.wait(), self.kind, self.key, self.number)
         except PoolClosed:
             return self.hand_back()

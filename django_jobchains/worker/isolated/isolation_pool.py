@@ -1,17 +1,30 @@
 """The child processes in which a worker runs attempts."""
 
 import os
+import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from django.core.exceptions import ImproperlyConfigured
 
 from django_jobchains.isolation import Fallback, Isolation
-from django_jobchains.pools import PooledWorker, ReusablePool, TransientPool, WorkerStartFailed
+from django_jobchains.pools import (
+    PoolClosed,
+    PooledWorker,
+    RemoteError,
+    ReusablePool,
+    TransientPool,
+    WorkerCrashed,
+    WorkerStartFailed,
+)
+from django_jobchains.pools.frames import MessageTooLarge
 from django_jobchains.store import PoolState
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import ChildRecycled, IsolationFailed, IsolationWeakened
+from django_jobchains.text.errors import describe
 
 #: What children import before their first attempt, so that the import does not count towards its time limit.
 CHILD_MODULES = tuple(f"django_jobchains.worker.isolated.{name}" for name in ("child_attempt", "child_record"))
@@ -62,11 +75,27 @@ class IsolationPool:
     def release(self, worker: PooledWorker) -> None:
         has_died = not worker.is_alive
         self._pool.release(worker)
-        if worker.is_ended and not has_died and worker.level == "process":
+        if worker.is_ended and not (has_died or worker.is_signalled) and worker.level == "process":
             with self._lock:
                 self._recycled += 1
             if observes(ChildRecycled):
                 report(ChildRecycled(self._worker, self.isolation.level, self.isolation.key[:KEY_LENGTH], worker.pid))
+
+    @contextmanager
+    def reading(self, worker: PooledWorker) -> Iterator[None]:
+        """Inside this block, messages of the worker are read. One that cannot be read is a crash: the worker is killed.
+
+        The handler has been called, so its attempt must count.
+        """
+        try:
+            yield
+        except (PoolClosed, WorkerCrashed):
+            raise
+        except Exception as error:
+            if isinstance(error, RemoteError) and error.type_name != MessageTooLarge.__name__:
+                raise
+            worker.kill()
+            raise WorkerCrashed(-signal.SIGKILL, f"Its reply cannot be read: {describe(error)}") from error
 
     def attempts_left(self, worker: PooledWorker) -> int | None:
         """Return how many attempts the worker may run before it is replaced; None for no limit."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from django_jobchains.worker.health import Health
 from django_jobchains.worker.supervisor.parent_link import RETIRE, STOP_NOW, VARIABLE
 
-#: The limit of one report. No report is expected to reach it; longer ones are cut off.
+#: The limit of one report. No report is expected to reach it; longer ones are dropped.
 MAX_REPORT_BYTES = 16 * 1024 * 1024
 
 
@@ -82,14 +82,18 @@ class Child:
     def receive(self) -> None:
         """Read its reports."""
         try:
-            while part := self.socket.recv(65536):
+            while len(self._unread) < MAX_REPORT_BYTES:
+                if not (part := self.socket.recv(65536)):
+                    self.is_connected = False
+                    break
                 self._unread += part
-            self.is_connected = False
         except BlockingIOError:  # There is nothing more to read.
             pass
         except OSError:
             self.is_connected = False
-        *lines, self._unread = self._unread[:MAX_REPORT_BYTES].split(b"\n")
+        *lines, self._unread = self._unread.split(b"\n")
+        if len(self._unread) >= MAX_REPORT_BYTES:
+            self._unread = b""
         for line in lines:
             self._read(line)
 
@@ -98,7 +102,7 @@ class Child:
             report = json.loads(line)
             health, reason = Health.from_json(report["health"]), str(report["replace_reason"])
             has_begun, metrics = bool(report["has_begun"]), str(report.get("metrics") or self.metrics)
-        except (ValueError, KeyError, TypeError):  # User code in the child wrote to the descriptor.
+        except Exception:  # User code in the child wrote to the descriptor.
             return
         self.health, self.replace_reason, self.metrics = health, reason, metrics
         self.has_begun |= has_begun

@@ -14,9 +14,11 @@ from typing import Any
 from django.db import transaction
 
 from django_jobchains.isolation import Isolation
+from django_jobchains.pools.child import send
 from django_jobchains.processors import Batch, Processors, RunningJob
 from django_jobchains.testing.contracts.concurrency import until
 from tests.isolation.app.slices import AFTER_LOG_LINES, AT_ONCE, note
+from tests.pools.functions import write_to_socket
 
 #: The memory of the group of processes in which the kernel kills a handler.
 MEMORY_OF_GROUP = 100 * 1024**2
@@ -52,6 +54,24 @@ def dies(job: RunningJob[str]) -> int:
 @processors.register("isolation.always_dies")
 def always_dies(job: RunningJob[Any]) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@processors.register("isolation.writes_to_its_socket", max_attempts=1)
+def writes_to_its_socket(job: RunningJob[str]) -> None:
+    """Write the bytes that the input names, or a message that means nothing to the worker."""
+    note(job, "called")
+    if job.input:
+        write_to_socket(job.input)
+    else:
+        send({"nonsense": 1})
+
+
+@processors.register(
+    "isolation.says_too_much", max_attempts=1, isolation=Isolation("process", key="terse", message_limit=1000)
+)
+def says_too_much(job: RunningJob[Any]) -> str:
+    note(job, "called")
+    return "x" * 2000
 
 
 @processors.register("isolation.dies_after_commit")
