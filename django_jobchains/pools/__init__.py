@@ -2,6 +2,7 @@
 
 from django_jobchains.isolation import Fallback, Isolation
 from django_jobchains.pools import presets
+from django_jobchains.pools.pool_calls import StreamedCall
 from django_jobchains.pools.pool_errors import (
     PoolClosed,
     PoolKeyConflict,
@@ -27,6 +28,7 @@ __all__ = (
     "PooledWorker",
     "RemoteError",
     "ReusablePool",
+    "StreamedCall",
     "TransientPool",
     "WorkerCrashed",
     "WorkerPool",

@@ -19,6 +19,13 @@ _PR_SET_PDEATHSIG = 1
 _IS_LINUX: bool = sys.platform == "linux"
 
 
+def cpu_count() -> int:
+    """Return the number of CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def start_problem() -> str:
     """Return why this operating system cannot start child processes, or ""."""
     if os.name == "posix" and hasattr(os, "posix_spawn"):

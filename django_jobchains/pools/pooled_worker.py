@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from django_jobchains.exceptions import JobAborted
-from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
+from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal, refuse_on_event_loop
 from django_jobchains.isolation import Isolation, Level, check_seconds, check_target
 from django_jobchains.pools.abort_watch import AbortWatch
 from django_jobchains.pools.frames import Message
@@ -72,6 +72,7 @@ class Call:
         Raises ``RemoteError`` with the text of what it raised, ``WorkerCrashed`` if the child process died, and
         ``PoolClosed`` if it died because its pool was terminated. Calls ``on_message`` with what the function sends.
         """
+        refuse_on_event_loop("call.wait() would block", "'await pool.arun(…)'")
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._reply is None:
             message = self._receive(None if deadline is None else max(deadline - time.monotonic(), 0))
@@ -203,6 +204,7 @@ class PooledWorker:
         ``WorkerCrashed`` if the child process dies, and ``PoolClosed`` if the pool is terminated.
         After a timeout the child gets SIGTERM at once, and SIGKILL after the grace.
         """
+        refuse_on_event_loop("worker.run() would block", "'await pool.arun(…)'")
         check_seconds("timeout", timeout, allows_none=True)
         if signal is not None:
             signal.raise_if_aborted()

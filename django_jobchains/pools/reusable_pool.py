@@ -3,9 +3,9 @@
 import threading
 import time
 
+from django_jobchains.handlers.abort_signal import refuse_on_event_loop
 from django_jobchains.isolation import GRACE_SECONDS, MESSAGE_LIMIT, FallbackCallback, Isolation
 from django_jobchains.pools.idle_workers import IdleWorkers
-from django_jobchains.pools.launcher import Launcher
 from django_jobchains.pools.pool_errors import PoolClosed, PoolKeyConflict, PoolTimeout
 from django_jobchains.pools.pooled_worker import PooledWorker
 from django_jobchains.pools.process_pool import ProcessPool
@@ -55,20 +55,21 @@ class ReusablePool(ProcessPool):
         self._open(isolation)
 
     def start_anew(self) -> None:
-        self.max_workers = self.isolation.max_workers or 1
+        super().start_anew()
+        self.max_workers = self.concurrency
         self._changed = threading.Condition()
         self._idle = IdleWorkers(self._changed, self.isolation.idle_ttl)
         self._busy: set[PooledWorker] = set()
         self._creating = 0
         #: How many threads wait for a worker.
         self.waiting = 0
-        self._launcher = Launcher(self.isolation, self.next_request_id, self._imports)
 
     def acquire(self, key: str = "default", timeout: float | None = None) -> PooledWorker:
         """Return a worker for this key. Raises ``PoolTimeout`` after ``timeout`` seconds, or ``PoolClosed``.
 
         A strict pool raises ``PoolKeyConflict`` instead of replacing a worker of another key.
         """
+        refuse_on_event_loop("pool.acquire() would block", "'await pool.arun(…)'")
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             worker = self._idle_or_room(key, deadline)
@@ -210,6 +211,7 @@ class ReusablePool(ProcessPool):
             idle, busy = self._idle.take_all(), list(self._busy)
             self._busy.clear()
             self._changed.notify_all()
+        super().terminate()
         self._launcher.close()
         for worker in busy:
             worker.close()

@@ -3,8 +3,8 @@
 import threading
 import time
 
+from django_jobchains.handlers.abort_signal import refuse_on_event_loop
 from django_jobchains.isolation import GRACE_SECONDS, MESSAGE_LIMIT, FallbackCallback, Isolation
-from django_jobchains.pools.launcher import Launcher
 from django_jobchains.pools.pool_errors import PoolClosed
 from django_jobchains.pools.pooled_worker import PooledWorker
 from django_jobchains.pools.process_pool import ProcessPool
@@ -45,12 +45,13 @@ class TransientPool(ProcessPool):
         )
 
     def start_anew(self) -> None:
+        super().start_anew()
         self._lock = threading.Lock()
         self._workers: set[PooledWorker] = set()
-        self._launcher = Launcher(self.isolation, self.next_request_id, self._imports)
 
     def acquire(self, key: str = "default", timeout: float | None = None) -> PooledWorker:
         """Start a process. Raises ``PoolTimeout`` if that takes longer than ``timeout`` seconds, or ``PoolClosed``."""
+        refuse_on_event_loop("pool.acquire() would block", "'await pool.arun(…)'")
         if self._is_closed:
             raise PoolClosed
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -97,6 +98,7 @@ class TransientPool(ProcessPool):
         with self._lock:
             self._is_closed = True
             workers, self._workers = self._workers, set()
+        super().terminate()
         self._launcher.close()
         for worker in workers:
             worker.close()

@@ -1,8 +1,11 @@
 """The interface of all pools, and the use of one worker in a ``with`` block."""
 
+from collections.abc import AsyncIterator, Iterable, Iterator
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
+from django_jobchains.handlers.abort_signal import AbortSignal
+from django_jobchains.pools.pool_calls import StreamedCall
 from django_jobchains.pools.pooled_worker import PooledWorker
 from django_jobchains.pools.transient_pool import TransientPool
 
@@ -15,6 +18,37 @@ class WorkerPool(Protocol):
 
     def release(self, worker: PooledWorker, *, broken: bool = False) -> None:
         """Return a worker to the pool. ``broken``: end it, because its state is not trusted."""
+
+    def run(
+        self,
+        target: str,
+        payload: Any = None,
+        *,
+        key: str = "default",
+        timeout: float | None = None,
+        signal: AbortSignal | None = None,
+    ) -> Any:
+        """Acquire a worker, call a function in it, and release it. ``timeout``: for the call."""
+
+    async def arun(
+        self,
+        target: str,
+        payload: Any = None,
+        *,
+        key: str = "default",
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> Any:
+        """``run`` for async code. If the task is cancelled, the call is aborted, and the worker is released."""
+
+    def stream(
+        self, target: str, payloads: Iterable[Any], *, key: str = "default", timeout: float | None = None
+    ) -> Iterator[StreamedCall]:
+        """Call a function with each payload, a limited number at once, and yield the calls as they end."""
+
+    def astream(
+        self, target: str, payloads: Iterable[Any], *, key: str = "default", timeout: float | None = None
+    ) -> AsyncIterator[StreamedCall]:
+        """``stream`` for async code."""
 
     def next_request_id(self) -> int:
         """Return the number of the next call, from 0."""

@@ -1,6 +1,5 @@
 """The child processes in which a worker runs attempts."""
 
-import os
 import signal
 import threading
 import time
@@ -21,6 +20,7 @@ from django_jobchains.pools import (
     WorkerStartFailed,
 )
 from django_jobchains.pools.frames import MessageTooLarge
+from django_jobchains.pools.limits import cpu_count
 from django_jobchains.store import PoolState
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import ChildRecycled, IsolationFailed, IsolationWeakened
@@ -147,12 +147,5 @@ class IsolationPool:
 
 def _max_workers(isolation: Isolation, slots: int) -> int:
     """Return how many child processes are used at once: no more than there are slots."""
-    default = slots if isolation.level == "transient" else _cpu_count()
+    default = slots if isolation.level == "transient" else cpu_count()
     return min(isolation.max_workers or default, slots)
-
-
-def _cpu_count() -> int:
-    """Return the number of CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
