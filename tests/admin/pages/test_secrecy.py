@@ -82,7 +82,7 @@ def test_without_the_permission_the_first_word_of_a_reason_is_hidden(
     staff: Callable[..., Client], open_page: OpenPage, reason: str
 ) -> None:
     """The reason of a ``RescheduleJob`` is stored as the error, without a type."""
-    job = rows.chain(1, "scheduled")[-1]
+    job = rows.chain(1)[-1]
     Job.objects.filter(pk=job.pk).update(last_error=reason)
     for model in ("chain", "job"):
         assert CANARY not in open_page(job, model, staff())
