@@ -15,7 +15,7 @@ from django_jobchains.attempts.handler_task import HandlerTask
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind, fallback_outcome
 from django_jobchains.context import clear_context
 from django_jobchains.exceptions import LeaseLost
-from django_jobchains.middleware.hooks import around
+from django_jobchains.middleware.hooks import aaround
 from django_jobchains.telemetry.tracing import active
 
 
@@ -56,7 +56,7 @@ class AsyncAttempt(Attempt):
 
     async def _acall_handler(self) -> Any:
         job = self.running_job(self.async_phases)
-        with around(self.processor.middleware, "around_handler", job):
+        async with aaround(self.processor.middleware, job):
             result = await self.processor.function(job)
             await self.async_phases.complete_for_middleware()
             return result

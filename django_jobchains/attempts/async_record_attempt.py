@@ -18,7 +18,7 @@ from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt
 from django_jobchains.attempts.record_phases import AsyncRecordPhases
 from django_jobchains.context import clear_context
 from django_jobchains.handlers.abort_signal import call_on
-from django_jobchains.middleware.hooks import around
+from django_jobchains.middleware.hooks import aaround
 from django_jobchains.records.errors import RecordLost
 from django_jobchains.records.run import RecordRun
 from django_jobchains.telemetry.tracing import active
@@ -69,7 +69,7 @@ class AsyncRecordAttempt(RecordAttempt):
         if self._error is not None:
             raise self._error
         run = self._record_run(self.async_phases)
-        with around(self.kind.middleware, "around_handler", run):
+        async with aaround(self.kind.middleware, run):
             await self.kind.processor.handle(self.record, run)  # type: ignore[misc]
             if not run.requeued[0]:
                 await self.async_phases.complete_for_middleware()

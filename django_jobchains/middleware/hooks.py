@@ -1,15 +1,25 @@
 """The hooks of middleware, nested around a handler and its phases."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from inspect import isasyncgenfunction, iscoroutinefunction, unwrap
 from typing import Any, Literal
 
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.handlers.running_job import RunningJob
 
-Hook = Literal["around_handler", "around_prepare", "around_complete"]
+Hook = Literal["around_handler", "aaround_handler", "around_prepare", "around_complete"]
+AnyContextManager = AbstractContextManager[object] | AbstractAsyncContextManager[object]
 
-_NOTHING: AbstractContextManager[None] = nullcontext()
+_NOTHING = nullcontext()
 
 
 class Middleware:
@@ -22,14 +32,22 @@ class Middleware:
     of the handler.
     """
 
-    def around_handler(self, job: RunningJob[Any]) -> AbstractContextManager[object]:
-        """Wrap the handler, on its thread, or on the event loop of an ``async def`` handler, where it must not block.
+    def around_handler(self, job: RunningJob[Any]) -> AnyContextManager:
+        """Wrap the handler, on its thread. An ``async def`` handler is wrapped on its event loop.
+
+        With ``@asynccontextmanager``, the hook is for ``async def`` handlers, and may await, such as Django's async
+        ORM. A plain one must not block the event loop, where Django refuses queries. A class with both names the async
+        one ``aaround_handler``. A slice with a plain handler refuses middleware that has only an async hook.
 
         ``job.input`` is decoded. No transaction is open before the ``yield``. After it, the transaction of
         ``job.complete()`` is open if the handler used it, or if middleware has ``around_complete``; it is committed
         after all middleware has returned.
         """
         return nullcontext()
+
+    def aaround_handler(self, job: RunningJob[Any]) -> AnyContextManager:
+        """``around_handler`` for ``async def`` handlers."""
+        return self.around_handler(job)
 
     def around_prepare(self, job: RunningJob[Any]) -> AbstractContextManager[object]:
         """Wrap the block of ``job.prepare()``, inside its transaction, on its thread. The job row is locked.
@@ -51,6 +69,11 @@ def around(middleware: tuple[Middleware, ...], hook: Hook, job: RunningJob[Any])
     return _nested(middleware, hook, job) if middleware else _NOTHING
 
 
+def aaround(middleware: tuple[Middleware, ...], job: RunningJob[Any]) -> AbstractAsyncContextManager[object]:
+    """``around`` for an ``async def`` handler."""
+    return _anested(middleware, job) if middleware else _NOTHING
+
+
 def defines(middleware: Iterable[Middleware], hook: Hook) -> bool:
     """Return whether one of these has the hook, and not only the default that does nothing."""
     return any(getattr(type(part), hook) is not getattr(Middleware, hook) for part in middleware)
@@ -60,35 +83,51 @@ def defines(middleware: Iterable[Middleware], hook: Hook) -> bool:
 def _nested(middleware: tuple[Middleware, ...], hook: Hook, job: RunningJob[Any]) -> Iterator[None]:
     with ExitStack() as stack:
         for part in middleware:
-            stack.enter_context(_layer(part, hook, job))
+            watch = stack.enter_context(_Watch(part, hook))
+            stack.enter_context(watch.checked(getattr(part, hook)(job)))
+            stack.enter_context(watch)
         yield
 
 
-@contextmanager
-def _layer(part: Middleware, hook: Hook, job: RunningJob[Any]) -> Iterator[None]:
-    """Enter one hook, and raise the error of the block again if the hook swallows it."""
-    error: BaseException | None = None
-    with _entered(part, hook, job):
-        try:
-            yield
-        except BaseException as caught:
-            error = caught
-            raise
-    if error is not None:
-        error.add_note(f"{_name(part, hook)} swallowed this error. It may raise another, but not undo one.")
-        raise error
+@asynccontextmanager
+async def _anested(middleware: tuple[Middleware, ...], job: RunningJob[Any]) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for part in middleware:
+            watch = stack.enter_context(_Watch(part, "aaround_handler"))
+            manager = part.aaround_handler(job)
+            if isinstance(manager, AbstractAsyncContextManager):
+                await stack.enter_async_context(manager)
+            else:
+                stack.enter_context(watch.checked(manager))
+            stack.enter_context(watch)
+        yield
 
 
-def _entered(part: Middleware, hook: Hook, job: RunningJob[Any]) -> AbstractContextManager[object]:
-    manager = getattr(part, hook)(job)
-    if not hasattr(type(manager), "__exit__"):
+class _Watch:
+    """Raises the error of a block again if a hook swallows it. Entered twice: outside of the hook, and inside."""
+
+    def __init__(self, part: Middleware, hook: Hook) -> None:
+        self._name = f"{type(part).__qualname__}.{hook}()"
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> "_Watch":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None and self._error is not None:
+            self._error.add_note(f"{self._name} swallowed this error. It may raise another, but not undo one.")
+            raise self._error
+        self._error = error
+
+    def checked(self, manager: Any) -> AbstractContextManager[object]:
+        """Return what a hook has returned; raise ``TypeError`` if it is not a context manager."""
+        if isinstance(manager, AbstractContextManager):
+            return manager
         kind = type(manager).__name__
-        raise TypeError(f"{_name(part, hook)} returned a {kind}, not a context manager: is @contextmanager missing?")
-    return manager  # type: ignore[no-any-return]
-
-
-def _name(part: Middleware, hook: Hook) -> str:
-    return f"{type(part).__qualname__}.{hook}()"
+        raise TypeError(
+            f"{self._name} returned a {kind}, not a context manager: is @contextmanager missing? "
+            "(@asynccontextmanager is for around_handler() of 'async def' handlers.)"
+        )
 
 
 def checked_middleware(given: Iterable[Middleware]) -> tuple[Middleware, ...]:
@@ -101,4 +140,24 @@ def checked_middleware(given: Iterable[Middleware]) -> tuple[Middleware, ...]:
             raise RegistryError(f"middleware holds the class {part.__name__}: give an instance, {part.__name__}().")
         if not isinstance(part, Middleware):
             raise RegistryError(f"{part!r} is not middleware: subclass django_jobchains.middleware.Middleware.")
+        for hook in (part.around_prepare, part.around_complete):
+            if _is_async(hook):
+                raise RegistryError(f"{hook.__qualname__}() is async, but runs in a transaction: use @contextmanager.")
     return parts
+
+
+def check_hooks(middleware: Iterable[Middleware], *, is_async: bool) -> None:
+    """Raise ``RegistryError`` if middleware would not wrap a handler of this kind."""
+    for part in middleware:
+        hook: Hook = "aaround_handler" if defines([part], "aaround_handler") else "around_handler"
+        is_plain = defines([part], "around_handler") and not _is_async(part.around_handler)
+        if not is_async and not is_plain and defines([part], hook):
+            raise RegistryError(
+                f"{type(part).__qualname__}.{hook}() is for 'async def' handlers, and this one is a plain function. "
+                "Define around_handler() with @contextmanager too, and name the async one aaround_handler()."
+            )
+
+
+def _is_async(hook: Callable[..., Any]) -> bool:
+    function = unwrap(hook)  # without @asynccontextmanager
+    return isasyncgenfunction(function) or iscoroutinefunction(function)

@@ -13,7 +13,7 @@ from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.functions import is_async_function
 from django_jobchains.handlers.running_job import Continuation, RunningJob
 from django_jobchains.isolation import Isolation, Level, to_isolation
-from django_jobchains.middleware.hooks import Middleware, checked_middleware
+from django_jobchains.middleware.hooks import Middleware, check_hooks, checked_middleware
 from django_jobchains.policies import (
     Backoff,
     BackoffFunction,
@@ -27,7 +27,7 @@ from django_jobchains.policies import (
 )
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.options import RecordOptions, checked_model, checked_options
-from django_jobchains.records.processor import RecordProcessor, make_processor
+from django_jobchains.records.processor import RecordProcessor, is_async, make_processor
 from django_jobchains.registry.arguments import (
     check_choice,
     check_options,
@@ -190,6 +190,7 @@ class Processors:
         def decorate(function: Callable[[RunningJob[Any]], Any]) -> JobType[Any, Any]:
             with declaration_errors(name):
                 is_async = _check_handler(function, settings["mode"], settings["batch_limit"])
+                check_hooks(self.middleware, is_async=is_async)
                 job_type = _job_type(name, function, options, settings["batch_limit"])
                 job_type.check_blockers(function, self.by_name)
                 return self._add(Processor(job_type, function, is_async=is_async, **settings))
@@ -223,6 +224,7 @@ class Processors:
         def decorate(handles: HandlesT) -> HandlesT:
             with declaration_errors(record_name):
                 processor = make_processor(handles)
+                check_hooks(self.middleware, is_async=is_async(processor))
             self.record_types[record_name] = RecordType(
                 record_name, checked, processor, own_queue=queue, middleware=self.middleware, **fields
             )

@@ -1,8 +1,8 @@
 """Helpers for the slices of these jobs."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from django_jobchains.middleware import LogContext, Middleware
@@ -21,6 +21,12 @@ class Recorded(Middleware):
     def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
         job.context["added"] = "by middleware"
         yield
+
+    @asynccontextmanager
+    async def aaround_handler(self, job: RunningJob[Any]) -> AsyncIterator[None]:
+        await Effect.objects.acreate(job_id=job.id, label="awaited around handler")
+        with self.around_handler(job):
+            yield
 
     @contextmanager
     def around_complete(self, job: RunningJob[Any]) -> Iterator[None]:
