@@ -1,7 +1,10 @@
+from collections.abc import Callable, Iterator
+
 import pytest
 from django.apps import apps
 
 from django_jobchains.processors import Registry
+from django_jobchains.telemetry import probes
 from tests.support.tracing import recorded
 from tests.support.workers import events, make_worker, processors, registry, start_worker, store
 
@@ -12,3 +15,17 @@ __all__ = ("events", "make_worker", "processors", "recorded", "registry", "start
 def _of_project(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """The registry of the test is that of the project, whose records are counted."""
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+
+
+@pytest.fixture
+def add_worker() -> Iterator[Callable[[probes.WorkerProbe], None]]:
+    """Adds workers to this process, until the end of the test."""
+    added: list[probes.WorkerProbe] = []
+
+    def add(worker: probes.WorkerProbe) -> None:
+        added.append(worker)
+        probes.add_worker(worker)
+
+    yield add
+    for worker in added:
+        probes.remove_worker(worker)

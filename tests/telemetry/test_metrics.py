@@ -213,20 +213,6 @@ def everything(
             release.set()
 
 
-@pytest.fixture
-def add_worker() -> Iterator[Callable[[probes.WorkerProbe], None]]:
-    """Adds workers to this process, until the end of the test."""
-    added: list[probes.WorkerProbe] = []
-
-    def add(worker: probes.WorkerProbe) -> None:
-        added.append(worker)
-        probes.add_worker(worker)
-
-    yield add
-    for worker in added:
-        probes.remove_worker(worker)
-
-
 class WithChildren:
     """A worker with child processes."""
 

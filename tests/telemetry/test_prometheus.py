@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_jobchains import chains
 from django_jobchains.processors import Processors, RunningJob
-from django_jobchains.telemetry import names
+from django_jobchains.telemetry import names, probes, report
 from django_jobchains.telemetry.otel.prometheus import MergedMetrics, ProcessMetrics, family_name
 from django_jobchains.worker import health_server
 from django_jobchains.worker.health import Health
@@ -26,6 +26,7 @@ from tests.support.waiting import until
 from tests.support.worker_app import jobs
 from tests.support.worker_processes import StartProcess, start_process
 from tests.support.workers import StartWorker
+from tests.telemetry.test_metrics import COUNTED, WithChildren
 from tests.worker.test_supervisor import free_port, until_working
 
 __all__ = ("start_process",)
@@ -219,7 +220,11 @@ def test_every_alert_has_a_summary_and_a_severity() -> None:
 
 @committed
 def test_the_names_in_a_real_scrape_are_those_that_are_checked(
-    metrics: ProcessMetrics, processors: Processors, start_worker: StartWorker, exported: tuple[set[str], set[str]]
+    metrics: ProcessMetrics,
+    processors: Processors,
+    start_worker: StartWorker,
+    add_worker: Callable[[probes.WorkerProbe], None],
+    exported: tuple[set[str], set[str]],
 ) -> None:
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None:
@@ -230,6 +235,9 @@ def test_the_names_in_a_real_scrape_are_those_that_are_checked(
     ship.enqueue(1, max_attempts=1)
     ship.enqueue(0, delay=3600)
     start_worker()
+    add_worker(WithChildren())
+    for event, _, _ in COUNTED:
+        report(event)
     until(lambda: value(metrics.text(), "jobchains_attempt_ended_total") == 2)
     until(lambda: "jobchains_queue_jobs" in metrics.text() and "chain_duration" in metrics.text())
     families = list(text_string_to_metric_families(metrics.text()))
@@ -237,4 +245,5 @@ def test_the_names_in_a_real_scrape_are_those_that_are_checked(
     labels = {label for family in families for sample in family.samples for label in sample.labels}
     assert samples <= exported[0]
     assert labels <= exported[1] | {"le"}
-    assert len(samples) > 15
+    assert {"jobchains_pool_memory_bytes", "jobchains_child_recycled_total"} <= samples
+    assert len(samples) > 35
