@@ -304,13 +304,17 @@ class PooledWorker:
         self.is_closed = True
         self._peer.kill()
 
-    def end(self) -> None:
-        """Release the worker, and let the process end. If it still runs a call, it is killed."""
+    def end(self) -> bool:
+        """Release the worker, and let the process end. If it still runs a call, it is killed.
+
+        Return False if it was released before.
+        """
         with self._lock:
             if self.is_released:
-                return
+                return False
             self.is_released = self.is_ended = True
             is_busy = self.is_busy
         if is_busy:
             self._peer.kill()
         self._peer.end()
+        return True

@@ -120,8 +120,10 @@ class PreloadProcess:
             return
         try:
             _import([*command["imports"], *command["options"]["imports"]])
+            if _is_closed(report):
+                raise ConnectionError("The caller has given up the child in the meantime.")
             child.pid = start_child(command["options"], Descriptors(connection, watch, tickets, child.stderr_writer))
-        except Exception as error:  # There is no memory, or there are too many processes.
+        except Exception as error:  # For example, there is no memory, or there are too many processes.
             child.report_failure(error)
             return
         finally:
@@ -156,6 +158,13 @@ class PreloadProcess:
 def _close(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def _is_closed(report: int) -> bool:
+    """Return whether the caller has closed its end."""
+    poll = select.poll()
+    poll.register(report, 0)
+    return bool(poll.poll(0))
 
 
 def _import(names: Iterable[str]) -> None:

@@ -159,9 +159,9 @@ class ReusablePool(ProcessPool):
                 self._idle.add(renewed)
                 self._forget(worker)
                 return
-        worker.end()
-        with self._changed:  # The process has counted until its end.
-            self._forget(worker)
+        if worker.end():
+            with self._changed:  # The process has counted until its end.
+                self._forget(worker)
 
     def _forget(self, worker: PooledWorker) -> None:
         self._busy.discard(worker)

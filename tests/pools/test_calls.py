@@ -1,6 +1,5 @@
 """A call runs in the worker's process, and its result, error and messages come back."""
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -18,11 +17,6 @@ from django_jobchains.testing.contracts.concurrency import until
 from tests.pools.conftest import FUNCTIONS
 
 Run = Callable[..., Any]
-
-
-def test_a_function_runs_in_another_process(run: Run, shared_pool: ReusablePool) -> None:
-    with WorkerSession(shared_pool) as worker:
-        assert worker.run(f"{FUNCTIONS}:pid") == worker.pid != os.getpid()
 
 
 @pytest.mark.parametrize("value", [None, 1.5, "ü\ud800\0", [1, {"a": [True]}], {"long": "x" * 3_000_000}])
@@ -219,11 +213,6 @@ def test_a_call_within_its_timeout_returns(run: Run) -> None:
 def test_the_signal_exists_in_calls_only() -> None:
     with pytest.raises(RuntimeError, match="does not run in a call"):
         current_signal()
-
-
-def test_requests_are_numbered_from_0() -> None:
-    pool = ReusablePool()
-    assert [pool.next_request_id(), pool.next_request_id()] == [0, 1]
 
 
 def test_a_worker_reports_its_process(shared_pool: ReusablePool) -> None:

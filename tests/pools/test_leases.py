@@ -2,34 +2,16 @@
 
 import os
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from django_jobchains.pools import PoolTimeout, ReusablePool, TransientPool, WorkerCrashed
+from django_jobchains.pools import ReusablePool, TransientPool, WorkerCrashed
 from tests.pools.conftest import FUNCTIONS, is_running
-from tests.pools.test_reusable_pool import on_thread
 from tests.support.waiting import until
 
 both_pools = pytest.mark.parametrize("pool_class", [ReusablePool, TransientPool])
-
-
-@both_pools
-@pytest.mark.parametrize("name", ["hang", "hang_without_sigterm"])
-def test_a_call_whose_worker_another_thread_releases_raises(pool_class: Any, name: str) -> None:
-    with pool_class() as pool:
-        worker = pool.acquire()
-        begun = threading.Event()
-        call = worker.start(f"{FUNCTIONS}:{name}", on_message=lambda message: begun.set())
-        waiter = on_thread(call.wait)
-        assert begun.wait(30)
-        pool.release(worker)
-        assert isinstance(waiter.exception(30), WorkerCrashed)
-        with pytest.raises(WorkerCrashed):
-            call.wait()
-        until(lambda: not is_running(worker.pid))
 
 
 @both_pools
@@ -40,31 +22,6 @@ def test_a_wait_that_begins_after_the_release_raises(pool_class: Any) -> None:
         pool.release(worker)
         with pytest.raises(WorkerCrashed):
             call.wait(30)
-
-
-def test_a_late_release_does_not_take_the_worker_from_its_next_user() -> None:
-    with ReusablePool(strict=True) as pool:
-        first = pool.acquire()
-        pool.release(first)
-        second = pool.acquire()
-        assert second.pid == first.pid
-        pool.release(first)
-        with pytest.raises(PoolTimeout):
-            pool.acquire(timeout=0.01)
-        call = second.start(f"{FUNCTIONS}:reason_of_abort")
-        pool.release(first, broken=True)
-        call.abort("cancelled")
-        assert call.wait(30) == "cancelled"
-
-
-def test_a_released_worker_runs_no_calls() -> None:
-    with ReusablePool() as pool:
-        first = pool.acquire()
-        pool.release(first)
-        second = pool.acquire()
-        with pytest.raises(RuntimeError, match=r"The worker was released\. Acquire"):
-            first.run(f"{FUNCTIONS}:echo", 1)
-        assert second.run(f"{FUNCTIONS}:echo", 2) == 2
 
 
 def test_a_process_counts_until_it_has_ended() -> None:

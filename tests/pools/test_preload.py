@@ -29,10 +29,10 @@ from django_jobchains.pools import (
 )
 from django_jobchains.pools.process_record import ProcessRecord
 from django_jobchains.pools.worker_process import ChildOptions, Descriptors
+from django_jobchains.testing.contracts.pools import on_thread
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from tests.pools.conftest import FUNCTIONS, is_running
 from tests.pools.test_crashes import started
-from tests.pools.test_reusable_pool import on_thread
 from tests.support.waiting import until
 
 

@@ -2,8 +2,7 @@
 
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -17,27 +16,14 @@ from django_jobchains.pools import (
     PoolKeyConflict,
     PoolTimeout,
     ReusablePool,
-    WorkerPool,
     WorkerSession,
     WorkerStartFailed,
 )
 from django_jobchains.testing.contracts.concurrency import until
+from django_jobchains.testing.contracts.pools import on_thread
 from tests.pools.conftest import FUNCTIONS, is_running
 
 pytestmark = pytest.mark.usefixtures("each_way_to_start")
-
-
-def on_thread(call: Callable[[], Any]) -> "Future[Any]":
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 @contextmanager
@@ -46,11 +32,6 @@ def waiting(pool: ReusablePool, key: str = "default") -> Iterator["Future[Pooled
     future = on_thread(lambda: pool.acquire(key, timeout=30))
     until(lambda: pool.waiting == 1)
     yield future
-
-
-def test_a_pool_fits_the_protocol() -> None:
-    pool: WorkerPool = ReusablePool()
-    assert pool.size == 0
 
 
 def test_workers_are_created_while_there_is_room_and_then_used_in_turns() -> None:
@@ -62,15 +43,6 @@ def test_workers_are_created_while_there_is_room_and_then_used_in_turns() -> Non
         assert pids == [pids[0], pids[1], pids[0], pids[1]]
         assert pids[0] != pids[1]
         assert pool.size == 2
-
-
-def test_a_pool_is_full_at_its_limit_and_saturated_when_none_is_idle() -> None:
-    with ReusablePool(1) as pool:
-        assert (pool.is_full(), pool.is_saturated()) == (False, False)
-        worker = pool.acquire()
-        assert (pool.is_full(), pool.is_saturated()) == (True, True)
-        pool.release(worker)
-        assert (pool.is_full(), pool.is_saturated()) == (True, False)
 
 
 def test_a_worker_that_is_being_created_counts() -> None:
@@ -195,33 +167,6 @@ def test_an_idle_worker_ends_after_its_time() -> None:
             assert worker.pid != pid
 
 
-def test_a_worker_that_is_released_as_broken_is_not_used_again() -> None:
-    with ReusablePool(1) as pool:
-        worker = pool.acquire()
-        pool.release(worker, broken=True)
-        assert pool.size == 0
-        until(lambda: not is_running(worker.pid))
-
-
-def test_a_worker_that_is_released_during_a_call_is_ended() -> None:
-    with ReusablePool(1) as pool:
-        worker = pool.acquire()
-        worker.start(f"{FUNCTIONS}:hang")
-        pool.release(worker)
-        assert pool.size == 0
-        until(lambda: not is_running(worker.pid))
-
-
-def test_a_second_release_does_nothing() -> None:
-    with ReusablePool(1) as pool:
-        worker = pool.acquire()
-        pool.release(worker)
-        pool.release(worker)
-        assert pool.size == 1
-        with WorkerSession(pool) as again:
-            assert again.run(f"{FUNCTIONS}:echo", 1) == 1
-
-
 def test_a_worker_that_died_while_it_was_idle_is_not_handed_out() -> None:
     with ReusablePool(1) as pool:
         with WorkerSession(pool) as worker:
@@ -243,42 +188,12 @@ def test_a_session_is_used_once_at_a_time() -> None:
 
 
 class TestTerminate:
-    def test_it_ends_every_worker_and_the_pool(self) -> None:
-        pool = ReusablePool(2)
-        idle, busy = pool.acquire(), pool.acquire()
-        pool.release(idle)
-        pool.terminate()
-        until(lambda: not any(is_running(worker.pid) for worker in (idle, busy)))
-        assert (pool.size, pool.is_full(), pool.is_saturated()) == (0, False, False)
-        with pytest.raises(PoolClosed):
-            pool.acquire()
-        with pytest.raises(PoolClosed):
-            busy.run(f"{FUNCTIONS}:echo")
-
-    def test_a_running_call_raises(self) -> None:
-        pool = ReusablePool()
-        worker = pool.acquire()
-        started = threading.Event()
-        call = worker.start(f"{FUNCTIONS}:hang", on_message=lambda message: started.set())
-        future = on_thread(call.wait)
-        assert started.wait(30)
-        pool.terminate()
-        assert isinstance(future.exception(10), PoolClosed)
-
     def test_a_waiting_acquire_raises(self) -> None:
         pool = ReusablePool()
         pool.acquire()
         with waiting(pool) as future:
             pool.terminate()
             assert isinstance(future.exception(10), PoolClosed)
-
-    def test_a_late_release_and_a_second_terminate_do_nothing(self) -> None:
-        pool = ReusablePool()
-        worker = pool.acquire()
-        pool.terminate()
-        pool.release(worker)
-        pool.terminate()
-        assert pool.size == 0
 
     def test_a_worker_whose_creation_finishes_afterwards_is_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pool = ReusablePool()

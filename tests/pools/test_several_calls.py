@@ -91,17 +91,6 @@ def test_ending_one_that_is_over_does_not_end_the_next(tmp_path: Path, end: Call
         assert running.wait() == "cancelled"
 
 
-def test_any_number_of_them_can_be_withdrawn(worker: PooledWorker) -> None:
-    begun: list[Any] = []
-    calls = worker.start_all(STEP, ["wait", *range(4000)], on_message=begun.append)
-    until(lambda: calls[0].wait(0.01) is PENDING and begun)
-    worker.withdraw()
-    assert [call.is_withdrawn for call in calls] == [False, *[True] * 4000]
-    calls[0].abort("cancelled")
-    assert calls[0].wait() == "cancelled"
-    assert worker.run(STEP, 1) == 1
-
-
 def test_the_first_of_many_can_be_killed(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     with ReusablePool(strict=True) as pool, WorkerSession(pool) as worker:

@@ -1,13 +1,10 @@
 """A transient pool starts a process for each use, which ends with it."""
 
-import threading
-
 import pytest
 
-from django_jobchains.pools import PoolClosed, PoolTimeout, TransientPool, WorkerPool, WorkerSession
+from django_jobchains.pools import PoolTimeout, TransientPool, WorkerPool, WorkerSession
 from django_jobchains.testing.contracts.concurrency import until
 from tests.pools.conftest import FUNCTIONS, is_running
-from tests.pools.test_reusable_pool import on_thread
 
 pytestmark = pytest.mark.usefixtures("each_way_to_start")
 
@@ -32,13 +29,6 @@ def test_a_session_without_a_pool_is_transient() -> None:
     until(lambda: not is_running(pid))
 
 
-def test_a_process_that_is_released_during_a_call_is_killed() -> None:
-    with WorkerSession() as worker:
-        worker.start(f"{FUNCTIONS}:hang_without_sigterm")
-        pid = worker.pid
-    until(lambda: not is_running(pid))
-
-
 def test_what_a_function_has_started_ends_with_its_process() -> None:
     with WorkerSession() as worker:
         grandchild = worker.run(f"{FUNCTIONS}:start_grandchild")
@@ -49,23 +39,3 @@ def test_what_a_function_has_started_ends_with_its_process() -> None:
 def test_acquire_gives_up_at_its_timeout() -> None:
     with pytest.raises(PoolTimeout):
         TransientPool(setup=f"{FUNCTIONS}:hang_in_set_up").acquire(timeout=0.5)
-
-
-def test_terminate_ends_it() -> None:
-    pool = TransientPool()
-    worker = pool.acquire()
-    started = threading.Event()
-    call = worker.start(f"{FUNCTIONS}:hang", on_message=lambda message: started.set())
-    future = on_thread(call.wait)
-    assert started.wait(30)
-    pool.terminate()
-    assert isinstance(future.exception(10), PoolClosed)
-    with pytest.raises(PoolClosed):
-        pool.acquire()
-    pool.release(worker)
-    pool.terminate()
-    until(lambda: not is_running(worker.pid))
-
-
-def test_requests_are_numbered_from_0() -> None:
-    assert TransientPool().next_request_id() == 0

@@ -1,4 +1,4 @@
-"""The contracts of notifiers, stores, payload codecs, payload types and record models, as pytest tests.
+"""The contracts of notifiers, stores, payload codecs, payload types, record models and pools, as pytest tests.
 
 Subclass one, and define how your object is created. Run it with pytest, or with ``manage.py run_contract``. See
 ``docs/guides/write-your-own.md``.
@@ -25,6 +25,7 @@ from django_jobchains.testing.contracts.on_failure import FailureTests
 from django_jobchains.testing.contracts.outcomes import OutcomeTests
 from django_jobchains.testing.contracts.payload_codecs import PayloadCodecContract
 from django_jobchains.testing.contracts.payload_types import PayloadTypeContract
+from django_jobchains.testing.contracts.pools import PoolContract
 from django_jobchains.testing.contracts.publication import PublicationTests
 from django_jobchains.testing.contracts.reading import ReadingTests
 from django_jobchains.testing.contracts.record_logs import RecordLogTests
@@ -37,6 +38,7 @@ __all__ = (
     "NotifierContract",
     "PayloadCodecContract",
     "PayloadTypeContract",
+    "PoolContract",
     "ReceivedHints",
     "RecordContract",
     "StoreContract",

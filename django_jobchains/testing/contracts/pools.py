@@ -1,0 +1,340 @@
+"""The contract of a pool of workers."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import aclosing, closing
+from typing import Any
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+
+from django_jobchains.exceptions import JobAborted
+from django_jobchains.handlers.abort_signal import AbortSignal
+from django_jobchains.pools import (
+    Call,
+    PoolClosed,
+    PooledWorker,
+    PoolTimeout,
+    RemoteError,
+    WorkerCrashed,
+    WorkerPool,
+    WorkerSession,
+    WorkerTimeout,
+)
+from django_jobchains.testing import pool_functions
+from django_jobchains.testing.contracts.concurrency import DEADLINE_SECONDS, until
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}:{function.__name__}"
+
+
+ECHO, PID, FAIL, DIE, HANG, WAIT = map(
+    name_of,
+    (
+        pool_functions.echo,
+        pool_functions.pid,
+        pool_functions.fail,
+        pool_functions.die,
+        pool_functions.hang,
+        pool_functions.wait_for_abort,
+    ),
+)
+
+
+class PoolContract:
+    """The tests that every pool of child processes passes. Define how one is created::
+
+    class TestMine(PoolContract):
+        def make(self) -> WorkerPool:
+            return MyPool(max_workers=2, grace_seconds=0.5)
+
+    It has room for two workers, and a short grace.
+    """
+
+    #: Whether released workers are used again, and ``acquire`` waits if all are in use.
+    keeps_workers = True
+
+    def make(self) -> WorkerPool:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def pool(self) -> Iterator[WorkerPool]:
+        pool = self.make()
+        yield pool
+        pool.terminate()
+
+    def begun(self, worker: PooledWorker, target: str) -> "tuple[Call, Future[Any]]":
+        """Start a call that another thread waits for. Return the call and its future result, after it has begun."""
+        begun = threading.Event()
+        call = worker.start(target, on_message=lambda message: begun.set())
+        future = on_thread(call.wait)
+        assert begun.wait(DEADLINE_SECONDS)
+        return call, future
+
+    # Calls
+
+    def test_a_function_runs_in_another_process(self, pool: WorkerPool) -> None:
+        with WorkerSession(pool, key="images") as worker:
+            assert worker.key == "images"
+            assert worker.run(PID) == worker.pid != os.getpid()
+            assert worker.run(ECHO, {"size": [1, 2.5, None]}) == {"size": [1, 2.5, None]}
+
+    def test_an_error_arrives_as_text_and_the_worker_lives(self, pool: WorkerPool) -> None:
+        with WorkerSession(pool) as worker:
+            with pytest.raises(RemoteError) as caught:
+                worker.run(FAIL, "no such image")
+            assert (caught.value.type_name, caught.value.message) == ("ValueError", "no such image")
+            assert worker.run(PID) == worker.pid
+
+    def test_a_process_that_dies_fails_its_own_call_only(self, pool: WorkerPool) -> None:
+        with WorkerSession(pool) as neighbor, WorkerSession(pool) as worker:
+            _, waiting = self.begun(neighbor, HANG)
+            with pytest.raises(WorkerCrashed) as caught:
+                worker.run(DIE)
+            assert caught.value.exitcode == -signal.SIGKILL
+            assert not worker.is_alive
+            assert not waiting.done()
+
+    def test_a_call_that_takes_too_long_is_ended(self, pool: WorkerPool) -> None:
+        with WorkerSession(pool) as worker:
+            with pytest.raises(WorkerTimeout):
+                worker.run(HANG, timeout=0.1)
+            assert not worker.is_alive
+
+    def test_an_aborted_signal_stops_the_call(self, pool: WorkerPool) -> None:
+        abort = AbortSignal()
+        with WorkerSession(pool) as worker:
+            threading.Timer(0.05, abort.abort, ["cancelled"]).start()
+            with pytest.raises(JobAborted, match="cancelled"):
+                worker.run(WAIT, signal=abort)
+
+    def test_calls_that_have_not_begun_can_be_withdrawn(self, pool: WorkerPool) -> None:
+        with WorkerSession(pool) as worker:
+            begun = threading.Event()
+            calls = worker.start_all(WAIT, [None, *range(2000)], on_message=lambda message: begun.set())
+            waiting = on_thread(calls[0].wait)
+            assert begun.wait(DEADLINE_SECONDS)
+            worker.withdraw()
+            assert [call.is_withdrawn for call in calls] == [False, *[True] * 2000]
+            calls[0].abort("cancelled")
+            assert waiting.result(DEADLINE_SECONDS) == "cancelled"
+            assert worker.run(ECHO, 1) == 1
+
+    def test_requests_are_numbered_from_0(self, pool: WorkerPool) -> None:
+        assert [pool.next_request_id(), pool.next_request_id()] == [0, 1]
+
+    # A worker has one user
+
+    def test_a_late_release_does_not_affect_the_next_user(self, pool: WorkerPool) -> None:
+        others = pool.acquire()
+        first = pool.acquire()
+        pool.release(first)
+        second = pool.acquire()
+        call, waiting = self.begun(second, WAIT)
+        pool.release(first)
+        pool.release(first, broken=True)
+        if self.keeps_workers:
+            with pytest.raises(PoolTimeout):
+                pool.acquire(timeout=0.01)
+        call.abort("cancelled")
+        assert waiting.result(DEADLINE_SECONDS) == "cancelled"
+        pool.release(second)
+        pool.release(others)
+
+    def test_a_released_worker_runs_no_calls(self, pool: WorkerPool) -> None:
+        worker = pool.acquire()
+        pool.release(worker)
+        with pytest.raises(RuntimeError, match="released"):
+            worker.run(ECHO, 1)
+
+    def test_a_release_ends_the_call_that_another_thread_waits_for(self, pool: WorkerPool) -> None:
+        worker = pool.acquire()
+        call, waiting = self.begun(worker, HANG)
+        pool.release(worker)
+        assert isinstance(waiting.exception(DEADLINE_SECONDS), WorkerCrashed)
+        with pytest.raises(WorkerCrashed):
+            call.wait(DEADLINE_SECONDS)
+        until(lambda: not exists(worker.pid))
+
+    def test_a_worker_that_is_released_as_broken_is_not_used_again(self, pool: WorkerPool) -> None:
+        worker = pool.acquire()
+        pool.release(worker, broken=True)
+        assert pool.size == 0
+        until(lambda: not exists(worker.pid))
+
+    def test_a_pool_is_full_at_its_limit_and_saturated_when_no_worker_is_idle(self, pool: WorkerPool) -> None:
+        def sizes() -> tuple[int, bool, bool]:
+            return pool.size, pool.is_full(), pool.is_saturated()
+
+        seen = [sizes()]
+        workers: list[PooledWorker] = []
+        for _ in range(2):
+            workers.append(pool.acquire())
+            seen.append(sizes())
+        for worker in workers:
+            pool.release(worker)
+        seen.append(sizes())
+        if self.keeps_workers:
+            assert seen == [(0, False, False), (1, False, False), (2, True, True), (2, True, False)]
+        else:
+            assert seen == [(0, False, False)] * 4
+
+    # Its end
+
+    def test_terminate_ends_workers_calls_and_the_pool(self, pool: WorkerPool) -> None:
+        idle, busy = pool.acquire(), pool.acquire()
+        pool.release(idle)
+        _, waiting = self.begun(busy, HANG)
+        pool.terminate()
+        assert isinstance(waiting.exception(DEADLINE_SECONDS), PoolClosed)
+        for call in (pool.acquire, lambda: busy.run(ECHO, 1), lambda: pool.run(ECHO, 1)):
+            with pytest.raises(PoolClosed):
+                call()
+        pool.release(busy)
+        pool.release(busy)
+        pool.terminate()
+        assert (pool.size, pool.is_full(), pool.is_saturated()) == (0, False, False)
+        until(lambda: not (exists(idle.pid) or exists(busy.pid)))
+
+    # Calls without a worker of one's own, for sync and async callers
+
+    def test_run_acquires_and_releases_a_worker(self, pool: WorkerPool) -> None:
+        assert [pool.run(ECHO, number) for number in range(5)] == [*range(5)]
+        with pytest.raises(RemoteError, match="ValueError: no"):
+            pool.run(FAIL, "no")
+        with pytest.raises(WorkerTimeout):
+            pool.run(HANG, timeout=0.1)
+        assert not pool.is_saturated()
+
+    def test_async_calls_return_and_raise_the_same(self, pool: WorkerPool) -> None:
+        async def main() -> None:
+            calls = [pool.arun(ECHO, number) for number in range(12)]
+            assert await asyncio.gather(*calls) == [*range(12)]
+            with pytest.raises(RemoteError, match="ValueError: no"):
+                await pool.arun(FAIL, "no")
+            with pytest.raises(WorkerTimeout):
+                await pool.arun(HANG, timeout=0.1)
+            assert not pool.is_saturated()
+
+        asyncio.run(main())
+
+    def test_a_cancelled_task_ends_its_call_and_releases_the_worker(self, pool: WorkerPool) -> None:
+        async def main() -> None:
+            running = [asyncio.create_task(pool.arun(HANG)) for _ in range(2)]
+            waiting = asyncio.create_task(pool.arun(ECHO, 1))
+            await asyncio.to_thread(until, lambda: pool.size == 2 or not self.keeps_workers)
+            for task in (waiting, *running):
+                task.cancel()
+            ended = await asyncio.gather(waiting, *running, return_exceptions=True)
+            assert [type(each) for each in ended] == [asyncio.CancelledError] * 3
+            assert await pool.arun(ECHO, 2) == 2
+            assert not pool.is_saturated()
+
+        asyncio.run(main())
+
+    def test_terminate_ends_async_calls(self, pool: WorkerPool) -> None:
+        async def main() -> None:
+            calls = [asyncio.create_task(pool.arun(HANG)) for _ in range(4)]
+            await asyncio.to_thread(until, lambda: pool.size == 2 or not self.keeps_workers)
+            pool.terminate()
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(each) for each in ended] == [PoolClosed] * 4
+            with pytest.raises(PoolClosed):
+                await pool.arun(ECHO, 1)
+
+        asyncio.run(main())
+
+    def test_a_stream_yields_each_call_as_it_ends(self, pool: WorkerPool) -> None:
+        ended = {call.index: call for call in pool.stream(WAIT, map(str, range(12)), timeout=60)}
+        assert {index: (call.payload, call.result()) for index, call in ended.items()} == {
+            number: (str(number), str(number)) for number in range(12)
+        }
+        (failed,) = pool.stream(FAIL, ["no"])
+        with pytest.raises(RemoteError, match="ValueError: no"):
+            failed.result()
+
+    def test_an_async_stream_yields_each_call_as_it_ends(self, pool: WorkerPool) -> None:
+        async def main() -> None:
+            ended = [call async for call in pool.astream(WAIT, map(str, range(12)), timeout=60)]
+            assert sorted((call.index, call.payload, call.result()) for call in ended) == [
+                (number, str(number), str(number)) for number in range(12)
+            ]
+            (failed,) = [call async for call in pool.astream(FAIL, ["no"])]
+            with pytest.raises(RemoteError, match="ValueError: no"):
+                failed.result()
+
+        asyncio.run(main())
+
+    def test_a_stream_that_ends_early_ends_its_calls(self, pool: WorkerPool) -> None:
+        read: list[int] = []
+        with closing(pool.stream(WAIT, payloads_of(read))) as calls:  # type: ignore[type-var]
+            assert next(iter(calls)).result() == "first"
+        assert len(read) < 100
+        assert pool.run(ECHO, 1) == 1
+        assert not pool.is_saturated()
+
+    def test_an_async_stream_that_ends_early_ends_its_calls(self, pool: WorkerPool) -> None:
+        async def main() -> None:
+            read: list[int] = []
+            async with aclosing(pool.astream(WAIT, payloads_of(read))) as calls:  # type: ignore[type-var]
+                async for call in calls:
+                    assert call.result() == "first"
+                    break
+            assert len(read) < 100
+            assert await pool.arun(ECHO, 1) == 1
+            assert not pool.is_saturated()
+
+        asyncio.run(main())
+
+    def test_calls_that_would_block_an_event_loop_are_refused(self, pool: WorkerPool) -> None:
+        worker = pool.acquire()
+        call = worker.start(ECHO, 1)
+
+        async def main() -> None:
+            for blocking in (
+                pool.acquire,
+                lambda: pool.run(ECHO),
+                lambda: worker.run(ECHO),
+                call.wait,
+                lambda: pool.stream(ECHO, [1]),
+            ):
+                with pytest.raises(SynchronousOnlyOperation, match=r"would block the event loop: use '.*pool\.a"):
+                    blocking()
+
+        asyncio.run(main())
+        assert call.wait() == 1
+        pool.release(worker)
+
+
+def payloads_of(read: list[int]) -> Iterator[str | None]:
+    """Yield a payload that is returned at once, and many that wait for an abort. Record how many are read."""
+    for number in range(1000):
+        read.append(number)
+        yield None if number else "first"
+
+
+def on_thread(call: Callable[[], Any]) -> "Future[Any]":
+    """Call a function on a new thread, and return its future result."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
