@@ -120,8 +120,9 @@ class PreloadProcess:
             return
         try:
             _import([*command["imports"], *command["options"]["imports"]])
-            if _is_closed(report):
-                raise ConnectionError("The caller has given up the child in the meantime.")
+            if _is_closed(report):  # The caller has given up the child in the meantime.
+                child.report_failure(ConnectionError("nobody waits for it"))
+                return
             child.pid = start_child(command["options"], Descriptors(connection, watch, tickets, child.stderr_writer))
         except Exception as error:  # For example, there is no memory, or there are too many processes.
             child.report_failure(error)
