@@ -1,13 +1,16 @@
 """A worker belongs to one caller until its release, and only that caller can release it."""
 
+import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from django_jobchains.pools import ReusablePool, TransientPool, WorkerCrashed
+from django_jobchains.testing.contracts.pools import on_thread
 from tests.pools.conftest import FUNCTIONS, is_running
 from tests.support.waiting import until
 
@@ -59,3 +62,51 @@ def state_of(pid: int) -> str | None:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return None
+
+
+class HeldPoll:
+    """The poll of a thread that waits for a child process. It returns when it is let go."""
+
+    def __init__(self, poll: Any) -> None:
+        self._poll = poll
+        self.has_begun, self.is_let_go = threading.Event(), threading.Event()
+
+    def modify(self, *args: Any) -> None:
+        self._poll.modify(*args)
+
+    def poll(self, timeout: float | None) -> Any:
+        self.has_begun.set()
+        happened = self._poll.poll(timeout)
+        assert self.is_let_go.wait(30)
+        return happened
+
+
+@both_pools
+def test_the_thread_that_waits_closes_the_descriptors(pool_class: Any) -> None:
+    with pool_class() as pool:
+        worker: Any = pool.acquire()
+        poll = worker._peer._poll = HeldPoll(worker._peer._poll)
+        waiting = on_thread(worker.start(f"{FUNCTIONS}:hang").wait)
+        assert poll.has_begun.wait(30)
+        pool.release(worker)
+        poll.is_let_go.set()
+        assert isinstance(waiting.exception(30), WorkerCrashed)
+        until(lambda: worker._peer._socket.fileno() == -1)
+
+
+@both_pools
+def test_the_task_of_a_cancelled_call_ends_after_the_release(pool_class: Any) -> None:
+    async def main() -> None:
+        with pool_class(grace_seconds=0.2) as pool:
+            task = asyncio.create_task(pool.arun(f"{FUNCTIONS}:hang_without_sigterm"))
+            await asyncio.to_thread(until, lambda: any(worker.is_busy for worker in pool.workers))
+            (worker,) = pool.workers
+            for _ in range(2):
+                task.cancel()
+                await asyncio.sleep(0)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert worker.is_released
+            assert not is_running(worker.pid)
+
+    asyncio.run(main())
