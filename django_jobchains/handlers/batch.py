@@ -3,14 +3,21 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 from uuid import UUID
 
 from django_jobchains.context import decode_context, shared_context
 from django_jobchains.exceptions import FailJob, PhaseError, RescheduleJob
 from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
 from django_jobchains.handlers.job_log import JobLogBuffer
-from django_jobchains.handlers.running_job import Continuation, Phases, PrepareMode, RunningJob
+from django_jobchains.handlers.running_job import (
+    ContextT_contra,
+    Continuation,
+    HasContext,
+    Phases,
+    PrepareMode,
+    RunningJob,
+)
 from django_jobchains.models import Chain
 from django_jobchains.store import ClaimedJob
 
@@ -109,8 +116,8 @@ class BatchJob(RunningJob[InputT]):
         self.ending = ending
 
 
-class Batch(Sequence[BatchJob[InputT]], Generic[InputT]):
-    """Up to ``batch_limit`` running jobs of one type, the most urgent first.
+class Batch(Sequence[BatchJob[InputT]], HasContext[ContextT_contra]):
+    """Up to ``batch_limit`` running jobs of one type, the most urgent first. ``Batch[Order, Tenant]`` needs a context.
 
     ``signal`` asks the handler to stop; ``job.signal`` is aborted for a single job that was cancelled or lost.
     ``context`` has the values that all jobs have in common, and those that middleware adds.

@@ -1,12 +1,12 @@
 """The running job that a handler receives, and the continuation that it may return."""
 
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Unpack, overload
+from types import GenericAlias, MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, Unpack, overload
 from uuid import UUID
 
 from django_jobchains.context import decode_context
@@ -33,10 +33,13 @@ if TYPE_CHECKING:
         """Stands for ``Chain[Any]``, with which mypy would ignore the types in the annotation of a handler."""
 
     BlockersT_co = TypeVar("BlockersT_co", default=Sequence[_AnyChain], covariant=True)
+    #: The classes of the context that middleware must provide, as a union. A job that has more of them fits too.
+    ContextT_contra = TypeVar("ContextT_contra", default=Never, contravariant=True)
 else:
     from typing import TypeVar
 
     BlockersT_co = TypeVar("BlockersT_co", covariant=True)
+    ContextT_contra = TypeVar("ContextT_contra", contravariant=True)
 
 InputT = TypeVar("InputT")
 NextT = TypeVar("NextT")
@@ -79,16 +82,24 @@ if TYPE_CHECKING:
 else:
 
     class _Typed:
-        """Accepts one or two types, as in ``RunningJob[Order]``: only type checkers know the default of the second."""
+        """Accepts one to three types, as in ``RunningJob[Order]``: only type checkers know the defaults."""
 
         __class_getitem__ = classmethod(GenericAlias)
 
 
-class RunningJob(_Typed[InputT, BlockersT_co]):
+class HasContext(Generic[ContextT_contra]):
+    """What a handler and middleware receive: the attempt at a job, a batch or a record."""
+
+    #: The context that middleware has provided, by its class. Read with ``of()`` of the middleware.
+    provided: Mapping[type, Any] = MappingProxyType({})
+
+
+class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
     """A job while its handler runs. ``attempt`` counts from 1. Times are aware.
 
     ``RunningJob[Order]`` has an ``input`` of this type. The second type is the type of ``blockers``:
-    ``RunningJob[Order, tuple[Chain[Charge], Chain[Parcel]]]``. ``last_attempt_at`` is when this attempt was claimed,
+    ``RunningJob[Order, tuple[Chain[Charge], Chain[Parcel]]]``. The third type is the context that middleware provides:
+    ``RunningJob[Order, Any, Tenant]``, or a union of several. ``last_attempt_at`` is when this attempt was claimed,
     and ``worker`` is the id of the worker that runs it. ``max_attempts`` is ``math.inf`` for a job without a limit.
     """
 

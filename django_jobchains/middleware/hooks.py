@@ -11,20 +11,34 @@ from contextlib import (
     nullcontext,
 )
 from inspect import isasyncgenfunction, iscoroutinefunction, unwrap
-from typing import Any, Literal
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Generic, Literal, get_args, get_origin
 
 from django_jobchains.exceptions import RegistryError
-from django_jobchains.handlers.running_job import RunningJob
+from django_jobchains.handlers.running_job import HasContext, RunningJob
 
 Hook = Literal["around_handler", "aaround_handler", "around_prepare", "around_complete"]
-AnyContextManager = AbstractContextManager[object] | AbstractAsyncContextManager[object]
 
-_NOTHING = nullcontext()
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    ProvidedT_co = TypeVar("ProvidedT_co", default=None, covariant=True)
+else:
+    from typing import TypeVar
+
+    ProvidedT_co = TypeVar("ProvidedT_co", covariant=True)
+
+ContextT = TypeVar("ContextT")
+AnyContextManager = AbstractContextManager[ProvidedT_co] | AbstractAsyncContextManager[ProvidedT_co]
+
+_NOTHING: Any = nullcontext()
 
 
-class Middleware:
+class Middleware(Generic[ProvidedT_co]):
     """Code around the handlers of a slice. Override the hooks you need, decorated with ``@contextmanager``.
 
+    ``class Tenants(Middleware[Tenant])`` provides context: what its ``around_handler`` yields, which handlers and later
+    middleware read with ``Tenants.of(job)``. They declare that they need it, as in ``RunningJob[Order, Any, Tenant]``.
     One instance serves all threads of a process: keep the state of an attempt in ``job.context`` or in local variables.
     ``job`` is a ``RunningJob``, a ``Batch``, or for a record its ``RecordRun``, which has no ``input``. An error of the
     handler, or of inner middleware, is raised at the ``yield``. A hook may replace it with another error, but not
@@ -32,7 +46,34 @@ class Middleware:
     of the handler.
     """
 
-    def around_handler(self, job: RunningJob[Any]) -> AnyContextManager:
+    #: The class of the context: the type in ``Middleware[…]``.
+    provides: type | None = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            if get_origin(base) is Middleware:
+                [given] = get_args(base)
+                if isinstance(given, type):
+                    cls.provides = None if given is NoneType else given
+                elif not isinstance(given, TypeVar):
+                    raise RegistryError(
+                        f"{cls.__qualname__}: Middleware[{given!r}] takes a class, such as a dataclass."
+                    )
+
+    @classmethod
+    def of(cls: "type[Middleware[ContextT]]", job: HasContext[ContextT]) -> ContextT:
+        """Return the context that this middleware, or another that provides the same class, has provided for a job.
+
+        ``job`` may also be a ``Batch`` or a ``RecordRun``. Raises ``LookupError`` if no middleware has.
+        """
+        kind: Any = cls.provides
+        if kind in job.provided:
+            return job.provided[kind]  # type: ignore[no-any-return]
+        name = kind and kind.__qualname__
+        raise LookupError(f"No middleware has provided a {name}: annotate what needs it with RunningJob[…, …, {name}].")
+
+    def around_handler(self, job: RunningJob[Any, Any, Any]) -> AnyContextManager[ProvidedT_co]:
         """Wrap the handler, on its thread. An ``async def`` handler is wrapped on its event loop.
 
         With ``@asynccontextmanager``, the hook is for ``async def`` handlers, and may await, such as Django's async
@@ -43,20 +84,20 @@ class Middleware:
         ``job.complete()`` is open if the handler used it, or if middleware has ``around_complete``; it is committed
         after all middleware has returned.
         """
-        return nullcontext()
+        return _NOTHING  # type: ignore[no-any-return]
 
-    def aaround_handler(self, job: RunningJob[Any]) -> AnyContextManager:
+    def aaround_handler(self, job: RunningJob[Any, Any, Any]) -> AnyContextManager[ProvidedT_co]:
         """``around_handler`` for ``async def`` handlers."""
         return self.around_handler(job)
 
-    def around_prepare(self, job: RunningJob[Any]) -> AbstractContextManager[object]:
+    def around_prepare(self, job: RunningJob[Any, Any, Any]) -> AbstractContextManager[object]:
         """Wrap the block of ``job.prepare()``, inside its transaction, on its thread. The job row is locked.
 
         With ``mode="atomic"``, the block is the whole handler.
         """
         return nullcontext()
 
-    def around_complete(self, job: RunningJob[Any]) -> AbstractContextManager[object]:
+    def around_complete(self, job: RunningJob[Any, Any, Any]) -> AbstractContextManager[object]:
         """Wrap the block of ``job.complete()``, inside its transaction, on its thread. The job row is locked.
 
         A handler that returns without ``job.complete()`` ends as if its last line was ``with job.complete(): pass``.
@@ -64,49 +105,67 @@ class Middleware:
         return nullcontext()
 
 
-def around(middleware: tuple[Middleware, ...], hook: Hook, job: RunningJob[Any]) -> AbstractContextManager[object]:
+def around(
+    middleware: tuple[Middleware[Any], ...], hook: Hook, job: RunningJob[Any, Any, Any]
+) -> AbstractContextManager[object]:
     """Return a context manager that enters this hook of all middleware, the first outermost."""
     return _nested(middleware, hook, job) if middleware else _NOTHING
 
 
-def aaround(middleware: tuple[Middleware, ...], job: RunningJob[Any]) -> AbstractAsyncContextManager[object]:
+def aaround(
+    middleware: tuple[Middleware[Any], ...], job: RunningJob[Any, Any, Any]
+) -> AbstractAsyncContextManager[object]:
     """``around`` for an ``async def`` handler."""
     return _anested(middleware, job) if middleware else _NOTHING
 
 
-def defines(middleware: Iterable[Middleware], hook: Hook) -> bool:
+def defines(middleware: Iterable[Middleware[Any]], hook: Hook) -> bool:
     """Return whether one of these has the hook, and not only the default that does nothing."""
     return any(getattr(type(part), hook) is not getattr(Middleware, hook) for part in middleware)
 
 
 @contextmanager
-def _nested(middleware: tuple[Middleware, ...], hook: Hook, job: RunningJob[Any]) -> Iterator[None]:
+def _nested(middleware: tuple[Middleware[Any], ...], hook: Hook, job: RunningJob[Any, Any, Any]) -> Iterator[None]:
     with ExitStack() as stack:
         for part in middleware:
             watch = stack.enter_context(_Watch(part, hook))
-            stack.enter_context(watch.checked(getattr(part, hook)(job)))
+            value = stack.enter_context(watch.checked(getattr(part, hook)(job)))
             stack.enter_context(watch)
+            if hook == "around_handler":
+                _provide(part, value, job)
         yield
 
 
 @asynccontextmanager
-async def _anested(middleware: tuple[Middleware, ...], job: RunningJob[Any]) -> AsyncIterator[None]:
+async def _anested(middleware: tuple[Middleware[Any], ...], job: RunningJob[Any, Any, Any]) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         for part in middleware:
             watch = stack.enter_context(_Watch(part, "aaround_handler"))
             manager = part.aaround_handler(job)
             if isinstance(manager, AbstractAsyncContextManager):
-                await stack.enter_async_context(manager)
+                value = await stack.enter_async_context(manager)
             else:
-                stack.enter_context(watch.checked(manager))
+                value = stack.enter_context(watch.checked(manager))
             stack.enter_context(watch)
+            _provide(part, value, job)
         yield
+
+
+def _provide(part: Middleware[Any], value: object, job: RunningJob[Any]) -> None:
+    if part.provides is None:
+        return
+    if not isinstance(value, part.provides):
+        raise TypeError(
+            f"{type(part).__qualname__} provides a {part.provides.__qualname__}, but its hook yielded a "
+            f"{type(value).__qualname__}."
+        )
+    job.provided = {**job.provided, part.provides: value}
 
 
 class _Watch:
     """Raises the error of a block again if a hook swallows it. Entered twice: outside of the hook, and inside."""
 
-    def __init__(self, part: Middleware, hook: Hook) -> None:
+    def __init__(self, part: Middleware[Any], hook: Hook) -> None:
         self._name = f"{type(part).__qualname__}.{hook}()"
         self._error: BaseException | None = None
 
@@ -130,7 +189,7 @@ class _Watch:
         )
 
 
-def checked_middleware(given: Iterable[Middleware]) -> tuple[Middleware, ...]:
+def checked_middleware(given: Iterable[Middleware[Any]]) -> tuple[Middleware[Any], ...]:
     """Return the middleware of a slice; raise ``RegistryError`` for other objects."""
     if isinstance(given, Middleware) or not isinstance(given, Iterable):
         raise RegistryError(f"middleware={given!r}: give a list, the outermost first: middleware=[LogContext()].")
@@ -146,7 +205,7 @@ def checked_middleware(given: Iterable[Middleware]) -> tuple[Middleware, ...]:
     return parts
 
 
-def check_hooks(middleware: Iterable[Middleware], *, is_async: bool) -> None:
+def check_hooks(middleware: Iterable[Middleware[Any]], *, is_async: bool) -> None:
     """Raise ``RegistryError`` if middleware would not wrap a handler of this kind."""
     for part in middleware:
         hook: Hook = "aaround_handler" if defines([part], "aaround_handler") else "around_handler"

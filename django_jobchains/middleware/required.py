@@ -9,7 +9,7 @@ from django.utils.module_loading import import_string
 from django_jobchains.conf import get_settings
 from django_jobchains.middleware.hooks import Middleware
 
-Kind = type[Middleware]
+Kind = type[Middleware[Any]]
 
 
 def required_middleware(more: Iterable[Kind | str] = ()) -> tuple[Kind, ...]:
@@ -17,7 +17,7 @@ def required_middleware(more: Iterable[Kind | str] = ()) -> tuple[Kind, ...]:
     return tuple(dict.fromkeys(_kind(given) for given in (*_many(get_settings().REQUIRED_MIDDLEWARE), *_many(more))))
 
 
-def middleware_problem(given: Iterable[Middleware], required: Sequence[Kind]) -> str:
+def middleware_problem(given: Iterable[Middleware[Any]], required: Sequence[Kind]) -> str:
     """Return what is wrong with the middleware of a slice, or "".
 
     It has an instance of each required class, or of a subclass, in the required order. Other middleware may be

@@ -34,7 +34,7 @@ class RecordProcessor(ABC, Generic[RecordT]):
         """Called with each dequeued record, before the next ``pre_dequeue``. The attempt ends with its error."""
 
     @abstractmethod
-    def handle(self, record: RecordT, run: RecordRun) -> Awaitable[None] | None:
+    def handle(self, record: RecordT, run: RecordRun[Any]) -> Awaitable[None] | None:
         """Do the work. The record is completed when this returns."""
 
     def post_handle(self, record: RecordT) -> None:
@@ -44,16 +44,20 @@ class RecordProcessor(ABC, Generic[RecordT]):
 class FunctionProcessor(RecordProcessor[Any]):
     """The processor of a plain function ``handle(record, run)``."""
 
-    def __init__(self, function: Callable[[Any, RecordRun], object]) -> None:
+    def __init__(self, function: Callable[[Any, RecordRun[Any]], object]) -> None:
         self.function = function
 
-    def handle(self, record: Any, run: RecordRun) -> Any:
+    def handle(self, record: Any, run: RecordRun[Any]) -> Any:
         return self.function(record, run)
+
+
+def handler_of(processor: RecordProcessor[Any]) -> Callable[..., Any]:
+    return processor.function if isinstance(processor, FunctionProcessor) else processor.handle
 
 
 def is_async(processor: RecordProcessor[Any]) -> bool:
     """Return whether the handler is an ``async def`` function."""
-    return is_async_function(processor.function if isinstance(processor, FunctionProcessor) else processor.handle)
+    return is_async_function(handler_of(processor))
 
 
 def hooks_of(processor: RecordProcessor[Any]) -> frozenset[str]:

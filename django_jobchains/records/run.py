@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from django_jobchains.handlers.abort_signal import AbortSignal
+from django_jobchains.handlers.running_job import ContextT_contra, HasContext
 from django_jobchains.records.errors import checked_after
 from django_jobchains.text.errors import clean
 
@@ -28,9 +29,10 @@ class RunPhases(Protocol):
     def acall(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]: ...
 
 
-class RecordRun:
+class RecordRun(HasContext[ContextT_contra]):
     """The attempt at a record: the second argument of its handler, and the argument of middleware.
 
+    ``RecordRun[Tenant]`` needs a context that middleware provides.
     ``attempt`` counts failures and resets, from 1. ``record`` is the record, ``id`` its primary key. ``type_name`` is
     the name of the registration. ``context`` is empty at first: middleware may add values for the handler.
     """

@@ -112,7 +112,7 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
     def __repr__(self) -> str:
         return f"<JobType {self.name}>"
 
-    def __call__(self, job: RunningJob[InputT, Any]) -> Any:
+    def __call__(self, job: RunningJob[InputT, Any, Any]) -> Any:
         """Call the handler directly, as in a unit test. Returns what it returns: await it if it is async."""
         if self.processor is None:
             raise ProcessorNotFound(self.name)
@@ -330,7 +330,7 @@ class Processor:
     batch_limit: int | None = None
     #: The name of the type of the chain that is enqueued when a job fails.
     on_failure: str | None = None
-    middleware: tuple[Middleware, ...] = ()
+    middleware: tuple[Middleware[Any], ...] = ()
     #: Whether the handler runs on the worker's event loop.
     is_async: bool = False
 

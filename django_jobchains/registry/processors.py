@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
 
 from django.db.models import Model
 from django.forms import BaseForm
@@ -11,9 +11,9 @@ from django.forms import BaseForm
 from django_jobchains.exceptions import DuplicateJobType, RegistryError
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.functions import is_async_function
-from django_jobchains.handlers.running_job import Continuation, RunningJob
+from django_jobchains.handlers.running_job import ContextT_contra, Continuation, RunningJob
 from django_jobchains.isolation import Isolation, Level, to_isolation
-from django_jobchains.middleware.hooks import Middleware, check_hooks, checked_middleware
+from django_jobchains.middleware.hooks import Hook, Middleware, check_hooks, checked_middleware
 from django_jobchains.policies import (
     Backoff,
     BackoffFunction,
@@ -27,7 +27,7 @@ from django_jobchains.policies import (
 )
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.options import RecordOptions, checked_model, checked_options
-from django_jobchains.records.processor import RecordProcessor, is_async, make_processor
+from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
 from django_jobchains.registry.arguments import (
     check_choice,
     check_options,
@@ -44,7 +44,7 @@ from django_jobchains.registry.job_types import (
     declaration_errors,
     name_of,
 )
-from django_jobchains.registry.signatures import first_annotation
+from django_jobchains.registry.signatures import check_context, first_annotation
 
 #: A subclass or an instance of ``RecordProcessor``, a function or another callable object.
 HandlesT = TypeVar("HandlesT", bound=Callable[..., Any] | RecordProcessor[Any])
@@ -100,8 +100,10 @@ _NOT_DECLARED: DeclarationOptions = {
 }
 
 
-class Registration(Protocol):
+class Registration(Protocol[ContextT_contra]):
     """The decorator that ``register`` returns for a new type, with the kinds of functions it takes.
+
+    ``ContextT_contra`` is the context that the slice's middleware provides. A handler may need a part of it.
 
     If an annotation contains Any, mypy uses the types of an overload only if it is the only one that matches, or if all
     that match return the same. So the last overload includes coroutines. Because of that, it does not match functions
@@ -109,32 +111,40 @@ class Registration(Protocol):
     """
 
     @overload
-    def __call__(self, function: Callable[[Batch[InputT]], None], /) -> JobType[InputT, Any]: ...
-    @overload
-    def __call__(self, function: Callable[[RunningJob[InputT, Any]], Continuation], /) -> JobType[InputT, Any]: ...
+    def __call__(self, function: Callable[[Batch[InputT, ContextT_contra]], None], /) -> JobType[InputT, Any]: ...
     @overload
     def __call__(
-        self, function: Callable[[RunningJob[InputT, Any]], Coroutine[Any, Any, Continuation]], /
+        self, function: Callable[[RunningJob[InputT, Any, ContextT_contra]], Continuation], /
     ) -> JobType[InputT, Any]: ...
     @overload
     def __call__(
-        self, function: Callable[[RunningJob[InputT, Any]], Coroutine[Any, Any, OutputT | Continuation]], /
+        self, function: Callable[[RunningJob[InputT, Any, ContextT_contra]], Coroutine[Any, Any, Continuation]], /
+    ) -> JobType[InputT, Any]: ...
+    @overload
+    def __call__(
+        self,
+        function: Callable[[RunningJob[InputT, Any, ContextT_contra]], Coroutine[Any, Any, OutputT | Continuation]],
+        /,
     ) -> JobType[InputT, OutputT]: ...
     @overload
     def __call__(
         self,
-        function: Callable[[RunningJob[InputT, Any]], Coroutine[Any, Any, OutputT] | OutputT | Continuation],
+        function: Callable[
+            [RunningJob[InputT, Any, ContextT_contra]], Coroutine[Any, Any, OutputT] | OutputT | Continuation
+        ],
         /,
     ) -> JobType[InputT, OutputT]: ...
 
 
-class Processors:
+class Processors(Generic[ContextT_contra]):
     """A slice of the project's processors, with defaults for the arguments of ``register``.
 
     A slice with ``on_failure`` may contain the type that it names.
     """
 
-    def __init__(self, *, middleware: Iterable[Middleware] = (), **options: Unpack[ProcessorOptions]) -> None:
+    def __init__(
+        self, *, middleware: Iterable[Middleware[ContextT_contra]] = (), **options: Unpack[ProcessorOptions]
+    ) -> None:
         check_options("Processors", options, ProcessorOptions)
         try:
             self.policy, self.defaults = _checked_options(options)
@@ -142,6 +152,9 @@ class Processors:
             raise RegistryError(f"Processors(): {error}") from error
         #: Middleware, the outermost first.
         self.middleware = checked_middleware(middleware)
+        for number, part in enumerate(self.middleware, start=1):
+            for hook in get_args(Hook):
+                check_context(getattr(part, hook), self.middleware[:number])
         self.by_name: dict[str, Processor] = {}
         #: Record workers, which have names like job types.
         self.record_types: dict[str, RecordType] = {}
@@ -158,13 +171,14 @@ class Processors:
         return iter(self.by_name.values())
 
     @overload
-    def register(self, name: str, **options: Unpack[RegisterOptions]) -> "Registration": ...
+    def register(self, name: str, **options: Unpack[RegisterOptions]) -> Registration[ContextT_contra]: ...
 
     @overload
     def register(
         self, name: JobType[InputT, OutputT], **options: Unpack[RegisterOptions]
     ) -> Callable[
-        [Callable[[RunningJob[InputT, Any]], Any] | Callable[[Batch[InputT]], None]], JobType[InputT, OutputT]
+        [Callable[[RunningJob[InputT, Any, ContextT_contra]], Any] | Callable[[Batch[InputT, ContextT_contra]], None]],
+        JobType[InputT, OutputT],
     ]: ...
 
     def register(self, name: Any, **options: Unpack[RegisterOptions]) -> Any:
@@ -191,6 +205,7 @@ class Processors:
             with declaration_errors(name):
                 is_async = _check_handler(function, settings["mode"], settings["batch_limit"])
                 check_hooks(self.middleware, is_async=is_async)
+                check_context(function, self.middleware)
                 job_type = _job_type(name, function, options, settings["batch_limit"])
                 job_type.check_blockers(function, self.by_name)
                 return self._add(Processor(job_type, function, is_async=is_async, **settings))
@@ -225,6 +240,7 @@ class Processors:
             with declaration_errors(record_name):
                 processor = make_processor(handles)
                 check_hooks(self.middleware, is_async=is_async(processor))
+                check_context(handler_of(processor), self.middleware)
             self.record_types[record_name] = RecordType(
                 record_name, checked, processor, own_queue=queue, middleware=self.middleware, **fields
             )

@@ -45,7 +45,7 @@ class Registry:
         if repeated := next((name for name, count in counts.items() if count > 1), None):
             raise DuplicateJobType(repeated)
 
-    def middleware_problems(self, required: Sequence[type[Middleware]], types: Container[str]) -> str:
+    def middleware_problems(self, required: Sequence[type[Middleware[Any]]], types: Container[str]) -> str:
         """Describe the slices with one of these types that lack required middleware, or have it in another order.
 
         Return "" if there are none.

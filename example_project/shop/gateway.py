@@ -6,10 +6,16 @@ its response is lost. The third call gets the stored response, and the customer 
 
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from django.db import transaction
 
+from django_jobchains import RunningJob
+from django_jobchains.middleware import Middleware
 from shop.models import GatewayCharge, Order
 
 LATENCY_SECONDS = 0.04
@@ -42,6 +48,24 @@ def refund(reference: str, *, idempotency_key: str) -> None:
     time.sleep(LATENCY_SECONDS)
     with transaction.atomic(durable=True):
         GatewayCharge.objects.filter(reference=reference, refund_key="").update(refund_key=idempotency_key)
+
+
+@dataclass(frozen=True)
+class Refunds:
+    """The service for one job, whose id is the idempotency key, so that no handler can forget it."""
+
+    key: str
+
+    def pay_back(self, reference: str) -> None:
+        refund(reference, idempotency_key=self.key)
+
+
+class GatewayRefunds(Middleware[Refunds]):
+    """Provides ``Refunds`` for each job."""
+
+    @contextmanager
+    def around_handler(self, job: RunningJob[Any]) -> Iterator[Refunds]:
+        yield Refunds(str(job.id))
 
 
 def _count_try(idempotency_key: str, amount: Decimal) -> int:

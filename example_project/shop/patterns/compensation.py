@@ -5,18 +5,21 @@
 
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from django.core.mail import EmailMessage
 
 from django_jobchains import Backoff, Deduplicate, Processors, RunningJob
 from django_jobchains.chains import Chain
 from django_jobchains.processors import Continuation
-from shop import gateway
+from shop.gateway import GatewayRefunds, Refunds
 from shop.models import LoyaltyAccount, Order, Product
 from shop.patterns.nested import Shipment, ship_order
 
 # An undo must not give up, and its backoff grows to minutes.
-processors = Processors(backoff=Backoff(initial_seconds=1, maximum_seconds=300), max_attempts=inf)
+processors = Processors(
+    backoff=Backoff(initial_seconds=1, maximum_seconds=300), max_attempts=inf, middleware=[GatewayRefunds()]
+)
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,10 @@ def take_points_back(job: RunningJob[Paid]) -> Continuation:
 
 
 @processors.register("shop.refund", entry=False, continues_with=["shop.apologise"])
-def refund(job: RunningJob[Paid]) -> Continuation:
+def refund(job: RunningJob[Paid, Any, Refunds]) -> Continuation:
     """Refund the payment outside any transaction. The idempotency key makes a retry safe, as for the charge."""
     order = job.input.load()
-    gateway.refund(order.payment_reference, idempotency_key=str(job.id))
+    GatewayRefunds.of(job).pay_back(order.payment_reference)
     with job.complete():
         order.mark_delivery(Order.Delivery.REFUNDED)
         return job.continue_with(apologise, job.input)
