@@ -8,12 +8,14 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from django.apps import apps
 
 from django_jobchains.exceptions import FailJob, InvalidDeclaration, RegistryError
 from django_jobchains.middleware import Middleware
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Backoff, Batch, Processors, RunningJob
+from django_jobchains.processors import Backoff, Batch, Processors, Registry, RunningJob
 from django_jobchains.records import RecordRun
+from django_jobchains.testing import run_due_jobs
 from tests.middleware.recording import Recording, processors_with
 from tests.records.models import Repository, Upload
 from tests.shop.models import Effect
@@ -266,3 +268,21 @@ def test_what_a_hook_returns_must_be_a_context_manager_of_the_right_kind(work: W
     kind = "Undecorated.aaround_handler() returned a async_generator" if is_async else "a _AsyncGeneratorContextManager"
     assert kind in error
     assert "@asynccontextmanager is for around_handler() of 'async def' handlers" in error
+
+
+def test_the_testing_kit_awaits_async_hooks(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> None:
+    seen: list[str] = []
+    processors = processors_with(Awaiting(seen), Recording("inner", seen))
+    Repository.objects.create(name="acme")
+
+    async def ahandle(*args: Any) -> None:
+        assert await Repository.objects.acount() == 1
+
+    chain = processors.register("awaits", input=Any, output=Any)(ahandle).enqueue()
+    processors.records(Upload)(ahandle)
+    Upload.objects.create()
+    registry.add(processors)
+    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    run_due_jobs(raise_errors=True)
+    assert (chain.refresh().status, Upload.objects.get().state) == ("completed", "completed")
+    assert seen.count("< awaited") == 2
