@@ -124,7 +124,7 @@ class JobProgress(models.Model):
 
 
 class DeferredWrite(models.Model):
-    """A write to a job whose row another transaction had locked, so that the writer does not wait for it.
+    """A write to a job or a record whose row another transaction had locked, so that the writer does not wait for it.
 
     Rows are only inserted and deleted, and have no foreign key in the database: inserting one waits for no lock.
     """
@@ -136,9 +136,11 @@ class DeferredWrite(models.Model):
         OUTCOME = "outcome"
         #: A request to cancel the chain. ``job`` is its first job. Workers apply it when the row is unlocked.
         CANCEL = "cancel"
+        #: An attempt of a record has ended with ``outcome``, which names the record. ``job`` is empty.
+        RECORD = "record"
 
     id = models.BigAutoField(primary_key=True)
-    job = models.ForeignKey(Job, models.CASCADE, related_name="+", db_index=False, db_constraint=False)
+    job = models.ForeignKey(Job, models.CASCADE, related_name="+", null=True, db_index=False, db_constraint=False)
     kind = models.CharField(max_length=10, choices=Kind)
     lease_number = models.PositiveIntegerField(default=0)
     leased_until = models.DateTimeField(null=True)
@@ -152,7 +154,7 @@ class DeferredWrite(models.Model):
         indexes = (models.Index(fields=["job"], name="jobchains_deferred"),)
 
     def __str__(self) -> str:
-        return f"{self.kind} of job {self.job_id}"
+        return f"{self.kind} of job {self.job_id}" if self.job_id else self.kind
 
 
 class AttemptCount(models.Model):

@@ -1,11 +1,14 @@
-"""Stores outcomes of attempts, and requests to cancel, until a row is free, and applies them later.
+"""Stores outcomes of attempts at jobs and records, and requests to cancel, until a row is free; applies them later.
 
 Any worker applies them. A lease number fences each outcome, so a late one changes nothing.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
 from logging import getLogger
+from typing import Any
 
 from django_jobchains.payload_codecs import encode_payloads
 from django_jobchains.policies import Backoff
@@ -13,15 +16,20 @@ from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.chains import Chains
 from django_jobchains.store.database import Database
 from django_jobchains.store.deferred_writes import DeferredRow, DeferredWrites
-from django_jobchains.store.errors import is_conflict, is_database_away, retried
+from django_jobchains.store.errors import is_conflict, is_database_away, is_out_of_time, retried
 from django_jobchains.store.last_jobs import LastJobs
 from django_jobchains.store.leases import Leases
 from django_jobchains.store.outcome_json import ended_attempt, outcome_json, outcome_values
+from django_jobchains.store.record_tables import RecordEnd, RecordTable
+from django_jobchains.store.records import Records, lost_reason
 from django_jobchains.store.rows import Effects, EndedAttempt, FailedTry, FinishedJob
 from django_jobchains.store.statements import Part
-from django_jobchains.text.errors import describe, log_text, traceback_of
+from django_jobchains.text.errors import describe, log_error, log_text, traceback_of
 
 logger = getLogger("django_jobchains")
+
+#: Writes a deferred row, or in its place the failure due to an error. Returns False while the row is locked.
+Write = Callable[[DeferredRow, Exception | None], bool]
 
 
 class Deferred(Part):
@@ -33,6 +41,7 @@ class Deferred(Part):
         attempts: Attempts,
         leases: Leases,
         chains: Chains,
+        records: Records,
     ) -> None:
         super().__init__(db)
         self._writes = writes
@@ -40,6 +49,7 @@ class Deferred(Part):
         self._attempts = attempts
         self._leases = leases
         self._chains = chains
+        self._records = records
 
     @retried
     def defer(self, ended: Sequence[EndedAttempt]) -> None:
@@ -56,42 +66,69 @@ class Deferred(Part):
         self._writes.forget_ended_renewals(limit)
         ids = self._writes.to_apply(after, limit)
         for id_ in ids:
-            self._apply_safely(id_, effects)
+            self._apply_safely(id_, partial(self._write, effects))
         return ids[-1] if len(ids) == limit else None
 
-    def _apply_safely(self, id: int, effects: Effects) -> None:
+    @retried
+    def defer_records(self, table: RecordTable, ends: Sequence[RecordEnd]) -> None:
+        """Store the ends of attempts whose records others have locked. From now on nobody resets these records."""
+        values = [{**end._asdict(), "id": table.ids.to_parameter(end.id), "table": table.name} for end in ends]
+        with self.db.transaction():
+            self._writes.add_record_ends([json.dumps(each, default=str) for each in values])
+
+    def apply_records(self, table: RecordTable) -> list[Any]:
+        """Write the ends of records that are no longer locked. Return the ids of the records that are to be kept."""
+        if ids := self._record_ends(table):
+            for id_ in ids:
+                self._apply_safely(id_, partial(self._write_record, table))
+            ids = self._record_ends(table)
+        return list(ids.values())
+
+    def _record_ends(self, table: RecordTable) -> dict[int, Any]:
+        ends = [(id_, json.loads(text)) for id_, text in self._writes.record_ends()]
+        return {id_: table.ids.from_column(end["id"]) for id_, end in ends if end["table"] == table.name}
+
+    def _apply_safely(self, id: int, write: Write) -> None:
         """Apply one write, so that its error does not affect the others. One that met a lock is tried again later."""
         try:
-            self._apply(id, effects)
+            self._apply(id, write)
         except Exception as error:
             if is_database_away(error):
                 raise
-            if not is_conflict(error):
-                self._fail(id, error, effects)
+            if not (is_conflict(error) or is_out_of_time(error)):
+                self._fail(id, write, error)
 
     @retried
-    def _apply(self, id: int, effects: Effects) -> None:
+    def _apply(self, id: int, write: Write, error: Exception | None = None) -> None:
         with self.db.transaction():
             self.db.write_first()
             row = self._writes.lock(id)
-            if row is None:
-                return
-            is_done = self._end(_ended_attempt(row), effects) if row.outcome else self._cancel_if_free(row, effects)
-            if is_done:
+            if row and write(row, error):
                 self._writes.forget(id)
 
-    def _fail(self, id: int, error: Exception, effects: Effects) -> None:
+    def _fail(self, id: int, write: Write, error: Exception) -> None:
         """Fail an attempt whose outcome cannot be written. The policy of the job's type decides what follows."""
         try:
-            with self.db.transaction():
-                self.db.write_first()
-                row = self._writes.lock(id)
-                if row and self._end(_failed_attempt(row, error), effects):
-                    self._writes.forget(id)
+            self._apply(id, write, error)
         except Exception as problem:
             if is_database_away(problem):
                 raise
             logger.warning("Deferred write %d cannot be applied yet: %s", id, log_text(problem))
+
+    def _write(self, effects: Effects, row: DeferredRow, error: Exception | None) -> bool:
+        if error is not None:
+            return self._end(_failed_attempt(row, error), effects)
+        return self._end(_ended_attempt(row), effects) if row.outcome else self._cancel_if_free(row, effects)
+
+    def _write_record(self, table: RecordTable, row: DeferredRow, error: Exception | None) -> bool:
+        end = _record_end(table, row)
+        if error is not None:  # The message may be the reason.
+            log_error(logger, error, "The end of record %s cannot be written, so it errored: %s", end.id)
+            end = end._replace(kind="errored", message="")
+        if self._records.end(table, [end]):
+            return True
+        found = self._records.state_of(table, end.id)
+        return lost_reason(found, end.lease_number) is not None
 
     def _end(self, attempt: EndedAttempt, effects: Effects) -> bool:
         """Write the outcome. Return False while another transaction has locked the job."""
@@ -115,6 +152,13 @@ class Deferred(Part):
             return False
         self._chains.cancel_jobs([last_job.job_id], effects)
         return True
+
+
+def _record_end(table: RecordTable, row: DeferredRow) -> RecordEnd:
+    values = json.loads(row.outcome or "{}")
+    after = values["process_after"]
+    values.update(id=table.ids.from_column(values["id"]), process_after=after and datetime.fromisoformat(after))
+    return RecordEnd(**{name: values[name] for name in RecordEnd._fields})
 
 
 def _as_json(attempt: EndedAttempt) -> str:

@@ -1,4 +1,4 @@
-"""Writes to jobs whose row another transaction has locked, kept in a separate table until the row is free.
+"""Writes to jobs and records whose row another transaction has locked, kept in a separate table until it is free.
 
 A user's transaction that locks a running job's row, or a handler inside ``complete()``, may take minutes. Waiting for
 it would delay all other jobs of the same statement. Rows are only added and deleted, and rows that are being deleted
@@ -21,7 +21,10 @@ FENCE = "job.id = d.job_id AND job.lease_number = d.n AND job.status || '' = 'ru
 
 
 class DeferredRow(NamedTuple):
-    """An outcome to write, or a chain to cancel: then ``job_id`` is the chain's id, and ``outcome`` None."""
+    """An outcome to write, or a chain to cancel: then ``job_id`` is the chain's id, and ``outcome`` None.
+
+    The outcome of a record contains its table, its id and its lease number; ``job_id`` is then None.
+    """
 
     id: int
     kind: str
@@ -46,6 +49,15 @@ class DeferredWrites(Part):
         rows = [{"job_id": job_id.hex, "n": number, "outcome": outcome} for (job_id, number), outcome in outcomes]
         self.db.fetch(self._add_outcomes, [json.dumps(rows), *self.db.by_ids_params(rows)])
 
+    def add_record_ends(self, ends: Sequence[str]) -> None:
+        """Store a JSON text for each attempt of a record."""
+        self.db.fetch(self._add_record_ends, [json.dumps([{"outcome": end} for end in ends])])
+
+    @retried
+    def record_ends(self) -> list[tuple[int, str]]:
+        """Return the ids of the ends of records, and their JSON texts."""
+        return [(id_, outcome) for id_, outcome in self.db.fetch(self._record_ends, [])]
+
     @retried
     def to_apply(self, after: int, limit: int) -> list[int]:
         return [id_ for (id_,) in self.db.fetch(self._to_apply, [after, limit])]
@@ -53,7 +65,9 @@ class DeferredWrites(Part):
     def lock(self, id: int) -> DeferredRow | None:
         """Lock a row. Return None if it does not exist, or if another transaction is applying or deleting it."""
         rows = self.db.fetch(self._lock, [id])
-        return next((DeferredRow(id_, kind, self.db.id(job_id), *rest) for id_, kind, job_id, *rest in rows), None)
+        for id_, kind, job_id, *rest in rows:
+            return DeferredRow(id_, kind, job_id and self.db.id(job_id), *rest)
+        return None
 
     def forget(self, id: int) -> None:
         self.db.execute(f"DELETE FROM {self.tables.deferred_write} WHERE id = %s", [id])
@@ -102,9 +116,24 @@ class DeferredWrites(Part):
         """
 
     @statement
+    def _add_record_ends(self) -> str:
+        return f"""
+            INSERT INTO {self.tables.deferred_write} (kind, lease_number, outcome)
+            SELECT 'record', 0, d.outcome{self.db.json_cast} FROM {self.db.rows("outcome text")} WHERE true RETURNING id
+        """
+
+    @statement
+    def _record_ends(self) -> str:
+        return f"""
+            SELECT later.id, {self.db.json_text("later.outcome")} FROM {self.tables.deferred_write} AS later
+            WHERE later.kind = 'record' ORDER BY later.id
+        """
+
+    @statement
     def _to_apply(self) -> str:
         return f"""
-            SELECT id FROM {self.tables.deferred_write} WHERE kind <> 'lease' AND id > %s ORDER BY id LIMIT %s
+            SELECT id FROM {self.tables.deferred_write} WHERE kind IN ('outcome', 'cancel') AND id > %s
+            ORDER BY id LIMIT %s
         """
 
     @statement

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from logging import getLogger
 from typing import Any
@@ -11,7 +11,8 @@ from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.notifications import Hint
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import RecordEnd, Store
+from django_jobchains.store import RecordEnd, RecordTable, Store
+from django_jobchains.store.errors import is_conflict, is_database_away
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.claim_wait import WakeUp
@@ -26,6 +27,11 @@ from django_jobchains.worker.slots.lanes import SlotPool
 from django_jobchains.worker.threads import LOCK_SECONDS
 
 logger = getLogger("django_jobchains")
+
+DEFERRED = (
+    "%d ends of records of %r could not be written, for example because the records are locked. They are stored, and "
+    "any worker applies them when the locks are released."
+)
 
 
 @dataclass(eq=False)
@@ -51,6 +57,8 @@ class RecordWorkers:
         self.writer = RecordWriter(self.store, self.leases, self.worker, self.claimed, self._on_written)
         self.keeper = RecordKeeper(self.leases, self.worker)
         self.lanes = {name: self._lane(kind) for name, kind in self.kinds.items()}
+        #: Ends that ``finish`` has written or stored.
+        self._finished: set[EndedRecord] = set()
 
     def _lane(self, kind: RecordType) -> RecordLane:
         pool = self.pool_of(kind)
@@ -122,7 +130,9 @@ class RecordWorkers:
         pending = self.writer.pending()
         ended = {(each.kind, each.key) for each in pending}
         rest = [(kind, key) for kind, key in held if (kind, key) not in ended]
-        ends = [(each.kind, each.end) for each in pending if each.end is not None and each.state is None]
+        unwritten = [each for each in pending if each.state is None and each not in self._finished]
+        ends = [(each.kind, each.end) for each in unwritten if each.end is not None]
+        self._finished.update(unwritten)
         ends += [(kind, RecordEnd(*key, "handed_back")) for kind, key in rest]
         if ends:
             self._write_on_thread(ends, seconds)
@@ -155,9 +165,29 @@ class RecordWorkers:
             close_thread_connections()
 
     def _write_ends(self, kind: RecordType, ends: list[RecordEnd]) -> None:
+        """Write ends. Those that cannot be written now, for example because of a lock, are stored."""
+        table = kind.table(self.store.using)
         try:
             with self.store.db.waits_at_most(LOCK_SECONDS):
-                self.store.records.end(kind.table(self.store.using), ends)
+                left = self._unwritten(table, ends)
+            if left:
+                # An end that is refused later errors.
+                left = [end._replace(max_attempts=kind.max_attempts) for end in left]
+                self.store.deferred.defer_records(table, left)
+                logger.warning(DEFERRED, len(left), kind.name)
         except Exception as error:
             text = "Records of %r could not be handed back; they are reset when their heartbeats are missing: %s"
             log_error(logger, error, text, kind.name)
+
+    def _unwritten(self, table: RecordTable, ends: Sequence[RecordEnd]) -> Sequence[RecordEnd]:
+        """Write ends, and return those that are locked or refused. One that is refused does not affect the others."""
+        try:
+            written = self.store.records.end(table, ends)
+            lost = self.store.records.check(table, [end.key for end in ends if end.key not in written]).lost
+        except Exception as error:
+            if is_database_away(error):
+                raise
+            if len(ends) == 1 or is_conflict(error):
+                return ends
+            return [left for end in ends for left in self._unwritten(table, [end])]
+        return [end for end in ends if end.key not in written and end.key not in lost]

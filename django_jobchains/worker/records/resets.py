@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from django_jobchains.policies import default_backoff
 from django_jobchains.records.declarations import RecordType
@@ -71,7 +72,7 @@ class _TableResets:
         """Return the seconds until there may be more, None if there is nothing more."""
         table = self._strictest.table(self._store.using)
         with measured("record_reset", self._worker, self.name), self._store.db.waits_at_most(LOCK_SECONDS):
-            overdue = self._overdue(table)
+            overdue = self._overdue(table, self._store.deferred.apply_records(table))
             stalled = self._reset(table, overdue[:REAP_LIMIT]) if overdue else []
             canceled = self._store.record_operations.cancel_flagged(table, REAP_LIMIT)
         for record in stalled:
@@ -82,9 +83,9 @@ class _TableResets:
             return 0.0
         return self._grace_seconds if len(self._suspects) > len(overdue) else None
 
-    def _overdue(self, table: RecordTable) -> list[RecordKey]:
-        """Return the records that have been stalled and not locked for long enough."""
-        held = [id_ for kind in self._kinds for id_ in self._leases.ids(kind)]
+    def _overdue(self, table: RecordTable, kept: Sequence[Any]) -> list[RecordKey]:
+        """Return the records that have been stalled and not locked for long enough. ``kept``: ids to leave out."""
+        held = [*kept, *(id_ for kind in self._kinds for id_ in self._leases.ids(kind))]
         before, self._suspects = self._suspects, {}  # Forgotten if the table is locked.
         found = self._store.record_operations.stalled(
             table, SUSPECT_LIMIT, stalled_seconds=self._stalled_seconds, held=held

@@ -1,0 +1,186 @@
+"""A worker stops while another transaction locks the row of a record that has ended: no handler is called twice."""
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, transaction
+from django.utils import timezone
+
+from django_jobchains.models import DeferredWrite
+from django_jobchains.processors import Processors
+from django_jobchains.records import NonRetryable, RecordRun
+from django_jobchains.store import RecordEnd, get_store
+from django_jobchains.store.records import Records
+from django_jobchains.worker import Worker
+from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.records.resets import RecordResetter
+from django_jobchains.worker.records.writer import RecordWriter
+from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
+from tests.records.test_unwritable_ends import refusing
+from tests.store.test_retries import DriverError
+from tests.support.connections import Actor, end_all, holding
+from tests.support.waiting import until
+from tests.support.workers import StartWorker
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+
+Register = Callable[..., Any]
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _often(settings: Any) -> Iterator[None]:
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
+    yield
+    end_all()
+
+
+class Ending:
+    """A handler that waits for the test, and then ends in one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        self.way = way
+        self.calls = 0
+        self.started, self.gate = threading.Event(), threading.Event()
+
+    def __call__(self, record: Any, run: RecordRun) -> None:
+        self.calls += 1
+        self.started.set()
+        self.gate.wait(60)
+        if self.way == "fail":
+            raise NonRetryable("no such file")
+        if self.way == "requeue":
+            run.requeue(after=LATER)
+
+
+def lock(model: Any) -> Actor:
+    """Lock the rows of a model in another transaction, until ``result()`` is called."""
+    return holding(lambda store: list(model.objects.select_for_update(no_key=True)))
+
+
+def stop_while_locked(worker: Worker, handler: Ending, model: Any) -> Actor:
+    """Stop a worker that cannot write the end of an attempt. Return what holds the lock."""
+    assert handler.started.wait(30)
+    locker = lock(model)
+    handler.gate.set()
+    until(lambda: worker.running == 0)
+    worker.stop(timeout=0)
+    return locker
+
+
+@pytest.mark.parametrize(
+    ("way", "state", "message", "process_after"),
+    [
+        ("return", "completed", None, None),
+        ("fail", "failed", "NonRetryable: no such file", None),
+        ("requeue", "queued", None, LATER),
+    ],
+)
+@pytest.mark.parametrize("model", [Upload, Export])
+def test_another_worker_writes_the_end(
+    processors: Processors,
+    start_worker: StartWorker,
+    model: Any,
+    way: str,
+    state: str,
+    message: str | None,
+    process_after: datetime | None,
+) -> None:
+    handler = Ending(way)
+    processors.records(model, poll_every=0.05, stalled_after=2)(handler)
+    model.objects.create()
+    locker = stop_while_locked(start_worker(), handler, model)
+    stored = model.objects.get()
+    assert (stored.state, DeferredWrite.objects.count()) == ("processing", 1)
+    locker.result()
+    start_worker()
+    until(lambda: not DeferredWrite.objects.exists(), what=lambda: vars(model.objects.get()))
+    stored = model.objects.get()
+    assert (stored.state, stored.failure_message, stored.process_after) == (state, message, process_after)
+    assert (stored.num_resets, stored.lease_number, handler.calls) == (0, 1, 1)
+
+
+def test_the_keys_and_columns_may_have_any_name_and_type(processors: Processors, start_worker: StartWorker) -> None:
+    handler = Ending("return")
+    processors.records(Letter, columns=LETTER_COLUMNS, poll_every=0.05)(handler)
+    Letter.objects.create(code='it\'s {1}, "a"')
+    stop_while_locked(start_worker(), handler, Letter).result()
+    start_worker()
+    until(lambda: Letter.objects.get().status == "completed")
+    assert (handler.calls, DeferredWrite.objects.count()) == (1, 0)
+
+
+def test_a_handler_that_holds_its_row_is_handed_back_later(register: Register, start_worker: StartWorker) -> None:
+    """Its transaction ends with its process, after the worker has stopped."""
+    calls: list[int] = []
+    completing, gate = threading.Event(), threading.Event()
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        calls.append(run.attempt)
+        if record.lease_number == 1:
+            with run.complete(), transaction.atomic():
+                completing.set()
+                gate.wait(60)
+                raise ValueError("undone")
+
+    register(handle, poll_every=0.05)
+    Upload.objects.create()
+    worker = start_worker()
+    assert completing.wait(30)
+    assert worker.stop(timeout=0) == 1
+    assert DeferredWrite.objects.get().outcome["kind"] == "handed_back"
+    gate.set()
+    start_worker()
+    until(lambda: Upload.objects.filter(state="completed").exists(), what=lambda: vars(Upload.objects.get()))
+    upload = Upload.objects.get()
+    assert (upload.num_failures, upload.num_resets, upload.lease_number, calls) == (0, 0, 2, [1, 1])
+
+
+def test_a_refused_end_does_not_affect_the_others(
+    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(poll_every=0.05, max_attempts=3)
+    uploads = Upload.objects.bulk_create([Upload(size=size) for size in (1, 13, 3)])
+    with monkeypatch.context() as patched, refusing("NEW.state = 'completed' AND NEW.size = 13"):
+        patched.setattr(RecordWriter, "_write", lambda *args: None)  # A writer that is late.
+        worker = start_worker(slots=4)
+        until(lambda: len(worker.components.records.writer.pending()) == len(uploads))
+        patched.setattr("django_jobchains.worker.shutdown.STEP_SECONDS", 0.5)
+        worker.stop(timeout=0)
+        assert (states()[1], states()[3]) == ("completed", "completed")
+        patched.undo()
+        start_worker()
+        until(lambda: states()[13] == "errored", what=states)
+    assert (Upload.objects.get(size=13).num_failures, DeferredWrite.objects.count()) == (1, 0)
+
+
+def states() -> dict[int, str]:
+    """Return the states of uploads by their sizes."""
+    return dict(Upload.objects.values_list("size", "state"))
+
+
+def test_a_record_whose_end_is_stored_is_not_reset(
+    processors: Processors, register: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end cannot be written yet, although the row is not locked."""
+
+    def conflict(*args: Any, **options: Any) -> Any:
+        raise OperationalError("conflict") from DriverError("55P03")
+
+    register(stalled_after=1, heartbeat_every=0.1)
+    [kind], store = processors.record_types.values(), get_store()
+    beaten_at = timezone.now() - timedelta(hours=1)
+    upload = Upload.objects.create(state="processing", last_heartbeat_at=beaten_at, lease_number=1)
+    store.deferred.defer_records(kind.table(store.using), [RecordEnd(upload.pk, 1, "completed")])
+    resetter = RecordResetter(store, RecordLeases(store), [kind], "worker", 0.05)
+    monkeypatch.setattr(resetter._tables[0], "_grace_seconds", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Records, "end", conflict)
+        resetter.step()
+        resetter.step()
+    assert Upload.objects.get().state == "processing"
+    resetter.step()
+    assert (Upload.objects.get().state, DeferredWrite.objects.count()) == ("completed", 0)
