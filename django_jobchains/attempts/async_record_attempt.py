@@ -62,7 +62,8 @@ class AsyncRecordAttempt(RecordAttempt):
         self._put_unless_detached(ended)
         if "post_handle" in self.kind.hooks:
             if not self.is_detached:
-                await _until_written(ended)
+                with self.waiting_for_write():
+                    await _until_written(ended)
             await sync_to_async(self.call_post_handle)()
 
     async def _aprocess(self) -> EndedRecord:

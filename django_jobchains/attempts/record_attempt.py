@@ -3,7 +3,8 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -118,6 +119,9 @@ class RecordAttempt:
         leave_out(record, kind.columns.values())
         #: The monotonic time at which the worker asks the attempt to stop.
         self.expires_at = math.inf
+        #: The monotonic time since which the project's code may occupy the thread. None: the attempt waits for a child
+        #: process or for the write of its end.
+        self.runs_since: float | None = 0.0
         self.phases = RecordPhases(kind, key, store, self.signal)
         #: Whether ``pre_handle`` was called, or will not be.
         self.is_prepared = False
@@ -166,8 +170,17 @@ class RecordAttempt:
             if not self.is_detached:
                 written = threading.Event()
                 ended.when_written(written.set)
-                written.wait()
+                with self.waiting_for_write():
+                    written.wait()
             self.call_post_handle()
+
+    @contextmanager
+    def waiting_for_write(self) -> Iterator[None]:
+        """Suspend the time limit. A lock of another transaction may delay the write."""
+        self.runs_since, self.expires_at = None, math.inf
+        yield
+        self.runs_since = time.monotonic()
+        self.expires_at = self.runs_since + self.kind.max_runtime_seconds
 
     def detach(self, error: BaseException, stack: str) -> list[Outcome]:
         """Give up an attempt that does not stop, from another thread. It can no longer write anything.

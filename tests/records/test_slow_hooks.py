@@ -15,8 +15,9 @@ from django_jobchains.telemetry.events import RecordStuck
 from django_jobchains.worker import Worker
 from django_jobchains.worker.records import conditions
 from tests.records.models import Export, Upload
+from tests.support.connections import Actor, holding
 from tests.support.waiting import stays, until
-from tests.support.workers import Events, StartWorker
+from tests.support.workers import Events, StartWorker, time_out
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -61,6 +62,30 @@ def blocking(processors: Processors) -> Iterator[Blocking]:
     processor: Any = processors.record_types["records.upload"].processor
     yield processor
     processor.released.set()
+
+
+@pytest.mark.postgresql
+def test_an_attempt_that_waits_for_the_write_of_its_end_is_not_stuck(
+    processors: Processors, start_worker: StartWorker, settings: Any, events: Events
+) -> None:
+    """Another transaction locks its row."""
+    settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
+    lockers: list[Actor] = []
+
+    class Locked(Blocking):
+        def handle(self, record: Upload, run: RecordRun) -> None:
+            lockers.append(holding(lambda store: list(Upload.objects.select_for_update(no_key=True))))
+
+    processors.records(Upload, poll_every=0.02)(Locked)
+    Upload.objects.create()
+    worker = start_worker(slots=1)
+    time_out(worker, "written.wait()")
+    assert stays(lambda: not events.of(RecordStuck), 0.5)
+    lockers[0].result()
+    processor: Any = processors.record_types["records.upload"].processor
+    until(lambda: "post_handle" in processor.calls)
+    until(lambda: worker.running == 0)
+    assert (Upload.objects.get().state, events.of(RecordStuck)) == ("completed", [])
 
 
 @pytest.mark.parametrize("hook", ["pre_dequeue", "pre_handle", "post_handle"])

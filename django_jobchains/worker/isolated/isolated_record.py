@@ -38,8 +38,6 @@ class IsolatedRecordAttempt(RecordAttempt):
         self.signal.ends_elsewhere = True
         #: Whether the attempt no longer needs its worker.
         self.has_ended = False
-        #: The monotonic time since which a hook may run; None while a child process has the handler, and may be killed.
-        self.in_hooks_since: float | None = time.monotonic()
         self._on_ended = on_ended
         self._call: Call | None = None
 
@@ -54,7 +52,7 @@ class IsolatedRecordAttempt(RecordAttempt):
     def handle(self) -> EndedRecord:
         """Run the handler in a child process while this thread waits, and return the attempt's end. Never raises."""
         started = time.perf_counter()
-        self.expires_at, self.in_hooks_since = math.inf, None  # The time limit starts when the child begins.
+        self.expires_at, self.runs_since = math.inf, None  # The time limit starts when the child begins.
         self._start_span()
         try:
             ended = self._ended_by(self._error) if self._error else self._run_in_pool()
@@ -62,8 +60,8 @@ class IsolatedRecordAttempt(RecordAttempt):
             log_error(logger, error, "The attempt of record %s could not be run in a child process: %s", self.key[0])
             ended = self._errored(error)
         self.signal.end()
-        self.in_hooks_since = time.monotonic()
-        self.expires_at = self.in_hooks_since + self.kind.max_runtime_seconds
+        self.runs_since = time.monotonic()
+        self.expires_at = self.runs_since + self.kind.max_runtime_seconds
         ended.seconds = ended.seconds or time.perf_counter() - started
         return self._with_span(ended)
 

@@ -13,7 +13,6 @@ from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordStuck
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
-from django_jobchains.worker.isolated.isolated_record import IsolatedRecordAttempt
 from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.records.keeper import report_lost
 from django_jobchains.worker.records.leases import RecordLeases
@@ -86,6 +85,7 @@ class Watchdog:
 def _overdue_since(attempt: Attempt | BatchAttempt | RecordAttempt) -> float | None:
     """Return since when an attempt keeps a thread of this process although it was asked to stop, or None."""
     since = attempt.signal.aborted_at
-    if since is None or not isinstance(attempt, IsolatedRecordAttempt):
+    if since is None or not isinstance(attempt, RecordAttempt):
         return since
-    return None if attempt.in_hooks_since is None else max(since, attempt.in_hooks_since)
+    runs_since = attempt.runs_since
+    return None if runs_since is None else max(since, runs_since)
