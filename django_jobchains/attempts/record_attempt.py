@@ -116,7 +116,7 @@ class RecordAttempt:
         self.worker = worker
         self.number = kind.value(record, "num_failures") + kind.value(record, "num_resets") + 1
         self._wait_seconds = _wait_seconds(kind, record)
-        leave_out(record, kind.columns.values())
+        leave_out(record, kind.columns)
         #: The monotonic time at which the worker asks the attempt to stop.
         self.expires_at = math.inf
         #: The monotonic time since which the project's code may occupy the thread. None: the attempt waits for a child

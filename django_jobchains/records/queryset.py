@@ -44,8 +44,9 @@ class RecordQuerySet(QuerySet[Any]):
             .aggregate(since=Min(Greatest(name["queued_at"], name["process_after"])))["since"],
         ]
         if self.record_type.retry_seconds is not None:
-            errored = self._in_state("errored").filter(is_fresh | is_due).order_by(name["finished_at"])
-            failed_at = errored.values_list(name["finished_at"], flat=True).first()
+            # Without the time, the wait is unknown.
+            errored = self._in_state("errored").filter(is_fresh | is_due, **{f"{name['finished_at']}__isnull": False})
+            failed_at = errored.order_by(name["finished_at"]).values_list(name["finished_at"], flat=True).first()
             since.append(failed_at and failed_at + timedelta(seconds=self.record_type.retry_seconds))
         waits: list[timedelta] = [now - time for time in since if time is not None]
         return max([timedelta(), *waits])

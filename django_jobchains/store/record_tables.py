@@ -134,11 +134,14 @@ class RecordPart(Part):
         conditions = [(fresh, ["process_after", "queued_at"]), (late, ["process_after", "queued_at"])]
         if retry_seconds is not None:
             retried_at = self.db.after(self.db.now, str(-retry_seconds))
-            errored = f"""
-                {own.state} = 'errored' AND {own.finished_at} <= {retried_at}
-                AND ({own.process_after} IS NULL OR {planned})
-            """
-            conditions.append((errored, ["finished_at"]))
+            # Someone else may have set the state without the time.
+            conditions += [
+                (
+                    f"{own.state} = 'errored' AND {is_over} AND ({own.process_after} IS NULL OR {planned})",
+                    ["finished_at"],
+                )
+                for is_over in (f"{own.finished_at} <= {retried_at}", f"{own.finished_at} IS NULL")
+            ]
         return conditions
 
     def _returned(self, table: RecordTable, *columns: str) -> str:

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 Register = Callable[..., Any]
 TOMORROW = timezone.now() + timedelta(days=1)
+YESTERDAY = timezone.now() - timedelta(days=1)
 #: What others may write while a handler runs.
 LATER: dict[str, Any] = {
     "state": "uploading",
@@ -84,6 +85,53 @@ def test_a_record_can_be_cloned(register: Register, make_worker: StartWorker) ->
     Upload.objects.create(size=4)
     run(make_worker)
     assert list(Upload.objects.order_by("pk").values_list("state", "size")) == [("completed", 4), ("uploading", 4)]
+
+
+@pytest.mark.parametrize("options", [{}, {"force_insert": True}])
+def test_a_clone_is_a_new_record_that_waits(
+    register: Register, make_worker: StartWorker, options: dict[str, Any]
+) -> None:
+    attempts: list[tuple[int, int]] = []
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        attempts.append((run.attempt, record.lease_number))
+        run.add_log("size", "measure")
+        record.refresh_from_db(fields=["size"])
+        if record.size == 4:
+            Upload.objects.update(cancel=True)
+            record.pk, record.size, record.process_after = None, 5, YESTERDAY
+            record.save(**options)
+            copied = Upload.objects.get(pk=record.pk)
+            assert (copied.state, copied.started_at, copied.worker_hostname) == ("queued", None, "")
+            assert copied.queued_at > Upload.objects.get(size=4).queued_at
+            record.state = "uploading"  # It is saved like any other row.
+            record.save()
+            assert Upload.objects.get(pk=record.pk).state == "uploading"
+            Upload.objects.filter(pk=record.pk).update(state="queued")
+
+    register(handle)
+    Upload.objects.create(size=4, num_failures=2)
+    run(make_worker)
+    assert attempts == [(3, 1), (1, 1)]
+    assert list(Upload.objects.order_by("size").values_list("state", "size", "num_failures", "process_after")) == [
+        ("completed", 4, 2, None),
+        ("completed", 5, 0, YESTERDAY),
+    ]
+
+
+def test_a_clone_of_a_model_without_defaults_waits(processors: Processors, make_worker: StartWorker) -> None:
+    def send(record: Letter, run: RecordRun) -> None:
+        if record.code == "a":
+            record.code = "b"
+            record.save()
+
+    processors.records(Letter, columns=LETTER_COLUMNS)(send)
+    Letter.objects.create(code="a")
+    run(make_worker)
+    assert list(Letter.objects.order_by("code").values_list("code", "status", "attempt_number")) == [
+        ("a", "completed", 1),
+        ("b", "completed", 1),
+    ]
 
 
 def test_a_deleted_record_is_not_created_again(register: Register, make_worker: StartWorker) -> None:

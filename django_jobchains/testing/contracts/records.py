@@ -143,6 +143,13 @@ class RecordMoveTests(RecordTests):
         found = self.dequeue(kind, store, retry_seconds=1800)
         assert [each.id for each in found] == [ready.pk]
 
+    def test_errored_records_without_the_time_of_their_error_are_due(self, kind: RecordType, store: Store) -> None:
+        unknown = self.put(kind, "errored")
+        self.put(kind, "errored", process_after=self.now(store) + HOUR)
+        assert store.record_counts.by_state(self.table(kind, store), kind.select(store.using), 10, 1800).due == 1
+        assert self.dequeue(kind, store) == []
+        assert [each.id for each in self.dequeue(kind, store, retry_seconds=1800)] == [unknown.pk]
+
     def test_records_wait_for_their_time(self, kind: RecordType, store: Store) -> None:
         now = self.now(store)
         self.put(kind, process_after=now + HOUR)
