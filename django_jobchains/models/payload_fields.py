@@ -14,12 +14,12 @@ from django.db.models import Case, F, Value, When
 from django.db.models.functions import Left
 from django.db.models.lookups import Exact
 
-from django_jobchains.exceptions import InvalidPayload
 from django_jobchains.payload_codecs import (
     ENCODED,
     Unreadable,
-    decode_json,
+    UnreadableText,
     decode_text,
+    decoded,
     encode_json,
     encode_text,
     get_codec,
@@ -61,16 +61,14 @@ class PayloadField(_UnsearchableField, models.JSONField):
     """A JSON value."""
 
     def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
-        found = super().from_db_value(value, expression, connection)
-        if not (isinstance(found, str) and found.startswith(ENCODED)):
-            return found
-        try:
-            return json.loads(decode_json(value, InvalidPayload))
-        except Exception as error:
-            return Unreadable(error)
+        if isinstance(value, str) and not value.startswith(ENCODED):
+            value = super().from_db_value(value, expression, connection)
+        return decoded(value)  # of PostgreSQL's type json, psycopg has read the value
 
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
-        if value is not None and get_codec():
+        if isinstance(value, Unreadable):
+            value = value.stored
+        elif value is not None and get_codec():
             value = json.loads(encode_json(json.dumps(value)))
         return super().get_db_prep_save(value, connection)
 
@@ -82,7 +80,8 @@ class PayloadTextField(_UnsearchableField, models.TextField):  # type: ignore[ty
         return value and decode_text(value)
 
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
-        return super().get_db_prep_save(value and encode_text(value), connection)
+        value = value.stored if isinstance(value, UnreadableText) else value and encode_text(value)
+        return super().get_db_prep_save(value, connection)
 
 
 def text_start(name: str, length: int) -> Case:

@@ -19,7 +19,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidPayload
 from django_jobchains.text.errors import log_error
 
-__all__ = ("PayloadCodec", "Unreadable")
+__all__ = ("PayloadCodec", "Unreadable", "decode_text")
 
 logger = getLogger("django_jobchains")
 
@@ -115,7 +115,19 @@ def decode_text(stored: str) -> str:
     try:
         return _decode(stored, InvalidPayload)
     except Exception as error:
-        return str(Unreadable(error))
+        text = UnreadableText(Unreadable(error))
+        text.stored = stored
+        return text
+
+
+def decoded(value: Any) -> Any:
+    """Return the value of a JSON column as the database driver returns it, decoded, or an ``Unreadable``."""
+    if not (isinstance(value, str) and value.startswith(ENCODED)):
+        return value
+    try:
+        return json.loads(_decode(value, InvalidPayload))
+    except Exception as error:
+        return Unreadable(error, value)
 
 
 def unmarked(text: str) -> str:
@@ -137,10 +149,14 @@ def encode_payloads(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class Unreadable:
-    """Stands for a stored value that cannot be decoded. It is not JSON; its text is the reason."""
+    """Stands for a stored value that cannot be decoded. It is not JSON; its text is the reason.
 
-    def __init__(self, reason: Exception) -> None:
+    ``stored``: the encoded value, which is written again when a model instance is saved.
+    """
+
+    def __init__(self, reason: Exception, stored: str = "") -> None:
         self.reason = reason
+        self.stored = stored
 
     def __str__(self) -> str:
         return f"<{self.reason}>"
@@ -154,6 +170,12 @@ def _encode(codec: PayloadCodec, text: str) -> str:
     except Exception as error:
         _report("encode", error)
         raise
+
+
+class UnreadableText(str):  # noqa: SLOT000 - values of models are pickled
+    """The reason why a stored text cannot be decoded. ``stored``: see ``Unreadable``."""
+
+    stored = ""
 
 
 def _decode(stored: str, error: type[InvalidPayload]) -> str:

@@ -3,6 +3,7 @@
 A model inherits ``JobRecord``, and a ``jobs`` module registers what handles its rows with ``processors.records``.
 """
 
+from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
 from django_jobchains.records.errors import NonRetryable, RecordLost, RecordTypeNotFound, Requeue, retryable_http_status
 from django_jobchains.records.models import JobRecord
 from django_jobchains.records.operations import (
@@ -23,6 +24,8 @@ __all__ = (
     "ExecutionLog",
     "JobRecord",
     "NonRetryable",
+    "PayloadField",
+    "PayloadTextField",
     "RecordLost",
     "RecordProcessor",
     "RecordRun",

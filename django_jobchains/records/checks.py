@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004
-from django.core.exceptions import FieldDoesNotExist, FieldError
+from django.core.exceptions import FieldDoesNotExist, FieldError, ImproperlyConfigured
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import (
@@ -23,6 +23,8 @@ from django.db.models import (
     TextField,
 )
 
+from django_jobchains.conf import get_settings
+from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import get_store
 from django_jobchains.store.record_tables import COLUMNS, STATES
@@ -31,6 +33,7 @@ from django_jobchains.store.record_tables import COLUMNS, STATES
 _NULLABLE = ("started_at", "last_heartbeat_at", "finished_at", "process_after")
 #: Columns that are numbers from the beginning.
 _COUNTERS = ("num_resets", "num_failures", "lease_number")
+_DECODING = {"failure_message": PayloadTextField, "execution_logs": PayloadField}
 #: How many heartbeats may be missing before a record is reset.
 MIN_HEARTBEATS = 3
 LONGEST_STATE = max(STATES, key=len)
@@ -59,7 +62,8 @@ _KINDS = {
 @register("jobchains")
 def check_records(**kwargs: Any) -> list[CheckMessage]:
     kinds = _record_types()
-    return [*shared_tables(kinds), *(problem for kind in kinds for problem in problems_of(kind))]
+    problems = [problem for kind in kinds for problem in (*problems_of(kind), *encoded_columns(kind))]
+    return [*shared_tables(kinds), *problems]
 
 
 @register(Tags.database)
@@ -209,6 +213,24 @@ def _message_problems(kind: RecordType) -> Iterator[CheckMessage]:
         )
         hint = "Use a TextField, or pass a shorter reset_failure_message."
         yield Error(problem, hint=hint, id="jobchains.E018")
+
+
+def encoded_columns(kind: RecordType) -> Iterator[CheckMessage]:
+    """Report fields from which the project would read what a codec has encoded."""
+    try:
+        if not get_settings().PAYLOAD_CODEC or any(_missing_columns(kind)):
+            return
+    except ImproperlyConfigured:  # check_settings reports it
+        return
+    for column, decoding in _DECODING.items():
+        field = kind.model_field(column)
+        if not isinstance(field, decoding):
+            problem = (
+                f"Records {kind.name!r}: JOBCHAINS['PAYLOAD_CODEC'] encodes the column {column!r}, and the field "
+                f"{kind.columns[column]!r} is a {type(field).__name__}, which does not decode it."
+            )
+            hint = f"Use {decoding.__name__} from django_jobchains.records, and run makemigrations."
+            yield Warning(problem, hint=hint, id="jobchains.W011")
 
 
 def _query_problems(kind: RecordType) -> Iterator[CheckMessage]:

@@ -12,6 +12,7 @@ from django.db.models.expressions import RawSQL
 
 from django_jobchains.conf import get_settings
 from django_jobchains.isolation import Isolation
+from django_jobchains.payload_codecs import decode_text, decoded
 from django_jobchains.policies import ATTEMPTS_LIMIT
 from django_jobchains.records.processor import RecordProcessor, hooks_of, is_async
 from django_jobchains.records.saving import extend_save
@@ -92,8 +93,11 @@ class RecordType:
         return router.allow_migrate_model(using, self.model)
 
     def value(self, record: Any, column: str) -> Any:
-        """Return one of our columns of a record."""
-        return getattr(record, self.columns[column])
+        """Return one of our columns of a record, decoded, also if the model's own field does not decode it."""
+        value = getattr(record, self.columns[column])
+        if column == "failure_message":
+            return value and decode_text(value)
+        return decoded(value) if column == "execution_logs" else value
 
     def model_field(self, column: str) -> "Field[Any, Any]":
         """Return the model's field for one of our columns; raise ``FieldDoesNotExist``."""

@@ -7,6 +7,8 @@ from django.db.models import Q, Value
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
+
 
 class RecordIndex(models.Index):  # noqa: PLW1641 - Django's is not hashable either
     """A partial index that is named after the model that inherits it, which a plain ``Index`` cannot be.
@@ -33,20 +35,6 @@ class RecordIndex(models.Index):  # noqa: PLW1641 - Django's is not hashable eit
         return bool(self.deconstruct() == other.deconstruct())
 
 
-class ExecutionLogsField(models.JSONField):
-    """A ``JSONField`` that can also read a column of PostgreSQL's type json, whose values are decoded by psycopg.
-
-    Migrations contain a plain ``JSONField``.
-    """
-
-    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        return value if isinstance(value, list) else super().from_db_value(value, expression, connection)
-
-    def deconstruct(self) -> Any:
-        name, _, args, kwargs = super().deconstruct()
-        return name, "django.db.models.JSONField", args, kwargs
-
-
 class JobRecord(models.Model):
     """A row that is a job: subclass it, and register its handler with ``processors.records(Model)``.
 
@@ -63,7 +51,7 @@ class JobRecord(models.Model):
         CANCELED = "canceled", _("canceled")
 
     state = models.CharField(_("state"), max_length=50, default="queued", db_default="queued")
-    failure_message = models.TextField(_("failure message"), null=True, blank=True, editable=False)  # noqa: DJ001
+    failure_message = PayloadTextField(_("failure message"), null=True, blank=True, editable=False)
     queued_at = models.DateTimeField(_("queued at"), db_default=Now(), editable=False)
     started_at = models.DateTimeField(_("started at"), null=True, editable=False)
     last_heartbeat_at = models.DateTimeField(_("last heartbeat at"), null=True, editable=False)
@@ -74,7 +62,7 @@ class JobRecord(models.Model):
     num_resets = models.PositiveIntegerField(_("resets"), default=0, db_default=0, editable=False)
     num_failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0, editable=False)
     #: What the last attempt logged: see ``RecordRun.add_log``.
-    execution_logs = ExecutionLogsField(
+    execution_logs = PayloadField(
         _("execution logs"), default=list, db_default=Value([], models.JSONField()), editable=False
     )
     worker_hostname = models.CharField(_("worker"), max_length=255, default="", db_default="", editable=False)

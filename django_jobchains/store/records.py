@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from django.db import OperationalError
 
 from django_jobchains.exceptions import JobchainsError, JobLocked
+from django_jobchains.payload_codecs import encode_json, encode_text
 from django_jobchains.store.errors import is_lock_timeout, retried, retried_at_read_committed
 from django_jobchains.store.record_tables import (
     KEY,
@@ -141,7 +142,7 @@ class Records(RecordPart):
         """
         with self.db.transaction():
             self.lock(table, key[0])
-            row = [table.ids.to_parameter(key[0]), key[1], json.dumps(logs())]
+            row = [table.ids.to_parameter(key[0]), key[1], encode_json(json.dumps(logs()))]
             return bool(self.db.fetch(self._write_logs(table), row))
 
     @retried_at_read_committed
@@ -180,7 +181,7 @@ class Records(RecordPart):
 
     def _end_row(self, table: RecordTable, end: RecordEnd) -> tuple[Any, ...]:
         process_after = end.process_after and self.db.time_text(end.process_after)
-        return table.ids.to_parameter(end.id), *end[1:3], process_after, end.message, end.max_attempts
+        return table.ids.to_parameter(end.id), *end[1:3], process_after, encode_text(end.message), end.max_attempts
 
     # Which records are ready
 

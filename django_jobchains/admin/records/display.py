@@ -11,6 +11,7 @@ from django.utils.translation import gettext
 from django_jobchains.admin.payload_display import Payloads, PayloadView
 from django_jobchains.admin.records.actions import STATE_LABELS
 from django_jobchains.admin.timestamps import Timestamp, Timestamps
+from django_jobchains.payload_codecs import Unreadable
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.text.humanize import number, span
 
@@ -106,6 +107,8 @@ def state_style(state: Any) -> str:
 
 def _entries(value: Any) -> list[dict[str, Any]]:
     """Return the entries that are valid: programs may have written anything to the column."""
+    if isinstance(value, Unreadable):
+        return [{"out": str(value)}]
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 

@@ -11,6 +11,7 @@ from logging import getLogger
 
 from django_jobchains.attempts.record_attempt import EndedRecord
 from django_jobchains.notifications.base import WarningThrottle
+from django_jobchains.payload_codecs import encode_text
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordEnd, Store
 from django_jobchains.store.errors import is_conflict, is_database_away, is_lock_timeout, is_out_of_time
@@ -238,11 +239,14 @@ class RecordWriter:
 
 
 def _fitting(kind: RecordType, end: RecordEnd) -> RecordEnd:
-    """Return the end with a message that fits into its column. It is redacted before it is cut."""
+    """Return the end with a message that fits into its column, also encoded. It is redacted before it is cut."""
     limit = kind.model_field("failure_message").max_length
-    if limit is None or len(end.message) <= limit:
+    if limit is None or len(encode_text(end.message)) <= limit:
         return end
-    return end._replace(message=redacted_text(end.message)[:limit])
+    message = redacted_text(end.message)[:limit]
+    while len(encode_text(message)) > limit:
+        message = message[: len(message) // 2]
+    return end._replace(message=message)
 
 
 def _event(worker: str, ended: EndedRecord) -> RecordEnded:
