@@ -9,10 +9,13 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
+from ipaddress import ip_address
 from logging import getLogger
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.http.request import split_domain_port, validate_host
 
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.health import Health
@@ -59,7 +62,7 @@ class HealthServer:
             reason = getattr(error, "strerror", None) or error
             raise ImproperlyConfigured(f"The health port {port} on {host} cannot be used: {reason}.") from error
         self.port = int(listener.getsockname()[1])
-        self._server = _Server(listener, health, metrics)
+        self._server = _Server(listener, host, health, metrics)
         self._thread = OwnedThread("health", self._server.step, worker=worker, give_up=_keep_working)
 
     def start(self) -> None:
@@ -92,8 +95,11 @@ def _listening_socket(host: str, port: int) -> socket.socket:
 class _Server:
     """Serves all connections with one selector: clients do not wait for each other, and an idle port uses no CPU."""
 
-    def __init__(self, listener: socket.socket, health: Callable[[], Health], metrics: Metrics | None) -> None:
+    def __init__(
+        self, listener: socket.socket, host: str, health: Callable[[], Health], metrics: Metrics | None
+    ) -> None:
         self._listener = listener
+        self._host = host
         self._health = health
         self._metrics = metrics
         self._selector = selectors.DefaultSelector()
@@ -140,7 +146,7 @@ class _Server:
     def _serve(self, connection: "_Connection") -> None:
         try:
             if connection.answer is None and connection.has_read_head():
-                connection.answer = _Request(connection.head, self._health, self._metrics).answer
+                connection.answer = _Request(connection.head, self._host, self._health, self._metrics).answer
                 self._selector.modify(connection.socket, selectors.EVENT_WRITE, data=connection.socket)
             if connection.answer is not None and connection.has_written_answer():
                 self._drop(connection)
@@ -186,9 +192,10 @@ class _Connection:
 class _Request(BaseHTTPRequestHandler):
     """Python's HTTP parser and writer, on bytes in memory instead of a socket."""
 
-    def __init__(self, head: bytes, health: Callable[[], Health], metrics: Metrics | None) -> None:
+    def __init__(self, head: bytes, host: str, health: Callable[[], Health], metrics: Metrics | None) -> None:
         self.rfile = BytesIO(head)
         self.wfile = written = BytesIO()
+        self._host = host
         self._health = health
         self._metrics = metrics
         self.handle_one_request()
@@ -196,7 +203,10 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if path == "/metrics":
+        if not _is_allowed(self.headers.get("Host", ""), self._host):
+            explain = "Use the address of the worker, or add the name to ALLOWED_HOSTS."
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, explain=explain)
+        elif path == "/metrics":
             self._send_metrics()
         elif (answer := _answer(path, self._health)) is None:
             self.send_error(HTTPStatus.NOT_FOUND, explain="There are /live, /ready, / and /metrics.")
@@ -233,6 +243,17 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing, because a probe comes every few seconds."""
+
+
+def _is_allowed(header: str, bound: str) -> bool:
+    """Return whether a Host header may name this process: an address, a name without dots, or one that is allowed.
+
+    Otherwise any web site could read the answers in its visitors' browsers, by resolving its own name to our address.
+    """
+    domain, _ = split_domain_port(header)
+    with suppress(ValueError):
+        return not header or bool(ip_address(domain.strip("[]")))
+    return bool(domain) and ("." not in domain or validate_host(domain, [bound, *settings.ALLOWED_HOSTS]))
 
 
 def _answer(path: str, check: Callable[[], Health]) -> tuple[bool, dict[str, Any]] | None:

@@ -29,8 +29,8 @@ class Port(HealthServer):
 
     current: Any = WELL
 
-    def __init__(self) -> None:
-        super().__init__("127.0.0.1", 0, self.health, worker="mail")
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        super().__init__(host, 0, self.health, worker="mail")
         self.start()
 
     def health(self) -> Health:
@@ -39,10 +39,10 @@ class Port(HealthServer):
         assert isinstance(self.current, Health)
         return self.current
 
-    def ask(self, path: str, method: str = "GET") -> tuple[int, bytes]:
+    def ask(self, path: str, method: str = "GET", host: str | None = None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
-            connection.request(method, path)
+            connection.request(method, path, headers={} if host is None else {"Host": host})
             response = connection.getresponse()
             return response.status, response.read()
         finally:
@@ -76,6 +76,52 @@ def test_only_get_and_head_of_known_paths_are_allowed(port: Port) -> None:
     assert port.ask("/admin")[0] == 404
     assert port.ask("/live/../etc")[0] == 404
     assert port.ask("/live", "POST")[0] == 501
+
+
+@pytest.mark.parametrize(
+    ("host", "is_allowed"),
+    [
+        ("127.0.0.1:8010", True),
+        ("10.1.2.3:8010", True),  # the address of a pod
+        ("[::1]:8010", True),
+        ("localhost", True),
+        ("LOCALHOST:8010", True),
+        ("worker:8010", True),  # the name of a service
+        ("worker.shop.example", True),  # in ALLOWED_HOSTS
+        ("", True),
+        ("evil.example", False),
+        ("evil.example:8010", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example", False),
+        ("evil example", False),
+    ],
+)
+def test_a_name_that_others_can_register_is_refused(port: Port, settings: Any, host: str, is_allowed: bool) -> None:
+    """A web site could let its own name resolve to the worker, and read the answers in its visitors' browsers."""
+    settings.ALLOWED_HOSTS = ["worker.shop.example"]
+    for path in ("/live", "/", "/metrics"):
+        status, body = port.ask(path, host=host)
+        assert (status != 421) is is_allowed
+        assert is_allowed or b"ALLOWED_HOSTS" in body
+        assert is_allowed or b"mail:7:a" not in body
+
+
+def test_requests_without_a_host_are_answered(port: Port) -> None:
+    with port.open() as connection:
+        connection.sendall(b"GET /live HTTP/1.0\r\n\r\n")
+        assert connection.recv(20).startswith(b"HTTP/1.0 200")
+
+
+def test_the_name_of_the_health_host_is_allowed(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    settings.ALLOWED_HOSTS = []
+    bind = socket.socket.bind
+    monkeypatch.setattr(socket.socket, "bind", lambda self, address: bind(self, ("127.0.0.1", address[1])))
+    port = Port("worker.internal.example")
+    try:
+        assert port.ask("/live", host="worker.internal.example")[0] == 200
+        assert port.ask("/live", host="other.internal.example")[0] == 421
+    finally:
+        port.close()
 
 
 def test_failed_check_is_a_503(port: Port, caplog: pytest.LogCaptureFixture) -> None:
