@@ -16,7 +16,7 @@ from django_jobchains.payloads import decode, encode
 from django_jobchains.store.database import ids_json
 from django_jobchains.store.rows import Effects
 from django_jobchains.store.statements import Part, statement
-from django_jobchains.text.errors import log_error
+from django_jobchains.text.errors import describe, log_error
 
 logger = getLogger("django_jobchains")
 
@@ -27,7 +27,8 @@ _COLUMNS = "id uuid, type_name text, queue text, priority int, input text, conte
 class FailedJob:
     """The input of the chain that ``on_failure`` enqueues: the job that failed.
 
-    ``error`` is its last error, and ``input`` its input as plain JSON.
+    ``error`` is its last error, and ``input`` its input as plain JSON. If the input cannot be decoded, for example
+    because a key of the payload codec is missing, ``input`` is None and ``input_problem`` is the reason.
     """
 
     chain_id: UUID
@@ -36,6 +37,7 @@ class FailedJob:
     attempt: int
     error: str
     input: Any
+    input_problem: str = ""
 
 
 class FailureType(NamedTuple):
@@ -107,19 +109,19 @@ class FailureChains(Part):
 def _encoded(failed: FailedJob) -> str:
     """Return the input of the chain for a job, from its stored input and error.
 
-    An input that cannot be read is passed as its text, because a failure must always be recorded.
+    An input that cannot be decoded is replaced by the reason, because a failure must always be recorded.
     """
     values = {**asdict(failed), "chain_id": str(failed.chain_id), "job_id": str(failed.job_id)}
     values["error"] = decode_text(failed.error)
     try:
         text = encode({**values, "input": decode(decode_json(failed.input, InvalidPayload))}, is_limited=False)
-    except Exception:  # A codec may raise any error.
-        text = encode(values, is_limited=False)
+    except Exception as error:  # A codec may raise any error.
+        text = encode({**values, "input": None, "input_problem": describe(error)}, is_limited=False)
     try:
         return encode_json(text)
     except Exception as error:
         log_error(logger, error, "The payload codec failed, so on_failure of job %s gets no payload: %s", failed.job_id)
-        return encode({**values, "error": NOT_STORED, "input": None})
+        return encode({**values, "error": NOT_STORED, "input": None, "input_problem": NOT_STORED})
 
 
 def _failure_type(type_name: str) -> FailureType | None:

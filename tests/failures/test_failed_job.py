@@ -54,6 +54,7 @@ def test_handler_without_an_input_type_gets_a_dict_of_strings(processors: Proces
             "attempt": 1,
             "error": "FailJob: no",
             "input": None,
+            "input_problem": "",
         }
     ]
 
@@ -68,10 +69,10 @@ def test_input_at_the_limits_is_passed_in_full(processors: Processors, settings:
     assert seen == [largest]
 
 
-def test_input_that_cannot_be_read_is_passed_as_text(processors: Processors, work: Run) -> None:
+def test_input_that_cannot_be_decoded_is_replaced_by_the_reason(processors: Processors, work: Run) -> None:
     """A failure must always be recorded."""
     seen: list[Any] = []
-    processors.register("shop.alert")(lambda job: seen.append(job.input["input"]))
+    processors.register("shop.alert")(lambda job: seen.append((job.input["input"], job.input["input_problem"])))
     chain = processors.register("shop.broken", on_failure="shop.alert")(fail).enqueue()
     too_deep: Any = []
     for _ in range(905):
@@ -79,7 +80,9 @@ def test_input_that_cannot_be_read_is_passed_as_text(processors: Processors, wor
     Job.objects.filter(pk=chain.id).update(input=too_deep)
     work()
     assert chain.refresh().status == "failed"
-    assert [text.replace(" ", "") for text in seen] == ["[" * 906 + "]" * 906]
+    [(input_, problem)] = seen
+    assert input_ is None
+    assert "nested deeper than 900 levels" in problem
 
 
 def test_chain_has_the_queue_and_priority_of_its_type_and_the_context_of_the_failed_job(

@@ -11,9 +11,9 @@ from django.urls import reverse
 from django_jobchains import chains, context
 from django_jobchains.exceptions import ChainFailed, InvalidOutput
 from django_jobchains.models import FailedAttempt, Job, LogLine
-from django_jobchains.payload_codecs import Unreadable
+from django_jobchains.payload_codecs import ENCODED, Unreadable
 from django_jobchains.policies import Backoff
-from django_jobchains.processors import Batch, FailJob, Processors, RunningJob
+from django_jobchains.processors import Batch, FailedJob, FailJob, Processors, RunningJob
 from django_jobchains.store import Effects, EndedAttempt, Store
 from django_jobchains.testing import run_due_jobs
 from tests.payload_codecs.conftest import CANARY, NEW_KEY, OLD_KEY, codec, raw_tables
@@ -63,6 +63,33 @@ def test_only_the_job_itself_fails(shop: Processors, type_name: str) -> None:
         chains.retry(lost.id)
         run_due_jobs()
         assert chains.get(lost.id).output == CANARY
+
+
+def test_on_failure_gets_the_reason_instead_of_an_unreadable_input(processors: Processors) -> None:
+    """The compensation must neither take the encoded text for the input, nor a lost key for a failed step."""
+    seen: list[FailedJob] = []
+
+    @processors.register("shop.undo")
+    def undo(job: RunningJob[FailedJob]) -> None:
+        seen.append(job.input)
+
+    @processors.register("shop.pay", on_failure=undo)
+    def pay(job: RunningJob[Any]) -> Any:
+        return job.input
+
+    lost = pay.enqueue(CANARY)
+    with codec(NEW_KEY):
+        run_due_jobs()
+    [failed] = seen
+    assert (failed.job_id, failed.input) == (lost.id, None)
+    assert failed.error.startswith("InvalidInput: ")
+    for text in (failed.error, failed.input_problem):
+        assert REMEDY in text
+        assert ENCODED not in text
+    with codec(NEW_KEY, OLD_KEY):
+        chains.retry(lost.id)
+        run_due_jobs()
+        assert lost.refresh().output == CANARY
 
 
 def test_a_job_with_an_unreadable_context_fails(shop: Processors) -> None:
