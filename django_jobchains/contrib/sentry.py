@@ -1,11 +1,10 @@
-"""Sends errors of jobs to Sentry. Needs sentry-sdk, which your project configures with ``sentry_sdk.init``."""
+"""Sends errors of jobs and records to Sentry. Needs sentry-sdk, which the project configures with ``sentry_sdk.init``."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from typing import Any
-from uuid import UUID
 
 import sentry_sdk
 from sentry_sdk.scope import Scope, use_isolation_scope
@@ -18,7 +17,7 @@ from django_jobchains.middleware import Middleware
 from django_jobchains.pools import RemoteError
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry import Event, add_sink
-from django_jobchains.telemetry.events import AttemptEnded
+from django_jobchains.telemetry.events import AttemptEnded, RecordEnded
 from django_jobchains.text.errors import log_text, redacted_error
 from django_jobchains.text.redaction import redacted_text
 
@@ -28,16 +27,16 @@ __all__ = ("SentryMiddleware",)
 #: that their handlers have set. In a child process no scope is needed again.
 MAX_SCOPES = 1_000
 
-_Key = tuple[UUID, int]
+#: A type, the id of one of its jobs or records, and the number of the attempt.
+_Key = tuple[str, str, int]
 
 
 class SentryMiddleware(Middleware):
-    """Give each attempt its own isolation scope, and send the error of a job that ends as failed, once.
+    """Give each attempt its own isolation scope, and send the error of a job or record that ends as failed, once.
 
-    The transaction is named by the type of the job. Tags: ``job.type``, ``job.queue``, ``job.attempt``; the ids are the
-    context ``job``. ``capture_retries``: also send, as warnings, errors of attempts that are retried. Reschedules,
-    cancellations and aborted attempts are not sent. Errors are redacted. Sentry's logging integration sends the errors
-    of records.
+    The transaction is named by the type. Tags: ``job.type``, ``job.queue``, ``job.attempt``; the ids are the context
+    ``job``. ``capture_retries``: also send, as warnings, errors of attempts that are retried and of records that are
+    errored. Reschedules, cancellations and aborted attempts are not sent. Errors are redacted.
 
     The worker process sends all of this. It does not know the tags that a handler sets in a child process, nor its
     ``capture_retries``.
@@ -54,12 +53,11 @@ class SentryMiddleware(Middleware):
             scope.set_transaction_name(job.type_name, source="task")
             scope.set_tag("job.type", job.type_name)
             for part in parts:
-                is_record = isinstance(part, RecordRun)
-                ids = {} if is_record else {"chain_id": str(part.chain_id)}
+                ids = {} if isinstance(part, RecordRun) else {"chain_id": str(part.chain_id)}
                 own = scope if part is job else scope.fork()
                 _describe(own, job.type_name, part.queue, part.attempt, {"id": str(part.id), **ids})
-                if not is_record:
-                    _keep((part.id, part.attempt), own, capture_retries=self.capture_retries)
+                key = job.type_name, str(part.id), part.attempt
+                _keep(key, own, capture_retries=self.capture_retries)
             yield
 
 
@@ -92,29 +90,33 @@ def _install() -> None:
 
 def _without_logged_failures(event: SentryEvent, hint: Hint) -> SentryEvent | None:
     is_ours = event.get("logger") == "django_jobchains"
-    return None if is_ours and (event.get("extra") or {}).get("event") == AttemptEnded.__name__ else event
+    name = (event.get("extra") or {}).get("event")
+    return None if is_ours and name in (AttemptEnded.__name__, RecordEnded.__name__) else event
 
 
 def _on_event(event: Event) -> None:
     """Send the error of an attempt when its outcome is written, with the scope of the handler."""
-    if not isinstance(event, AttemptEnded):
+    if not isinstance(event, AttemptEnded | RecordEnded):
         return
-    scope, capture_retries = _scopes.pop((event.job_id, event.attempt), (None, False))
+    if isinstance(event, RecordEnded):
+        ids = {"id": event.record}
+    else:
+        ids = {"id": str(event.job_id), "chain_id": str(event.chain_id)}
+    scope, capture_retries = _scopes.pop((event.type_name, ids["id"], event.attempt), (None, False))
     if event.exception is None:
         return
     if scope is None:  # the handler ran in a child process, or was not called
         scope = sentry_sdk.get_isolation_scope().fork()
-        ids = {"id": str(event.job_id), "chain_id": str(event.chain_id)}
         _describe(scope, event.type_name, event.queue, event.attempt, ids)
     # In a separate context, because Sentry skips an error that the log has just reported.
     Context().run(_send, event, event.exception, scope, capture_retries=capture_retries)
 
 
-def _send(event: AttemptEnded, error: BaseException, scope: Scope, *, capture_retries: bool) -> None:
+def _send(event: AttemptEnded | RecordEnded, error: BaseException, scope: Scope, *, capture_retries: bool) -> None:
     with use_isolation_scope(scope):
         if event.ending == "failed":
             sentry_sdk.capture_exception(_shown(error))
-        elif event.ending == "retried":
+        elif event.ending in ("retried", "errored"):
             sentry_sdk.add_breadcrumb(category="job", level="warning", message=log_text(error))
             if capture_retries:
                 sentry_sdk.capture_exception(_shown(error), level="warning")

@@ -1,4 +1,4 @@
-"""Errors of jobs in Sentry: once, when the job ends as failed, with the scope of the attempt."""
+"""Errors of jobs and records in Sentry: once, when the job or record ends as failed, with the scope of the attempt."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,11 +9,14 @@ import sentry_sdk
 from sentry_sdk.transport import Transport
 
 from django_jobchains import chains
+from django_jobchains.contrib import sentry as contrib
 from django_jobchains.contrib.sentry import SentryMiddleware
 from django_jobchains.pools import RemoteError
 from django_jobchains.processors import Backoff, Batch, Processors, Registry, RescheduleJob, RunningJob
+from django_jobchains.records import RecordRun
 from django_jobchains.telemetry import report
-from django_jobchains.telemetry.events import AttemptEnded
+from django_jobchains.telemetry.events import AttemptEnded, RecordEnded
+from tests.records.models import Upload
 from tests.support.attempts import committed
 from tests.support.workers import StartWorker
 
@@ -135,4 +138,51 @@ def test_error_of_a_child_process_is_sent_by_its_worker(sent: list[dict[str, Any
     [value] = event["exception"]["values"]
     assert value["type"] == "Declined"
     assert "Traceback of the child" in value["value"]
+    assert SECRET not in str(event)
+
+
+def test_a_record_that_ends_as_failed_is_sent_once(
+    sent: list[dict[str, Any]], registry: Registry, make_worker: StartWorker
+) -> None:
+    @slice_of(registry).records(Upload, queue="uploads", retry_after=0.01, max_attempts=2)
+    def convert(upload: Upload, run: RecordRun) -> None:
+        sentry_sdk.set_tag("size", upload.size)
+        raise ValueError(f"password={SECRET}")
+
+    upload = Upload.objects.create(size=7)
+    while Upload.objects.get().state != "failed":
+        make_worker(poll_seconds=0.02).run_until_idle()
+    [event] = sent
+    assert event["transaction"] == "records.upload"
+    tags = {"job.type": "records.upload", "job.queue": "uploads", "job.attempt": 2, "size": 7}
+    assert {name: event["tags"][name] for name in tags} == tags
+    assert event["contexts"]["job"] == {"id": str(upload.pk)}
+    [value] = event["exception"]["values"]
+    assert value["type"] == "ValueError"
+    assert SECRET not in str(event)
+    assert not contrib._scopes
+
+
+def test_errored_records_are_sent_on_request(
+    sent: list[dict[str, Any]], registry: Registry, make_worker: StartWorker
+) -> None:
+    @slice_of(registry, capture_retries=True).records(Upload)
+    def convert(upload: Upload, run: RecordRun) -> None:
+        raise ValueError("no")
+
+    Upload.objects.create()
+    make_worker().run_until_idle()
+    assert [(event["level"], event["tags"]["job.type"]) for event in sent] == [("warning", "records.upload")]
+
+
+def test_error_of_a_record_in_a_child_process_is_sent_by_its_worker(sent: list[dict[str, Any]]) -> None:
+    SentryMiddleware()
+    error = RemoteError("Declined", f"password={SECRET}", "Traceback of the child")
+    report(RecordEnded("w", "a/b", "records.letter", 3, "failed", 0.1, "", error, queue="post"))
+    [event] = sent
+    assert event["transaction"] == "records.letter"
+    tags = {"job.type": "records.letter", "job.queue": "post", "job.attempt": 3}
+    assert {name: event["tags"][name] for name in tags} == tags
+    assert event["contexts"]["job"] == {"id": "a/b"}
+    assert event["exception"]["values"][0]["type"] == "Declined"
     assert SECRET not in str(event)
