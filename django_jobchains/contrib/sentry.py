@@ -1,4 +1,4 @@
-"""Sends errors of jobs and records to Sentry. Needs sentry-sdk, which the project configures with ``sentry_sdk.init``."""
+"""Sends errors of jobs and records to Sentry. Needs sentry-sdk, which you configure with ``sentry_sdk.init``."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

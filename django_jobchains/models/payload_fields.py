@@ -19,7 +19,7 @@ from django_jobchains.payload_codecs import (
     Unreadable,
     UnreadableText,
     decode_text,
-    decoded,
+    decoded_value,
     encode_json,
     encode_text,
     get_codec,
@@ -63,7 +63,7 @@ class PayloadField(_UnsearchableField, models.JSONField):
     def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
         if isinstance(value, str) and not value.startswith(ENCODED):
             value = super().from_db_value(value, expression, connection)
-        return decoded(value)  # of PostgreSQL's type json, psycopg has read the value
+        return decoded_value(value)  # of PostgreSQL's type json, psycopg has read the value
 
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         if isinstance(value, Unreadable):

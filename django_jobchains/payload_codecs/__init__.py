@@ -120,7 +120,7 @@ def decode_text(stored: str) -> str:
         return text
 
 
-def decoded(value: Any) -> Any:
+def decoded_value(value: Any) -> Any:
     """Return the value of a JSON column as the database driver returns it, decoded, or an ``Unreadable``."""
     if not (isinstance(value, str) and value.startswith(ENCODED)):
         return value
@@ -164,18 +164,18 @@ class Unreadable:
     __repr__ = __str__
 
 
+class UnreadableText(str):  # noqa: SLOT000 - values of models are pickled
+    """The reason why a stored text cannot be decoded. ``stored``: see ``Unreadable``."""
+
+    stored = ""
+
+
 def _encode(codec: PayloadCodec, text: str) -> str:
     try:
         return codec.encode(text)
     except Exception as error:
         _report("encode", error)
         raise
-
-
-class UnreadableText(str):  # noqa: SLOT000 - values of models are pickled
-    """The reason why a stored text cannot be decoded. ``stored``: see ``Unreadable``."""
-
-    stored = ""
 
 
 def _decode(stored: str, error: type[InvalidPayload]) -> str:

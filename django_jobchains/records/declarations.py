@@ -12,7 +12,7 @@ from django.db.models.expressions import RawSQL
 
 from django_jobchains.conf import get_settings
 from django_jobchains.isolation import Isolation
-from django_jobchains.payload_codecs import decode_text, decoded
+from django_jobchains.payload_codecs import decode_text, decoded_value
 from django_jobchains.policies import ATTEMPTS_LIMIT
 from django_jobchains.records.processor import RecordProcessor, hooks_of, is_async
 from django_jobchains.records.saving import extend_save
@@ -97,7 +97,7 @@ class RecordType:
         value = getattr(record, self.columns[column])
         if column == "failure_message":
             return value and decode_text(value)
-        return decoded(value) if column == "execution_logs" else value
+        return decoded_value(value) if column == "execution_logs" else value
 
     def model_field(self, column: str) -> "Field[Any, Any]":
         """Return the model's field for one of our columns; raise ``FieldDoesNotExist``."""
