@@ -10,7 +10,7 @@ from functools import partial
 from logging import getLogger
 from typing import Any
 
-from django_jobchains.payload_codecs import encode_payloads
+from django_jobchains.payload_codecs import encode_payloads, encode_text
 from django_jobchains.policies import Backoff
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.chains import Chains
@@ -72,7 +72,15 @@ class Deferred(Part):
     @retried
     def defer_records(self, table: RecordTable, ends: Sequence[RecordEnd]) -> None:
         """Store the ends of attempts whose records others have locked. From now on nobody resets these records."""
-        values = [{**end._asdict(), "id": table.ids.to_parameter(end.id), "table": table.name} for end in ends]
+        values = [
+            {
+                **end._asdict(),
+                "id": table.ids.to_parameter(end.id),
+                "message": encode_text(end.message),
+                "table": table.name,
+            }
+            for end in ends
+        ]
         with self.db.transaction():
             self._writes.add_record_ends([json.dumps(each, default=str) for each in values])
 

@@ -11,10 +11,12 @@ from django.test import Client, override_settings
 from django.urls import reverse
 
 from django_jobchains import records
+from django_jobchains.models import DeferredWrite
 from django_jobchains.payload_codecs import ENCODED, Unreadable, decode_text
 from django_jobchains.processors import Processors
 from django_jobchains.records import PayloadField, PayloadTextField, RecordRun
 from django_jobchains.records.checks import check_records
+from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.testing import run_due_jobs
 from tests.payload_codecs.conftest import CANARY, NEW_KEY, OLD_KEY, codec
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
@@ -163,3 +165,13 @@ def test_fields_that_do_not_decode_are_a_warning() -> None:
 def test_the_fields_need_no_migration() -> None:
     assert PayloadTextField().deconstruct()[1] == "django.db.models.TextField"
     assert PayloadField().deconstruct()[1] == "django.db.models.JSONField"
+
+
+def test_an_end_that_waits_for_a_lock_contains_no_payload() -> None:
+    [kind] = records.operations.record_types_of(Upload)
+    table, store = kind.table("default"), get_store("default")
+    upload = Upload.objects.create(state="processing", lease_number=1)
+    store.deferred.defer_records(table, [RecordEnd(upload.pk, 1, "failed", message=f"Error: {CANARY}")])
+    assert CANARY not in repr(DeferredWrite.objects.values_list("outcome", flat=True))
+    assert store.deferred.apply_records(table) == []
+    assert Upload.objects.get().failure_message == f"Error: {CANARY}"
