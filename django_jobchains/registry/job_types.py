@@ -281,19 +281,19 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
         self.input_codec = Codec(input_type(first_annotation(function)) if input is ANY else input)
         self.output_codec = Codec(output_type(result) if output is ANY else output)
 
-    def check_blockers(self, function: Callable[..., Any], known: "Mapping[str, Processor]") -> None:
+    def check_blockers(self, function: Callable[..., Any], types: "Mapping[str, JobType[Any, Any]]") -> None:
         """Raise ``RegistryError`` if a handler's annotation has other blockers, or another order, than declared.
 
-        ``known``: the processors of the types that ``blockers`` may name. Other names fit any annotation.
+        ``types``: those that ``blockers`` may name. Other names fit any annotation.
         """
         try:
-            annotated = blocker_types(first_annotation(function))
+            annotated = blocker_types(first_annotation(function)) if self._slot_types else None
         except RegistryError:  # It was raised where the annotations were needed.
             return
         if self._slot_types is None or annotated is None:
             return
-        types = [known[given].job_type if given in known else given for given in self._slot_types]
-        declared = [Any if isinstance(found, str) else found.output_codec.annotation for found in types]
+        found = [types.get(given) if isinstance(given, str) else given for given in self._slot_types]
+        declared = [Any if job_type is None else job_type.output_codec.annotation for job_type in found]
         if len(annotated) == len(declared) and all(map(_fits, declared, annotated)):
             return
         names = ", ".join(map("{!r}: {}".format, self.blocker_slots or (), _chains(declared)))

@@ -207,7 +207,7 @@ class Processors(Generic[ContextT_contra]):
                 check_hooks(self.middleware, is_async=is_async)
                 check_context(function, self.middleware)
                 job_type = _job_type(name, function, options, settings["batch_limit"])
-                job_type.check_blockers(function, self.by_name)
+                job_type.check_blockers(function, {})
                 return self._add(Processor(job_type, function, is_async=is_async, **settings))
 
         return decorate

@@ -14,7 +14,7 @@ from django_jobchains.exceptions import DuplicateJobType, JobTypeNotFound, Proce
 from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.middleware.required import middleware_problem
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.job_types import JobType, Processor, name_of
+from django_jobchains.registry.job_types import JobType, Processor, declaration_errors, name_of
 from django_jobchains.registry.processors import Processors
 from django_jobchains.store import FailureType
 
@@ -36,7 +36,7 @@ class Registry:
         self.check()
 
     def check(self) -> None:
-        """Raise ``DuplicateJobType`` if two types have the same name."""
+        """Raise ``DuplicateJobType`` for two types with the same name, ``InvalidDeclaration`` for wrong blockers."""
         seen: dict[str, JobType[Any, Any]] = dict(self.declared)
         for processor in self.processors():
             if seen.setdefault(processor.job_type.name, processor.job_type) is not processor.job_type:
@@ -44,6 +44,9 @@ class Registry:
         counts = Counter([*seen, *(kind.name for kind in self.record_types())])
         if repeated := next((name for name, count in counts.items() if count > 1), None):
             raise DuplicateJobType(repeated)
+        for processor in self.processors():  # Blockers may be named that were registered later.
+            with declaration_errors(processor.job_type):
+                processor.job_type.check_blockers(processor.function, seen)
 
     def middleware_problems(self, required: Sequence[type[Middleware[Any]]], types: Container[str]) -> str:
         """Describe the slices with one of these types that lack required middleware, or have it in another order.

@@ -8,7 +8,7 @@ import pytest
 
 from django_jobchains.chains import Chain
 from django_jobchains.exceptions import InvalidDeclaration
-from django_jobchains.processors import Continuation, JobType, Processors, RunningJob
+from django_jobchains.processors import Continuation, JobType, Processors, Registry, RunningJob
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,23 @@ def test_another_number_is_refused(processors: Processors) -> None:
         processors.register("ship", blockers=(charge, pack))(with_one_missing)
 
 
-def test_types_that_are_named_are_those_of_the_slice(processors: Processors) -> None:
-    @processors.register("count")
+def test_types_that_are_named_are_checked_when_their_slice_is_added(processors: Processors) -> None:
+    registry, others = Registry(), Processors()
+
+    @processors.register("both", blockers=("count", "tell"))
+    def both(job: RunningJob[None, tuple[Chain[str], Chain[int]]]) -> None: ...
+
+    @others.register("count")
     def count(job: RunningJob[None]) -> int:
         return 1
 
-    @processors.register("tell")
-    def tell(job: RunningJob[None]) -> str:
-        return ""
-
-    with pytest.raises(InvalidDeclaration, match=r"declares \('count': Chain\[int\], 'tell': Chain\[str\]\)"):
-
-        @processors.register("both", blockers=("count", "tell"))
-        def both(job: RunningJob[None, tuple[Chain[str], Chain[int]]]) -> None: ...
+    registry.add(processors)
+    registry.add(JobType("tell", input=None, output=Any))
+    message = (
+        r"'both'.*expects the blockers \(Chain\[str\], Chain\[int\]\), but blockers= declares \('count': Chain\[int\]"
+    )
+    with pytest.raises(InvalidDeclaration, match=message):
+        registry.add(others)
 
 
 def test_annotations_that_fit_are_accepted(processors: Processors) -> None:

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from django_jobchains.processors import Processors, RunningJob
-from tests.isolation.app.slices import AT_ONCE, MIDDLEWARE, note, record_fields
+from tests.isolation.app.slices import AT_ONCE, MIDDLEWARE, Added, Recorded, note, record_fields
 from tests.shop.models import Effect
 
 processors = Processors(backoff=AT_ONCE, max_attempts=3)
@@ -55,6 +55,6 @@ async def async_leaves_task(job: RunningJob[Any]) -> int:
 
 
 @with_middleware.register("isolation.async_wrapped")
-async def async_wrapped(job: RunningJob[Any]) -> dict[str, Any]:
+async def async_wrapped(job: RunningJob[Any, Any, Added]) -> dict[str, Any]:
     job.log("from a coroutine")
-    return {"context": dict(job.context), "fields": record_fields()}
+    return {"provided": Recorded.of(job).text, "context": dict(job.context), "fields": record_fields()}

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from django_jobchains.middleware import LogContext, Middleware
@@ -14,19 +15,24 @@ AT_ONCE = Backoff(0.02, 1, 0.02, 0)
 AFTER_LOG_LINES = Backoff(3600, 1, 3600, 0)
 
 
-class Recorded(Middleware):
-    """Records each hook, and adds a value to the context."""
+@dataclass(frozen=True)
+class Added:
+    text: str
+
+
+class Recorded(Middleware[Added]):
+    """Records each hook, adds a value to the context, and provides one."""
 
     @contextmanager
-    def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
+    def around_handler(self, job: RunningJob[Any]) -> Iterator[Added]:
         job.context["added"] = "by middleware"
-        yield
+        yield Added("by middleware")
 
     @asynccontextmanager
-    async def aaround_handler(self, job: RunningJob[Any]) -> AsyncIterator[None]:
+    async def aaround_handler(self, job: RunningJob[Any]) -> AsyncIterator[Added]:
         await Effect.objects.acreate(job_id=job.id, label="awaited around handler")
-        with self.around_handler(job):
-            yield
+        with self.around_handler(job) as added:
+            yield added
 
     @contextmanager
     def around_complete(self, job: RunningJob[Any]) -> Iterator[None]:

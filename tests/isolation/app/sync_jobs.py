@@ -11,7 +11,7 @@ from django_jobchains import context
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import Chain
 from django_jobchains.processors import FailJob, JobType, Processors, RescheduleJob, RunningJob
-from tests.isolation.app.slices import AFTER_LOG_LINES, AT_ONCE, MIDDLEWARE, note, record_fields
+from tests.isolation.app.slices import AFTER_LOG_LINES, AT_ONCE, MIDDLEWARE, Added, Recorded, note, record_fields
 from tests.shop.models import Effect
 
 processors = Processors(backoff=AT_ONCE, max_attempts=3)
@@ -228,9 +228,14 @@ def invalid_output(job: RunningJob[Any]) -> Any:
 
 
 @with_middleware.register("isolation.wrapped")
-def wrapped(job: RunningJob[Any]) -> dict[str, Any]:
+def wrapped(job: RunningJob[Any, Any, Added]) -> dict[str, Any]:
     with job.complete():
-        return {"context": dict(job.context), "bound": dict(context.current()), "fields": record_fields()}
+        return {
+            "provided": Recorded.of(job).text,
+            "context": dict(job.context),
+            "bound": dict(context.current()),
+            "fields": record_fields(),
+        }
 
 
 #: Declared with a dataclass elsewhere, so that the input of this type must be an object.

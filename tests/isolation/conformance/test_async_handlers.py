@@ -53,6 +53,7 @@ def test_middleware_context_and_log_surround_the_handler() -> None:
         chain = async_jobs.async_wrapped.enqueue()
     found = output(chain)
     assert found["context"] == {"tenant": "acme", "added": "by middleware"}
+    assert found["provided"] == "by middleware"
     assert found["fields"]["job_id"] == str(chain.id)
     assert labels(chain) == ["awaited around handler", "around complete"]
     until(lambda: [line.text for line in chain.jobs.get().log_lines.all()] == ["from a coroutine"], 10)

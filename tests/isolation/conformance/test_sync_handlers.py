@@ -230,6 +230,7 @@ def test_middleware_and_context_surround_the_handler() -> None:
         chain = sync_jobs.wrapped.enqueue()
     found = output(chain)
     assert found["context"] == {"tenant": "acme", "added": "by middleware"}
+    assert found["provided"] == "by middleware"
     assert found["bound"] == {}
     assert found["fields"] == {
         "job_id": str(chain.id),
