@@ -86,7 +86,7 @@ def test_types_with_an_equal_isolation_share_their_children(registry: Registry) 
 
 
 def test_there_are_no_more_children_than_slots(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_jobchains.worker.isolated.isolation_pool._cpu_count", lambda: 2)
+    monkeypatch.setattr("django_jobchains.worker.isolated.isolation_pool.cpu_count", lambda: 2)
     levels = {"process": 2, "transient": 3}
     for level in levels:
         register(registry, level, isolation=level)

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -145,6 +146,27 @@ def test_a_child_whose_standard_error_is_never_empty_keeps_nothing_waiting(monke
     assert json.loads(os.read(report, 65536)) == {"exitcode": 5, "stderr": "x" * 2000}
     os.close(report)
     child.close_writer()
+
+
+@pytest.mark.parametrize("is_macos", [True, False])
+@pytest.mark.parametrize(("command", "code"), [("exit 5", 5), ("kill -9 $$", -9)])
+def test_the_end_of_a_child_is_reported_before_it_is_reaped(
+    monkeypatch: pytest.MonkeyPatch, command: str, code: int, is_macos: bool
+) -> None:
+    """Except on macOS before Python 3.13."""
+    if is_macos:
+        monkeypatch.delattr(os, "waitid")
+    report, writer = socket.socketpair()
+    child = ProcessRecord(writer.detach())
+    child.pid = os.posix_spawn("/bin/sh", ["sh", "-c", command], {})
+    child.close_writer()
+    until(child.has_ended)
+    child.report_end()
+    with report:
+        assert json.loads(report.recv(1000)) == {"exitcode": code, "stderr": ""}
+    assert Path(f"/proc/{child.pid}").exists() is not is_macos
+    child.reap()
+    assert not Path(f"/proc/{child.pid}").exists()
 
 
 @contextmanager
