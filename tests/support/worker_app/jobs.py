@@ -195,9 +195,16 @@ def mourns(job: RunningJob[Any]) -> list[Any]:
     return [job.input[name] for name in ("job_id", "type_name", "attempt", "error", "input")]
 
 
-@processors.records(Upload, stalled_after=2, heartbeat_every=0.5, max_resets=1_000, retry_after=0.1, poll_every=0.2)
+@processors.records(
+    Upload, stalled_after=LEASE.seconds, heartbeat_every=0.5, max_resets=1_000, retry_after=0.1, poll_every=0.2
+)
 def convert(record: Upload, run: RecordRun) -> None:
-    """Write one effect in the transaction that completes the record."""
+    """Write one effect, in the transaction that completes the record unless it is to return."""
     run.signal.wait(record.size / 1000)
+    if record.result == "returns":
+        Effect.objects.create(job_id=UUID(int=record.pk), label="converted")
+        return
     with run.complete():
+        if record.result == "counts":
+            Effect.objects.count()
         Effect.objects.create(job_id=UUID(int=record.pk), label="converted")
