@@ -35,9 +35,9 @@ READERS = {
     "stats.failing_groups", "stats.held_groups", "stats.pending_groups", "stats.queue_names", "stats.time_ago",
     "stats.type_names", "workers.count", "workers.present",
 }  # fmt: skip
-#: Methods about workers, queues, keys and counts.
+#: Methods about workers, queues, keys, counts and records.
 NOT_OF_JOBS = {
-    "keys.forget", "queues.limit", "queues.pause", "queues.resume", "stats.add_counts", "stats.prune_counts",
+    "deferred.apply_records", "deferred.defer_records", "keys.forget", "queues.limit", "queues.pause", "queues.resume", "stats.add_counts", "stats.prune_counts",
     "workers.beat", "workers.leave", "workers.prune",
 }  # fmt: skip
 #: Methods about attempts that do not write to their jobs.

@@ -70,6 +70,7 @@ class FailureTests(StoreTests):
             "attempt": 1,
             "error": failed.last_error,
             "input": {"order": 7},
+            "input_problem": "",
         }
         assert (alert.status, alert.queue, alert.priority, alert.context) == ("pending", "alerts", 7, {"tenant": 3})
         assert (alert.chain_id, alert.chain_index, alert.chain_type_name) == (alert.id, 0, ALERT)
