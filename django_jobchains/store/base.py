@@ -54,15 +54,22 @@ class Store:
         self.leases = Leases(db, deferred_writes, fenced_writes)
         self.chains = Chains(db, self.last_jobs, self.blockers, self.jobs, deferred_writes)
         self.records = Records(db)
+        self.record_operations = RecordOperations(db)
         self.deferred = Deferred(
-            db, deferred_writes, self.last_jobs, self.attempts, self.leases, self.chains, self.records
+            db,
+            deferred_writes,
+            self.last_jobs,
+            self.attempts,
+            self.leases,
+            self.chains,
+            self.records,
+            self.record_operations,
         )
         self.retention = Pruning(db, self.chains)
         self.workers = Workers(db)
         self.queues = Queues(db)
         self.logs = Logs(db)
         self.stats = Stats(db)
-        self.record_operations = RecordOperations(db)
         self.record_counts = RecordCounts(db)
 
     @property

@@ -20,6 +20,7 @@ from django_jobchains.store.errors import is_conflict, is_database_away, is_out_
 from django_jobchains.store.last_jobs import LastJobs
 from django_jobchains.store.leases import Leases
 from django_jobchains.store.outcome_json import ended_attempt, outcome_json, outcome_values
+from django_jobchains.store.record_operations import RecordOperations
 from django_jobchains.store.record_tables import RecordEnd, RecordTable
 from django_jobchains.store.records import Records, lost_reason
 from django_jobchains.store.rows import Effects, EndedAttempt, FailedTry, FinishedJob
@@ -42,6 +43,7 @@ class Deferred(Part):
         leases: Leases,
         chains: Chains,
         records: Records,
+        record_operations: RecordOperations,
     ) -> None:
         super().__init__(db)
         self._writes = writes
@@ -50,6 +52,7 @@ class Deferred(Part):
         self._leases = leases
         self._chains = chains
         self._records = records
+        self._record_operations = record_operations
 
     @retried
     def defer(self, ended: Sequence[EndedAttempt]) -> None:
@@ -85,7 +88,10 @@ class Deferred(Part):
             self._writes.add_record_ends([json.dumps(each, default=str) for each in values])
 
     def apply_records(self, table: RecordTable) -> list[Any]:
-        """Write the ends of records that are no longer locked. Return the ids of the records that are to be kept."""
+        """Write the ends of records that are no longer locked, and cancel those for which this was requested.
+
+        Return the ids of the records that are to be kept.
+        """
         if ids := self._record_ends(table):
             for id_ in ids:
                 self._apply_safely(id_, partial(self._write_record, table))
@@ -129,7 +135,12 @@ class Deferred(Part):
         return self._end(_ended_attempt(row), effects) if row.outcome else self._cancel_if_free(row, effects)
 
     def _write_record(self, table: RecordTable, row: DeferredRow, error: Exception | None) -> bool:
-        end = _record_end(table, row)
+        values = json.loads(row.outcome or "{}")
+        if values["kind"] == "cancel":
+            select = f"SELECT {self.db.cast('%s', table.id_type)}"
+            _, left = self._record_operations.cancel_unlocked(table, (select, [values["id"]]))
+            return not left
+        end = _record_end(table, values)
         if error is not None:  # The message may be the reason.
             log_error(logger, error, "The end of record %s cannot be written, so it errored: %s", end.id)
             end = end._replace(kind="errored", message="")
@@ -162,8 +173,7 @@ class Deferred(Part):
         return True
 
 
-def _record_end(table: RecordTable, row: DeferredRow) -> RecordEnd:
-    values = json.loads(row.outcome or "{}")
+def _record_end(table: RecordTable, values: dict[str, Any]) -> RecordEnd:
     after = values["process_after"]
     values.update(id=table.ids.from_column(values["id"]), process_after=after and datetime.fromisoformat(after))
     return RecordEnd(**{name: values[name] for name in RecordEnd._fields})

@@ -5,7 +5,10 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from django_jobchains.store.errors import retried
+from django.db import OperationalError
+
+from django_jobchains.store.chains import CANCEL_SECONDS
+from django_jobchains.store.errors import is_lock_timeout, retried
 from django_jobchains.store.leases import CrashBackoff
 from django_jobchains.store.record_tables import KEY, RecordKey, RecordPart, RecordTable, StalledRecord, rows_json
 from django_jobchains.store.statements import one_line, statements
@@ -76,31 +79,70 @@ class RecordOperations(RecordPart):
 
     @retried
     def cancel(self, table: RecordTable, ids: IdsOf) -> int:
-        """Cancel waiting records at once, and flag records in process; return how many changed."""
+        """Cancel waiting records at once, and flag records in process; return the number of both.
+
+        The request is stored for a record in process that stays locked, in most cases by its handler.
+        """
         select, params = ids
-        return len(self.db.fetch(self._cancel(table, self._locked(table, select)), list(params)))
+        with self.db.transaction():
+            try:
+                with self.db.waits_within(CANCEL_SECONDS):
+                    return len(self.db.fetch(self._cancel(table, self._locked(table, select)), params))
+            except OperationalError as error:
+                if not is_lock_timeout(error):
+                    raise
+            waiting = self._locked(table, select, "'queued', 'errored'")
+            count = len(self.db.fetch(self._cancel(table, waiting), params))
+            unlocked, left = self.cancel_unlocked(table, ids)
+            rows = [
+                {"id": id_, "outcome": json.dumps({"table": table.name, "id": id_, "kind": "cancel"})} for id_ in left
+            ]
+            self.db.fetch(self._defer_cancel(table), [json.dumps(rows, default=str)])
+            return count + unlocked + len(left)
+
+    def cancel_unlocked(self, table: RecordTable, ids: IdsOf) -> tuple[int, list[Any]]:
+        """Cancel or flag records that are not locked. Return how many, and the ids of the others, as JSON values."""
+        select, params = ids
+        skipping = self._locked(table, select, lock=self.db.skip_lock("free"))
+        count = len(self.db.fetch(self._cancel(table, skipping), params))
+        left = self.db.fetch(self._cancelable(table, select), params)
+        return count, [table.ids.to_parameter(table.ids.from_column(id_)) for (id_,) in left]
 
     @retried
     def requeue(self, table: RecordTable, ids: IdsOf, process_after: datetime | None) -> int:
         """Queue failed, errored, canceled and processing records; return how many."""
         select, params = ids
         time = process_after and self.db.time_text(process_after)
-        return len(self.db.fetch(self._requeue(table, self._locked(table, select)), [time, *params]))
+        return self._moved(table, self._requeue(table, self._locked(table, select)), [time, *params])
 
     @retried
     def retry(self, table: RecordTable, ids: IdsOf) -> int:
         """Queue failed, errored and canceled records, now and with fresh counts; return how many."""
         select, params = ids
-        return len(self.db.fetch(self._retry(table, self._locked(table, select)), list(params)))
+        states = "'failed', 'errored', 'canceled'"
+        return self._moved(table, self._retry(table, self._locked(table, select, states)), params)
+
+    def _moved(self, table: RecordTable, sql: str, params: Sequence[Any]) -> int:
+        """Queue records, and forget earlier requests to cancel them. Return how many."""
+        with self.db.transaction():
+            rows = self.db.fetch(sql, params)
+            if rows and self.db.locks_rows:
+                ids = _ids_json(table, [table.ids.from_column(id_) for (id_,) in rows])
+                self.db.execute(self._forget_cancel(table), [ids])
+        return len(rows)
 
     # Statements. Those with the caller's SELECT are not cached, because their number is unlimited.
 
-    def _locked(self, table: RecordTable, select: str) -> str:
-        """SQL that locks rows in the order of their ids, and waits for them. The UPDATE then checks their states."""
+    def _locked(self, table: RecordTable, select: str, states: str = "", lock: str | None = None) -> str:
+        """SQL that locks rows, those in these states if any, in the order of their ids, and by default waits for them.
+
+        The UPDATE then checks their states.
+        """
         free = table.under("free")
+        in_state = f"AND {free.state} IN ({states})" if states else ""
         return one_line(f"""
-            SELECT {free.id} FROM {table.name} AS free WHERE {free.id} IN ({select})
-            ORDER BY {free.id} {self.db.wait_lock("free")}
+            SELECT {free.id} FROM {table.name} AS free WHERE {free.id} IN ({select}) {in_state}
+            ORDER BY {free.id} {self.db.wait_lock("free") if lock is None else lock}
         """)
 
     @statements
@@ -144,10 +186,29 @@ class RecordOperations(RecordPart):
             UPDATE {table.name} AS record SET {table.cancel} = true,
                 {table.state} = CASE WHEN {old.state} = 'processing' THEN {old.state} ELSE 'canceled' END,
                 {table.finished_at} = CASE WHEN {old.state} = 'processing' THEN NULL ELSE clock.now END
-            FROM {self.db.clock} WHERE {self._is_in(table, ids)} AND ({old.state} IN ('queued', 'errored')
-                OR ({old.state} = 'processing' AND NOT COALESCE({old.cancel}, false)))
+            FROM {self.db.clock} WHERE {self._is_in(table, ids)} AND {_is_cancelable(old)}
             RETURNING {self._returned(table, "id")}
         """)
+
+    def _cancelable(self, table: RecordTable, ids: str) -> str:
+        old = table.under("record")
+        return one_line(f"""
+            SELECT {old.id} FROM {table.name} AS record WHERE {self._is_in(table, ids)} AND {_is_cancelable(old)}
+        """)
+
+    @statements
+    def _defer_cancel(self, table: RecordTable) -> str:
+        return f"""
+            INSERT INTO {self.tables.deferred_write} (job_id, kind, lease_number, outcome)
+            SELECT {self._cancel_key(table, self.db.cast("d.id", table.id_type))}, 'record', 0,
+                d.outcome{self.db.json_cast}
+            FROM {self.db.rows("id text, outcome text")} RETURNING id
+        """
+
+    @statements
+    def _forget_cancel(self, table: RecordTable) -> str:
+        keys = f"SELECT {self._cancel_key(table, self.db.cast('d.id', table.id_type))} FROM {self.db.rows(KEY)}"
+        return f"DELETE FROM {self.tables.deferred_write} WHERE job_id {self.db.any_of(keys)}"
 
     def _requeue(self, table: RecordTable, ids: str) -> str:
         old = table.under("record")
@@ -159,7 +220,7 @@ class RecordOperations(RecordPart):
                 {table.finished_at} = NULL, {table.cancel} = false
             FROM {self.db.clock} WHERE {self._is_in(table, ids)}
             AND {old.state} IN ('failed', 'errored', 'canceled', 'processing')
-            RETURNING {self._returned(table, "state")}
+            RETURNING {self._returned(table, "id")}
         """)
 
     def _retry(self, table: RecordTable, ids: str) -> str:
@@ -170,11 +231,16 @@ class RecordOperations(RecordPart):
                 {table.cancel} = false, {table.num_failures} = 0, {table.num_resets} = 0
             FROM {self.db.clock} WHERE {self._is_in(table, ids)}
             AND {old.state} IN ('failed', 'errored', 'canceled')
-            RETURNING {self._returned(table, "state")}
+            RETURNING {self._returned(table, "id")}
         """)
 
     def _is_in(self, table: RecordTable, ids: str) -> str:
         return f"{table.under('record').id} {self.db.any_of(ids)}"
+
+
+def _is_cancelable(own: RecordTable) -> str:
+    is_running = f"{own.state} = 'processing' AND NOT COALESCE({own.cancel}, false)"
+    return f"({own.state} IN ('queued', 'errored') OR {is_running})"
 
 
 def _ids_json(table: RecordTable, ids: Iterable[Any]) -> str:

@@ -126,6 +126,19 @@ class RecordPart(Part):
         """SQL that compares with the ids of the statement's parameter, which is JSON with ``KEY``."""
         return self.db.any_of(f"SELECT {self.db.cast('d.id', table.id_type)} FROM {self.db.rows(KEY)}")
 
+    def _is_canceled(self, table: RecordTable, prefix: str) -> str:
+        """SQL of whether the attempt of a record was asked to stop. ``prefix``: that of the table's columns."""
+        flag = f"COALESCE({prefix}{table.cancel}, false)"
+        if not self.db.locks_rows:  # Then no request is ever deferred.
+            return flag
+        later = f"SELECT 1 FROM {self.tables.deferred_write} AS later"
+        return f"({flag} OR EXISTS ({later} WHERE later.job_id = {self._cancel_key(table, f'{prefix}{table.id}')}))"
+
+    def _cancel_key(self, table: RecordTable, id: str) -> str:
+        """SQL of the key of a deferred request to cancel a record, in the column that has the ids of jobs."""
+        literal = table.name.replace("'", "''")
+        return f"md5('{literal}' || ({id})::text)::uuid"
+
     def _ready(self, own: RecordTable, retry_seconds: float | None) -> list[tuple[str, list[str]]]:
         """Return SQL of a condition for each index that finds records that may be dequeued now, with its order."""
         planned = f"{own.process_after} <= {self.db.now}"

@@ -241,13 +241,14 @@ class Records(RecordPart):
         return f"""
             UPDATE {table.name} AS record SET {table.last_heartbeat_at} = clock.now
             FROM {self.db.rows(KEY)} CROSS JOIN {self.db.clock} WHERE {self._fence(table)} {self._unlocked(table)}
-            RETURNING {self._returned(table, "id", "lease_number", "cancel")}
+            RETURNING {self._returned(table, "id", "lease_number")}, {self._is_canceled(table, self.db.returned)}
         """
 
     @statements
     def _check(self, table: RecordTable) -> str:
         return f"""
-            SELECT {table.id}, {table.state}, {table.lease_number}, {table.cancel} FROM {table.name}
+            SELECT {table.id}, {table.state}, {table.lease_number}, {self._is_canceled(table, f"{table.name}.")}
+            FROM {table.name}
             WHERE {table.id} {self._any_id(table)}
         """
 
@@ -270,7 +271,7 @@ class Records(RecordPart):
     @statements
     def _end_all(self, table: RecordTable, skips: bool, inside: str) -> str:
         old = table.under("record")
-        cancel = f"COALESCE({old.cancel}, false)"
+        cancel = self._is_canceled(table, "record.")
         is_error = f"(d.kind IN ('errored', 'failed') AND NOT {cancel})"
         is_queued = f"(d.kind IN ('requeued', 'handed_back') AND NOT {cancel})"
         is_requeued = f"(d.kind = 'requeued' AND NOT {cancel})"

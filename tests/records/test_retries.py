@@ -46,8 +46,8 @@ CALLS: dict[str, Call] = {
         table, lambda where, params, order: (f"SELECT id FROM {table.name} WHERE {where}", params), 10
     ),
 }
-#: ``lock`` is part of a transaction that the caller ends; ``dequeue`` has its own test.
-OTHERS = {"records.lock", "records.dequeue"}
+#: The first two are part of a transaction that the caller ends; ``dequeue`` has its own test.
+OTHERS = {"records.lock", "record_operations.cancel_unlocked", "records.dequeue"}
 conflicts = pytest.mark.parametrize("sqlstate", CONFLICTS.values(), ids=CONFLICTS)
 
 

@@ -91,6 +91,38 @@ def test_the_handler_of_a_record_that_is_taken_away_is_aborted(
         assert (upload.num_failures, upload.num_resets) == (0, 0)
 
 
+@pytest.mark.postgresql
+@pytest.mark.parametrize("ends", ["raises", "requeues", "ignores it"])
+def test_a_handler_inside_complete_is_told_and_does_not_delay_the_caller(
+    register: Register, start_worker: StartWorker, ends: str
+) -> None:
+    is_inside, is_told = threading.Event(), threading.Event()
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        with run.complete():
+            is_inside.set()
+            if run.signal.wait(60):
+                is_told.set()
+            if ends == "requeues":
+                run.requeue()
+            elif ends == "raises":
+                run.signal.raise_if_aborted()
+
+    register(handle, heartbeat_every=20, cancel_every=3600)
+    Upload.objects.create(size=1)
+    worker = start_worker()
+    assert is_inside.wait(60)
+    until(lambda: worker.health().is_ready)
+    waiting = Upload.objects.create(process_after=timezone.now() + HOUR)
+    assert records.cancel(Upload.objects.all()) == 2
+    waiting.refresh_from_db()
+    assert waiting.state == "canceled"
+    assert is_told.wait(60)
+    state = "completed" if ends == "ignores it" else "canceled"
+    until(lambda: Upload.objects.get(size=1).state == state, what=lambda: vars(Upload.objects.get(size=1)))
+    assert Upload.objects.get(size=1).num_failures == 0
+
+
 @pytest.mark.parametrize(
     ("interfere", "reason"),
     [

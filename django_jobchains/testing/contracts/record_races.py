@@ -106,6 +106,50 @@ class RecordRaceTests(RecordTests):
         assert not self.end(kind, store, key, "completed")
         assert self.row(kind, record)["state"] == ("completed" if is_first else "queued")
 
+    @committing
+    @pytest.mark.usefixtures("_locks_rows")
+    @pytest.mark.parametrize("end", ["completed", "errored", "failed", "requeued", "handed_back", None])
+    def test_a_record_in_process_that_is_locked_is_canceled_without_waiting(
+        self, kind: RecordType, store: Store, end: str | None
+    ) -> None:
+        locked, key = self.running(kind, store)
+        _, other_key = self.running(kind, store)
+        waiting = self.make()
+        holder = self.actor(store, lambda: self.locked(kind, store, locked), holds=True).until_stopped()
+        everything = kind.model._base_manager.all()
+        assert self.actor(store, lambda: records.cancel(everything)).result() == 3
+        assert self.row(kind, waiting)["state"] == "canceled"
+        table = self.table(kind, store)
+        assert store.records.check(table, [key, other_key]).canceled == {key, other_key}
+        assert store.records.beat(table, [key, other_key]).canceled == {key, other_key}
+        assert store.deferred.apply_records(table) == [locked.pk]
+        holder.result()
+        if end is not None:
+            canceled = "completed" if end == "completed" else "canceled"
+            assert self.end(kind, store, key, end, max_attempts=1) == {key: canceled}
+        assert store.deferred.apply_records(table) == []
+        row = self.row(kind, locked)
+        state = {"completed": "completed", None: "processing"}.get(end, "canceled")
+        assert (row["state"], row["cancel"], row["num_failures"]) == (state, end is None, 0)
+        assert not store.records.check(table, [key]).canceled or end is None
+
+    @committing
+    @pytest.mark.usefixtures("_locks_rows")
+    @pytest.mark.parametrize("move", [records.requeue, records.retry])
+    def test_a_record_that_is_queued_again_is_not_canceled_by_an_earlier_request(
+        self, kind: RecordType, store: Store, move: Any
+    ) -> None:
+        record, key = self.running(kind, store)
+        holder = self.actor(store, lambda: self.locked(kind, store, record), holds=True).until_stopped()
+        assert self.actor(store, lambda: records.cancel(record)).result() == 1
+        assert self.actor(store, lambda: records.retry(record)).result() == 0  # It does not wait for the lock.
+        holder.result()
+        self.end(kind, store, key, "errored")
+        assert self.row(kind, record)["state"] == "canceled"
+        assert move(record) == 1
+        store.deferred.apply_records(self.table(kind, store))
+        assert self.row(kind, record)["state"] == "queued"
+
     def in_turn(self, store: Store, calls: list[Any]) -> list[Any]:
         """Let the second call wait for the first one's transaction, and return both results."""
         if not store.db.locks_rows:
