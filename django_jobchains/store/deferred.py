@@ -16,7 +16,7 @@ from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.chains import Chains
 from django_jobchains.store.database import Database
 from django_jobchains.store.deferred_writes import DeferredRow, DeferredWrites
-from django_jobchains.store.errors import is_conflict, is_database_away, is_out_of_time, retried
+from django_jobchains.store.errors import is_conflict, is_database_away, is_out_of_time, is_statement_invalid, retried
 from django_jobchains.store.last_jobs import LastJobs
 from django_jobchains.store.leases import Leases
 from django_jobchains.store.outcome_json import ended_attempt, outcome_json, outcome_values
@@ -29,6 +29,7 @@ from django_jobchains.text.errors import describe, log_error, log_text, tracebac
 
 logger = getLogger("django_jobchains")
 
+NOT_YET = "Deferred write %d cannot be applied yet: %s"
 #: Writes a deferred row, or in its place the failure due to an error. Returns False while the row is locked.
 Write = Callable[[DeferredRow, Exception | None], bool]
 
@@ -109,7 +110,9 @@ class Deferred(Part):
         except Exception as error:
             if is_database_away(error):
                 raise
-            if not (is_conflict(error) or is_out_of_time(error)):
+            if is_out_of_time(error) or is_statement_invalid(error):
+                logger.warning(NOT_YET, id, log_text(error))
+            elif not is_conflict(error):
                 self._fail(id, write, error)
 
     @retried
@@ -127,7 +130,7 @@ class Deferred(Part):
         except Exception as problem:
             if is_database_away(problem):
                 raise
-            logger.warning("Deferred write %d cannot be applied yet: %s", id, log_text(problem))
+            logger.warning(NOT_YET, id, log_text(problem))
 
     def _write(self, effects: Effects, row: DeferredRow, error: Exception | None) -> bool:
         if error is not None:

@@ -23,6 +23,8 @@ FEATURE_NOT_SUPPORTED = "0A000"
 REVALIDATION = "RevalidateCachedQuery"
 #: transaction_rollback, program_limit_exceeded
 STATEMENT_CLASSES = ("40", "54")
+#: syntax_error_or_access_rule_violation
+INVALID_CLASS = "42"
 TRIES = 8
 #: The longest wait before the second try. It doubles before each of the next, so that repeated conflicts spread out.
 FIRST_WAIT_SECONDS = 0.02
@@ -84,11 +86,17 @@ def blames_statement(error: BaseException) -> bool:
     return state in (QUERY_CANCELED, LOCK_NOT_AVAILABLE) or state[:2] in STATEMENT_CLASSES
 
 
+def is_statement_invalid(error: BaseException) -> bool:
+    """Return whether a statement does not fit the tables, for example before a migration, or is not permitted."""
+    is_sqlite = getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+    return is_sqlite or (sqlstate(error) or "").startswith(INVALID_CLASS)
+
+
 def is_database_away(error: BaseException) -> bool:
     """Return whether the database failed, not the statement: restarts, lost connections, full disks."""
     if blames_statement(error):
         return False
-    if getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # "no such table" and the like
+    if is_statement_invalid(error):
         return False
     return isinstance(error, OperationalError | InterfaceError | InternalError)
 

@@ -1,5 +1,6 @@
 """Ends of attempts that the database refuses: what can be written is written, and otherwise the record is released."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -91,6 +92,29 @@ def test_a_completion_that_is_refused_is_an_error(register: Register, make_worke
         run(make_worker)
     upload = Upload.objects.get()
     assert (upload.state, "refused" in (upload.failure_message or "")) == ("errored", True)
+
+
+def test_an_end_waits_for_a_column_that_is_missing(register: Register, start_worker: StartWorker, caplog: Any) -> None:
+    """As during a deployment. The handler is not called again."""
+    attempts: list[int] = []
+    gate = threading.Event()
+
+    def handle(record: Upload, run: RecordRun) -> None:
+        attempts.append(run.attempt)
+        gate.wait(30)
+
+    register(handle, poll_every=0.05)
+    Upload.objects.create()
+    start_worker()
+    until(lambda: attempts)
+    execute(["ALTER TABLE records_upload RENAME COLUMN finished_at TO ended_at"])
+    try:
+        gate.set()
+        until(lambda: "cannot be written yet" in caplog.text)
+    finally:
+        execute(["ALTER TABLE records_upload RENAME COLUMN ended_at TO finished_at"])
+    until(lambda: Upload.objects.get().state == "completed")
+    assert attempts == [1]
 
 
 def test_a_record_whose_end_is_refused_is_reset(

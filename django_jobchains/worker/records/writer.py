@@ -14,7 +14,13 @@ from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.payload_codecs import encode_text
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordEnd, Store
-from django_jobchains.store.errors import is_conflict, is_database_away, is_lock_timeout, is_out_of_time
+from django_jobchains.store.errors import (
+    is_conflict,
+    is_database_away,
+    is_lock_timeout,
+    is_out_of_time,
+    is_statement_invalid,
+)
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
 from django_jobchains.telemetry.measuring import measured
@@ -141,13 +147,13 @@ class RecordWriter:
         except Exception as error:
             self._raise_if_away(error, [ended])
             is_slow = is_out_of_time(error) and self._conflicts[id(ended)] < MAX_TIMEOUTS
-            if is_slow or is_conflict(error):
+            if is_slow or is_conflict(error) or is_statement_invalid(error):
                 self._try_again(ended, error)
             else:
                 self._reduce(ended, error)
 
     def _try_again(self, ended: EndedRecord, error: Exception) -> None:
-        """Delay an end after a conflict: each time for longer, unless the record or its table is only locked."""
+        """Delay an end after a conflict, or if its table lacks a column: each time for longer, unless it is locked."""
         if self._throttle.allows():
             log_error(logger, error, "The end of record %s cannot be written yet: %s", ended.key[0])
         if is_lock_timeout(error):
