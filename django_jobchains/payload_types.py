@@ -30,7 +30,7 @@ MAX_LISTED_PROBLEMS = 100_000
 _MAX_COMPARISONS = 2_000
 _MAX_MESSAGE_LENGTH = 2_000
 #: Locations contain the keys of a value. Long keys are replaced, and of long locations the middle is left out.
-_MAX_KEY_LENGTH = 100
+MAX_KEY_LENGTH = 100
 _MAX_STEPS = 20
 
 OMITTED = "the message is omitted, because it might quote the value"
@@ -194,7 +194,7 @@ def listed(problems: Iterable[Problem]) -> str:
 def _short(path: tuple[str | int, ...]) -> tuple[str | int, ...]:
     if len(path) > _MAX_STEPS:
         path = (*path[: _MAX_STEPS // 2], "…", *path[-_MAX_STEPS // 2 :])
-    return tuple("…" if len(str(step)) > _MAX_KEY_LENGTH else step for step in path)
+    return tuple("…" if len(str(step)) > MAX_KEY_LENGTH else step for step in path)
 
 
 def _text_without_values(part: dict[str, Any]) -> str:

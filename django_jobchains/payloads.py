@@ -21,6 +21,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidInput, InvalidPayload, RegistryError
 from django_jobchains.payload_codecs import ENCODED, ENCODED_JSON, write_json
 from django_jobchains.payload_types import (
+    MAX_KEY_LENGTH,
     OutputT_co,
     PayloadType,
     PydanticType,
@@ -218,7 +219,7 @@ def _written(path: _Path | None) -> str:
     steps: list[str] = []
     while path is not None:
         path, key = path
-        steps.append(f"[{key}]" if isinstance(key, int) else f".{key}")
+        steps.append(f"[{key}]" if isinstance(key, int) else f".{key if len(key) <= MAX_KEY_LENGTH else '…'}")
     return "$" + "".join(reversed(steps))
 
 

@@ -135,6 +135,11 @@ def test_long_keys_and_deep_locations_are_shortened() -> None:
     assert len(str(error)) < MAX_TEXT
 
 
+def test_a_long_key_of_a_value_that_is_not_json_is_shortened() -> None:
+    error = refused(lambda: JobType("x").item({"a": {"k" * 500_000: {"b": "\0"}}}))
+    assert (error.path, str(error)) == ("$.a.….b", "At $.a.….b: a NUL character cannot be stored.")
+
+
 class Refusing(pydantic.BaseModel):  # type: ignore[misc, name-defined]
     name: str
     others: Any = None

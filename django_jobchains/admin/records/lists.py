@@ -59,6 +59,7 @@ class RecordChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
+        self.is_limited = self.paginator.is_limited or getattr(request, "has_unchecked_rows", False)
         len(self.result_list)  # evaluates the queryset
 
 

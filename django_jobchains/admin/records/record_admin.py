@@ -112,9 +112,10 @@ class JobRecordAdmin(RecordActionAdmin):
         if self.sees_all_rows(request) or not has_own_view_permission(self):
             return found, may_repeat
         texts = (self.record_type.columns[name] for name in ("failure_message", "execution_logs"))
-        rows = (found.distinct() if may_repeat else found).defer(*texts)[: lists.MAX_CHECKED_ROWS]
-        seen = [row.pk for row in rows if self.has_view_permission(request, row)]
-        return queryset.filter(pk__in=seen), False
+        rows = list((found.distinct() if may_repeat else found).defer(*texts)[: lists.MAX_CHECKED_ROWS + 1])
+        request.has_unchecked_rows = len(rows) > lists.MAX_CHECKED_ROWS  # type: ignore[attr-defined]  # for the list
+        checked = rows[: lists.MAX_CHECKED_ROWS]
+        return queryset.filter(pk__in=[row.pk for row in checked if self.has_view_permission(request, row)]), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[RecordChangeList]:
         return RecordChangeList

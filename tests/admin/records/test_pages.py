@@ -177,7 +177,11 @@ def test_a_list_with_hidden_rows_checks_a_limited_number(superuser: Client, monk
     monkeypatch.setattr(lists, "MAX_CHECKED_ROWS", 2)
     for name in ("a", "b", "c"):
         put(Export, name=name)
-    assert len(rows_in(text_of(superuser.get(url("changelist", model=Export))))) == 2
+    page = text_of(superuser.get(url("changelist", model=Export)))
+    assert len(rows_in(page)) == 2
+    assert "Only the first 2 rows are listed." in page
+    Export.objects.filter(name="c").delete()
+    assert "Only the first" not in text_of(superuser.get(url("changelist", model=Export)))
 
 
 @pytest.mark.parametrize(
