@@ -37,8 +37,8 @@ READERS = {
 }  # fmt: skip
 #: Methods about workers, queues, keys, counts and records.
 NOT_OF_JOBS = {
-    "deferred.apply_records", "deferred.defer_records", "keys.forget", "queues.limit", "queues.pause", "queues.resume", "stats.add_counts", "stats.prune_counts",
-    "workers.beat", "workers.leave", "workers.prune",
+    "deferred.apply_records", "deferred.defer_records", "keys.forget", "queues.limit", "queues.pause", "queues.resume",
+    "stats.add_counts", "stats.prune_counts", "workers.beat", "workers.leave", "workers.prune",
 }  # fmt: skip
 #: Methods about attempts that do not write to their jobs.
 BESIDE_JOBS = {"deferred.defer", "logs.write"}
