@@ -293,9 +293,9 @@ class ChildProcess:
             self._notify({"exit": True})
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
-            if not self._has_ended(self._isolation.grace_seconds if self.pid else 0):
-                self.kill()
-                self._has_ended(MAX_REPORT_SECONDS)
+            self._has_ended(self._isolation.grace_seconds if self.pid else 0)
+            self.kill()  # It may have closed its socket only.
+            self._has_ended(MAX_REPORT_SECONDS)
         finally:
             self._leave()
 

@@ -52,8 +52,9 @@ def run_worker(inherited: Descriptors, options: ChildOptions, parent: int) -> No
     """Run calls until the caller closes the connection. Never returns, and runs no exit handlers of the parent."""
     code = 1
     try:
-        with socket.socket(fileno=inherited.connection) as connection:
-            _start(connection, inherited, options, parent)
+        # Only the end of the process closes it: for the caller, that is the end of the child.
+        connection = socket.socket(fileno=inherited.connection)
+        _start(connection, inherited, options, parent)
         code = 0
     except BaseException as error:
         sys.stderr.write(traceback_of(error))
