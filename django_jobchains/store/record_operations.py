@@ -17,6 +17,7 @@ from django_jobchains.store.statements import one_line, statements
 IdsOf = tuple[str, Sequence[Any]]
 
 _STALLED = f"{KEY}, delay_seconds float"
+_LEFT = "id text, value jsonb"
 
 
 class RecordOperations(RecordPart):
@@ -94,10 +95,7 @@ class RecordOperations(RecordPart):
             waiting = self._locked(table, select, "'queued', 'errored'")
             count = len(self.db.fetch(self._cancel(table, waiting), params))
             unlocked, left = self.cancel_unlocked(table, ids)
-            rows = [
-                {"id": id_, "outcome": json.dumps({"table": table.name, "id": id_, "kind": "cancel"})} for id_ in left
-            ]
-            self.db.fetch(self._defer_cancel(table), [json.dumps(rows, default=str)])
+            self.db.fetch(self._defer_cancel(table), [table.name, rows_json(_LEFT, [(id_, id_) for id_ in left])])
             return count + unlocked + len(left)
 
     def cancel_unlocked(self, table: RecordTable, ids: IdsOf) -> tuple[int, list[Any]]:
@@ -201,8 +199,8 @@ class RecordOperations(RecordPart):
         return f"""
             INSERT INTO {self.tables.deferred_write} (job_id, kind, lease_number, outcome)
             SELECT {self._cancel_key(table, self.db.cast("d.id", table.id_type))}, 'record', 0,
-                d.outcome{self.db.json_cast}
-            FROM {self.db.rows("id text, outcome text")} RETURNING id
+                jsonb_build_object('table', %s::text, 'id', d.value, 'kind', 'cancel')
+            FROM {self.db.rows(_LEFT)} RETURNING id
         """
 
     @statements

@@ -9,6 +9,7 @@ import pytest
 from django.db import OperationalError, transaction
 from django.utils import timezone
 
+from django_jobchains import records
 from django_jobchains.models import DeferredWrite
 from django_jobchains.processors import Processors
 from django_jobchains.records import NonRetryable, RecordRun
@@ -184,3 +185,22 @@ def test_a_record_whose_end_is_stored_is_not_reset(
     assert Upload.objects.get().state == "processing"
     resetter.step()
     assert (Upload.objects.get().state, DeferredWrite.objects.count()) == ("completed", 0)
+
+
+@pytest.mark.parametrize("model", [Upload, Export, Letter])
+def test_a_request_to_cancel_a_locked_record_is_applied_when_it_is_free(processors: Processors, model: Any) -> None:
+    is_letter = model is Letter
+    processors.records(model, columns=LETTER_COLUMNS if is_letter else None)(lambda record, run: None)
+    [kind] = processors.record_types.values()
+    store, state = get_store(), {kind.columns["state"]: "processing", kind.columns["lease_number"]: 1}
+    record = model.objects.create(**state, **({"code": "it's 100 %s"} if is_letter else {}))
+    locker = lock(model)
+    assert records.cancel(record) == 1
+    table = kind.table(store.using)
+    assert store.records.check(table, [(record.pk, 1)]).canceled == {(record.pk, 1)}
+    store.deferred.apply_records(table)
+    assert DeferredWrite.objects.count() == 1
+    locker.result()
+    assert store.deferred.apply_records(table) == []
+    assert kind.value(model.objects.get(), "cancel") is True
+    assert not DeferredWrite.objects.exists()
