@@ -137,7 +137,8 @@ class RecordPart(Part):
     def _cancel_key(self, table: RecordTable, id: str) -> str:
         """SQL of the key of a deferred request to cancel a record, in the column that has the ids of jobs."""
         literal = table.name.replace("'", "''")
-        return f"md5('{literal}' || ({id})::text)::uuid"
+        # Not md5, which servers in FIPS mode refuse.
+        return f"left(encode(sha256(convert_to('{literal}' || ({id})::text, 'UTF8')), 'hex'), 32)::uuid"
 
     def _ready(self, own: RecordTable, retry_seconds: float | None) -> list[tuple[str, list[str]]]:
         """Return SQL of a condition for each index that finds records that may be dequeued now, with its order."""
