@@ -39,6 +39,8 @@ class RequeueForm(TimeFields, ActionForm):
 class RecordAction:
     """An action that users perform on records."""
 
+    #: Whether the operation itself handles records that other transactions have locked, so that the page does not wait.
+    skips_locked: ClassVar[bool] = False
     #: Used in URLs, as the name of the changelist action, and in the name of the permission's method.
     name: ClassVar[str]
     label: ClassVar[Any]
@@ -107,6 +109,7 @@ class CancelRecords(RecordAction):
     )
     log_text = _("Canceled, or asked to stop.")
     is_dangerous = True
+    skips_locked = True
 
     def refusal(self, kind: RecordType, record: Any) -> Any:
         if kind.value(record, "state") == "processing" and kind.value(record, "cancel"):

@@ -213,7 +213,8 @@ class RecordActionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no
         using = db_for_write(self.get_queryset(request))
         rows = self.model._base_manager.using(using)
         with transaction.atomic(using=using):
-            list(rows.filter(pk__in=keys).select_for_update(of=("self",)).order_by("pk"))
+            to_lock = rows.filter(pk__in=keys).order_by("pk")
+            list(to_lock.select_for_update(of=("self",), skip_locked=action.skips_locked))
             possible = []
             # Who may see or change a record can depend on its columns, so the rows are read again.
             locked = self._visible(request, keys)

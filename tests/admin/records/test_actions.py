@@ -11,12 +11,14 @@ from django.db import IntegrityError
 from django.db.models import QuerySet
 from django.test import Client
 
-from django_jobchains.store import Store
+from django_jobchains.records.operations import record_types_of
+from django_jobchains.store import Store, get_store
 from tests.admin.actions.browsing import messages_in, text_of
 from tests.admin.records.browsing import MOVES, STATES, VERBS, act, act_many, choose_action, put, state_of, url
 from tests.admin.records.conftest import Staff
 from tests.admin.records.site import ExportAdmin
 from tests.records.models import Export, Letter, Upload
+from tests.support.connections import holding
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site")]
 
@@ -145,6 +147,17 @@ def test_permissions_are_checked_again_for_the_locked_record(
     monkeypatch.setattr(QuerySet, "select_for_update", late)
     assert messages_in(act(superuser, verb, record)) == [f"1 row skipped: {reason} ({record.pk})."]
     assert state_of(record) == "errored"
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_record_that_its_handler_has_locked_is_asked_to_stop(superuser: Client) -> None:
+    record = put(state="processing")
+    locker = holding(lambda store: list(Upload.objects.select_for_update(no_key=True)))
+    assert messages_in(act(superuser, "cancel", record)) == ["1 record canceled or stopping."]
+    table = record_types_of(Upload)[0].table("default")
+    assert get_store().records.check(table, [(record.pk, record.lease_number)]).canceled
+    locker.result()
 
 
 def test_an_action_on_several_records_takes_a_constant_number_of_statements(
