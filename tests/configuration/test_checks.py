@@ -14,6 +14,9 @@ from django_jobchains.isolation import Isolation
 from django_jobchains.pools import limits
 from django_jobchains.processors import JobType, Processors, Registry, get_registry
 
+#: Django's own checks of JSON fields query SQLite.
+pytestmark = pytest.mark.django_db
+
 
 def found(**options: Any) -> list[CheckMessage]:
     return [message for message in run_checks(**options) if str(message.id).startswith("jobchains.")]
@@ -28,7 +31,6 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     return registry
 
 
-@pytest.mark.django_db
 def test_a_valid_project_has_no_messages() -> None:
     assert found(databases=["default"]) == []
 
@@ -43,7 +45,6 @@ def test_e001_invalid_settings(wrong: dict[str, Any]) -> None:
     assert message.hint == "Correct settings.JOBCHAINS."
 
 
-@pytest.mark.django_db
 def test_invalid_settings_are_one_message_when_databases_are_checked() -> None:
     with override_settings(JOBCHAINS={"SLOT": 1}):
         assert [message.id for message in found(databases=["default"])] == ["jobchains.E001"]
