@@ -149,9 +149,11 @@ class ClaimTests(StoreTests):
     @committing
     def test_a_claim_that_is_rolled_back_leaves_its_jobs(self, store: Store) -> None:
         created = create(store, 3)
-        self.holding(store, lambda: claim(store)).go_on(roll_back=True)
-        again = self.waiting(store, lambda: claim(store, worker="worker-2")).result()
-        again += claim(store, worker="worker-2")  # The first may not have waited.
+        first = self.holding(store, lambda: claim(store))
+        second = self.waiting(store, lambda: claim(store, worker="worker-2"))
+        first.go_on(roll_back=True)
+        first.result()
+        again = second.result() + claim(store, worker="worker-2")  # The second may not have waited.
         assert sorted(job.id for job in again) == created
         assert set(Job.objects.using(store.using).values_list("attempt", "leased_by")) == {(1, "worker-2")}
 
