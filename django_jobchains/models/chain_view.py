@@ -31,10 +31,7 @@ CREATE = f"""
 """  # noqa: S608 - no values
 DROP = f'DROP VIEW "{NAME}"'
 
-
-_REPLACE = CREATE.replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
 _SET_INVOKER = f'ALTER VIEW IF EXISTS "{NAME}" SET (security_invoker = true)'
-_RESET_INVOKER = f'ALTER VIEW IF EXISTS "{NAME}" RESET (security_invoker)'
 #: The first version of PostgreSQL with ``security_invoker``.
 _FIRST_WITH_INVOKER = 150_000
 _HAS_OWNERS_RIGHTS = f"""
@@ -57,26 +54,10 @@ def create_if_missing(*, using: str, **kwargs: Any) -> None:
             cursor.execute(_SET_INVOKER)
 
 
-def add_columns(apps: Any, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    """For a migration: add the new columns of the view, which keeps the rights granted on it on PostgreSQL."""
-    if schema_editor.connection.vendor != "postgresql":
-        schema_editor.execute(DROP)
-        schema_editor.execute(CREATE)
-        return
-    schema_editor.execute(_REPLACE)
-    set_invoker(apps, schema_editor)  # PostgreSQL resets the options of a view that it replaces
-
-
 def set_invoker(apps: Any, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    """For a migration: make the view read the table with the rights of the role that queries it."""
+    """For a migration that has created or replaced the view: PostgreSQL resets its options."""
     if supports_invoker(schema_editor.connection):
         schema_editor.execute(_SET_INVOKER)
-
-
-def reset_invoker(apps: Any, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    """For a migration: undo ``set_invoker``."""
-    if supports_invoker(schema_editor.connection):
-        schema_editor.execute(_RESET_INVOKER)
 
 
 def supports_invoker(connection: BaseDatabaseWrapper) -> bool:

@@ -104,8 +104,7 @@ class Job(ChainPart, models.Model):
     leased_until = models.DateTimeField(_("leased until"), null=True)
     #: Leases that ran out, which are counted separately from failures.
     crashes = models.PositiveIntegerField(_("crashes"), default=0)
-    #: Attempts that ended with ``RescheduleJob``, which are not failures either. NULL is 0: adding the column neither
-    #: rewrites the table nor checks its rows.
+    #: Attempts that ended with ``RescheduleJob``, which are not failures either. NULL is 0, as in most jobs.
     reschedules = models.IntegerField(_("reschedules"), null=True)
     max_attempts = models.PositiveIntegerField(_("maximum attempts"), null=True)
     input = PayloadField(_("input"), null=True)

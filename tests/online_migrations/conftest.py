@@ -3,8 +3,6 @@ from functools import partial
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 Migrate = Callable[..., None]
 
@@ -15,11 +13,3 @@ def migrate(transactional_db: None) -> Iterator[Migrate]:
     run = partial(call_command, "migrate", "django_jobchains", verbosity=0)
     yield run
     run()
-
-
-@pytest.fixture
-def other(transactional_db: None) -> Iterator[BaseDatabaseWrapper]:
-    """A second connection."""
-    copy = connection.copy()
-    yield copy
-    copy.close()

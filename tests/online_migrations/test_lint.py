@@ -33,12 +33,6 @@ def test_sql_of_migrations_does_not_block_tables_in_use(name: str) -> None:
     assert list(problems(sql_of(name))) == []
 
 
-@pytest.mark.postgresql
-@pytest.mark.django_db(transaction=True)
-def test_concurrent_index_build_has_no_lock_timeout() -> None:
-    assert "lock_timeout" not in sql_of("0005")
-
-
 @pytest.mark.parametrize(
     "statement",
     [

@@ -5,81 +5,123 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.management import CommandError
-from django.db import connection, transaction
+from django.db import connection, migrations, models
+from django.db.migrations.recorder import MigrationRecorder
+from django.db.migrations.state import ProjectState
 
+from django_jobchains.db.online_migrations import OnlineMigration
 from django_jobchains.models import Job
 
-pytestmark = pytest.mark.postgresql
+pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+
+JOB = Job._meta.db_table
+
+
+def later(*operations: Any) -> OnlineMigration:
+    """Return a migration of a later version."""
+    migration = OnlineMigration("0099_later", "django_jobchains")
+    migration.operations = list(operations)
+    return migration
+
+
+COLUMN = later(migrations.AddField("job", "later", models.IntegerField(null=True)))
+#: The foreign key is created after the last operation, and waits for the same lock.
+TABLE = later(
+    migrations.CreateModel(
+        "Later",
+        [
+            ("id", models.AutoField(primary_key=True)),
+            ("job", models.ForeignKey("django_jobchains.job", models.CASCADE, related_name="+")),
+        ],
+    )
+)
+
+
+def run(migration: OnlineMigration, *, backwards: bool = False) -> None:
+    with connection.schema_editor(atomic=True) as editor:
+        call = migration.unapply if backwards else migration.apply
+        call(ProjectState.from_apps(apps), editor)
+
+
+def execute(sql: str, using: Any = connection) -> Any:
+    with using.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchone() if cursor.description else None
+
+
+def schema() -> tuple[list[str], list[str]]:
+    with connection.cursor() as cursor:
+        columns = connection.introspection.get_table_description(cursor, JOB)
+        return connection.introspection.table_names(cursor), [column.name for column in columns]
 
 
 @contextmanager
-def open_writer(other: Any) -> Iterator[None]:
+def locked(mode: str = "ROW EXCLUSIVE") -> Iterator[None]:
     """Hold another connection's transaction open that has written to the job table."""
-    other.set_autocommit(False)
-    with other.cursor() as cursor:
-        cursor.execute(f'LOCK TABLE "{Job._meta.db_table}" IN ROW EXCLUSIVE MODE')
-    yield
-    other.rollback()
-
-
-def columns() -> set[str]:
-    with connection.cursor() as cursor:
-        return {column.name for column in connection.introspection.get_table_description(cursor, Job._meta.db_table)}
-
-
-@pytest.mark.parametrize(("state", "name"), [("0001", "0002_workers"), ("0003", "0004_admin")])
-def test_migration_that_gives_up_changes_nothing_and_can_be_repeated(
-    migrate: Any, other: Any, state: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """0002 adds a column. The foreign keys of 0004 are created after its last operation, and wait for the same lock."""
-    monkeypatch.setattr("django_jobchains.db.online_migrations.LOCK_TIMEOUT_SECONDS", 0.1)
-    migrate(state)
-    before = connection.introspection.table_names(), columns()
-    with open_writer(other), pytest.raises(CommandError, match=rf"{name} changed nothing: .* Run migrate again\."):
-        migrate(name)
-    assert (connection.introspection.table_names(), columns()) == before
-    migrate(name)
-    assert connection.introspection.table_names() != before[0]
-
-
-def test_reverse_migration_gives_up_too(migrate: Any, other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_jobchains.db.online_migrations.LOCK_TIMEOUT_SECONDS", 0.1)
-    migrate("0002")
-    with open_writer(other), pytest.raises(CommandError, match=r"Run migrate again\."):
-        migrate("0001")
-    assert "context" in columns()
-
-
-def test_shorter_lock_timeout_of_the_connection_is_kept(
-    migrate: Any, other: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("django_jobchains.db.online_migrations.LOCK_TIMEOUT_SECONDS", 600)
-    migrate("0001")
-    with connection.cursor() as cursor:
-        cursor.execute("SET lock_timeout = '100ms'")
+    other = connection.copy()
     try:
-        with open_writer(other), pytest.raises(CommandError, match=r"Run migrate again\."):
-            migrate("0002")
+        other.set_autocommit(False)
+        execute(f'LOCK TABLE "{JOB}" IN {mode} MODE', other)
+        yield
+    finally:
+        other.close()
+
+
+@pytest.fixture
+def short_limit(monkeypatch: Any) -> None:
+    monkeypatch.setattr("django_jobchains.db.online_migrations.LOCK_TIMEOUT_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("short_limit")
+@pytest.mark.parametrize("migration", [COLUMN, TABLE], ids=["column", "foreign key"])
+def test_migration_that_gives_up_changes_nothing_and_can_be_repeated(migration):
+    before = schema()
+    with locked(), pytest.raises(CommandError, match=r"0099_later changed nothing: .* Run migrate again\."):
+        run(migration)
+    assert schema() == before
+    run(migration)
+    after = schema()
+    try:
+        with locked(), pytest.raises(CommandError, match=r"Run migrate again\."):
+            run(migration, backwards=True)
+        assert schema() == after != before
+    finally:
+        run(migration, backwards=True)
+    assert schema() == before
+
+
+@pytest.mark.usefixtures("short_limit")
+def test_the_command_gives_up_too(migrate):
+    migrate("0001")
+    with locked("SHARE UPDATE EXCLUSIVE"), pytest.raises(CommandError, match=r"0002_postgresql changed nothing: "):
+        migrate()
+    assert ("django_jobchains", "0002_postgresql") not in MigrationRecorder(connection).applied_migrations()
+    migrate()
+    assert ("django_jobchains", "0002_postgresql") in MigrationRecorder(connection).applied_migrations()
+
+
+def test_lock_timeout_of_the_connection_is_kept(monkeypatch):
+    monkeypatch.setattr("django_jobchains.db.online_migrations.LOCK_TIMEOUT_SECONDS", 600)
+    execute("SET lock_timeout = '100ms'")
+    try:
+        with locked(), pytest.raises(CommandError, match=r"Run migrate again\."):
+            run(COLUMN)
     finally:
         connection.close()
 
 
-def test_lock_timeout_ends_with_the_migration(migrate: Any) -> None:
+def test_lock_timeout_ends_with_the_migration(migrate):
     migrate("0001")
-    migrate("0002")
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW lock_timeout")
-        assert cursor.fetchone() == ("0",)
+    migrate()
+    assert execute("SHOW lock_timeout") == ("0",)
 
 
-def test_other_errors_are_not_replaced(migrate: Any, other: Any) -> None:
-    migrate("0001")
-    with other.cursor() as cursor:
-        cursor.execute("CREATE TABLE django_jobchains_queuestate ()")
+def test_other_errors_are_not_replaced():
+    execute("CREATE TABLE django_jobchains_later ()")
     try:
         with pytest.raises(Exception, match="already exists"):
-            migrate("0002")
+            run(TABLE)
     finally:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("DROP TABLE django_jobchains_queuestate")
+        execute("DROP TABLE django_jobchains_later")

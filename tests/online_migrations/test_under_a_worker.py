@@ -12,24 +12,16 @@ from django.apps import apps
 from django.db import connection
 
 from django_jobchains import chains, queues
-from django_jobchains.db.ids import new_id
 from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.overview import overview
 from django_jobchains.processors import Processors
-from tests.online_migrations.test_lint import NAMES
 from tests.shop.models import Effect
 from tests.support.waiting import until
 from tests.support.workers import StartWorker, events, make_worker, processors, registry, start_worker
 
 __all__ = ("events", "make_worker", "processors", "registry", "start_worker")
 
-JOB = Job._meta.db_table
-#: Columns of the job table after migration 0001, which an older worker names in its statements.
-COLUMNS = (
-    "id, chain_id, chain_index, chain_type_name, type_name, queue, priority, status, run_at, attempt, lease_number, "
-    "crashes, input, created_at"
-)
 #: How many chains are completed before, during and after the migration.
 CHAIN_COUNT = 30
 
@@ -96,76 +88,15 @@ def assert_every_step_ran_once(started: list[UUID]) -> None:
     assert not FailedAttempt.objects.exists()
 
 
-class OlderWorker:
-    """Runs the statements of an old version's worker. Today's worker needs tables that old migrations lack."""
-
-    def __init__(self) -> None:
-        self.completed: list[UUID] = []
-        self.error: BaseException | None = None
-        self._stops = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stops.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            while not self._stops.is_set():
-                with connection.cursor() as cursor:
-                    self._enqueue(cursor)
-                    self._complete(cursor, self._claim(cursor))
-        except BaseException as error:
-            self.error = error
-        finally:
-            connection.close()
-
-    def _enqueue(self, cursor: Any) -> None:
-        for _ in range(2):  # it completes one of them
-            cursor.execute(
-                f"INSERT INTO {JOB} ({COLUMNS}) VALUES (%(id)s, %(id)s, 0, 'work.second', 'work.second', 'default', 0, "
-                "'pending', clock_timestamp(), 0, 0, 0, 'null', clock_timestamp())",
-                {"id": new_id()},
-            )
-
-    def _claim(self, cursor: Any) -> UUID:
-        cursor.execute(
-            f"UPDATE {JOB} SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1 WHERE id = "
-            f"(SELECT id FROM {JOB} WHERE status = 'pending' ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id"
-        )
-        job_id: UUID = cursor.fetchone()[0]
-        return job_id
-
-    def _complete(self, cursor: Any, job_id: UUID) -> None:
-        cursor.execute(
-            f"UPDATE {JOB} SET status = 'completed', output = 'null', finished_at = clock_timestamp() "
-            "WHERE id = %s AND lease_number = 1",
-            [job_id],
-        )
-        self.completed.append(job_id)
-
-
 @pytest.mark.postgresql
-@pytest.mark.usefixtures("enqueue")
-@pytest.mark.parametrize("state", NAMES[:-1])
-def test_older_worker_continues_during_a_migration_from(state: str, migrate: Any, start_worker: StartWorker) -> None:
-    migrate(state)
-    older = OlderWorker()
-    try:
-        until(lambda: len(older.completed) > CHAIN_COUNT or older.error, 60)
-        migrate()
-        during = len(older.completed)
-        until(lambda: len(older.completed) > during + CHAIN_COUNT or older.error, 60)
-    finally:
-        older.stop()
-    assert older.error is None
-    assert set(older.completed) == set(Job.objects.with_status("completed").values_list("id", flat=True))
-    remaining = set(Job.objects.with_status("pending").values_list("id", flat=True))
-    assert len(remaining) == len(older.completed)
+@pytest.mark.slow
+def test_workers_continue_during_a_migration(migrate, start_worker, enqueue):
+    """Workers need the tables of 0001 only."""
+    migrate("0001")
     start_worker(slots=4, poll_seconds=1)
-    until(lambda: Job.objects.filter(status="completed", attempt=1).count() == 2 * len(remaining), 60)
-    assert set(Effect.objects.values_list("job_id", flat=True)) == remaining
+    with continuous_load(enqueue) as started:
+        migrate()
+    assert_every_step_ran_once(started)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 from django.apps import apps
 from django.core.management import call_command
 from django.db import DatabaseError, connection, connections, migrations, transaction
+from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from django.db.models.signals import post_migrate
@@ -179,6 +180,19 @@ def test_after_an_upgrade_of_the_server_a_check_warns_and_migrate_secures_the_vi
     run(chain_view.CREATE)
     assert warnings() == ["jobchains.W005"]
     chain_view.create_if_missing(using="default")
+    assert warnings() == ([] if connection.pg_version >= 150_000 else ["jobchains.W005"])
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("restricted_role")
+def test_the_migration_secures_the_view_even_if_the_signal_is_not_sent():
+    """A migration of another app that fails ends ``migrate`` before the signal."""
+    executor = MigrationExecutor(connection)
+    executor.migrate([("django_jobchains", "0001_initial")])
+    run(chain_view.DROP)
+    run(chain_view.CREATE)
+    executor.loader.build_graph()
+    executor.migrate([("django_jobchains", "0002_postgresql")])
     assert warnings() == ([] if connection.pg_version >= 150_000 else ["jobchains.W005"])
 
 
