@@ -116,7 +116,7 @@ def write_notes(run: Statements, sizes: Sizes) -> None:
     run(f"DELETE FROM {LINE} WHERE job_id IN (SELECT id FROM ({talkative}) AS job)")
     run(_lines_sql(talkative, LINES_OF_TALKATIVE, "generate_series(1, job.attempt)"))
     run(f"""
-        INSERT INTO {PROGRESS} (job_id, lease_number, attempt, fraction, text, said_at)
+        INSERT INTO {PROGRESS} (job_id, lease_number, attempt, fraction, text, logged_at)
         SELECT id, attempt, attempt, 0.42, 'page 42 of 100', COALESCE(last_attempt_at, created_at)
         FROM ({newest}) AS job
     """)
@@ -124,10 +124,10 @@ def write_notes(run: Statements, sizes: Sizes) -> None:
 
 def _lines_sql(jobs: str, lines: int, attempts: str) -> str:
     return f"""
-        INSERT INTO {LINE} (job_id, lease_number, position, attempt, said_at, level, text, fields)
-        SELECT id, try, position, try, said_at + position * interval '20 ms', 20 + 10 * (position % 3),
+        INSERT INTO {LINE} (job_id, lease_number, position, attempt, logged_at, level, text, fields)
+        SELECT id, try, position, try, logged_at + position * interval '20 ms', 20 + 10 * (position % 3),
                'charged the card of order ' || position, jsonb_build_object('order', position, 'token', md5(id::text))
-        FROM (SELECT job.id, {attempts} AS try, COALESCE(last_attempt_at, created_at) AS said_at FROM ({jobs}) AS job)
+        FROM (SELECT job.id, {attempts} AS try, COALESCE(last_attempt_at, created_at) AS logged_at FROM ({jobs}) AS job)
              AS tried CROSS JOIN generate_series(0, {lines} - 1) AS position
     """
 

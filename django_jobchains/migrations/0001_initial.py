@@ -338,7 +338,7 @@ class Migration(migrations.Migration):
                 ("attempt", models.PositiveIntegerField(verbose_name="attempt")),
                 ("fraction", models.FloatField(verbose_name="fraction")),
                 ("text", models.TextField(verbose_name="text")),
-                ("logged_at", models.DateTimeField(db_column="said_at", verbose_name="logged at")),
+                ("logged_at", models.DateTimeField(verbose_name="logged at")),
             ],
             options={
                 "verbose_name": "progress",
@@ -365,7 +365,7 @@ class Migration(migrations.Migration):
                 ("lease_number", models.PositiveIntegerField()),
                 ("position", models.PositiveIntegerField(verbose_name="position")),
                 ("attempt", models.PositiveIntegerField(verbose_name="attempt")),
-                ("logged_at", models.DateTimeField(db_column="said_at", verbose_name="logged at")),
+                ("logged_at", models.DateTimeField(verbose_name="logged at")),
                 (
                     "level",
                     models.SmallIntegerField(

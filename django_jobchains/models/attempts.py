@@ -76,7 +76,7 @@ class LogLine(models.Model):
     #: From 0 within the attempt, with gaps where lines were omitted.
     position = models.PositiveIntegerField(_("position"))
     attempt = models.PositiveIntegerField(_("attempt"))
-    logged_at = models.DateTimeField(_("logged at"), db_column="said_at")
+    logged_at = models.DateTimeField(_("logged at"))
     level = models.SmallIntegerField(_("level"), choices=Level)
     text = PayloadTextField(_("text"))
     #: The keyword arguments, or NULL.
@@ -109,7 +109,7 @@ class JobProgress(models.Model):
     #: From 0 to 1.
     fraction = models.FloatField(_("fraction"))
     text = PayloadTextField(_("text"))
-    logged_at = models.DateTimeField(_("logged at"), db_column="said_at")
+    logged_at = models.DateTimeField(_("logged at"))
 
     objects = JobTablesQuerySet.as_manager()
 

@@ -11,7 +11,6 @@ from logging import getLogger
 from typing import Any
 
 from django_jobchains.payload_codecs import encode_payloads, encode_text
-from django_jobchains.policies import Backoff
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.chains import Chains
 from django_jobchains.store.database import Database
@@ -191,8 +190,7 @@ def _ended_attempt(row: DeferredRow) -> EndedAttempt:
 
 
 def _failed_attempt(row: DeferredRow, error: Exception) -> EndedAttempt:
-    """Return the failure that replaces an outcome that cannot be written."""
-    # Workers of earlier versions did not store the wait.
-    seconds = json.loads(row.outcome or "{}").get("retry_seconds", Backoff().initial_seconds)
+    """Return the failure that replaces an outcome that cannot be written. That of a request to cancel has no lease."""
+    seconds = json.loads(row.outcome or "{}").get("retry_seconds")
     failed = FailedTry(row.job_id, row.lease_number, describe(error), traceback_of(error), delay_seconds=seconds)
     return EndedAttempt("failed" if seconds is None else "retried", failed)

@@ -96,7 +96,7 @@ class Logs(Part):
     def _insert_lines(self) -> str:
         # Repeated after a commit whose reply was lost, this changes nothing, and must return that the line exists.
         return f"""
-            INSERT INTO {self.tables.log_line} (job_id, lease_number, position, attempt, said_at, level, text, fields)
+            INSERT INTO {self.tables.log_line} (job_id, lease_number, position, attempt, logged_at, level, text, fields)
             SELECT job.id, d.n, d.position, d.attempt, {self._logged_at}, d.level, d.text, d.fields{self.db.json_cast}
             FROM {self.tables.job} AS job JOIN {self.db.rows(_LINE)} ON {_IS_LAST} CROSS JOIN {self.db.clock}
             WHERE true {self.db.by_ids} {self.db.keep_lock("job")}
@@ -108,12 +108,12 @@ class Logs(Part):
     def _insert_progress(self) -> str:
         # In the order of the ids: two transactions that write some of the same rows must not deadlock.
         return f"""
-            INSERT INTO {self.tables.progress} (job_id, lease_number, attempt, said_at, fraction, text)
+            INSERT INTO {self.tables.progress} (job_id, lease_number, attempt, logged_at, fraction, text)
             SELECT job.id, d.n, d.attempt, {self._logged_at}, d.fraction, d.text
             FROM {self.tables.job} AS job JOIN {self.db.rows(_PROGRESS)} ON {_IS_LAST} CROSS JOIN {self.db.clock}
             WHERE true {self.db.by_ids} ORDER BY job.id {self.db.keep_lock("job")}
             ON CONFLICT (job_id) DO UPDATE SET lease_number = excluded.lease_number, attempt = excluded.attempt,
-                said_at = excluded.said_at, fraction = excluded.fraction, text = excluded.text
+                logged_at = excluded.logged_at, fraction = excluded.fraction, text = excluded.text
             WHERE {self.tables.progress}.lease_number <= excluded.lease_number RETURNING job_id, lease_number
         """
 

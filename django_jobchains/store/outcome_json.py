@@ -31,8 +31,7 @@ def ended_attempt(key: AttemptKey, values: Mapping[str, Any]) -> EndedAttempt:
         return EndedAttempt(ending, key)
     texts = (values["error"], values["traceback"])
     when = (_time(values["run_at"]), values["delay_seconds"])
-    kind = values.get("kind", "error")  # Earlier versions did not store it.
-    return EndedAttempt(ending, FailedTry(*key, *texts, *when, values["is_failure"], kind))
+    return EndedAttempt(ending, FailedTry(*key, *texts, *when, values["is_failure"], values["kind"]))
 
 
 def effects_values(effects: Effects) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def _plain(value: Any) -> Any:
 
 
 def _new_job(values: Mapping[str, Any]) -> NewJob:
-    accepted, slots = values["accepted_blockers"], values.get("blocker_slots")
+    accepted, slots = values["accepted_blockers"], values["blocker_slots"]
     read = {
         "id": UUID(values["id"]),
         "chain_id": UUID(values["chain_id"]),

@@ -9,6 +9,7 @@ from django_jobchains.models import DeferredWrite, FailedAttempt
 from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Effects, EndedAttempt, Store
 from django_jobchains.store.attempts import Attempts
+from django_jobchains.store.chains import Chains
 from tests.support.connections import Actor, committing, holding
 from tests.support.jobs import claim, create, expire, failed_try, finished, lease, lost, running, running_job, stored
 
@@ -94,6 +95,15 @@ def test_requests_that_are_being_deleted_are_skipped(store: Store) -> None:
     assert stored(job).status == "pending"
 
 
+def test_request_that_cannot_be_written_is_dropped(store, monkeypatch):
+    job = running_job(store)
+    defer_cancelling(store, job).result()
+    monkeypatch.setattr(Chains, "cancel_jobs", refuse)
+    apply(store)
+    assert (stored(job).status, FailedAttempt.objects.count()) == ("running", 0)
+    assert not DeferredWrite.objects.exists()
+
+
 def test_outcome_that_cannot_be_written_does_not_delay_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = running(store, 2)
     store.deferred.defer([EndedAttempt("completed", finished(job)) for job in (bad, good)])
@@ -111,18 +121,12 @@ def test_outcome_that_cannot_be_written_does_not_delay_others(store: Store, monk
     assert not DeferredWrite.objects.exists()
 
 
-@pytest.mark.parametrize("stored_by", ["this version", "an earlier version"])
 @pytest.mark.parametrize("retry_seconds", [500.0, None])
 def test_stored_wait_applies_after_an_outcome_that_cannot_be_written(
-    store: Store, monkeypatch: pytest.MonkeyPatch, retry_seconds: float | None, stored_by: str
+    store: Store, monkeypatch: pytest.MonkeyPatch, retry_seconds: float | None
 ) -> None:
     job = running_job(store)
     store.deferred.defer([EndedAttempt("completed", finished(job), retry_seconds)])
-    if stored_by == "an earlier version":
-        deferred = DeferredWrite.objects.get()
-        del deferred.outcome["retry_seconds"]
-        deferred.save()
-        retry_seconds = 10
     monkeypatch.setattr(Attempts, "finish", refuse)
     apply(store)
     after = stored(job)
