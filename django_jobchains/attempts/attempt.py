@@ -114,7 +114,8 @@ class Attempt:
             self.phases.prepare("atomic") if self.processor.mode == "atomic" else nullcontext(),
         ):
             result = self.processor.function(job)
-            self.phases.complete_for_middleware()
+            if self.processor.middleware:
+                self.phases.complete_for_middleware()
             return result
 
     def running_job(self, phases: Any) -> RunningJob[Any]:
