@@ -87,8 +87,10 @@ class PostgreSQLDatabase(Database):
 
     def identity(self) -> Any:
         # Not the address, which differs behind a pooler; and a search_path leads to other tables of a database.
+        # The time is a number, because connections may have different time zones.
         return self.fetch(
-            "SELECT pg_postmaster_start_time(), current_database(), to_regclass(%s)::oid", [self.tables.job]
+            "SELECT extract(epoch FROM pg_postmaster_start_time())::text, current_database(), to_regclass(%s)::oid",
+            [self.tables.job],
         )
 
     def column_types(self, table: str) -> dict[str, tuple[str, bool | None]]:

@@ -103,6 +103,17 @@ def test_router_that_sends_all_models_to_the_worker_keeps_writes_in_the_transact
 
 
 @pytest.mark.postgresql
+def test_alias_with_another_time_zone_is_the_same_database(make_worker: StartWorker) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET TIME ZONE 'Asia/Tokyo'")
+    try:
+        with pytest.raises(ImproperlyConfigured, match=SAME):
+            make_worker(using="direct").start()
+    finally:
+        connection.close()
+
+
+@pytest.mark.postgresql
 def test_alias_of_another_schema_is_another_database(
     make_worker: StartWorker, django_db_blocker: Any, caplog: Any
 ) -> None:
