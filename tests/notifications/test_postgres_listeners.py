@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
 
 from django_jobchains.notifications import get_notifier, postgres
 from django_jobchains.notifications.hints import RESYNC_HINTS
 from django_jobchains.testing.contracts import ReceivedHints
+from tests.support.databases import database
 from tests.support.waiting import stays, until
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
@@ -66,10 +66,10 @@ def test_failed_self_test_does_not_prevent_listening(notifier: Any, monkeypatch:
         listener.close()
 
 
-def test_listen_using_selects_the_database(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connections.settings, "direct", {**connections.settings["default"], "HOST": "nowhere.invalid"})
+def test_listen_using_selects_the_database(settings: Any, django_db_blocker: Any) -> None:
     settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"listen_using": "direct"}}}
-    assert postgres._connection_parameters(get_notifier("default").listen_using)["host"] == "nowhere.invalid"  # type: ignore[attr-defined]
+    with database("direct", {"HOST": "nowhere.invalid"}, django_db_blocker):
+        assert postgres._connection_parameters(get_notifier("default").listen_using)["host"] == "nowhere.invalid"  # type: ignore[attr-defined]
 
 
 def test_listen_using_must_be_an_alias(settings: Any) -> None:
