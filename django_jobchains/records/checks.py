@@ -125,7 +125,7 @@ def shared_tables(kinds: Iterable[RecordType]) -> Iterator[CheckMessage]:
                 f"Records {kind.name!r} and {other.name!r} are registered for {kind.model.__qualname__} with different "
                 "columns=, but a row has only one state, one lease and one handler at a time."
             )
-            hint = "Use the same columns, or a model of its own for the second one, with a OneToOneField to the first."
+            hint = "Use the same columns, or a separate model for the second one, with a OneToOneField to the first."
             yield Error(problem, hint=hint, id="jobchains.E021")
 
 

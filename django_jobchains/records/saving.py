@@ -58,7 +58,7 @@ def extend_save(model: Any) -> None:
 
 
 def _renew_copy(record: Any) -> None:
-    """Make a record that has got another primary key since it was handled a new one, which is no longer handled."""
+    """If a record has got another primary key since it was handled, treat it as a new record that waits."""
     worker_fields: _WorkerFields | None = getattr(record._state, "jobchains_worker_fields", None)
     if worker_fields is None or worker_fields.pk == record.pk:
         return

@@ -20,7 +20,7 @@ from django_jobchains.worker.threads import LOCK_SECONDS
 
 #: The name of the function that a worker calls in its child processes.
 TARGET = f"{__name__}:run_record"
-#: Sent before an attempt commits its own end. What the worker then finds in the row is no reason to abort it.
+#: Sent before an attempt commits its end. From then on, the worker does not abort it because of what the row contains.
 ENDING = {"ending": True}
 
 
