@@ -1,4 +1,4 @@
-"""The cells that ``python -m benchmarks`` lists."""
+"""The benchmarks start, and their cells have names."""
 
 import subprocess
 import sys
@@ -41,3 +41,8 @@ def test_notifiers_are_measured_with_one_idle_worker_with_many_and_for_their_cos
         "sqlite-notifying-1",
         "sqlite-notifying-20",
     ]
+
+
+def test_a_cell_runs() -> None:
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1", "--only", "sqlite-drain"]
+    assert "sqlite3 loop" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
