@@ -71,7 +71,7 @@ def test_a_worker_serves_what_it_counted(
 
     chains.enqueue_many([ship.item() for _ in range(3)])
     worker = start_worker()
-    server = HealthServer("127.0.0.1", 0, worker.health, worker=worker.id, metrics=metrics.text)
+    server = HealthServer("127.0.0.1", 0, worker.health, metrics=metrics.text)
     server.start()
     try:
         until(lambda: completed(server.port) == 3)
@@ -89,7 +89,7 @@ def test_without_metrics_the_health_port_still_answers(broken: Exception | None)
         assert broken is not None
         raise broken
 
-    server = HealthServer("127.0.0.1", 0, lambda: WELL, worker="mail", metrics=broken and fail)
+    server = HealthServer("127.0.0.1", 0, lambda: WELL, metrics=broken and fail)
     server.start()
     try:
         assert scrape(server.port)[0] == (500 if broken else 404)

@@ -5,6 +5,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +17,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django_jobchains.worker import health_server
 from django_jobchains.worker.health import Health
 from django_jobchains.worker.health_server import HealthServer
-from django_jobchains.worker.threads import MAX_FAILURES
 from tests.support.waiting import until
 
 WELL = Health("mail:7:a", True, True, (), 10, 3)
@@ -30,7 +30,8 @@ class Port(HealthServer):
     current: Any = WELL
 
     def __init__(self, host: str = "127.0.0.1") -> None:
-        super().__init__(host, 0, self.health, worker="mail")
+        self.scraped, self.may_scrape = threading.Event(), threading.Event()
+        super().__init__(host, 0, self.health, metrics=self.metrics)
         self.start()
 
     def health(self) -> Health:
@@ -38,6 +39,11 @@ class Port(HealthServer):
             raise self.current
         assert isinstance(self.current, Health)
         return self.current
+
+    def metrics(self) -> str:
+        self.scraped.set()
+        assert self.may_scrape.wait(10)
+        return "jobchains_up 1"
 
     def ask(self, path: str, method: str = "GET", host: str | None = None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
@@ -99,6 +105,7 @@ def test_only_get_and_head_of_known_paths_are_allowed(port: Port) -> None:
 def test_a_name_that_others_can_register_is_refused(port: Port, settings: Any, host: str, is_allowed: bool) -> None:
     """A web site could let its own name resolve to the worker, and read the answers in its visitors' browsers."""
     settings.ALLOWED_HOSTS = ["worker.shop.example"]
+    port.may_scrape.set()
     for path in ("/live", "/", "/metrics"):
         status, body = port.ask(path, host=host)
         assert (status != 421) is is_allowed
@@ -180,6 +187,25 @@ def test_slow_client_is_cut_off(port: Port, monkeypatch: pytest.MonkeyPatch) -> 
         assert connection.recv(1) == b""
 
 
+def test_client_that_sends_byte_by_byte_is_cut_off(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_server, "REQUEST_SECONDS", 0.2)
+    with port.open() as connection, pytest.raises(ConnectionError):
+        for _ in range(1_000):
+            connection.sendall(b"x")
+            time.sleep(0.01)
+    until(lambda: not any("process_request" in thread.name for thread in threading.enumerate()))
+
+
+def test_slow_scrape_does_not_delay_a_probe(port: Port) -> None:
+    with port.open() as connection:
+        connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert port.scraped.wait(10)
+        assert port.ask("/live")[0] == 200
+        port.may_scrape.set()
+        with connection.makefile("rb") as response:
+            assert response.read().endswith(b"jobchains_up 1")
+
+
 def test_request_may_arrive_in_pieces(port: Port) -> None:
     with port.open() as connection:
         for part in (b"GET /live HT", b"TP/1.0\r\nHost: a\r", b"\n\r", b"\n"):
@@ -188,9 +214,8 @@ def test_request_may_arrive_in_pieces(port: Port) -> None:
 
 
 def test_port_recovers_after_it_could_not_accept_connections(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accepting fails more often than the thread may fail in a row."""
     monkeypatch.setattr(health_server, "ACCEPT_WAIT_SECONDS", 0.01)
-    accept, failures = socket.socket.accept, iter(range(MAX_FAILURES + 2))
+    accept, failures = socket.socket.accept, iter(range(12))
 
     def failing_accept(listener: socket.socket) -> Any:
         if next(failures, None) is not None:
@@ -212,21 +237,21 @@ def test_internal_error_affects_one_request(port: Port, monkeypatch: pytest.Monk
 
 def test_port_in_use_is_refused(port: Port) -> None:
     with pytest.raises(ImproperlyConfigured, match=f"health port {port.port} on 127.0.0.1 cannot be used: Address"):
-        HealthServer("127.0.0.1", port.port, port.health, worker="other")
+        HealthServer("127.0.0.1", port.port, port.health)
 
 
 def test_invalid_port_is_refused() -> None:
     invalid: list[Any] = [65_536, -1, 10**400, "8080", 80.0, True, None]
     for value in invalid:
         with pytest.raises(ImproperlyConfigured, match="is not a port: pass a whole number to 65535"):
-            HealthServer("127.0.0.1", value, lambda: WELL, worker="mail")
+            HealthServer("127.0.0.1", value, lambda: WELL)
 
 
 def test_invalid_host_is_refused() -> None:
     invalid: list[Any] = ["no host", "x" * 70 + ".example", "nul\0", 5.5]
     for value in invalid:
         with pytest.raises(ImproperlyConfigured, match="cannot be used"):
-            HealthServer(value, 0, lambda: WELL, worker="mail")
+            HealthServer(value, 0, lambda: WELL)
 
 
 def test_closing_frees_the_port_and_the_threads() -> None:

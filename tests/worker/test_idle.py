@@ -73,7 +73,7 @@ def types(
             await asyncio.sleep(60)
 
     worker = start_worker(slots=2, async_slots=2, poll_seconds=1)
-    port = HealthServer("127.0.0.1", free_port(), worker.health, worker=worker.id)
+    port = HealthServer("127.0.0.1", free_port(), worker.health)
     port.start()
     done = chains.enqueue_many([threaded.item(), on_loop.item()])
     until(lambda: all(chain.refresh().status == "completed" for chain in done))

@@ -60,7 +60,7 @@ class Command(BaseCommand):
         limits = {"max_jobs": options["max_jobs"], "max_rss": options["max_rss"]}
         worker = _worker(options, **limits, max_active_seconds=options["max_active"])
         _check_size(options["max_rss"])
-        with _process_metrics(options) as metrics, self._health_server(options, worker.id, worker.health, metrics):
+        with _process_metrics(options) as metrics, self._health_server(options, worker.health, metrics):
             self._work(worker, options)
 
     def _run_for_supervisor(self, options: dict[str, Any], link: ParentLink) -> None:
@@ -103,7 +103,6 @@ class Command(BaseCommand):
             _process_metrics(options) as own,
             self._health_server(
                 options,
-                supervisor.id,
                 supervisor.health,
                 (lambda: merged.text([own(), *supervisor.metrics()])) if own and merged else None,
             ),
@@ -144,13 +143,13 @@ class Command(BaseCommand):
 
     @contextmanager
     def _health_server(
-        self, options: dict[str, Any], worker: str, health: Callable[[], Health], metrics: Callable[[], str] | None
+        self, options: dict[str, Any], health: Callable[[], Health], metrics: Callable[[], str] | None
     ) -> Iterator[None]:
         if not options["health_port"]:
             yield
             return
         host, port = options["health_host"], options["health_port"]
-        server = HealthServer(host, port, health, worker=worker, metrics=metrics)
+        server = HealthServer(host, port, health, metrics=metrics)
         server.start()
         try:
             yield
