@@ -10,18 +10,22 @@ from functools import partial
 from typing import Any
 
 from django_jobchains.attempts.async_phases import AsyncPhases, TransactionThreads
-from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.attempt import Attempt, Environment
 from django_jobchains.attempts.handler_task import HandlerTask
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind, fallback_outcome
 from django_jobchains.context import clear_context
 from django_jobchains.exceptions import LeaseLost
+from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.middleware.hooks import aaround
+from django_jobchains.store import ClaimedJob
 from django_jobchains.telemetry.tracing import active
 
 
 class AsyncAttempt(Attempt):
-    def __init__(self, *args: Any, threads: TransactionThreads, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, job: ClaimedJob, environment: Environment, signal: AbortSignal, threads: TransactionThreads
+    ) -> None:
+        super().__init__(job, environment, signal)
         self.async_phases = AsyncPhases(self.phases, threads)
         self.handler = HandlerTask(self.signal)
 

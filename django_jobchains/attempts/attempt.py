@@ -8,6 +8,7 @@ import math
 import time
 from contextlib import nullcontext
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any
 
 from django_jobchains.attempts.outcome import (
@@ -32,26 +33,28 @@ from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Store
 from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpans, active
 
 
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the attempts at the jobs of one type have in common."""
+
+    processor: Processor
+    policy: AttemptPolicy
+    store: Store
+    registry: Registry
+    log_buffer: JobLogBuffer
+    spans: AttemptSpans = OWN_SPANS
+
+
 class Attempt:
-    def __init__(
-        self,
-        job: ClaimedJob,
-        processor: Processor,
-        *,
-        policy: AttemptPolicy,
-        store: Store,
-        registry: Registry,
-        log_buffer: JobLogBuffer,
-        signal: AbortSignal | None = None,
-        spans: AttemptSpans = OWN_SPANS,
-    ) -> None:
+    def __init__(self, job: ClaimedJob, environment: Environment, signal: AbortSignal) -> None:
         self.job = job
-        self.processor = processor
-        self.policy = policy
-        self.log_buffer = log_buffer
-        self.signal = signal or AbortSignal()
-        self._spans = spans
-        self.phases = AttemptPhases(job, processor, policy.lease, store, registry, self.signal)
+        self.environment = environment
+        self.processor = environment.processor
+        self.policy = environment.policy
+        self.signal = signal
+        self.phases = AttemptPhases(
+            job, self.processor, self.policy.lease, environment.store, environment.registry, signal
+        )
         #: The monotonic time at which the worker asks the attempt to stop.
         self.expires_at = math.inf
         #: Whether the input and the context have been decoded.
@@ -92,7 +95,7 @@ class Attempt:
 
     def start_span(self) -> None:
         """Report that the attempt starts, and start its span."""
-        self.phases.span = self.phases.job_span = self._spans.attempt(self.job)
+        self.phases.span = self.phases.job_span = self.environment.spans.attempt(self.job)
 
     def with_span(self, outcome: Outcome) -> Outcome:
         """Return the outcome with the attempt's span, which ends now."""
@@ -125,7 +128,7 @@ class Attempt:
             self.decode_input(),
             self.signal,
             phases,
-            self.log_buffer,
+            self.environment.log_buffer,
             max_attempts=max_attempts_of(self.job, self.policy),
         )
         self.has_input = True

@@ -8,7 +8,7 @@ from contextvars import copy_context
 from typing import Any
 from uuid import UUID
 
-from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.attempt import Attempt, Environment
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind, fallback_outcome, max_attempts_of, not_started
 from django_jobchains.attempts.phases import AttemptPhases, read_blockers
 from django_jobchains.context import clear_context
@@ -22,16 +22,12 @@ from django_jobchains.exceptions import (
 )
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import Batch, BatchJob, BatchSignal
-from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.handlers.running_job import Continuation
 from django_jobchains.middleware.hooks import around
 from django_jobchains.models import Chain
-from django_jobchains.policies import AttemptPolicy
-from django_jobchains.registry.job_types import Processor
-from django_jobchains.registry.registry import Registry
-from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Store
+from django_jobchains.store import ClaimedJob, Effects, FinishedJob
 from django_jobchains.store.leases import lost_reason
-from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpans, active
+from django_jobchains.telemetry.tracing import active
 
 #: How long the transaction of a batch waits for jobs that another transaction has locked, before the other jobs are
 #: handed back.
@@ -95,35 +91,11 @@ class BatchAttempt:
     retried.
     """
 
-    def __init__(
-        self,
-        claimed: Sequence[tuple[ClaimedJob, AbortSignal]],
-        processor: Processor,
-        *,
-        policy: AttemptPolicy,
-        store: Store,
-        registry: Registry,
-        log_buffer: JobLogBuffer,
-        spans: AttemptSpans = OWN_SPANS,
-    ) -> None:
-        self._attempts = [
-            Attempt(
-                job,
-                processor,
-                policy=policy,
-                store=store,
-                registry=registry,
-                log_buffer=log_buffer,
-                signal=signal,
-                spans=spans,
-            )
-            for job, signal in claimed
-        ]
-        self._spans = spans
-        self._processor = processor
-        self._policy = policy
-        self._store = store
-        self._registry = registry
+    def __init__(self, claimed: Sequence[tuple[ClaimedJob, AbortSignal]], environment: Environment) -> None:
+        self._attempts = [Attempt(job, environment, signal) for job, signal in claimed]
+        self._environment = environment
+        self._processor = environment.processor
+        self._policy = environment.policy
         self.signal = BatchSignal([signal for _, signal in claimed])
         self.jobs = tuple(job for job, _ in claimed)
         #: The monotonic time at which the worker asks the attempt to stop.
@@ -172,7 +144,7 @@ class BatchAttempt:
             attempt.decode_input(),
             attempt.signal,
             attempt.phases,
-            attempt.log_buffer,
+            self._environment.log_buffer,
             max_attempts=max_attempts_of(attempt.job, self._policy),
             encode_output=self._processor.job_type.encode_output,
             blockers_of=self._blockers_of,
@@ -183,13 +155,13 @@ class BatchAttempt:
     def _blockers_of(self, job_id: UUID) -> list[Chain]:
         """Return the blockers of a job. The blockers of all jobs are read together."""
         if self._blockers is None:
-            self._blockers = read_blockers(self._running, self._store, self._registry)
+            self._blockers = read_blockers(self._running, self._environment.store, self._environment.registry)
         return self._blockers.get(job_id, [])
 
     def _run(self) -> list[Outcome]:
         clear_context()
         phases = BatchPhases(self._attempts, self.signal)
-        span = phases.span = self._spans.batch(self.jobs)
+        span = phases.span = self._environment.spans.batch(self.jobs)
         with active(span):
             try:
                 phases.begin()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from asgiref.sync import async_to_sync
 
 from django_jobchains.attempts.async_attempt import AsyncAttempt
-from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.attempt import Attempt, Environment
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
@@ -135,15 +135,14 @@ def _in_savepoint(store: Store, run: Callable[[], ResultT]) -> ResultT:
 def _attempt(jobs: list[ClaimedJob], store: Store, log_buffer: JobLogBuffer) -> Callable[[], list[Outcome]]:
     registry = get_registry()
     processor = registry.processor(jobs[0].type_name)
-    policy = resolve(*processor.policies)
-    options: dict[str, Any] = {"policy": policy, "store": store, "registry": registry, "log_buffer": log_buffer}
+    environment = Environment(processor, resolve(*processor.policies), store, registry, log_buffer)
     if processor.batch_limit:
-        return BatchAttempt([(job, AbortSignal()) for job in jobs], processor, **options).run
+        return BatchAttempt([(job, AbortSignal()) for job in jobs], environment).run
     if processor.is_async:
-        attempt = AsyncAttempt(jobs[0], processor, threads=ThisThread(), **options)
+        attempt = AsyncAttempt(jobs[0], environment, AbortSignal(), ThisThread())
         # async_to_sync sets in its caller's context what was set in the task's.
         return partial(copy_context().run, async_to_sync(attempt.arun))
-    return Attempt(jobs[0], processor, **options).run
+    return Attempt(jobs[0], environment, AbortSignal()).run
 
 
 class Clock:

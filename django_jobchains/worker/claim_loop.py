@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from django_jobchains.attempts.attempt import Environment
 from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.outcome import not_started
 from django_jobchains.attempts.record_attempt import RecordAttempt
-from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.store import AttemptKey, ClaimedJob
 from django_jobchains.telemetry.measuring import measured
@@ -51,6 +51,11 @@ class ClaimLoop:
 
     def __post_init__(self) -> None:
         self._store = self.options.store
+        registry = self.options.registry
+        self._environments = {
+            name: Environment(registry.processor(name), policy, self._store, registry, self.log_buffer)
+            for name, policy in self.options.policies.items()
+        }
         #: In the order of their last claims, so that each lane gets its share of the slots.
         self._ordered: list[AnyLane] = [*self.lanes, *self.records.lanes.values()]
         self._lane_of = {name: lane for lane in self.lanes for name in lane.leases}
@@ -201,19 +206,13 @@ class ClaimLoop:
         return [attempt for group in groups if (attempt := self._attempt(lane, group))]
 
     def _attempt(self, lane: Lane, claimed: Sequence[Claimed]) -> AnyAttempt | None:
-        registry, type_name = self.options.registry, claimed[0][0].type_name
-        policy = self.options.policies[type_name]
+        environment = self._environments[claimed[0][0].type_name]
         try:
-            processor = registry.processor(type_name)
-            return lane.make(
-                claimed, processor, policy=policy, store=self._store, registry=registry, log_buffer=self.log_buffer
-            )
-        except ProcessorNotFound:  # The type was removed after the worker started.
-            self._hand_back([job.key for job, _ in claimed])
+            return lane.make(claimed, environment)
         except BaseException as error:
             for job, _ in claimed:
-                self.outcome_writer.put(not_started(job, policy, error))
-        return None
+                self.outcome_writer.put(not_started(job, environment.policy, error))
+            return None
 
     # Handing back
 

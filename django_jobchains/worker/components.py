@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from django_jobchains.attempts.attempt import Environment
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.chains.retention import retention_rules
@@ -17,6 +18,7 @@ from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.claim_loop import ClaimLoop
 from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.health import HealthMonitor
+from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from django_jobchains.worker.lease_keeper import LeaseKeeper
 from django_jobchains.worker.log_writer import LogWriter
@@ -32,7 +34,7 @@ from django_jobchains.worker.records.component import RecordWorkers
 from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.slots.child_slots import ChildSlots, WaitingAttempts
 from django_jobchains.worker.slots.event_loop import AsyncSlots
-from django_jobchains.worker.slots.lanes import AnyAttempt, Lane, SlotPool, single
+from django_jobchains.worker.slots.lanes import AnyAttempt, Claimed, Lane, SlotPool, single
 from django_jobchains.worker.slots.threads import ClaimedQueue, ClaimedQueues, Slots
 from django_jobchains.worker.slots.watchdog import Watchdog
 from django_jobchains.worker.threads import OwnedThread
@@ -219,15 +221,15 @@ class Components:
             lanes.append(Lane(self.async_slots, self._leases(on_loop), make=self.async_slots.attempt))
         for isolation, slots in self.child_slots.items():
             names = [name for name in policies if policies[name].isolation == isolation]
-            lanes += self._lanes_of(names, slots, slots.attempt, slots.attempt)
+            lanes += self._lanes_of(names, slots, IsolatedAttempt, IsolatedAttempt)
         return lanes
 
     def _lanes_of(
         self,
         names: Sequence[str],
         pool: SlotPool,
-        make: Callable[..., AnyAttempt],
-        make_batch: Callable[..., AnyAttempt],
+        make: Callable[[Sequence[Claimed], Environment], AnyAttempt],
+        make_batch: Callable[[Sequence[Claimed], Environment], AnyAttempt],
     ) -> list[Lane]:
         limits = {name: self._options.registry.processor(name).batch_limit for name in names}
         batches = [Lane(pool, self._leases([name]), limit, make_batch) for name, limit in limits.items() if limit]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.attempt import Attempt, Environment
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.handlers.abort_signal import AbortSignal
@@ -41,19 +41,14 @@ def _run(
 ) -> Sequence[Outcome]:
     registry = get_registry()
     processor = registry.processor(request["type_name"])
-    options: dict[str, Any] = {
-        "policy": policy_of_request(request, processor),
-        "store": get_store(request["using"]),
-        "registry": registry,
-        "log_buffer": SentLogs(call.send),
-        "spans": spans,
-    }
+    policy, store = policy_of_request(request, processor), get_store(request["using"])
+    environment = Environment(processor, policy, store, registry, SentLogs(call.send), spans)
     if processor.batch_limit:
-        return BatchAttempt(_with_signals(jobs, call), processor, **options).run()
+        return BatchAttempt(_with_signals(jobs, call), environment).run()
     [job] = jobs
     if processor.is_async:
-        return run_on_loop(job, processor, signal=call.signal, **options)
-    return Attempt(job, processor, signal=call.signal, **options).run()
+        return run_on_loop(job, environment, call.signal)
+    return Attempt(job, environment, call.signal).run()
 
 
 def _end_spans(outcomes: Sequence[Outcome]) -> None:

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from django_jobchains.attempts.async_attempt import AsyncAttempt
 from django_jobchains.attempts.async_tasks import follow_tasks
+from django_jobchains.attempts.attempt import Environment
 from django_jobchains.attempts.outcome import Outcome
-from django_jobchains.registry.job_types import Processor
+from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.store import ClaimedJob
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.slots.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
@@ -21,10 +22,10 @@ logger = getLogger("django_jobchains")
 ResultT = TypeVar("ResultT")
 
 
-def run_on_loop(job: ClaimedJob, processor: Processor, **options: Any) -> Sequence[Outcome]:
+def run_on_loop(job: ClaimedJob, environment: Environment, signal: AbortSignal) -> Sequence[Outcome]:
     """Run an attempt on the event loop of this thread, and return its outcome."""
     loop = this_loop(job.worker)
-    return loop.run(AsyncAttempt(job, processor, threads=loop.transactions, **options).arun)
+    return loop.run(AsyncAttempt(job, environment, signal, loop.transactions).arun)
 
 
 def this_loop(worker: str) -> "ChildLoop":

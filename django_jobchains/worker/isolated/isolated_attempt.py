@@ -8,17 +8,15 @@ from typing import Any
 
 from django.db import Error
 
+from django_jobchains.attempts.attempt import Environment
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind, crashed_try, failed_try, not_started
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import BatchSignal
-from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
-from django_jobchains.policies import AttemptPolicy
+from django_jobchains.handlers.job_log import AttemptLog
 from django_jobchains.pools import Call, WorkerCrashed
-from django_jobchains.registry.job_types import Processor
-from django_jobchains.registry.registry import Registry
-from django_jobchains.store import AttemptKey, ClaimedJob, Effects, Store
+from django_jobchains.store import AttemptKey, ClaimedJob, Effects
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.child_processes import report_message, telemetry_request
 from django_jobchains.telemetry.events import ChildCrashed, ChildKilled
@@ -36,23 +34,14 @@ class IsolatedAttempt:
     #: A child process, unlike a thread, can be killed, so its slot is never given up.
     is_detached = False
 
-    def __init__(
-        self,
-        claimed: Sequence[tuple[ClaimedJob, AbortSignal]],
-        processor: Processor,
-        *,
-        policy: AttemptPolicy,
-        store: Store,
-        registry: Registry,
-        log_buffer: JobLogBuffer,
-    ) -> None:
+    def __init__(self, claimed: Sequence[tuple[ClaimedJob, AbortSignal]], environment: Environment) -> None:
         self.jobs = tuple(job for job, _ in claimed)
         self._signals = {job.key: signal for job, signal in claimed}
-        self.signal = BatchSignal(list(self._signals.values())) if processor.batch_limit else claimed[0][1]
-        self._processor = processor
-        self._policy = policy
-        self._store = store
-        self._log_buffer = log_buffer
+        self._processor = environment.processor
+        self._policy = environment.policy
+        self._store = environment.store
+        self._log_buffer = environment.log_buffer
+        self.signal = BatchSignal(list(self._signals.values())) if self._processor.batch_limit else claimed[0][1]
         self._logs: dict[str, AttemptLog] = {}
         self._started = time.monotonic()
         self._spans: IsolatedSpans | None = None

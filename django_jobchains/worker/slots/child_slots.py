@@ -15,7 +15,7 @@ from django_jobchains.worker.isolated.child_run import ChildRun, RunEnd
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
 from django_jobchains.worker.isolated.isolated_record import IsolatedRecordAttempt
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
-from django_jobchains.worker.slots.lanes import AnyAttempt, ChildTask, Claimed
+from django_jobchains.worker.slots.lanes import AnyAttempt, ChildTask
 from django_jobchains.worker.slots.threads import (
     AHEAD_SECONDS,
     MAX_AHEAD,
@@ -87,9 +87,6 @@ class ChildSlots:
         with self._lock:
             workers = self.pool.max_workers - self._assigned() - len(self.waiting)
         return max(min(workers, self._slots.free()), 0)
-
-    def attempt(self, claimed: Sequence[Claimed], processor: Any, **options: Any) -> IsolatedAttempt:
-        return IsolatedAttempt(claimed, processor, **options)
 
     def record_attempt(self, kind: RecordType, record: Any, key: RecordKey, **options: Any) -> RecordAttempt:
         return IsolatedRecordAttempt(kind, record, key, pool=self.pool, on_ended=self._record_ended, **options)

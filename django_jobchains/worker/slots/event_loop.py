@@ -18,12 +18,12 @@ from typing import Any
 from django_jobchains.attempts.async_attempt import AsyncAttempt
 from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
 from django_jobchains.attempts.async_tasks import follow_tasks
+from django_jobchains.attempts.attempt import Environment
 from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.exceptions import JobAborted
 from django_jobchains.handlers.abort_signal import call_on
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.job_types import Processor
 from django_jobchains.store import RecordKey
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.claim_wait import WakeUp
@@ -115,9 +115,9 @@ class AsyncSlots:
     def free(self) -> int:
         return self.room()
 
-    def attempt(self, claimed: Sequence[Claimed], processor: Processor, **options: Any) -> AsyncAttempt:
+    def attempt(self, claimed: Sequence[Claimed], environment: Environment) -> AsyncAttempt:
         ((job, signal),) = claimed
-        return AsyncAttempt(job, processor, threads=self.transactions, signal=signal, **options)
+        return AsyncAttempt(job, environment, signal, self.transactions)
 
     def record_attempt(self, kind: RecordType, record: Any, key: RecordKey, **options: Any) -> RecordAttempt:
         return AsyncRecordAttempt(kind, record, key, threads=self.transactions, **options)

@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.attempt import Attempt, Environment
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.job_types import Processor
 from django_jobchains.store import ClaimedJob, RecordKey
 from django_jobchains.worker.isolated.child_run import ChildRun
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
@@ -24,9 +23,9 @@ SlotTask = Attempt | BatchAttempt | ChildRun | RecordAttempt
 Claimed = tuple[ClaimedJob, AbortSignal]
 
 
-def single(claimed: Sequence[Claimed], processor: Processor, **options: Any) -> Attempt:
+def single(claimed: Sequence[Claimed], environment: Environment) -> Attempt:
     ((job, signal),) = claimed
-    return Attempt(job, processor, signal=signal, **options)
+    return Attempt(job, environment, signal)
 
 
 class SlotPool(Protocol):
@@ -65,7 +64,7 @@ class Lane:
     pool: SlotPool
     leases: Mapping[str, float]
     batch_limit: int | None = None
-    make: Callable[..., AnyAttempt] = single
+    make: Callable[[Sequence[Claimed], Environment], AnyAttempt] = single
 
     def room(self) -> int:
         """Return how many jobs to claim now."""
