@@ -2,15 +2,23 @@
 
 from django_jobchains.models.attempts import (
     PROGRESS_TEXT_LENGTH,
-    AttemptCount,
     DeferredWrite,
     FailedAttempt,
     JobProgress,
     LogLine,
 )
-from django_jobchains.models.chains import Chain, ChainQuerySet, KeyLock
-from django_jobchains.models.jobs import LAST, QUEUE_LENGTH, TYPE_NAME_LENGTH, Job, JobBlocker, JobQuerySet
-from django_jobchains.models.workers import QueueState, WorkerPresence
+from django_jobchains.models.jobs import (
+    LAST,
+    QUEUE_LENGTH,
+    TYPE_NAME_LENGTH,
+    Chain,
+    ChainQuerySet,
+    Job,
+    JobBlocker,
+    JobQuerySet,
+    KeyLock,
+)
+from django_jobchains.models.workers import AttemptCount, QueueState, WorkerPresence
 
 __all__ = (
     "LAST",

@@ -1,4 +1,4 @@
-"""Records of attempts: failures, log lines, progress, deferred writes and counts."""
+"""What attempts leave: failures, log lines, progress and deferred writes."""
 
 from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 
@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.db.keyset import JobTablesQuerySet
-from django_jobchains.models.jobs import TYPE_NAME_LENGTH, Job
+from django_jobchains.models.jobs import Job
 from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
 from django_jobchains.statuses import LEASE_RAN_OUT
 
@@ -155,40 +155,3 @@ class DeferredWrite(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} of job {self.job_id}" if self.job_id else self.kind
-
-
-class AttemptCount(models.Model):
-    """How many attempts ended in a minute, or in an hour for one type, as counted by the workers."""
-
-    class Span(models.IntegerChoices):
-        """The length of a span in seconds."""
-
-        MINUTE = 60, _("minute")
-        HOUR = 3600, _("hour")
-
-    pk = models.CompositePrimaryKey("span", "starts_at", "type_name")
-    span = models.PositiveIntegerField(_("span"), choices=Span)
-    starts_at = models.DateTimeField(_("starts at"))
-    #: "" in rows of a minute, which count all types.
-    type_name = models.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
-    #: Attempts that completed their job.
-    completed = models.PositiveIntegerField(_("completed"))
-    #: Attempts that failed, whether or not the job is retried.
-    failed = models.PositiveIntegerField(_("failed"))
-    #: Attempts whose lease ran out.
-    crashed = models.PositiveIntegerField(_("crashed"), default=0)
-    #: The total duration of the attempts, without the crashed ones.
-    seconds = models.FloatField(_("seconds"))
-    #: The longest duration of these attempts.
-    longest_seconds = models.FloatField(_("longest"))
-
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
-        verbose_name = _("attempt count")
-        verbose_name_plural = _("attempt counts")
-        default_permissions = ()
-
-    def __str__(self) -> str:
-        return f"{self.type_name} from {self.starts_at}"
