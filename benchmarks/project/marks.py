@@ -18,7 +18,7 @@ from django.db.backends.signals import connection_created
 
 from django_jobchains.pools.limits import resident_bytes
 from django_jobchains.telemetry import add_sink
-from django_jobchains.telemetry.events import AttemptEnded, Event, RecordEnded
+from django_jobchains.telemetry.events import AttemptEnded, Event
 
 SAMPLE_SECONDS = 0.1
 BARRIER_SECONDS = 60
@@ -83,7 +83,7 @@ def _write() -> None:
 def _on_event(event: Event) -> None:
     """Record the end of an attempt, which the worker reports after the commit of its outcome."""
     global _ended
-    if isinstance(event, AttemptEnded | RecordEnded):
+    if isinstance(event, AttemptEnded):
         if event.error:
             _errors.append(event.error)
             return

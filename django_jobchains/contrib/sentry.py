@@ -17,7 +17,7 @@ from django_jobchains.middleware import Middleware
 from django_jobchains.pools import RemoteError
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry import Event, add_sink
-from django_jobchains.telemetry.events import AttemptEnded, RecordEnded
+from django_jobchains.telemetry.events import AttemptEnded
 from django_jobchains.text.errors import log_text, redacted_error
 from django_jobchains.text.redaction import redacted_text
 
@@ -91,17 +91,14 @@ def _install() -> None:
 def _without_logged_failures(event: SentryEvent, hint: Hint) -> SentryEvent | None:
     is_ours = event.get("logger") == "django_jobchains"
     name = (event.get("extra") or {}).get("event")
-    return None if is_ours and name in (AttemptEnded.__name__, RecordEnded.__name__) else event
+    return None if is_ours and name == AttemptEnded.__name__ else event
 
 
 def _on_event(event: Event) -> None:
     """Send the error of an attempt when its outcome is written, with the scope of the handler."""
-    if not isinstance(event, AttemptEnded | RecordEnded):
+    if not isinstance(event, AttemptEnded):
         return
-    if isinstance(event, RecordEnded):
-        ids = {"id": event.record}
-    else:
-        ids = {"id": str(event.job_id), "chain_id": str(event.chain_id)}
+    ids = {"id": str(event.job_id), **({"chain_id": str(event.chain_id)} if event.chain_id else {})}
     scope, capture_retries = _scopes.pop((event.type_name, ids["id"], event.attempt), (None, False))
     if event.exception is None:
         return
@@ -112,7 +109,7 @@ def _on_event(event: Event) -> None:
     Context().run(_send, event, event.exception, scope, capture_retries=capture_retries)
 
 
-def _send(event: AttemptEnded | RecordEnded, error: BaseException, scope: Scope, *, capture_retries: bool) -> None:
+def _send(event: AttemptEnded, error: BaseException, scope: Scope, *, capture_retries: bool) -> None:
     with use_isolation_scope(scope):
         if event.ending == "failed":
             sentry_sdk.capture_exception(_shown(error))

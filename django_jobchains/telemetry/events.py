@@ -1,99 +1,88 @@
-"""Events as frozen dataclasses. Only errors may quote payloads. All events except ``DetailEvent`` are logged."""
+"""Events as frozen dataclasses. Each class declares its log level, its line in the terminal, and its counter.
+
+Only errors may quote payloads. All events except ``DetailEvent`` are logged.
+"""
 
 from dataclasses import dataclass, field
+from logging import DEBUG, ERROR, INFO, WARNING
+from typing import ClassVar
 from uuid import UUID
 
 from django_jobchains.telemetry import names
-from django_jobchains.telemetry.record_events import (
-    RecordAbandoned,
-    RecordCanceled,
-    RecordEnded,
-    RecordHookEnded,
-    RecordReset,
-    RecordStuck,
-)
-from django_jobchains.telemetry.worker_events import (
-    ChildRecycled,
-    CodecFailed,
-    DetailEvent,
-    Event,
-    IsolationFailed,
-    IsolationWeakened,
-    LeasesRenewed,
-    NotifierConnected,
-    NotifierFailed,
-    OperationEnded,
-    ProcessEnded,
-    ProcessNotReplaced,
-    ProcessNotStarted,
-    ProcessStarted,
-    SupervisorGaveUp,
-    ThreadFailed,
-    WorkerStarted,
-    WorkerStopped,
-    WorkerStopping,
-)
+from django_jobchains.telemetry.names import MetricName
 
-__all__ = (
-    "AttemptAbandoned",
-    "AttemptEnded",
-    "AttemptStarted",
-    "AttemptStuck",
-    "BlockedJobFailed",
-    "BlockedJobsSwept",
-    "ChainCancelRequested",
-    "ChainCreated",
-    "ChainDeleted",
-    "ChainEnded",
-    "ChainsPruned",
-    "ChildCrashed",
-    "ChildKilled",
-    "ChildRecycled",
-    "CodecFailed",
-    "CompletedWithoutWorker",
-    "DetailEvent",
-    "Event",
-    "IsolationFailed",
-    "IsolationWeakened",
-    "JobCreated",
-    "JobReaped",
-    "JobRescheduled",
-    "JobRetried",
-    "JobTriggered",
-    "JobUnblocked",
-    "LeasesRenewed",
-    "NotifierConnected",
-    "NotifierFailed",
-    "OperationEnded",
-    "OutcomeDelayed",
-    "ProcessEnded",
-    "ProcessNotReplaced",
-    "ProcessNotStarted",
-    "ProcessStarted",
-    "RecordAbandoned",
-    "RecordCanceled",
-    "RecordEnded",
-    "RecordHookEnded",
-    "RecordReset",
-    "RecordStuck",
-    "SupervisorGaveUp",
-    "ThreadFailed",
-    "WorkerStarted",
-    "WorkerStopped",
-    "WorkerStopping",
-)
+#: The log levels of attempts by their ending. Other endings are warnings.
+_LEVELS = {
+    "completed": DEBUG,
+    "rescheduled": DEBUG,
+    "requeued": DEBUG,
+    "abandoned": DEBUG,  # An AttemptAbandoned was logged.
+    "cancelled": INFO,
+    "canceled": INFO,
+    "handed_back": INFO,
+    "failed": ERROR,
+}
+_MARKS = {
+    "completed": "✓",
+    "retried": "↻",
+    "errored": "↻",
+    "rescheduled": "↷",
+    "requeued": "↷",
+    "failed": "✗",
+    "cancelled": "⊘",
+    "canceled": "⊘",
+    "handed_back": "↩",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The base class of events. ``worker`` is the id of the worker, or "" outside of workers."""
+
+    #: The counter that each event increments. Its attributes are fields or properties: see ``names.EVENT_FIELDS``.
+    counter: ClassVar[MetricName | None] = None
+    worker: str
+
+    @property
+    def level(self) -> int:
+        """The level with which the event is logged."""
+        return INFO
+
+    @property
+    def verbosity(self) -> int:
+        """The lowest ``--verbosity`` of ``run_jobworker`` that shows the event."""
+        return 1
+
+    @property
+    def style(self) -> str:
+        """The name of a style of Django's commands for the line, or ""."""
+        return {WARNING: "WARNING", ERROR: "ERROR"}.get(self.level, "")
+
+    def line(self) -> str:
+        """Return what ``run_jobworker`` shows, or "" for nothing. The texts of the event must be redacted."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class DetailEvent(Event):
+    """The base class of events that are created only for sinks that request them, because there may be very many."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded(Event):
     """An attempt has ended. ``error``: one line, or "" without an error.
 
-    ``ending``: "completed", "retried", "rescheduled", "failed", "cancelled", "handed_back" or "abandoned".
+    ``ending``: "completed", "retried", "rescheduled", "failed", "cancelled", "handed_back" or "abandoned". Of records,
+    the new state, or "requeued" or "handed_back".
     """
 
-    job_id: UUID
-    chain_id: UUID
+    #: Of a record, its primary key as text.
+    job_id: UUID | str
+    #: None for a record.
+    chain_id: UUID | None
+    #: Of a record, see ``processors.records``.
     type_name: str
+    #: 0 for a record that could not be loaded.
     attempt: int
     ending: str
     seconds: float
@@ -105,8 +94,99 @@ class AttemptEnded(Event):
     queue: str = ""
     #: Why the attempt could not write, if ``ending`` is "abandoned".
     abandoned_reason: str = ""
-    #: The seconds from when the job was due until it was claimed.
-    wait_seconds: float = 0.0
+    #: The seconds from when the job was due until it was claimed, or None if they are unknown.
+    wait_seconds: float | None = 0.0
+    #: "job" or "record".
+    kind: str = "job"
+
+    @property
+    def level(self) -> int:
+        return _LEVELS.get(self.ending, WARNING)
+
+    @property
+    def verbosity(self) -> int:
+        return 2 if self.ending in ("completed", "rescheduled", "requeued", "handed_back") else 1
+
+    @property
+    def style(self) -> str:
+        return {"completed": "SUCCESS", "failed": "ERROR"}.get(self.ending, "WARNING")
+
+    def line(self) -> str:
+        if self.ending == "abandoned":  # An AttemptAbandoned was shown.
+            return ""
+        parts = [
+            f"{_MARKS.get(self.ending, '·')} {self.type_name} {self.job_id}",
+            f"attempt {self.attempt}" if self.attempt > 1 or self.error else "",
+            f"{self.seconds * 1000:.0f} ms",
+            f"→ {self.continued_with}" if self.continued_with else "",
+            self.error.splitlines()[0][:200] if self.error else "",
+        ]
+        return "  ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptAbandoned(Event):
+    """An attempt of this worker may no longer write. ``reason`` is its abort reason.
+
+    An abandoned attempt at a job ends with an ``AttemptEnded``, which counts it. Of an attempt at a record, this is the
+    only event, and is counted by `jobchains.lease.lost`.
+    """
+
+    level = WARNING
+    #: Of a record, its primary key as text.
+    job_id: UUID | str
+    reason: str
+    #: "" for a job.
+    type_name: str = ""
+    #: "job" or "record".
+    kind: str = "job"
+
+    def line(self) -> str:
+        reason = self.reason.replace("_", " ")
+        if self.kind == "record":
+            return f"! {self.type_name} {self.job_id} is lost: {reason}"
+        return f"! job {self.job_id} lost its lease: {reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStuck(Event):
+    """A handler was asked to stop, but does not, and occupies its slot. ``stack`` is its current stack."""
+
+    counter = names.SLOT_STUCK
+    level = ERROR
+    verbosity = 0
+    #: Of a record, its primary key as text.
+    job_id: UUID | str
+    type_name: str
+    reason: str
+    #: The number of such slots of the worker.
+    stuck: int
+    stack: str
+    #: "job" or "record".
+    kind: str = "job"
+
+    def line(self) -> str:
+        facts = f"{self.reason.replace('_', ' ')}, but it does not stop; {self.stuck} slots occupied"
+        return f"! {self.type_name} {self.job_id} is stuck: {facts}"
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeDelayed(Event):
+    """The outcome of an attempt could not be written for ``seconds``, and is retried.
+
+    If ``error`` is "", another transaction has locked the job, or a job that waits for its chain.
+    """
+
+    counter = names.OUTCOME_DELAYED
+    level = WARNING
+    job_id: UUID
+    type_name: str
+    seconds: float
+    error: str
+
+    def line(self) -> str:
+        reason = self.error or "another transaction has locked it, or a job that waits for it"
+        return f"! {self.type_name} {self.job_id} has ended, not stored for {self.seconds:.1f} s: {reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +194,7 @@ class JobReaped(Event):
     """A job whose lease had run out was taken from its worker. ``attempt``: the number of the attempt that lost it."""
 
     counter = names.REAPED
+    style = "WARNING"
     job_id: UUID
     chain_id: UUID
     type_name: str
@@ -125,16 +206,63 @@ class JobReaped(Event):
     def outcome(self) -> str:
         return "retried" if self.status == "pending" else self.status
 
+    @property
+    def level(self) -> int:
+        return ERROR if self.status == "failed" else WARNING
+
+    def line(self) -> str:
+        return f"↺ {self.type_name} {self.job_id} taken from a dead worker: {self.status}, crash {self.crashes}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReset(Event):
+    """A record was taken back from a worker that sent no heartbeats. ``state``: "queued", "failed" or "canceled"."""
+
+    counter = names.REAPED
+    style = "WARNING"
+    record: str
+    type_name: str
+    state: str
+    resets: int
+
+    @property
+    def outcome(self) -> str:
+        return "requeued" if self.state == "queued" else self.state
+
+    @property
+    def level(self) -> int:
+        return ERROR if self.state == "failed" else WARNING
+
+    def line(self) -> str:
+        return f"↺ {self.type_name} {self.record} taken from a dead worker: {self.state}, reset {self.resets}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCanceled(Event):
+    """A record was canceled instead of being started, because its flag was set."""
+
+    counter = names.RECORD_CANCELED
+    style = "WARNING"
+    record: str
+    type_name: str
+
+    def line(self) -> str:
+        return f"⊘ {self.type_name} {self.record} canceled before it started"
+
 
 @dataclass(frozen=True, slots=True)
 class BlockedJobFailed(Event):
     """A job failed because a blocker failed or was cancelled. ``worker`` is "", because no worker has run the job."""
 
     counter = names.BLOCKED_FAILED
+    level = ERROR
     job_id: UUID
     chain_id: UUID
     type_name: str
     error: str
+
+    def line(self) -> str:
+        return f"✗ {self.type_name} {self.job_id} failed without an attempt: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +271,10 @@ class BlockedJobsSwept(Event):
 
     found: int
     job_ids: tuple[UUID, ...]
+
+    @property
+    def level(self) -> int:
+        return ERROR if self.found else DEBUG
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,41 +285,6 @@ class ChainsPruned(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptAbandoned(Event):
-    """An attempt of this worker may no longer write. ``reason`` is its abort reason."""
-
-    job_id: UUID
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class OutcomeDelayed(Event):
-    """The outcome of an attempt could not be written for ``seconds``, and is retried.
-
-    If ``error`` is "", another transaction has locked the job, or a job that waits for its chain.
-    """
-
-    counter = names.OUTCOME_DELAYED
-    job_id: UUID
-    type_name: str
-    seconds: float
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptStuck(Event):
-    """A handler was asked to stop, but does not, and occupies its slot. ``stack`` is its current stack."""
-
-    counter = names.SLOT_STUCK
-    job_id: UUID
-    type_name: str
-    reason: str
-    #: The number of such slots of the worker.
-    stuck: int
-    stack: str
-
-
-@dataclass(frozen=True, slots=True)
 class ChildCrashed(Event):
     """A child process died while it ran an attempt. ``exitcode``: negative for the signal that killed it.
 
@@ -195,11 +292,15 @@ class ChildCrashed(Event):
     """
 
     counter = names.CHILD_CRASHED
+    level = WARNING
     job_id: UUID | str
     type_name: str
     pid: int
     exitcode: int
     error: str
+
+    def line(self) -> str:
+        return f"! {self.type_name} {self.job_id}, process {self.pid}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +311,182 @@ class ChildKilled(Event):
     """
 
     counter = names.CHILD_KILLED
+    level = WARNING
     job_id: UUID | str
     type_name: str
     pid: int
     reason: str
+
+    def line(self) -> str:
+        return f"! {self.type_name} {self.job_id}, process {self.pid} was killed: {self.reason.replace('_', ' ')}"
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationWeakened(Event):
+    """Child processes could not start, so attempts run at the level ``actual`` for now."""
+
+    counter = names.ISOLATION_WEAKENED
+    level = WARNING
+    verbosity = 0
+    requested: str
+    actual: str
+    reason: str
+
+    def line(self) -> str:
+        return f"! handlers run with isolation {self.actual!r} instead of {self.requested!r}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationFailed(Event):
+    """Child processes of a strict isolation could not start. Its jobs are handed back, and claimed again later."""
+
+    counter = names.ISOLATION_FAILED
+    level = WARNING
+    verbosity = 0
+    style = "ERROR"
+    requested: str
+    reason: str
+    retry_seconds: float
+
+    def line(self) -> str:
+        return f"! isolation {self.requested!r} failed, trying again in {self.retry_seconds:g} s: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted(Event):
+    """A worker has started. ``queues``: None for all queues. ``using``: the alias of its database."""
+
+    slots: int
+    #: 0 if no type has an async handler.
+    async_slots: int
+    type_names: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    using: str
+
+    def line(self) -> str:
+        if not self.slots:
+            return f"Worker {self.worker} · maintenance only · database {self.using!r}"
+        queues = ", ".join(self.queues) if self.queues else "all queues"
+        slots = f"{self.slots} slots" + (f" and {self.async_slots} async" if self.async_slots else "")
+        return f"Worker {self.worker} · {slots} · {queues} · database {self.using!r} · {', '.join(self.type_names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopping(Event):
+    """A worker begins to stop. ``running``: how many attempts it waits for."""
+
+    running: int
+
+    def line(self) -> str:
+        return f"Stopping: {self.running} running."
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped(Event):
+    """A worker has stopped. ``abandoned``: attempts that did not end in time, and whose jobs were handed back."""
+
+    style = "SUCCESS"
+    abandoned: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadFailed(Event):
+    """A thread of the worker failed, and is restarted after a pause. ``fatal``: the worker gives up."""
+
+    counter = names.THREAD_FAILED
+    level = ERROR
+    verbosity = 0
+    thread: str
+    error: str
+    failures: int
+    fatal: bool
+
+    def line(self) -> str:
+        ending = "the worker gives up" if self.fatal else "trying again"
+        return f"! {self.thread} failed ({self.failures} in a row), {ending}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStarted(Event):
+    """A supervisor started worker process ``number``. ``reason`` is "" if it does not replace another process."""
+
+    number: int
+    pid: int
+    reason: str
+
+    def line(self) -> str:
+        return f"Process {self.number} started: pid {self.pid}" + (f", {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNotStarted(Event):
+    """The operating system could not start worker process ``number``."""
+
+    counter = names.PROCESS_ENDED
+    outcome = "not_started"
+    level = ERROR
+    verbosity = 0
+    number: int
+    error: str
+    restart_seconds: float
+
+    def line(self) -> str:
+        return f"! process {self.number} cannot be started, retrying in {self.restart_seconds:.1f} s: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnded(Event):
+    """A worker process ended. ``code``: exit code or negative signal. ``restart_seconds``: None for no restart."""
+
+    counter = names.PROCESS_ENDED
+    number: int
+    pid: int
+    code: int
+    restart_seconds: float | None
+
+    @property
+    def outcome(self) -> str:
+        return "exited" if self.code == 0 else "failed" if self.code > 0 else "killed"
+
+    @property
+    def level(self) -> int:
+        return WARNING if self.code else INFO
+
+    @property
+    def verbosity(self) -> int:
+        return 0 if self.code else 1
+
+    def line(self) -> str:
+        how = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with code {self.code}"
+        restart = "" if self.restart_seconds is None else f"; restarting in {self.restart_seconds:.1f} s"
+        return f"Process {self.number} ({self.pid}) {how}{restart}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNotReplaced(Event):
+    """The replacement of worker process ``number`` did not become ready, so the old process continues."""
+
+    counter = names.PROCESS_ENDED
+    outcome = "not_replaced"
+    level = ERROR
+    verbosity = 0
+    number: int
+    reason: str
+
+    def line(self) -> str:
+        return f"! process {self.number} is not replaced, the old one continues: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorGaveUp(Event):
+    """No worker process became ready, many times in a row."""
+
+    level = ERROR
+    verbosity = 0
+    reason: str
+
+    def line(self) -> str:
+        return f"! The supervisor gives up: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,3 +587,67 @@ class AttemptStarted(DetailEvent):
     queue: str
     attempt: int
     wait_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHookEnded(DetailEvent):
+    """A hook of a record worker has ended. ``hook``: "pre_handle" or "post_handle". ``error_type``: its error or ""."""
+
+    type_name: str
+    hook: str
+    seconds: float
+    error_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesRenewed(DetailEvent):
+    """All leases that were due were renewed in one statement. ``count``: how many."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperationEnded(DetailEvent):
+    """A statement or transaction of the library has ended, such as a claim. ``error_type``: its error class or ""."""
+
+    operation: str
+    seconds: float
+    error_type: str
+    #: The name of the record worker, or "" for statements about jobs.
+    type_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifierConnected(DetailEvent):
+    """A listener for wake-ups is connected. ``backend``: the class of the listener."""
+
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotifierFailed(DetailEvent):
+    """A listener for wake-ups has lost its connection, or could not connect. Workers poll until it is connected."""
+
+    counter = names.NOTIFIER_FAILED
+    backend: str
+    error: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRecycled(DetailEvent):
+    """A child process has reached a limit of its pool, such as ``max_jobs_per_worker``, and was replaced."""
+
+    counter = names.CHILD_RECYCLED
+    pool_level: str
+    pool_key: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodecFailed(DetailEvent):
+    """The payload codec could not "encode" or "decode" a value (``operation``). ``error_type``: the error class."""
+
+    counter = names.CODEC_FAILED
+    operation: str
+    error_type: str

@@ -15,7 +15,7 @@ from django_jobchains.records import RecordRun
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import RecordEnd, RecordTable, Store, get_store
-from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.records.models import Upload
 from tests.records.test_locked_tables import CALLS as RECORD_CALLS
@@ -136,9 +136,9 @@ def test_records_that_run_meanwhile_are_handled_once(
         Upload.objects.create(result=result)
         until(are_completed, 20, what=states)
     assert set(handler.calls.values()) == {1}
-    assert not events.of(RecordAbandoned)
+    assert not events.of(AttemptAbandoned)
     # A record that was to be loaded while the table was locked is handed back.
-    assert {event.ending for event in events.of(RecordEnded)} <= {"completed", "handed_back"}
+    assert {event.ending for event in events.of(AttemptEnded)} <= {"completed", "handed_back"}
 
 
 def test_jobs_that_run_meanwhile_are_completed_once(processors: Processors, start_worker: StartWorker) -> None:

@@ -13,7 +13,7 @@ from django_jobchains import testing
 from django_jobchains.exceptions import PhaseError
 from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
-from django_jobchains.telemetry.events import RecordStuck
+from django_jobchains.telemetry.events import AttemptStuck
 from tests.records.models import Repository, Upload
 from tests.support.waiting import until
 from tests.support.workers import Events, StartWorker
@@ -172,7 +172,7 @@ def test_a_handler_that_ignores_its_cancellation_loses_its_slot(
     register(handle, max_runtime=0.05)
     upload = Upload.objects.create()
     start_worker()
-    until(lambda: events.of(RecordStuck))
+    until(lambda: events.of(AttemptStuck))
     until(lambda: state_of(upload) == "errored")
     released.set()
 

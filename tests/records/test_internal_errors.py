@@ -16,7 +16,7 @@ from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.store import get_store
 from django_jobchains.store.record_tables import RecordTable
-from django_jobchains.telemetry.events import RecordAbandoned
+from django_jobchains.telemetry.events import AttemptAbandoned
 from django_jobchains.worker.isolated import child_record
 from django_jobchains.worker.records import conditions
 from django_jobchains.worker.records.lane import RecordSource
@@ -278,7 +278,7 @@ def test_a_record_is_reset_after_an_error_of_its_slot(
     Upload.objects.create()
     start_worker(slots=1)
     until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
-    assert "error" in {event.reason for event in events.of(RecordAbandoned)}
+    assert "error" in {event.reason for event in events.of(AttemptAbandoned)}
 
 
 @pytest.mark.parametrize("step", ["aprepare", "ahandle"])
@@ -299,7 +299,7 @@ def test_a_record_is_reset_after_an_error_of_its_task(
     Upload.objects.create()
     start_worker()
     until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
-    assert "error" in {event.reason for event in events.of(RecordAbandoned)}
+    assert "error" in {event.reason for event in events.of(AttemptAbandoned)}
 
 
 def test_an_error_after_the_end_changes_nothing(
@@ -315,7 +315,7 @@ def test_an_error_after_the_end_changes_nothing(
     Upload.objects.bulk_create([Upload(), Upload()])
     start_worker(slots=1)
     until(lambda: Upload.objects.filter(state="completed").count() == 2)
-    assert not events.of(RecordAbandoned)
+    assert not events.of(AttemptAbandoned)
 
 
 # At the end of the worker

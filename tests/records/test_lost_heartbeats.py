@@ -13,7 +13,7 @@ from django_jobchains.processors import Processors
 from django_jobchains.records import RecordRun
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordEnd, RecordKey, get_store
-from django_jobchains.telemetry.events import RecordAbandoned, RecordReset, RecordStuck
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordReset
 from django_jobchains.worker import Worker
 from django_jobchains.worker.records.leases import LostRecord, RecordLeases
 from tests.records.models import Letter, Upload
@@ -75,7 +75,7 @@ def test_a_handler_that_stops_hands_its_record_back(
     worker.start()
     upload = until_completed()
     assert outage.reasons == ["error"]
-    assert [event.reason for event in events.of(RecordAbandoned)] == ["error"]
+    assert [event.reason for event in events.of(AttemptAbandoned)] == ["error"]
     assert (upload.lease_number, upload.num_failures, upload.num_resets) == (2, 0, 0)
 
 
@@ -124,7 +124,7 @@ def test_the_record_of_a_handler_that_does_not_stop_is_reset(
     upload = until_completed()
     released.set()
     until(lambda: worker.running == 0)
-    assert [event.reason for event in events.of(RecordStuck)] == ["error"]
+    assert [event.reason for event in events.of(AttemptStuck)] == ["error"]
     assert [event.state for event in events.of(RecordReset)] == ["queued"]
     assert (upload.lease_number, upload.num_failures, upload.num_resets) == (2, 0, 1)
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django_jobchains import records
 from django_jobchains.processors import Processors, RescheduleJob
 from django_jobchains.records import NonRetryable, RecordLost, RecordRun, Requeue
-from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from tests.records.models import Export, Repository, Upload
 from tests.support.workers import Events, StartWorker
 
@@ -83,8 +83,8 @@ def test_an_error_is_stored(
     upload = Upload.objects.create()
     run(make_worker)
     assert (state_of(upload), upload.failure_message, upload.num_failures) == (state, message, 1)
-    [event] = events.of(RecordEnded)
-    assert (event.ending, event.record, event.type_name, event.attempt) == (state, str(upload.pk), "records.upload", 1)
+    [event] = events.of(AttemptEnded)
+    assert (event.ending, event.job_id, event.type_name, event.attempt) == (state, str(upload.pk), "records.upload", 1)
 
 
 def test_an_error_that_wraps_a_final_one_is_final(register: Register, make_worker: StartWorker) -> None:
@@ -144,7 +144,7 @@ def test_a_request_to_cancel_outlives_a_requeue(
     run(make_worker)
     assert (state_of(upload), upload.cancel, upload.num_failures) == ("canceled", True, 0)
     assert upload.finished_at is not None
-    assert [(event.ending, event.attempt) for event in events.of(RecordEnded)] == [("canceled", 1)]
+    assert [(event.ending, event.attempt) for event in events.of(AttemptEnded)] == [("canceled", 1)]
 
 
 @pytest.mark.parametrize("raises", [True, False])
@@ -228,7 +228,7 @@ def test_a_lost_record_cannot_be_completed(register: Register, make_worker: Star
     assert [error.reason for error in errors if isinstance(error, RecordLost)] == ["taken_by_another_worker"] * 2
     assert (state_of(upload), upload.lease_number) == ("processing", 7)
     assert not Repository.objects.exists()
-    assert [event.type_name for event in events.of(RecordAbandoned)] == ["records.upload"]
+    assert [event.type_name for event in events.of(AttemptAbandoned)] == ["records.upload"]
 
 
 def test_a_requeue_commits_with_the_handlers_writes(register: Register, make_worker: StartWorker) -> None:
@@ -307,7 +307,7 @@ def test_a_handler_that_deletes_its_record_just_ends(
     Upload.objects.create()
     run(make_worker)
     assert not Upload.objects.exists()
-    assert [event.reason for event in events.of(RecordAbandoned)] == ["not_found"]
+    assert [event.reason for event in events.of(AttemptAbandoned)] == ["not_found"]
 
 
 def test_a_canceled_record_never_starts(register: Register, make_worker: StartWorker) -> None:

@@ -11,7 +11,7 @@ from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun
-from django_jobchains.telemetry.events import RecordStuck
+from django_jobchains.telemetry.events import AttemptStuck
 from django_jobchains.worker import Worker
 from django_jobchains.worker.records import conditions
 from tests.records.models import Export, Upload
@@ -80,12 +80,12 @@ def test_an_attempt_that_waits_for_the_write_of_its_end_is_not_stuck(
     Upload.objects.create()
     worker = start_worker(slots=1)
     time_out(worker, "written.wait()")
-    assert stays(lambda: not events.of(RecordStuck), 0.5)
+    assert stays(lambda: not events.of(AttemptStuck), 0.5)
     lockers[0].result()
     processor: Any = processors.record_types["records.upload"].processor
     until(lambda: "post_handle" in processor.calls)
     until(lambda: worker.running == 0)
-    assert (Upload.objects.get().state, events.of(RecordStuck)) == ("completed", [])
+    assert (Upload.objects.get().state, events.of(AttemptStuck)) == ("completed", [])
 
 
 @pytest.mark.parametrize("hook", ["pre_dequeue", "pre_handle", "post_handle"])
@@ -178,7 +178,7 @@ def test_a_hook_that_does_not_stop_loses_its_slot_if_the_handler_runs_in_a_child
     processors.records(Upload, isolation=Isolation("process", max_workers=1), max_runtime=0.2, poll_every=0.02)(Hanging)
     Upload.objects.create(size=1)
     worker = start_worker(slots=1)
-    until(lambda: events.of(RecordStuck))
+    until(lambda: events.of(AttemptStuck))
     Upload.objects.create()
     until(lambda: Upload.objects.filter(state__in=["failed", "errored"]).count() == 2)
     assert not released.is_set()

@@ -12,7 +12,7 @@ from django_jobchains.attempts.record_attempt import EndedRecord
 from django_jobchains.processors import Processors
 from django_jobchains.records import RecordRun
 from django_jobchains.store import RecordEnd, get_store
-from django_jobchains.telemetry.events import RecordAbandoned
+from django_jobchains.telemetry.events import AttemptAbandoned
 from django_jobchains.worker.records import writer as writing
 from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.records.writer import RecordWriter
@@ -131,7 +131,7 @@ def test_a_record_whose_end_is_refused_is_reset(
     with refusing("NEW.state = 'errored'"):
         start_worker()
         until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
-    assert "error" in {event.reason for event in events.of(RecordAbandoned)}
+    assert "error" in {event.reason for event in events.of(AttemptAbandoned)}
 
 
 class Failing:

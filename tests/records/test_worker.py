@@ -15,7 +15,7 @@ from django_jobchains import queues, records
 from django_jobchains.models import AttemptCount, Job, WorkerPresence
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
-from django_jobchains.telemetry.events import RecordEnded, RecordReset, RecordStuck
+from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck, RecordReset
 from django_jobchains.worker import Worker
 from django_jobchains.worker.slots.threads import Slots
 from tests.records.models import Upload
@@ -166,7 +166,7 @@ def test_a_handler_that_does_not_stop_loses_its_slot(
     register(handler, max_runtime=0.05)
     Upload.objects.create()
     worker = start_worker(slots=1)
-    until(lambda: events.of(RecordStuck))
+    until(lambda: events.of(AttemptStuck))
     until(lambda: in_state("errored"))
     handler.released.set()
     until(lambda: worker.running == 0)
@@ -280,7 +280,7 @@ def test_max_jobs_does_not_count_records_that_are_handed_back(
     Upload.objects.create(size=1)
     handler.until_started()
     Upload.objects.bulk_create([Upload() for _ in range(5)])
-    until(lambda: any(event.ending == "handed_back" for event in events.of(RecordEnded)))
+    until(lambda: any(event.ending == "handed_back" for event in events.of(AttemptEnded)))
     handler.released.set()
     until(lambda: in_state("completed") == 7)
 

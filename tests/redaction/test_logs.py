@@ -40,8 +40,8 @@ def with_texts(kind: type[Event], text: str) -> Event:
 def _value(annotation: str, text: str) -> Any:
     if annotation.startswith("tuple"):
         return ()
-    texts = {"<class 'str'>": text, "str | None": text, "<class 'uuid.UUID'>": uuid4(), "<class 'bool'>": False}
-    return texts.get(annotation, 1)
+    texts = dict.fromkeys(["<class 'str'>", "str | None", "uuid.UUID | str"], text)
+    return {**texts, "<class 'uuid.UUID'>": uuid4(), "<class 'bool'>": False}.get(annotation, 1)
 
 
 KINDS = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]

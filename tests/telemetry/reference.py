@@ -39,6 +39,10 @@ Events are frozen dataclasses of `django_jobchains.telemetry.events`. They conta
 and `stack` may quote them: pass these through `django_jobchains.text.redaction.redacted_text` before you send them
 anywhere. `worker` is the id of the worker, or empty outside of workers. All events in the first table are also logged
 to the logger `django_jobchains`.
+
+Events about attempts have a field `kind`, which is `job` or `record`. If it is `record`, `job_id` is the primary key of
+the record as text, `type_name` is the name of its worker, and `chain_id` is None. Log messages show `kind` only for
+records.
 """
 
 DETAILS = """\

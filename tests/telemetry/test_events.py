@@ -31,7 +31,6 @@ from django_jobchains.telemetry.events import (
     NotifierFailed,
     OperationEnded,
     RecordCanceled,
-    RecordEnded,
     RecordHookEnded,
     WorkerStarted,
     WorkerStopped,
@@ -184,9 +183,9 @@ def test_records_from_their_start_to_their_end(facts: Facts, processors: Process
 
     done, flagged = Upload.objects.create(), Upload.objects.create(cancel=True)
     make_worker().run_until_idle()
-    [ended] = facts.of(RecordEnded)
-    assert isinstance(ended, RecordEnded)
-    assert (ended.record, ended.attempt, ended.ending, ended.queue) == (str(done.pk), 1, "completed", "uploads")
+    [ended] = facts.of(AttemptEnded)
+    assert isinstance(ended, AttemptEnded)
+    assert (ended.job_id, ended.attempt, ended.ending, ended.queue) == (str(done.pk), 1, "completed", "uploads")
     [canceled] = facts.of(RecordCanceled)
     assert isinstance(canceled, RecordCanceled)
     assert canceled.record == str(flagged.pk)

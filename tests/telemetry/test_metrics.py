@@ -1,5 +1,6 @@
 """The metrics: their names, units and attributes, which dashboards and alerts rely on, and what they count."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from django.db import connection, transaction
 from django_jobchains import chains
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordProcessor, RecordRun
-from django_jobchains.telemetry import events, logs, probes, report
+from django_jobchains.telemetry import events, probes, report
 from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, ChainEnded, Event, RecordHookEnded
 from django_jobchains.telemetry.otel import instruments, register_gauges
 from tests.records.models import Upload
@@ -99,17 +100,12 @@ COUNTED: list[tuple[Event, str, dict[str, str]]] = [
     (events.RecordReset("w", "1", "shop", "queued", 1), "jobchains.job.reaped", {TYPE: "shop", OUTCOME: "requeued"}),
     (events.RecordReset("w", "1", "shop", "failed", 1), "jobchains.job.reaped", {TYPE: "shop", OUTCOME: "failed"}),
     (
-        events.RecordAbandoned("w", "1", "shop", "not_found"),
-        "jobchains.lease.lost",
-        {TYPE: "shop", "jobchains.reason": "not_found"},
-    ),
-    (
         events.AttemptStuck("w", A, "ship", "timed_out", 1, ""),
         "jobchains.slot.stuck",
         {TYPE: "ship", "jobchains.reason": "timed_out"},
     ),
     (
-        events.RecordStuck("w", "1", "shop", "timed_out", 1, ""),
+        events.AttemptStuck("w", "1", "shop", "timed_out", 1, "", "record"),
         "jobchains.slot.stuck",
         {TYPE: "shop", "jobchains.reason": "timed_out"},
     ),
@@ -339,13 +335,20 @@ def test_every_counter_of_an_event_is_tested() -> None:
 
 
 def test_every_event_that_needs_a_person_has_a_counter() -> None:
-    kinds = {kind for kind in (*logs._WARNINGS, *logs._ERRORS) if kind.counter is None}
-    assert kinds == NOT_COUNTED
+    kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
+    urgent = {kind for kind in kinds if kind.level in (logging.WARNING, logging.ERROR)}
+    assert {kind for kind in urgent if kind.counter is None} == NOT_COUNTED
 
 
 def test_an_attempt_that_lost_its_lease_counts_by_its_reason(recorded: Recorded) -> None:
     report(AttemptEnded("w", A, A, "ship", 1, "abandoned", 1.0, "", None, abandoned_reason="cancelled"))
+    report(events.AttemptAbandoned("w", A, "cancelled"))
     assert recorded.values("jobchains.lease.lost") == [({TYPE: "ship", "jobchains.reason": "cancelled"}, 1)]
+
+
+def test_a_record_that_lost_its_lease_counts_when_it_is_abandoned(recorded: Recorded) -> None:
+    report(events.AttemptAbandoned("w", "1", "not_found", "shop", kind="record"))
+    assert recorded.values("jobchains.lease.lost") == [({TYPE: "shop", "jobchains.reason": "not_found"}, 1)]
 
 
 def test_a_chain_that_is_cancelled_without_a_worker_counts(recorded: Recorded, processors: Processors) -> None:

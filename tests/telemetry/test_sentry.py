@@ -15,7 +15,7 @@ from django_jobchains.pools import RemoteError
 from django_jobchains.processors import Backoff, Batch, Processors, Registry, RescheduleJob, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry import report
-from django_jobchains.telemetry.events import AttemptEnded, RecordEnded
+from django_jobchains.telemetry.events import AttemptEnded
 from tests.records.models import Upload
 from tests.support.attempts import committed
 from tests.support.workers import StartWorker
@@ -178,7 +178,8 @@ def test_errored_records_are_sent_on_request(
 def test_error_of_a_record_in_a_child_process_is_sent_by_its_worker(sent: list[dict[str, Any]]) -> None:
     SentryMiddleware()
     error = RemoteError("Declined", f"password={SECRET}", "Traceback of the child")
-    report(RecordEnded("w", "a/b", "records.letter", 3, "failed", 0.1, "", error, queue="post"))
+    ended = AttemptEnded("w", "a/b", None, "records.letter", 3, "failed", 0.1, "", None, error, "post", kind="record")
+    report(ended)
     [event] = sent
     assert event["transaction"] == "records.letter"
     tags = {"job.type": "records.letter", "job.queue": "post", "job.attempt": 3}

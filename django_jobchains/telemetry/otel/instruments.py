@@ -16,12 +16,12 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
 from django_jobchains.telemetry import add_sink, events, names, remove_sink
 from django_jobchains.telemetry.events import (
+    AttemptAbandoned,
     AttemptEnded,
     ChainEnded,
     DetailEvent,
     Event,
     OperationEnded,
-    RecordEnded,
     RecordHookEnded,
 )
 from django_jobchains.telemetry.names import MetricName
@@ -161,20 +161,18 @@ class Instruments:
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
         outcome = "continued" if event.continued_with and event.ending == "completed" else str(event.ending)
-        self._any_ended(event, outcome)
-        if event.abandoned_reason:
-            self._count(names.LEASE_LOST, event.type_name, event.abandoned_reason)
-
-    def _record_ended(self, event: RecordEnded) -> None:
-        self._any_ended(event, event.ending)
-
-    def _any_ended(self, event: AttemptEnded | RecordEnded, outcome: str) -> None:
         is_wait_recorded = self._consumed.add((event.type_name, event.queue))
         if self._ended.add((event.type_name, outcome)):
             kind = type_name(event.exception) if event.exception is not None else ""
             self._record(names.PROCESS_DURATION, event.seconds, event.type_name, event.queue, outcome, kind)
         if is_wait_recorded and event.attempt == 1 and event.wait_seconds is not None:
             self._record(names.WAIT_DURATION, event.wait_seconds, event.type_name, event.queue)
+        if event.abandoned_reason:
+            self._count(names.LEASE_LOST, event.type_name, event.abandoned_reason)
+
+    def _attempt_abandoned(self, event: AttemptAbandoned) -> None:
+        if event.kind == "record":
+            self._count(names.LEASE_LOST, event.type_name, event.reason)
 
     def _hook_ended(self, event: RecordHookEnded) -> None:
         if self._hooks.add((event.type_name, event.hook, event.error_type)):
@@ -216,7 +214,7 @@ class Instruments:
 
 _TAKERS: dict[type[Event], Callable[[Instruments, Any], None]] = {
     AttemptEnded: Instruments._attempt_ended,
-    RecordEnded: Instruments._record_ended,
+    AttemptAbandoned: Instruments._attempt_abandoned,
     OperationEnded: Instruments._operation_ended,
     RecordHookEnded: Instruments._hook_ended,
 }

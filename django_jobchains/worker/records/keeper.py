@@ -5,7 +5,7 @@ import time
 
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.telemetry import report
-from django_jobchains.telemetry.events import RecordAbandoned
+from django_jobchains.telemetry.events import AttemptAbandoned
 from django_jobchains.worker.lease_keeper import MIN_CHECK_SECONDS
 from django_jobchains.worker.records.leases import LostRecord, RecordLeases
 from django_jobchains.worker.threads import waiting
@@ -54,4 +54,4 @@ class RecordKeeper:
 
 def report_lost(worker: str, lost: list[LostRecord]) -> None:
     for record in lost:
-        report(RecordAbandoned(worker, str(record.id), record.kind.name, record.reason))
+        report(AttemptAbandoned(worker, str(record.id), record.reason, record.kind.name, kind="record"))

@@ -22,7 +22,7 @@ from django_jobchains.store.errors import (
     is_statement_invalid,
 )
 from django_jobchains.telemetry import report
-from django_jobchains.telemetry.events import RecordAbandoned, RecordEnded
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from django_jobchains.telemetry.measuring import measured
 from django_jobchains.text.errors import describe, log_error, log_text
 from django_jobchains.text.redaction import redacted_text
@@ -231,7 +231,8 @@ class RecordWriter:
         if ended.state is not None:
             report(_event(self.worker, ended))
         elif was_held:  # Otherwise the loss was reported when the worker noticed it.
-            report(RecordAbandoned(self.worker, str(ended.key[0]), ended.kind.name, ended.abandoned_reason or TAKEN))
+            record, reason = str(ended.key[0]), ended.abandoned_reason or TAKEN
+            report(AttemptAbandoned(self.worker, record, reason, ended.kind.name, kind="record"))
         if ended.span is not None:
             reason = "" if ended.state is not None else ended.abandoned_reason or TAKEN
             ended.span.end(ended.ending, ended.exception, reason, ())
@@ -255,17 +256,19 @@ def _fitting(kind: RecordType, end: RecordEnd) -> RecordEnd:
     return end._replace(message=message)
 
 
-def _event(worker: str, ended: EndedRecord) -> RecordEnded:
-    record, name = str(ended.key[0]), ended.kind.name
-    return RecordEnded(
+def _event(worker: str, ended: EndedRecord) -> AttemptEnded:
+    return AttemptEnded(
         worker,
-        record,
-        name,
+        str(ended.key[0]),
+        None,
+        ended.kind.name,
         ended.attempt,
         ended.ending,
         ended.seconds,
         ended.error,
+        None,
         ended.exception,
         ended.kind.queue,
-        ended.wait_seconds,
+        wait_seconds=ended.wait_seconds,
+        kind="record",
     )

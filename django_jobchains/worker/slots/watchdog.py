@@ -11,7 +11,7 @@ from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.telemetry import report
-from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordStuck
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
 from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.records.keeper import report_lost
@@ -75,9 +75,9 @@ class Watchdog:
         if pool.is_out_of_slots:
             self.give_up()
 
-    def _stuck(self, attempt: AnyAttempt, reason: str, stuck: int, stack: str) -> AttemptStuck | RecordStuck:
+    def _stuck(self, attempt: AnyAttempt, reason: str, stuck: int, stack: str) -> AttemptStuck:
         if isinstance(attempt, RecordAttempt):
-            return RecordStuck(self.worker, str(attempt.key[0]), attempt.kind.name, reason, stuck, stack)
+            return AttemptStuck(self.worker, str(attempt.key[0]), attempt.kind.name, reason, stuck, stack, "record")
         job = attempt.jobs[0]
         return AttemptStuck(self.worker, job.id, job.type_name, reason, stuck, stack)
 

@@ -83,8 +83,8 @@ def commit_requeue(record: Export, run: RecordRun) -> None:
     def linger() -> None:
         # Messages are received in order: when the worker shows this one, it has received all earlier ones.
         worker = WorkerPresence.objects.get().id
-        values = {"worker": worker, "record": "marker", "type_name": "records.export", "reason": str(record.pk)}
-        child.send({"event": "RecordAbandoned", "values": values})
+        values = {"worker": worker, "job_id": "marker", "reason": str(record.pk), "kind": "record"}
+        child.send({"event": "AttemptAbandoned", "values": values})
         until(lambda: Effect.objects.filter(label="go on 0").exists(), 60)
         note(record, f"asked to stop: {run.signal.reason}")
 
