@@ -75,8 +75,8 @@ NETWORK = "tests/chaos/test_network.py"
 #: What does not depend on the database runs on SQLite only: output, arguments, processes, and who may see and do what.
 #: Files with tests of locks run on PostgreSQL too.
 ON_ONE_DATABASE = (
-    "admin/actions", "admin/visibility", "commands", "configuration", "mutations", "packaging",
-    "pools", "processors", "redaction", "testing", "typing",
+    "admin/actions", "admin/visibility", "children", "commands", "configuration", "mutations", "packaging",
+    "processors", "redaction", "testing", "typing",
 )  # fmt: skip
 #: Tests of the SQL run separately, because they include slow ones.
 WITHOUT_REPEATS = tuple(f"--ignore={path}" for path in (*SQL, *(f"tests/{name}" for name in ON_ONE_DATABASE)))
@@ -112,7 +112,7 @@ def example(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def quick(session: nox.Session) -> None:
     """Run the plain tests on SQLite, without those of the admin, of child processes, Redis and NATS."""
-    left_out = (*WITHOUT_SERVERS, *(f"--ignore=tests/{name}" for name in ("admin", "isolation", "pools")))
+    left_out = (*WITHOUT_SERVERS, *(f"--ignore=tests/{name}" for name in ("admin", "children", "isolation")))
     # No other session runs beside it: three processes for each core, because tests wait more than they compute.
     processes = ("--numprocesses", str(3 * (os.cpu_count() or 1)), "--dist", "worksteal")
     run_tests(session, PYTHON, *PLAIN, *left_out, database="sqlite", options=processes)

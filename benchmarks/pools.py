@@ -1,4 +1,4 @@
-"""Worker pools: the start of a child process, and a call to a warm one, compared with the standard library."""
+"""Child pools: the start of a child process, and a call to a warm one, compared with the standard library."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from statistics import median
 
 from benchmarks.cells import Cell, Figures, Target
-from django_jobchains.pools import ReusablePool, TransientPool, WorkerSession
+from django_jobchains.pools import ChildSession, ReusablePool, TransientPool
 
 ECHO = "benchmarks.pools:echo"
 CALL = "µs for a call"
@@ -25,7 +25,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
     calls, starts = (100, 3) if is_quick else (5_000, 40)
     yield Cell(
         "pools-call",
-        f"a call to a warm worker that returns its payload, median of {calls:,} calls",
+        f"a call to a warm child that returns its payload, median of {calls:,} calls",
         {
             "ours": partial(_calls_in_pool, calls),
             "a thread of ThreadPoolExecutor": partial(_calls_in_executor, ThreadPoolExecutor(1), calls),
@@ -50,9 +50,9 @@ def _process_pool() -> ProcessPoolExecutor:
 
 
 def _calls_in_pool(count: int) -> Figures:
-    with ReusablePool(strict=True) as pool, WorkerSession(pool) as worker:
-        worker.run(ECHO, 0)
-        return {CALL: _median(count, lambda: worker.run(ECHO, {"image": 7})) * 1e6}
+    with ReusablePool(strict=True) as pool, ChildSession(pool) as child:
+        child.run(ECHO, 0)
+        return {CALL: _median(count, lambda: child.run(ECHO, {"image": 7})) * 1e6}
 
 
 def _calls_in_executor(executor: ThreadPoolExecutor | ProcessPoolExecutor, count: int) -> Figures:
@@ -69,8 +69,8 @@ _transient_pool = TransientPool(strict=True)
 
 
 def _use_transient() -> None:
-    with WorkerSession(_transient_pool) as worker:
-        worker.run(ECHO, 0)
+    with ChildSession(_transient_pool) as child:
+        child.run(ECHO, 0)
 
 
 def set_up_django() -> None:

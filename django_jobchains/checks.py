@@ -12,6 +12,7 @@ from django.db import connections
 from django.forms import BaseForm
 from django.utils.module_loading import import_string
 
+from django_jobchains.children.limits import limit_problem, start_problem
 from django_jobchains.conf import Settings, get_settings
 from django_jobchains.db.libpq import missing_network_options
 from django_jobchains.exceptions import RegistryError
@@ -21,7 +22,6 @@ from django_jobchains.models.chain_view import bypasses_row_security, supports_i
 from django_jobchains.notifications import get_notifier
 from django_jobchains.payload_codecs import get_codec
 from django_jobchains.policies import Policy, backoff_of_settings, resolve
-from django_jobchains.pools.limits import limit_problem, start_problem
 from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.store import get_store
 

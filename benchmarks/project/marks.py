@@ -16,7 +16,7 @@ from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from django_jobchains.pools.limits import resident_bytes
+from django_jobchains.children.limits import resident_bytes
 from django_jobchains.telemetry import add_sink
 from django_jobchains.telemetry.events import AttemptEnded, Event
 

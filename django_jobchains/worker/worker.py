@@ -13,6 +13,7 @@ from math import inf
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 
+from django_jobchains.children.limits import resident_bytes
 from django_jobchains.conf import get_settings
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.db.ids import new_id
@@ -21,7 +22,6 @@ from django_jobchains.enqueue_options import seconds_of
 from django_jobchains.isolation import Isolation, Level
 from django_jobchains.middleware import Middleware
 from django_jobchains.policies import Backoff, BackoffFunction, Lease
-from django_jobchains.pools.limits import resident_bytes
 from django_jobchains.registry.registry import Registry
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import WorkerStarted, WorkerStopped, WorkerStopping

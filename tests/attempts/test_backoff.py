@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from django_jobchains.attempts.outcome import crashed_try
 from django_jobchains.policies import Policy, resolve
-from django_jobchains.pools import WorkerCrashed
+from django_jobchains.pools import ChildCrashed
 from django_jobchains.processors import Backoff, Lease, Processors, Registry
 from django_jobchains.store import get_store
 from tests.support.jobs import running_job
@@ -67,7 +67,7 @@ def test_the_wait_after_each_crash_grows_until_the_limit_of_crashes(processors: 
     processor = registry.processor("ship")
     policy = resolve(Policy(Backoff(1, 10, 1000, jitter=0)))
     job = running_job(get_store())
-    outcomes = [crashed_try(job._replace(crashes=n), processor, policy, WorkerCrashed(-9), "") for n in range(4)]
+    outcomes = [crashed_try(job._replace(crashes=n), processor, policy, ChildCrashed(-9), "") for n in range(4)]
     assert [outcome.failed and outcome.failed.delay_seconds for outcome in outcomes] == [1, 10, 100, None]
 
 

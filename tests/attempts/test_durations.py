@@ -8,9 +8,9 @@ from django.apps import apps
 
 from django_jobchains import chains
 from django_jobchains.chains.tree import Extent, Step, tree_of
+from django_jobchains.children.preload import close_preload
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
-from django_jobchains.pools.preload import close_preload
 from django_jobchains.processors import Batch, Processors, Registry, RunningJob
 from tests.support.attempts import committed
 from tests.support.jobs import is_a_minute, start_a_minute_earlier

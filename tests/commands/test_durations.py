@@ -28,7 +28,7 @@ def fails(store: Store, chain: chains.Chain, job: ClaimedJob) -> None:
 
 
 def crashes(store: Store, chain: chains.Chain, job: ClaimedJob) -> None:
-    store.attempts.reschedule([failed_try(job, kind="crash", error="WorkerCrashed: killed")])
+    store.attempts.reschedule([failed_try(job, kind="crash", error="ChildCrashed: killed")])
 
 
 def stops_when_cancelled(store: Store, chain: chains.Chain, job: ClaimedJob) -> None:

@@ -231,11 +231,11 @@ def test_a_crash_shows_its_kind_and_the_last_lines_of_stderr_redacted(run: Run, 
     chain = ship.enqueue()
     stderr = "first\nsecond\npassword=secret-7\nlast"
     store.attempts.reschedule(
-        [failed_try(attempt(store, chain), error="WorkerCrashed: SIGSEGV", traceback=stderr, kind="crash")]
+        [failed_try(attempt(store, chain), error="ChildCrashed: SIGSEGV", traceback=stderr, kind="crash")]
     )
     lines = [line.strip() for line in run("show", chain.id).lines]
     place = next(number for number, line in enumerate(lines) if line.startswith("✗ 1"))
-    assert lines[place].endswith(" · crash · WorkerCrashed: SIGSEGV")
+    assert lines[place].endswith(" · crash · ChildCrashed: SIGSEGV")
     assert lines[place + 1] == "second"
     assert lines[place + 3] == "last"
     assert "secret-7" not in "".join(lines)

@@ -10,8 +10,8 @@ from django.db import connections
 from django.test import override_settings
 
 from django_jobchains.checks import check_isolation
+from django_jobchains.children import limits
 from django_jobchains.isolation import Isolation
-from django_jobchains.pools import limits
 from django_jobchains.processors import JobType, Processors, Registry, get_registry
 
 #: Django's own checks of JSON fields query SQLite.

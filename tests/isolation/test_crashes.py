@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from django_jobchains import chains
+from django_jobchains.children.frames import encode_frame
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.pools.frames import encode_frame
 from tests.isolation.app import hostile_jobs
 from tests.isolation.ends import ended, failures, labels, output
 from tests.shop.models import Effect

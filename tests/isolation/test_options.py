@@ -106,7 +106,9 @@ def test_types_of_another_registry_cannot_be_isolated() -> None:
 def test_a_strict_isolation_that_the_system_does_not_support_prevents_the_start(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_jobchains.pools.launcher.start_problem", lambda: "child processes need a POSIX system")
+    monkeypatch.setattr(
+        "django_jobchains.children.launcher.start_problem", lambda: "child processes need a POSIX system"
+    )
     register(registry, "a", isolation="process")
     Worker()
     register(registry, "b", isolation=Isolation("process", strict=True))

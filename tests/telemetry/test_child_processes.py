@@ -8,9 +8,9 @@ import pytest
 from django.apps import apps
 
 from django_jobchains import chains
+from django_jobchains.children.preload import close_preload
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
-from django_jobchains.pools.preload import close_preload
 from django_jobchains.processors import Processors, Registry, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry import DetailEvent, Event, add_sink, remove_sink

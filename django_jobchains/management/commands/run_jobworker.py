@@ -12,9 +12,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
+from django_jobchains.children.limits import resident_bytes
 from django_jobchains.db.libpq import add_network_options
 from django_jobchains.management.worker_options import add_worker_options
-from django_jobchains.pools.limits import resident_bytes
 from django_jobchains.telemetry import add_sink, remove_sink
 from django_jobchains.telemetry.logs import log, logger
 from django_jobchains.telemetry.terminal import TerminalSink

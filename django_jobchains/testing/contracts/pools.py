@@ -1,4 +1,4 @@
-"""The contract of a pool of workers."""
+"""The contract of a pool of children."""
 
 import asyncio
 import os
@@ -16,14 +16,14 @@ from django_jobchains.exceptions import JobAborted
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.pools import (
     Call,
+    ChildCrashed,
+    ChildPool,
+    ChildSession,
+    ChildTimeout,
     PoolClosed,
-    PooledWorker,
+    PooledChild,
     PoolTimeout,
     RemoteError,
-    WorkerCrashed,
-    WorkerPool,
-    WorkerSession,
-    WorkerTimeout,
 )
 from django_jobchains.testing import pool_functions
 from django_jobchains.testing.contracts.concurrency import DEADLINE_SECONDS, until
@@ -50,87 +50,87 @@ class PoolContract:
     """The tests that every pool of child processes passes. Define how one is created::
 
     class TestMine(PoolContract):
-        def make(self) -> WorkerPool:
+        def make(self) -> ChildPool:
             return MyPool(max_workers=2, grace_seconds=0.5)
 
-    It has room for two workers, and a short grace.
+    It has room for two children, and a short grace.
     """
 
-    #: Whether released workers are used again, and ``acquire`` waits if all are in use.
-    keeps_workers = True
+    #: Whether released children are used again, and ``acquire`` waits if all are in use.
+    keeps_children = True
 
-    def make(self) -> WorkerPool:
+    def make(self) -> ChildPool:
         raise NotImplementedError
 
     @pytest.fixture
-    def pool(self) -> Iterator[WorkerPool]:
+    def pool(self) -> Iterator[ChildPool]:
         pool = self.make()
         yield pool
         pool.terminate()
 
-    def begun(self, worker: PooledWorker, target: str) -> "tuple[Call, Future[Any]]":
+    def begun(self, child: PooledChild, target: str) -> "tuple[Call, Future[Any]]":
         """Start a call that another thread waits for. Return the call and its future result, after it has begun."""
         begun = threading.Event()
-        call = worker.start(target, on_message=lambda message: begun.set())
+        call = child.start(target, on_message=lambda message: begun.set())
         future = on_thread(call.wait)
         assert begun.wait(DEADLINE_SECONDS)
         return call, future
 
     # Calls
 
-    def test_a_function_runs_in_another_process(self, pool: WorkerPool) -> None:
-        with WorkerSession(pool, key="images") as worker:
-            assert worker.key == "images"
-            assert worker.run(PID) == worker.pid != os.getpid()
-            assert worker.run(ECHO, {"size": [1, 2.5, None]}) == {"size": [1, 2.5, None]}
+    def test_a_function_runs_in_another_process(self, pool: ChildPool) -> None:
+        with ChildSession(pool, key="images") as child:
+            assert child.key == "images"
+            assert child.run(PID) == child.pid != os.getpid()
+            assert child.run(ECHO, {"size": [1, 2.5, None]}) == {"size": [1, 2.5, None]}
 
-    def test_an_error_arrives_as_text_and_the_worker_lives(self, pool: WorkerPool) -> None:
-        with WorkerSession(pool) as worker:
+    def test_an_error_arrives_as_text_and_the_child_lives(self, pool: ChildPool) -> None:
+        with ChildSession(pool) as child:
             with pytest.raises(RemoteError) as caught:
-                worker.run(FAIL, "no such image")
+                child.run(FAIL, "no such image")
             assert (caught.value.type_name, caught.value.message) == ("ValueError", "no such image")
-            assert worker.run(PID) == worker.pid
+            assert child.run(PID) == child.pid
 
-    def test_a_process_that_dies_fails_its_own_call_only(self, pool: WorkerPool) -> None:
-        with WorkerSession(pool) as neighbor, WorkerSession(pool) as worker:
+    def test_a_process_that_dies_fails_its_own_call_only(self, pool: ChildPool) -> None:
+        with ChildSession(pool) as neighbor, ChildSession(pool) as child:
             _, waiting = self.begun(neighbor, HANG)
-            with pytest.raises(WorkerCrashed) as caught:
-                worker.run(DIE)
+            with pytest.raises(ChildCrashed) as caught:
+                child.run(DIE)
             assert caught.value.exitcode == -signal.SIGKILL
-            assert not worker.is_alive
+            assert not child.is_alive
             assert not waiting.done()
 
-    def test_a_call_that_takes_too_long_is_ended(self, pool: WorkerPool) -> None:
-        with WorkerSession(pool) as worker:
-            with pytest.raises(WorkerTimeout):
-                worker.run(HANG, timeout=0.1)
-            assert not worker.is_alive
+    def test_a_call_that_takes_too_long_is_ended(self, pool: ChildPool) -> None:
+        with ChildSession(pool) as child:
+            with pytest.raises(ChildTimeout):
+                child.run(HANG, timeout=0.1)
+            assert not child.is_alive
 
-    def test_an_aborted_signal_stops_the_call(self, pool: WorkerPool) -> None:
+    def test_an_aborted_signal_stops_the_call(self, pool: ChildPool) -> None:
         abort = AbortSignal()
-        with WorkerSession(pool) as worker:
+        with ChildSession(pool) as child:
             threading.Timer(0.05, abort.abort, ["cancelled"]).start()
             with pytest.raises(JobAborted, match="cancelled"):
-                worker.run(WAIT, signal=abort)
+                child.run(WAIT, signal=abort)
 
-    def test_calls_that_have_not_begun_can_be_withdrawn(self, pool: WorkerPool) -> None:
-        with WorkerSession(pool) as worker:
+    def test_calls_that_have_not_begun_can_be_withdrawn(self, pool: ChildPool) -> None:
+        with ChildSession(pool) as child:
             begun = threading.Event()
-            calls = worker.start_all(WAIT, [None, *range(2000)], on_message=lambda message: begun.set())
+            calls = child.start_all(WAIT, [None, *range(2000)], on_message=lambda message: begun.set())
             waiting = on_thread(calls[0].wait)
             assert begun.wait(DEADLINE_SECONDS)
-            worker.withdraw()
+            child.withdraw()
             assert [call.is_withdrawn for call in calls] == [False, *[True] * 2000]
             calls[0].abort("cancelled")
             assert waiting.result(DEADLINE_SECONDS) == "cancelled"
-            assert worker.run(ECHO, 1) == 1
+            assert child.run(ECHO, 1) == 1
 
-    def test_requests_are_numbered_from_0(self, pool: WorkerPool) -> None:
+    def test_requests_are_numbered_from_0(self, pool: ChildPool) -> None:
         assert [pool.next_request_id(), pool.next_request_id()] == [0, 1]
 
-    # A worker has one user
+    # A child has one user
 
-    def test_a_late_release_does_not_affect_the_next_user(self, pool: WorkerPool) -> None:
+    def test_a_late_release_does_not_affect_the_next_user(self, pool: ChildPool) -> None:
         others = pool.acquire()
         first = pool.acquire()
         pool.release(first)
@@ -138,7 +138,7 @@ class PoolContract:
         call, waiting = self.begun(second, WAIT)
         pool.release(first)
         pool.release(first, broken=True)
-        if self.keeps_workers:
+        if self.keeps_children:
             with pytest.raises(PoolTimeout):
                 pool.acquire(timeout=0.01)
         call.abort("cancelled")
@@ -146,47 +146,47 @@ class PoolContract:
         pool.release(second)
         pool.release(others)
 
-    def test_a_released_worker_runs_no_calls(self, pool: WorkerPool) -> None:
-        worker = pool.acquire()
-        pool.release(worker)
+    def test_a_released_child_runs_no_calls(self, pool: ChildPool) -> None:
+        child = pool.acquire()
+        pool.release(child)
         with pytest.raises(RuntimeError, match="released"):
-            worker.run(ECHO, 1)
+            child.run(ECHO, 1)
 
-    def test_a_release_ends_the_call_that_another_thread_waits_for(self, pool: WorkerPool) -> None:
-        worker = pool.acquire()
-        call, waiting = self.begun(worker, HANG)
-        pool.release(worker)
-        assert isinstance(waiting.exception(DEADLINE_SECONDS), WorkerCrashed)
-        with pytest.raises(WorkerCrashed):
+    def test_a_release_ends_the_call_that_another_thread_waits_for(self, pool: ChildPool) -> None:
+        child = pool.acquire()
+        call, waiting = self.begun(child, HANG)
+        pool.release(child)
+        assert isinstance(waiting.exception(DEADLINE_SECONDS), ChildCrashed)
+        with pytest.raises(ChildCrashed):
             call.wait(DEADLINE_SECONDS)
-        until(lambda: not exists(worker.pid))
+        until(lambda: not exists(child.pid))
 
-    def test_a_worker_that_is_released_as_broken_is_not_used_again(self, pool: WorkerPool) -> None:
-        worker = pool.acquire()
-        pool.release(worker, broken=True)
+    def test_a_child_that_is_released_as_broken_is_not_used_again(self, pool: ChildPool) -> None:
+        child = pool.acquire()
+        pool.release(child, broken=True)
         assert pool.size == 0
-        until(lambda: not exists(worker.pid))
+        until(lambda: not exists(child.pid))
 
-    def test_a_pool_is_full_at_its_limit_and_saturated_when_no_worker_is_idle(self, pool: WorkerPool) -> None:
+    def test_a_pool_is_full_at_its_limit_and_saturated_when_no_child_is_idle(self, pool: ChildPool) -> None:
         def sizes() -> tuple[int, bool, bool]:
             return pool.size, pool.is_full(), pool.is_saturated()
 
         seen = [sizes()]
-        workers: list[PooledWorker] = []
+        children: list[PooledChild] = []
         for _ in range(2):
-            workers.append(pool.acquire())
+            children.append(pool.acquire())
             seen.append(sizes())
-        for worker in workers:
-            pool.release(worker)
+        for child in children:
+            pool.release(child)
         seen.append(sizes())
-        if self.keeps_workers:
+        if self.keeps_children:
             assert seen == [(0, False, False), (1, False, False), (2, True, True), (2, True, False)]
         else:
             assert seen == [(0, False, False)] * 4
 
     # Its end
 
-    def test_terminate_ends_workers_calls_and_the_pool(self, pool: WorkerPool) -> None:
+    def test_terminate_ends_children_calls_and_the_pool(self, pool: ChildPool) -> None:
         idle, busy = pool.acquire(), pool.acquire()
         pool.release(idle)
         _, waiting = self.begun(busy, HANG)
@@ -201,33 +201,33 @@ class PoolContract:
         assert (pool.size, pool.is_full(), pool.is_saturated()) == (0, False, False)
         until(lambda: not (exists(idle.pid) or exists(busy.pid)))
 
-    # Calls without a worker of one's own, for sync and async callers
+    # Calls without a child of one's own, for sync and async callers
 
-    def test_run_acquires_and_releases_a_worker(self, pool: WorkerPool) -> None:
+    def test_run_acquires_and_releases_a_child(self, pool: ChildPool) -> None:
         assert [pool.run(ECHO, number) for number in range(5)] == [*range(5)]
         with pytest.raises(RemoteError, match="ValueError: no"):
             pool.run(FAIL, "no")
-        with pytest.raises(WorkerTimeout):
+        with pytest.raises(ChildTimeout):
             pool.run(HANG, timeout=0.1)
         assert not pool.is_saturated()
 
-    def test_async_calls_return_and_raise_the_same(self, pool: WorkerPool) -> None:
+    def test_async_calls_return_and_raise_the_same(self, pool: ChildPool) -> None:
         async def main() -> None:
             calls = [pool.arun(ECHO, number) for number in range(12)]
             assert await asyncio.gather(*calls) == [*range(12)]
             with pytest.raises(RemoteError, match="ValueError: no"):
                 await pool.arun(FAIL, "no")
-            with pytest.raises(WorkerTimeout):
+            with pytest.raises(ChildTimeout):
                 await pool.arun(HANG, timeout=0.1)
             assert not pool.is_saturated()
 
         asyncio.run(main())
 
-    def test_a_cancelled_task_ends_its_call_and_releases_the_worker(self, pool: WorkerPool) -> None:
+    def test_a_cancelled_task_ends_its_call_and_releases_the_child(self, pool: ChildPool) -> None:
         async def main() -> None:
             running = [asyncio.create_task(pool.arun(HANG)) for _ in range(2)]
             waiting = asyncio.create_task(pool.arun(ECHO, 1))
-            await asyncio.to_thread(until, lambda: pool.size == 2 or not self.keeps_workers)
+            await asyncio.to_thread(until, lambda: pool.size == 2 or not self.keeps_children)
             for task in (waiting, *running):
                 task.cancel()
             ended = await asyncio.gather(waiting, *running, return_exceptions=True)
@@ -237,10 +237,10 @@ class PoolContract:
 
         asyncio.run(main())
 
-    def test_terminate_ends_async_calls(self, pool: WorkerPool) -> None:
+    def test_terminate_ends_async_calls(self, pool: ChildPool) -> None:
         async def main() -> None:
             calls = [asyncio.create_task(pool.arun(HANG)) for _ in range(4)]
-            await asyncio.to_thread(until, lambda: pool.size == 2 or not self.keeps_workers)
+            await asyncio.to_thread(until, lambda: pool.size == 2 or not self.keeps_children)
             pool.terminate()
             ended = await asyncio.gather(*calls, return_exceptions=True)
             assert [type(each) for each in ended] == [PoolClosed] * 4
@@ -249,7 +249,7 @@ class PoolContract:
 
         asyncio.run(main())
 
-    def test_a_stream_yields_each_call_as_it_ends(self, pool: WorkerPool) -> None:
+    def test_a_stream_yields_each_call_as_it_ends(self, pool: ChildPool) -> None:
         ended = {call.index: call for call in pool.stream(WAIT, map(str, range(12)), timeout=60)}
         assert {index: (call.payload, call.result()) for index, call in ended.items()} == {
             number: (str(number), str(number)) for number in range(12)
@@ -258,7 +258,7 @@ class PoolContract:
         with pytest.raises(RemoteError, match="ValueError: no"):
             failed.result()
 
-    def test_an_async_stream_yields_each_call_as_it_ends(self, pool: WorkerPool) -> None:
+    def test_an_async_stream_yields_each_call_as_it_ends(self, pool: ChildPool) -> None:
         async def main() -> None:
             ended = [call async for call in pool.astream(WAIT, map(str, range(12)), timeout=60)]
             assert sorted((call.index, call.payload, call.result()) for call in ended) == [
@@ -270,7 +270,7 @@ class PoolContract:
 
         asyncio.run(main())
 
-    def test_a_stream_that_ends_early_ends_its_calls(self, pool: WorkerPool) -> None:
+    def test_a_stream_that_ends_early_ends_its_calls(self, pool: ChildPool) -> None:
         read: list[int] = []
         with closing(pool.stream(WAIT, payloads_of(read))) as calls:  # type: ignore[type-var]
             assert next(iter(calls)).result() == "first"
@@ -278,7 +278,7 @@ class PoolContract:
         assert pool.run(ECHO, 1) == 1
         assert not pool.is_saturated()
 
-    def test_an_async_stream_that_ends_early_ends_its_calls(self, pool: WorkerPool) -> None:
+    def test_an_async_stream_that_ends_early_ends_its_calls(self, pool: ChildPool) -> None:
         async def main() -> None:
             read: list[int] = []
             async with aclosing(pool.astream(WAIT, payloads_of(read))) as calls:  # type: ignore[type-var]
@@ -291,15 +291,15 @@ class PoolContract:
 
         asyncio.run(main())
 
-    def test_calls_that_would_block_an_event_loop_are_refused(self, pool: WorkerPool) -> None:
-        worker = pool.acquire()
-        call = worker.start(ECHO, 1)
+    def test_calls_that_would_block_an_event_loop_are_refused(self, pool: ChildPool) -> None:
+        child = pool.acquire()
+        call = child.start(ECHO, 1)
 
         async def main() -> None:
             for blocking in (
                 pool.acquire,
                 lambda: pool.run(ECHO),
-                lambda: worker.run(ECHO),
+                lambda: child.run(ECHO),
                 call.wait,
                 lambda: pool.stream(ECHO, [1]),
             ):
@@ -308,7 +308,7 @@ class PoolContract:
 
         asyncio.run(main())
         assert call.wait() == 1
-        pool.release(worker)
+        pool.release(child)
 
 
 def payloads_of(read: list[int]) -> Iterator[str | None]:

@@ -6,9 +6,9 @@ from typing import Any
 from django_jobchains.attempts.attempt import Attempt, Environment
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.outcome import Outcome
+from django_jobchains.children.child import RunningCall, running_call
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
-from django_jobchains.pools.child import RunningCall, running_call
 from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import ClaimedJob, get_store
 from django_jobchains.telemetry.child_processes import ChildTelemetry

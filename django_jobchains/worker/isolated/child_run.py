@@ -7,16 +7,16 @@ from logging import getLogger
 from typing import Any, NamedTuple
 
 from django_jobchains.attempts.outcome import Outcome
+from django_jobchains.children.abort_watch import AbortWatch
 from django_jobchains.pools import (
     PENDING,
     Call,
+    ChildCrashed,
+    ChildStartFailed,
     PoolClosed,
-    PooledWorker,
+    PooledChild,
     RemoteError,
-    WorkerCrashed,
-    WorkerStartFailed,
 )
-from django_jobchains.pools.abort_watch import AbortWatch
 from django_jobchains.store import ClaimedJob
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.isolated.child_attempt import TARGET
@@ -96,7 +96,7 @@ class ChildRun:
     def _run(self) -> Iterator[Outcome]:
         try:
             worker = self.pool.acquire()
-        except (PoolClosed, WorkerStartFailed) as error:
+        except (PoolClosed, ChildStartFailed) as error:
             while self._attempts:
                 yield from self._end(self._attempts[0].hand_back(error))
             return
@@ -106,7 +106,7 @@ class ChildRun:
             self._calls = ()
             self.pool.release(worker)
 
-    def _run_in(self, worker: PooledWorker) -> Iterator[Outcome]:
+    def _run_in(self, worker: PooledChild) -> Iterator[Outcome]:
         attempts = list(self._attempts)[: self.pool.attempts_left(worker)]
         requests = [attempt.request(is_first=attempt is attempts[0]) for attempt in attempts]
         self._calls = worker.start_all(TARGET, requests, on_message=self._on_message)
@@ -115,7 +115,7 @@ class ChildRun:
                 break
             try:
                 yield from self._end(self._outcomes(attempt, call, worker))
-            except WorkerCrashed as error:
+            except ChildCrashed as error:
                 if self._had_begun(call, worker):
                     self.pool.count_death(was_killed=attempt.signal.reason is not None)
                     yield from self._end(attempt.outcomes_of_death(worker.pid, error))
@@ -123,8 +123,8 @@ class ChildRun:
             if self.pool.is_too_large(worker):
                 worker.withdraw()
 
-    def _outcomes(self, attempt: IsolatedAttempt, call: Call, worker: PooledWorker) -> list[Outcome]:
-        """Wait for the outcomes of the current attempt. Raises ``WorkerCrashed``."""
+    def _outcomes(self, attempt: IsolatedAttempt, call: Call, worker: PooledChild) -> list[Outcome]:
+        """Wait for the outcomes of the current attempt. Raises ``ChildCrashed``."""
         if call is self._calls[0]:
             attempt.expect_begin()
         else:
@@ -140,14 +140,14 @@ class ChildRun:
         except RemoteError as error:  # Raised before the handler was called.
             return attempt.not_started(error)
 
-    def _reply(self, call: Call, worker: PooledWorker) -> Any:
+    def _reply(self, call: Call, worker: PooledChild) -> Any:
         if call is not self._calls[-1]:
             if (reply := call.wait(PATIENCE_SECONDS)) is not PENDING:
                 return reply
             worker.withdraw()
         return call.wait()
 
-    def _had_begun(self, call: Call, worker: PooledWorker) -> bool:
+    def _had_begun(self, call: Call, worker: PooledChild) -> bool:
         """Return whether a crash counts for the current attempt. The first one may crash its child before it begins."""
         worker.withdraw()
         return not call.is_withdrawn or call is self._calls[0]

@@ -15,11 +15,10 @@ from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import BatchSignal
 from django_jobchains.handlers.job_log import AttemptLog
-from django_jobchains.pools import Call, WorkerCrashed
+from django_jobchains.pools import Call, ChildCrashed
 from django_jobchains.store import AttemptKey, ClaimedJob, Effects
-from django_jobchains.telemetry import report
+from django_jobchains.telemetry import events, report
 from django_jobchains.telemetry.child_processes import report_message, telemetry_request
-from django_jobchains.telemetry.events import ChildCrashed, ChildKilled
 from django_jobchains.worker.isolated.attempt_messages import attempt_request, outcome_of_message
 from django_jobchains.worker.isolated.attempt_spans import IsolatedSpans
 from django_jobchains.worker.isolated.child_attempt import BEGIN
@@ -120,7 +119,7 @@ class IsolatedAttempt:
         """Return the outcomes if there is no child process."""
         return self.end([Outcome(job, OutcomeKind.HANDED_BACK, error=str(error)) for job in self.jobs])
 
-    def outcomes_of_death(self, pid: int, error: WorkerCrashed) -> list[Outcome]:
+    def outcomes_of_death(self, pid: int, error: ChildCrashed) -> list[Outcome]:
         """Return the outcomes if the child process died while it ran the attempt."""
         return self.end([self._outcome_of_death(job, pid, error) for job in self.jobs])
 
@@ -134,15 +133,15 @@ class IsolatedAttempt:
             outcome.seconds = outcome.seconds or time.monotonic() - self._started
         return outcomes
 
-    def _outcome_of_death(self, job: ClaimedJob, pid: int, error: WorkerCrashed) -> Outcome:
+    def _outcome_of_death(self, job: ClaimedJob, pid: int, error: ChildCrashed) -> Outcome:
         """Return the outcome after a child process died: it crashed, or was killed because it did not stop."""
         signal = self._signals[job.key]
         if self._was_committed(job.key):
             return Outcome(job, OutcomeKind.COMPLETED, effects=Effects(finished_chains={job.chain_id}))
         if signal.reason is None:
-            report(ChildCrashed(job.worker, job.id, job.type_name, pid, error.exitcode, str(error)))
+            report(events.ChildCrashed(job.worker, job.id, job.type_name, pid, error.exitcode, str(error)))
             return crashed_try(job, self._processor, self._policy, error, error.stderr)
-        report(ChildKilled(job.worker, job.id, job.type_name, pid, signal.reason))
+        report(events.ChildKilled(job.worker, job.id, job.type_name, pid, signal.reason))
         if signal.reason == "worker_stopping":
             return Outcome(job, OutcomeKind.HANDED_BACK, error=str(error))
         if signal.reason in ("timed_out", "cancelled"):

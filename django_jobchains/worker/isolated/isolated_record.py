@@ -10,14 +10,20 @@ from django.db import Error
 
 from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_attempt import NOT_BY_HANDLER, EndedRecord, RecordAttempt
+from django_jobchains.children.abort_watch import AbortWatch
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.exceptions import HandlerStuck
-from django_jobchains.pools import Call, PoolClosed, PooledWorker, RemoteError, WorkerCrashed, WorkerStartFailed
-from django_jobchains.pools.abort_watch import AbortWatch
+from django_jobchains.pools import (
+    Call,
+    ChildCrashed,
+    ChildStartFailed,
+    PoolClosed,
+    PooledChild,
+    RemoteError,
+)
 from django_jobchains.store import RecordEnd
-from django_jobchains.telemetry import report
+from django_jobchains.telemetry import events, report
 from django_jobchains.telemetry.child_processes import report_message, telemetry_request
-from django_jobchains.telemetry.events import ChildCrashed, ChildKilled
 from django_jobchains.text.errors import clean, describe, log_error
 from django_jobchains.worker.isolated.child_record import ENDING, TARGET
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
@@ -73,7 +79,7 @@ class IsolatedRecordAttempt(RecordAttempt):
     def _run_in_pool(self) -> EndedRecord:
         try:
             worker = self.pool.acquire()
-        except (PoolClosed, WorkerStartFailed):
+        except (PoolClosed, ChildStartFailed):
             return self.hand_back()
         try:
             return self._run_in(worker)
@@ -81,7 +87,7 @@ class IsolatedRecordAttempt(RecordAttempt):
             self._call = None
             self.pool.release(worker)
 
-    def _run_in(self, worker: PooledWorker) -> EndedRecord:
+    def _run_in(self, worker: PooledChild) -> EndedRecord:
         request = record_request(self.kind, self.record, self.key, self.phases.store.using)
         request["telemetry"] = telemetry_request({str(self.key[0]): self._span} if self._span else {})
         call = self._call = worker.start(TARGET, request, on_message=self._receive)
@@ -92,7 +98,7 @@ class IsolatedRecordAttempt(RecordAttempt):
                 return ended_of_message(call.wait(), self.kind, self.key, self.number)
         except PoolClosed:
             return self.hand_back()
-        except WorkerCrashed as error:
+        except ChildCrashed as error:
             self.pool.count_death(was_killed=self.signal.reason is not None)
             return self._ended_by_death(worker.pid, error)
         except RemoteError as error:  # Raised outside of the handler.
@@ -104,7 +110,7 @@ class IsolatedRecordAttempt(RecordAttempt):
         else:
             report_message(message)
 
-    def _ended_by_death(self, pid: int, error: WorkerCrashed) -> EndedRecord:
+    def _ended_by_death(self, pid: int, error: ChildCrashed) -> EndedRecord:
         """Return the end after a child process died: it crashed, or was killed because it did not stop."""
         reason, record = self.signal.reason, str(self.key[0])
         is_own = self.signal.has_ended or reason != "already_completed"
@@ -113,16 +119,16 @@ class IsolatedRecordAttempt(RecordAttempt):
             ended.state = "completed"
             return ended
         if reason is None:
-            report(ChildCrashed(self.worker, record, self.kind.name, pid, error.exitcode, str(error)))
+            report(events.ChildCrashed(self.worker, record, self.kind.name, pid, error.exitcode, str(error)))
             return self._crashed(error)
-        report(ChildKilled(self.worker, record, self.kind.name, pid, reason))
+        report(events.ChildKilled(self.worker, record, self.kind.name, pid, reason))
         if reason in NOT_BY_HANDLER:
             return self.hand_back()
         if reason in ("timed_out", "cancelled"):
             return self._errored(HandlerStuck(reason, time.monotonic() - (self.signal.aborted_at or 0)))
         return self._abandoned(reason, reason)
 
-    def _crashed(self, error: WorkerCrashed) -> EndedRecord:
+    def _crashed(self, error: ChildCrashed) -> EndedRecord:
         """Return the end of an attempt whose child process crashed: an error, with the last output of the child."""
         text = describe(error)
         message = clean("\n".join(filter(None, [text, error.stderr])))

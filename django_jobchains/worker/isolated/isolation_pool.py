@@ -9,18 +9,18 @@ from dataclasses import replace
 
 from django.core.exceptions import ImproperlyConfigured
 
+from django_jobchains.children.frames import MessageTooLarge
+from django_jobchains.children.limits import cpu_count
 from django_jobchains.isolation import Fallback, Isolation
 from django_jobchains.pools import (
+    ChildCrashed,
+    ChildStartFailed,
     PoolClosed,
-    PooledWorker,
+    PooledChild,
     RemoteError,
     ReusablePool,
     TransientPool,
-    WorkerCrashed,
-    WorkerStartFailed,
 )
-from django_jobchains.pools.frames import MessageTooLarge
-from django_jobchains.pools.limits import cpu_count
 from django_jobchains.store import PoolState
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import ChildRecycled, IsolationFailed, IsolationWeakened
@@ -46,7 +46,7 @@ class IsolationPool:
         self._recycled = self._crashed = self._killed = 0
         try:
             self._pool = self._open()
-        except WorkerStartFailed as error:
+        except ChildStartFailed as error:
             raise ImproperlyConfigured(f"isolation={isolation.level!r} is strict: {error}") from error
 
     def _open(self) -> ReusablePool | TransientPool:
@@ -55,7 +55,7 @@ class IsolationPool:
 
     @property
     def size(self) -> int:
-        """The number of live reusable workers."""
+        """The number of live reusable children."""
         return self._pool.size
 
     @property
@@ -63,66 +63,66 @@ class IsolationPool:
         """How long no job is to be claimed, because child processes cannot start."""
         return max(self._closed_until - time.monotonic(), 0.0)
 
-    def acquire(self) -> PooledWorker:
-        """Return a worker. Raises ``PoolClosed``, or ``WorkerStartFailed`` if the isolation is strict."""
+    def acquire(self) -> PooledChild:
+        """Return a child. Raises ``PoolClosed``, or ``ChildStartFailed`` if the isolation is strict."""
         try:
             return self._pool.acquire(self.isolation.key)
-        except WorkerStartFailed as error:
+        except ChildStartFailed as error:
             self._closed_until = time.monotonic() + RETRY_SECONDS
             report(IsolationFailed(self._worker, error.level, error.reason, RETRY_SECONDS))
             raise
 
-    def release(self, worker: PooledWorker) -> None:
-        has_died = not worker.is_alive
-        self._pool.release(worker)
-        if worker.is_ended and not (has_died or worker.is_signalled) and worker.level == "process":
+    def release(self, child: PooledChild) -> None:
+        has_died = not child.is_alive
+        self._pool.release(child)
+        if child.is_ended and not (has_died or child.is_signalled) and child.level == "process":
             with self._lock:
                 self._recycled += 1
             if observes(ChildRecycled):
-                report(ChildRecycled(self._worker, self.isolation.level, self.isolation.key[:KEY_LENGTH], worker.pid))
+                report(ChildRecycled(self._worker, self.isolation.level, self.isolation.key[:KEY_LENGTH], child.pid))
 
     @contextmanager
-    def reading(self, worker: PooledWorker) -> Iterator[None]:
-        """Inside this block, messages of the worker are read. One that cannot be read is a crash: the worker is killed.
+    def reading(self, child: PooledChild) -> Iterator[None]:
+        """Inside this block, messages of the child are read. One that cannot be read is a crash: the child is killed.
 
         The handler has been called, so its attempt must count.
         """
         try:
             yield
-        except (PoolClosed, WorkerCrashed):
+        except (PoolClosed, ChildCrashed):
             raise
         except Exception as error:
             if isinstance(error, RemoteError) and error.type_name != MessageTooLarge.__name__:
                 raise
-            worker.kill()
-            raise WorkerCrashed(-signal.SIGKILL, f"Its reply cannot be read: {describe(error)}") from error
+            child.kill()
+            raise ChildCrashed(-signal.SIGKILL, f"Its reply cannot be read: {describe(error)}") from error
 
-    def attempts_left(self, worker: PooledWorker) -> int | None:
-        """Return how many attempts the worker may run before it is replaced; None for no limit."""
+    def attempts_left(self, child: PooledChild) -> int | None:
+        """Return how many attempts the child may run before it is replaced; None for no limit."""
         limit = self.isolation.max_jobs_per_worker
-        return None if limit is None else max(limit - worker.jobs, 1)
+        return None if limit is None else max(limit - child.jobs, 1)
 
-    def is_too_large(self, worker: PooledWorker) -> bool:
-        """Return whether the worker is to be replaced, because it uses too much memory."""
+    def is_too_large(self, child: PooledChild) -> bool:
+        """Return whether the child is to be replaced, because it uses too much memory."""
         limit = self.isolation.max_rss_bytes
-        return limit is not None and worker.rss > limit
+        return limit is not None and child.rss > limit
 
     def count_death(self, *, was_killed: bool) -> None:
-        """Count a worker that died while it ran an attempt. ``was_killed``: because the attempt did not stop."""
+        """Count a child that died while it ran an attempt. ``was_killed``: because the attempt did not stop."""
         with self._lock:
             self._killed += was_killed
             self._crashed += not was_killed
 
     def state(self) -> PoolState:
         """Return the state that the worker reports in its heartbeat and its health."""
-        workers = self._pool.workers
-        sizes = [worker.rss for worker in workers if worker.level != "thread"]  # These have the memory of this process.
-        busy = sum(worker.is_busy for worker in workers)
+        children = self._pool.children
+        sizes = [child.rss for child in children if child.level != "thread"]  # These have the memory of this process.
+        busy = sum(child.is_busy for child in children)
         with self._lock:
             return PoolState(
                 level=self.isolation.level,
                 key=self.isolation.key[:KEY_LENGTH],
-                workers=len(workers),
+                workers=len(children),
                 busy=busy,
                 max_workers=self.max_workers,
                 is_saturated=busy >= self.max_workers,

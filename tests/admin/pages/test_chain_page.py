@@ -87,7 +87,7 @@ def test_failed_attempts_are_collapsed_with_their_tracebacks(open_page: OpenPage
 
 def test_a_crash_shows_the_standard_error_of_its_process_masked(open_page: OpenPage) -> None:
     job = rows.chain(1, "failed")[0]
-    error = "WorkerCrashed: The worker process was killed by SIGSEGV."
+    error = "ChildCrashed: The worker process was killed by SIGSEGV."
     rows.attempts(job, 1, kind="crash", error=error, traceback="password=secret-7\nassertion failed")
     page = open_page(job, "job")
     assert "Attempt 1: crash" in page

@@ -13,12 +13,12 @@ from typing import Any
 
 from django.db import transaction
 
+from django_jobchains.children.child import send
 from django_jobchains.isolation import Isolation
-from django_jobchains.pools.child import send
 from django_jobchains.processors import Batch, Processors, RunningJob
 from django_jobchains.testing.contracts.concurrency import until
+from tests.children.functions import write_to_socket
 from tests.isolation.app.slices import AFTER_LOG_LINES, AT_ONCE, note
-from tests.pools.functions import write_to_socket
 
 #: The memory of the group of processes in which the kernel kills a handler.
 MEMORY_OF_GROUP = 100 * 1024**2

@@ -11,10 +11,10 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from django_jobchains.children import child
 from django_jobchains.isolation import Isolation
 from django_jobchains.middleware import Middleware
 from django_jobchains.models import WorkerPresence
-from django_jobchains.pools import child
 from django_jobchains.processors import Processors
 from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun
 from tests.records.models import LETTER_COLUMNS, Export, Letter

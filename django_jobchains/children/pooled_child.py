@@ -1,0 +1,320 @@
+"""A child of a pool, and the call that it runs."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from django_jobchains.children.abort_watch import AbortWatch
+from django_jobchains.children.frames import Message
+from django_jobchains.children.pool_errors import ChildCrashed, ChildTimeout, PoolClosed, RemoteError
+from django_jobchains.exceptions import JobAborted
+from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal, refuse_on_event_loop
+from django_jobchains.isolation import Isolation, Level, check_seconds, check_target
+
+
+class _Marker(Enum):
+    PENDING = "pending"
+
+
+#: Returned by ``Call.wait`` when the call has not ended yet.
+PENDING: Final = _Marker.PENDING
+
+
+class Peer(Protocol):
+    """What runs the functions of a child: a child process, or a thread of this process."""
+
+    level: Level
+    pid: int
+
+    @property
+    def is_alive(self) -> bool: ...
+    @property
+    def rss(self) -> int: ...
+    def send(self, message: Message) -> None:
+        """Send calls, without waiting for the receiver."""
+
+    def withdraw(self) -> set[int]:
+        """Return the ids of the calls that were sent and will never begin."""
+
+    def abort(self, id: int, reason: AbortReason, part: str | None) -> None:
+        """Abort the signal of a call, or of a part of it, without waiting."""
+
+    def receive(self, timeout: float | None) -> Message | None:
+        """Return the next message, or None if there is none within the timeout. Raises ``ChildCrashed``."""
+
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+    def end(self) -> None:
+        """Let it end, and wait for that. Release what this process holds for it, unless another thread waits for it."""
+
+
+class Call:
+    """A call that a child runs. One thread waits for it; the other methods may be called from any thread."""
+
+    def __init__(
+        self, child: "PooledChild", peer: Peer, id: int, on_message: Callable[[Any], object] | None = None
+    ) -> None:
+        self.id = id
+        self._child = child
+        self._peer = peer
+        self._on_message = on_message
+        self._reply: Message | None = None
+        #: Whether the child has died, or the function has returned or raised an error.
+        self.is_done = False
+        #: Whether the child has not begun the call, and will not begin it.
+        self.is_withdrawn = False
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Return what the function returned, or ``PENDING`` if it still runs after ``timeout`` seconds.
+
+        Raises ``RemoteError`` with the text of what it raised, ``ChildCrashed`` if the child process died, and
+        ``PoolClosed`` if it died because its pool was terminated. Calls ``on_message`` with what the function sends.
+        """
+        refuse_on_event_loop("call.wait() would block", "'await pool.arun(…)'")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._reply is None:
+            message = self._receive(None if deadline is None else max(deadline - time.monotonic(), 0))
+            if message is None:
+                return PENDING
+            if message.get("id") == self.id:
+                self._take(message)
+            if not self.is_done and deadline is not None and time.monotonic() > deadline:
+                return PENDING  # This also applies if it sends messages all the time.
+        if error := self._reply.get("error"):
+            raise RemoteError(**error)
+        return self._reply["result"]
+
+    def abort(self, reason: AbortReason, part: str | None = None) -> None:
+        """Ask the function to stop: the signal that ``current_signal()`` returns in the child is aborted.
+
+        ``part``: abort only the signal that ``RunningCall.part()`` returns for this name.
+        """
+        self._peer.abort(self.id, reason, part)
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the child process, which ends it unless the function has installed a handler.
+
+        This and ``kill`` do nothing after the call. They withdraw the calls behind it. The child is not used again,
+        because a signal may arrive late.
+        """
+        if self._child.stops_at(self):
+            self._peer.terminate()
+
+    def kill(self) -> None:
+        """Send SIGKILL to the child process and its process group."""
+        if self._child.stops_at(self):
+            self._peer.kill()
+
+    def stop(self, grace_seconds: float) -> None:
+        """End the child: SIGTERM, and SIGKILL if it still runs after the grace. Return after its end."""
+        self.terminate()
+        self._wait_for_end(grace_seconds)
+        self._peer.kill()
+        self._wait_for_end(MAX_DYING_SECONDS)
+
+    def _wait_for_end(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        try:
+            while not self.is_done or self._peer.is_alive:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or self._receive(remaining) is None:
+                    return
+        except (ChildCrashed, PoolClosed):
+            return
+
+    def _receive(self, timeout: float | None) -> Message | None:
+        try:
+            return self._peer.receive(timeout)
+        except ChildCrashed as error:
+            self.is_done = True
+            if self._child.is_closed:
+                raise PoolClosed from error
+            raise
+
+    def _take(self, message: Message) -> None:
+        if "message" not in message:
+            self._reply, self.is_done = message, True
+        elif self._on_message is not None:
+            self._on_message(message["message"])
+
+
+#: How long a killed process may take to disappear. The kernel lets it finish an operation on a broken disk first.
+MAX_DYING_SECONDS = 5.0
+
+
+class PooledChild:
+    """A child process that runs one call after another, from the ``acquire`` of one user until its release.
+
+    The next user of the process gets another ``PooledChild``, so that a late release does not affect that user.
+
+    If the pool has fallen back to a weaker level, ``level`` is that level, and the calls run in this process.
+    """
+
+    def __init__(
+        self, peer: Peer, *, key: str, isolation: Isolation, next_request_id: Callable[[], int], jobs: int = 0
+    ) -> None:
+        self.key = key
+        #: The number of calls that were started in its process.
+        self.jobs = jobs
+        #: Whether its pool was terminated.
+        self.is_closed = False
+        #: Whether it was asked to end by a signal.
+        self.is_signalled = False
+        self.is_released = False
+        #: Whether its pool has given up the process.
+        self.is_ended = False
+        self._peer = peer
+        self._isolation = isolation
+        self._next_request_id = next_request_id
+        self._lock = threading.Lock()
+        #: The calls that were started last, except withdrawn calls.
+        self._calls: list[Call] = []
+
+    @property
+    def level(self) -> Level:
+        return self._peer.level
+
+    @property
+    def pid(self) -> int:
+        return self._peer.pid
+
+    @property
+    def rss(self) -> int:
+        """The resident memory of its process, in bytes; 0 if it has ended."""
+        return self._peer.rss
+
+    @property
+    def is_alive(self) -> bool:
+        return self._peer.is_alive
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call has neither returned nor raised."""
+        return not all(call.is_done for call in self._calls)
+
+    def run(
+        self, target: str, payload: Any = None, *, timeout: float | None = None, signal: AbortSignal | None = None
+    ) -> Any:
+        """Call a function in the child, and return what it returns. Payload and result are JSON values.
+
+        ``target``: "module:function", called with the payload. Raises ``RemoteError`` if it raises,
+        ``ChildTimeout`` after ``timeout`` seconds, ``JobAborted`` if the signal is aborted before or during the call,
+        ``ChildCrashed`` if the child process dies, and ``PoolClosed`` if the pool is terminated.
+        After a timeout the child gets SIGTERM at once, and SIGKILL after the grace.
+        """
+        refuse_on_event_loop("child.run() would block", "'await pool.arun(…)'")
+        check_seconds("timeout", timeout, allows_none=True)
+        if signal is not None:
+            signal.raise_if_aborted()
+        call = self.start(target, payload)
+        watch = AbortWatch(call, signal, self._isolation.grace_seconds)
+        try:
+            with watch:
+                result = call.wait(timeout)
+        except (RemoteError, ChildCrashed) as error:
+            if watch.reason:
+                raise JobAborted(watch.reason) from error
+            raise
+        except BaseException:  # The caller was interrupted, and nobody waits for the call anymore.
+            call.kill()
+            raise
+        if result is PENDING:
+            call.stop(self._isolation.grace_seconds)
+        if watch.reason:
+            raise JobAborted(watch.reason)
+        if result is PENDING:
+            raise ChildTimeout(target, timeout or 0)
+        return result
+
+    def start(self, target: str, payload: Any = None, *, on_message: Callable[[Any], object] | None = None) -> Call:
+        """Start a call without waiting for it, and without a time limit.
+
+        ``on_message``: called on the thread that waits, with each JSON value that the function passes to ``send()``.
+        """
+        return self.start_all(target, [payload], on_message=on_message)[0]
+
+    def start_all(
+        self, target: str, payloads: Sequence[Any], *, on_message: Callable[[Any], object] | None = None
+    ) -> list[Call]:
+        """Start calls that run one after another, with less overhead than single calls. Wait for each in turn.
+
+        If one of them crashes the child or takes long, ``withdraw`` the calls behind it.
+        """
+        check_target(target, "target")
+        calls = [Call(self, self._peer, self._next_request_id(), on_message) for _ in payloads]
+        requests = [(call.id, payload) for call, payload in zip(calls, payloads, strict=True)]
+        with self._lock:
+            if self.is_closed:
+                raise PoolClosed
+            if self.is_released:
+                raise RuntimeError("The child was released. Acquire one again, and use what acquire() returns.")
+            if self.is_busy:
+                raise RuntimeError("The child runs another call. Acquire one child for each call at a time.")
+            self._peer.send({"target": target, "cpu_seconds": self._isolation.cpu_seconds, "calls": requests})
+            self._calls = calls
+            self.jobs += len(calls)
+        return calls
+
+    def withdraw(self) -> None:
+        """Withdraw the calls that have not begun. ``is_withdrawn`` of them is then true; the others run, or have ended.
+
+        Can be called from any thread.
+        """
+        with self._lock:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        withdrawn = set() if self.is_released else self._peer.withdraw()
+        for call in self._calls if withdrawn else ():
+            call.is_withdrawn = call.id in withdrawn
+        self._calls = [call for call in self._calls if not call.is_withdrawn]
+        self.jobs -= len(withdrawn)
+
+    # For its calls
+
+    def stops_at(self, call: Call) -> bool:
+        """Withdraw the calls behind this one. Return whether this is the running call, which must be ended."""
+        with self._lock:
+            self._withdraw()
+            is_running = not call.is_done and self._calls[-1:] == [call]
+            self.is_signalled |= is_running
+            return is_running
+
+    # For the pool
+
+    def kill(self) -> None:
+        """Kill the process, because it sends what cannot be read. It is not used again."""
+        self.is_signalled = True
+        self._peer.kill()
+
+    def renewed(self) -> "PooledChild | None":
+        """Release the child, and return one with the same process. Return None if it still runs a call."""
+        with self._lock:
+            if self.is_released or self.is_busy:
+                return None
+            self.is_released = True
+        return PooledChild(
+            self._peer, key=self.key, isolation=self._isolation, next_request_id=self._next_request_id, jobs=self.jobs
+        )
+
+    def close(self) -> None:
+        """Kill the process, because its pool was terminated. Its user still holds the child."""
+        self.is_closed = True
+        self._peer.kill()
+
+    def end(self) -> bool:
+        """Release the child, and let the process end. If it still runs a call, it is killed.
+
+        Return False if it was released before.
+        """
+        with self._lock:
+            if self.is_released:
+                return False
+            self.is_released = self.is_ended = True
+            is_busy = self.is_busy
+        if is_busy:
+            self._peer.kill()
+        self._peer.end()
+        return True

@@ -1,0 +1,54 @@
+"""Pools of child processes: functions that crash, leak or hang run where they do no harm."""
+
+from django_jobchains.children import presets
+from django_jobchains.children.child import current_signal, send
+from django_jobchains.children.child_session import ChildPool, ChildSession
+from django_jobchains.children.pool_calls import StreamedCall
+from django_jobchains.children.pool_errors import (
+    ChildCrashed,
+    ChildStartFailed,
+    ChildTimeout,
+    PoolClosed,
+    PoolKeyConflict,
+    PoolTimeout,
+    RemoteError,
+)
+from django_jobchains.children.pooled_child import PENDING, Call, PooledChild
+from django_jobchains.children.reusable_pool import ReusablePool
+from django_jobchains.children.transient_pool import TransientPool
+from django_jobchains.isolation import Fallback, Isolation
+
+# Elsewhere, pools of child processes are known as worker pools. These are the same classes.
+WorkerPool = ChildPool
+WorkerSession = ChildSession
+PooledWorker = PooledChild
+WorkerCrashed = ChildCrashed
+WorkerTimeout = ChildTimeout
+
+__all__ = (
+    "PENDING",
+    "Call",
+    "ChildCrashed",
+    "ChildPool",
+    "ChildSession",
+    "ChildStartFailed",
+    "ChildTimeout",
+    "Fallback",
+    "Isolation",
+    "PoolClosed",
+    "PoolKeyConflict",
+    "PoolTimeout",
+    "PooledChild",
+    "PooledWorker",
+    "RemoteError",
+    "ReusablePool",
+    "StreamedCall",
+    "TransientPool",
+    "WorkerCrashed",
+    "WorkerPool",
+    "WorkerSession",
+    "WorkerTimeout",
+    "current_signal",
+    "presets",
+    "send",
+)

@@ -1,0 +1,86 @@
+"""``Isolation`` is a value with checked limits."""
+
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+
+from django_jobchains.pools import (
+    Fallback,
+    Isolation,
+    ReusablePool,
+    TransientPool,
+    presets,
+)
+
+
+def test_equal_values_are_the_same_pool() -> None:
+    first = Isolation("process", key="images", max_rss="500M", memory_limit="1G")
+    second = Isolation("process", key="images", max_rss=500 * 1024**2, memory_limit="1024m")
+    assert first == second
+    assert hash(first) == hash(second)
+    assert first != replace(first, cpu_seconds=1)
+
+
+def test_it_is_frozen() -> None:
+    isolation: Any = Isolation("thread")
+    with pytest.raises(FrozenInstanceError):
+        isolation.level = "process"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"level": "fork"}, "level='fork' is not valid: use one of 'inline', 'thread', 'process', 'transient'"),
+        ({"max_workers": 0}, "max_workers=0 is not valid: use a whole number from 1"),
+        ({"max_workers": True}, "max_workers=True"),
+        ({"max_jobs_per_worker": 1.5}, r"max_jobs_per_worker=1\.5"),
+        ({"max_rss": "500 MiB"}, "max_rss='500 MiB' is not valid: use bytes, or a string such as '500M'"),
+        ({"max_rss": 0}, "max_rss=0"),
+        ({"memory_limit": -1}, "memory_limit=-1"),
+        ({"message_limit": None}, "message_limit=None is not valid: use bytes, or a string such as '500M'"),
+        ({"cpu_seconds": 0}, "cpu_seconds=0 is not valid: use a number of seconds, or None"),
+        ({"grace_seconds": None}, "grace_seconds=None is not valid: use a number of seconds"),
+        ({"idle_ttl": float("inf")}, "idle_ttl=inf"),
+        ({"setup": "shop.images"}, "setup='shop.images' is not valid: use 'module:function'"),
+        ({"key": ""}, "key=''"),
+        ({"strict": "yes"}, "strict='yes'"),
+        ({"on_fallback": 1}, "on_fallback=1 is not a function"),
+        ({"level": "thread", "setup": "a:b"}, "setup: the level 'thread' has no such limit. Remove it, or use level"),
+        ({"level": "transient", "max_rss": 1}, "max_rss: the level 'transient' has no such limit"),
+    ],
+)
+def test_an_invalid_value_is_an_error_that_names_it(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Isolation(**{"level": "process", **options})
+
+
+def test_presets_are_fresh_frozen_values() -> None:
+    levels = [preset().level for preset in (presets.inline, presets.thread, presets.process, presets.transient)]
+    assert levels == ["inline", "thread", "process", "transient"]
+    assert presets.balanced() == presets.balanced()
+    assert presets.balanced() is not presets.balanced()
+
+
+def test_the_constructors_of_pools_check_the_same_limits() -> None:
+    with pytest.raises(ValueError, match="max_workers=0"):
+        ReusablePool(0)
+    with pytest.raises(ValueError, match="memory_limit='much'"):
+        TransientPool(memory_limit="much")
+    assert ReusablePool(2, 3, "4M", 5).isolation == Isolation(
+        "process", max_workers=2, max_jobs_per_worker=3, max_rss="4M", idle_ttl=5
+    )
+
+
+@pytest.mark.parametrize("level", ["inline", "thread", "process", "transient"])
+def test_a_pool_is_of_its_own_level(level: Any) -> None:
+    for pool, own in ((ReusablePool, "process"), (TransientPool, "transient")):
+        if level == own:
+            assert pool.of(Isolation(level)).isolation.level == own
+        else:
+            with pytest.raises(ValueError, match=f"level='{level}' does not fit this pool"):
+                pool.of(Isolation(level))
+
+
+def test_a_fallback_compares_by_value() -> None:
+    assert Fallback("process", "thread", "why") == Fallback("process", "thread", "why")
