@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.db import OperationalError
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
@@ -22,7 +22,44 @@ QUERY_SECONDS = 5.0
 TIME_LIMIT_PAGE = ("admin/django_jobchains/time_limit_exceeded.html", {"title": _("Time limit exceeded")})
 
 
-class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no parameter at run time
+class PageAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no parameter at run time
+    """The base class of all admin classes: pages with their style sheets, and a list with a time limit."""
+
+    list_per_page = 50
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+
+    class Media:
+        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "lists", "pages", "actions")]}
+
+    def sees_all_rows(self, request: HttpRequest) -> bool:
+        """Return whether no row of this class is hidden from the user. If so, the dashboard counts the rows.
+
+        A class that overrides ``has_view_permission`` is assumed to hide rows. If yours does not, or not from this
+        user, override this method too.
+        """
+        return not has_own_view_permission(self) and is_whole(self.get_queryset(request))
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        try:
+            return super().changelist_view(request, extra_context)
+        except TimeLimitExceeded:
+            return self.render(request, *TIME_LIMIT_PAGE, status=503)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        with time_limit(self.get_queryset(request).db):
+            return super().get_changelist_instance(request)
+
+    def render(
+        self, request: HttpRequest, template: Any, context: Mapping[str, Any], status: int = 200
+    ) -> TemplateResponse:
+        """Return a page with the context that the templates of the admin need."""
+        request.current_app = self.admin_site.name
+        page_context = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, **context}
+        return TemplateResponse(request, template, page_context, status=status)
+
+
+class ReadOnlyAdmin(PageAdmin):
     """Shows rows that only the store writes, without Django's forms to add, change and delete them."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -46,14 +83,6 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no par
         """Return whether a subclass overrides ``may``, which can then depend on the row."""
         return type(self).may is not ReadOnlyAdmin.may
 
-    def sees_all_rows(self, request: HttpRequest) -> bool:
-        """Return whether no row of this class is hidden from the user.
-
-        A class that overrides ``has_view_permission`` is assumed to hide rows. If yours does not, or not from this
-        user, override this method too.
-        """
-        return not has_own_view_permission(self) and is_whole(self.get_queryset(request))
-
     def visibility(self, request: HttpRequest) -> Visibility:
         """Return the object that decides which rows and payloads this user may see."""
         return Visibility(request, self)
@@ -62,19 +91,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no par
         """Return the buttons of the actions that the user can perform on a chain, or on this job of it."""
         return ()
 
-    def render(
-        self, request: HttpRequest, template: Any, context: Mapping[str, Any], status: int = 200
-    ) -> TemplateResponse:
-        """Return a page with the context that the templates of the admin need."""
-        request.current_app = self.admin_site.name
-        page_context = {**self.admin_site.each_context(request), "opts": self.opts, **context}
-        return TemplateResponse(request, template, page_context, status=status)
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).using(get_settings().DATABASE)
-
-    class Media:
-        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "lists", "pages", "actions")]}
 
 
 class TimeLimitExceeded(Exception):

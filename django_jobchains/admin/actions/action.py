@@ -1,88 +1,40 @@
-"""The actions on chains and jobs: their permissions, texts and calls of ``django_jobchains.chains``.
+"""An action on chains, jobs or records that users confirm on a page, and its result."""
 
-This module has the actions that need little more than a confirmation; see also ``completion`` and ``deletion``.
-"""
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
-from uuid import UUID
-
+from django.contrib import messages
 from django.contrib.admin.models import CHANGE
 from django.http import HttpRequest
 from django.utils.formats import localize
-from django.utils.text import format_lazy
-from django.utils.timezone import localtime
-from django.utils.translation import gettext, ngettext_lazy
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains import chains
-from django_jobchains.admin.actions.forms import ActionForm, RescheduleForm
-from django_jobchains.chains import Chain, Job
-from django_jobchains.conf import get_settings
-from django_jobchains.db.times import Times
-from django_jobchains.exceptions import (
-    ChainNotFound,
-    ChainReferenced,
-    JobAlreadyCompleted,
-    JobchainsError,
-    JobNotCompletable,
-    JobNotFound,
-    JobNotRunnable,
-    JobTypeMismatch,
-)
-from django_jobchains.models.jobs import ShownStatus, shown_status
-from django_jobchains.statuses import OPEN, Status
+from django_jobchains.admin.actions.forms import ActionForm
 from django_jobchains.text.humanize import some_of
 
-if TYPE_CHECKING:
-    from django_jobchains.admin.actions.views import ActionAdmin
-
-_STATUS_REASONS = {
-    Status.BLOCKED: _("waits for other chains"),
-    Status.PENDING: _("pending"),
-    Status.RUNNING: _("running"),
-    Status.COMPLETED: _("already completed"),
-    Status.FAILED: _("failed"),
-    Status.CANCELLED: _("cancelled"),
-}
 NOT_ALLOWED = _("not allowed")
 NOT_THERE = _("no longer exists")
 HAS_CHANGED = _("changed in the meantime")
-HAS_CONTINUED = _("the chain has continued with another job")
+#: The number of different reasons that are reported.
+MAX_REASONS = 10
 
 
 class Refused(Exception):
     """Nothing was changed, for the reason in the message."""
 
 
-@dataclass(frozen=True)
-class ActionTarget:
-    """A selected chain or job, and the job that the action applies to: for a chain, its current job."""
-
-    row: Chain | Job
-    job: Job
-    #: The user sees the row, but not everything that the action changes: the chain of a job, or a job of a chain.
-    is_partly_hidden: bool = False
-
-    @property
-    def chain_id(self) -> UUID:
-        return self.job.chain_id
-
-
-#: Return the targets with these ids that this user can perform the action on.
-Find = Callable[[Collection[UUID]], Sequence[ActionTarget]]
-#: Raise ``Refused`` if a chain has continued with a job that this user may not perform the action on.
-Check = Callable[[Sequence[ActionTarget]], None]
-
-
 class Action:
-    """An action that users perform on chains or jobs."""
+    """An action that users perform on rows.
+
+    A target is an object with the primary key of its row in ``pk``. ``model_admin`` is the ``ConfirmedActions``.
+    """
 
     #: Used in URLs and as the name of the changelist action.
     name: ClassVar[str]
     label: ClassVar[Any]
-    permission: ClassVar[str]
+    #: The statuses of rows that the action changes; of records, their states.
     statuses: ClassVar[Collection[str]]
     #: Shown above the button.
     help_text: ClassVar[Any] = ""
@@ -94,53 +46,33 @@ class Action:
     template: ClassVar[str] = "confirm"
     #: The number of rows that can be selected.
     max_rows: ClassVar[int] = 500
-    #: Whether ``perform`` is called for each target separately, so that one refusal does not affect the others.
-    is_one_by_one: ClassVar[bool] = False
     is_dangerous: ClassVar[bool] = False
-    #: Whether it changes every job of a chain, not only the current one.
-    changes_all_jobs: ClassVar[bool] = False
     #: The action flag of the log entry.
     flag: ClassVar[int] = CHANGE
 
-    def refusal(self, job: Job) -> Any:
-        """Return why the action cannot be performed on this job; empty if it can."""
-        return "" if job.status in self.statuses else _STATUS_REASONS[Status(job.status)]
+    def refusal_of(self, request: HttpRequest, target: Any) -> Any:
+        """Return why the action cannot be performed on a target, considering a form that was sent; empty if it can."""
+        raise NotImplementedError
 
-    def refusal_of(self, request: HttpRequest, target: ActionTarget) -> Any:
-        """Return the same for a target, also considering the form that was sent."""
-        return self.refusal(target.job)
-
-    def refusal_together(self, targets: Sequence[ActionTarget]) -> Any:
+    def refusal_together(self, targets: Sequence[Any]) -> Any:
         """Return why the action cannot be performed on all of these together; empty if it can."""
         return ""
 
-    def is_offered(self, job: Job, times: Times) -> bool:
-        """Return whether the job's page has a button for the action."""
-        return not self.refusal(job)
+    def is_offered(self, target: Any) -> bool:
+        """Return whether the row's page has a button for the action, if the action can be performed."""
+        return True
 
-    def make_form(
-        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[ActionTarget], data: Any
-    ) -> ActionForm:
+    def make_form(self, model_admin: Any, request: HttpRequest, targets: Sequence[Any], data: Any) -> ActionForm:
         """Return the form of the confirmation page; ``data`` is None when the page is first shown."""
         return self.form(data)
 
-    def preview(
-        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[ActionTarget], find: Find
-    ) -> dict[str, Any]:
+    def preview(self, model_admin: Any, request: HttpRequest, targets: Sequence[Any]) -> dict[str, Any]:
         """Return additional context for the template of the confirmation page."""
         return {}
 
-    def expand(self, targets: Sequence[ActionTarget], form: Any, find: Find) -> Sequence[ActionTarget]:
+    def expand(self, model_admin: Any, request: HttpRequest, targets: Sequence[Any], form: Any) -> Sequence[Any]:
         """Return everything that the action changes. Raise ``Refused`` if that is not allowed."""
         return targets
-
-    def perform(self, targets: Sequence[ActionTarget], form: Any, check: Check) -> Collection[UUID]:
-        """Change all targets that still allow it, in the caller's transaction; return the ids of their rows.
-
-        An action on a chain, rather than on the selected job, calls ``check`` while it holds the chain's lock. Raises
-        ``JobchainsError`` and ``Refused``; the caller then rolls back its transaction.
-        """
-        raise NotImplementedError
 
     def success_message(self, count: int) -> str:
         return str(self.success_text % {"number": count, "count": localize(count)})
@@ -150,111 +82,29 @@ class Action:
         return self.log_text
 
 
-class RetryAction(Action):
-    name = "retry"
-    label = _("Retry")
-    permission = "retry_job"
-    statuses = (Status.FAILED, Status.CANCELLED)
-    help_text = _("Makes failed and cancelled jobs due now, with at least one more attempt.")
-    success_text = ngettext_lazy("%(count)s job retried.", "%(count)s jobs retried.", "number")
-    log_text = _("Retried.")
+@dataclass
+class ActionResult:
+    """The changed rows, the skipped keys by reason, and in ``problem`` the reason why nothing was changed at all."""
 
-    def perform(self, targets: Sequence[ActionTarget], form: Any, check: Check) -> Collection[UUID]:
-        retried = chains.retry([target.job for target in targets])
-        if retried - {target.job.id for target in targets}:
-            raise Refused(HAS_CONTINUED)
-        return {target.row.pk for target in targets if target.job.id in retried}
+    changed: Sequence[Any] = ()
+    skipped: dict[str, list[Any]] = field(default_factory=dict)
+    problem: str = ""
 
+    def skip(self, reason: Any, keys: Iterable[Any]) -> None:
+        if keys := list(keys):
+            self.skipped.setdefault(str(reason), []).extend(keys)
 
-class CancelAction(Action):
-    name = "cancel"
-    #: "Cancel" alone could be taken for leaving the page.
-    label = _("Cancel chain")
-    permission = "cancel_job"
-    statuses = OPEN
-    help_text = _(
-        "A job that has not started is cancelled immediately. A running job is asked to stop, and is cancelled when "
-        "its handler has stopped. The chain does not continue."
-    )
-    success_text = ngettext_lazy(
-        "%(count)s chain cancelled or stopping.", "%(count)s chains cancelled or stopping.", "number"
-    )
-    log_text = _("Cancelled, or asked to stop.")
-    is_dangerous = True
-
-    def refusal(self, job: Job) -> Any:
-        if job.status == Status.RUNNING and job.cancel_requested_at:
-            return _("already asked to stop")
-        return super().refusal(job)
-
-    def perform(self, targets: Sequence[ActionTarget], form: Any, check: Check) -> Collection[UUID]:
-        cancelled = chains.cancel([target.chain_id for target in targets])
-        check(targets)  # only now, because locking the chains first could wait for a handler
-        return {target.row.pk for target in targets if target.chain_id in cancelled}
-
-
-class RunNowAction(Action):
-    name = "run_now"
-    label = _("Run now")
-    permission = "run_job"
-    statuses = (Status.PENDING,)
-    help_text = _(
-        "Makes jobs due now that are scheduled or waiting for their next attempt. If one of them cannot be changed, "
-        "none is."
-    )
-    success_text = ngettext_lazy("%(count)s job is due now.", "%(count)s jobs are due now.", "number")
-    log_text = _("Made due now.")
-
-    def is_offered(self, job: Job, times: Times) -> bool:
-        return shown_status(job, times) == ShownStatus.SCHEDULED
-
-    def perform(self, targets: Sequence[ActionTarget], form: Any, check: Check) -> Collection[UUID]:
-        chains.run_now([target.job for target in targets])
-        _refuse_continued(targets)
-        return {target.row.pk for target in targets}
-
-
-class RescheduleAction(Action):
-    name = "reschedule"
-    label = _("Reschedule")
-    permission = "run_job"
-    statuses = (Status.PENDING,)
-    help_text = _("Moves pending jobs to another time. If one of them cannot be changed, none is.")
-    success_text = ngettext_lazy("%(count)s job rescheduled.", "%(count)s jobs rescheduled.", "number")
-    form = RescheduleForm
-
-    def perform(self, targets: Sequence[ActionTarget], form: Any, check: Check) -> Collection[UUID]:
-        chains.reschedule([target.job for target in targets], **form.when())
-        _refuse_continued(targets)
-        return {target.row.pk for target in targets}
-
-    def log_message(self, form: Any) -> Any:
-        when = form.when()
-        if "run_at" in when:
-            return format_lazy(_("Rescheduled to {time}."), time=localtime(when["run_at"]).isoformat())
-        minutes = int(when["delay"].total_seconds() // 60)
-        return format_lazy(_("Rescheduled by {minutes} min."), minutes=minutes)
-
-
-def _refuse_continued(targets: Sequence[ActionTarget]) -> None:
-    """Refuse if a chain has continued since its job was shown: the job's id may stand for its chain."""
-    jobs = Job.objects.using(get_settings().DATABASE).filter(pk__in=[target.job.id for target in targets])
-    if jobs.with_status(Status.COMPLETED).exists():
-        raise Refused(HAS_CONTINUED)
-
-
-def reason_of(error: JobchainsError) -> str:
-    """Return a translated reason for the errors that users can cause."""
-    if isinstance(error, JobNotRunnable | JobNotCompletable):
-        return str(_STATUS_REASONS.get(Status(error.status), error.status))
-    if isinstance(error, JobAlreadyCompleted):
-        return str(_STATUS_REASONS[Status.COMPLETED])
-    if isinstance(error, ChainNotFound | JobNotFound):
-        return str(NOT_THERE)
-    if isinstance(error, JobTypeMismatch):
-        return str(HAS_CONTINUED)
-    if isinstance(error, ChainReferenced):
-        # Without the waiting jobs, which may belong to chains that are hidden from this user.
-        needed = list(dict.fromkeys(chain_id for chain_id, _job_id in error.references))
-        return gettext("jobs of other chains wait for %(chains)s") % {"chains": some_of(needed)}
-    return str(error)
+    def show(self, request: HttpRequest, action: Action) -> None:
+        """Add a message about the changed rows, and one for each reason why rows were skipped."""
+        if self.problem:
+            messages.error(request, gettext("Nothing was changed: %(reason)s.") % {"reason": self.problem.rstrip(".")})
+        if self.changed:
+            messages.success(request, action.success_message(len(self.changed)))
+        for reason, keys in list(self.skipped.items())[:MAX_REASONS]:
+            text = ngettext(
+                "%(count)s row skipped: %(reason)s (%(names)s).",
+                "%(count)s rows skipped: %(reason)s (%(names)s).",
+                len(keys),
+            )
+            names = {"count": localize(len(keys)), "reason": reason, "names": some_of(keys)}
+            messages.warning(request, text % names)

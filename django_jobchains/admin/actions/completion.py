@@ -1,9 +1,11 @@
-"""The action that completes jobs with an output or with the next step of their chains."""
+"""The action that completes jobs with an output or with the next step of their chains, and its forms."""
 
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from django import forms
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 from django.utils.text import format_lazy
@@ -11,21 +13,23 @@ from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import chains
-from django_jobchains.admin.actions.action import HAS_CONTINUED, Action, ActionTarget, Check, Find, Refused
-from django_jobchains.admin.actions.completion_forms import CompleteForm, ContinueForm, CustomForm
+from django_jobchains.admin.actions.action import Refused
 from django_jobchains.admin.actions.forms import ActionForm, NextTypeForm
-from django_jobchains.exceptions import JobTypeNotFound
-from django_jobchains.payloads import Codec
+from django_jobchains.admin.actions.job_action import HAS_CONTINUED, Check, JobAction, JobTarget
+from django_jobchains.admin.actions.payload_forms import PayloadForm, add_problems, written
+from django_jobchains.chains import CurrentJob
+from django_jobchains.exceptions import InvalidInput, InvalidOutput, JobTypeNotFound
+from django_jobchains.payloads import Codec, check_size
 from django_jobchains.registry.job_types import JobType
 from django_jobchains.registry.registry import get_registry
 from django_jobchains.statuses import OPEN
 from django_jobchains.text.humanize import some_of
 
 if TYPE_CHECKING:
-    from django_jobchains.admin.actions.views import ActionAdmin
+    from django_jobchains.admin.actions.row_actions import ActionAdmin
 
 
-class CompleteAction(Action):
+class CompleteAction(JobAction):
     """Complete one job, or several of one type with the same output or the same next type and input."""
 
     name = "complete"
@@ -42,13 +46,13 @@ class CompleteAction(Action):
     max_rows = 100
     is_one_by_one = True
 
-    def refusal_of(self, request: HttpRequest, target: ActionTarget) -> Any:
+    def refusal_of(self, request: HttpRequest, target: JobTarget) -> Any:
         """Refuse a chain that has continued since the page showed its job."""
         shown = request.POST.getlist("job")
         has_continued = bool(shown) and str(target.job.id) not in shown
         return super().refusal_of(request, target) or (HAS_CONTINUED if has_continued else "")
 
-    def refusal_together(self, targets: Sequence[ActionTarget]) -> Any:
+    def refusal_together(self, targets: Sequence[JobTarget]) -> Any:
         types = sorted({target.job.type_name for target in targets})
         if len(types) > 1:
             text = gettext("the jobs have different types (%(types)s), select jobs of one type")
@@ -58,7 +62,7 @@ class CompleteAction(Action):
         return ""
 
     def make_form(
-        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[ActionTarget], data: Any
+        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[JobTarget], data: Any
     ) -> ActionForm:
         job_type, shown = declared(targets[0].job.type_name), [target.job.id for target in targets]
         output_codec = job_type.output_codec if job_type else Codec()
@@ -69,9 +73,7 @@ class CompleteAction(Action):
             return ContinueForm(data, shown=shown, target=get_registry().job_type(chosen))
         return CompleteForm(data, shown=shown, codec=output_codec)
 
-    def preview(
-        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[ActionTarget], find: Find
-    ) -> dict[str, Any]:
+    def preview(self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[JobTarget]) -> dict[str, Any]:
         target = targets[0]
         payloads = model_admin.visibility(request).payloads(target.row, target.job)
         return {
@@ -82,7 +84,7 @@ class CompleteAction(Action):
         }
 
     def _type_form(
-        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[ActionTarget]
+        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[JobTarget]
     ) -> NextTypeForm:
         """Offer the types that all of the chains may continue with.
 
@@ -93,7 +95,7 @@ class CompleteAction(Action):
             allowed &= model_admin.next_types(request, target.job).keys()
         return NextTypeForm(request.POST if request.method == "POST" else request.GET, allowed)
 
-    def perform(self, targets: Sequence[ActionTarget], form: Any, check: Check) -> Collection[UUID]:
+    def perform(self, targets: Sequence[JobTarget], form: Any, check: Check) -> Collection[UUID]:
         [target] = targets
         with chains.current_job(target.chain_id) as current:
             job = current.job
@@ -102,7 +104,7 @@ class CompleteAction(Action):
             if problem := self.refusal(job):
                 raise Refused(problem)
             form.complete(current)
-        return {target.row.pk}
+        return {target.pk}
 
     def log_message(self, form: Any) -> Any:
         if not form.target_name:
@@ -134,3 +136,98 @@ def continuations(type_name: str) -> dict[str, JobType[Any, Any]]:
     if current is None or current.continues_with is None:
         return {name: job_type for name, job_type in known.items() if job_type.entry}
     return {name: job_type for name, job_type in known.items() if name in current.continues_with}
+
+
+class CompleteForm(PayloadForm):
+    """The output of one job, or of several jobs of one type."""
+
+    #: The jobs that the page showed. A chain that has continued with another job is skipped.
+    job = forms.Field(widget=forms.MultipleHiddenInput)
+    #: The type of the next job; empty to end the chain.
+    type = forms.CharField(widget=forms.HiddenInput, required=False, strip=False)
+    #: The name of the type to continue with; empty to end the chain.
+    target_name = ""
+
+    def __init__(self, *args: Any, shown: Sequence[UUID], **options: Any) -> None:
+        options = {"error": InvalidOutput, "json_label": _("Output, as JSON"), "legend": _("Output"), **options}
+        super().__init__(*args, **options)
+        self.initial.update(job=shown, type=self.target_name)
+
+    def complete(self, current: CurrentJob) -> None:
+        """Complete the locked job."""
+        current.finish(self.cleaned_data["payload"])
+
+    def clean_type(self) -> str:
+        """Reject a type that is no longer allowed, so that what was meant as an input does not end the chain."""
+        name: str = self.cleaned_data["type"]
+        if name != self.target_name:
+            problem = gettext(
+                "The chain can no longer continue with this type. Choose another type or enter an output."
+            )
+            raise ValidationError(problem)
+        return name
+
+
+class ContinueForm(CompleteForm):
+    """The input of the next job, instead of an output."""
+
+    def __init__(self, *args: Any, target: JobType[Any, Any], **options: Any) -> None:
+        self._target, self.target_name = target, target.name
+        legend, label = _("Input of the next step"), _("Input of the next step, as JSON")
+        super().__init__(
+            *args, codec=target.input_codec, error=InvalidInput, json_label=label, legend=legend, **options
+        )
+
+    def complete(self, current: CurrentJob) -> None:
+        current.continue_with(self._target, self.cleaned_data["payload"])
+
+
+class CustomForm(ActionForm):
+    """The ``completion_form`` of a job type, in ``own``, with the job that the page showed."""
+
+    PREFIX = "completion"
+
+    job = forms.Field(widget=forms.MultipleHiddenInput)
+    target_name = ""
+
+    def __init__(self, *args: Any, own: Any, shown: Sequence[UUID], codec: Codec, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.own, self._codec = own, codec
+        own.required_css_class = getattr(own, "required_css_class", self.required_css_class)
+        self.initial.update(job=shown)
+
+    @property
+    def media(self) -> forms.Media:
+        media: forms.Media = super().media + self.own.media
+        return media
+
+    def is_valid(self) -> bool:
+        if not (super().is_valid() and self.own.is_valid()):
+            return False
+        if not hasattr(self.own, "complete"):
+            self._decode_output()
+        return not self.own.errors
+
+    def _decode_output(self) -> None:
+        text = written(self.own.cleaned_data)
+        try:
+            check_size(text, InvalidOutput)
+            self._output = self._codec.decode(text, InvalidOutput)
+        except InvalidOutput as problem:
+            add_problems(self.own, problem, {name: name for name in self.own.fields})
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        self.own.add_error(field, error)
+
+    def complete(self, current: CurrentJob) -> None:
+        """Let the form complete the locked job, and find out whether it has continued the chain."""
+        if not hasattr(self.own, "complete"):
+            current.finish(self._output)
+            return
+        before = current.job
+        self.own.complete(current)
+        after = current.job
+        if after.id != before.id:
+            self.target_name = after.type_name
+        elif after.status in OPEN:
+            raise Refused(gettext("the form did not complete the job"))

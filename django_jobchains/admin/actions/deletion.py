@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -12,8 +13,9 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
 from django_jobchains import chains
-from django_jobchains.admin.actions.action import Action, ActionTarget, Check, Find, Refused
+from django_jobchains.admin.actions.action import Refused
 from django_jobchains.admin.actions.forms import DeleteForm
+from django_jobchains.admin.actions.job_action import Check, JobAction, JobTarget
 from django_jobchains.conf import get_settings
 from django_jobchains.db.keyset import InArray
 from django_jobchains.models import Job, JobBlocker
@@ -21,7 +23,7 @@ from django_jobchains.statuses import Status
 from django_jobchains.store import get_store
 
 if TYPE_CHECKING:
-    from django_jobchains.admin.actions.views import ActionAdmin
+    from django_jobchains.admin.actions.row_actions import ActionAdmin
 
 MAX_CHAINS = 1_000
 MAX_LEVELS = 50
@@ -29,7 +31,7 @@ MAX_JOBS = 10_000
 MAX_WAITING_JOBS = 5
 
 
-class DeleteAction(Action):
+class DeleteAction(JobAction):
     name = "delete"
     label = _("Delete")
     permission = "delete_chain"
@@ -46,11 +48,10 @@ class DeleteAction(Action):
     flag = DELETION
     changes_all_jobs = True
 
-    def preview(
-        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[ActionTarget], find: Find
-    ) -> dict[str, Any]:
+    def preview(self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[JobTarget]) -> dict[str, Any]:
         using, selected = get_settings().DATABASE, [target.chain_id for target in targets]
         cascade = with_blockers(selected, using)
+        find = partial(model_admin.possible_targets, request, action=self)
         is_allowed = not cascade.is_whole or len(find(cascade.chain_ids)) == len(cascade.chain_ids)
         waiting = waiting_jobs(selected, using)
         seen = {target.chain_id for target in find({job.chain_id for job in waiting})} if waiting else set()
@@ -64,19 +65,21 @@ class DeleteAction(Action):
             "is_needed_by_others": any(job.chain_id not in seen for job in waiting),
         }
 
-    def expand(self, targets: Sequence[ActionTarget], form: Any, find: Find) -> Sequence[ActionTarget]:
+    def expand(
+        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[JobTarget], form: Any
+    ) -> Sequence[JobTarget]:
         """Add the chains that the targets waited for, unless the user may not delete all of them."""
         if not form.cleaned_data["cascade"]:
             return targets
         cascade = with_blockers([target.chain_id for target in targets], get_settings().DATABASE)
         if not cascade.is_whole:
             raise Refused(_("the chains waited for too many other chains, use manage.py jobchains delete --cascade"))
-        found = find(cascade.chain_ids)
+        found = model_admin.possible_targets(request, cascade.chain_ids, self)
         if len(found) < len(cascade.chain_ids):
             raise Refused(_("the chains waited for chains that you may not delete"))
         return found
 
-    def perform(self, targets: Sequence[ActionTarget], form: Any, check: Check) -> Collection[UUID]:
+    def perform(self, targets: Sequence[JobTarget], form: Any, check: Check) -> Collection[UUID]:
         chain_ids = [target.chain_id for target in targets]
         get_store().last_jobs.lock(chain_ids)
         check(targets)

@@ -78,11 +78,11 @@ class EnqueueAdmin(ChainActionAdmin):
     """Adds the page that enqueues a chain to the chain admin."""
 
     def get_urls(self) -> list[Any]:
-        return [self._path("enqueue/", self.enqueue_view, "enqueue"), *super().get_urls()]
+        return [self.page_path("enqueue/", self.enqueue_view, "enqueue"), *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         may_enqueue = self.may(request, PERMISSION)
-        url = {"enqueue_url": self.url("enqueue") if may_enqueue else ""}
+        url = {"enqueue_url": self.page_url("enqueue") if may_enqueue else ""}
         return super().changelist_view(request, {**url, **(extra_context or {})})
 
     def entry_types(self, request: HttpRequest) -> Mapping[str, JobType[Any, Any]]:
@@ -132,15 +132,14 @@ class EnqueueAdmin(ChainActionAdmin):
     def _url_after(self, request: HttpRequest, chain: Chain) -> str:
         """Return the URL of the chain's page if the user may view it, or else of an empty form."""
         is_seen = chain.id in self.visibility(request).chains([chain.id])
-        return self.url("change", chain.id) if is_seen else self.url("enqueue")
+        return self.page_url("change", chain.id) if is_seen else self.page_url("enqueue")
 
     def _enqueue_page(self, request: HttpRequest, type_form: TypeForm, form: EnqueueForm | None) -> HttpResponse:
         context = {
             "title": gettext("Enqueue a chain"),
-            "media": self.media,
             "type_form": type_form,
             "form": form,
-            "back_url": self.url("changelist"),
+            "back_url": self.page_url("changelist"),
         }
         return self.render(request, "admin/django_jobchains/enqueue.html", context)
 

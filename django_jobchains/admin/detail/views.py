@@ -74,7 +74,6 @@ class DetailAdmin(ReadOnlyAdmin):
         folder = f"admin/django_jobchains/{self.opts.model_name}"
         context = {
             "original": found,
-            "media": self.media,
             "detail_template": f"{folder}/detail.html",
             "refresh_url": url_with(request, **{FRAGMENT: 1}) if details["is_open"] else "",
             **details,

@@ -10,16 +10,15 @@ from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.admin import ShowFacets
 from django.contrib.admin.options import IS_POPUP_VAR, TO_FIELD_VAR
 from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
 from django.db.models import BooleanField, ExpressionWrapper, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.admin.base import TIME_LIMIT_PAGE, ReadOnlyAdmin, TimeLimitExceeded, time_limit
+from django_jobchains.admin.base import ReadOnlyAdmin
 from django_jobchains.admin.lists.columns import ERROR_LENGTH, ChainColumns, Columns, JobColumns
 from django_jobchains.admin.lists.estimates import Precision, RowCount, count_rows
 from django_jobchains.admin.lists.filters import CHAIN_FILTERS, JOB_FILTERS
@@ -152,27 +151,14 @@ class ListAdmin(ReadOnlyAdmin):
 
     columns: ClassVar[type[Columns]]
 
-    list_per_page = 50
-    show_full_result_count = False
-    show_facets = ShowFacets.NEVER
     search_fields = ("id",)  # shows the search box; see ``searched``
     search_help_text = _(
         "Search for an id or at least its first 8 digits, a complete deduplication key, or the beginning of a type."
     )
     change_list_template = "admin/django_jobchains/change_list.html"
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        try:
-            return super().changelist_view(request, extra_context)
-        except TimeLimitExceeded:
-            return self.render(request, *TIME_LIMIT_PAGE, status=503)
-
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return KeysetChangeList
-
-    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        with time_limit(get_settings().DATABASE):
-            return super().get_changelist_instance(request)
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return methods that depend on the request, which ``list_display`` does not get."""

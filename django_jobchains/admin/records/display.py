@@ -9,7 +9,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
 from django_jobchains.admin.payload_display import Payloads, PayloadView
-from django_jobchains.admin.records.actions import STATE_LABELS
+from django_jobchains.admin.records.actions import state_label, state_style
 from django_jobchains.admin.timestamps import Timestamp, Timestamps
 from django_jobchains.payload_codecs import Unreadable
 from django_jobchains.records.declarations import RecordType
@@ -93,16 +93,6 @@ def attempts_of(kind: RecordType, record: Any) -> int:
     """Return the number of started attempts: failed ones, reset ones, and one that runs or has completed."""
     ended = (kind.value(record, "num_failures") or 0) + (kind.value(record, "num_resets") or 0)
     return int(ended) + (kind.value(record, "state") in ("processing", "completed"))
-
-
-def state_label(state: Any) -> Any:
-    """Return the translated state, or the text itself for a custom state."""
-    return STATE_LABELS.get(state, state)
-
-
-def state_style(state: Any) -> str:
-    """Return the part of a CSS class. Custom states, which may be any text, share one."""
-    return state if state in STATE_LABELS else "other"
 
 
 def _entries(value: Any) -> list[dict[str, Any]]:

@@ -11,12 +11,11 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.admin.base import TIME_LIMIT_PAGE, TimeLimitExceeded, time_limit
 from django_jobchains.admin.payload_display import PERMISSION, Payloads
 from django_jobchains.admin.records import lists
-from django_jobchains.admin.records.display import attempts_of, record_view, state_label, state_style
+from django_jobchains.admin.records.actions import RecordActionAdmin, state_label, state_style
+from django_jobchains.admin.records.display import attempts_of, record_view
 from django_jobchains.admin.records.lists import RecordChangeList, RecordPaginator, RecordStateFilter, RecordWaitFilter
-from django_jobchains.admin.records.pages import RecordActionAdmin
 from django_jobchains.admin.timestamps import Timestamps
 from django_jobchains.admin.urls import url_with
 from django_jobchains.admin.visibility import has_own_view_permission, is_whole
@@ -39,27 +38,14 @@ class JobRecordAdmin(RecordActionAdmin):
     #: By the primary key, which has an index.
     ordering: ClassVar[tuple[Any, ...]] = ("-pk",)
     paginator = RecordPaginator
-    list_per_page = 50
-    show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER
     change_list_template = "admin/django_jobchains/record/change_list.html"
     change_form_template = "admin/django_jobchains/record/change_form.html"
-
-    class Media:
-        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "lists", "pages", "actions")]}
 
     # Permissions
 
     def has_view_payload_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the user may see failure messages and logs, by default with the permission for payloads."""
         return bool(request.user.has_perm(f"django_jobchains.{PERMISSION}"))
-
-    def sees_all_rows(self, request: HttpRequest) -> bool:
-        """Return whether no record is hidden from the user. If so, the dashboard counts the records.
-
-        A class that overrides ``has_view_permission`` is assumed to hide some. If yours does not, override this too.
-        """
-        return not has_own_view_permission(self) and is_whole(self.get_queryset(request))
 
     # Columns of the list
 
@@ -120,24 +106,13 @@ class JobRecordAdmin(RecordActionAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[RecordChangeList]:
         return RecordChangeList
 
-    def get_changelist_instance(self, request: HttpRequest) -> Any:
-        with time_limit(self.get_queryset(request).db):
-            return super().get_changelist_instance(request)
-
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        try:
-            return super().changelist_view(request, extra_context)
-        except TimeLimitExceeded:
-            template, context = TIME_LIMIT_PAGE
-            return self.render(request, template, {"media": self.media, **context}, status=503)
-
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Add the section about the record to its page."""
         record = context.get("original")
         if record is not None:
             shown = record_view(self.record_type, record, self._payloads(request, record), Timestamps(record._state.db))
             context["record"] = shown
-            context["actions"] = self.record_buttons(request, record)
+            context["actions"] = self.action_buttons(request, record)
             context["refresh_url"] = url_with(request) if shown.is_open and request.method == "GET" else ""
         return super().render_change_form(request, context, *args, **kwargs)
 

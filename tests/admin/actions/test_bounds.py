@@ -6,7 +6,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
-from django_jobchains.admin.actions import row_actions, views
+from django_jobchains.admin.actions import confirmed, row_actions
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Chain
 from django_jobchains.store import Store
@@ -80,7 +80,7 @@ def test_more_rows_than_allowed_are_refused(
 def test_the_page_lists_the_first_rows_and_submits_all(
     superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "MAX_LISTED_ROWS", 2)
+    monkeypatch.setattr(confirmed, "MAX_LISTED_ROWS", 2)
     rows = rows_for("cancel", store, 5)
     page = text_of(choose_action(superuser, "cancel", rows))
     assert sum(f'href="{url("change", row)}"' in page for row in rows) == 2
