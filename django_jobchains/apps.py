@@ -19,13 +19,13 @@ class JobchainsConfig(AppConfig):
     def ready(self) -> None:
         from django_jobchains import checks, payload_codecs  # noqa: F401 - registers the checks
         from django_jobchains.models.chain_view import create_if_missing
-        from django_jobchains.overview import database_figures
+        from django_jobchains.monitoring.facts import measurements
         from django_jobchains.records import checks as record_checks  # noqa: F401
         from django_jobchains.registry.registry import Registry
         from django_jobchains.telemetry import probes
         from django_jobchains.telemetry.measuring import codec_failed
 
-        probes.read_figures, payload_codecs.on_failure = database_figures, codec_failed
+        probes.measure, payload_codecs.on_failure = measurements, codec_failed
         self.registry = Registry()
         self.registry.autodiscover()
         post_migrate.connect(create_if_missing, sender=self)

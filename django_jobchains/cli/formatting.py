@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from django_jobchains.db.times import Times
 from django_jobchains.payload_codecs import Unreadable
+from django_jobchains.text import errors
 from django_jobchains.text.humanize import ago, number
 from django_jobchains.text.redaction import redacted, redacted_text
 
@@ -29,8 +30,7 @@ def shortened(value: Any, limit: int = 100) -> str:
 
 def first_line(text: str | None) -> str:
     """Return the first line of an error, redacted."""
-    lines = redacted_text(text or "").strip().splitlines()
-    return lines[0] if lines else ""
+    return errors.first_line(redacted_text(text or ""))
 
 
 def database_message(error: DatabaseError) -> str:

@@ -15,8 +15,8 @@ from django_jobchains.cli import converters
 from django_jobchains.cli.formatting import counted, database_message
 from django_jobchains.cli.status import record_problem
 from django_jobchains.cli.subcommand import Invocation, Subcommand
-from django_jobchains.overview import COUNT_TO, QueueFacts, overview
-from django_jobchains.records.overview import RecordFacts, record_overview
+from django_jobchains.monitoring import QueueFacts, RecordFacts, overview, record_overview
+from django_jobchains.monitoring.facts import COUNT_TO
 from django_jobchains.text.humanize import age, number
 
 

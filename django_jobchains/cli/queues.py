@@ -9,7 +9,7 @@ from django_jobchains import queues
 from django_jobchains.cli import converters
 from django_jobchains.cli.status import QUEUES, queue_rows
 from django_jobchains.cli.subcommand import Invocation, Subcommand
-from django_jobchains.overview import overview
+from django_jobchains.monitoring import overview
 
 
 class QueuesCommand(Subcommand):

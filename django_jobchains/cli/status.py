@@ -8,10 +8,21 @@ from django_jobchains.cli.formatting import counted, first_line
 from django_jobchains.cli.screen import Screen
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.cli.tables import Cell, Column
-from django_jobchains.overview import FailingType, Overview, PoolState, QueueFacts, TypeFacts, WorkerFacts, overview
-from django_jobchains.records.overview import RecordFacts, record_overview
+from django_jobchains.monitoring import (
+    AttemptTotals,
+    FailingType,
+    Overview,
+    PoolState,
+    QueueFacts,
+    RecordFacts,
+    Throughput,
+    TypeFacts,
+    WorkerFacts,
+    overview,
+    record_overview,
+    throughput,
+)
 from django_jobchains.text.humanize import age, memory, number
-from django_jobchains.throughput import AttemptTotals, Throughput, throughput
 
 #: A transaction that is open for longer keeps dead rows in the indexes, which slows down every claim.
 LONG_TRANSACTION_SECONDS = 300

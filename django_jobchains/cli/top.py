@@ -32,10 +32,8 @@ from django_jobchains.cli.status import (
 )
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.cli.tables import Column, table
-from django_jobchains.overview import Overview, overview
-from django_jobchains.records.overview import RecordFacts, record_overview
+from django_jobchains.monitoring import Overview, RecordFacts, Throughput, overview, record_overview, throughput
 from django_jobchains.text.humanize import number, span
-from django_jobchains.throughput import Throughput, throughput
 
 #: How many running jobs are read.
 MAX_RUNNING = 1_000

@@ -60,7 +60,7 @@ class Database(ABC):
     locks_rows = False
     #: The prefix of the written table's columns in a RETURNING. The rows that an UPDATE joins may have the same names.
     returned = ""
-    #: SQL of the row of ``Activity``, empty for a database without a server.
+    #: SQL of the last columns of ``DatabaseFacts``, empty for a database without a server.
     activity = ""
 
     def __init__(self, using: str) -> None:

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
 from django_jobchains.payload_codecs import ENCODED, decode_text
 from django_jobchains.store.errors import retried
 from django_jobchains.store.statements import Part, statement, statements
+from django_jobchains.text.errors import first_line
 
 #: The limit of groups of one queue, type and priority that are counted.
 MAX_GROUPS = 1_000
@@ -50,24 +52,31 @@ class HeldGroup(NamedTuple):
     jobs: int
 
 
-class FailingGroup(NamedTuple):
-    """The attempts of a type that failed recently, with the start of the last error."""
+@dataclass(frozen=True)
+class FailingType:
+    """A type with recent failed attempts.
 
-    type_name: str
+    ``crashes``: how many of the ``attempts`` failed because their lease ran out. ``last_error``: one line.
+    """
+
+    name: str
     attempts: int
     crashes: int
     jobs: int
-    error: str
+    last_error: str
     last_at: datetime
-    last_seconds: float
+    last_age_seconds: float
 
 
-class Activity(NamedTuple):
-    """The activity of the database server."""
+@dataclass(frozen=True)
+class DatabaseFacts:
+    """Figures of the database server. None: unknown for this vendor."""
 
+    alias: str
+    vendor: str
     oldest_transaction_seconds: float | None
-    connections: int
-    max_connections: int
+    connections: int | None
+    max_connections: int | None
 
 
 class TypeTally(NamedTuple):
@@ -91,8 +100,11 @@ class SpanCount(NamedTuple):
     failed: int
 
 
-class TypeCount(NamedTuple):
-    type_name: str
+@dataclass(frozen=True)
+class TypeRuns:
+    """Attempts of a type that ended in some hours. The mean duration excludes crashes."""
+
+    name: str
     completed: int
     failed: int
     mean_seconds: float
@@ -107,9 +119,11 @@ class Stats(Part):
         ((text,),) = self.db.fetch(f"SELECT {time} FROM {self.db.clock}", [])
         return self.db.time(text)
 
-    def activity(self) -> Activity | None:
-        """Return the activity of the server; None for a database without one."""
-        return Activity(*self._fetch_activity()) if self.db.activity else None
+    @retried
+    def activity(self) -> DatabaseFacts:
+        """Return figures of the server, which are None for a database without one."""
+        [figures] = self.db.fetch(self.db.activity, []) if self.db.activity else [(None, None, None)]
+        return DatabaseFacts(self.db.using, self.db.connection.vendor, *figures)
 
     @retried
     def type_names(self, limit: int) -> list[str]:
@@ -137,13 +151,14 @@ class Stats(Part):
         return [HeldGroup(*row) for row in self.db.fetch(self._held(MAX_FAILED), [count_to, count_to])]
 
     @retried
-    def failing_groups(self, within_seconds: float) -> list[FailingGroup]:
+    def failing_types(self, within_seconds: float) -> list[FailingType]:
         """Return the recent ones of the newest ``MAX_FAILED`` failed attempts by type, latest failure first."""
         rows = self.db.fetch(self._failing(MAX_FAILED), [-within_seconds])
-        groups = [FailingGroup(*row) for row in rows]
         return [
-            group._replace(error=decode_text(group.error), last_at=self.db.time(group.last_at))  # type: ignore[arg-type]
-            for group in groups
+            FailingType(
+                name, attempts, crashes, jobs, first_line(decode_text(error)), self.db.time(last_at), max(seconds, 0.0)
+            )
+            for name, attempts, crashes, jobs, error, last_at, seconds in rows
         ]
 
     @retried
@@ -166,14 +181,9 @@ class Stats(Part):
         return [SpanCount(span, self.db.time(starts_at), *sums) for span, starts_at, *sums in rows]
 
     @retried
-    def counts_by_type(self, now: datetime, limit: int) -> list[TypeCount]:
+    def counts_by_type(self, now: datetime, limit: int) -> list[TypeRuns]:
         """Return the types whose attempts ended in these hours, those with the longest mean first."""
-        return [TypeCount(*row) for row in self.db.fetch(self._counts_by_type(limit), [self.db.time_text(now)])]
-
-    @retried
-    def _fetch_activity(self) -> tuple[float | None, int, int]:
-        [(oldest, connections, most)] = self.db.fetch(self.db.activity, [])
-        return oldest, connections, most
+        return [TypeRuns(*row) for row in self.db.fetch(self._counts_by_type(limit), [self.db.time_text(now)])]
 
     # Statements
 

@@ -1,4 +1,4 @@
-"""The data that gauges read: the slots and listeners of this process's workers, and figures about queues."""
+"""The data that gauges read: the slots and listeners of this process's workers, and figures about the database."""
 
 import threading
 import time
@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
-#: How long figures about queues are used before they are read again.
+from django_jobchains.telemetry.names import MetricName
+
+#: How long the measurements of a database are used before they are read again.
 CACHE_SECONDS = 10.0
-#: Figures that could not be refreshed for this long are no longer reported.
+#: Measurements that could not be refreshed for this long are no longer reported.
 STALE_SECONDS = 60.0
 
 
@@ -37,29 +39,12 @@ class NotifierState(NamedTuple):
     is_connected: bool
 
 
-class QueueFigures(NamedTuple):
-    """The jobs of a queue by status, counted to a limit. ``oldest_due_age_seconds``: 0 if none is due."""
+class Measurement(NamedTuple):
+    """A value of a gauge about a database. ``values``: of the metric's attributes, in their order."""
 
-    name: str
-    jobs: dict[str, int]
-    oldest_due_age_seconds: float
-
-
-class RecordFigures(NamedTuple):
-    """The records of a record worker by state, counted to a limit. ``oldest_due_age_seconds``: 0 if none is due."""
-
-    queue: str
-    name: str
-    records: dict[str, int]
-    oldest_due_age_seconds: float
-
-
-class DatabaseFigures(NamedTuple):
-    """The results of a few bounded database queries. ``oldest_transaction_seconds``: None if unknown."""
-
-    queues: tuple[QueueFigures, ...]
-    oldest_transaction_seconds: float | None
-    records: tuple[RecordFigures, ...] = ()
+    metric: MetricName
+    values: tuple[str, ...]
+    number: float
 
 
 class WorkerProbe(Protocol):
@@ -75,9 +60,9 @@ class WorkerProbe(Protocol):
 
 _workers: list[WorkerProbe] = []
 
-#: Reads the figures of an alias; None for the configured one. Set by the app config, because this package does not
+#: Measures the database of an alias; None for the configured one. Set by the app config, because this package does not
 #: import the store.
-read_figures: Callable[[str | None], DatabaseFigures] | None = None
+measure: Callable[[str | None], list[Measurement]] | None = None
 
 
 def add_worker(worker: WorkerProbe) -> None:
@@ -124,10 +109,10 @@ class Peaks:
 record_peaks = Peaks()
 
 
-class CachedFigures:
-    """Figures of a database that a separate thread refreshes when they are needed and older than ``CACHE_SECONDS``.
+class CachedMeasurements:
+    """Measurements of a database that a separate thread refreshes when they are older than ``CACHE_SECONDS``.
 
-    A reader gets the last figures, and never waits longer than ``wait_seconds`` for the database.
+    A reader gets the last ones, and never waits longer than ``wait_seconds`` for the database.
     """
 
     def __init__(self, using: str | None = None, wait_seconds: float = 0.25) -> None:
@@ -135,11 +120,11 @@ class CachedFigures:
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._figures: DatabaseFigures | None = None
-        self._read_at = 0.0
+        self._measured: list[Measurement] = []
+        self._measured_at = float("-inf")
 
-    def get(self) -> DatabaseFigures | None:
-        """Return the figures, or None if the database has not answered for a long time."""
+    def get(self) -> list[Measurement]:
+        """Return the measurements, or none if the database has not answered for a long time."""
         with self._lock:
             if self._age() > CACHE_SECONDS and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._read, name="jobchains-figures", daemon=True)
@@ -147,11 +132,11 @@ class CachedFigures:
             thread = self._thread
         if thread is not None and self._age() > CACHE_SECONDS:
             thread.join(self._wait_seconds)
-        return self._figures if self._age() <= STALE_SECONDS else None
+        return self._measured if self._age() <= STALE_SECONDS else []
 
     def _age(self) -> float:
-        return float("inf") if self._figures is None else time.monotonic() - self._read_at
+        return time.monotonic() - self._measured_at
 
     def _read(self) -> None:
-        if read_figures is not None:
-            self._figures, self._read_at = read_figures(self._using), time.monotonic()
+        if measure is not None:
+            self._measured, self._measured_at = measure(self._using), time.monotonic()

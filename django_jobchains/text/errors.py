@@ -205,3 +205,8 @@ def _generator() -> Iterator[None]:
 def printable(text: str) -> str:
     """Replace control characters with spaces: they could control a terminal or forge a line of a log."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def first_line(text: str) -> str:
+    """Return the first line of an error's text, or "" if it is empty."""
+    return (text.strip().splitlines() or [""])[0]

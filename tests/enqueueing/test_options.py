@@ -15,10 +15,9 @@ from django.db import transaction
 from django_jobchains import chains, queues
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import Job
-from django_jobchains.overview import overview
+from django_jobchains.monitoring import overview, throughput
 from django_jobchains.processors import JobType
 from django_jobchains.testing import run_due_jobs
-from django_jobchains.throughput import throughput
 from tests.support.attempts import committed
 
 pytestmark = pytest.mark.django_db

@@ -7,7 +7,7 @@ import pytest
 from django.core.management import call_command
 
 from django_jobchains.models import WorkerPresence
-from django_jobchains.overview import PoolState, overview
+from django_jobchains.monitoring import PoolState, overview
 from tests.isolation.app import hostile_jobs
 from tests.isolation.ends import output
 from tests.support.waiting import until

@@ -14,7 +14,7 @@ from django.db import connection
 from django_jobchains import chains, queues
 from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogLine
-from django_jobchains.overview import overview
+from django_jobchains.monitoring import overview
 from django_jobchains.processors import Processors
 from tests.shop.models import Effect
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import queues
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.overview import QueueFacts, TypeFacts, aoverview, overview
+from django_jobchains.monitoring import QueueFacts, TypeFacts, aoverview, overview
 from django_jobchains.processors import JobType, get_registry
 from django_jobchains.store import Beat, ClaimedJob, Store, get_store
 from tests.support.jobs import MAIL, SHIP, alter, claim, create, database_now, expire, failed_try, running
@@ -168,7 +168,7 @@ def test_it_takes_a_constant_number_of_statements(store: Store, size: int) -> No
 
 
 def test_the_number_of_groups_is_limited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("store.stats", "overview"):
+    for module in ("store.stats", "monitoring.facts"):
         monkeypatch.setattr(f"django_jobchains.{module}.MAX_GROUPS", 3)
     for number in range(3):
         create(store, 1, queue=f"queue {number}")

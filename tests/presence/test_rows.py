@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.models import WorkerPresence
-from django_jobchains.overview import overview
+from django_jobchains.monitoring import overview
 from django_jobchains.store import Beat, Store, get_store
 from tests.support.jobs import database_now
 from tests.support.pool_states import POOL

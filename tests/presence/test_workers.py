@@ -13,9 +13,9 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 
 import django_jobchains
-from django_jobchains import overview as overviews
+from django_jobchains import monitoring
 from django_jobchains.models import WorkerPresence
-from django_jobchains.overview import WorkerFacts
+from django_jobchains.monitoring import WorkerFacts
 from django_jobchains.processors import JobType, Processors, RunningJob
 from django_jobchains.store import Beat, Store, get_store
 from django_jobchains.worker import Worker
@@ -35,7 +35,7 @@ def quick(processors: Processors) -> JobType[Any, Any]:
 
 
 def present() -> list[WorkerFacts]:
-    return list(overviews.overview().workers)
+    return list(monitoring.overview().workers)
 
 
 def ids() -> list[str]:

@@ -12,7 +12,7 @@ from pytest_django import DjangoDbBlocker
 from django_jobchains import chains
 from django_jobchains.db.keyset import Unindexed
 from django_jobchains.models import Chain, Job
-from django_jobchains.overview import overview
+from django_jobchains.monitoring import overview
 from django_jobchains.statuses import Status
 from tests.queries import million
 from tests.queries.million import (

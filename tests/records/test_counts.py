@@ -13,9 +13,9 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from django_jobchains import records, testing
+from django_jobchains.monitoring import record_overview
 from django_jobchains.processors import Processors, RescheduleJob
 from django_jobchains.records import RecordProcessor, RecordRun, Requeue
-from django_jobchains.records.overview import record_overview
 from tests.records.models import LETTER_COLUMNS, Letter, Repository, Upload
 from tests.support.notifiers import notifier, sent
 

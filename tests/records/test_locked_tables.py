@@ -10,10 +10,10 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 
 from django_jobchains import chains, records
+from django_jobchains.monitoring import record_overview
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.records.overview import record_overview
 from django_jobchains.records.queryset import RecordQuerySet
 from django_jobchains.store import DequeueRequest, RecordTable, Store, get_store
 from django_jobchains.store.errors import is_lock_timeout

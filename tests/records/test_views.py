@@ -8,10 +8,10 @@ from django.db import connection
 from django.db.models import Count, F, OuterRef, Subquery
 from django.test.utils import CaptureQueriesContext
 
+from django_jobchains.monitoring import record_overview
 from django_jobchains.processors import Processors
 from django_jobchains.records import RecordRun
 from django_jobchains.records.checks import check_records
-from django_jobchains.records.overview import record_overview
 from tests.records.models import Repository, Upload
 from tests.support.waiting import until
 from tests.support.workers import StartWorker

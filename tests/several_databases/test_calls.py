@@ -12,7 +12,7 @@ from django.core.management import call_command
 
 from django_jobchains import chains, queues, testing
 from django_jobchains.db.ids import new_id
-from django_jobchains.overview import overview
+from django_jobchains.monitoring import overview
 from django_jobchains.processors import FailJob, Processors, RunningJob, get_registry
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])

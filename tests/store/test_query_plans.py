@@ -106,7 +106,7 @@ def test_excluded_queues_are_skipped_by_the_index(store: Store) -> None:
 COUNTS: dict[str, tuple[Callable[[Store], object], int]] = {
     "pending_groups": (lambda store: store.stats.pending_groups(300), 600),
     "held_groups": (lambda store: store.stats.held_groups(300), 900),
-    "failing_groups": (lambda store: store.stats.failing_groups(86_400), 1_000),
+    "failing_types": (lambda store: store.stats.failing_types(86_400), 1_000),
 }
 
 

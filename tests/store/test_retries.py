@@ -80,7 +80,7 @@ OTHERS: dict[str, Call] = {
     "jobs.create": lambda store, jobs: store.jobs.create([new_job()]),
     "deferred.defer": lambda store, jobs: store.deferred.defer([EndedAttempt("handed_back", job.key) for job in jobs]),
     "chains.delete": lambda store, jobs: store.chains.delete(ids(jobs), cascade=False, effects=Effects()),
-    "stats.failing_groups": lambda store, jobs: store.stats.failing_groups(60),
+    "stats.failing_types": lambda store, jobs: store.stats.failing_types(60),
     "retention.find_ended": lambda store, jobs: store.retention.find_ended(
         "status", "completed", EndPosition(ids(jobs)[0]), ids(jobs)[1], 9, OLD
     ),

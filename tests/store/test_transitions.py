@@ -32,7 +32,7 @@ READERS = {
     "jobs.next_due", "jobs.state_of", "last_jobs.chains_of", "last_jobs.lock", "last_jobs.lock_chain_of",
     "last_jobs.of_jobs", "last_jobs.read", "leases.check", "leases.expired", "queues.rules", "retention.find_ended",
     "stats.activity", "stats.chain_type_names", "stats.counts_by_time", "stats.counts_by_type",
-    "stats.failing_groups", "stats.held_groups", "stats.pending_groups", "stats.queue_names", "stats.time_ago",
+    "stats.failing_types", "stats.held_groups", "stats.pending_groups", "stats.queue_names", "stats.time_ago",
     "stats.type_names", "workers.count", "workers.present",
 }  # fmt: skip
 #: Methods about workers, queues, keys, counts and records.

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django_jobchains import chains
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordProcessor, RecordRun
-from django_jobchains.telemetry import events, probes, report
+from django_jobchains.telemetry import events, names, probes, report
 from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, ChainEnded, Event, RecordHookEnded
 from django_jobchains.telemetry.otel import instruments, register_gauges
 from tests.records.models import Upload
@@ -23,6 +23,8 @@ from tests.support.waiting import until
 from tests.support.workers import StartWorker
 
 pytestmark = committed
+
+MEASUREMENT = probes.Measurement(names.OLDEST_TRANSACTION, (), 1.0)
 
 TYPE, QUEUE, OUTCOME, ERROR = (
     "jobchains.job.type",
@@ -420,13 +422,13 @@ def test_the_child_processes_of_all_workers_are_added_up(
 def test_the_figures_are_read_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
 
-    def read(using: str | None) -> probes.DatabaseFigures:
+    def measure(using: str | None) -> list[probes.Measurement]:
         reads.append(1)
-        return probes.DatabaseFigures((), None)
+        return [MEASUREMENT]
 
-    monkeypatch.setattr(probes, "read_figures", read)
-    figures = probes.CachedFigures(wait_seconds=30)
-    assert figures.get() == figures.get() == probes.DatabaseFigures((), None)
+    monkeypatch.setattr(probes, "measure", measure)
+    figures = probes.CachedMeasurements(wait_seconds=30)
+    assert figures.get() == figures.get() == [MEASUREMENT]
     assert len(reads) == 1
     monkeypatch.setattr(probes, "CACHE_SECONDS", 0.0)
     until(lambda: figures.get() and len(reads) > 1)  # repeated, because the first thread may not have ended yet
@@ -435,16 +437,16 @@ def test_the_figures_are_read_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatc
 def test_a_database_that_does_not_answer_delays_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     hangs, ends = threading.Event(), threading.Event()
 
-    def read(using: str | None) -> probes.DatabaseFigures:
+    def measure(using: str | None) -> list[probes.Measurement]:
         hangs.set()
         ends.wait(60)
-        return probes.DatabaseFigures((), None)
+        return [MEASUREMENT]
 
-    monkeypatch.setattr(probes, "read_figures", read)
-    figures = probes.CachedFigures(wait_seconds=0)
-    assert figures.get() is None
+    monkeypatch.setattr(probes, "measure", measure)
+    figures = probes.CachedMeasurements(wait_seconds=0)
+    assert figures.get() == []
     assert hangs.wait(10)
-    assert figures.get() is None
+    assert figures.get() == []
     ends.set()
     until(figures.get)
 

@@ -6,9 +6,9 @@ import pytest
 from django.db import transaction
 
 from django_jobchains.models import AttemptCount
+from django_jobchains.monitoring import TypeRuns, throughput
 from django_jobchains.processors import JobType, Processors
 from django_jobchains.store import Store, TypeTally
-from django_jobchains.throughput import TypeRuns, throughput
 from tests.support.connections import Actor, end_all, holding
 from tests.support.throughput import put_clock, tally
 from tests.support.waiting import until

@@ -14,10 +14,10 @@ from django.utils import timezone
 from django_jobchains import chains
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.models import AttemptCount, Job
+from django_jobchains.monitoring import TypeRuns, throughput
 from django_jobchains.processors import Batch, JobType, Processors, RunningJob
 from django_jobchains.store import Store, TypeTally
 from django_jobchains.telemetry.events import AttemptEnded
-from django_jobchains.throughput import TypeRuns, throughput
 from django_jobchains.worker import attempt_counter
 from django_jobchains.worker.attempt_counter import AttemptCounter
 from tests.support.clocks import Clock

@@ -10,8 +10,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.models import AttemptCount
+from django_jobchains.monitoring import AttemptTotals, TypeRuns, athroughput, throughput
+from django_jobchains.monitoring.throughput import MAX_TYPES
 from django_jobchains.store import Store, get_store
-from django_jobchains.throughput import MAX_TYPES, AttemptTotals, TypeRuns, athroughput, throughput
 from tests.support.jobs import MAIL, SHIP
 from tests.support.plans import plan_of, rows_read, use_plans
 from tests.support.throughput import put_clock, tally

@@ -9,8 +9,15 @@ from django.utils.translation import gettext, ngettext
 
 from django_jobchains.admin.dashboard.record_workers import count_of
 from django_jobchains.admin.dashboard.tables import Counts
-from django_jobchains.overview import DatabaseFacts, FailingType, Overview, QueueFacts, TypeFacts, WorkerFacts
-from django_jobchains.records.overview import RecordFacts
+from django_jobchains.monitoring import (
+    DatabaseFacts,
+    FailingType,
+    Overview,
+    QueueFacts,
+    RecordFacts,
+    TypeFacts,
+    WorkerFacts,
+)
 from django_jobchains.text.humanize import age, ago, number
 
 #: The number of alerts of one kind; a last one counts the others.

@@ -11,8 +11,8 @@ from django.utils import timezone
 from django.utils.formats import time_format
 from django.utils.translation import gettext, ngettext
 
+from django_jobchains.monitoring import AttemptTotals
 from django_jobchains.text.humanize import number
-from django_jobchains.throughput import AttemptTotals
 
 #: The width of the slot of a bar, in units of the SVG.
 SLOT_WIDTH = 10

@@ -8,7 +8,7 @@ from django.contrib.admin import AdminSite
 from django.urls import reverse
 
 from django_jobchains.admin.dashboard.tables import MAX_ROWS, Table
-from django_jobchains.records.overview import RecordFacts
+from django_jobchains.monitoring import RecordFacts
 from django_jobchains.text.humanize import age, number
 
 

@@ -8,9 +8,8 @@ from typing import Generic, TypeVar
 from django.utils.translation import gettext
 
 from django_jobchains.admin.payload_display import Payloads
-from django_jobchains.overview import FailingType, Overview, PoolState, QueueFacts, TypeFacts, WorkerFacts
+from django_jobchains.monitoring import FailingType, Overview, PoolState, QueueFacts, TypeFacts, TypeRuns, WorkerFacts
 from django_jobchains.text.humanize import age, ago, memory, number, span
-from django_jobchains.throughput import TypeRuns
 
 #: The number of rows of a table.
 MAX_ROWS = 100

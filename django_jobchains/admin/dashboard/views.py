@@ -27,11 +27,17 @@ from django_jobchains.admin.records.record_admin import is_counted
 from django_jobchains.admin.visibility import Visibility
 from django_jobchains.conf import get_settings
 from django_jobchains.models import Job, QueueState
-from django_jobchains.overview import Overview, QueueFacts, overview
-from django_jobchains.records.overview import RecordFacts, record_overview
+from django_jobchains.monitoring import (
+    Overview,
+    QueueFacts,
+    RecordFacts,
+    Throughput,
+    overview,
+    record_overview,
+    throughput,
+)
 from django_jobchains.store import MAX_FAILED, get_store
 from django_jobchains.text.humanize import age, number
-from django_jobchains.throughput import Throughput, throughput
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ from django_jobchains.admin.visibility import LARGE, Visibility
 from django_jobchains.db.times import Times
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.models.payload_fields import text_start
-from django_jobchains.overview import FAILING_SECONDS, FailingType, Overview, build_overview, failing_type
+from django_jobchains.monitoring import FailingType, Overview
+from django_jobchains.monitoring.facts import FAILING_SECONDS, build_overview
 from django_jobchains.statuses import OPEN, Status
-from django_jobchains.store import FailingGroup, HeldGroup, PendingGroup, get_store
+from django_jobchains.store import HeldGroup, PendingGroup, get_store
+from django_jobchains.text.errors import first_line
 
 #: The number of visible jobs of each status, and of visible failed attempts, that are counted, newest first.
 MAX_COUNTED = 1_000
@@ -31,16 +33,16 @@ class Failures:
     def last_job(self) -> Job:
         return self.attempts[0].job
 
-    def group(self, times: Times) -> FailingGroup:
+    def facts(self, times: Times) -> FailingType:
         last = self.attempts[0]
-        return FailingGroup(
+        return FailingType(
             last.job.type_name,
             len(self.attempts),
             sum(attempt.kind == FailedAttempt.Kind.CRASH for attempt in self.attempts),
             len({attempt.job_id for attempt in self.attempts}),
-            last.error_start,  # type: ignore[attr-defined]  # annotated
+            first_line(last.error_start),  # type: ignore[attr-defined]  # annotated
             times.aware(last.finished_at),
-            times.seconds_since(last.finished_at),
+            max(times.seconds_since(last.finished_at), 0.0),
         )
 
 
@@ -64,7 +66,7 @@ def visible_failures(visibility: Visibility, using: str) -> dict[str, Failures]:
 
 def failing_types(failures: dict[str, Failures], using: str) -> tuple[FailingType, ...]:
     times = Times(using)
-    return tuple(failing_type(part.group(times)) for part in failures.values())
+    return tuple(part.facts(times) for part in failures.values())
 
 
 def visible_overview(visibility: Visibility, failures: dict[str, Failures], using: str) -> Overview:
@@ -79,7 +81,7 @@ def visible_overview(visibility: Visibility, failures: dict[str, Failures], usin
         get_store(using),
         pending=_pending(seen.pop(Status.PENDING), times),
         held=_held(seen),
-        failing=[part.group(times) for part in failures.values()],
+        failing=[part.facts(times) for part in failures.values()],
         count_to=MAX_COUNTED,
     )
     return replace(found, is_complete=all(len(newest[status]) < MAX_COUNTED for status in OPEN))

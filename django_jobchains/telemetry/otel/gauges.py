@@ -1,8 +1,9 @@
 """Gauges: the slots and wake-ups of this process's workers, and figures about queues from the database."""
 
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
@@ -10,20 +11,14 @@ from django_jobchains.telemetry import add_sink, names, remove_sink
 from django_jobchains.telemetry.events import BlockedJobsSwept, Event
 from django_jobchains.telemetry.names import MetricName
 from django_jobchains.telemetry.otel.instruments import Distinct, Values
-from django_jobchains.telemetry.probes import (
-    CachedFigures,
-    DatabaseFigures,
-    PoolCount,
-    QueueFigures,
-    RecordFigures,
-    record_peaks,
-    workers,
-)
+from django_jobchains.telemetry.probes import CachedMeasurements, PoolCount, record_peaks, workers
 
 #: How long stranded jobs are reported. A sweep unblocks the jobs that it finds, so the next one finds none.
 STRANDED_SECONDS = 600.0
 
 Observe = Callable[[], Iterable[Observation]]
+#: Combines the numbers of several workers, or of several values that are reported as one.
+Combine = Callable[[Iterable[float]], float]
 
 
 class Gauges:
@@ -37,7 +32,7 @@ class Gauges:
         #: How many ``AlwaysGauges`` there are.
         self.always = 0
         #: By the alias of the database.
-        self._figures: dict[str | None, CachedFigures] = {}
+        self._measurements: dict[str | None, CachedMeasurements] = {}
         self._distinct = Distinct()
         self._stranded: deque[tuple[float, int]] = deque(maxlen=1000)
         observed: dict[MetricName, Observe] = {
@@ -47,13 +42,13 @@ class Gauges:
             names.POOL_CHILDREN: self._pool_children,
             names.POOL_WAITING: self._pool_waiting,
             names.POOL_MEMORY: self._pool_memory,
-            names.QUEUE_JOBS: self._queue_jobs,
-            names.OLDEST_DUE: self._oldest_due,
-            names.QUEUE_RECORDS: self._queue_records,
-            names.OLDEST_RECORD: self._oldest_record,
+            names.QUEUE_JOBS: partial(self._measured, names.QUEUE_JOBS),
+            names.OLDEST_DUE: partial(self._measured, names.OLDEST_DUE, max),
+            names.QUEUE_RECORDS: partial(self._measured, names.QUEUE_RECORDS),
+            names.OLDEST_RECORD: partial(self._measured, names.OLDEST_RECORD, max),
             names.STRANDED: self._stranded_jobs,
             names.NOTIFIER_CONNECTED: self._notifiers,
-            names.OLDEST_TRANSACTION: self._oldest_transaction,
+            names.OLDEST_TRANSACTION: partial(self._measured, names.OLDEST_TRANSACTION, max),
         }
         for metric, observe in observed.items():
             is_sum = metric.kind == "updowncounter"
@@ -80,14 +75,14 @@ class Gauges:
 
     def _slots(self) -> Iterable[Observation]:
         counts = (((state, kind), count) for worker in workers() for kind, state, count in worker.slot_counts())
-        return self._totals(names.SLOTS, counts)
+        return self._observed(names.SLOTS, counts)
 
     def _slot_peaks(self) -> Iterable[Observation]:
         peaks = (((kind,), peak) for worker in workers() for kind, peak in worker.slot_peaks().items())
-        return self._totals(names.SLOT_PEAK, peaks)
+        return self._observed(names.SLOT_PEAK, peaks)
 
     def _handler_peaks(self) -> Iterable[Observation]:
-        return self._totals(names.HANDLERS_PEAK, (((name,), peak) for name, peak in record_peaks.take().items()))
+        return self._observed(names.HANDLERS_PEAK, (((name,), peak) for name, peak in record_peaks.take().items()))
 
     def _pool_children(self) -> Iterable[Observation]:
         counts = (
@@ -95,13 +90,15 @@ class Gauges:
             for pool in self._pools()
             for state, count in (("idle", pool.idle), ("busy", pool.busy))
         )
-        return self._totals(names.POOL_CHILDREN, counts)
+        return self._observed(names.POOL_CHILDREN, counts)
 
     def _pool_waiting(self) -> Iterable[Observation]:
-        return self._totals(names.POOL_WAITING, (((pool.level, pool.key), pool.waiting) for pool in self._pools()))
+        return self._observed(names.POOL_WAITING, (((pool.level, pool.key), pool.waiting) for pool in self._pools()))
 
     def _pool_memory(self) -> Iterable[Observation]:
-        return self._totals(names.POOL_MEMORY, (((pool.level, pool.key), pool.memory_bytes) for pool in self._pools()))
+        return self._observed(
+            names.POOL_MEMORY, (((pool.level, pool.key), pool.memory_bytes) for pool in self._pools())
+        )
 
     def _notifiers(self) -> Iterable[Observation]:
         states = [worker.notifier_state() for worker in workers()]
@@ -115,60 +112,27 @@ class Gauges:
         found = sum(count for at, count in list(self._stranded) if at >= since)
         return [Observation(found)] if workers() else []
 
-    def _queue_jobs(self) -> Iterable[Observation]:
-        counts = (((each.name, status), count) for each in self._queues() for status, count in each.jobs.items())
-        return self._totals(names.QUEUE_JOBS, counts)
-
-    def _queue_records(self) -> Iterable[Observation]:
-        counts = (
-            ((each.queue, each.name, state), count) for each in self._records() for state, count in each.records.items()
-        )
-        return self._totals(names.QUEUE_RECORDS, counts)
-
-    def _oldest_due(self) -> Iterable[Observation]:
-        return self._oldest(names.OLDEST_DUE, (((each.name,), each.oldest_due_age_seconds) for each in self._queues()))
-
-    def _oldest_record(self) -> Iterable[Observation]:
-        ages = (((each.queue, each.name), each.oldest_due_age_seconds) for each in self._records())
-        return self._oldest(names.OLDEST_RECORD, ages)
-
-    def _totals(self, metric: MetricName, counts: Iterable[tuple[Values, int]]) -> Iterable[Observation]:
-        totals: Counter[tuple[tuple[str, str], ...]] = Counter()
-        for values, count in counts:
-            totals[tuple(self._distinct.attributes(metric, values).items())] += count
-        return [Observation(count, dict(key)) for key, count in totals.items()]
-
-    def _oldest(self, metric: MetricName, ages: Iterable[tuple[Values, float]]) -> Iterable[Observation]:
-        oldest: dict[tuple[tuple[str, str], ...], float] = {}
-        for values, age in ages:
-            key = tuple(self._distinct.attributes(metric, values).items())
-            oldest[key] = max(oldest.get(key, 0.0), age)
-        return [Observation(age, dict(key)) for key, age in oldest.items()]
-
-    def _oldest_transaction(self) -> Iterable[Observation]:
-        ages = [figures.oldest_transaction_seconds for figures in self._database_figures()]
-        known = [age for age in ages if age is not None]
-        return [Observation(max(known))] if known else []
-
     def _pools(self) -> Iterator[PoolCount]:
         for worker in workers():
             yield from worker.pool_counts()
 
-    def _queues(self) -> Iterator[QueueFigures]:
-        for figures in self._database_figures():
-            yield from figures.queues
-
-    def _records(self) -> Iterator[RecordFigures]:
-        for figures in self._database_figures():
-            yield from figures.records
-
-    def _database_figures(self) -> list[DatabaseFigures]:
-        """Return the figures of the workers' databases or, without a worker, of the configured one."""
+    def _measured(self, metric: MetricName, combine: Combine = sum) -> Iterable[Observation]:
+        """Observe the workers' databases or, without a worker, the configured one."""
         databases: set[str | None] = {worker.using for worker in workers()}
         if not databases and self.always:
             databases = {None}
-        found = [self._figures.setdefault(using, CachedFigures(using)).get() for using in databases]
-        return [figures for figures in found if figures is not None]
+        found = [self._measurements.setdefault(using, CachedMeasurements(using)).get() for using in databases]
+        numbers = ((each.values, each.number) for part in found for each in part if each.metric is metric)
+        return self._observed(metric, numbers, combine)
+
+    def _observed(
+        self, metric: MetricName, numbers: Iterable[tuple[Values, float]], combine: Combine = sum
+    ) -> Iterable[Observation]:
+        """Combine the numbers of equal attributes into one observation."""
+        found: defaultdict[tuple[tuple[str, str], ...], list[float]] = defaultdict(list)
+        for values, number in numbers:
+            found[tuple(self._distinct.attributes(metric, values).items())].append(number)
+        return [Observation(combine(parts), dict(key)) for key, parts in found.items()]
 
 
 class AlwaysGauges:

@@ -18,7 +18,7 @@ from django_jobchains.store import (
     QueueRule,
     SpanCount,
     Store,
-    TypeCount,
+    TypeRuns,
     TypeTally,
 )
 from django_jobchains.testing.contracts.jobs import (
@@ -190,10 +190,10 @@ class MaintenanceTests(StoreTests):
             SpanCount(3_600, hour, 4, 5),
         }
         assert store.stats.counts_by_type(shown, 5) == [
-            TypeCount(SHIP, 4, 4, 3.0, 7.0),
-            TypeCount(MAIL, 0, 1, 0.0, 0.0),
+            TypeRuns(SHIP, 4, 4, 3.0, 7.0),
+            TypeRuns(MAIL, 0, 1, 0.0, 0.0),
         ]
-        assert store.stats.counts_by_type(shown, 1) == [TypeCount(SHIP, 4, 4, 3.0, 7.0)]
+        assert store.stats.counts_by_type(shown, 1) == [TypeRuns(SHIP, 4, 4, 3.0, 7.0)]
 
     def test_counts_are_kept_for_hours_and_days(self, store: Store) -> None:
         store.stats.add_counts([TypeTally(SHIP, 0, 1, 0, 0, 1.0, 1.0)])
@@ -216,11 +216,11 @@ class MaintenanceTests(StoreTests):
         assert in_order(store.stats.held_groups(10)) == in_order(
             [HeldGroup("running", "default", SHIP, 1), HeldGroup("failed", "default", SHIP, 1)]
         )
-        (failing,) = store.stats.failing_groups(60)
-        assert (failing.type_name, failing.attempts, failing.crashes, failing.jobs) == (SHIP, 1, 0, 1)
-        assert failing.error == "Boom: no"
+        (failing,) = store.stats.failing_types(60)
+        assert (failing.name, failing.attempts, failing.crashes, failing.jobs) == (SHIP, 1, 0, 1)
+        assert failing.last_error == "Boom: no"
         store.db.ahead_seconds = 61
-        assert store.stats.failing_groups(60) == []
+        assert store.stats.failing_types(60) == []
 
 
 def names_of(store: Store) -> set[str]:

@@ -9,7 +9,7 @@ from django.test import Client
 from django_jobchains import queues
 from django_jobchains.admin.dashboard.alerts import find_alerts
 from django_jobchains.models import FailedAttempt, Job, WorkerPresence
-from django_jobchains.overview import overview
+from django_jobchains.monitoring import overview
 from django_jobchains.store import Store
 from tests.admin.dashboard.browsing import open_dashboard
 from tests.admin.dashboard.conftest import Beating, fail

@@ -8,7 +8,7 @@ from django.utils import timezone, translation
 
 from django_jobchains.admin.dashboard.charts import HEIGHT, MIN_HEIGHT, bars, last_day, last_hour
 from django_jobchains.models import AttemptCount
-from django_jobchains.throughput import AttemptTotals, throughput
+from django_jobchains.monitoring import AttemptTotals, throughput
 from tests.admin.dashboard.browsing import open_dashboard
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

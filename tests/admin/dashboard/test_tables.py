@@ -11,10 +11,9 @@ from django.test import Client
 from django_jobchains import queues
 from django_jobchains.admin.dashboard import tables as facts
 from django_jobchains.models import AttemptCount, Job, WorkerPresence
-from django_jobchains.overview import overview
+from django_jobchains.monitoring import overview, throughput
 from django_jobchains.processors import JobType, get_registry
 from django_jobchains.store import Store
-from django_jobchains.throughput import throughput
 from tests.admin.dashboard.browsing import open_dashboard
 from tests.admin.dashboard.conftest import Beating, fail
 from tests.support.jobs import MAIL, SHIP, alter, create, database_now, failed_try, running
@@ -221,7 +220,7 @@ def test_the_page_shows_how_many_rows_are_omitted(
 
 
 def test_incomplete_counts_are_reported(viewer: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("store.stats", "overview"):
+    for module in ("store.stats", "monitoring.facts"):
         monkeypatch.setattr(f"django_jobchains.{module}.MAX_GROUPS", 2)
     for number in range(2):
         create(store, 1, queue=f"queue {number}")

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from django_jobchains.records import overview
+from django_jobchains import monitoring as overview
 from django_jobchains.store import Store
 from tests.admin.dashboard.browsing import open_dashboard
 from tests.admin.dashboard.conftest import Beating, beat

@@ -10,9 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from asgiref.sync import sync_to_async
 
-from django_jobchains.store import HOUR, MINUTE, SHOWN, SpanCount, get_store
-
-__all__ = ("AttemptTotals", "Throughput", "TypeRuns", "athroughput", "throughput")
+from django_jobchains.store import HOUR, MINUTE, SHOWN, SpanCount, TypeRuns, get_store
 
 #: How many types are returned, slowest first.
 MAX_TYPES = 100
@@ -25,17 +23,6 @@ class AttemptTotals:
     starts_at: datetime
     completed: int
     failed: int
-
-
-@dataclass(frozen=True)
-class TypeRuns:
-    """Attempts of a type in the ``hours`` of a ``Throughput``. The mean duration excludes crashes."""
-
-    name: str
-    completed: int
-    failed: int
-    mean_seconds: float
-    longest_seconds: float
 
 
 @dataclass(frozen=True)
@@ -71,7 +58,7 @@ def throughput(using: str | None = None) -> Throughput:
     store = get_store(using)
     now = store.stats.time_ago(0)
     found = store.stats.counts_by_time(now)
-    types = tuple(TypeRuns(*count) for count in store.stats.counts_by_type(now, MAX_TYPES))
+    types = tuple(store.stats.counts_by_type(now, MAX_TYPES))
     return Throughput(_filled(found, MINUTE, now), _filled(found, HOUR, now), types, now)
 
 

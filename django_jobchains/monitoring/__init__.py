@@ -1,0 +1,33 @@
+"""Figures about workers, queues, types, records and attempts, and the problems that follow from them."""
+
+from django_jobchains.monitoring.facts import (
+    Overview,
+    QueueFacts,
+    RecordFacts,
+    TypeFacts,
+    WorkerFacts,
+    aoverview,
+    overview,
+    record_overview,
+)
+from django_jobchains.monitoring.throughput import AttemptTotals, Throughput, athroughput, throughput
+from django_jobchains.store import DatabaseFacts, FailingType, PoolState, TypeRuns
+
+__all__ = (
+    "AttemptTotals",
+    "DatabaseFacts",
+    "FailingType",
+    "Overview",
+    "PoolState",
+    "QueueFacts",
+    "RecordFacts",
+    "Throughput",
+    "TypeFacts",
+    "TypeRuns",
+    "WorkerFacts",
+    "aoverview",
+    "athroughput",
+    "overview",
+    "record_overview",
+    "throughput",
+)

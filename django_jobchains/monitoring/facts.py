@@ -1,0 +1,372 @@
+"""What is known about workers, queues, types, records, failures and the database.
+
+The number of statements is constant for jobs, and for each record worker. Finished jobs and records do not affect the
+cost. Others are counted up to a limit.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, connections, transaction
+from django.db.models import Model
+
+from django_jobchains.conf import get_settings
+from django_jobchains.db.connections import close_thread_connections
+from django_jobchains.db.setup import is_column_missing, is_table_missing
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.records.queryset import RecordQuerySet
+from django_jobchains.registry.registry import get_registry
+from django_jobchains.store import (
+    MAX_GROUPS,
+    DatabaseFacts,
+    FailingType,
+    HeldGroup,
+    PendingGroup,
+    PresentWorker,
+    QueueRule,
+    Store,
+    WorkerState,
+    get_store,
+)
+from django_jobchains.store.errors import is_lock_timeout
+from django_jobchains.telemetry import names
+from django_jobchains.telemetry.probes import Measurement
+
+#: The limit up to which the jobs of each queue, type and priority are counted, and the records of each state.
+COUNT_TO = 10_000
+#: A type counts as failing for this time after its last failed attempt.
+FAILING_SECONDS = 86_400.0
+#: A worker is stale after this number of missed heartbeats. After some more, its row is deleted.
+STALE_AFTER_MISSED = 3
+#: How long to wait for a table of records that another transaction has locked, so that the others are counted soon.
+MAX_LOCK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class WorkerFacts(WorkerState):
+    """A worker, with the state it reported with its last heartbeat. ``is_stale``: its heartbeats are missing."""
+
+    is_stale: bool
+    started_at: datetime
+    heartbeat_at: datetime
+    heartbeat_age_seconds: float
+    up_seconds: float
+
+    @property
+    def is_maintenance_only(self) -> bool:
+        """Whether the worker runs no handlers."""
+        return not self.slots
+
+
+@dataclass(frozen=True)
+class JobCounts:
+    """The jobs of a queue or type. ``due`` is the backlog: pending jobs that may run now.
+
+    ``outside``: due jobs of types that are declared without a processor, which are completed from outside and are not
+    part of the backlog. ``is_capped``: there are more jobs than were counted. ``oldest_due_age_seconds``: None if no
+    job is due.
+    """
+
+    name: str
+    due: int
+    scheduled: int
+    running: int
+    blocked: int
+    outside: int
+    oldest_due_age_seconds: float | None
+    is_capped: bool
+
+
+@dataclass(frozen=True)
+class QueueFacts(JobCounts):
+    """A queue with its jobs. ``slot_limit``: the slots of each worker that may run its jobs, or None."""
+
+    is_paused: bool
+    slot_limit: int | None
+
+
+@dataclass(frozen=True)
+class TypeFacts(JobCounts):
+    """A type with its jobs.
+
+    ``failed``: how many of the newest failed jobs have this type. ``workers``: how many live workers have a processor
+    for it.
+    """
+
+    failed: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class RecordFacts:
+    """A record worker with the records that its queryset selects, each count up to ``count_to``.
+
+    ``queued``: waiting records, including errored ones that will be tried again. ``errored``: all errored records,
+    including waiting ones. ``due``: records that could be processed now. ``oldest_seconds``: the longest wait of these,
+    0 if there are none. ``problem``: why nothing is counted, or "". If it is "missing", the table or a column does not
+    exist; if it is "locked", another transaction has locked the table.
+    """
+
+    name: str
+    model: str
+    queue: str
+    queued: int
+    processing: int
+    errored: int
+    failed: int
+    due: int
+    oldest_seconds: float
+    count_to: int
+    problem: Literal["", "missing", "locked"] = ""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A snapshot. ``count_to``: the limit of the counts. ``is_complete``: False if there are more queues and types."""
+
+    workers: tuple[WorkerFacts, ...]
+    queues: tuple[QueueFacts, ...]
+    types: tuple[TypeFacts, ...]
+    failing: tuple[FailingType, ...]
+    database: DatabaseFacts
+    count_to: int
+    is_complete: bool
+
+    @property
+    def due(self) -> int:
+        """The backlog of all queues."""
+        return sum(queue.due for queue in self.queues)
+
+    @property
+    def oldest_due_age_seconds(self) -> float | None:
+        return max((queue.oldest_due_age_seconds or 0.0 for queue in self.queues if queue.due), default=None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the overview as JSON values, with times in ISO 8601 format."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+
+def overview(using: str | None = None, *, count_to: int = COUNT_TO) -> Overview:
+    """Return an overview of workers, queues and jobs. Times are by the database's clock.
+
+    ``count_to``: the limit up to which the jobs of each queue, type and priority are counted.
+    """
+    if count_to < 1:
+        raise ValueError(f"count_to must be 1 or more, not {count_to!r}.")
+    store = get_store(using)
+    return build_overview(
+        store,
+        pending=store.stats.pending_groups(count_to),
+        held=store.stats.held_groups(count_to),
+        failing=store.stats.failing_types(FAILING_SECONDS),
+        count_to=count_to,
+    )
+
+
+aoverview = sync_to_async(overview)
+
+
+def build_overview(
+    store: Store,
+    pending: Sequence[PendingGroup],
+    held: Sequence[HeldGroup],
+    failing: Sequence[FailingType],
+    count_to: int,
+) -> Overview:
+    """Return the overview of jobs that were counted, with the current workers, queues and database."""
+    workers = tuple(map(_worker, store.workers.present()))
+    return Overview(
+        workers,
+        _queues(store.queues.rules(), pending[:MAX_GROUPS], held, workers, count_to),
+        _types(pending[:MAX_GROUPS], held, failing, workers, count_to),
+        tuple(failing),
+        store.stats.activity(),
+        count_to,
+        is_complete=len(pending) <= MAX_GROUPS,
+    )
+
+
+def _worker(present: PresentWorker) -> WorkerFacts:
+    beat = {name: getattr(present.beat, name) for name in present.beat.__dataclass_fields__}
+    interval, up_seconds = beat.pop("heartbeat_seconds"), beat.pop("up_seconds")
+    return WorkerFacts(
+        **beat,
+        is_stale=present.silent_seconds > STALE_AFTER_MISSED * interval,
+        started_at=present.started_at,
+        heartbeat_at=present.heartbeat_at,
+        heartbeat_age_seconds=present.silent_seconds,
+        up_seconds=up_seconds + present.silent_seconds,
+    )
+
+
+class _Counter:
+    """Counts the jobs of one queue or type."""
+
+    def __init__(self) -> None:
+        self.due = self.scheduled = self.outside = 0
+        self.held = {"running": 0, "blocked": 0, "failed": 0}
+        self.oldest: float | None = None
+        self.is_capped = False
+
+    def add(self, group: PendingGroup, count_to: int, *, is_outside: bool) -> None:
+        self.scheduled += group.scheduled
+        self.is_capped |= count_to in (group.due, group.scheduled)
+        if is_outside:
+            self.outside += group.due
+            return
+        self.due += group.due
+        if group.due:
+            self.oldest = max(self.oldest or 0.0, group.due_seconds)
+
+    def counts(self, name: str) -> dict[str, Any]:
+        """Return the fields of ``JobCounts``."""
+        held = {status: self.held[status] for status in ("running", "blocked")}
+        pending = {"name": name, "due": self.due, "scheduled": self.scheduled, "outside": self.outside}
+        return {**pending, **held, "oldest_due_age_seconds": self.oldest, "is_capped": self.is_capped}
+
+
+def _counters(
+    pending: Iterable[PendingGroup], held: Sequence[HeldGroup], key: str, count_to: int, workers: Iterable[WorkerFacts]
+) -> "defaultdict[str, _Counter]":
+    # The types that are declared without a processor, and that no worker has a processor for.
+    outside = {name for name, job_type in get_registry().job_types().items() if job_type.processor is None}
+    outside -= {name for worker in workers for name in worker.type_names}
+    totals: defaultdict[str, int] = defaultdict(int)
+    for part in held:
+        totals[part.status] += part.jobs
+    counters: defaultdict[str, _Counter] = defaultdict(_Counter)
+    for group in pending:
+        counters[getattr(group, key)].add(group, count_to, is_outside=group.type_name in outside)
+    for part in held:
+        counter = counters[getattr(part, key)]
+        counter.held[part.status] += part.jobs
+        counter.is_capped |= part.status != "failed" and totals[part.status] >= count_to
+    return counters
+
+
+def _queues(
+    rules: Iterable[QueueRule],
+    pending: Iterable[PendingGroup],
+    held: Iterable[HeldGroup],
+    workers: Iterable[WorkerFacts],
+    count_to: int,
+) -> tuple[QueueFacts, ...]:
+    by_name = {rule.name: rule for rule in rules}
+    counters = _counters(pending, [part for part in held if part.status != "failed"], "queue", count_to, workers)
+    served = {name for worker in workers for name in worker.queues or ()}
+    return tuple(
+        QueueFacts(
+            **counters[name].counts(name),
+            is_paused=name in by_name and by_name[name].is_paused,
+            slot_limit=by_name[name].slot_limit if name in by_name else None,
+        )
+        for name in sorted({*by_name, *counters, *served})
+    )
+
+
+def _types(
+    pending: Iterable[PendingGroup],
+    held: Sequence[HeldGroup],
+    failing: Iterable[FailingType],
+    workers: Iterable[WorkerFacts],
+    count_to: int,
+) -> tuple[TypeFacts, ...]:
+    counters = _counters(pending, held, "type_name", count_to, workers)
+    served = [name for worker in workers if not worker.is_stale for name in worker.type_names]
+    return tuple(
+        TypeFacts(
+            **counters[name].counts(name),
+            failed=counters[name].held["failed"],
+            workers=served.count(name),
+        )
+        for name in sorted({*counters, *served, *(part.name for part in failing)})
+    )
+
+
+def record_overview(
+    using: str | None = None,
+    *,
+    count_to: int = COUNT_TO,
+    is_counted: Callable[[type[Model]], bool] = lambda model: True,
+) -> tuple[RecordFacts, ...]:
+    """Return the record workers by name, except models that are not to be counted.
+
+    Models whose tables are in another database are also excluded, because its workers process them.
+    """
+    alias = using or get_settings().DATABASE
+    kinds = sorted(get_registry().record_types(), key=lambda kind: kind.name)
+    return tuple(_records(kind, alias, count_to) for kind in kinds if kind.is_in(alias) and is_counted(kind.model))
+
+
+def _records(kind: RecordType, using: str, count_to: int) -> RecordFacts:
+    db = get_store(using).db
+    # A savepoint, because an error would end the caller's transaction.
+    savepoint = transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext()
+    try:
+        with db.waits_at_most(MAX_LOCK_SECONDS), db.limited(), savepoint:
+            return _counted_records(kind, using, count_to)
+    except DatabaseError as error:
+        is_locked = is_lock_timeout(error)
+        if not (is_locked or is_table_missing(error) or is_column_missing(error)):
+            raise
+    nothing = RecordFacts(kind.name, kind.model._meta.label, kind.queue, 0, 0, 0, 0, 0, 0.0, count_to)
+    return replace(nothing, problem="locked" if is_locked else "missing")
+
+
+def _counted_records(kind: RecordType, using: str, count_to: int) -> RecordFacts:
+    counts = get_store(using).record_counts.by_state(
+        kind.table(using), kind.select(using), count_to, kind.retry_seconds
+    )
+    rows = RecordQuerySet(kind.model, kind.queryset.query.chain(), using)
+    rows.record_type = kind
+    waiting = counts.queued + (counts.errored if kind.retry_seconds is not None else 0)
+    return RecordFacts(
+        name=kind.name,
+        model=kind.model._meta.label,
+        queue=kind.queue,
+        queued=min(waiting, count_to),
+        processing=counts.processing,
+        errored=counts.errored,
+        failed=counts.failed,
+        due=counts.due,
+        oldest_seconds=rows.max_duration_in_queue().total_seconds() if counts.due else 0.0,
+        count_to=count_to,
+    )
+
+
+def measurements(using: str | None) -> list[Measurement]:
+    """Return the values of the gauges about a database. Closes the connections of the thread."""
+    try:
+        return list(_measurements(overview(using), record_overview(using)))
+    finally:
+        close_thread_connections()
+
+
+def _measurements(found: Overview, records: Iterable[RecordFacts]) -> Iterator[Measurement]:
+    for queue in found.queues:
+        for status in ("due", "scheduled", "blocked", "running"):
+            yield Measurement(names.QUEUE_JOBS, (queue.name, status), getattr(queue, status))
+        yield Measurement(names.OLDEST_DUE, (queue.name,), queue.oldest_due_age_seconds or 0.0)
+    for kind in records:
+        if kind.problem:
+            continue
+        for state in ("due", "queued", "processing", "errored", "failed"):
+            yield Measurement(names.QUEUE_RECORDS, (kind.queue, kind.name, state), getattr(kind, state))
+        yield Measurement(names.OLDEST_RECORD, (kind.queue, kind.name), kind.oldest_seconds)
+    if (seconds := found.database.oldest_transaction_seconds) is not None:
+        yield Measurement(names.OLDEST_TRANSACTION, (), seconds)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value
