@@ -47,7 +47,7 @@ PLAIN = ("-m", "not slow")
 SLOW = ("-m", "slow")
 #: What may differ between versions of a database: the store's contract, and the plans of statements.
 SQL = (
-    "tests/store/test_contract.py",
+    "tests/store/contract",
     "tests/store/test_flat.py",
     "tests/store/test_query_plans.py",
     "tests/store/test_query_plans_of_small_tables.py",

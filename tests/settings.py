@@ -1,4 +1,8 @@
-"""Settings of the test suite; ``JOBCHAINS_TEST_DATABASE`` names the database: ``sqlite`` or ``postgresql://…``."""
+"""Settings of the test suite.
+
+``JOBCHAINS_TEST_DATABASE`` is the database: ``sqlite``, which is the default, or ``postgresql://…``.
+``JOBCHAINS_TEST_STORE`` is the dotted path of another store than the one that belongs to the database.
+"""
 
 import os
 import tempfile
@@ -101,5 +105,8 @@ def database(url: str) -> dict[str, Any]:
         return postgresql(url)
     raise ValueError(f"JOBCHAINS_TEST_DATABASE is neither 'sqlite' nor a postgresql:// URL: {url!r}")
 
+
+if store := os.environ.get("JOBCHAINS_TEST_STORE"):
+    JOBCHAINS = {"STORE": store}
 
 DATABASES = {"default": {"CONN_MAX_AGE": 0, **database(os.environ.get("JOBCHAINS_TEST_DATABASE", ""))}}

@@ -10,8 +10,8 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains import chains, context
 from django_jobchains.models import Job
 from django_jobchains.store import Store
-from django_jobchains.testing.contracts.jobs import entries
 from tests.commands.conftest import Run
+from tests.store.contract.jobs import entries
 from tests.support.chains import STATES, attempt, completed, failed, go_on, mail, pending, ship
 from tests.support.jobs import failed_try, finished, next_job
 

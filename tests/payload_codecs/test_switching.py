@@ -11,7 +11,7 @@ from django_jobchains.models import FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.payload_codecs import ENCODED
 from django_jobchains.processors import Processors, RescheduleJob, RunningJob
 from django_jobchains.testing import run_due_jobs
-from django_jobchains.testing.contracts.jobs import JSON_VALUES
+from django_jobchains.testing.contracts.payload_codecs import JSON_VALUES
 from tests.payload_codecs.conftest import NEW_KEY, OLD_KEY, codec
 
 pytestmark = pytest.mark.django_db

@@ -8,18 +8,18 @@ import pytest
 from django.db import connection
 from django.db.backends.signals import connection_created
 
-from django_jobchains.exceptions import ProcessorNotFound
 from django_jobchains.processors import Processors
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store
-from django_jobchains.testing.contracts import RecordContract
-from django_jobchains.testing.contracts.records import RecordTests
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
+from tests.store.contract.test_record_logs import RecordLogTests
+from tests.store.contract.test_record_races import RecordRaceTests
+from tests.store.contract.test_records import RecordMoveTests
 
 numbers = count()
 
 
-class Registered(RecordContract):
+class Registered(RecordMoveTests, RecordLogTests, RecordRaceTests):
     options: dict[str, Any] = {}
     model: Any
 
@@ -80,12 +80,3 @@ class TestUploadsAtRepeatableRead(AtHigherLevel):
 class TestUploadsAtSerializable(AtHigherLevel):
     __test__ = True
     level = "serializable"
-
-
-class TestUnregistered(RecordTests):
-    name = "records.nothing"
-
-    @pytest.mark.usefixtures("registry")
-    def test_a_name_that_is_not_registered_is_an_error(self, request: pytest.FixtureRequest) -> None:
-        with pytest.raises(ProcessorNotFound, match=r"No processor for 'records\.nothing'"):
-            request.getfixturevalue("kind")

@@ -9,8 +9,9 @@ from django.db import connection
 
 from django_jobchains.records import RecordRun
 from django_jobchains.records.errors import RecordLost
-from django_jobchains.testing.contracts.concurrency import Actor
+from django_jobchains.store import Store
 from tests.records.models import Upload
+from tests.support.connections import Actor
 from tests.support.waiting import until
 from tests.support.workers import StartWorker
 
@@ -26,13 +27,13 @@ def keys() -> list[str]:
 
 
 def adding(run: RecordRun, key: str) -> Actor:
-    def add() -> Any:
+    def add(store: Store) -> Any:
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:
                 cursor.execute(LOCK_TIMEOUT)
         return run.add_log(key, "")
 
-    return Actor("default", add)
+    return Actor(add)
 
 
 @pytest.mark.postgresql
@@ -87,11 +88,7 @@ class Paused(Actor):
     """Adds an entry, and waits before it writes it until ``go_on()``."""
 
     def __init__(self, run: RecordRun, key: str) -> None:
-        super().__init__("default", lambda: run.add_log(key, ""))
-
-    def _make_call(self) -> None:
-        with connection.execute_wrapper(self._execute):
-            super()._make_call()
+        super().__init__(lambda store: run.add_log(key, ""))
 
     def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
         if "execution_logs" in sql:
@@ -110,7 +107,7 @@ def test_an_older_state_of_the_logs_never_replaces_a_newer_one(run: RecordRun) -
 
 @pytest.mark.postgresql
 def test_threads_that_waited_for_the_row_store_all_entries(run: RecordRun) -> None:
-    holder = Actor("default", lambda: Upload.objects.update(size=3), holds=True).start().until_stopped()
+    holder = Actor(lambda store: Upload.objects.update(size=3), holds=True).start().until_stopped()
     threads = [adding(run, f"{number}").start().until_blocked_or_ended() for number in range(5)]
     holder.go_on()
     for thread in threads:

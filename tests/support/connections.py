@@ -2,69 +2,132 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Self
 
 import pytest
-from django.db import connection
+from django.db import connection, connections, transaction
 
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.store import Store, get_store
-from django_jobchains.testing.contracts import concurrency
-from django_jobchains.testing.contracts.concurrency import DEADLINE_SECONDS
+from django_jobchains.testing.contracts.concurrency import DEADLINE_SECONDS, until
 
 #: Marks a test that commits. All tables are emptied after it.
 committing = pytest.mark.django_db(transaction=True)
+#: If the database does not report lock waits, a call that has not returned after this time is assumed to wait for a
+#: lock. On a slow machine, tests become weaker but do not fail.
+BLOCKED_SECONDS = 0.1
 _started: "list[Actor]" = []
 _TABLES = (Job._meta.db_table, FailedAttempt._meta.db_table)
 
 
-class Actor(concurrency.Actor):
-    """Calls ``call(store)``, records conflicts, and can stop before a statement.
+class Actor:
+    """Calls ``call(store)`` on a separate thread and connection, which ``start()`` starts.
 
-    ``stops_before``: stop before the n-th statement on the job tables, until ``go_on()``.
+    With ``holds``, it waits after the call until ``go_on()`` or ``result()``, and then commits. With ``stops_before``,
+    it waits before the n-th statement on the job tables, until ``go_on()``.
     """
 
     def __init__(self, call: Callable[[Store], Any], *, holds: bool = False, stops_before: int = 0) -> None:
-        super().__init__("default", lambda: call(get_store()), holds=holds)
+        self._call = call
+        self._holds = holds
         self._stops_before = stops_before
         self._statements = 0
-        self._sent = threading.Event()
+        self._rolls_back = False
+        #: The call's process of the PostgreSQL server.
+        self._pid: int | None = None
+        self._begun = threading.Event()
+        self._stopped = threading.Event()
+        self._released = threading.Event()
+        self._ended = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
         #: Deadlocks and other conflicts, even if a retry of the store succeeded.
         self.conflicts: list[str] = []
 
     def start(self) -> Self:
         _started.append(self)
-        return super().start()
+        self._thread.start()
+        return self
+
+    def until_stopped(self) -> Self:
+        """Wait until it has made its call, or has failed."""
+        assert self._stopped.wait(DEADLINE_SECONDS), "The call does not return. It may wait for a lock."
+        return self
 
     def until_blocked_or_ended(self) -> Self:
-        assert self._sent.wait(DEADLINE_SECONDS)
-        return super().until_blocked_or_ended()
+        """Wait until the call waits for a lock, or has returned."""
+        assert self._begun.wait(DEADLINE_SECONDS), "The call does not begin."
+        if self._pid is None:
+            self._ended.wait(BLOCKED_SECONDS)
+        else:
+            until(lambda: self._ended.is_set() or self._is_blocked(), what="the call waits for a lock, or has returned")
+        return self
 
-    def _make_call(self) -> None:
+    def go_on(self, *, roll_back: bool = False) -> None:
+        self._rolls_back = roll_back
+        self._released.set()
+
+    def result(self) -> Any:
+        """Return what the call returned, or raise what it raised."""
+        self._released.set()
+        assert self._ended.wait(DEADLINE_SECONDS), "The call hangs: it waits for a lock."
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def end(self) -> None:
+        """End the call, even after a failed test."""
+        self._rolls_back = True
+        self._released.set()
+        self._ended.wait(DEADLINE_SECONDS)
+
+    def _run(self) -> None:
         try:
-            with connection.execute_wrapper(self._execute):
-                super()._make_call()
+            self._prepare()
+            with connection.execute_wrapper(self._execute), transaction.atomic() if self._holds else nullcontext():
+                self._result = self._call(get_store())
+                if self._holds:
+                    self._stop()
+                    transaction.set_rollback(self._rolls_back)
+        except BaseException as error:
+            self._error = error
         finally:
-            self._sent.set()
+            connections.close_all()
+            self._ended.set()
+            self._begun.set()
+            self._stopped.set()
 
     def _prepare(self) -> None:
-        super()._prepare()
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:
                 cursor.execute("SET deadlock_timeout = '100ms'")
+                cursor.execute("SELECT pg_backend_pid()")
+                [self._pid] = cursor.fetchone()
+            self._begun.set()
+
+    def _is_blocked(self) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [self._pid])
+            return bool(cursor.fetchone()[0])
 
     def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
         if any(table in sql for table in _TABLES):
             self._statements += 1
             if self._statements == self._stops_before:
                 self._stop()
-        self._sent.set()
+        self._begun.set()
         try:
             return execute(sql, params, many, context)
         except Exception as error:
             if is_conflict(error):
                 self.conflicts.append(str(error))
             raise
+
+    def _stop(self) -> None:
+        self._stopped.set()
+        assert self._released.wait(2 * DEADLINE_SECONDS), "The test did not let the actor go on."
 
 
 def is_conflict(error: Exception) -> bool:

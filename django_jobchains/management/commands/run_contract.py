@@ -8,15 +8,17 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 
 class Command(BaseCommand):
-    help = "Runs the contract of a store, notifier, codec or payload type, and reports the result of each rule."
+    help = "Runs the contract of a notifier, codec, payload type or pool, and reports the result of each rule."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("contract", metavar="MODULE:CLASS", help="the subclass of a contract: stores:TestMyStore")
+        parser.add_argument(
+            "contract", metavar="MODULE:CLASS", help="the subclass of a contract: notifiers:TestMyNotifier"
+        )
 
     def handle(self, *, contract: str, **options: Any) -> None:
         module, _, name = contract.partition(":")
         if not (module and name):
-            raise CommandError(f"{contract!r} is not a module and a class, such as stores:TestMyStore.")
+            raise CommandError(f"{contract!r} is not a module and a class, such as tests:TestMyNotifier.")
         try:
             import pytest
             import pytest_django  # noqa: F401

@@ -1,15 +1,35 @@
 """The contract of a payload codec."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from django_jobchains.payload_codecs import PayloadCodec
-from django_jobchains.testing.contracts.jobs import JSON_VALUES, json_text
 
+#: Values that JSON can express, and that a careless conversion would change.
+JSON_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    2**53 + 1,
+    0.1,
+    1e-7,
+    "",
+    "null",
+    "naïve ✓ 😀",
+    "' \" \\ % %s {} $1 ?",
+    "line\nbreak\ttab",
+    [],
+    {},
+    [1, [2, [None, {"a": []}]]],
+    {"": 1, "a b": {"c": [True, False]}},
+)
 #: A word that an encoded text must not contain.
 CANARY = "canary4711"
-TEXTS = ("", "naïve ✓ 😀", "line\nbreak", "x" * 1_000_000, *map(json_text, JSON_VALUES))
+TEXTS = ("", "naïve ✓ 😀", "line\nbreak", "x" * 1_000_000, *map(json.dumps, JSON_VALUES))
 
 
 class PayloadCodecContract:

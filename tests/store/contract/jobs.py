@@ -128,27 +128,3 @@ def history(store: Store) -> list[tuple[UUID, int, str, str]]:
 def tables(store: Store) -> Tables:
     models: tuple[type[Any], ...] = (Job, FailedAttempt, JobBlocker)
     return [list(model.objects.using(store.using).order_by("pk").values()) for model in models]
-
-
-JSON_VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    0,
-    -1,
-    2**53 + 1,
-    0.1,
-    1e-7,
-    "",
-    "null",
-    "naïve ✓ 😀",
-    "' \" \\ % %s {} $1 ?",
-    "line\nbreak\ttab",
-    [],
-    {},
-    [1, [2, [None, {"a": []}]]],
-    {"": 1, "a b": {"c": [True, False]}},
-)
-
-
-def json_text(value: Any) -> str:
-    return json.dumps(value)

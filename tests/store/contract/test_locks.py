@@ -8,7 +8,7 @@ import pytest
 from django_jobchains.exceptions import JobLocked
 from django_jobchains.models import DeferredWrite, Job
 from django_jobchains.store import ClaimedJob, Effects, EndedAttempt, Store
-from django_jobchains.testing.contracts.jobs import (
+from tests.store.contract.jobs import (
     AT_ONCE,
     LEASE_SECONDS,
     MAX_CRASHES,
@@ -28,8 +28,8 @@ from django_jobchains.testing.contracts.jobs import (
     tables,
     taken_over,
 )
-from django_jobchains.testing.contracts.outcomes import ENDS, End, ends
-from django_jobchains.testing.contracts.store_tests import StoreTests, committing
+from tests.store.contract.store_tests import StoreTests, committing
+from tests.store.contract.test_outcomes import ENDS, End, ends
 
 #: Calls that lock jobs and do not wait for locked ones.
 UNLOCKED_ENDS = {name: end for name, end in ENDS.items() if name != "finish_locked"}
@@ -42,7 +42,7 @@ DEFERRED: dict[str, Callable[[ClaimedJob], Any]] = {
 }
 
 
-class LockTests(StoreTests):
+class TestLocks(StoreTests):
     @committing
     @pytest.mark.usefixtures("_locks_rows")
     @pytest.mark.parametrize("end", UNLOCKED_ENDS.values(), ids=UNLOCKED_ENDS)

@@ -6,7 +6,7 @@ import pytest
 
 from django_jobchains.policies import Backoff
 from django_jobchains.store import Effects, Store
-from django_jobchains.testing.contracts.jobs import (
+from tests.store.contract.jobs import (
     AT_ONCE,
     LEASE_SECONDS,
     MAX_CRASHES,
@@ -23,10 +23,10 @@ from django_jobchains.testing.contracts.jobs import (
     stored,
     taken_over,
 )
-from django_jobchains.testing.contracts.store_tests import StoreTests, committing
+from tests.store.contract.store_tests import StoreTests, committing
 
 
-class LeaseTests(StoreTests):
+class TestLeases(StoreTests):
     def test_expired_leases_are_listed_with_their_types_and_crashes(self, store: Store) -> None:
         own, lapsed = running(store, 2)
         let_leases_end(store)

@@ -21,7 +21,7 @@ from django_jobchains.store import (
     TypeRuns,
     TypeTally,
 )
-from django_jobchains.testing.contracts.jobs import (
+from tests.store.contract.jobs import (
     MAIL,
     SHIP,
     create,
@@ -31,7 +31,7 @@ from django_jobchains.testing.contracts.jobs import (
     running,
     running_job,
 )
-from django_jobchains.testing.contracts.store_tests import StoreTests, committing
+from tests.store.contract.store_tests import StoreTests, committing
 
 BEAT = Beat(
     id="host:1:a",
@@ -72,7 +72,7 @@ def left(store: Store) -> set[UUID]:
     return set(Job.objects.using(store.using).values_list("chain_id", flat=True))
 
 
-class MaintenanceTests(StoreTests):
+class TestMaintenance(StoreTests):
     def test_old_chains_with_the_given_statuses_are_deleted(self, store: Store) -> None:
         old = completed(store, 3)
         failed = running_job(store)

@@ -10,7 +10,7 @@ from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.records import RecordLost, RecordRun
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store
-from django_jobchains.testing.contracts.records import RecordTests
+from tests.store.contract.test_records import RecordTests
 
 
 class RecordLogTests(RecordTests):

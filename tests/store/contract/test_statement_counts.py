@@ -7,7 +7,7 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.store import ClaimedJob, Effects, Store
-from django_jobchains.testing.contracts.jobs import (
+from tests.store.contract.jobs import (
     AT_ONCE,
     MAX_CRASHES,
     claim,
@@ -20,7 +20,7 @@ from django_jobchains.testing.contracts.jobs import (
     next_job,
     running,
 )
-from django_jobchains.testing.contracts.store_tests import StoreTests
+from tests.store.contract.store_tests import StoreTests
 
 FEW, MANY = 2, 30
 
@@ -53,7 +53,7 @@ BEFORE: dict[str, Call] = {
 }
 
 
-class StatementCountTests(StoreTests):
+class TestStatementCounts(StoreTests):
     @pytest.mark.parametrize("name", CALLS)
     def test_the_number_of_statements_does_not_depend_on_the_batch(self, store: Store, name: str) -> None:
         assert statements(store, name, MANY) <= statements(store, name, FEW)

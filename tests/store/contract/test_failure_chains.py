@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.models import Job
 from django_jobchains.store import ClaimedJob, Effects, FailureType, Store
-from django_jobchains.testing.contracts.jobs import (
+from tests.store.contract.jobs import (
     AT_ONCE,
     MAIL,
     SHIP,
@@ -21,7 +21,7 @@ from django_jobchains.testing.contracts.jobs import (
     running_job,
     stored,
 )
-from django_jobchains.testing.contracts.store_tests import StoreTests
+from tests.store.contract.store_tests import StoreTests
 
 ALERT = "contract.alert"
 
@@ -47,7 +47,7 @@ class _Registry:
         return FailureType(ALERT, "alerts", 7) if type_name == SHIP else None
 
 
-class FailureTests(StoreTests):
+class TestFailures(StoreTests):
     @pytest.fixture
     def registry(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", _Registry())

@@ -11,7 +11,7 @@ from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import ChainNotFound, InvalidBlockers
 from django_jobchains.models import JobBlocker
 from django_jobchains.store import ClaimedJob, Effects, Store
-from django_jobchains.testing.contracts.jobs import (
+from tests.store.contract.jobs import (
     MAIL,
     SHIP,
     claim,
@@ -25,7 +25,7 @@ from django_jobchains.testing.contracts.jobs import (
     statuses,
     stored,
 )
-from django_jobchains.testing.contracts.store_tests import StoreTests, committing
+from tests.store.contract.store_tests import StoreTests, committing
 
 BOTH_ORDERS = pytest.mark.parametrize("turned", [False, True], ids=["first", "second"])
 
@@ -35,7 +35,7 @@ def waiting_for(store: Store, *blockers: ClaimedJob, **changes: Any) -> UUID:
     return job_id
 
 
-class BlockerTests(StoreTests):
+class TestBlockers(StoreTests):
     def test_a_job_waits_for_its_blockers_and_starts_when_the_last_has_ended(self, store: Store) -> None:
         first, second = running(store, 2)
         job_id, effects = waiting_for(store, first, second), Effects()

@@ -11,10 +11,9 @@ from django_jobchains import records
 from django_jobchains.policies import Backoff
 from django_jobchains.records.checks import problems_of
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey, RecordTable, Store, get_store
 from django_jobchains.store.record_tables import COLUMNS, STATES
-from django_jobchains.testing.contracts.concurrency import Actor
+from tests.support.connections import Actor, end_all
 
 FLAT = Backoff(60, 1, 60, 0)
 HOUR = timedelta(hours=1)
@@ -28,25 +27,15 @@ MOVABLE = {
 
 @pytest.mark.django_db
 class RecordTests:
-    #: The name of the registration.
-    name: str = ""
-
     def make(self) -> Model:
         """Create a record that is ready to be processed."""
         raise NotImplementedError
 
     @pytest.fixture
-    def kind(self) -> RecordType:
-        """The registration of the model."""
-        return get_registry().record_type(self.name)
-
-    @pytest.fixture
     def store(self) -> Iterator[Store]:
-        self._actors: list[Actor] = []
         store = get_store()
         yield store
-        while self._actors:
-            self._actors.pop().end()
+        end_all()
         store.db.ahead_seconds = 0
 
     # Helpers
@@ -103,8 +92,7 @@ class RecordTests:
         return store.stats.time_ago(0)
 
     def actor(self, store: Store, call: Any, *, holds: bool = False) -> Actor:
-        self._actors.append(Actor(store.using, call, holds=holds))
-        return self._actors[-1].start()
+        return Actor(lambda store: call(), holds=holds).start()
 
 
 class RecordMoveTests(RecordTests):

@@ -8,7 +8,7 @@ import pytest
 from django_jobchains.models import Job
 from django_jobchains.store import Store
 from django_jobchains.testing.contracts.concurrency import at_once
-from django_jobchains.testing.contracts.jobs import (
+from tests.store.contract.jobs import (
     LEASE_SECONDS,
     MAIL,
     SHIP,
@@ -19,10 +19,10 @@ from django_jobchains.testing.contracts.jobs import (
     running,
     stored,
 )
-from django_jobchains.testing.contracts.store_tests import StoreTests, committing
+from tests.store.contract.store_tests import StoreTests, committing
 
 
-class ClaimTests(StoreTests):
+class TestClaims(StoreTests):
     def test_a_higher_priority_goes_first_whatever_its_type_and_queue(self, store: Store) -> None:
         wanted = {2: ("z", SHIP), 1: ("a", MAIL), 0: ("default", SHIP), -1: ("a", SHIP)}
         for priority in (0, -1, 2, 1):

@@ -8,8 +8,8 @@ import pytest
 
 from django_jobchains.models import Chain, Job
 from django_jobchains.store import Store
-from django_jobchains.testing.contracts.jobs import MAIL, SHIP, create, failed_try, finished, next_job, running
-from django_jobchains.testing.contracts.store_tests import StoreTests
+from tests.store.contract.jobs import MAIL, SHIP, create, failed_try, finished, next_job, running
+from tests.store.contract.store_tests import StoreTests
 
 MODELS = pytest.mark.parametrize("model", [Chain, Job])
 
@@ -25,7 +25,7 @@ def ids(rows: Any) -> list[UUID]:
             return found
 
 
-class ReadingTests(StoreTests):
+class TestReading(StoreTests):
     @MODELS
     def test_pages_have_each_row_once_and_the_newest_chain_first(self, store: Store, model: Any) -> None:
         made = create(store, 5)

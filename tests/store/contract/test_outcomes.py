@@ -11,7 +11,7 @@ from django_jobchains.exceptions import DuplicateJobId, TransactionEnded
 from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.policies import Backoff
 from django_jobchains.store import AttemptKey, ClaimedJob, Effects, OpenTransaction, Store
-from django_jobchains.testing.contracts.jobs import (
+from tests.store.contract.jobs import (
     MAIL,
     MAX_CRASHES,
     SHIP,
@@ -32,7 +32,7 @@ from django_jobchains.testing.contracts.jobs import (
     tables,
     taken_over,
 )
-from django_jobchains.testing.contracts.store_tests import StoreTests, committing
+from tests.store.contract.store_tests import StoreTests, committing
 
 End = Callable[[Store, Sequence[ClaimedJob]], Any]
 
@@ -75,7 +75,7 @@ CONFLICTS = (
 conflicts = pytest.mark.parametrize(("first", "second"), CONFLICTS)
 
 
-class OutcomeTests(StoreTests):
+class TestOutcomes(StoreTests):
     def test_a_job_is_finished(self, store: Store) -> None:
         job, effects = running_job(store), Effects()
         assert store.attempts.finish([finished(job, {"parcels": 2})], effects) == {job.key}

@@ -18,7 +18,7 @@ from django_jobchains.exceptions import (
 )
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.store import ChainEnd, ClaimedJob, Effects, Store
-from django_jobchains.testing.contracts.jobs import (
+from tests.store.contract.jobs import (
     MAIL,
     SHIP,
     claim,
@@ -33,7 +33,7 @@ from django_jobchains.testing.contracts.jobs import (
     stored,
     tables,
 )
-from django_jobchains.testing.contracts.store_tests import StoreTests, committing
+from tests.store.contract.store_tests import StoreTests, committing
 
 STATES = ("blocked", "pending", "running", "completed", "failed", "cancelled")
 FAR = datetime(2051, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
@@ -74,7 +74,7 @@ def long_chain(store: Store) -> list[UUID]:
     return ids
 
 
-class InterventionTests(StoreTests):
+class TestInterventions(StoreTests):
     @pytest.mark.parametrize("status", ["blocked", "pending", "running"])
     def test_a_job_that_has_not_ended_is_completed(self, store: Store, status: str) -> None:
         chain_id, effects = in_state(store, status), Effects()

@@ -7,7 +7,7 @@ from django.db import transaction
 
 from django_jobchains.models import JobProgress, LogLine
 from django_jobchains.store import ClaimedJob, Effects, EndedChains, LogEntries, NewLogLine, Store
-from django_jobchains.testing.contracts.jobs import (
+from tests.store.contract.jobs import (
     entries,
     failed_try,
     finished,
@@ -18,8 +18,8 @@ from django_jobchains.testing.contracts.jobs import (
     stored,
     taken_over,
 )
-from django_jobchains.testing.contracts.maintenance import FAR
-from django_jobchains.testing.contracts.store_tests import StoreTests, committing
+from tests.store.contract.store_tests import StoreTests, committing
+from tests.store.contract.test_maintenance import FAR
 
 
 def progress_of(store: Store, job: ClaimedJob) -> tuple[int, float, str]:
@@ -32,7 +32,7 @@ def left(store: Store) -> tuple[int, int]:
     return LogLine.objects.using(store.using).count(), JobProgress.objects.using(store.using).count()
 
 
-class JobLogTests(StoreTests):
+class TestJobLogs(StoreTests):
     def test_lines_and_progress_are_stored_unchanged(self, store: Store) -> None:
         job, other = running(store, 2)
         line = NewLogLine(7, 0.0, 40, 'it\'s "quoted" — ünïcode 🫖', '{"a":[1,null,"ü"]}')

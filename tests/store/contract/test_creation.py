@@ -1,5 +1,6 @@
 """Jobs are created with the given values, all or none of them, and one chain for each key."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,20 +11,19 @@ from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import Job
 from django_jobchains.store import CreatedJob, Effects, NewJob, Store
-from django_jobchains.testing.contracts.jobs import (
-    JSON_VALUES,
+from django_jobchains.testing.contracts.payload_codecs import JSON_VALUES
+from tests.store.contract.jobs import (
     MAIL,
     SHIP,
     claim,
     create,
     finished,
-    json_text,
     new_job,
     running_job,
     stored,
     tables,
 )
-from django_jobchains.testing.contracts.store_tests import StoreTests, committing
+from tests.store.contract.store_tests import StoreTests, committing
 
 FAR = datetime(2051, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
 KEY = Deduplicate("order-1")
@@ -38,7 +38,7 @@ def create_one(store: Store, job: NewJob) -> CreatedJob:
     return row
 
 
-class CreationTests(StoreTests):
+class TestCreation(StoreTests):
     def test_a_job_is_stored_as_it_was_described(self, store: Store) -> None:
         job = new_job(queue="mail", priority=-7, max_attempts=4, run_at=FAR, lease_number=5, deduplication_key="k")
         (row,) = store.jobs.create([job])
@@ -60,9 +60,9 @@ class CreationTests(StoreTests):
         jobs = [new_job() for _ in range(20)]
         assert [row.id for row in store.jobs.create(jobs[::-1])] == [job.id for job in jobs[::-1]]
 
-    @pytest.mark.parametrize("value", JSON_VALUES, ids=json_text)
+    @pytest.mark.parametrize("value", JSON_VALUES, ids=json.dumps)
     def test_json_is_read_back_equal(self, store: Store, value: Any) -> None:
-        text = json_text(value)
+        text = json.dumps(value)
         job = running_job(store, input=text, context=text)
         store.attempts.finish([finished(job, value)])
         saved = stored(store, job)

@@ -9,8 +9,8 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store
 from django_jobchains.store.records import DequeueInTransaction
 from django_jobchains.testing.contracts.concurrency import at_once
-from django_jobchains.testing.contracts.records import HOUR, RecordTests
-from django_jobchains.testing.contracts.store_tests import committing
+from tests.store.contract.store_tests import committing
+from tests.store.contract.test_records import HOUR, RecordTests
 
 
 class RecordRaceTests(RecordTests):
