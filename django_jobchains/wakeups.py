@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from logging import getLogger
 from types import TracebackType
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django_jobchains.db.connections import call_after_commit
@@ -22,8 +23,10 @@ from django_jobchains.telemetry.events import (
     JobCreated,
     JobUnblocked,
 )
-from django_jobchains.telemetry.tracing import Sent
 from django_jobchains.text.errors import log_error
+
+if TYPE_CHECKING:
+    from django_jobchains.telemetry.otel.tracing import SentSpans
 
 logger = getLogger("django_jobchains")
 
@@ -74,7 +77,7 @@ def report_after_commit(using: str, events: Collection[DetailEvent]) -> None:
     call_after_commit(using, partial(_report_all, events))
 
 
-def report_created(using: str, jobs: Sequence[NewJob], effects: Effects, sent: Sent | None = None) -> None:
+def report_created(using: str, jobs: Sequence[NewJob], effects: Effects, sent: "SentSpans | None" = None) -> None:
     """Report created jobs, and end their spans, after the commit of the current transaction."""
     if sent is not None or (jobs and observes_created()):
         call_after_commit(using, partial(_report_created, list(jobs), frozenset(effects.unblocked), sent))
@@ -85,7 +88,7 @@ def observes_created() -> bool:
     return observes(JobCreated) or observes(ChainCreated)
 
 
-def _report_created(jobs: Sequence[NewJob], unblocked: Collection[UUID], sent: Sent | None) -> None:
+def _report_created(jobs: Sequence[NewJob], unblocked: Collection[UUID], sent: "SentSpans | None") -> None:
     if sent is not None:
         sent.end([job.id for job in jobs])
     is_chain_observed = observes(ChainCreated)

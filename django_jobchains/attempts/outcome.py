@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from logging import getLogger
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from django.db import DatabaseError
 
@@ -28,8 +28,10 @@ from django_jobchains.policies import (
 from django_jobchains.registry.job_types import Processor
 from django_jobchains.store import ClaimedJob, Effects, FailedTry, FailureKind, FinishedJob
 from django_jobchains.store.errors import is_serialization_conflict
-from django_jobchains.telemetry.tracing import AttemptSpan
 from django_jobchains.text.errors import clean, describe, log_error, log_text, traceback_of, without_variables
+
+if TYPE_CHECKING:
+    from django_jobchains.telemetry.otel.tracing import AttemptSpan
 
 logger = getLogger("django_jobchains")
 
@@ -101,7 +103,7 @@ class Outcome:
     processor: Processor | None = field(default=None, compare=False, repr=False)
     policy: AttemptPolicy | None = field(default=None, compare=False, repr=False)
     #: The span of the attempt, which ends when the outcome is written.
-    span: AttemptSpan | None = field(default=None, compare=False, repr=False)
+    span: "AttemptSpan | None" = field(default=None, compare=False, repr=False)
     #: Why the attempt must no longer write, if it noticed this itself.
     abandoned_reason: str = ""
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from logging import getLogger
-from typing import Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 from uuid import UUID
 
 from django.db import DatabaseError, Error, OperationalError, transaction
@@ -32,8 +32,11 @@ from django_jobchains.registry.registry import Registry
 from django_jobchains.store import ClaimedJob, Effects, FinishedJob, HeldLease, OpenTransaction, Store
 from django_jobchains.store.errors import is_lock_timeout
 from django_jobchains.store.leases import lost_reason
-from django_jobchains.telemetry.tracing import AttemptSpan, BatchSpan, phase
+from django_jobchains.telemetry.tracing import phase
 from django_jobchains.text.errors import log_error
+
+if TYPE_CHECKING:
+    from django_jobchains.telemetry.otel.tracing import AttemptSpan
 
 logger = getLogger("django_jobchains")
 
@@ -66,7 +69,7 @@ class AttemptPhases:
         self.error: BaseException | None = None
         self.continuation: Continuation | None = None
         #: The spans of the handler and of the attempt at this job, which differ in batches. None without tracing.
-        self.span: AttemptSpan | BatchSpan | None = None
+        self.span: AttemptSpan | None = None
         self.job_span: AttemptSpan | None = None
         #: The last transaction that was opened, as the database identifies it.
         self.transaction: OpenTransaction | None = None

@@ -9,7 +9,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from logging import getLogger
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
@@ -28,8 +28,11 @@ from django_jobchains.records.saving import leave_out
 from django_jobchains.store import ClaimedJob, RecordEnd, RecordKey, Store
 from django_jobchains.store.errors import blames_row
 from django_jobchains.telemetry.probes import record_peaks
-from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpan, AttemptSpans, active
+from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpans, active
 from django_jobchains.text.errors import describe, log_error, without_variables
+
+if TYPE_CHECKING:
+    from django_jobchains.telemetry.otel.tracing import AttemptSpan
 
 logger = getLogger("django_jobchains")
 
@@ -57,7 +60,7 @@ class EndedRecord:
     #: The seconds from when the record was due until it was dequeued, or None if they are unknown.
     wait_seconds: float | None = None
     #: The span of the attempt, which ends when the state is written.
-    span: AttemptSpan | None = None
+    span: "AttemptSpan | None" = None
     #: Whether the state has been written and reported, or never will be.
     is_written: bool = False
     _on_written: Callable[[], object] | None = None
@@ -232,7 +235,7 @@ class RecordAttempt:
         ended.seconds = time.perf_counter() - started
         return self._with_span(ended)
 
-    def _start_span(self) -> AttemptSpan | None:
+    def _start_span(self) -> "AttemptSpan | None":
         kind = self.kind
         record_peaks.begin(kind.name, self)
         self.phases.span = self._span = self._spans.record(kind.name, kind.queue, str(self.key[0]), self.number)

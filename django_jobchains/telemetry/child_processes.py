@@ -3,32 +3,30 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django_jobchains.telemetry import events, forward_events, observed_names, report
 from django_jobchains.telemetry.events import Event
-from django_jobchains.telemetry.tracing import AttemptSpan, BatchSpan, Tracing, flush, get_tracing
+from django_jobchains.telemetry.tracing import AttemptSpans, flush, get_tracing, set_tracing
+
+if TYPE_CHECKING:
+    from django_jobchains.telemetry.otel.tracing import AttemptSpan
 
 #: How long an attempt waits for the export of its spans. A collector that does not answer does not delay other
 #: attempts.
 FLUSH_SECONDS = 0.2
 
 
-def telemetry_request(spans: Mapping[str, AttemptSpan], batch: BatchSpan | None = None) -> dict[str, Any]:
+def telemetry_request(spans: "Mapping[str, AttemptSpan]", batch: "AttemptSpan | None" = None) -> dict[str, Any]:
     """Return what a child process needs, as JSON values. ``spans``: by the ids of jobs or records."""
     return {
         "pid": os.getpid(),
         "observed": observed_names(),
-        "tracing": _path(get_tracing()),
+        "is_traced": get_tracing() is not None,
         "spans": {name: span.carrier() for name, span in spans.items()},
         "batch": batch and batch.carrier(),
     }
-
-
-def _path(tracing: Tracing | None) -> str | None:
-    return None if tracing is None else f"{type(tracing).__module__}:{type(tracing).__qualname__}"
 
 
 def report_message(message: Mapping[str, Any]) -> None:
@@ -39,8 +37,8 @@ def report_message(message: Mapping[str, Any]) -> None:
     report(kind(**values))
 
 
-class ChildTelemetry:
-    """Telemetry in the process that runs an attempt. Implements ``AttemptSpans``. ``send``: sends JSON to the worker.
+class ChildTelemetry(AttemptSpans):
+    """Telemetry in the process that runs an attempt: continues its spans. ``send``: sends JSON to the worker.
 
     After a fallback to threads, this is the worker's own process, which reports events itself.
     """
@@ -49,17 +47,17 @@ class ChildTelemetry:
         self._spans, self._batch = request["spans"], request["batch"]
         self._is_child = request["pid"] != os.getpid()
         if self._is_child:
-            if request["tracing"] and get_tracing() is None:
-                resolve_name(request["tracing"]).set_up_child()
+            if request["is_traced"] and get_tracing() is None:
+                _set_up_tracing()
             _forwarder.forward(request["observed"], send)
 
-    def attempt(self, job: Any) -> AttemptSpan | None:
+    def attempt(self, job: Any) -> "AttemptSpan | None":
         return self._continued(job.id.hex)
 
-    def record(self, type_name: str, queue: str, record: str, attempt: int) -> AttemptSpan | None:
+    def record(self, type_name: str, queue: str, record: str, attempt: int) -> "AttemptSpan | None":
         return self._continued(record)
 
-    def batch(self, jobs: Sequence[Any]) -> BatchSpan | None:
+    def batch(self, jobs: Sequence[Any]) -> "AttemptSpan | None":
         carrier, tracing = self._batch, get_tracing()
         return tracing.continued_batch(carrier) if carrier and tracing else None
 
@@ -68,9 +66,18 @@ class ChildTelemetry:
         if self._is_child and self._spans:
             flush(FLUSH_SECONDS)
 
-    def _continued(self, name: str) -> AttemptSpan | None:
+    def _continued(self, name: str) -> "AttemptSpan | None":
         carrier, tracing = self._spans.get(name), get_tracing()
         return tracing.continued(carrier) if carrier and tracing else None
+
+
+def _set_up_tracing() -> None:
+    """Use the SDK that ``opentelemetry-instrument`` sets up, or the global provider, which passes spans on."""
+    from django_jobchains.telemetry.otel.tracing import tracing_of_child
+
+    tracing = tracing_of_child()
+    if get_tracing() is None:
+        set_tracing(tracing)
 
 
 class _Forwarder:

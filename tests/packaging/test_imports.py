@@ -44,8 +44,6 @@ OF_A_DRIVER = {
     "django_jobchains.telemetry.otel.gauges",
     "django_jobchains.telemetry.otel.instruments",
     "django_jobchains.telemetry.otel.prometheus",
-    "django_jobchains.telemetry.otel.span_errors",
-    "django_jobchains.telemetry.otel.spans",
     "django_jobchains.telemetry.otel.tracing",
 }
 #: Tests for third parties.

@@ -17,7 +17,7 @@ from django_jobchains.telemetry import names
 from django_jobchains.telemetry.otel.export_log import ExportLog
 from django_jobchains.telemetry.otel.gauges import AlwaysGauges, Gauges
 from django_jobchains.telemetry.otel.instruments import Instruments
-from django_jobchains.telemetry.otel.tracing import OpenTelemetryTracing
+from django_jobchains.telemetry.otel.tracing import Tracing
 from django_jobchains.telemetry.tracing import set_tracing
 
 __all__ = ("JobchainsInstrumentor", "register_gauges")
@@ -45,7 +45,7 @@ class JobchainsInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._metrics.open()
         self._export_log = ExportLog()
         self._export_log.open()
-        set_tracing(OpenTelemetryTracing(tracer_provider))
+        set_tracing(Tracing(tracer_provider))
 
     def _uninstrument(self, **kwargs: Any) -> None:
         set_tracing(None)

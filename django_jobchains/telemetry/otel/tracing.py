@@ -1,17 +1,28 @@
-"""Begins the spans of jobs, with OpenTelemetry's API. Without an SDK, nothing is recorded."""
+"""The spans of jobs, with OpenTelemetry's API. Without an SDK, nothing is recorded.
+
+Spans of database writes end after the commit. After a rollback, they are dropped without being ended, so that they are
+not exported. Tracing raises no errors, because it must not change an outcome: see ``harmless``.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
-from opentelemetry.context import Context
+from opentelemetry.context import Context, attach, detach
 from opentelemetry.instrumentation import auto_instrumentation
 from opentelemetry.trace import (
     Link,
     Span,
     SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
     TracerProvider,
     get_current_span,
     get_tracer,
@@ -21,33 +32,63 @@ from opentelemetry.trace import (
 
 from django_jobchains import __version__
 from django_jobchains.conf import get_settings
+from django_jobchains.exceptions import LeaseLost, RescheduleJob
 from django_jobchains.telemetry import names
-from django_jobchains.telemetry.otel.carrier import LINKS, context_of, links_of, stored_values, with_span, without_span
-from django_jobchains.telemetry.otel.spans import (
-    OpenTelemetryAttempt,
-    OpenTelemetryBatch,
-    OpenTelemetryCompletion,
-    OpenTelemetryWait,
-    SentSpans,
-    UnsampledSpan,
-    harmless,
-    is_sampled,
+from django_jobchains.telemetry.otel.carrier import (
+    LINKS,
+    carrier_of,
+    context_of,
+    links_of,
+    stored_values,
+    with_span,
+    without_span,
 )
-from django_jobchains.telemetry.tracing import AttemptSpan, BatchSpan, ReadContexts, get_tracing, set_tracing
+from django_jobchains.text.errors import describe, log_error, traceback_of, type_name
+from django_jobchains.text.redaction import redacted_text
+
+logger = getLogger("django_jobchains")
 
 #: The limit of jobs of one call that get separate spans. If there are more, all share one span.
 MAX_SPANS = 100
+#: The outcomes that are errors.
+_FAILURES = ("failed", "retried", "errored")
+_NO_CONTEXT = Context()
+_NO_LINKS: tuple[Link, ...] = ()
+_NO_SPAN = get_current_span(_NO_CONTEXT)
+
+#: Reads the stored contexts of the first jobs of chains.
+ReadContexts = Callable[[Collection[UUID]], Iterable[str | None]]
+Params = ParamSpec("Params")
+ResultT = TypeVar("ResultT")
 
 
-class OpenTelemetryTracing:
-    """Implements ``Tracing``. The provider is the global one by default."""
+def harmless(function: Callable[Params, ResultT]) -> Callable[Params, ResultT | None]:
+    """Log the errors of a function and return None, because the project's sampler or propagator may fail."""
 
-    def __init__(self, provider: TracerProvider | None) -> None:
+    @wraps(function)
+    def run(*args: Params.args, **kwargs: Params.kwargs) -> ResultT | None:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            log_error(logger, error, "Tracing failed, which does not affect the job: %s")
+            return None
+
+    return run
+
+
+class Tracing:
+    """Begins spans. Its methods take ``NewJob``, ``ClaimedJob`` and ``LastJob``. None: no span is needed.
+
+    ``provider``: the global one by default.
+    """
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
         self._provider = provider
         self._tracer = get_tracer(names.SCOPE, __version__, provider)
 
     @harmless
-    def send(self, jobs: Sequence[Any], read: ReadContexts) -> SentSpans | None:
+    def send(self, jobs: Sequence[Any], read: ReadContexts) -> "SentSpans | None":
+        """Begin the spans of new jobs, and store their trace contexts with the jobs."""
         if len(jobs) > MAX_SPANS:
             return self._send_batch(jobs)
         spans = {job.id: span for job in jobs if (span := self._send(job, read))}
@@ -65,7 +106,7 @@ class OpenTelemetryTracing:
         job.context = with_span(job.context, span, parent, _parents_of_blockers(job, read))
         return span
 
-    def _send_batch(self, jobs: Sequence[Any]) -> SentSpans | None:
+    def _send_batch(self, jobs: Sequence[Any]) -> "SentSpans | None":
         types, queues = {job.type_name for job in jobs}, {job.queue for job in jobs}
         attributes = {names.MESSAGING_SYSTEM: names.SYSTEM, names.OPERATION: "send", names.OPERATION_TYPE: "send"}
         if len(types) == 1:
@@ -86,7 +127,7 @@ class OpenTelemetryTracing:
         return SentSpans({}, span)
 
     @harmless
-    def attempt(self, job: Any) -> AttemptSpan:
+    def attempt(self, job: Any) -> "AttemptSpan":
         parent, links = self._origin(job)
         attributes = _attributes(job.type_name, job.queue, "process")
         attributes[names.ATTEMPT] = job.attempt
@@ -95,13 +136,11 @@ class OpenTelemetryTracing:
             span.set_attributes(_ids(job))
         return self._attempt(span, set_span_in_context(span, parent))
 
-    def _attempt(self, span: Span, context: Context) -> AttemptSpan:
-        if is_sampled(span):
-            return OpenTelemetryAttempt(self._tracer, span, context, self._send)
-        return UnsampledSpan(context)
+    def _attempt(self, span: Span, context: Context) -> "AttemptSpan":
+        return SampledAttempt(self._tracer, span, context, self._send) if _is_sampled(span) else AttemptSpan(context)
 
-    def _batch(self, span: Span, context: Context) -> BatchSpan:
-        return OpenTelemetryBatch(self._tracer, span, context) if is_sampled(span) else UnsampledSpan(context)
+    def _batch(self, span: Span, context: Context) -> "AttemptSpan":
+        return SampledBatch(self._tracer, span, context) if _is_sampled(span) else AttemptSpan(context)
 
     def _origin(self, job: Any) -> tuple[Context, Sequence[Link]]:
         """Return the context in which an attempt begins, and the links of its span."""
@@ -114,7 +153,7 @@ class OpenTelemetryTracing:
         return parent, links
 
     @harmless
-    def batch(self, jobs: Sequence[Any]) -> BatchSpan:
+    def batch(self, jobs: Sequence[Any]) -> "AttemptSpan":
         first = jobs[0]
         links = links_of(stored_values(job.context).get("traceparent") for job in jobs)
         attributes = _attributes(first.type_name, first.queue, "process")
@@ -124,32 +163,25 @@ class OpenTelemetryTracing:
         return self._batch(span, set_span_in_context(span, _NO_CONTEXT))
 
     @harmless
-    def record(self, type_name: str, queue: str, record: str, attempt: int) -> AttemptSpan:
+    def record(self, type_name: str, queue: str, record: str, attempt: int) -> "AttemptSpan":
+        """Begin the span of an attempt at a record, with its primary key as text."""
         attributes = {**_attributes(type_name, queue, "process"), names.JOB_ID: record, names.ATTEMPT: attempt}
         span = self._tracer.start_span(f"process {type_name}", _NO_CONTEXT, SpanKind.CONSUMER, attributes)
         return self._attempt(span, set_span_in_context(span, _NO_CONTEXT))
 
     @harmless
-    def continued(self, carrier: Mapping[str, str]) -> AttemptSpan:
+    def continued(self, carrier: Mapping[str, str]) -> "AttemptSpan":
+        """Return a span that another process has begun, and will end, from its ``carrier``."""
         context = context_of(carrier)
         return self._attempt(get_current_span(context), context)
 
     @harmless
-    def continued_batch(self, carrier: Mapping[str, str]) -> BatchSpan:
+    def continued_batch(self, carrier: Mapping[str, str]) -> "AttemptSpan":
         context = context_of(carrier)
         return self._batch(get_current_span(context), context)
 
-    @staticmethod
     @harmless
-    def set_up_child() -> None:
-        """Use the SDK that ``opentelemetry-instrument`` sets up, or the global provider, which passes spans on."""
-        if is_instrumented_by_command():
-            auto_instrumentation.initialize()
-        if get_tracing() is None:
-            set_tracing(OpenTelemetryTracing(None))
-
-    @harmless
-    def completion(self, job: Any) -> OpenTelemetryCompletion:
+    def completion(self, job: Any) -> "CompletionSpan":
         links = links_of([stored_values(job.context).get("traceparent")])
         attributes = {
             names.MESSAGING_SYSTEM: names.SYSTEM,
@@ -158,28 +190,235 @@ class OpenTelemetryTracing:
             names.CHAIN_ID: str(job.chain_id),
             names.JOB_TYPE: job.type_name,
         }
-        return OpenTelemetryCompletion(
+        return CompletionSpan(
             self._tracer.start_span(f"complete {job.type_name}", None, SpanKind.INTERNAL, attributes, links)
         )
 
     @harmless
-    def wait(self, chain_id: UUID, type_name: str) -> "OpenTelemetryWait | None":
+    def wait(self, chain_id: UUID, type_name: str) -> "WaitSpan | None":
         attributes = {names.MESSAGING_SYSTEM: names.SYSTEM, names.CHAIN_ID: str(chain_id)}
         if type_name:
             attributes[names.JOB_TYPE] = type_name
         span = self._tracer.start_span(f"wait {type_name}".rstrip(), None, SpanKind.INTERNAL, attributes)
-        return OpenTelemetryWait(span) if span.is_recording() else None
+        return WaitSpan(span) if span.is_recording() else None
 
     @harmless
     def flush(self, seconds: float) -> None:
+        """Export the ended spans before the process ends."""
         provider: Any = self._provider or get_tracer_provider()
         if hasattr(provider, "force_flush"):  # The API has no such method.
             provider.force_flush(int(seconds * 1000))
 
 
-_NO_CONTEXT = Context()
-_NO_LINKS: tuple[Link, ...] = ()
-_NO_SPAN = get_current_span(_NO_CONTEXT)
+class SentSpans:
+    """The spans of new jobs. ``shared``: the span of a batch, which ends if any of its jobs was created."""
+
+    def __init__(self, spans: dict[UUID, Span], shared: Span | None = None) -> None:
+        self._spans = spans
+        self._shared = shared
+
+    @harmless
+    def end(self, created: Collection[UUID]) -> None:
+        """End the spans of the jobs that were created, after the commit. The other spans are dropped."""
+        for job_id in created:
+            if span := self._spans.pop(job_id, None):
+                span.end()
+        if self._shared is not None and created:
+            self._shared.set_attribute(names.MESSAGE_COUNT, len(created))
+            self._shared.end()
+            self._shared = None
+
+
+class _Attached:
+    """Makes a context the current one. It is a class because that is faster than a generator."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token = attach(self._context)
+
+    def __exit__(self, *error: object) -> None:
+        detach(self._token)
+
+
+class AttemptSpan(_Attached):
+    """The span of an attempt at a job, or at a batch. This class records nothing: there may be thousands per second.
+
+    Its context surrounds the handler, so that spans of the handler are not sampled either. Each job of a batch has a
+    span too.
+    """
+
+    __slots__ = ()
+
+    def carrier(self) -> dict[str, str]:
+        """Return the trace context of the span, which lets a child process continue it."""
+        return carrier_of(self._context)
+
+    def active(self) -> _Attached:
+        """Return a context in which other spans become children of this one."""
+        return self
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Return a context that is a child span, for ``prepare`` or ``complete``."""
+        return nullcontext()
+
+    @harmless
+    def send(self, job: Any, read: ReadContexts) -> None:
+        """Begin the span of a continuation, a ``NewJob``, and store its trace context with it."""
+        job.context = without_span(job.context)
+
+    def stop(self) -> bool:
+        """Record that the attempt has ended now. Return whether ``end`` must be called."""
+        return False
+
+    def end(
+        self,
+        outcome: str = "",
+        error: BaseException | None = None,
+        abandoned_reason: str = "",
+        created: Collection[UUID] = (),
+    ) -> None:
+        """End the span when the outcome is known. ``created``: the continuation, if it was created."""
+
+
+class _SampledSpan(AttemptSpan):
+    """A span that is recorded, and the child spans of its phases."""
+
+    __slots__ = ("_innermost", "_tracer", "span")
+
+    def __init__(self, tracer: Tracer, span: Span, context: Context) -> None:
+        super().__init__(context)
+        self._tracer = tracer
+        self.span = span
+        #: The context of the innermost open phase, or of the span.
+        self._innermost = context
+
+    def active(self) -> _Attached:
+        return _Attached(self._context)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        span = self._tracer.start_span(name, self._context, SpanKind.INTERNAL)
+        self._innermost = set_span_in_context(span)
+        token = attach(self._innermost)
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, RescheduleJob):
+                _set_error(span, error)
+            raise
+        finally:
+            self._innermost = self._context
+            detach(token)
+            span.end()
+
+
+class SampledAttempt(_SampledSpan):
+    __slots__ = ("_ended_at", "_sent", "_start_sending")
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        span: Span,
+        context: Context,
+        send: Callable[[Any, ReadContexts, Context | None], Span | None],
+    ) -> None:
+        super().__init__(tracer, span, context)
+        self._start_sending = send
+        self._sent: dict[UUID, Span] | None = None
+        self._ended_at: int | None = None
+
+    @harmless
+    def send(self, job: Any, read: ReadContexts) -> None:
+        if span := self._start_sending(job, read, self._innermost):
+            self._sent = {**(self._sent or {}), job.id: span}
+
+    def stop(self) -> bool:
+        if self._ended_at is None:
+            self._ended_at = time.time_ns()
+        return self.span.is_recording() or bool(self._sent)
+
+    @harmless
+    def end(
+        self,
+        outcome: str = "",
+        error: BaseException | None = None,
+        abandoned_reason: str = "",
+        created: Collection[UUID] = (),
+    ) -> None:
+        for job_id in created:
+            if self._sent and (span := self._sent.pop(job_id, None)):
+                span.end()
+        if not self.span.is_recording():
+            return
+        self.span.set_attribute(names.OUTCOME, outcome)
+        if abandoned_reason:
+            self.span.set_attribute(names.ABANDONED_REASON, abandoned_reason)
+        if outcome in _FAILURES:
+            _record_error(self.span, error)
+        self.span.end(self._ended_at)
+
+
+class SampledBatch(_SampledSpan):
+    __slots__ = ()
+
+    @harmless
+    def end(self, *args: Any, **kwargs: Any) -> None:
+        self.span.end()
+
+
+class CompletionSpan:
+    """The span of a completion without a worker."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def active(self) -> _Attached:
+        return _Attached(set_span_in_context(self._span))
+
+    @harmless
+    def end(self) -> None:
+        """End the span after the commit."""
+        self._span.end()
+
+
+class WaitSpan:
+    """The span of a wait for the end of a chain."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    @harmless
+    def link(self, chain_id: UUID, read: ReadContexts) -> None:
+        """Link the span to the one that created the chain."""
+        for link in links_of(stored_values(context).get("traceparent") for context in read([chain_id])):
+            self._span.add_link(link.context)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            _set_error(self._span, error)
+            raise
+        finally:
+            self._span.end()
+
+
+def _is_sampled(span: Span) -> bool:
+    """Return whether spans are created inside of this one. One that another process records is not recorded here."""
+    return span.is_recording() or span.get_span_context().trace_flags.sampled
+
+
+@harmless
+def tracing_of_child() -> Tracing:
+    """Set up the SDK in a child process if ``opentelemetry-instrument`` would, and return its tracing."""
+    if is_instrumented_by_command():
+        auto_instrumentation.initialize()
+    return Tracing()
 
 
 def is_instrumented_by_command() -> bool:
@@ -219,3 +458,26 @@ def _attributes(type_name: str, queue: str, operation: str) -> dict[str, Any]:
 
 def _ids(job: Any) -> dict[str, Any]:
     return {names.JOB_ID: str(job.id), names.CHAIN_ID: str(job.chain_id)}
+
+
+def _set_error(span: Span, error: BaseException) -> None:
+    """Give a span the status of an error, without its message."""
+    if span.is_recording() and not isinstance(error, LeaseLost):
+        span.set_attribute(names.ERROR_TYPE, type_name(error))
+        span.set_status(Status(StatusCode.ERROR))
+
+
+def _record_error(span: Span, error: BaseException | None) -> None:
+    """Record the error of a failed attempt, redacted."""
+    if error is None:
+        span.set_status(Status(StatusCode.ERROR))
+        return
+    message = redacted_text(describe(error))
+    values = {
+        "exception.type": type_name(error),
+        "exception.message": message,
+        "exception.stacktrace": redacted_text(traceback_of(error)),
+    }
+    span.add_event("exception", values)
+    span.set_attribute(names.ERROR_TYPE, type_name(error))
+    span.set_status(Status(StatusCode.ERROR, message))
