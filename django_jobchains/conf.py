@@ -1,9 +1,9 @@
 """The settings: one typed, frozen object, created on first use from ``settings.JOBCHAINS``."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from math import inf
 from typing import Any, Literal, get_args
 
 from django.conf import settings as django_settings
@@ -11,6 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from django_jobchains.isolation import to_isolation
+from django_jobchains.values import FLAG, LONG_DURATION, QUEUE, Choice, Count, Duration, Number, Or, Value, check_fields
 
 #: The default names whose values are masked. To add one: ``[*SENSITIVE_FIELDS, "tax_number"]``.
 SENSITIVE_FIELDS = (
@@ -83,7 +84,7 @@ class Settings:
     #: Failed attempts before a job fails; ``math.inf`` for no limit.
     MAX_ATTEMPTS: float = 25
     #: How long an attempt may take before it is asked to stop; ``math.inf`` for no limit.
-    TIMEOUT_SECONDS: float = inf
+    TIMEOUT_SECONDS: float = math.inf
     #: Where handlers run: "thread", "process", "transient" or an ``Isolation``.
     ISOLATION: Any = "thread"
     #: How long a handler may continue after it was asked to stop, before its slot counts as stuck and is replaced.
@@ -123,23 +124,16 @@ class Settings:
     SENSITIVE_FIELDS: Sequence[str] = SENSITIVE_FIELDS
 
     def __post_init__(self) -> None:
-        for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise _invalid(name, "greater than 0", getattr(self, name))
-        if self.BACKOFF_MULTIPLIER < 1:
-            raise _invalid("BACKOFF_MULTIPLIER", "1 or more", self.BACKOFF_MULTIPLIER)
-        if not 0 <= self.BACKOFF_JITTER <= 1:
-            raise _invalid("BACKOFF_JITTER", "from 0 to 1", self.BACKOFF_JITTER)
-        if not _is_count(self.MAX_ATTEMPTS):
-            raise _invalid("MAX_ATTEMPTS", "a whole number from 1, or math.inf for no limit", self.MAX_ATTEMPTS)
+        try:
+            check_fields(self, _KINDS, "JOBCHAINS[{!r}]")
+        except (TypeError, ValueError) as error:
+            raise ImproperlyConfigured(str(error)) from error
         backoff: object = self.BACKOFF
         if not (backoff is None or isinstance(backoff, str)):
             raise _invalid("BACKOFF", "the dotted path of a function, or None", backoff)
-        for name in _POSITIVE_OR_NEVER:
-            value = getattr(self, name)
-            if not (value is None or _is_duration(value)):
-                raise _invalid(name, "a number of seconds greater than 0, or None", value)
-        _check_choices(self)
+        url: object = self.TRACE_URL
+        if not (url is None or (isinstance(url, str) and "{trace_id}" in url)):
+            raise _invalid("TRACE_URL", "an address with {trace_id} in it, or None", url)
         _check_isolation(self.ISOLATION)
         _check_codec(self.PAYLOAD_CODEC)
         _check_names(self.SENSITIVE_FIELDS)
@@ -162,59 +156,43 @@ class Settings:
 
 
 _DEFAULTS: Mapping[str, Any] = {"STORE": None, "NOTIFIER": {}}
-_POSITIVE = (
-    "SLOTS",
-    "ASYNC_SLOTS",
-    "ASYNC_THREADS",
-    "POLL_SECONDS",
-    "LEASE_SECONDS",
-    "REAP_SECONDS",
-    "SWEEP_SECONDS",
-    "HEARTBEAT_SECONDS",
-    "BACKOFF_INITIAL_SECONDS",
-    "BACKOFF_MULTIPLIER",
-    "BACKOFF_MAXIMUM_SECONDS",
-    "TIMEOUT_SECONDS",
-    "STUCK_SECONDS",
-    "MAX_STUCK_SLOTS",
-    "MAX_CRASHES",
-    "SHUTDOWN_SECONDS",
-    "LIVENESS_SECONDS",
-    "MAX_PAYLOAD_BYTES",
-    "MAX_PAYLOAD_DEPTH",
-)
-_POSITIVE_OR_NEVER = (
-    "PRUNE_SECONDS",
-    "RETENTION_COMPLETED_SECONDS",
-    "RETENTION_CANCELLED_SECONDS",
-    "RETENTION_FAILED_SECONDS",
-)
-_FLAGS = ("REQUIRE_TRANSACTION", "RETENTION_KEEPS_KEYED", "TRACE_BAGGAGE")
+_KINDS: Mapping[str, Value[Any]] = {
+    "SLOTS": Count(),
+    "ASYNC_SLOTS": Count(),
+    "ASYNC_THREADS": Count(),
+    "QUEUE": QUEUE,
+    "REQUIRE_TRANSACTION": FLAG,
+    "OTHER_TRANSACTION": Choice(*get_args(OtherTransaction)),
+    "POLL_SECONDS": Duration(),
+    "LEASE_SECONDS": Duration(),
+    "REAP_SECONDS": Duration(),
+    "SWEEP_SECONDS": Duration(),
+    "HEARTBEAT_SECONDS": Duration(),
+    "BACKOFF_INITIAL_SECONDS": Duration(),
+    "BACKOFF_MULTIPLIER": Number(1),
+    "BACKOFF_MAXIMUM_SECONDS": Duration(),
+    "BACKOFF_JITTER": Number(0, 1),
+    "MAX_ATTEMPTS": Or(Count(), math.inf),
+    "TIMEOUT_SECONDS": Or(Duration(), math.inf),
+    "STUCK_SECONDS": Duration(),
+    "MAX_STUCK_SLOTS": Count(),
+    "MAX_CRASHES": Count(),
+    "SHUTDOWN_SECONDS": Duration(),
+    "LIVENESS_SECONDS": Duration(),
+    "PRUNE_SECONDS": Or(Duration(), None),
+    "RETENTION_COMPLETED_SECONDS": Or(LONG_DURATION, None),
+    "RETENTION_CANCELLED_SECONDS": Or(LONG_DURATION, None),
+    "RETENTION_FAILED_SECONDS": Or(LONG_DURATION, None),
+    "RETENTION_KEEPS_KEYED": FLAG,
+    "MAX_PAYLOAD_BYTES": Count(),
+    "MAX_PAYLOAD_DEPTH": Count(),
+    "TRACE_PROPAGATION": Choice(*get_args(TracePropagation)),
+    "TRACE_BAGGAGE": FLAG,
+}
 
 
 def _invalid(name: str, expected: str, value: object) -> ImproperlyConfigured:
     return ImproperlyConfigured(f"JOBCHAINS[{name!r}] must be {expected}, not {value!r}.")
-
-
-def _is_count(value: object) -> bool:
-    return value == inf or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
-
-
-def _is_duration(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
-
-
-def _check_choices(settings: Settings) -> None:
-    for name in _FLAGS:
-        if not isinstance(getattr(settings, name), bool):
-            raise _invalid(name, "True or False", getattr(settings, name))
-    if settings.OTHER_TRANSACTION not in get_args(OtherTransaction):
-        raise _invalid("OTHER_TRANSACTION", "'warn', 'error' or 'ignore'", settings.OTHER_TRANSACTION)
-    if settings.TRACE_PROPAGATION not in get_args(TracePropagation):
-        raise _invalid("TRACE_PROPAGATION", "'parent' or 'link'", settings.TRACE_PROPAGATION)
-    url: object = settings.TRACE_URL
-    if not (url is None or (isinstance(url, str) and "{trace_id}" in url)):
-        raise _invalid("TRACE_URL", "an address with {trace_id} in it, or None", url)
 
 
 def _check_isolation(value: Any) -> None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -11,13 +10,13 @@ from uuid import UUID
 
 from django_jobchains.db.ids import ChainRef, chain_ids_of
 from django_jobchains.db.times import checked_time
+from django_jobchains.values import MAX_SECONDS, Choice, Duration
 
 #: The length of a stored key, including its tenant.
 KEY_LENGTH = 200
 #: Stored between a tenant and a key: "acme␟order-7". Neither may contain it, so that no two pairs are stored alike.
 TENANT_SEPARATOR = "\N{SYMBOL FOR UNIT SEPARATOR}"
-#: A thousand years: databases and calendars have no dates beyond it.
-MAX_SECONDS = 1000 * 365 * 86400.0
+_DELAY = Duration(least=-math.inf)
 
 Scope = Literal["incomplete", "any", "incomplete_or_recent"]
 
@@ -40,8 +39,7 @@ class Deduplicate:
 
     def __post_init__(self) -> None:
         self._check_key()
-        if self.scope not in get_args(Scope):
-            raise ValueError(f"scope={self.scope!r} is not valid: use 'incomplete', 'any' or 'incomplete_or_recent'.")
+        Choice(*get_args(Scope)).check("scope", self.scope)
         window: object = self.window
         if window is not None and not (isinstance(window, timedelta) and 0 < window.total_seconds() <= MAX_SECONDS):
             raise ValueError(
@@ -116,19 +114,6 @@ def lock_id(chain_type_name: str, stored_key: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def seconds_of(duration: timedelta | float, argument: str) -> float:
-    """Return the seconds of a timedelta or a number. Raise ``TypeError``, which names the argument, for others."""
-    given: Any = duration
-    if isinstance(given, timedelta):
-        return given.total_seconds()
-    if not isinstance(given, str | bytes | bool):  # float() accepts these too
-        with suppress(TypeError, ValueError):
-            return given if isinstance(given, float) else _as_float(given)
-    raise TypeError(
-        f"{argument}={given!r:.50} is not a length of time: pass seconds, or a timedelta, as in timedelta(minutes=5)."
-    )
-
-
 def resolve_schedule(run_at: datetime | None, delay: timedelta | float | None) -> tuple[datetime | None, float | None]:
     """Return ``(run_at, delay_seconds)``, with at most one of them set.
 
@@ -142,18 +127,8 @@ def resolve_schedule(run_at: datetime | None, delay: timedelta | float | None) -
         raise TypeError(f"run_at is a datetime with a time zone, not {type(given).__name__}.{remedy}")
     if delay is None:
         return run_at and checked_time(run_at, "run_at"), None
-    seconds = seconds_of(delay, "delay")
-    if not (math.isfinite(seconds) and seconds <= MAX_SECONDS):
-        raise ValueError(f"delay={delay!r} is not a length of time below a thousand years.")
-    return None, max(seconds, 0.0)
+    return None, max(_DELAY.check("delay", delay), 0.0)
 
 
 def _is_storable(text: object) -> bool:
     return isinstance(text, str) and text.isprintable() and TENANT_SEPARATOR not in text
-
-
-def _as_float(given: Any) -> float:
-    try:
-        return float(given)
-    except OverflowError:  # an integer or a fraction with more than 308 digits
-        return math.inf if given > 0 else -math.inf

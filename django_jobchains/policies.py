@@ -8,27 +8,22 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import lru_cache
 from inspect import signature
-from typing import TypeGuard
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings, is_set
-from django_jobchains.enqueue_options import MAX_SECONDS, seconds_of
 from django_jobchains.isolation import Isolation, to_isolation
+from django_jobchains.values import LONG_DURATION, MAX_SECONDS, Count, Duration, Number, Or, check_fields
 
 #: The largest value of the database column, which stands for ``math.inf`` there: no job has more attempts.
 ATTEMPTS_LIMIT = 2**31 - 1
 
 
-def is_number(given: object) -> TypeGuard[float]:
-    return isinstance(given, int | float) and not isinstance(given, bool)
-
-
-def _check_between(field: str, given: object, least: float, most: float, remedy: str) -> None:
-    if not (is_number(given) and least <= given <= most):
-        raise ValueError(f"{field}={given!r:.100} is not valid: use {remedy}.")
+#: A limit of failed attempts.
+MAX_ATTEMPTS = Or(Count(1, ATTEMPTS_LIMIT), math.inf)
+TIMEOUT = Or(Duration(), math.inf)
 
 
 @dataclass(frozen=True)
@@ -44,10 +39,9 @@ class Backoff:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("initial_seconds", "maximum_seconds"):
-            _check_between(name, getattr(self, name), 0, MAX_SECONDS, "a number of seconds from 0 to a thousand years")
-        _check_between("multiplier", self.multiplier, 1, math.inf, "a number that is 1 or more")
-        _check_between("jitter", self.jitter, 0, 1, "a number from 0 to 1")
+        wait = Duration(least=0)
+        kinds = {"initial_seconds": wait, "multiplier": Number(1), "maximum_seconds": wait, "jitter": Number(0, 1)}
+        check_fields(self, kinds)
 
     def seconds(self, failures: int, share: float | None = None) -> float:
         """Return the wait after this number of failures, from 1. ``share`` (0 to 1) replaces the random number."""
@@ -65,10 +59,8 @@ BackoffFunction = Callable[[int, BaseException | None], float]
 
 def checked_backoff_seconds(backoff: "Backoff | BackoffFunction", failures: int, error: BaseException | None) -> float:
     """Return the wait after this number of failures; raise ``ValueError`` if a function returns something else."""
-    seconds: object = backoff.seconds(failures) if isinstance(backoff, Backoff) else backoff(failures, error)
-    if not (is_number(seconds) and 0 <= seconds <= MAX_SECONDS):
-        raise ValueError(f"{seconds!r:.50} is not a number of seconds")
-    return seconds
+    seconds = backoff.seconds(failures) if isinstance(backoff, Backoff) else backoff(failures, error)
+    return Number(0, MAX_SECONDS).check("backoff", seconds)
 
 
 @dataclass(frozen=True)
@@ -78,19 +70,16 @@ class Lease:
     seconds: float = 60
 
     def __post_init__(self) -> None:
-        if not (is_number(self.seconds) and 0 < self.seconds <= MAX_SECONDS):
-            raise ValueError(
-                f"A lease lasts more than 0 seconds, and less than a thousand years, not {self.seconds!r}."
-            )
+        check_fields(self, {"seconds": Duration()}, "lease")
 
 
 def to_lease(given: Lease | timedelta | float | None) -> Lease | None:
     """Return a ``Lease``, if need be from a length of time; raise ``TypeError`` or ``ValueError`` for other values."""
-    return given if given is None or isinstance(given, Lease) else Lease(seconds_of(given, "lease"))
+    return given if given is None or isinstance(given, Lease) else Lease(Duration().check("lease", given))
 
 
 #: How long chains are kept: a timedelta or seconds, or None for no limit.
-Duration = timedelta | float | None
+Kept = timedelta | float | None
 
 MONTH = timedelta(days=30)
 
@@ -103,20 +92,17 @@ class Retention:
     be used again. With the scope "any" and no window, that is forever.
     """
 
-    completed: Duration = MONTH
-    cancelled: Duration = MONTH
-    failed: Duration = None
+    completed: Kept = MONTH
+    cancelled: Kept = MONTH
+    failed: Kept = None
     keeps_keyed: bool = True
 
     def __post_init__(self) -> None:
-        for status in ("completed", "cancelled", "failed"):
-            seconds: object = self.seconds(status)
-            if seconds is not None and not (is_number(seconds) and 0 < seconds < math.inf):
-                raise ValueError(f"{self}: {status} is more than 0 seconds, or None for no limit.")
+        check_fields(self, dict.fromkeys(("completed", "cancelled", "failed"), Or(LONG_DURATION, None)))
 
     def seconds(self, status: str) -> float | None:
-        duration: Duration = getattr(self, status)
-        return duration.total_seconds() if isinstance(duration, timedelta) else duration
+        seconds: float | None = getattr(self, status)
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -138,13 +124,12 @@ class Policy:
         _check_kind("lease", self.lease, Lease, "Lease(seconds=…), or the seconds")
         _check_kind("isolation", self.isolation, Isolation, "a level such as 'process', or Isolation(level, …)")
         _check_kind("retention", self.retention, Retention, "Retention(completed=…, cancelled=…, failed=…)")
-        if self.timeout is not None and not seconds_of(self.timeout, "timeout") > 0:
-            raise ValueError(f"timeout={self.timeout!r}: a timeout is more than 0 seconds; math.inf is no limit.")
-        check_max_attempts(self.max_attempts)
+        TIMEOUT.check_or("timeout", self.timeout, None)
+        MAX_ATTEMPTS.check_or("max_attempts", self.max_attempts, None)
 
     @property
     def timeout_seconds(self) -> float | None:
-        return None if self.timeout is None else seconds_of(self.timeout, "timeout")
+        return TIMEOUT.check_or("timeout", self.timeout, None)
 
 
 def _check_kind(argument: str, given: object, kind: type, remedy: str) -> None:
@@ -177,16 +162,6 @@ def check_function(argument: str, given: object, count: int, meaning: str) -> No
             signature(given).bind(*[None] * count)
         except TypeError:
             raise TypeError(f"{argument}={given!r:.100} must take {_COUNTS[count]}, {meaning}.") from None
-
-
-def check_max_attempts(given: object) -> None:
-    """Raise ``TypeError`` or ``ValueError`` unless the value is None, an integer from 1 or ``math.inf``."""
-    if given is None or given == math.inf:
-        return
-    if not isinstance(given, int) or isinstance(given, bool):
-        raise TypeError(f"max_attempts={given!r:.50} is not a whole number or math.inf.")
-    if not 1 <= given <= ATTEMPTS_LIMIT:
-        raise ValueError(f"max_attempts={given}: it is 1 or more, at most {ATTEMPTS_LIMIT}; math.inf is no limit.")
 
 
 @dataclass(frozen=True)

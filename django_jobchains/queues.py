@@ -8,8 +8,8 @@ from asgiref.sync import sync_to_async
 
 from django_jobchains.models import QueueState
 from django_jobchains.notifications import EVERY, job_scheduled, publish_after_commit
-from django_jobchains.registry.arguments import checked_queue
 from django_jobchains.store import get_store
+from django_jobchains.values import QUEUE, Count, Or
 
 __all__ = (
     "QueueState",
@@ -22,8 +22,6 @@ __all__ = (
     "set_limit",
     "states",
 )
-
-_MAX_SLOTS = 2**31 - 1
 
 
 def pause(*names: str, using: str | None = None) -> None:
@@ -47,13 +45,13 @@ def set_limit(name: str, slots: int | None, *, using: str | None = None) -> None
 
     Running jobs continue. To start no jobs at all, ``pause`` the queue.
     """
-    checked = checked_queue(name)
-    if slots is not None and not _is_count(slots):
-        raise ValueError(
-            f"slots={slots!r} must be an integer from 1, or None for no limit. To start no jobs, pause the queue."
-        )
+    checked = QUEUE.check("queue", name)
+    try:
+        limit = Or(Count(1, 2**31 - 1), None).check("slots", slots)
+    except ValueError as error:
+        raise ValueError(f"{error} To start no jobs, pause the queue.") from None
     store = get_store(using)
-    store.queues.limit(checked, slots)
+    store.queues.limit(checked, limit)
     _notify_workers(store.using)
 
 
@@ -73,11 +71,7 @@ astates = sync_to_async(states)
 def _checked(names: tuple[str, ...]) -> list[str]:
     if not names:
         raise TypeError("Pass the name of at least one queue.")
-    return [checked_queue(name) for name in names]
-
-
-def _is_count(slots: object) -> bool:
-    return isinstance(slots, int) and not isinstance(slots, bool) and 0 < slots <= _MAX_SLOTS
+    return [QUEUE.check("queue", name) for name in names]
 
 
 def _notify_workers(using: str) -> None:

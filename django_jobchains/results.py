@@ -15,12 +15,12 @@ from django.db import connections
 
 from django_jobchains.db.ids import ChainPart, ChainRef, chain_id_of
 from django_jobchains.db.setup import is_in_memory, thread_problem
-from django_jobchains.enqueue_options import MAX_SECONDS, seconds_of
 from django_jobchains.exceptions import ChainNotCommitted
 from django_jobchains.payload_types import OutputT_co
 from django_jobchains.payloads import HasOutput
 from django_jobchains.store import ChainEnd, get_store
 from django_jobchains.telemetry.tracing import active, start_wait
+from django_jobchains.values import ANY_DURATION, MAX_SECONDS
 from django_jobchains.waiting import Waiter, get_watcher, is_known, result_of
 
 
@@ -130,9 +130,7 @@ def _type_name(job_type: Any) -> str:
 
 def _timeout_seconds(timeout: timedelta | float | None) -> float | None:
     """Return the seconds, or None for no limit. Raise ``TypeError`` or ``ValueError`` for other values."""
-    seconds = math.inf if timeout is None else seconds_of(timeout, "timeout")
-    if math.isnan(seconds):
-        raise ValueError(f"timeout={timeout!r} is not a length of time.")
+    seconds = ANY_DURATION.check_or("timeout", timeout, math.inf)
     return None if seconds > MAX_SECONDS else seconds
 
 

@@ -45,7 +45,6 @@ from django_jobchains.exceptions import (
     TransactionRequired,
 )
 from django_jobchains.models import Chain, Job
-from django_jobchains.registry.arguments import check_choice
 from django_jobchains.registry.enqueueing import Item, create_chains
 from django_jobchains.registry.job_types import JobType, name_of
 from django_jobchains.registry.registry import get_registry
@@ -60,6 +59,7 @@ from django_jobchains.telemetry.events import (
     JobRetried,
     JobTriggered,
 )
+from django_jobchains.values import FLAG
 from django_jobchains.wakeups import announced, report_after_commit
 
 __all__ = (
@@ -272,7 +272,7 @@ def delete(chain_ids: Ids, *, cascade: bool = False, using: str | None = None) -
     Raises ``ChainNotFound``, and ``ChainReferenced`` if an incomplete job of another chain has one of the chains as a
     blocker; then nothing is deleted.
     """
-    check_choice("cascade", cascade, (True, False))
+    FLAG.check("cascade", cascade)
     store = get_store(using)
     with announced(store) as effects:
         deleted = store.chains.delete(dict.fromkeys(chain_ids_of(chain_ids)), cascade=cascade, effects=effects)

@@ -1,5 +1,6 @@
 """Deleting chains that ended long ago, in batches, while workers run."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from django_jobchains.registry.job_types import JobType, name_of
 from django_jobchains.registry.registry import get_registry
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store import EndedChains, EndPosition, Store, get_store
+from django_jobchains.values import Count, Duration
 
 MAX_BATCH_SIZE = 10_000
 #: The limit of chains that were kept for a job, and are tried again at the end, when that job may have been deleted.
@@ -50,16 +52,20 @@ def prune(
     """
     names = None if types is None else _names(types)
     final = None if statuses is None else _final(statuses)
+    size = Count(1, MAX_BATCH_SIZE).check("batch", batch)
+    if not isinstance(older_than, timedelta | None):  # A number could be seconds or days.
+        raise TypeError(f"older_than is a timedelta, not {type(older_than).__name__}.")
+    seconds = Duration(least=0, most=math.inf).check_or("older_than", older_than, None)
     store = get_store(using)
     now = store.stats.time_ago(0)
-    if older_than is None:
+    if seconds is None:
         all_ended = _beyond_retention(now, final, names)
     else:
         final = (Status.COMPLETED, Status.CANCELLED) if final is None else final
-        all_ended = [EndedChains(final, store.stats.time_ago(_seconds(older_than)), names)]
+        all_ended = [EndedChains(final, store.stats.time_ago(min(seconds, MAX_AGE.total_seconds())), names)]
     column = "status" if names is None else "chain_type_name"
     walks = [walk for ended in all_ended for walk in _walks(ended, column, now)]
-    return _Prune(store, _batch_size(batch), dry_run).run(walks, on_batch)
+    return _Prune(store, size, dry_run).run(walks, on_batch)
 
 
 aprune = sync_to_async(prune)
@@ -158,14 +164,6 @@ def _walks(ended: EndedChains, column: str, now: datetime) -> Iterator[Walk]:
             yield Walk(ended, column, value, first, last)
 
 
-def _seconds(older_than: timedelta) -> float:
-    if not isinstance(older_than, timedelta):
-        raise TypeError(f"older_than is a timedelta, not {type(older_than).__name__}.")
-    if older_than < timedelta(0):
-        raise ValueError(f"older_than={older_than!r}: 0 or more.")
-    return min(older_than, MAX_AGE).total_seconds()
-
-
 def _final(statuses: Iterable[str]) -> tuple[str, ...]:
     given = (statuses,) if isinstance(statuses, str) else tuple(statuses)
     for status in given:
@@ -176,9 +174,3 @@ def _final(statuses: Iterable[str]) -> tuple[str, ...]:
 
 def _names(types: "Iterable[str | JobType[Any, Any]]") -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(name_of, [types] if isinstance(types, str | JobType) else types)))
-
-
-def _batch_size(batch: int) -> int:
-    if not 1 <= batch <= MAX_BATCH_SIZE:
-        raise ValueError(f"batch={batch}: 1 to {MAX_BATCH_SIZE} chains.")
-    return batch

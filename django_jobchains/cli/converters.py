@@ -16,8 +16,8 @@ from django.utils import timezone
 from django_jobchains.chains.pruning import MAX_BATCH_SIZE
 from django_jobchains.db.times import checked_time
 from django_jobchains.enqueue_options import Deduplicate
-from django_jobchains.registry.arguments import checked_priority, checked_queue
 from django_jobchains.statuses import FINAL, Status
+from django_jobchains.values import PRIORITY, QUEUE
 
 #: The limit of the rows that ``list`` shows at once.
 MAX_ROWS = 100_000
@@ -104,14 +104,14 @@ def final_status(text: str) -> str:
 
 def queue(text: str) -> str:
     try:
-        return checked_queue(text)
+        return QUEUE.check("queue", text)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
 
 
 def priority(text: str) -> int:
     try:
-        return checked_priority(int(text))
+        return PRIORITY.check("priority", int(text))
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not a priority: write an integer from -32768 to 32767") from None
 

@@ -1,18 +1,18 @@
 """The options of ``run_jobworker``."""
 
-import math
 from argparse import ArgumentTypeError
 
 from django.core.management.base import CommandParser
 
+from django_jobchains.cli.converters import positive, seconds
 from django_jobchains.isolation import parse_size
 
 
 def add_worker_options(parser: CommandParser) -> None:
-    parser.add_argument("--slots", type=_positive, help="attempts that run at once (JOBCHAINS['SLOTS'])")
+    parser.add_argument("--slots", type=positive, help="attempts that run at once (JOBCHAINS['SLOTS'])")
     parser.add_argument(
         "--async-slots",
-        type=_positive,
+        type=positive,
         help="the same for async handlers (JOBCHAINS['ASYNC_SLOTS'])",
     )
     parser.add_argument("--queue", action="append", metavar="NAME", help="queue to serve; repeatable (default: all)")
@@ -21,16 +21,16 @@ def add_worker_options(parser: CommandParser) -> None:
     )
     parser.add_argument("--database", metavar="ALIAS", help="database alias of the job tables (JOBCHAINS['DATABASE'])")
     parser.add_argument("--burst", action="store_true", help="exit when nothing is due")
-    parser.add_argument("--max-jobs", type=_positive, metavar="N", help="exit, or be replaced, after N jobs")
+    parser.add_argument("--max-jobs", type=positive, metavar="N", help="exit, or be replaced, after N jobs")
     parser.add_argument(
         "--max-rss", type=_size, metavar="SIZE", help="exit, or be replaced, above this memory: 500M, 2G"
     )
     parser.add_argument(
-        "--max-active", type=_seconds, metavar="SECONDS", help="claim nothing after this time, and exit, or be replaced"
+        "--max-active", type=seconds, metavar="SECONDS", help="claim nothing after this time, and exit, or be replaced"
     )
     parser.add_argument(
         "--shutdown-timeout",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="how long to wait for running handlers (JOBCHAINS['SHUTDOWN_SECONDS'])",
     )
@@ -43,29 +43,13 @@ def add_worker_options(parser: CommandParser) -> None:
 
 def _add_process_options(parser: CommandParser) -> None:
     parser.add_argument(
-        "--processes", type=_positive, metavar="N", help="run N worker processes, and restart those that exit"
+        "--processes", type=positive, metavar="N", help="run N worker processes, and restart those that exit"
     )
     parser.add_argument("--reload", action="store_true", help="restart when a Python file changes; for development")
     parser.add_argument("--health-port", type=_port, metavar="PORT", help="answer /live and /ready over HTTP")
     parser.add_argument(
         "--health-host", default="127.0.0.1", metavar="ADDRESS", help="for --health-port (default: 127.0.0.1)"
     )
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not 0 <= seconds < math.inf:
-        raise ArgumentTypeError(f"{text!r} must be seconds, 0 or more")
-    return seconds
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} must be a whole number from 1")
-    return int(text)
 
 
 def _port(text: str) -> int:

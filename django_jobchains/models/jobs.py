@@ -25,9 +25,9 @@ from django_jobchains.payloads import output_codec
 from django_jobchains.policies import ATTEMPTS_LIMIT
 from django_jobchains.results import await_chain, wait
 from django_jobchains.statuses import OPEN, Status
+from django_jobchains.values import QUEUE, TYPE_NAME
 
-TYPE_NAME_LENGTH = 200
-QUEUE_LENGTH = 100
+TYPE_NAME_LENGTH, QUEUE_LENGTH = TYPE_NAME.length, QUEUE.length
 #: The number of ids in one statement. SQLite allows 32,766 parameters.
 MAX_IDS = 10_000
 #: Columns of the last job that are also columns of the chain, or that a chain does not need.

@@ -7,12 +7,12 @@ from typing import Any, TypedDict
 
 from django.db.models import CompositePrimaryKey, Model, QuerySet
 
-from django_jobchains.enqueue_options import MAX_SECONDS, seconds_of
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.isolation import Isolation, Level, to_isolation
-from django_jobchains.policies import check_max_attempts
+from django_jobchains.policies import MAX_ATTEMPTS, TIMEOUT
 from django_jobchains.records.declarations import CANCEL_SECONDS, RESET_MESSAGE
 from django_jobchains.store.record_tables import COLUMNS
+from django_jobchains.values import Count, Duration, Value
 
 
 class RecordOptions(TypedDict, total=False):
@@ -48,23 +48,36 @@ def checked_model(given: object) -> type[Model]:
 
 def checked_options(model: type[Model], options: RecordOptions) -> dict[str, Any]:
     """Return the fields of a ``RecordType`` for these options, without the queue."""
-    check_max_attempts(options.get("max_attempts"))
+    values = {name: kind.check_or(name, options.get(name), None) for name, kind in _VALUES.items()}
     return {
         "queryset": _queryset(model, options.get("queryset")),
         "order_by": _order_by(options.get("order_by", ())),
         "columns": _columns(options.get("columns")),
-        "slots": _count("slots", options.get("slots"), least=1),
-        "own_max_attempts": options.get("max_attempts"),
-        "retry_seconds": _seconds("retry_after", options.get("retry_after"), least=0),
-        "own_stalled_seconds": _seconds("stalled_after", options.get("stalled_after")),
-        "own_heartbeat_seconds": _seconds("heartbeat_every", options.get("heartbeat_every")),
-        "own_max_resets": _count("max_resets", options.get("max_resets"), least=0),
+        "slots": values["slots"],
+        "own_max_attempts": values["max_attempts"],
+        "retry_seconds": values["retry_after"],
+        "own_stalled_seconds": values["stalled_after"],
+        "own_heartbeat_seconds": values["heartbeat_every"],
+        "own_max_resets": values["max_resets"],
         "reset_failure_message": _message(options.get("reset_failure_message")),
-        "max_runtime_seconds": _runtime(options.get("max_runtime")),
-        "own_poll_seconds": _seconds("poll_every", options.get("poll_every")),
-        "cancel_seconds": _seconds("cancel_every", options.get("cancel_every")) or CANCEL_SECONDS,
+        "max_runtime_seconds": values["max_runtime"] or math.inf,
+        "own_poll_seconds": values["poll_every"],
+        "cancel_seconds": values["cancel_every"] or CANCEL_SECONDS,
         "own_isolation": to_isolation(options.get("isolation")),
     }
+
+
+_VALUES: Mapping[str, Value[Any]] = {
+    "slots": Count(),
+    "max_attempts": MAX_ATTEMPTS,
+    "retry_after": Duration(least=0),
+    "stalled_after": Duration(),
+    "heartbeat_every": Duration(),
+    "max_resets": Count(least=0),
+    "max_runtime": TIMEOUT,
+    "poll_every": Duration(),
+    "cancel_every": Duration(),
+}
 
 
 def _queryset(model: type[Model], given: object) -> QuerySet[Any]:
@@ -97,28 +110,6 @@ def _columns(given: Mapping[str, str] | None) -> dict[str, str]:
     if unknown := ", ".join(sorted(map(str, given.keys() - names.keys()))):
         raise ValueError(f"columns= has the unknown keys {unknown}. Known: {', '.join(COLUMNS)}.")
     return names | dict(given)
-
-
-def _count(argument: str, given: object, *, least: int) -> int | None:
-    if given is not None and not (isinstance(given, int) and not isinstance(given, bool) and given >= least):
-        raise ValueError(f"{argument}={given!r:.50} is not a whole number from {least}.")
-    return given
-
-
-def _seconds(argument: str, given: timedelta | float | None, *, least: float | None = None) -> float | None:
-    if given is None:
-        return None
-    seconds = seconds_of(given, argument)
-    is_long_enough = seconds > 0 if least is None else seconds >= least
-    if not (is_long_enough and seconds <= MAX_SECONDS):
-        raise ValueError(
-            f"{argument}={given!r:.50}: pass a timedelta or seconds, {'more than 0' if least is None else '0 or more'}."
-        )
-    return seconds
-
-
-def _runtime(given: timedelta | float | None) -> float:
-    return math.inf if given is None or given == math.inf else _seconds("max_runtime", given) or math.inf
 
 
 def _message(given: object) -> str:

@@ -34,14 +34,11 @@ from django_jobchains.models import Chain
 from django_jobchains.payload_codecs import ENCODED_JSON, decode_json
 from django_jobchains.payload_types import OutputT_co, PayloadType, is_payload_type, name_of_type
 from django_jobchains.payloads import NOT_ABOUT_THE_VALUE, Codec, HasOutput, decode
-from django_jobchains.policies import ATTEMPTS_LIMIT, Policy, RetryRule, check_function, check_max_attempts
+from django_jobchains.policies import ATTEMPTS_LIMIT, MAX_ATTEMPTS, Policy, RetryRule, check_function
 from django_jobchains.registry.arguments import (
-    check_choice,
     check_options,
     checked_form,
     checked_name,
-    checked_priority,
-    checked_queue,
 )
 from django_jobchains.registry.enqueueing import MAX_FIRST_LEASE, Item, create_chains
 from django_jobchains.registry.signatures import (
@@ -53,6 +50,7 @@ from django_jobchains.registry.signatures import (
 )
 from django_jobchains.store import ClaimedJob, LastJob, NewJob
 from django_jobchains.text.errors import describe
+from django_jobchains.values import FLAG, PRIORITY, QUEUE, Choice
 
 InputT = TypeVar("InputT")
 NewJobT = TypeVar("NewJobT", bound=NewJob)
@@ -92,8 +90,8 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
     ) -> None:
         self.name = checked_name(name)
         with declaration_errors(name):
-            check_choice("on_blocker_failure", on_blocker_failure, get_args(OnBlockerFailure))
-            check_choice("entry", entry, (True, False))
+            Choice(*get_args(OnBlockerFailure)).check("on_blocker_failure", on_blocker_failure)
+            FLAG.check("entry", entry)
             if upgrade_input is not None:
                 check_function("upgrade_input", upgrade_input, 1, "the stored input")
             self.upgrade_input = upgrade_input
@@ -178,13 +176,12 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
         """
         if not self.entry:
             raise NotAnEntryType(self.name)
-        check_max_attempts(max_attempts)
         item: Item[OutputT_co] = self.new_job(
             Item, input, id=id, run_at=run_at, delay=delay, blockers=blockers, priority=priority, queue=queue
         )
         item.job_type = self
         if max_attempts is not None:
-            item.max_attempts = int(min(max_attempts, ATTEMPTS_LIMIT))
+            item.max_attempts = int(min(MAX_ATTEMPTS.check("max_attempts", max_attempts), ATTEMPTS_LIMIT))
         if deduplicate is not None:
             if not isinstance(deduplicate, Deduplicate):
                 raise TypeError(f"deduplicate=Deduplicate(key, …), not {type(deduplicate).__name__}.")
@@ -215,9 +212,9 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
             chain_index=0,
             chain_type_name=self.name,
             type_name=self.name,
-            queue=self.default_queue() if queue is None else checked_queue(queue),
+            queue=self.default_queue() if queue is None else QUEUE.check("queue", queue),
             input=self.input_codec.encode(input, InvalidInput),
-            priority=self.default_priority() if priority is None else checked_priority(priority),
+            priority=self.default_priority() if priority is None else PRIORITY.check("priority", priority),
             run_at=run_at,
             delay_seconds=delay_seconds,
             blockers=self._checked_blockers(blockers),
@@ -262,7 +259,7 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
 
     def default_queue(self) -> str:
         own = self.processor.queue if self.processor else None
-        return checked_queue(get_settings().QUEUE) if own is None else own
+        return get_settings().QUEUE if own is None else own
 
     def default_priority(self) -> int:
         return (self.processor.priority or 0) if self.processor else 0
@@ -355,7 +352,7 @@ def new_continuation(
     new.context = merge_contexts(job.context, new.context)
     handler = target.processor
     if options.get("queue") is None and not (handler and handler.queue):
-        new.queue = checked_queue(job.queue)
+        new.queue = job.queue
     if options.get("priority") is None and not (handler and handler.priority is not None):
         new.priority = job.priority
     return new

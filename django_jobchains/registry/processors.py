@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
 
 from django.db.models import Model
@@ -29,11 +30,8 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.options import RecordOptions, checked_model, checked_options
 from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
 from django_jobchains.registry.arguments import (
-    check_choice,
     check_options,
     checked_name,
-    checked_priority,
-    checked_queue,
 )
 from django_jobchains.registry.job_types import (
     ANY,
@@ -45,6 +43,7 @@ from django_jobchains.registry.job_types import (
     name_of,
 )
 from django_jobchains.registry.signatures import check_context, first_annotation
+from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count
 
 #: A subclass or an instance of ``RecordProcessor``, a function or another callable object.
 HandlesT = TypeVar("HandlesT", bound=Callable[..., Any] | RecordProcessor[Any])
@@ -231,7 +230,7 @@ class Processors(Generic[ContextT_contra]):
         with declaration_errors(record_name):
             fields = checked_options(checked, options)
             given = options.get("queue")
-            queue = self.defaults.get("queue") if given is None else checked_queue(given)
+            queue = self.defaults.get("queue") if given is None else QUEUE.check("queue", given)
             fields["own_isolation"] = fields["own_isolation"] or self.policy.isolation
         if record_name in self.by_name or record_name in self.record_types:
             raise DuplicateJobType(record_name)
@@ -284,30 +283,19 @@ def _checked_options(options: ProcessorOptions) -> tuple[Policy, dict[str, Any]]
     return policy, {name: check(given[name]) for name, check in _CHECKS.items() if name in given}
 
 
-def _checked_mode(mode: Any) -> HandlerMode:
-    check_choice("mode", mode, get_args(HandlerMode))
-    return mode  # type: ignore[no-any-return]
-
-
 def _checked_retry_if(retry_if: Any) -> Any:
     return RetryRule(retry_if=retry_if).retry_if
 
 
-def _checked_batch_limit(given: Any) -> int:
-    if not (isinstance(given, int) and not isinstance(given, bool) and given >= 1):
-        raise ValueError(f"batch_limit={given!r:.50}: a whole number, 1 or more; leave it out for one job at a time.")
-    return given
-
-
 def _checked_type_name(given: Any) -> str:
-    return checked_name(name_of(given))
+    return TYPE_NAME.check("on_failure", name_of(given))
 
 
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
-    "mode": _checked_mode,
-    "queue": checked_queue,
-    "priority": checked_priority,
-    "batch_limit": _checked_batch_limit,
+    "mode": partial(Choice(*get_args(HandlerMode)).check, "mode"),
+    "queue": partial(QUEUE.check, "queue"),
+    "priority": partial(PRIORITY.check, "priority"),
+    "batch_limit": partial(Count().check, "batch_limit"),
     "fail_on": to_exception_classes,
     "retry_if": _checked_retry_if,
     "on_failure": _checked_type_name,

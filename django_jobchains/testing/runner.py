@@ -19,7 +19,6 @@ from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.db.connections import is_broken
-from django_jobchains.enqueue_options import MAX_SECONDS, seconds_of
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import JobLogBuffer
@@ -31,6 +30,7 @@ from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import ClaimedJob, Store, get_store
 from django_jobchains.testing.records import RecordRunner
 from django_jobchains.testing.this_thread import ThisThread
+from django_jobchains.values import Duration
 from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.outcome_writer import OutcomeWriter
@@ -153,10 +153,7 @@ class Clock:
 
     def advance(self, by: timedelta | float) -> None:
         """Move the clock forward by a timedelta or a number of seconds. It continues from there."""
-        seconds = seconds_of(by, "by")
-        if not 0 <= seconds <= MAX_SECONDS:
-            raise ValueError(f"by={by!r}: the clock can only be moved forward.")
-        self._store.db.ahead_seconds += seconds
+        self._store.db.ahead_seconds += Duration(least=0).check("by", by)
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 Each check raises ``ImproperlyConfigured``, which names the argument.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -16,24 +17,22 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
 from django_jobchains.db.setup import thread_problem
-from django_jobchains.enqueue_options import MAX_SECONDS, seconds_of
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware import Middleware
 from django_jobchains.middleware.required import required_middleware
 from django_jobchains.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, Policy, resolve, to_lease
 from django_jobchains.records.checks import model_problems, shared_tables, table_problems
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.arguments import checked_queue
 from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.store import Store, get_store
 from django_jobchains.text.errors import log_text
+from django_jobchains.values import Value
 from django_jobchains.worker.isolated.attempt_messages import is_known_to_children
 
 logger = getLogger("django_jobchains")
 
-NAME_LENGTH = 100
-
-DefaultT = TypeVar("DefaultT", int, None)
+ValueT = TypeVar("ValueT")
+DefaultT = TypeVar("DefaultT")
 
 
 @dataclass(frozen=True)
@@ -69,40 +68,19 @@ class WorkerOptions:
         return tuple(sorted([*self.policies, *self.records]))
 
 
-def checked_count(argument: str, given: object, default: DefaultT) -> int | DefaultT:
-    """Return a whole number of at least 1, or the default for None."""
-    if given is None:
-        return default
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise refused(argument, given, "is not a whole number from 1")
-    return given
+def checked(kind: Value[ValueT], argument: str, given: object, default: DefaultT) -> ValueT | DefaultT:
+    """Return a checked argument, or the default for None."""
+    with worker_errors():
+        return kind.check_or(argument, given, default)
 
 
-def checked_seconds(
-    argument: str, given: timedelta | float | None, default: float, *, least: float | None = None
-) -> float:
-    """Return the seconds of a timedelta or number, or the default for None.
-
-    They must be more than 0, or at least ``least``, and less than a thousand years.
-    """
-    if given is None:
-        return default
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Translate errors about arguments of ``Worker``."""
     try:
-        seconds = seconds_of(given, argument)
-    except TypeError as error:
+        yield
+    except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"Worker(): {error}") from error
-    is_long_enough = seconds > 0 if least is None else seconds >= least
-    if not (is_long_enough and seconds <= MAX_SECONDS):
-        bound = "more than 0" if least is None else f"{least:g} or more"
-        raise refused(argument, given, f"is not a usable length of time: pass {bound} seconds, or a timedelta")
-    return seconds
-
-
-def checked_flag(argument: str, given: object) -> bool:
-    """Return a boolean; raise for other values."""
-    if not isinstance(given, bool):
-        raise refused(argument, given, "is not True or False")
-    return given
 
 
 def check_maintenance_only(**given: object) -> None:
@@ -112,37 +90,18 @@ def check_maintenance_only(**given: object) -> None:
             raise refused(argument, value, "has no effect with maintenance_only=True, which runs no handlers")
 
 
-def checked_name(given: object) -> str | None:
-    """Return the name of a worker, or None."""
-    if given is None:
-        return None
-    if not (isinstance(given, str) and 0 < len(given) <= NAME_LENGTH and given.isprintable()):
-        raise refused("name", given, f"is not a name: pass 1 to {NAME_LENGTH} printable characters")
-    return given
+def checked_names(argument: str, given: object, kind: Value[str]) -> tuple[str, ...] | None:
+    """Return the names of queues, or of job types and patterns of them. None stands for all of them.
 
-
-def checked_queues(given: Collection[str] | None) -> tuple[str, ...] | None:
-    """Return the names of queues; None stands for every queue."""
-    names = _checked_names("queues", given, "every queue")
-    try:
-        return None if names is None else tuple(map(checked_queue, names))
-    except ValueError as error:
-        raise refused("queues", given, f"has a name that no queue can have: {error}") from error
-
-
-def checked_types(given: Collection[str] | None) -> tuple[str, ...] | None:
-    """Return names or patterns of job types; None stands for every type with a processor."""
-    return _checked_names("types", given, "every type")
-
-
-def _checked_names(argument: str, given: object, all_of_them: str) -> tuple[str, ...] | None:
-    """Return the names. A string is one name, not a list of characters."""
+    A string is one name, not a list of characters.
+    """
     if given is None:
         return None
     names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
-    if not names or not all(isinstance(name, str) for name in names):
-        raise refused(argument, given, f"is not a list of names. Leave it out for {all_of_them}")
-    return names
+    if not names:
+        raise refused(argument, given, "is not a list of names. Leave it out for all of them")
+    with worker_errors():
+        return tuple(kind.check(argument, name) for name in names)
 
 
 def checked_registry(given: object) -> Registry:
@@ -210,10 +169,8 @@ def checked_policy(
     isolation: Isolation | Level | None,
 ) -> Policy:
     """Return the worker's own policy, which applies where a job type and its slice set nothing."""
-    try:
+    with worker_errors():
         return Policy(backoff, to_lease(lease), max_attempts, timeout, isolation=to_isolation(isolation))
-    except (TypeError, ValueError) as error:
-        raise ImproperlyConfigured(f"Worker(): {error}") from error
 
 
 def served_policies(

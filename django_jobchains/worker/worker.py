@@ -18,7 +18,6 @@ from django_jobchains.conf import get_settings
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.db.ids import new_id
 from django_jobchains.db.setup import setup_problem
-from django_jobchains.enqueue_options import seconds_of
 from django_jobchains.isolation import Isolation, Level
 from django_jobchains.middleware import Middleware
 from django_jobchains.policies import Backoff, BackoffFunction, Lease
@@ -26,30 +25,28 @@ from django_jobchains.registry.registry import Registry
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import WorkerStarted, WorkerStopped, WorkerStopping
 from django_jobchains.telemetry.probes import add_worker, remove_worker
+from django_jobchains.values import ANY_DURATION, FLAG, QUEUE, TYPE_NAME, Count, Duration, Name
 from django_jobchains.worker.components import Components
 from django_jobchains.worker.health import Health
 from django_jobchains.worker.options import (
-    NAME_LENGTH,
     WorkerOptions,
     check_alias,
     check_maintenance_only,
     check_record_tables,
-    checked_count,
-    checked_flag,
-    checked_name,
+    checked,
+    checked_names,
     checked_policy,
-    checked_queues,
     checked_registry,
-    checked_seconds,
     checked_store,
-    checked_types,
     record_isolations,
     records_of,
     served_policies,
+    worker_errors,
 )
 from django_jobchains.worker.process import StopRequest
 from django_jobchains.worker.shutdown import Shutdown
 
+WORKER_NAME = Name(100)
 #: How often the main thread checks for signals and for the end of the work.
 CHECK_SECONDS = 0.1
 #: How often the worker checks whether copies of a signal may still arrive.
@@ -98,19 +95,21 @@ class Worker:
         required_middleware: Collection[type[Middleware] | str] = (),
     ) -> None:
         settings = get_settings()
-        self.name = (checked_name(name) or socket.gethostname())[:NAME_LENGTH]
+        self.name = checked(WORKER_NAME, "name", name, socket.gethostname()[: WORKER_NAME.length])
         self.id = _unique_id(self.name)
-        self.shutdown_seconds = checked_seconds(
-            "shutdown_seconds", shutdown_seconds, settings.SHUTDOWN_SECONDS, least=0
-        )
-        self.burst = checked_flag("burst", burst)
-        self._max_rss = checked_count("max_rss", max_rss, None)
-        self._max_active_seconds = checked_seconds("max_active_seconds", max_active_seconds, inf)
-        registry, served_types, served_queues = checked_registry(registry), checked_types(types), checked_queues(queues)
+        seconds = Duration(least=0)
+        self.shutdown_seconds = checked(seconds, "shutdown_seconds", shutdown_seconds, settings.SHUTDOWN_SECONDS)
+        with worker_errors():
+            self.burst = FLAG.check("burst", burst)
+            FLAG.check("maintenance_only", maintenance_only)
+        self._max_rss = checked(Count(), "max_rss", max_rss, None)
+        self._max_active_seconds = checked(Duration(), "max_active_seconds", max_active_seconds, inf)
+        registry = checked_registry(registry)
+        served_types, served_queues = checked_names("types", types, TYPE_NAME), checked_names("queues", queues, QUEUE)
         own = checked_policy(backoff, lease, max_attempts, timeout, isolation)
         self.store = checked_store(using)
         policies, records = {}, {}
-        if checked_flag("maintenance_only", maintenance_only):
+        if maintenance_only:
             check_maintenance_only(
                 slots=slots, async_slots=async_slots, queues=queues, types=types, burst=burst, max_jobs=max_jobs
             )
@@ -127,10 +126,10 @@ class Worker:
             records=records,
             record_isolations=record_isolations(registry, records, own),
             queues=served_queues,
-            slots=0 if maintenance_only else checked_count("slots", slots, settings.SLOTS),
-            async_slots=checked_count("async_slots", async_slots, settings.ASYNC_SLOTS),
-            poll_seconds=checked_seconds("poll_seconds", poll_seconds, settings.POLL_SECONDS),
-            max_jobs=checked_count("max_jobs", max_jobs, None),
+            slots=0 if maintenance_only else checked(Count(), "slots", slots, settings.SLOTS),
+            async_slots=checked(Count(), "async_slots", async_slots, settings.ASYNC_SLOTS),
+            poll_seconds=checked(Duration(), "poll_seconds", poll_seconds, settings.POLL_SECONDS),
+            max_jobs=checked(Count(), "max_jobs", max_jobs, None),
         )
         self.stop_request, self._failed, self._stopped = StopRequest(), threading.Event(), threading.Event()
         self.components = Components(self.options, give_up=self._failed.set)
@@ -160,7 +159,7 @@ class Worker:
         Raises ``TimeoutError``, ``ImproperlyConfigured`` if tables are missing, and ``RuntimeError`` if a thread of the
         worker failed too often.
         """
-        deadline = time.monotonic() + seconds_of(timeout, "timeout")
+        deadline = time.monotonic() + ANY_DURATION.check("timeout", timeout)
         self.burst = True
         try:
             self.start()
@@ -207,7 +206,7 @@ class Worker:
         ``timeout`` is a timedelta or seconds. Returns how many attempts had not ended. May be called once. Takes at
         most a second or two longer than the timeout.
         """
-        seconds = self.shutdown_seconds if timeout is None else seconds_of(timeout, "timeout")
+        seconds = self.shutdown_seconds if timeout is None else ANY_DURATION.check("timeout", timeout)
         self.components.health_monitor.set_state("stopping")
         report(WorkerStopping(self.id, self.running))
         self.components.announce_stop()

@@ -105,7 +105,7 @@ def test_a_known_key_returns_the_existing_chain(run: Run, form: str) -> None:
         (["shop.charge", "--input", '"five"'], "Not a int: Input should be a valid integer"),
         (["shop.charge", "--input", "five"], "'five' is not JSON"),
         (["shop.plain", "--input", "NaN"], "NaN is not JSON"),
-        (["shop.plain", "--queue", ""], "is not a valid queue name"),
+        (["shop.plain", "--queue", ""], "is not a name"),
         (["shop.plain", "--priority", "40000"], "is not a priority: write an integer from -32768 to 32767"),
         (["shop.plain", "--priority", "high"], "is not a priority"),
         (["shop.plain", "--delay", "5"], "is not a duration: write for example 90s"),

@@ -125,7 +125,7 @@ def test_the_database_has_a_limited_time_to_respond(run: Run, monkeypatch: pytes
         (["--max-age", "soon"], "'soon' is not a duration: write for example 90s, 5m, 12h, 30d or 2w"),
         (["--max-age", "-1"], "'-1' must be a number of seconds from 0"),
         (["--max-backlog", "1.5"], "'1.5' must be an integer from 0"),
-        (["--queue", ""], "is not a valid queue name"),
+        (["--queue", ""], "is not a name"),
     ],
 )
 def test_an_invalid_argument_is_an_error_that_names_the_remedy(run: Run, words: list[str], message: str) -> None:

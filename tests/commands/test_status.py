@@ -154,8 +154,8 @@ class TestQueues:
         ("words", "message"),
         [
             (["pause"], "required: QUEUE"),
-            (["pause", ""], "is not a valid queue name: use 1 to 100 printable characters"),
-            (["resume", "x" * 101], "is not a valid queue name"),
+            (["pause", ""], "is not a name: pass 1 to 100 printable characters"),
+            (["resume", "x" * 101], "is not a name"),
             (["limit", "mail"], "required: N|none"),
             (["limit", "mail", "0"], "'0' must be an integer from 1"),
             (["limit", "mail", "many"], "'many' must be an integer from 1"),

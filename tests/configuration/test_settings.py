@@ -1,6 +1,8 @@
 """``JOBCHAINS``: defaults, errors for unknown keys and invalid values, and overrides in tests."""
 
 import math
+from dataclasses import fields
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 from django.test import override_settings
 
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import Settings, get_settings
 from django_jobchains.notifications import NullNotifier, get_notifier
 from django_jobchains.processors import JobType, Processors, Registry
 from django_jobchains.worker import Worker
@@ -56,50 +58,45 @@ def test_an_unknown_key_is_an_error_that_names_the_known_ones(settings: Any) -> 
         get_settings()
 
 
-POSITIVE = [name for name, value in DEFAULTS.items() if isinstance(value, int) and not isinstance(value, bool)]
+#: One wrong value for each key. The kinds of values are tested in ``test_values``.
+WRONG: dict[str, Any] = {
+    **dict.fromkeys([field.name for field in fields(Settings) if field.name.endswith("_SECONDS")], 0),
+    **dict.fromkeys(["SLOTS", "ASYNC_SLOTS", "ASYNC_THREADS", "MAX_STUCK_SLOTS", "MAX_CRASHES", "MAX_ATTEMPTS"], 0),
+    **dict.fromkeys(["MAX_PAYLOAD_BYTES", "MAX_PAYLOAD_DEPTH"], "3"),
+    **dict.fromkeys(["RETENTION_KEEPS_KEYED", "REQUIRE_TRANSACTION", "TRACE_BAGGAGE"], "yes"),
+    "BACKOFF_JITTER": 1.5,
+    "BACKOFF_MULTIPLIER": 0.5,
+    "BACKOFF": 10,
+    "OTHER_TRANSACTION": True,
+    "TRACE_PROPAGATION": "child",
+    "TRACE_URL": "https://traces.example.com",
+    "QUEUE": "",
+}
 
 
-@pytest.mark.parametrize("name", POSITIVE)
-def test_numbers_must_be_positive(settings: Any, name: str) -> None:
-    for value in (0, -1, float("nan")):
-        settings.JOBCHAINS = {name: value}
-        with pytest.raises(ImproperlyConfigured, match=rf"JOBCHAINS\['{name}'\]"):
-            get_settings()
-    settings.JOBCHAINS = {name: "3"}
-    with pytest.raises(ImproperlyConfigured, match="JOBCHAINS"):
+@pytest.mark.parametrize("name", WRONG)
+def test_an_invalid_value_is_an_error_that_names_the_setting(settings: Any, name: str) -> None:
+    settings.JOBCHAINS = {name: WRONG[name]}
+    with pytest.raises(ImproperlyConfigured, match=rf"JOBCHAINS\['{name}'\]"):
         get_settings()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"BACKOFF_JITTER": 1.5},
-        {"BACKOFF_JITTER": -0.1},
-        {"BACKOFF_JITTER": "a little"},
-        {"BACKOFF_MULTIPLIER": 0.5},
-        {"MAX_ATTEMPTS": 0},
-        {"MAX_ATTEMPTS": "three"},
-        {"MAX_ATTEMPTS": None},
-        {"MAX_ATTEMPTS": 2.5},
-        {"MAX_ATTEMPTS": math.nan},
-        {"TIMEOUT_SECONDS": None},
-        {"TIMEOUT_SECONDS": 0},
-        {"BACKOFF": 10},
-        {"RETENTION_FAILED_SECONDS": 0},
-        {"PRUNE_SECONDS": True},
-        {"RETENTION_KEEPS_KEYED": 0},
-        {"REQUIRE_TRANSACTION": "yes"},
-        {"OTHER_TRANSACTION": True},
-        None,
-        ["SLOTS"],
-        "SLOTS",
-    ],
-    ids=str,
-)
-def test_an_invalid_value_is_an_error_that_names_the_setting(settings: Any, wrong: Any) -> None:
+def test_every_setting_with_a_simple_value_is_checked() -> None:
+    checked_otherwise = {"DATABASE", "DATABASES", "STORE", "NOTIFIER", "ISOLATION", "PAYLOAD_CODEC"}
+    checked_otherwise |= {"REQUIRED_MIDDLEWARE", "SENSITIVE_FIELDS"}
+    assert {field.name for field in fields(Settings)} - checked_otherwise == set(WRONG)
+
+
+@pytest.mark.parametrize("wrong", [None, ["SLOTS"], "SLOTS"])
+def test_the_settings_are_a_dict(settings: Any, wrong: Any) -> None:
     settings.JOBCHAINS = wrong
-    with pytest.raises(ImproperlyConfigured, match="JOBCHAINS"):
+    with pytest.raises(ImproperlyConfigured, match="JOBCHAINS must be a dict"):
         get_settings()
+
+
+def test_a_timedelta_is_stored_as_seconds(settings: Any) -> None:
+    settings.JOBCHAINS = {"POLL_SECONDS": timedelta(minutes=2)}
+    assert get_settings().POLL_SECONDS == 120
 
 
 def test_an_invalid_value_is_an_error_each_time(settings: Any) -> None:

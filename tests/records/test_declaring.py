@@ -59,7 +59,7 @@ def test_the_name_defaults_to_that_of_the_model(processors: Processors) -> None:
         ({"poll_every": 0}, "poll_every=0"),
         ({"cancel_every": -1}, "cancel_every=-1"),
         ({"cancel_every": "often"}, "cancel_every='often'"),
-        ({"queue": ""}, "'' is not a valid queue name"),
+        ({"queue": ""}, "'' is not a name"),
         ({"columns": {"status": "state"}}, "unknown keys status"),
         ({"columns": ["state"]}, "is not a dict"),
         ({"order_by": "id"}, "order_by='id' is not a list"),

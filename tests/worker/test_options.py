@@ -13,37 +13,24 @@ from django_jobchains.processors import JobType, Processors, RunningJob
 from django_jobchains.worker import Worker
 from tests.support.workers import StartWorker
 
-INVALID_COUNTS: list[Any] = ["4", 0, -1, 2.5, True, [4], float("inf")]
-INVALID_SECONDS: list[Any] = [
-    -1,
-    "x",
-    "5",
-    float("nan"),
-    float("inf"),
-    10**400,
-    timedelta(-1),
-    timedelta.max,
-    True,
-    [5],
-]
-INVALID_NAMES: list[Any] = [[], (), [1], ["mail", None], 5, b"mail", True]
-INVALID_FLAGS: list[Any] = ["no", 0, 1, None, []]
-
+#: The kinds of values are tested in tests/configuration/test_values.py: here, that each argument is checked by one.
 INVALID: dict[str, list[Any]] = {
-    "slots": INVALID_COUNTS,
-    "async_slots": INVALID_COUNTS,
-    "max_jobs": INVALID_COUNTS,
-    "max_rss": [*INVALID_COUNTS, "500M"],
-    "poll_seconds": [*INVALID_SECONDS, 0, timedelta(0)],
-    "shutdown_seconds": INVALID_SECONDS,
-    "queues": [*INVALID_NAMES, "", [""], ["new\nline"], "x" * 101],
-    "types": INVALID_NAMES,
-    "name": [5, "", "x" * 101, "new\nline", ["mail"], True],
+    "slots": [0],
+    "async_slots": [0],
+    "max_jobs": [0],
+    "max_rss": [0, "500M"],
+    "poll_seconds": [0, "5"],
+    "shutdown_seconds": [-1],
+    "max_active_seconds": [0],
+    "queues": [[], [1], ["mail", None], 5, b"mail", "", ["new\nline"]],
+    "types": [[], 5, [""]],
+    "name": ["", "x" * 101, 5],
     "registry": [5, "default", [], 0],
-    "burst": INVALID_FLAGS,
+    "burst": ["no", None],
+    "maintenance_only": [1],
     "using": ["", 5, 0, "nowhere", ["default"]],
-    "max_attempts": ["3", 0, True],
-    "timeout": ["5m", 0],
+    "max_attempts": [0],
+    "timeout": ["5m"],
     "lease": ["5m"],
     "backoff": [3],
 }

@@ -1,6 +1,7 @@
 """The page that enqueues a chain: a form for its type, then a form for its input and options."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -23,9 +24,9 @@ from django_jobchains.conf import get_settings
 from django_jobchains.enqueue_options import KEY_LENGTH, Deduplicate
 from django_jobchains.exceptions import InvalidInput, JobchainsError
 from django_jobchains.models import QUEUE_LENGTH
-from django_jobchains.registry.arguments import checked_queue
 from django_jobchains.registry.job_types import JobType
 from django_jobchains.registry.registry import get_registry
+from django_jobchains.values import QUEUE
 
 PERMISSION = "enqueue_job"
 
@@ -58,7 +59,9 @@ class EnqueueForm(TimeFields, PayloadForm):
         self.order_fields(self.field_order)
 
     def clean_queue(self) -> Any:
-        return _parsed(checked_queue, self.cleaned_data["queue"], gettext("Use printable characters only."))
+        return _parsed(
+            partial(QUEUE.check, "queue"), self.cleaned_data["queue"], gettext("Use printable characters only.")
+        )
 
     def clean_deduplication_key(self) -> Any:
         return _parsed(Deduplicate, self.cleaned_data["deduplication_key"], gettext("Use printable characters only."))

@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.enqueue_options import MAX_SECONDS
+from django_jobchains.values import MAX_SECONDS
 
 _MAX_MINUTES = int(MAX_SECONDS // 60)
 

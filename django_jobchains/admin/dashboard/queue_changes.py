@@ -10,8 +10,8 @@ from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import queues
-from django_jobchains.registry.arguments import checked_queue
 from django_jobchains.text.humanize import number
+from django_jobchains.values import QUEUE
 
 MAX_SLOTS = 2**31 - 1
 
@@ -69,7 +69,7 @@ class QueueChangeForm(forms.Form):
 
     def clean_queue(self) -> str:
         try:
-            return checked_queue(self.cleaned_data["queue"])
+            return QUEUE.check("queue", self.cleaned_data["queue"])
         except ValueError as error:
             raise ValidationError(_("Enter a queue name of 1 to 100 printable characters.")) from error
 

@@ -1,0 +1,190 @@
+"""What arguments and settings may be: durations, counts, numbers, names and choices.
+
+Each kind has one check and one error message: ``Count().check("slots", 0)`` raises a ``ValueError`` with the text
+"slots=0 is not a whole number from 1." Callers that know more than the argument, such as the job type or the setting,
+translate the exception.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+#: A thousand years: databases and calendars have no dates beyond it.
+MAX_SECONDS = 1000 * 365 * 86400.0
+
+ValueT = TypeVar("ValueT")
+OtherT = TypeVar("OtherT")
+
+
+class Value(ABC, Generic[ValueT]):
+    """A kind of value, and how it is checked."""
+
+    @property
+    @abstractmethod
+    def expected(self) -> str:
+        """Completes the message "… is not …": the kind of value, and what to pass instead."""
+
+    @abstractmethod
+    def check(self, argument: str, given: Any) -> ValueT:
+        """Return the value as the package uses it. Raise ``TypeError`` or ``ValueError``, which names the argument."""
+
+    def check_or(self, argument: str, given: Any, default: OtherT) -> ValueT | OtherT:
+        """Return the checked value, or the default for None."""
+        return default if given is None else self.check(argument, given)
+
+    def refused(self, argument: str, given: object, error: type[Exception] = ValueError) -> Exception:
+        """Return the error for a value that is not of this kind."""
+        return error(f"{argument}={given!r:.100} is not {self.expected}.")
+
+
+def check_fields(instance: object, kinds: Mapping[str, Value[Any]], label: str = "{}") -> None:
+    """Check fields of a frozen dataclass, and replace values that are converted, such as a timedelta by its seconds.
+
+    ``label``: how error messages name a field.
+    """
+    for name, kind in kinds.items():
+        given = getattr(instance, name)
+        value = kind.check(label.format(name), given)
+        if value != given:
+            object.__setattr__(instance, name, value)
+
+
+@dataclass(frozen=True)
+class Or(Value[ValueT | OtherT]):
+    """A kind of value, or one other value: None, or ``math.inf`` for no limit."""
+
+    kind: Value[ValueT]
+    other: OtherT
+
+    @property
+    def expected(self) -> str:
+        return f"{self.kind.expected}, or {'math.inf for no limit' if self.other == math.inf else self.other}"
+
+    def check(self, argument: str, given: Any) -> ValueT | OtherT:
+        if type(given) is type(self.other) and given == self.other:
+            return self.other
+        try:
+            return self.kind.check(argument, given)
+        except (TypeError, ValueError) as error:
+            raise self.refused(argument, given, type(error)) from None
+
+
+@dataclass(frozen=True)
+class Duration(Value[float]):
+    """A timedelta or seconds, returned as seconds: more than 0, or at least ``least``, and at most ``most``."""
+
+    least: float | None = None
+    most: float = MAX_SECONDS
+
+    @property
+    def expected(self) -> str:
+        limit = " below a thousand years" if self.most == MAX_SECONDS else ""
+        bound = "more than 0 " if self.least is None else "" if self.least < 0 else f"{self.least:g} or more "
+        return f"a length of time{limit}: pass {bound}seconds, or a timedelta, as in timedelta(minutes=5)"
+
+    def check(self, argument: str, given: Any) -> float:
+        seconds = _seconds_of(given)
+        if seconds is None:
+            raise self.refused(argument, given, TypeError)
+        if not ((seconds > 0 if self.least is None else seconds >= self.least) and seconds <= self.most):
+            raise self.refused(argument, given)
+        return seconds
+
+
+#: For retention, of which the thousand years are no limit.
+LONG_DURATION = Duration(most=timedelta.max.total_seconds())
+#: For waits: a negative duration has passed, and a very long one is no limit.
+ANY_DURATION = Duration(least=-math.inf, most=math.inf)
+
+
+def _seconds_of(given: Any) -> float | None:
+    """Return the seconds of a timedelta or a number, or None for anything else."""
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    if isinstance(given, str | bytes | bool):  # float() accepts these too.
+        return None
+    if isinstance(given, float):
+        return given
+    try:
+        return float(given)
+    except OverflowError:  # An integer or a fraction with more than 308 digits.
+        return math.inf if given > 0 else -math.inf
+    except (TypeError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class Count(Value[int]):
+    """A whole number."""
+
+    least: int = 1
+    most: float = math.inf
+
+    @property
+    def expected(self) -> str:
+        return f"a whole number from {self.least}" + ("" if self.most == math.inf else f" to {self.most}")
+
+    def check(self, argument: str, given: Any) -> int:
+        if isinstance(given, int) and not isinstance(given, bool) and self.least <= given <= self.most:
+            return given
+        raise self.refused(argument, given)
+
+
+@dataclass(frozen=True)
+class Number(Value[float]):
+    """A number."""
+
+    least: float
+    most: float = math.inf
+
+    @property
+    def expected(self) -> str:
+        return f"a number from {self.least:g}" + ("" if self.most == math.inf else f" to {self.most:g}")
+
+    def check(self, argument: str, given: Any) -> float:
+        if isinstance(given, int | float) and not isinstance(given, bool) and self.least <= given <= self.most:
+            return given
+        raise self.refused(argument, given)
+
+
+@dataclass(frozen=True)
+class Name(Value[str]):
+    """A text of one line that is not empty."""
+
+    length: int
+
+    @property
+    def expected(self) -> str:
+        return f"a name: pass 1 to {self.length} printable characters"
+
+    def check(self, argument: str, given: Any) -> str:
+        if isinstance(given, str) and 0 < len(given) <= self.length and given.isprintable():
+            return given
+        raise self.refused(argument, given)
+
+
+class Choice(Value[ValueT]):
+    """One of a few values. 1 is not ``True``."""
+
+    def __init__(self, *choices: ValueT) -> None:
+        self.choices = choices
+
+    @property
+    def expected(self) -> str:
+        return f"one of {', '.join(map(repr, self.choices))}"
+
+    def check(self, argument: str, given: Any) -> ValueT:
+        for choice in self.choices:
+            if given is choice or (isinstance(given, str) and given == choice):
+                return choice
+        raise self.refused(argument, given)
+
+
+FLAG = Choice(True, False)
+QUEUE = Name(100)
+TYPE_NAME = Name(200)
+#: Jobs with a higher priority run first.
+PRIORITY = Count(-32_768, 32_767)

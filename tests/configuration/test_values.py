@@ -1,0 +1,102 @@
+"""Durations, counts, numbers, names and choices: what each accepts, and the message for everything else."""
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+
+from django_jobchains.values import (
+    ANY_DURATION,
+    FLAG,
+    LONG_DURATION,
+    MAX_SECONDS,
+    PRIORITY,
+    QUEUE,
+    TYPE_NAME,
+    Choice,
+    Count,
+    Duration,
+    Number,
+    Or,
+    check_fields,
+)
+
+LONG_SECONDS = timedelta.max.total_seconds()
+UNDER_A_MILLENNIUM = "a length of time below a thousand years: pass "
+OR_TIMEDELTA = "seconds, or a timedelta, as in timedelta(minutes=5)"
+
+#: Each kind with what it expects, the values that it accepts, and others that it refuses.
+KINDS = [
+    (
+        Duration(),
+        f"{UNDER_A_MILLENNIUM}more than 0 {OR_TIMEDELTA}",
+        [5, 0.5, Decimal("0.5"), Fraction(1, 2), MAX_SECONDS],
+        [0, -1, timedelta(0), timedelta(-1), math.nan, math.inf, MAX_SECONDS + 1, 10**400, timedelta.max],
+    ),
+    (Duration(least=0), f"{UNDER_A_MILLENNIUM}0 or more {OR_TIMEDELTA}", [0, 5], [-0.1, math.nan, math.inf]),
+    (Duration(least=-math.inf), f"{UNDER_A_MILLENNIUM}{OR_TIMEDELTA}", [-5, 0, 5], [math.nan, 1e300, timedelta.max]),
+    (LONG_DURATION, f"a length of time: pass more than 0 {OR_TIMEDELTA}", [5, LONG_SECONDS], [0, math.inf]),
+    (ANY_DURATION, f"a length of time: pass {OR_TIMEDELTA}", [-math.inf, 0, 5, math.inf], [math.nan]),
+    (Or(ANY_DURATION, math.inf), f"a length of time: pass {OR_TIMEDELTA}, or math.inf for no limit", [5], [math.nan]),
+    (Or(Duration(), None), f"{UNDER_A_MILLENNIUM}more than 0 {OR_TIMEDELTA}, or None", [5, None], [0]),
+    (Count(), "a whole number from 1", [1, 10**9], [0, -1, 2.5, 1.0, "4", True, [4], math.inf, None]),
+    (Count(0, 5), "a whole number from 0 to 5", [0, 5], [-1, 6]),
+    (Or(Count(1, 9), math.inf), "a whole number from 1 to 9, or math.inf for no limit", [9, math.inf], [10, 0, "3"]),
+    (PRIORITY, "a whole number from -32768 to 32767", [-32_768, 0, 32_767], [-32_769, 32_768, 1.5, True]),
+    (Number(1), "a number from 1", [1, 2.5, math.inf], [0.5, math.nan, "2", True, timedelta(1)]),
+    (Number(0, 1), "a number from 0 to 1", [0, 0.5, 1], [-0.1, 1.1, "a little"]),
+    (QUEUE, "a name: pass 1 to 100 printable characters", ["m", "ü" * 100], ["", "x" * 101, "a\nb", "nul\0", 5, None]),
+    (TYPE_NAME, "a name: pass 1 to 200 printable characters", ["x" * 200], ["x" * 201]),
+    (Choice("wait", "fail"), "one of 'wait', 'fail'", ["fail"], ["", "WAIT", None, True]),
+    (FLAG, "one of True, False", [True, False], [1, 0, None, "no", []]),
+]  # fmt: skip
+CASES = [(kind, expected, value) for kind, expected, _, refused in KINDS for value in refused]
+
+
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, _, accepted, _ in KINDS for value in accepted])
+def test_accepted_values_are_returned(kind, value):
+    assert kind.check("argument", value) == value
+
+
+@pytest.mark.parametrize(("kind", "expected", "value"), CASES)
+def test_the_error_for_another_value_names_the_argument_and_what_to_pass(kind, expected, value):
+    with pytest.raises(ValueError, match=r"^argument=") as raised:
+        kind.check("argument", value)
+    assert str(raised.value) == f"argument={value!r:.100} is not {expected}."
+
+
+@pytest.mark.parametrize("value", ["5", "5m", b"5", True, [5], None], ids=repr)
+@pytest.mark.parametrize("kind", [Duration(), ANY_DURATION, Or(Duration(), math.inf)])
+def test_only_numbers_and_timedeltas_are_durations(kind, value):
+    with pytest.raises(TypeError, match=r"^argument=.* is not a length of time"):
+        kind.check("argument", value)
+
+
+def test_a_duration_is_returned_in_seconds():
+    assert Duration().check("argument", timedelta(minutes=5)) == 300
+    for given, seconds in [(10**400, math.inf), (Fraction(-(10**400)), -math.inf)]:
+        assert ANY_DURATION.check("argument", given) == seconds
+
+
+def test_none_stands_for_a_default():
+    assert Count().check_or("argument", None, "default") == "default"
+    with pytest.raises(ValueError, match="argument=0 is not a whole number"):
+        Count().check_or("argument", 0, "default")
+
+
+def test_fields_are_checked_and_converted():
+    @dataclass(frozen=True)
+    class Wait:
+        seconds: timedelta | float
+        count: int = 3
+
+        def __post_init__(self):
+            check_fields(self, {"seconds": Duration(), "count": Count()}, "Wait.{}")
+
+    assert Wait(timedelta(minutes=1)).seconds == 60
+    assert repr(Wait(5)) == repr(Wait(5, 3)).replace("5.0", "5")
+    with pytest.raises(ValueError, match=r"^Wait\.count=0 is not a whole number from 1\.$"):
+        Wait(5, 0)
