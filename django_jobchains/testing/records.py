@@ -1,6 +1,5 @@
 """Runs records that are ready, in the thread and in the transaction of a test."""
 
-import socket
 from collections.abc import Iterator
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -12,13 +11,13 @@ from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
 from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt
 from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.registry import get_registry
-from django_jobchains.store import RecordKey, Store
+from django_jobchains.store import RecordKey
 from django_jobchains.testing.this_thread import ThisThread
 from django_jobchains.text.errors import traceback_of
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.records.conditions import condition_of
 from django_jobchains.worker.records.lane import RecordSource
-from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.records.resets import known_kinds
 from django_jobchains.worker.records.writer import RecordWriter
 
 
@@ -53,14 +52,12 @@ def _make(kind: RecordType, record: Any, key: RecordKey, **options: Any) -> Reco
 class RecordRunner:
     """Runs the records of all registered models, one by one."""
 
-    def __init__(self, store: Store, worker: str) -> None:
-        self._store = store
-        leases, self._throttle = RecordLeases(store), WarningThrottle()
-        self._writer = _ImmediateWriter(store, leases, worker, (), lambda ended: None)
+    def __init__(self, context: WorkerContext) -> None:
+        self._store = context.store
+        self._throttle = WarningThrottle()
+        writer = _ImmediateWriter(context)
         self._sources = [
-            RecordSource(kind, store, leases, self._writer, worker, socket.gethostname(), _make, joins_transaction=True)
-            for kind in get_registry().record_types()
-            if kind.is_in(store.using)
+            RecordSource(context, kind, writer, _make, joins_transaction=True) for kind in known_kinds(context.options)
         ]
 
     def next(self) -> RecordAttempt | None:

@@ -3,6 +3,7 @@
 Also checks which jobs were enqueued.
 """
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -16,7 +17,6 @@ from asgiref.sync import async_to_sync
 from django_jobchains.attempts.async_attempt import AsyncAttempt
 from django_jobchains.attempts.attempt import Attempt, Environment
 from django_jobchains.attempts.batch_attempt import BatchAttempt
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.db.connections import is_broken
 from django_jobchains.exceptions import InvalidInput
@@ -31,10 +31,9 @@ from django_jobchains.store import ClaimedJob, Store, get_store
 from django_jobchains.testing.records import RecordRunner
 from django_jobchains.testing.this_thread import ThisThread
 from django_jobchains.values import Duration
-from django_jobchains.worker.attempt_counter import AttemptCounter
-from django_jobchains.worker.claim_wait import WakeUp
+from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.options import WorkerOptions
 from django_jobchains.worker.outcome_writer import OutcomeWriter
-from django_jobchains.worker.queue_limits import ServedQueues
 
 ResultT = TypeVar("ResultT")
 
@@ -63,11 +62,10 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
     ``.ending``, ``.error``) or a ``RecordOutcome`` (``.record`` instead of ``.job``) for each. Jobs come first.
     """
     store = get_store(using)
-    leases, log_buffer = HeldLeases(store), JobLogBuffer()
-    queues, counter = ServedQueues(store, leases, None), AttemptCounter(store, worker=WORKER, seconds=0)
-    outcome_writer = OutcomeWriter(store, leases, queues, counter, log_buffer, WakeUp(), worker=WORKER, claimed=())
+    context = WorkerContext(WorkerOptions(WORKER, store, name=socket.gethostname()))
+    outcome_writer, log_buffer = OutcomeWriter(context), context.log_buffer
     outcomes: list[Any] = []
-    records = RecordRunner(store, WORKER)
+    records = RecordRunner(context)
     while limit is None or len(outcomes) < limit:
         if len(outcomes) >= ATTEMPTS_LIMIT:
             raise AssertionError(f"Jobs are still due after {ATTEMPTS_LIMIT} attempts: pass a limit.")

@@ -4,25 +4,19 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from django_jobchains.attempts.attempt import Environment
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.outcome import not_started
 from django_jobchains.attempts.record_attempt import RecordAttempt
-from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.store import AttemptKey, ClaimedJob
 from django_jobchains.telemetry.measuring import measured
 from django_jobchains.wakeups import announced
-from django_jobchains.worker.claim_wait import WakeUp
-from django_jobchains.worker.options import WorkerOptions
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.outcome_writer import OutcomeWriter
-from django_jobchains.worker.queue_limits import ClaimSpec, ServedQueues
+from django_jobchains.worker.queue_limits import ClaimSpec
 from django_jobchains.worker.records.component import RecordWorkers
 from django_jobchains.worker.records.lane import RecordLane
-from django_jobchains.worker.slots.child_slots import ChildSlots
-from django_jobchains.worker.slots.lanes import AnyAttempt, Claimed, Lane, SlotTask
-from django_jobchains.worker.slots.threads import PATIENCE_SECONDS
+from django_jobchains.worker.slots.lanes import PATIENCE_SECONDS, AnyAttempt, Claimed, Lane, SlotTask
 from django_jobchains.worker.threads import LOCK_SECONDS
 
 MIN_WAIT_SECONDS = 0.001
@@ -36,31 +30,30 @@ MIN_RECORD_WAIT_SECONDS = 0.01
 AnyLane = Lane | RecordLane
 
 
-@dataclass(eq=False)
 class ClaimLoop:
     """Claims jobs of each lane for its free slots, creates their attempts, and puts these into the lane's pool."""
 
-    options: WorkerOptions
-    lanes: Sequence[Lane]
-    leases: HeldLeases
-    queues: ServedQueues
-    outcome_writer: OutcomeWriter
-    log_buffer: JobLogBuffer
-    wake: WakeUp
-    records: RecordWorkers
-
-    def __post_init__(self) -> None:
-        self._store = self.options.store
-        registry = self.options.registry
+    def __init__(
+        self, context: WorkerContext, lanes: Sequence[Lane], outcome_writer: OutcomeWriter, records: RecordWorkers
+    ) -> None:
+        self._context = context
+        self._store = context.store
+        self._wake = context.wake
+        self._leases = context.leases
+        self._queues = context.queues
+        self._poll_seconds = context.options.poll_seconds
+        self._outcome_writer = outcome_writer
+        self._records = records
+        registry = context.options.registry
         self._environments = {
-            name: Environment(registry.processor(name), policy, self._store, registry, self.log_buffer)
-            for name, policy in self.options.policies.items()
+            name: Environment(registry.processor(name), policy, context.store, registry, context.log_buffer)
+            for name, policy in context.options.policies.items()
         }
         #: In the order of their last claims, so that each lane gets its share of the slots.
-        self._ordered: list[AnyLane] = [*self.lanes, *self.records.lanes.values()]
-        self._lane_of = {name: lane for lane in self.lanes for name in lane.leases}
+        self._ordered: list[AnyLane] = [*lanes, *records.lanes.values()]
+        self._lane_of = {name: lane for lane in lanes for name in lane.leases}
         self._pools = {id(lane.pool): lane.pool for lane in self._ordered}.values()
-        self._jobs_left = self.options.max_jobs
+        self._jobs_left = context.options.max_jobs
         self.retires = self._is_closed = False
         #: Claimed jobs that will not be started and must be handed back.
         self._unwanted: list[AttemptKey] = []
@@ -75,40 +68,40 @@ class ClaimLoop:
 
     def step(self) -> None:
         """Claim jobs if there are free slots, and wait."""
-        self.wake.clear()
-        self.wake.needs_slots = True  # until it is known below that there are enough
+        self._wake.clear()
+        self._wake.needs_slots = True  # until it is known below that there are enough
         self._hand_back_waiting()
-        self.wake.accepts_hints = not (self.retires or self._is_closed or self._jobs_left == 0)
+        self._wake.accepts_hints = not (self.retires or self._is_closed or self._jobs_left == 0)
         had_slots = self._have_slots()
         lanes = [lane for lane in self._ordered if self._room(lane)]
         if not lanes:
-            if self.wake.must_notify_peers():
+            if self._wake.must_notify_peers():
                 self._notify_peers()
             self._wait_for_room()
             return
         was_quiet = self._is_quiet()
         found, is_full = self._fill(lanes)
         self._found = found or self._found
-        self.wake.record_query(found=bool(found), is_full=is_full)
-        if not found and was_quiet and self.records.is_quiet:
+        self._wake.record_query(found=bool(found), is_full=is_full)
+        if not found and was_quiet and self._records.is_quiet:
             self.idle.set()
         if not is_full:
-            self.wake.needs_slots = self.wake.is_eager or not (had_slots and self._have_slots())
+            self._wake.needs_slots = self._wake.is_eager or not (had_slots and self._have_slots())
             self._wait([lane for lane in lanes if self._room(lane)], found=bool(found))
 
     def close(self) -> None:
         """Hand back jobs that are claimed from now on, because they would not run. Can be called from any thread."""
         self._is_closed = True
-        self.wake.set()
+        self._wake.set()
 
     def retire(self) -> None:
         """Claim no more jobs. ``exhausted`` is set when running attempts have ended. Can be called from any thread."""
-        self.retires = self.wake.is_eager = True
-        self.wake.set()
+        self.retires = self._wake.is_eager = True
+        self._wake.set()
 
     @property
     def _may_claim(self) -> bool:
-        return not (self.retires or self._is_closed or self._jobs_left == 0 or self.outcome_writer.is_behind)
+        return not (self.retires or self._is_closed or self._jobs_left == 0 or self._outcome_writer.is_behind)
 
     def _have_slots(self) -> bool:
         """Return whether every lane has a slot for another attempt."""
@@ -122,7 +115,7 @@ class ClaimLoop:
         # Check the slots first: an attempt that ends in between has passed its outcome to a writer, which is then not
         # idle.
         is_run = all(pool.is_idle for pool in self._pools)
-        return is_run and self.outcome_writer.is_idle and self.records.writer.is_idle
+        return is_run and self._outcome_writer.is_idle and self._records.writer.is_idle
 
     # Claiming
 
@@ -149,7 +142,7 @@ class ClaimLoop:
 
     def _claim(self, lane: Lane, room: int) -> list[str]:
         claimed: list[str] = []
-        for claim in self.queues.claims_for(room):
+        for claim in self._queues.claims_for(room):
             if limit := min(claim.limit, room - len(claimed), self._room(lane)):
                 claimed += self._claim_from(claim, lane, limit)
         return claimed
@@ -160,7 +153,7 @@ class ClaimLoop:
         for attempts in lane.dequeue(room):
             self._count(len(attempts))
             if self._is_closed:  # The loop was closed during the call.
-                self.records.hand_back(attempts)
+                self._records.hand_back(attempts)
                 break
             self._start_records(lane, attempts)
             names += [lane.kind.name] * len(attempts)
@@ -182,8 +175,8 @@ class ClaimLoop:
 
     def _claim_from(self, claim: ClaimSpec, lane: Lane, limit: int) -> list[str]:
         since = time.monotonic()
-        with measured("claim", self.options.worker):
-            jobs = self._store.jobs.claim(self.options.worker, limit, lane.leases, claim.queues, claim.excluded)
+        with measured("claim", self._context.worker):
+            jobs = self._store.jobs.claim(self._context.worker, limit, lane.leases, claim.queues, claim.excluded)
         if jobs:
             self._count(len(jobs))
             self._start(lane, jobs, since)
@@ -194,10 +187,10 @@ class ClaimLoop:
             self._hand_back([job.key for job in jobs])
             return
         try:
-            claimed = [(job, self.leases.hold(job, lane.leases[job.type_name], since)) for job in jobs]
+            claimed = [(job, self._leases.hold(job, lane.leases[job.type_name], since)) for job in jobs]
             lane.pool.put(self._attempts(lane, claimed))
         except BaseException:  # Nothing runs these jobs, so their leases must expire.
-            self.leases.release(job.key for job in jobs)
+            self._leases.release(job.key for job in jobs)
             raise
 
     def _attempts(self, lane: Lane, claimed: Sequence[Claimed]) -> list[AnyAttempt]:
@@ -211,7 +204,7 @@ class ClaimLoop:
             return lane.make(claimed, environment)
         except BaseException as error:
             for job, _ in claimed:
-                self.outcome_writer.put(not_started(job, environment.policy, error))
+                self._outcome_writer.put(not_started(job, environment.policy, error))
             return None
 
     # Handing back
@@ -219,7 +212,7 @@ class ClaimLoop:
     def _hand_back_waiting(self) -> None:
         """Hand back jobs that were claimed ahead and did not get a slot soon, because another worker may be idle."""
         waiting = [attempt for pool in self._pools for attempt in pool.take_back()]
-        self._count_back(self.records.hand_back(waiting))
+        self._count_back(self._records.hand_back(waiting))
         if waiting or self._unwanted:
             self._hand_back(keys_of(waiting))
 
@@ -230,7 +223,7 @@ class ClaimLoop:
             written = self._store.attempts.hand_back(self._unwanted, effects)
         lost = self._store.leases.check([key for key in self._unwanted if key not in written]).lost
         gone = [key for key in self._unwanted if key in written or key in lost]
-        self.leases.release(gone)
+        self._leases.release(gone)
         self._count_back(len(gone))
         self._unwanted = [key for key in self._unwanted if key not in gone]
 
@@ -243,45 +236,45 @@ class ClaimLoop:
     def _wait_for_room(self) -> None:
         if (self.retires or self._jobs_left == 0) and self._is_quiet():
             self.exhausted.set()
-        self.wake.wait(self._longest_wait())
+        self._wake.wait(self._longest_wait())
 
     def _longest_wait(self) -> float:
         """Return the longest wait, after which jobs that were claimed ahead are still handed back in time.
 
         It also ends when child processes should be started again.
         """
-        has_waiting = any(pool.has_waiting for pool in self._pools)
-        longest = min(self.options.poll_seconds, PATIENCE_SECONDS) if has_waiting else self.options.poll_seconds
-        closed = [pool.pool.closed_seconds for pool in self._pools if isinstance(pool, ChildSlots)]
-        return self._until_records(min([longest, *filter(None, closed)]))
+        waits = [self._poll_seconds, *(seconds for pool in self._pools if (seconds := pool.closed_seconds))]
+        if any(pool.backlog for pool in self._pools):
+            waits.append(PATIENCE_SECONDS)
+        return self._until_records(min(waits))
 
     def _until_records(self, seconds: float) -> float:
         """Return this time, or the time until records may be queried if that is shorter.
 
         An eager worker queries them at each step, so it waits for something else.
         """
-        if self.wake.is_eager or self.retires or self._is_closed:
+        if self._wake.is_eager or self.retires or self._is_closed:
             return seconds
-        return min(seconds, max(self.records.seconds_to_next(), MIN_RECORD_WAIT_SECONDS))
+        return min(seconds, max(self._records.seconds_to_next(), MIN_RECORD_WAIT_SECONDS))
 
     def _wait(self, lanes: Sequence[AnyLane], *, found: bool) -> None:
         """Wait until a job may be due. The next due time is not needed before a second query."""
-        if found or self.wake.is_second_query_due:
-            self.wake.wait(self._until_records(min(self.options.poll_seconds, FOUND_WAIT_SECONDS)))
+        if found or self._wake.is_second_query_due:
+            self._wake.wait(self._until_records(min(self._poll_seconds, FOUND_WAIT_SECONDS)))
             return
-        if self.queues.have_changed():
+        if self._queues.have_changed():
             return
         seconds = _jittered(self._longest_wait())
         due = self._next_due([name for lane in lanes for name in lane.leases])
         if due is not None:  # A due job that was not claimed is locked by another transaction.
             seconds = min(max(due, MIN_WAIT_SECONDS) if due > 0 else LOCKED_WAIT_SECONDS, seconds)
-        self.wake.wait(seconds)
+        self._wake.wait(seconds)
 
     def _next_due(self, type_names: Iterable[str]) -> float | None:
         leases = {name: self._lane_of[name].leases[name] for name in type_names}
         if not leases:  # only records
             return None
-        return self._store.jobs.next_due(leases, *self.queues.open())
+        return self._store.jobs.next_due(leases, *self._queues.open())
 
 
 def _jittered(seconds: float) -> float:

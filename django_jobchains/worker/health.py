@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 from django_jobchains.notifications import Listener, Notifier
 from django_jobchains.store import PoolState
-from django_jobchains.worker.isolated.isolation_pool import IsolationPool
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.maintenance.periodic_tasks import PeriodicTasks
-from django_jobchains.worker.slots.event_loop import AsyncSlots
 from django_jobchains.worker.slots.lanes import SlotPool
 from django_jobchains.worker.threads import OwnedThread
 
@@ -92,19 +91,23 @@ def _broken(process: Process | None) -> list[str]:
     return list(process.health.problems) if process.health and not process.health.is_live else []
 
 
-@dataclass(eq=False)
 class HealthMonitor:
     """Checks the components of a worker, from any thread and without a query."""
 
-    threads: Collection[OwnedThread]
-    maintenance: PeriodicTasks
-    pools: Sequence[SlotPool]
-    isolation_pools: Collection[IsolationPool]
-    notifier: Notifier
-    worker: str
-    liveness_seconds: float
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        threads: Collection[OwnedThread],
+        maintenance: PeriodicTasks,
+        pools: Sequence[SlotPool],
+        notifier: Notifier,
+    ) -> None:
+        self._worker = context.worker
+        self._liveness_seconds = context.settings.LIVENESS_SECONDS
+        self._threads = threads
+        self._maintenance = maintenance
+        self._pools = pools
+        self._notifier = notifier
         self._listener: Listener | None = None
         self._created_at = time.monotonic()
         #: Why the worker is not ready: "starting", "retiring" or "stopping".
@@ -122,19 +125,19 @@ class HealthMonitor:
     @property
     def has_begun(self) -> bool:
         """Whether the worker has started and reached the database, so that it can replace another."""
-        return self._state != "starting" and self.maintenance.reached_at is not None
+        return self._state != "starting" and self._maintenance.reached_at is not None
 
     def health(self) -> Health:
         broken = self._broken()
         problems = broken or self._not_ready()
         return Health(
-            worker=self.worker,
+            worker=self._worker,
             is_live=not broken,
             is_ready=not problems,
             problems=tuple(problems),
-            slots=sum(pool.count for pool in self.pools),
-            running=sum(pool.running for pool in self.pools),
-            pools=tuple(pool.state() for pool in self.isolation_pools),
+            slots=sum(pool.count for pool in self._pools),
+            running=sum(pool.running for pool in self._pools),
+            pools=tuple(state for pool in self._pools for state in pool.states()),
         )
 
     def _broken(self) -> list[str]:
@@ -142,29 +145,29 @@ class HealthMonitor:
             return []
         if self._state == "starting":
             seconds = time.monotonic() - self._created_at
-            return [f"still starting after {seconds:.0f} s"] if seconds > self.liveness_seconds else []
-        ended = [f"{thread.name} has ended" for thread in self.threads if not thread.is_alive]
-        return ended + self._busy(self.liveness_seconds)
+            return [f"still starting after {seconds:.0f} s"] if seconds > self._liveness_seconds else []
+        ended = [f"{thread.name} has ended" for thread in self._threads if not thread.is_alive]
+        return ended + self._busy(self._liveness_seconds)
 
     def _not_ready(self) -> list[str]:
         if self._state:
             return [self._state]
-        failing = [f"{thread.name} fails and is retried" for thread in self.threads if thread.is_failing]
+        failing = [f"{thread.name} fails and is retried" for thread in self._threads if thread.is_failing]
         return failing + self._busy(SLOW_SECONDS) + self._unreached() + self._without_listener()
 
     def _busy(self, limit: float) -> list[str]:
-        steps = [(thread.name, thread.busy_seconds) for thread in self.threads]
-        steps += [("the event loop", pool.lag_seconds) for pool in self.pools if isinstance(pool, AsyncSlots)]
+        steps = [(thread.name, thread.busy_seconds) for thread in self._threads]
+        steps += [("the event loop", pool.lag_seconds) for pool in self._pools]
         return [f"{name} is busy with one step for {seconds:.0f} s" for name, seconds in steps if seconds > limit]
 
     def _unreached(self) -> list[str]:
-        if self.maintenance.reached_at is None:
+        if self._maintenance.reached_at is None:
             return ["the database has not been reached yet"]
-        seconds = time.monotonic() - self.maintenance.reached_at
-        is_late = seconds > 2 * self.maintenance.seconds + LATE_SECONDS
+        seconds = time.monotonic() - self._maintenance.reached_at
+        is_late = seconds > 2 * self._maintenance.seconds + LATE_SECONDS
         return [f"the database was last reached {seconds:.0f} s ago"] if is_late else []
 
     def _without_listener(self) -> list[str]:
-        if not self.notifier.carries_hints or (self._listener and self._listener.is_alive):
+        if not self._notifier.carries_hints or (self._listener and self._listener.is_alive):
             return []
         return ["the listener for wake-ups is not connected; the worker polls"]

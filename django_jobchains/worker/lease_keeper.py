@@ -4,11 +4,11 @@ import threading
 import time
 from uuid import UUID
 
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.store import AttemptKey
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptAbandoned
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.threads import waiting
 
 #: The shortest time between two checks because of hints.
@@ -18,10 +18,10 @@ MIN_CHECK_SECONDS = 0.1
 class LeaseKeeper:
     """Renews the worker's leases, all in one statement. Checks them at once after a hint that one was lost."""
 
-    def __init__(self, leases: HeldLeases, worker: str, seconds: float) -> None:
-        self._leases = leases
-        self._worker = worker
-        self._seconds = seconds
+    def __init__(self, context: WorkerContext) -> None:
+        self._leases = context.leases
+        self._worker = context.worker
+        self._seconds = min(context.options.shortest_lease_seconds / 6, 5)
         self._must_check = threading.Event()
         self._checked_at = 0.0
         self.pause = threading.Event()

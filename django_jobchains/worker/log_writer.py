@@ -5,9 +5,9 @@ import time
 from logging import getLogger
 
 from django_jobchains.db.connections import close_thread_connections, repair_connections
-from django_jobchains.handlers.job_log import JobLogBuffer
-from django_jobchains.store import AttemptKey, LogEntries, Store
+from django_jobchains.store import AttemptKey, LogEntries
 from django_jobchains.store.errors import is_database_away
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.failure_log import FailureLog
 from django_jobchains.worker.threads import waiting
 
@@ -26,17 +26,17 @@ MAX_LOCKED = 100
 class LogWriter:
     """Writes on its own thread and connection, so that jobs with many log lines delay nothing else."""
 
-    def __init__(self, store: Store, log_buffer: JobLogBuffer, *, worker: str) -> None:
-        self._store = store
-        self._log_buffer = log_buffer
-        self._worker = worker
+    def __init__(self, context: WorkerContext) -> None:
+        self._store = context.store
+        self._log_buffer = context.log_buffer
+        self._worker = context.worker
         #: Taken from the log_buffer, and not written yet.
         self._batch: list[LogEntries] = []
         #: Entries of locked jobs, to be written with the next batch.
         self._locked: list[LogEntries] = []
         self._reported = 0
         self._failures = FailureLog(
-            "Worker %s cannot store the log lines of its jobs, which continue to run: %s", worker
+            "Worker %s cannot store the log lines of its jobs, which continue to run: %s", context.worker
         )
         self.pause = threading.Event()
 

@@ -5,7 +5,7 @@ Each check raises ``ImproperlyConfigured``, which names the argument.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -43,18 +43,18 @@ class WorkerOptions:
     """
 
     worker: str
-    name: str
     store: Store
-    registry: Registry
-    policies: Mapping[str, AttemptPolicy]
-    records: Mapping[str, RecordType]
+    name: str = ""
+    registry: Registry = field(default_factory=get_registry)
+    policies: Mapping[str, AttemptPolicy] = field(default_factory=dict)
+    records: Mapping[str, RecordType] = field(default_factory=dict)
     #: By the names of record workers.
-    record_isolations: Mapping[str, Isolation]
-    queues: tuple[str, ...] | None
-    slots: int
-    async_slots: int
-    poll_seconds: float
-    max_jobs: int | None
+    record_isolations: Mapping[str, Isolation] = field(default_factory=dict)
+    queues: tuple[str, ...] | None = None
+    slots: int = 1
+    async_slots: int = 1
+    poll_seconds: float = 1.0
+    max_jobs: int | None = None
 
     @property
     def shortest_lease_seconds(self) -> float:

@@ -7,29 +7,24 @@ the job runs again, as after a crash before a commit. Leases are renewed until t
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Sized
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from logging import getLogger
 from typing import Any
 from uuid import UUID
 
 from django.db import Error
 
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
-from django_jobchains.handlers.job_log import JobLogBuffer
-from django_jobchains.store import AttemptKey, Effects, EndedAttempt, Store
+from django_jobchains.store import AttemptKey, Effects, EndedAttempt
 from django_jobchains.store.errors import is_conflict, is_database_away, is_out_of_time
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, ChainEnded
 from django_jobchains.telemetry.measuring import measured
 from django_jobchains.text.errors import describe, log_error
 from django_jobchains.wakeups import publish, report_created
-from django_jobchains.worker.attempt_counter import AttemptCounter
-from django_jobchains.worker.claim_wait import WakeUp
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.delayed_outcomes import DelayedOutcomes
-from django_jobchains.worker.queue_limits import ServedQueues
 from django_jobchains.worker.threads import LOCK_SECONDS, waiting
 
 MAX_BATCH_SIZE = 200
@@ -44,20 +39,13 @@ TAKEN = "taken_by_another_worker"
 logger = getLogger("django_jobchains")
 
 
-@dataclass(eq=False)
 class OutcomeWriter:
-    """Takes outcomes from the slots' threads and writes them on another. ``claimed``: jobs that wait for a slot."""
+    """Takes outcomes from the slots' threads and writes them on another."""
 
-    store: Store
-    leases: HeldLeases
-    queues: ServedQueues
-    counter: AttemptCounter
-    log_buffer: JobLogBuffer
-    wake: WakeUp
-    worker: str
-    claimed: Sized
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self.store = context.store
+        self.worker = context.worker
         self._queue: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
         #: Set when a batch need not wait for more outcomes.
         self._is_enough = threading.Event()
@@ -70,7 +58,7 @@ class OutcomeWriter:
         self._uncertain: set[int] = set()
         #: The written part of the current batch: a retry must not mistake its own writes for another worker's.
         self._written: set[AttemptKey] = set()
-        self._delayed = DelayedOutcomes(self.worker)
+        self._delayed = DelayedOutcomes(context.worker)
         #: Effects to publish: from this thread's writes, and from attempts that committed their outcome themselves.
         self._effects, self._committed = Effects(), Effects()
         #: The chains in these effects whose end has been reported.
@@ -103,12 +91,12 @@ class OutcomeWriter:
         The claim loop can claim a continuation that the attempt committed at once.
         """
         if outcome.effects is not None and outcome.effects.due_types:
-            self.wake.set()
-        self.log_buffer.ended(outcome.job.key)
+            self._context.wake.set()
+        self._context.log_buffer.ended(outcome.job.key)
         with self._lock:
             self._pending[id(outcome)] = outcome
         self._queue.put(outcome)
-        if outcome.effects is None and (not self.claimed or self._queue.qsize() >= MAX_BATCH_SIZE):
+        if outcome.effects is None and (not any(self._context.backlogs) or self._queue.qsize() >= MAX_BATCH_SIZE):
             self._is_enough.set()
 
     def interrupt(self) -> None:
@@ -134,7 +122,7 @@ class OutcomeWriter:
         self._is_enough.clear()
         with waiting(), suppress(queue.Empty):
             self._take(self._queue.get(timeout=self._delayed.seconds_to_next()))
-        if self._batch and self.claimed:
+        if self._batch and any(self._context.backlogs):
             self._is_enough.wait(GATHER_SECONDS)
         with suppress(queue.Empty):
             while len(self._batch) < MAX_BATCH_SIZE:
@@ -149,9 +137,14 @@ class OutcomeWriter:
             self._committed.add(outcome.effects)
 
     def _wake_claim_loop(self) -> None:
-        if self._was_behind or self._effects.due_types or self.queues.has_limits or self.wake.is_eager:
+        if (
+            self._was_behind
+            or self._effects.due_types
+            or self._context.queues.has_limits
+            or self._context.wake.is_eager
+        ):
             self._was_behind = False
-            self.wake.set()
+            self._context.wake.set()
 
     def _publish(self) -> None:
         effects, committed, reported = self._effects, self._committed, self._reported_chains
@@ -262,10 +255,10 @@ class OutcomeWriter:
 
     def _release(self, outcomes: dict[AttemptKey, Outcome]) -> None:
         """Report outcomes and drop their leases, regardless of the rest of their batch."""
-        held = self.leases.release(outcomes)
+        held = self._context.leases.release(outcomes)
         for key, outcome in outcomes.items():
             if key in self._written:
-                self.counter.ended(outcome)
+                self._context.counter.ended(outcome)
                 report(_ended(self.worker, outcome, outcome.ending))
                 self._report_rest(outcome)
             else:

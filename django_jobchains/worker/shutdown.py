@@ -68,8 +68,8 @@ class Shutdown:
         while time.monotonic() < deadline and not self._request.is_urgent:
             if not self._join_pools(min(time.monotonic() + CHECK_SECONDS, deadline)):
                 return
-        self._components.leases.abort_all("worker_stopping")
-        self._components.record_leases.abort_all("worker_stopping")
+        self._components.context.leases.abort_all("worker_stopping")
+        self._components.context.record_leases.abort_all("worker_stopping")
         if self._join_pools(time.monotonic() + ABORT_GRACE_SECONDS):
             self._kill_children()
         if names := self._join_pools(time.monotonic()):
@@ -97,7 +97,7 @@ class Shutdown:
         while not (outcome_writer.is_drained and log_writer.is_drained) and time.monotonic() < deadline:
             time.sleep(0.005)
         # First, so that an attempt that ends now is in at least one of the lists.
-        held = self._components.leases.held()
+        held = self._components.context.leases.held()
         pending = outcome_writer.pending()
         ended = {outcome.job.key for outcome in pending}
         keys = [key for key in held if key not in ended]
@@ -111,7 +111,7 @@ class Shutdown:
         """
         if not keys and not ended:
             return
-        self._components.leases.release([*keys, *(attempt.key for attempt in ended)])
+        self._components.context.leases.release([*keys, *(attempt.key for attempt in ended)])
         arguments = (keys, ended)
         thread = threading.Thread(target=self._write_back, args=arguments, name="jobchains-hand-back", daemon=True)
         thread.start()
@@ -197,6 +197,6 @@ class Shutdown:
             if not thread.join(deadline):
                 logger.warning("%s did not end in time.", thread.name)
         # The jobs of a claim that ended while the claim loop was being closed.
-        self._hand_back(components.leases.held())
+        self._hand_back(components.context.leases.held())
         components.records.finish(self._step_seconds)
         components.heartbeat.leave(self._step_seconds)

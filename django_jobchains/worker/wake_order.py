@@ -11,9 +11,7 @@ from typing import Any
 
 from django_jobchains.notifications import EVERY, Hint, Notifier
 from django_jobchains.store import Beat, PresentWorker
-from django_jobchains.worker.attempt_counter import AttemptCounter
-from django_jobchains.worker.claim_wait import WakeUp
-from django_jobchains.worker.queue_limits import ServedQueues
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.slots.lanes import Lane
 
 #: Without a wake budget, one more worker than needed queries at once, because the first may be busy or dead.
@@ -29,23 +27,22 @@ SHORT_SECONDS = 0.1
 MIN_ASK_SECONDS = 0.001
 
 
-@dataclass(eq=False)
 class WakeOrder:
     """Decides whether, and when, a hint wakes the claim loop: see docs/decisions/0018-wake-budgets.md.
 
-    ``lanes``: by job type. ``group``: the same for all workers that could run the same jobs. The listener's thread
-    calls ``on_hint``, the thread of the heartbeat ``update``.
+    ``lanes``: by job type. The listener's thread calls ``on_hint``, the thread of the heartbeat ``update``.
     """
 
-    wake: WakeUp
-    notifier: Notifier
-    lanes: Mapping[str, Lane]
-    queues: ServedQueues
-    counter: AttemptCounter
-    group: str
-    poll_seconds: float
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: WorkerContext, notifier: Notifier, lanes: Mapping[str, Lane]) -> None:
+        options = context.options
+        self._wake = context.wake
+        self._queues = context.queues
+        self._counter = context.counter
+        self._poll_seconds = options.poll_seconds
+        self._notifier = notifier
+        self._lanes = lanes
+        #: The same for all workers that could run the same jobs.
+        self.group = group_of(context.store.connection.settings_dict, options.queues, options.type_names)
         self._order: PeerOrder | None = None
         #: Jobs that were hinted since the last heartbeat, except short ones: they may have filled free slots.
         self._hinted = 0
@@ -60,15 +57,15 @@ class WakeOrder:
         return self._order is not None and len(self._order.free) == 1
 
     def on_hint(self, hint: Hint) -> None:
-        if hint.kind != "job_scheduled" or (hint.subject != EVERY and hint.subject not in self.lanes):
+        if hint.kind != "job_scheduled" or (hint.subject != EVERY and hint.subject not in self._lanes):
             return
-        if not self.wake.accepts_hints:
+        if not self._wake.accepts_hints:
             return
-        will_query_soon = self.wake.will_query_soon
+        will_query_soon = self._wake.will_query_soon
         seconds = 0.0 if will_query_soon else self.seconds_until(hint)
         self.count(hint)
         if seconds is not None:
-            self.wake.query_in(seconds, is_shared=self.is_sharing and not will_query_soon)
+            self._wake.query_in(seconds, is_shared=self.is_sharing and not will_query_soon)
 
     def update(self, worker: str, present: Sequence[PresentWorker]) -> None:
         """Find this worker's position among the workers of its group that had a free slot at their last heartbeat.
@@ -78,18 +75,18 @@ class WakeOrder:
         self._order, self._hinted = order_of(worker, present), 0
         skipped, self._skipped = self._skipped, None
         if skipped and skipped.count and self._seconds_by_position(skipped, skipped.count) == 0.0:
-            self.wake.set()
+            self._wake.set()
 
     def seconds_until(self, hint: Hint) -> float | None:
         """Return the delay of this worker's query because of a hint; None if other workers handle the hint."""
         self.is_sharing = False
         if hint.count is None or hint.subject == EVERY or self.is_alone or self._has_just_asked():
             return 0.0
-        free = self.lanes[hint.subject].free()
-        if not free or self.queues.has_limits:  # Leave the share to workers that could run the jobs.
+        free = self._lanes[hint.subject].free()
+        if not free or self._queues.has_limits:  # Leave the share to workers that could run the jobs.
             return 0.0
         self.is_sharing = True
-        share = self.notifier.take(hint, free, self.group)
+        share = self._notifier.take(hint, free, self.group)
         if share:
             return 0.0
         seconds = self._seconds_by_position(hint, hint.count) if share is None else None
@@ -99,7 +96,7 @@ class WakeOrder:
 
     def count(self, hint: Hint) -> None:
         """Count the jobs of a hint, whichever worker runs them."""
-        if self.counter.average_seconds.get(hint.subject, inf) >= SHORT_SECONDS:
+        if self._counter.average_seconds.get(hint.subject, inf) >= SHORT_SECONDS:
             self._hinted += hint.count or 1
 
     def _has_just_asked(self) -> bool:
@@ -114,7 +111,7 @@ class WakeOrder:
         if late < 0:
             return 0.0
         seconds = LATE_SECONDS * LATE_FACTOR ** min(late, 30)
-        return seconds if seconds < self.poll_seconds else None
+        return seconds if seconds < self._poll_seconds else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ class Worker:
     def start(self) -> None:
         check_alias(self.store)
         self.store.db.prepare_for_workers()
-        self.components.wake.is_eager |= self.burst
+        self.components.context.wake.is_eager |= self.burst
         options, async_slots = self.options, self.components.async_slots.count if self.components.async_slots else 0
         report(WorkerStarted(self.id, options.slots, async_slots, options.type_names, options.queues, self.store.using))
         self._started_at = time.monotonic()

@@ -199,7 +199,7 @@ def test_a_thread_that_fails_at_a_step_continues(
     assert Job.objects.with_status("failed").count() == times
     assert_invariants(all_completed=False)
     until(worker.components.claim_loop.idle.is_set, 10, lambda: vars(worker.components.outcome_writer))
-    until(lambda: not len(worker.components.leases), 10, lambda: worker.components.leases.held())
+    until(lambda: not len(worker.components.context.leases), 10, lambda: worker.components.context.leases.held())
     assert not worker.failed
     since = time.monotonic()
     assert worker.stop(timeout=0) == 0

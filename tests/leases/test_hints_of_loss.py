@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.notifications import EVERY, ownership_lost
 from django_jobchains.store import Store
 from django_jobchains.worker.lease_keeper import LeaseKeeper
 from tests.support.jobs import running_job, taken_over
+from tests.support.workers import context_for
 
 pytestmark = pytest.mark.django_db
 
@@ -16,9 +16,11 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize("is_named", [True, False])
 def test_forged_hint_aborts_no_attempt(store: Store, is_named: bool) -> None:
     job = running_job(store)
-    held = HeldLeases(store)
+    context = context_for(store)
+    held = context.leases
     signal = held.hold(job, 60, time.monotonic())
-    keeper = LeaseKeeper(held, "worker-1", seconds=0)
+    keeper = LeaseKeeper(context)
+    keeper._seconds = 0
     keeper.on_hint(ownership_lost(job.id if is_named else EVERY))
     keeper.step()
     assert not signal.aborted
@@ -28,10 +30,12 @@ def test_forged_hint_aborts_no_attempt(store: Store, is_named: bool) -> None:
 @pytest.mark.parametrize("is_named", [True, False])
 def test_correct_hint_aborts_the_attempt_before_its_lease_is_renewed(store: Store, is_named: bool) -> None:
     job = running_job(store)
-    held = HeldLeases(store)
+    context = context_for(store)
+    held = context.leases
     signal = held.hold(job, 60, time.monotonic())
     taken_over(store, job)
-    keeper = LeaseKeeper(held, "worker-1", seconds=0)
+    keeper = LeaseKeeper(context)
+    keeper._seconds = 0
     keeper.on_hint(ownership_lost(job.id if is_named else EVERY))
     keeper.step()
     assert signal.reason == "taken_by_another_worker"

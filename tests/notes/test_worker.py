@@ -218,7 +218,7 @@ def test_dropped_lines_are_counted(
     monkeypatch.setattr("django_jobchains.handlers.job_log.MAX_CHARACTERS", 250)
     monkeypatch.setattr(log_writer, "GATHER_SECONDS", 3600)
     worker = start_worker(slots=1)
-    worker.components.log_buffer.ended = lambda key: None  # type: ignore[method-assign]
+    worker.components.context.log_buffer.ended = lambda key: None  # type: ignore[method-assign]
     chains = [echo.enqueue("x") for _ in range(4)]
     for chain in chains:
         until_completed(chain)

@@ -108,7 +108,7 @@ def until_at_rest(workers: Sequence[Worker]) -> None:
     """Wait until no claim loop queries or is about to, except because of a late query."""
 
     def is_at_rest(worker: Worker) -> bool:
-        wake, thread = worker.components.wake, worker.components.threads["claim-loop"]
+        wake, thread = worker.components.context.wake, worker.components.threads["claim-loop"]
         return not (wake.will_query_soon or wake.is_second_query_due or thread.busy_seconds)
 
     until(lambda: all(map(is_at_rest, workers)), 40)

@@ -26,7 +26,7 @@ from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.wake_order import WakeOrder
 from tests.support.clocks import Clock
 from tests.support.waiting import until_completed
-from tests.support.workers import StartWorker
+from tests.support.workers import StartWorker, context_for
 
 SHIP, MAIL = job_scheduled("shop.ship"), job_scheduled("mail.send")
 
@@ -45,13 +45,10 @@ class RecordingNotifier(Notifier):
 
 def order_for_every_hint(wake: WakeUp) -> WakeOrder:
     """The wake order of a worker that queries because of every hint."""
-    lane, queues, counter = (
-        SimpleNamespace(free=lambda: 1),
-        SimpleNamespace(has_limits=False),
-        SimpleNamespace(average_seconds={}),
-    )
-    lanes: Any = {"shop.ship": lane}
-    return WakeOrder(wake, NullNotifier("default"), lanes, queues, counter, group="", poll_seconds=60)  # type: ignore[arg-type]
+    lanes: Any = {"shop.ship": SimpleNamespace(free=lambda: 1)}
+    context = context_for(poll_seconds=60)
+    context.wake = wake
+    return WakeOrder(context, NullNotifier("default"), lanes)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from django_jobchains.notifications import EVERY, Hint, Notifier, NullNotifier
 from django_jobchains.store import Beat, PresentWorker
-from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS, PeerOrder, WakeOrder, group_of
+from tests.support.workers import context_for
 
 TYPE = "shop.ship"
 BEAT = Beat("w0", "host", 1, "1", 10, 0, 0, None, (TYPE,), False, 1.0, 10.0)
@@ -43,9 +43,12 @@ def order_with(
     notifier: Notifier, *, free: int = 10, has_limits: bool = False, average_seconds: float | None = None
 ) -> WakeOrder:
     lane: Any = SimpleNamespace(free=lambda: free)
-    queues: Any = SimpleNamespace(has_limits=has_limits)
-    counter: Any = SimpleNamespace(average_seconds={} if average_seconds is None else {TYPE: average_seconds})
-    return WakeOrder(WakeUp(), notifier, {TYPE: lane}, queues, counter, group="g", poll_seconds=60)
+    context = context_for(poll_seconds=60)
+    context.queues.has_limits = has_limits
+    context.counter.average_seconds = {} if average_seconds is None else {TYPE: average_seconds}
+    order = WakeOrder(context, notifier, {TYPE: lane})
+    order.group = "g"
+    return order
 
 
 def present(*beats: Beat, silent_seconds: float = 0.0) -> list[PresentWorker]:
@@ -99,12 +102,12 @@ def test_only_worker_does_not_use_the_budget() -> None:
 def test_stopping_worker_ignores_hints() -> None:
     budget = FixedBudget(1)
     order = order_with(budget)
-    order.wake.accepts_hints = False
+    order._wake.accepts_hints = False
     order.on_hint(hint())
-    assert (budget.requests, order.wake._is_set) == ([], False)
-    order.wake.accepts_hints = True
+    assert (budget.requests, order._wake._is_set) == ([], False)
+    order._wake.accepts_hints = True
     order.on_hint(hint())
-    assert (budget.requests, order.wake._is_set) == ([(10, "g")], True)
+    assert (budget.requests, order._wake._is_set) == ([(10, "g")], True)
 
 
 def test_hints_that_follow_closely_do_not_use_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,13 +191,13 @@ def test_worker_queries_for_skipped_hints_if_the_others_turn_out_to_be_busy() ->
     order.update("w25", present(*beats(50)))
     assert order.seconds_until(hint(id=50)) is None
     order.update("w25", present(*beats(50)))
-    assert not order.wake._is_set
+    assert not order._wake._is_set
     assert order.seconds_until(hint(id=50)) is None
     order.update("w25", present(*beats(25, busy=10), *beats(50)[25:]))
-    assert order.wake._is_set
-    order.wake.clear()
+    assert order._wake._is_set
+    order._wake.clear()
     order.update("w25", present(*beats(25, busy=10), *beats(50)[25:]))
-    assert not order.wake._is_set, "a skipped hint is evaluated only once more"
+    assert not order._wake._is_set, "a skipped hint is evaluated only once more"
 
 
 def test_worker_queries_for_hints_whose_budget_others_took() -> None:
@@ -202,7 +205,7 @@ def test_worker_queries_for_hints_whose_budget_others_took() -> None:
     order.update("w00", present(*beats(2)))
     assert order.seconds_until(hint()) is None
     order.update("w00", present(*beats(2)))
-    assert order.wake._is_set
+    assert order._wake._is_set
 
 
 def test_position_in_the_order_depends_on_free_slots() -> None:

@@ -29,7 +29,7 @@ from django_jobchains.worker.maintenance.sweeper import Sweeper
 from tests.support import clocks
 from tests.support.chains import STATES, completed, each, failed, go_on, mail, pending, ship
 from tests.support.jobs import MAIL, SHIP
-from tests.support.workers import Events, StartWorker
+from tests.support.workers import Events, StartWorker, context_for
 
 pytestmark = pytest.mark.django_db
 
@@ -298,7 +298,8 @@ class TestRounds:
         clock.advance(3 * DAY)
         remaining: list[int] = []
         unused: Any = None  # the sweeper's step is replaced
-        sweeper = Sweeper(store, unused, worker="worker-1", seconds=0.0)
+        sweeper = Sweeper(context_for(store), unused)
+        sweeper.seconds = 0.0
         monkeypatch.setattr(sweeper, "step", lambda: remaining.append(len(chain_ids())))
         tasks = PeriodicTasks(sweeper, make_pruner(store))
         for _ in range(6):
@@ -402,11 +403,10 @@ class TestWorkers:
     def test_worker_prunes(self, store: Store, registry: Registry, make_worker: StartWorker, events: Events) -> None:
         registry.add(_registry().slices[0])
         registry.add(ship)
-        pruner = make_worker().components._pruners()[0]
+        [pruner] = [task for task in make_worker().components.maintenance._due_at if isinstance(task, Pruner)]
         completed(store)
         with testing.clock() as clock:
             clock.advance(timedelta(days=40))
-            assert isinstance(pruner, Pruner)
             run_round(pruner)
         assert not chain_ids()
         assert [event.count for event in events.of(ChainsPruned)] == [1]

@@ -282,7 +282,7 @@ def test_lowered_limit_does_not_stop_running_jobs(
     enqueue(held, 3, "slow")
     until(gate.is_running(slow=3))
     queues.set_limit("slow", 1)
-    until(lambda: worker.components.queues.has_limits)
+    until(lambda: worker.components.context.queues.has_limits)
     enqueue(held, 4, "slow")
     assert stays(gate.is_running(slow=3), OBSERVATION_SECONDS)
     gate.max_running.clear()
@@ -352,7 +352,7 @@ def test_attempt_without_a_lease_counts_while_it_runs(
     [running] = started
     try:
         chains.delete(running)
-        until(lambda: not worker.components.leases.holds(running))
+        until(lambda: not worker.components.context.leases.holds(running))
         enqueue(unresponsive, 1, "slow")  # wakes the claim loop
         assert stays(lambda: started == [running], OBSERVATION_SECONDS)
     finally:

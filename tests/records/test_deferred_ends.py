@@ -16,7 +16,6 @@ from django_jobchains.records import NonRetryable, RecordRun
 from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.store.records import Records
 from django_jobchains.worker import Worker
-from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.records.resets import RecordResetter
 from django_jobchains.worker.records.writer import RecordWriter
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
@@ -24,7 +23,7 @@ from tests.records.test_unwritable_ends import refusing
 from tests.store.test_retries import DriverError
 from tests.support.connections import Actor, end_all, holding
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
+from tests.support.workers import StartWorker, context_for
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -176,7 +175,7 @@ def test_a_record_whose_end_is_stored_is_not_reset(
     beaten_at = timezone.now() - timedelta(hours=1)
     upload = Upload.objects.create(state="processing", last_heartbeat_at=beaten_at, lease_number=1)
     store.deferred.defer_records(kind.table(store.using), [RecordEnd(upload.pk, 1, "completed")])
-    resetter = RecordResetter(store, RecordLeases(store), [kind], "worker", 0.05)
+    resetter = RecordResetter(context_for(store))
     monkeypatch.setattr(resetter._tables[0], "_grace_seconds", 0)
     with monkeypatch.context() as patched:
         patched.setattr(Records, "end", conflict)

@@ -1,6 +1,6 @@
 """When a worker resets records of others: not while their heartbeats were kept from being written."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,12 +12,11 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import DequeueRequest, RecordKey, get_store
 from django_jobchains.telemetry.events import RecordReset
 from django_jobchains.worker.maintenance.reaper import REAP_LIMIT
-from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.records.resets import RecordResetter
 from tests.records.models import Upload
 from tests.support.clocks import Clock
 from tests.support.connections import Actor, end_all, holding
-from tests.support.workers import Events
+from tests.support.workers import Events, context_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,10 +41,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Process:
     """The records of one worker, and its resets."""
 
-    def __init__(self, kinds: Sequence[RecordType]) -> None:
+    def __init__(self) -> None:
         self.store = get_store()
-        self.leases = RecordLeases(self.store)
-        self.resetter = RecordResetter(self.store, self.leases, kinds, "worker", 10)
+        context = context_for(self.store)
+        self.leases = context.record_leases
+        self.resetter = RecordResetter(context)
 
     def dequeue(self, kind: RecordType, clock: Clock) -> RecordKey:
         """Dequeue a record, and let its last heartbeat be long ago."""
@@ -103,7 +103,7 @@ def test_a_record_that_was_locked_for_long_keeps_its_worker(
 ) -> None:
     kind = register(processors)
     Upload.objects.create()
-    holder, other = Process([kind]), Process([kind])
+    holder, other = Process(), Process()
     holder.dequeue(kind, clock)
     locker = lock()
     for _ in range(3):
@@ -124,7 +124,8 @@ def test_a_record_that_was_locked_for_long_keeps_its_worker(
 def test_a_lock_after_the_first_look_starts_the_wait_again(
     processors: Processors, clock: Clock, lock: Callable[[], Actor]
 ) -> None:
-    process = Process([register(processors)])
+    register(processors)
+    process = Process()
     put()
     process.resetter.step()
     locker = lock()
@@ -140,7 +141,8 @@ def test_a_lock_after_the_first_look_starts_the_wait_again(
 def test_a_record_without_a_worker_is_reset_when_there_was_time_for_a_heartbeat(
     processors: Processors, clock: Clock, events: Events
 ) -> None:
-    process = Process([register(processors, stalled_after=30, heartbeat_every=10)])
+    register(processors, stalled_after=30, heartbeat_every=10)
+    process = Process()
     put()
     for _ in range(2):
         assert process.resetter.step()
@@ -152,7 +154,8 @@ def test_a_record_without_a_worker_is_reset_when_there_was_time_for_a_heartbeat(
 
 
 def test_many_stalled_records_are_reset_without_a_pause(processors: Processors, clock: Clock) -> None:
-    process = Process([register(processors)])
+    register(processors)
+    process = Process()
     put(REAP_LIMIT + 10)
     assert process.resetter.step()
     clock.forward(2)
@@ -166,7 +169,7 @@ def test_many_stalled_records_are_reset_without_a_pause(processors: Processors, 
 
 def test_registrations_of_one_model_do_not_reset_each_others_records(processors: Processors, clock: Clock) -> None:
     first, second = register(processors, name="first"), register(processors, name="second")
-    process = Process([first, second])
+    process = Process()
     for kind in (first, second):
         Upload.objects.create()
         process.dequeue(kind, clock)
@@ -175,21 +178,19 @@ def test_registrations_of_one_model_do_not_reset_each_others_records(processors:
 
 
 def test_the_longest_time_without_heartbeats_applies(processors: Processors, clock: Clock) -> None:
-    short, long = (
-        register(processors, name="short", stalled_after=60),
-        register(processors, name="long", stalled_after=7200),
-    )
+    register(processors, name="short", stalled_after=60)
+    register(processors, name="long", stalled_after=7200)
     put()
-    Process([short, long]).reset(clock)
+    Process().reset(clock)
     assert states() == {("processing", 0)}
     put(last_heartbeat_at=timezone.now() - 3 * HOUR)
-    Process([short, long]).reset(clock)
+    Process().reset(clock)
     assert states() == {("processing", 0), ("queued", 1)}
 
 
 def test_the_smallest_limit_of_resets_applies(processors: Processors, clock: Clock) -> None:
-    many = register(processors, name="many", max_resets=5)
-    few = register(processors, name="few", max_resets=1, reset_failure_message="too often")
+    register(processors, name="many", max_resets=5)
+    register(processors, name="few", max_resets=1, reset_failure_message="too often")
     put(num_resets=1)
-    Process([many, few]).reset(clock)
+    Process().reset(clock)
     assert (states(), Upload.objects.get().failure_message) == ({("failed", 1)}, "too often")

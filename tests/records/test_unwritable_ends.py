@@ -14,13 +14,12 @@ from django_jobchains.records import RecordRun
 from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.telemetry.events import AttemptAbandoned
 from django_jobchains.worker.records import writer as writing
-from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.records.writer import RecordWriter
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.store.test_retries import DriverError
 from tests.support.clocks import Clock
 from tests.support.waiting import until
-from tests.support.workers import Events, StartWorker
+from tests.support.workers import Events, StartWorker, context_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -145,7 +144,7 @@ class Failing:
         monkeypatch.setattr(writing, "time", self.clock)
         processors.records(Upload)(lambda record, run: None)
         [kind] = processors.record_types.values()
-        self.writer = RecordWriter(store, RecordLeases(store), "worker", (), lambda ended: None)
+        self.writer = RecordWriter(context_for(store))
         self.writer.put(EndedRecord(kind, (1, 1), 1, RecordEnd(1, 1, "completed")))
 
     def _fail(self, *args: Any) -> None:

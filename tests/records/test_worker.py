@@ -17,6 +17,7 @@ from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck, RecordReset
 from django_jobchains.worker import Worker
+from django_jobchains.worker.slots.lanes import Backlog
 from django_jobchains.worker.slots.threads import Slots
 from tests.records.models import Upload
 from tests.support.waiting import stays, until
@@ -241,7 +242,7 @@ def test_a_job_that_ends_causes_no_query_while_records_are_not_due(
     register(poll_every=600)
     block: Any = processors.register("shop.block")(lambda job: gate.wait(30))
     worker = start_worker(slots=2)
-    wake = worker.components.wake
+    wake = worker.components.context.wake
     block.enqueue()
     until(lambda: worker.components.slots.running == 1 and not wake.needs_slots)
     gate.set()
@@ -273,7 +274,7 @@ def test_max_jobs_does_not_count_records_that_are_handed_back(
     handler = Waiting()
     register(lambda record, run: handler(record, run) if record.size else None)
     # Every attempt counts as short, however slow the machine is, so that the worker dequeues ahead.
-    monkeypatch.setattr(Slots, "count_seconds", lambda slots, seconds: setattr(slots, "_average_seconds", 0.001))
+    monkeypatch.setattr(Backlog, "count_seconds", lambda backlog, seconds: setattr(backlog, "average_seconds", 0.001))
     Upload.objects.create()
     start_worker(slots=1, max_jobs=7, poll_seconds=0.05)
     until(lambda: in_state("completed") == 1)

@@ -11,6 +11,8 @@ from django_jobchains.store import Store, get_store
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import WorkerStopped
 from django_jobchains.worker import Worker
+from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.options import WorkerOptions
 from tests.support.waiting import until
 
 Kind = TypeVar("Kind", bound=Event)
@@ -71,6 +73,11 @@ def make_worker(registry: Registry, events: Events, monkeypatch: pytest.MonkeyPa
     for worker in workers:
         if worker.id not in stopped:
             worker.stop(timeout=0)
+
+
+def context_for(store: Store | None = None, **options: Any) -> WorkerContext:
+    """Return what the components of a worker share, for a component that a test creates itself."""
+    return WorkerContext(WorkerOptions("worker-1", store or get_store(), **options))
 
 
 @pytest.fixture

@@ -198,9 +198,9 @@ def test_counts_that_could_not_be_stored_are_kept_and_one_warning_is_logged(
         until_completed(quick.enqueue())
         until(lambda: len(failures) > 2)
         until_completed(quick.enqueue())
-        assert worker.components.counter.failures.is_failing
+        assert worker.components.context.counter.failures.is_failing
     until(lambda: counted() == {"throughput.quick": (2, 0)})
-    until(lambda: not worker.components.counter.failures.is_failing)
+    until(lambda: not worker.components.context.counter.failures.is_failing)
     warnings = [
         record.getMessage() for record in caplog.records if "could not store its attempt counts" in record.getMessage()
     ]
@@ -215,7 +215,7 @@ def test_a_worker_runs_jobs_without_its_table(
     with _renamed_table():
         worker = start_worker()
         until_completed(quick.enqueue())
-        until(lambda: worker.components.counter.failures.is_failing)
+        until(lambda: worker.components.context.counter.failures.is_failing)
         assert stays(lambda: not worker.failed and worker.components.heartbeat.last_success_at, 0.3)
         until_completed(quick.enqueue())
         worker.stop()

@@ -16,7 +16,7 @@ from django_jobchains.store import Store
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import AttemptEnded, ThreadFailed
-from django_jobchains.worker.slots.threads import Slots
+from django_jobchains.worker.slots.lanes import Backlog
 from tests.store.methods import method as method_of
 from tests.store.methods import replace_method
 from tests.support.waiting import stays, until, until_completed
@@ -162,15 +162,15 @@ def test_jobs_claimed_ahead_are_handed_back_after_a_database_outage(
     quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
     block: JobType[Any, Any] = processors.register("worker.block")(lambda job: gate.wait(30))
     # As after many short jobs: the worker claims ahead.
-    monkeypatch.setattr(Slots, "count_seconds", lambda slots, seconds: None)
+    monkeypatch.setattr(Backlog, "count_seconds", lambda backlog, seconds: None)
     fails = FailsFirst(Attempts.hand_back, (OperationalError("gone"), OperationalError("gone")))
     monkeypatch.setattr(Attempts, "hand_back", fails)
     worker = start_worker(slots=1)
-    worker.components.slots._average_seconds = 0.001
+    worker.components.slots.backlog.average_seconds = 0.001
     chains.enqueue_many([block.item(priority=1), *(quick.item() for _ in range(5))])
     try:
         until(lambda: fails.calls >= 3 and Job.objects.with_status("pending").count() == 5)
-        until(lambda: len(worker.components.leases) == 1)
+        until(lambda: len(worker.components.context.leases) == 1)
     finally:
         gate.set()
 

@@ -62,7 +62,7 @@ def test_outcome_of_an_attempt_that_ends_during_the_check_is_waited_for(
     claim_loop = make_worker().components.claim_loop
     with monkeypatch.context() as patch:
         patch.setattr(claim_loop, "_pools", [Part("slots")])
-        patch.setattr(claim_loop, "outcome_writer", Part("writer"))
+        patch.setattr(claim_loop, "_outcome_writer", Part("writer"))
         assert claim_loop._is_quiet()
     assert checked == ["slots", "writer"]
 
@@ -181,9 +181,9 @@ def test_worker_without_processors_is_refused(registry: Registry, make_worker: S
 def test_retiring_worker_ignores_hints(processors: Processors, start_worker: StartWorker) -> None:
     processors.register("worker.quick")(lambda job: None)
     worker = start_worker()
-    assert worker.components.wake.accepts_hints
+    assert worker.components.context.wake.accepts_hints
     worker.retire()
-    until(lambda: not worker.components.wake.accepts_hints)
+    until(lambda: not worker.components.context.wake.accepts_hints)
 
 
 def test_max_jobs_ends_when_the_last_outcome_is_written(
@@ -195,7 +195,7 @@ def test_max_jobs_ends_when_the_last_outcome_is_written(
 
     def write_late(self: OutcomeWriter, batch: Any) -> None:
         """Write when the claim loop waits again, after the slot has become free."""
-        until(lambda: components.slots.is_idle and not components.wake._is_set)
+        until(lambda: components.slots.is_idle and not components.context.wake._is_set)
         write(self, batch)
 
     monkeypatch.setattr(OutcomeWriter, "_write", write_late)

@@ -1,7 +1,6 @@
 """Which of the waiting slots wake up when there is work."""
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.slots.threads import Slots
 from tests.support.waiting import until
+from tests.support.workers import context_for
 
 COUNT = 4
 
@@ -31,7 +31,7 @@ class FakeAttempt:
 def slots() -> Iterator[Slots]:
     """Slots that are all waiting."""
     unused: Any = None  # no attempt has an outcome
-    slots = Slots(COUNT, deque(), unused, unused, WakeUp(), worker="test", give_up=lambda: None, max_stuck=1)
+    slots = Slots(context_for(slots=COUNT), unused)
     slots.start()
     until(lambda: slots._waiting == COUNT)
     yield slots
@@ -54,11 +54,11 @@ def test_many_attempts_wake_one_slot(slots: Slots, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("is_needed", [True, False])
 def test_free_slot_wakes_the_claim_loop_only_if_it_needs_one(slots: Slots, is_needed: bool) -> None:
-    slots.wake.clear()
-    slots.wake.needs_slots = is_needed
+    slots.context.wake.clear()
+    slots.context.wake.needs_slots = is_needed
     slots.put([FakeAttempt(int)])  # type: ignore[list-item]
     until(lambda: slots.is_idle and slots._waiting == COUNT)
-    assert slots.wake.will_query_soon == is_needed
+    assert slots.context.wake.will_query_soon == is_needed
 
 
 def test_slot_that_becomes_free_during_a_query_wakes_the_claim_loop_only_if_it_needs_one() -> None:
@@ -111,5 +111,5 @@ def test_another_slot_runs_what_follows_an_attempt_that_was_stuck(slots: Slots) 
 def test_jobs_are_claimed_ahead_only_while_attempts_are_short(slots: Slots, seconds: float, ahead: int) -> None:
     assert slots.room() == COUNT  # no duration is known yet
     for _ in range(200):
-        slots.count_seconds(seconds)
+        slots.backlog.count_seconds(seconds)
     assert slots.room() == COUNT + ahead

@@ -172,7 +172,7 @@ def test_jobs_claimed_ahead_are_handed_back(
     chains.enqueue_many([waiting.item(priority=1), *(quick.item() for _ in range(20))])
     before = dict(Job.objects.values_list("id", "run_at"))
     worker = make_worker(slots=1)
-    worker.components.slots._average_seconds = 0.001  # as after many short jobs: the worker claims ahead
+    worker.components.slots.backlog.average_seconds = 0.001  # as after many short jobs: the worker claims ahead
     worker.start()
     until(has_started)  # some jobs are claimed ahead now; half a second later they would be handed back anyway
     assert worker.stop(timeout=0) == 1

@@ -112,7 +112,7 @@ def test_time_counts_from_the_start_of_the_attempt(processors: Processors, start
         ends.append(attempt.expires_at - 3600)
 
     worker = start_worker(slots=1)
-    worker.components.slots._average_seconds = 0.001  # as after many short jobs: the worker claims ahead
+    worker.components.slots.backlog.average_seconds = 0.001  # as after many short jobs: the worker claims ahead
     for chain in chains.enqueue_many([timed.item() for _ in range(6)]):
         until_completed(chain)
     assert all(begun <= now for begun, now in zip(ends, inside, strict=True))

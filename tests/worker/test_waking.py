@@ -121,7 +121,7 @@ def test_slot_that_becomes_free_takes_the_next_job(processors: Processors, start
     worker = start_worker(slots=1)
     chains.enqueue_many([block.item() for _ in range(2)])
     until(lambda: Job.objects.with_status("running").count() == 1)
-    until(lambda: worker.components.wake.needs_slots and not worker.components.wake.will_query_soon)
+    until(lambda: worker.components.context.wake.needs_slots and not worker.components.context.wake.will_query_soon)
     gate.set()
     until(lambda: completed() == 2, SOON)
 
@@ -133,10 +133,10 @@ def test_slot_that_becomes_free_causes_no_query_if_others_were_free(
     block: JobType[Any, Any] = processors.register("worker.block")(lambda job: gate.wait(30))
     worker = start_worker(slots=2)
     block.enqueue()
-    until(lambda: worker.components.slots.running == 1 and not worker.components.wake.needs_slots)
+    until(lambda: worker.components.slots.running == 1 and not worker.components.context.wake.needs_slots)
     gate.set()
     until(lambda: completed() == 1)
-    until(lambda: not worker.components.wake.needs_slots)
+    until(lambda: not worker.components.context.wake.needs_slots)
 
 
 @pytest.mark.parametrize("is_committed_by_attempt", [True, False])
@@ -157,7 +157,7 @@ def test_continuation_needs_no_notifier(
 
     chain = step.enqueue(1)
     worker = start_worker()
-    wake = worker.components.wake
+    wake = worker.components.context.wake
     until(lambda: worker.components.slots.running == 1 and not (wake.needs_slots or wake.will_query_soon))
     gate.set()
     until_completed(chain, SOON)

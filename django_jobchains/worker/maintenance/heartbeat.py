@@ -4,18 +4,16 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from logging import getLogger
 
 from django_jobchains import __version__
 from django_jobchains.db.connections import close_thread_connections
-from django_jobchains.store import Beat, PresentWorker, Store
+from django_jobchains.store import Beat, PresentWorker
 from django_jobchains.telemetry.measuring import measured
 from django_jobchains.text.errors import log_text
-from django_jobchains.worker.attempt_counter import AttemptCounter
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.failure_log import FailureLog
-from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from django_jobchains.worker.slots.lanes import SlotPool
 from django_jobchains.worker.wake_order import WakeOrder, is_alive
 
@@ -24,27 +22,22 @@ logger = getLogger("django_jobchains")
 HOST_LENGTH = 255
 
 
-@dataclass(eq=False)
 class Heartbeat:
     """A periodic task. Errors are logged, and the next heartbeat creates the row again."""
 
-    store: Store
-    pools: Sequence[SlotPool]
-    wake_order: WakeOrder
-    counter: AttemptCounter
-    worker: str
-    queues: tuple[str, ...] | None
-    type_names: tuple[str, ...]
-    seconds: float
-    isolation_pools: Collection[IsolationPool] = ()
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: WorkerContext, pools: Sequence[SlotPool], wake_order: WakeOrder) -> None:
+        self._context = context
+        self._store = context.store
+        self._pools = pools
+        self._wake_order = wake_order
+        self._worker = context.worker
+        self.seconds: float = context.settings.HEARTBEAT_SECONDS
         self._started_at = time.monotonic()
         self._has_left = False
         #: The workers that had a row at the last heartbeat, in the order in which they started.
         self._present: list[PresentWorker] = []
         self.failures = FailureLog(
-            "The heartbeat of worker %s failed. The worker continues to run jobs: %s", self.worker
+            "The heartbeat of worker %s failed. The worker continues to run jobs: %s", self._worker
         )
         #: Set when the worker begins to stop.
         self.is_stopping = False
@@ -68,7 +61,7 @@ class Heartbeat:
         if self.failures.is_failing:
             return True
         alive = [worker.beat.id for worker in self._present if is_alive(worker)]
-        return not alive or alive[0] == self.worker
+        return not alive or alive[0] == self._worker
 
     def leave(self, seconds: float) -> None:
         """Store the last counts and delete the row. Uses its own thread, so that the database cannot delay the end."""
@@ -78,42 +71,43 @@ class Heartbeat:
         thread.join(seconds)
         if thread.is_alive():
             text = "The database does not answer. Other workers will delete the row of worker %s."
-            logger.warning(text, self.worker)
+            logger.warning(text, self._worker)
 
     def _beat(self) -> None:
         if self._has_left:  # The heartbeat's thread did not end in time.
             return
-        with measured("heartbeat", self.worker):
-            self.store.workers.beat(self._current())
+        with measured("heartbeat", self._worker):
+            self._store.workers.beat(self._current())
         self.last_success_at = time.monotonic()
         self.failures.succeeded()
-        self.store.workers.prune()
-        self._present = self.store.workers.present({worker.beat.id: worker for worker in self._present})
-        self.wake_order.update(self.worker, self._present)
+        self._store.workers.prune()
+        self._present = self._store.workers.present({worker.beat.id: worker for worker in self._present})
+        self._wake_order.update(self._worker, self._present)
 
     def _current(self) -> Beat:
+        options = self._context.options
         return Beat(
-            id=self.worker,
+            id=self._worker,
             host=socket.gethostname()[:HOST_LENGTH],
             pid=os.getpid(),
             version=__version__,
-            slots=sum(pool.count for pool in self.pools),
-            busy=sum(pool.running for pool in self.pools),
-            stuck=sum(pool.stuck for pool in self.pools),
-            queues=self.queues,
-            type_names=self.type_names,
+            slots=sum(pool.count for pool in self._pools),
+            busy=sum(pool.running for pool in self._pools),
+            stuck=sum(pool.stuck for pool in self._pools),
+            queues=options.queues,
+            type_names=options.type_names,
             is_stopping=self.is_stopping,
             up_seconds=time.monotonic() - self._started_at,
             heartbeat_seconds=self.seconds,
-            pools=tuple(pool.state() for pool in self.isolation_pools),
+            pools=tuple(state for pool in self._pools for state in pool.states()),
         )
 
     def _leave(self) -> None:
         try:
-            self.counter.step()
-            self.store.workers.leave(self.worker)
+            self._context.counter.step()
+            self._store.workers.leave(self._worker)
         except Exception as error:
             text = "Other workers will delete the row of worker %s: %s"
-            logger.warning(text, self.worker, log_text(error))
+            logger.warning(text, self._worker, log_text(error))
         finally:
             close_thread_connections()

@@ -2,11 +2,11 @@
 
 from uuid import UUID
 
-from django_jobchains.store import Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import BlockedJobsSwept
 from django_jobchains.telemetry.measuring import measured
 from django_jobchains.wakeups import announced
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.maintenance.heartbeat import Heartbeat
 from django_jobchains.worker.threads import LOCK_SECONDS
 
@@ -23,12 +23,12 @@ class Sweeper:
     only the worker that started first does this.
     """
 
-    def __init__(self, store: Store, heartbeat: Heartbeat, *, worker: str, seconds: float) -> None:
-        self._store = store
+    def __init__(self, context: WorkerContext, heartbeat: Heartbeat) -> None:
+        self._store = context.store
         self._heartbeat = heartbeat
-        self._worker = worker
+        self._worker = context.worker
         self._after: UUID | None = None
-        self.seconds = seconds
+        self.seconds: float = context.settings.SWEEP_SECONDS
 
     def step(self) -> bool:
         """Sweep a batch, and return whether there are more jobs to read."""

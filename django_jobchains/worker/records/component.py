@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from logging import getLogger
 from typing import Any
 
@@ -11,17 +10,14 @@ from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.notifications import Hint
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import RecordEnd, RecordTable, Store
+from django_jobchains.store import RecordEnd, RecordTable
 from django_jobchains.store.errors import is_conflict, is_database_away
 from django_jobchains.text.errors import log_error
-from django_jobchains.worker.attempt_counter import AttemptCounter
-from django_jobchains.worker.claim_wait import WakeUp
-from django_jobchains.worker.queue_limits import ServedQueues
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.records.conditions import Conditions
 from django_jobchains.worker.records.keeper import RecordKeeper
-from django_jobchains.worker.records.lane import RecordLane, RecordSource
-from django_jobchains.worker.records.leases import RecordLeases, by_kind
-from django_jobchains.worker.records.resets import RecordResetter
+from django_jobchains.worker.records.lane import RecordLane
+from django_jobchains.worker.records.leases import by_kind
 from django_jobchains.worker.records.writer import RecordWriter
 from django_jobchains.worker.slots.lanes import SlotPool
 from django_jobchains.worker.threads import LOCK_SECONDS
@@ -34,42 +30,25 @@ DEFERRED = (
 )
 
 
-@dataclass(eq=False)
 class RecordWorkers:
-    """The record workers of a process. ``kinds``: the served ones by name; ``known``: all of the database."""
+    """The record workers of a process. ``pool_of`` returns the pool for the records of a model."""
 
-    store: Store
-    kinds: Mapping[str, RecordType]
-    known: Collection[RecordType]
-    leases: RecordLeases
-    pool_of: Callable[[RecordType], SlotPool]
-    #: Attempts that wait for a slot.
-    claimed: Sized
-    queues: ServedQueues
-    counter: AttemptCounter
-    wake: WakeUp
-    worker: str
-    hostname: str
-    poll_seconds: float
-    reap_seconds: float
-
-    def __post_init__(self) -> None:
-        self.writer = RecordWriter(self.store, self.leases, self.worker, self.claimed, self._on_written)
-        self.keeper = RecordKeeper(self.leases, self.worker)
-        self.lanes = {name: self._lane(kind) for name, kind in self.kinds.items()}
+    def __init__(self, context: WorkerContext, pool_of: Callable[[RecordType], SlotPool]) -> None:
+        self._context = context
+        self._store = context.store
+        self._leases = context.record_leases
+        self._wake = context.wake
+        self._kinds = context.options.records
+        self.writer = RecordWriter(context, self._on_written)
+        self.keeper = RecordKeeper(context)
+        self.lanes = {name: RecordLane(context, kind, pool_of(kind), self.writer) for name, kind in self._kinds.items()}
         #: Ends that ``finish`` has written or stored.
         self._finished: set[EndedRecord] = set()
-
-    def _lane(self, kind: RecordType) -> RecordLane:
-        pool = self.pool_of(kind)
-        make = pool.record_attempt
-        source = RecordSource(kind, self.store, self.leases, self.writer, self.worker, self.hostname, make)
-        return RecordLane(source, pool, self.queues, self.wake, poll_seconds=self.poll_seconds)
 
     @property
     def steps(self) -> dict[str, Callable[[], object]]:
         """The steps of the threads, by name."""
-        if not self.kinds:
+        if not self._kinds:
             return {}
         hooks = {f"pre-dequeue-{each.name}": each.step for each in self._conditions}
         return {"record-writer": self.writer.step, "record-keeper": self.keeper.step, **hooks}
@@ -79,34 +58,33 @@ class RecordWorkers:
         """Whether no hook that decides about the next record is running."""
         return all(lane.is_quiet for lane in self.lanes.values())
 
-    @property
-    def periodic_tasks(self) -> list[RecordResetter]:
-        if not self.known:
-            return []
-        return [RecordResetter(self.store, self.leases, self.known, self.worker, self.reap_seconds)]
-
     def seconds_to_next(self) -> float:
         """Return the seconds until a lane may query for records again."""
-        return min((lane.seconds_to_next() for lane in self.lanes.values()), default=self.poll_seconds)
+        return min((lane.seconds_to_next() for lane in self.lanes.values()), default=self._context.options.poll_seconds)
 
     def on_hint(self, hint: Hint) -> None:
         if not self.lanes:
             return
         self.keeper.on_hint(hint)
         is_reason = [lane.on_hint(hint) for lane in self.lanes.values()]
-        if any(is_reason) and self.wake.accepts_hints:
-            self.wake.query_in(0.0, is_shared=False)
+        if any(is_reason) and self._wake.accepts_hints:
+            self._wake.query_in(0.0, is_shared=False)
 
     def _on_written(self, ended: EndedRecord) -> None:
         if ended.state in ("completed", "errored", "failed"):
-            self.counter.count(ended.kind.name, ended.seconds, is_completed=ended.state == "completed")
+            self._context.counter.count(ended.kind.name, ended.seconds, is_completed=ended.state == "completed")
         lane = self.lanes[ended.kind.name]
         if ended.ending != "handed_back":  # Otherwise a table that is locked would be queried without a pause.
             lane.look_soon()
         elif ended.exception is not None:
             lane.look_later()
-        if self.writer.is_idle or self.wake.is_eager or ended.kind.slots is not None or self.queues.has_limits:
-            self.wake.set()
+        if (
+            self.writer.is_idle
+            or self._wake.is_eager
+            or ended.kind.slots is not None
+            or self._context.queues.has_limits
+        ):
+            self._wake.set()
 
     @property
     def _conditions(self) -> list[Conditions]:
@@ -126,7 +104,7 @@ class RecordWorkers:
         deadline = time.monotonic() + seconds
         while not self.writer.is_idle and time.monotonic() < deadline:
             time.sleep(0.005)
-        held = self.leases.all()  # Read first, so that an attempt that ends now is in at least one of the lists.
+        held = self._leases.all()  # Read first, so that an attempt that ends now is in at least one of the lists.
         pending = self.writer.pending()
         ended = {(each.kind, each.key) for each in pending}
         rest = [(kind, key) for kind, key in held if (kind, key) not in ended]
@@ -137,7 +115,7 @@ class RecordWorkers:
         if ends:
             self._write_on_thread(ends, seconds)
         for kind, key in held:
-            self.leases.release(kind, key)
+            self._leases.release(kind, key)
         return len(rest)
 
     def close(self) -> None:
@@ -166,14 +144,14 @@ class RecordWorkers:
 
     def _write_ends(self, kind: RecordType, ends: list[RecordEnd]) -> None:
         """Write ends. Those that cannot be written now, for example because of a lock, are stored."""
-        table = kind.table(self.store.using)
+        table = kind.table(self._store.using)
         try:
-            with self.store.db.waits_at_most(LOCK_SECONDS):
+            with self._store.db.waits_at_most(LOCK_SECONDS):
                 left = self._unwritten(table, ends)
             if left:
                 # An end that is refused later errors.
                 left = [end._replace(max_attempts=kind.max_attempts) for end in left]
-                self.store.deferred.defer_records(table, left)
+                self._store.deferred.defer_records(table, left)
                 logger.warning(DEFERRED, len(left), kind.name)
         except Exception as error:
             text = "Records of %r could not be handed back; they are reset when their heartbeats are missing: %s"
@@ -182,8 +160,8 @@ class RecordWorkers:
     def _unwritten(self, table: RecordTable, ends: Sequence[RecordEnd]) -> Sequence[RecordEnd]:
         """Write ends, and return those that are locked or refused. One that is refused does not affect the others."""
         try:
-            written = self.store.records.end(table, ends)
-            lost = self.store.records.check(table, [end.key for end in ends if end.key not in written]).lost
+            written = self._store.records.end(table, ends)
+            lost = self._store.records.check(table, [end.key for end in ends if end.key not in written]).lost
         except Exception as error:
             if is_database_away(error):
                 raise

@@ -6,8 +6,9 @@ import time
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptAbandoned
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.lease_keeper import MIN_CHECK_SECONDS
-from django_jobchains.worker.records.leases import LostRecord, RecordLeases
+from django_jobchains.worker.records.leases import LostRecord
 from django_jobchains.worker.threads import waiting
 
 #: The longest time between two checks of what is due, because records may have been dequeued in between.
@@ -17,9 +18,9 @@ MAX_PAUSE_SECONDS = 0.5
 class RecordKeeper:
     """The step of a thread, like the lease keeper's: one statement per model, and an immediate check after a hint."""
 
-    def __init__(self, leases: RecordLeases, worker: str) -> None:
-        self._leases = leases
-        self._worker = worker
+    def __init__(self, context: WorkerContext) -> None:
+        self._leases = context.record_leases
+        self._worker = context.worker
         self._must_check = threading.Event()
         self._checked_at = 0.0
         self.pause = threading.Event()

@@ -4,7 +4,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -15,15 +14,13 @@ from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden
-from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey, Store
+from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey
 from django_jobchains.store.errors import blames_row
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordCanceled
 from django_jobchains.telemetry.measuring import measured
-from django_jobchains.worker.claim_wait import WakeUp
-from django_jobchains.worker.queue_limits import ServedQueues
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.records.conditions import Condition, Conditions
-from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.records.record_failures import RecordFailures
 from django_jobchains.worker.records.writer import RecordWriter
 from django_jobchains.worker.slots.lanes import SlotPool
@@ -33,21 +30,26 @@ from django_jobchains.worker.threads import LOCK_SECONDS
 SIZES = (100, 50, 20, 10, 5, 2, 1)
 
 
-@dataclass(eq=False)
 class RecordSource:
     """Dequeues records of a model, holds them, and creates their attempts with ``make``."""
 
-    kind: RecordType
-    store: Store
-    leases: RecordLeases
-    writer: RecordWriter
-    worker: str
-    hostname: str
-    make: Callable[..., RecordAttempt] = RecordAttempt
-    joins_transaction: bool = False
-
-    def __post_init__(self) -> None:
-        self.hostname = self.hostname[: self.kind.model_field("worker_hostname").max_length]
+    def __init__(
+        self,
+        context: WorkerContext,
+        kind: RecordType,
+        writer: RecordWriter,
+        make: Callable[..., RecordAttempt] = RecordAttempt,
+        *,
+        joins_transaction: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.leases = context.record_leases
+        self.writer = writer
+        self._store = context.store
+        self._worker = context.worker
+        self._hostname = context.options.name[: kind.model_field("worker_hostname").max_length]
+        self._make = make
+        self._joins_transaction = joins_transaction
         self._prefers_planned = False
 
     def dequeue(self, size: int, condition: Condition, **options: Any) -> tuple[int, list[RecordAttempt]]:
@@ -67,17 +69,17 @@ class RecordSource:
     def _dequeue(self, size: int, condition: Condition) -> list[Dequeued]:
         self._prefers_planned = not self._prefers_planned
         request = DequeueRequest(
-            self.kind.select(self.store.using, condition if isinstance(condition, Q) else None),
+            self.kind.select(self._store.using, condition if isinstance(condition, Q) else None),
             size,
-            self.hostname,
+            self._hostname,
             self.kind.queue,
             self.kind.retry_seconds,
             has_own_order=bool(self.kind.order_by),
             prefers_planned=self._prefers_planned,
         )
-        table = self.kind.table(self.store.using)
-        with measured("record_dequeue", self.worker, self.kind.name), self.store.db.waits_at_most(LOCK_SECONDS):
-            return self.store.records.dequeue(table, request, joins_transaction=self.joins_transaction)
+        table = self.kind.table(self._store.using)
+        with measured("record_dequeue", self._worker, self.kind.name), self._store.db.waits_at_most(LOCK_SECONDS):
+            return self._store.records.dequeue(table, request, joins_transaction=self._joins_transaction)
 
     def _attempts(
         self, found: list[Dequeued], since: float, options: dict[str, Any]
@@ -101,7 +103,7 @@ class RecordSource:
             if record.state == "processing":
                 yield record.key
             else:
-                report(RecordCanceled(self.worker, str(record.id), self.kind.name))
+                report(RecordCanceled(self._worker, str(record.id), self.kind.name))
 
     def _attempt(
         self, key: RecordKey, record: Any, signal: AbortSignal, options: dict[str, Any]
@@ -109,9 +111,9 @@ class RecordSource:
         """Return the attempt at a record, or its end if an error was loaded instead of the record."""
         if isinstance(record, BaseException):
             return not_loaded(self.kind, key, record)
-        own = {"store": self.store, "put": self.writer.put, "worker": self.worker, "signal": signal}
+        own = {"store": self._store, "put": self.writer.put, "worker": self._worker, "signal": signal}
         try:
-            return self.make(self.kind, record, key, **own, **options)
+            return self._make(self.kind, record, key, **own, **options)
         except BaseException as error:  # Reading a deferred field may fail, too.
             if not blames_row(error):
                 raise
@@ -139,8 +141,8 @@ class RecordSource:
             return []
         columns = self.kind.columns
         order = self.kind.order_by or (Coalesce(columns["process_after"], columns["queued_at"]), "pk")
-        found = self.kind.queryset.using(self.store.using).filter(pk__in=[id_ for id_, _ in keys])
-        with self.store.db.waits_at_most(LOCK_SECONDS), self.store.db.limited():
+        found = self.kind.queryset.using(self._store.using).filter(pk__in=[id_ for id_, _ in keys])
+        with self._store.db.waits_at_most(LOCK_SECONDS), self._store.db.limited():
             return list(found.order_by(*order))
 
 
@@ -156,19 +158,17 @@ class RecordLane:
     leases: Mapping[str, float] = {}
     batch_limit: int | None = None
 
-    def __init__(
-        self, source: RecordSource, pool: SlotPool, queues: ServedQueues, wake: WakeUp, *, poll_seconds: float
-    ) -> None:
-        self.source = source
-        self.kind = source.kind
+    def __init__(self, context: WorkerContext, kind: RecordType, pool: SlotPool, writer: RecordWriter) -> None:
+        self.source = RecordSource(context, kind, writer, pool.record_attempt)
+        self.kind = kind
         self.pool = pool
         #: None without ``pre_dequeue``.
         self.conditions = Conditions(self.kind, self._look_at_once) if "pre_dequeue" in self.kind.hooks else None
         self._last: RecordAttempt | None = None
-        self._queues = queues
-        self._wake = wake
-        self._failures = RecordFailures("Records of %r could not be dequeued: %s", source.store)
-        self._poll_seconds = self.kind.poll_seconds(poll_seconds)
+        self._queues = context.queues
+        self._wake = context.wake
+        self._failures = RecordFailures("Records of %r could not be dequeued: %s", context.store)
+        self._poll_seconds = kind.poll_seconds(context.options.poll_seconds)
         self._due_at = 0.0
 
     @property

@@ -2,18 +2,20 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django_jobchains.policies import default_backoff
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import RecordKey, Store
+from django_jobchains.store import RecordKey
 from django_jobchains.store.record_tables import RecordTable, StalledRecord
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import RecordCanceled, RecordReset
 from django_jobchains.telemetry.measuring import measured
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.maintenance.reaper import REAP_LIMIT
-from django_jobchains.worker.records.leases import RecordLeases, locked_seconds
+from django_jobchains.worker.options import WorkerOptions
+from django_jobchains.worker.records.leases import locked_seconds
 from django_jobchains.worker.records.record_failures import RecordFailures
 from django_jobchains.worker.threads import LOCK_SECONDS
 
@@ -24,17 +26,15 @@ SUSPECT_LIMIT = 10 * REAP_LIMIT
 class RecordResetter:
     """A periodic task like the reaper of jobs, for the table of every registered model."""
 
-    def __init__(
-        self, store: Store, leases: RecordLeases, kinds: Iterable[RecordType], worker: str, seconds: float
-    ) -> None:
-        self.seconds = seconds
+    def __init__(self, context: WorkerContext) -> None:
+        self.seconds: float = context.settings.REAP_SECONDS
         #: How soon the next step is, if there may be more to reset.
         self.rest_seconds = 0.0
         by_table: dict[str, list[RecordType]] = defaultdict(list)
-        for kind in kinds:
+        for kind in known_kinds(context.options):
             by_table[kind.model._meta.db_table].append(kind)
-        self._tables = [_TableResets(store, leases, kinds, worker) for kinds in by_table.values()]
-        self._failures = RecordFailures("Records of %r could not be reset or canceled: %s", store)
+        self._tables = [_TableResets(context, kinds) for kinds in by_table.values()]
+        self._failures = RecordFailures("Records of %r could not be reset or canceled: %s", context.store)
 
     def step(self) -> bool:
         """Return whether there may be more."""
@@ -45,6 +45,11 @@ class RecordResetter:
         return bool(more)
 
 
+def known_kinds(options: WorkerOptions) -> list[RecordType]:
+    """Return the models whose records are in the worker's database, also those that it does not serve."""
+    return [kind for kind in options.registry.record_types() if kind.is_in(options.store.using)]
+
+
 class _TableResets:
     """Resets the records of one table.
 
@@ -52,11 +57,11 @@ class _TableResets:
     registrations are respected: the longest ``stalled_after``, and the smallest ``max_resets`` with its message.
     """
 
-    def __init__(self, store: Store, leases: RecordLeases, kinds: Sequence[RecordType], worker: str) -> None:
-        self._store = store
-        self._leases = leases
+    def __init__(self, context: WorkerContext, kinds: Sequence[RecordType]) -> None:
+        self._store = context.store
+        self._leases = context.record_leases
         self._kinds = kinds
-        self._worker = worker
+        self._worker = context.worker
         self._strictest = min(kinds, key=lambda kind: kind.max_resets)
         self._stalled_seconds = max(kind.stalled_seconds for kind in kinds)
         #: A record that was locked is not reset before its worker had the time for two tries to write a heartbeat.

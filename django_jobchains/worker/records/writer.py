@@ -4,16 +4,15 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from logging import getLogger
 
 from django_jobchains.attempts.record_attempt import EndedRecord
 from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.payload_codecs import encode_text
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import RecordEnd, Store
+from django_jobchains.store import RecordEnd
 from django_jobchains.store.errors import (
     is_conflict,
     is_database_away,
@@ -26,8 +25,9 @@ from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from django_jobchains.telemetry.measuring import measured
 from django_jobchains.text.errors import describe, log_error, log_text
 from django_jobchains.text.redaction import redacted_text
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.outcome_writer import GATHER_SECONDS, MAX_BATCH_SIZE, MAX_TIMEOUTS, TAKEN
-from django_jobchains.worker.records.leases import RecordLeases, by_kind
+from django_jobchains.worker.records.leases import by_kind
 from django_jobchains.worker.threads import LOCK_SECONDS, waiting
 
 logger = getLogger("django_jobchains")
@@ -47,20 +47,17 @@ _WRITTEN = {
 }
 
 
-@dataclass(eq=False)
 class RecordWriter:
     """Takes the ends of attempts from the slots' threads and writes them on its own thread.
 
-    ``claimed``: attempts that wait for a slot. ``on_written`` is called with the model of each end that is written.
+    ``on_written`` is called with each end that is written.
     """
 
-    store: Store
-    leases: RecordLeases
-    worker: str
-    claimed: Sized
-    on_written: Callable[[EndedRecord], None]
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: WorkerContext, on_written: Callable[[EndedRecord], None] = lambda ended: None) -> None:
+        self._context = context
+        self.store = context.store
+        self.worker = context.worker
+        self.on_written = on_written
         self._queue: queue.SimpleQueue[EndedRecord | None] = queue.SimpleQueue()
         self._is_enough = threading.Event()
         self._lock = threading.Lock()
@@ -93,7 +90,7 @@ class RecordWriter:
         with self._lock:
             self._pending[id(ended)] = ended
         self._queue.put(ended)
-        if not self.claimed or self._queue.qsize() >= MAX_BATCH_SIZE:
+        if not any(self._context.backlogs) or self._queue.qsize() >= MAX_BATCH_SIZE:
             self._is_enough.set()
 
     def interrupt(self) -> None:
@@ -113,7 +110,7 @@ class RecordWriter:
         self._is_enough.clear()
         with waiting(), suppress(queue.Empty):
             self._take(self._queue.get(timeout=self._seconds_to_next()))
-        if self._batch and self.claimed:
+        if self._batch and any(self._context.backlogs):
             self._is_enough.wait(GATHER_SECONDS)
         with suppress(queue.Empty):
             while len(self._batch) < MAX_BATCH_SIZE:
@@ -224,7 +221,7 @@ class RecordWriter:
 
     def _release(self, ended: EndedRecord) -> None:
         """Report an end and release its record."""
-        was_held = self.leases.release(ended.kind, ended.key)
+        was_held = self._context.record_leases.release(ended.kind, ended.key)
         if ended.is_handed_back and ended.exception is not None and self._throttle.allows():
             text = "Record %s of %r could not be loaded, and is queued again: %s"
             logger.warning(text, ended.key[0], ended.kind.name, log_text(ended.exception))

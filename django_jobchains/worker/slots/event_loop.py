@@ -3,13 +3,10 @@
 import asyncio
 import contextvars
 import sys
-import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from logging import getLogger
 from types import FrameType
@@ -19,18 +16,16 @@ from django_jobchains.attempts.async_attempt import AsyncAttempt
 from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
 from django_jobchains.attempts.async_tasks import follow_tasks
 from django_jobchains.attempts.attempt import Environment
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.exceptions import JobAborted
 from django_jobchains.handlers.abort_signal import call_on
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordKey
 from django_jobchains.text.errors import log_error
-from django_jobchains.worker.claim_wait import WakeUp
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.slots.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
-from django_jobchains.worker.slots.lanes import Claimed, release
-from django_jobchains.worker.slots.threads import PATIENCE_SECONDS
+from django_jobchains.worker.slots.lanes import PATIENCE_SECONDS, AnyAttempt, Claimed, SlotPool, SlotTask, release
 from django_jobchains.worker.threads import OwnedThread
 
 logger = getLogger("django_jobchains")
@@ -51,25 +46,18 @@ BLOCKED = (
 CANCEL_SECONDS = 0.5
 
 
-@dataclass(eq=False)
-class AsyncSlots:
-    """Runs up to ``count`` attempts of async types at once, with the interface of ``Slots``.
+class AsyncSlots(SlotPool):
+    """Runs up to ``count`` attempts of async types at once.
 
-    ``threads``: the limit of threads for transactions, and of threads for queries.
+    ``ASYNC_THREADS`` limits the threads for transactions, and those for queries. Attempts wait for the loop only for a
+    moment, unless something blocks it.
     """
 
-    count: int
-    outcome_writer: OutcomeWriter
-    leases: HeldLeases
-    wake: WakeUp
-    threads: int
-    worker: str
-    give_up: Callable[[], None]
-    max_stuck: int
-
-    def __post_init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: deque[tuple[float, AnyAsyncAttempt]] = deque()
+    def __init__(self, context: WorkerContext, outcome_writer: OutcomeWriter) -> None:
+        super().__init__(context)
+        self.count = context.options.async_slots
+        self.outcome_writer = outcome_writer
+        self.max_stuck = context.settings.MAX_STUCK_SLOTS
         self._running: set[AnyAsyncAttempt] = set()
         #: Running attempts that were asked to stop and have not stopped.
         self._stuck: set[AnyAsyncAttempt] = set()
@@ -79,14 +67,13 @@ class AsyncSlots:
         self._advanced_at = time.monotonic()
         #: Whether waiting attempts were handed back: until the loop advances, no job is claimed.
         self._is_blocked = False
-        self._transaction_threads = Threads(
-            "async-transactions", self.threads, worker=self.worker, give_up=self.give_up
-        )
-        self._query_threads = Threads("async-queries", self.threads, worker=self.worker, give_up=self.give_up)
+        owner: dict[str, Any] = {"worker": context.worker, "give_up": context.give_up}
+        self._transaction_threads = Threads("async-transactions", context.settings.ASYNC_THREADS, **owner)
+        self._query_threads = Threads("async-queries", context.settings.ASYNC_THREADS, **owner)
         self.transactions = TransactionThreadPool(self._transaction_threads)
         self._queries = QueryThreadPool(self._query_threads)
         self._side_threads: SideThreads | None = None
-        self._thread = OwnedThread("event-loop", self._step, worker=self.worker, give_up=self.give_up)
+        self._thread = OwnedThread("event-loop", self._step, **owner)
 
     def start(self) -> None:
         self._thread.start()
@@ -98,22 +85,14 @@ class AsyncSlots:
     @property
     def is_idle(self) -> bool:
         with self._changed:
-            return not self._held() and not self._waiting
-
-    @property
-    def has_waiting(self) -> bool:
-        """Whether claimed jobs wait for the loop. They wait only for a moment, unless something blocks the loop."""
-        return bool(self._waiting)
+            return not self._held() and not self.backlog
 
     def room(self) -> int:
         """Return how many jobs to claim now: none for a blocked loop."""
         if self._is_blocked or self.lag_seconds > PATIENCE_SECONDS:
             return 0
         with self._changed:
-            return max(self.count - self._held() - len(self._waiting), 0)
-
-    def free(self) -> int:
-        return self.room()
+            return max(self.count - self._held() - len(self.backlog), 0)
 
     def attempt(self, claimed: Sequence[Claimed], environment: Environment) -> AsyncAttempt:
         ((job, signal),) = claimed
@@ -123,20 +102,15 @@ class AsyncSlots:
         return AsyncRecordAttempt(kind, record, key, threads=self.transactions, **options)
 
     def put(self, attempts: Sequence[AnyAsyncAttempt]) -> None:
-        now = time.monotonic()
         with self._changed:
-            self._waiting.extend((now, attempt) for attempt in attempts)
+            self.backlog.put(attempts)
         self._call_on_loop(self._start_waiting)
 
-    def take_back(self, waited_seconds: float = PATIENCE_SECONDS) -> list[AnyAsyncAttempt]:
-        """Remove and return the attempts that the loop has not started, if the first has waited this long."""
+    def take_back(self, waited_seconds: float = PATIENCE_SECONDS) -> Sequence[AnyAttempt | SlotTask]:
         with self._changed:
-            if not self._waiting or time.monotonic() - self._waiting[0][0] < waited_seconds:
-                return []
-            attempts = [attempt for _, attempt in self._waiting]
-            self._waiting.clear()
-            self._is_blocked = True
-            return attempts
+            attempts = super().take_back(waited_seconds)
+            self._is_blocked |= bool(attempts)
+        return attempts
 
     # Stuck attempts
 
@@ -160,7 +134,7 @@ class AsyncSlots:
             if attempt not in self._running or attempt in self._stuck or self._closed:
                 return False
             self._stuck.add(attempt)
-        self.wake.set()
+        self.context.wake.set()
         return True
 
     def stack_of(self, attempt: AnyAsyncAttempt) -> str:
@@ -199,7 +173,7 @@ class AsyncSlots:
         elif lag >= MAX_LAG_SECONDS:
             text = "The event loop has been blocked for %.0f seconds, so the worker stops. It is blocked at:\n%s"
             logger.critical(text, lag, self._stack_of_loop())
-            self.give_up()
+            self.context.give_up()
         elif not self._has_reported_lag:
             self._has_reported_lag = True
             logger.error(BLOCKED, lag, self._stack_of_loop())
@@ -240,7 +214,7 @@ class AsyncSlots:
             self._end(loop)
             return
         if self.lag_seconds > PATIENCE_SECONDS:
-            self.wake.set()
+            self.context.wake.set()
         self._advanced_at = time.monotonic()
         loop.call_soon(self._start_waiting)
         beat = loop.call_later(BEAT_SECONDS, loop.stop)
@@ -265,12 +239,12 @@ class AsyncSlots:
         loop = asyncio.get_running_loop()
         if self._is_blocked:
             self._is_blocked = False
-            self.wake.set()
+            self.context.wake.set()
         with self._changed:
             if self._closed:
                 return
-            attempts = [attempt for _, attempt in self._waiting]
-            self._waiting.clear()
+            attempts = [attempt for _, attempt in self.backlog]
+            self.backlog.clear()
             self._running.update(attempts)
             self.peak = max(self.peak, self.running)
         for attempt in attempts:
@@ -288,7 +262,7 @@ class AsyncSlots:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error and attempt in self._running:
             log_error(logger, error, "The attempt of %s ended without an outcome: %s", attempt.label)
-            release(attempt, self.leases, error)
+            release(attempt, self.context.leases, error)
             self._remove(attempt)
 
     def _remove(self, attempt: AnyAsyncAttempt) -> None:
@@ -296,7 +270,7 @@ class AsyncSlots:
             self._running.discard(attempt)
             self._stuck.discard(attempt)
             self._changed.notify_all()
-        self.wake.slot_is_free()
+        self.context.wake.slot_is_free()
         self._stop_if_over()
 
     def _stop_if_over(self) -> None:
@@ -323,7 +297,7 @@ class AsyncSlots:
         for outcome in outcomes:
             self.outcome_writer.put(outcome)
         if not outcomes:
-            self.leases.release(job.key for job in attempt.jobs)
+            self.context.leases.release(job.key for job in attempt.jobs)
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         tasks = asyncio.all_tasks(loop)

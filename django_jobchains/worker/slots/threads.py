@@ -1,59 +1,31 @@
 """Slots: threads that each run one attempt at a time, from one queue of claimed jobs."""
 
 import sys
-import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-from django_jobchains.attempts.leases import HeldLeases
-from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.db.connections import close_thread_connections
-from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import RecordKey
-from django_jobchains.worker.claim_wait import WakeUp
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.isolated.child_run import ChildRun
 from django_jobchains.worker.outcome_writer import OutcomeWriter
-from django_jobchains.worker.slots.lanes import AnyAttempt, ChildTask, SlotTask, release
+from django_jobchains.worker.slots.lanes import AnyAttempt, ChildTask, SlotPool, SlotTask, release
 from django_jobchains.worker.threads import OwnedThread
 
-#: While attempts are shorter than this, jobs are claimed ahead of free slots, for this time at most. Claims of one or
-#: two jobs cost the database many times as much per job as claims of twenty.
-AHEAD_SECONDS = 0.05
-MAX_AHEAD = 100
-#: A claimed job that has waited this long for a slot is handed back, because other workers may be idle.
-PATIENCE_SECONDS = 0.5
 #: A slot that has been idle for this long closes its connections, because other processes may need them.
 IDLE_SECONDS = 30.0
-#: Weight of the newest attempt in the average.
-NEWEST_WEIGHT = 0.1
-
-#: Claimed jobs that wait for a slot, with the monotonic time when the wait began.
-ClaimedQueue = deque[tuple[float, SlotTask]]
-
-
-class ClaimedQueues:
-    """Several queues of claimed jobs. The length is the sum of theirs."""
-
-    def __init__(self, queues: Sequence[Sized]) -> None:
-        self._queues = queues
-
-    def __len__(self) -> int:
-        return sum(map(len, self._queues))
 
 
 class Slot:
     """A thread that runs one attempt at a time."""
 
-    def __init__(self, number: int, slots: "Slots", worker: str, give_up: Callable[[], None]) -> None:
+    def __init__(self, number: int, slots: "Slots") -> None:
         self.attempt: SlotTask | None = None
         #: Whether its attempt was asked to stop and has not stopped. ``is_replaced``: another slot has taken its place.
         self.is_stuck = self.is_replaced = False
         self._slots = slots
-        self.thread = OwnedThread(f"slot-{number}", self._step, worker=worker, give_up=give_up)
+        context = slots.context
+        self.thread = OwnedThread(f"slot-{number}", self._step, worker=context.worker, give_up=context.give_up)
 
     def _step(self) -> None:
         if self._slots.next(self):
@@ -70,27 +42,20 @@ class Slot:
             for outcome in attempt.run():
                 self._slots.outcome_writer.put(outcome)
         except BaseException as error:  # Not an error of the handler: the lease must expire, so that the job is reaped.
-            release(attempt, self._slots.leases, error)
+            release(attempt, self._slots.context.leases, error)
             raise
-        self._slots.count_seconds(time.perf_counter() - started)
+        self._slots.backlog.count_seconds(time.perf_counter() - started)
 
 
-@dataclass(eq=False)
-class Slots:
-    """Runs up to ``count`` attempts at once, each on its own thread. ``max_stuck``: how many slots may be replaced."""
+class Slots(SlotPool):
+    """Runs up to ``count`` attempts at once, each on its own thread. ``MAX_STUCK_SLOTS`` of them may be replaced."""
 
-    count: int
-    claimed: ClaimedQueue
-    outcome_writer: OutcomeWriter
-    leases: HeldLeases
-    wake: WakeUp
-    worker: str
-    give_up: Callable[[], None]
-    max_stuck: int
-
-    def __post_init__(self) -> None:
-        self._replacements_left = self.max_stuck
-        self._changed = threading.Condition()
+    def __init__(self, context: WorkerContext, outcome_writer: OutcomeWriter) -> None:
+        super().__init__(context)
+        context.backlogs.append(self.backlog)
+        self.count = context.options.slots
+        self.outcome_writer = outcome_writer
+        self.max_stuck = self._replacements_left = context.settings.MAX_STUCK_SLOTS
         #: Slots that wait for an attempt, and whether one of them was notified and has not woken up yet.
         self._waiting = 0
         self._is_notified = False
@@ -100,14 +65,12 @@ class Slots:
         #: The most attempts that ran at once since this was last set.
         self.peak = 0
         self._closed = False
-        # Until attempts prove to be short, no job is claimed ahead.
-        self._average_seconds = AHEAD_SECONDS
         self._created = 0
         self._slots: list[Slot] = [self._new_slot() for _ in range(self.count)]
 
     def _new_slot(self) -> Slot:
         self._created += 1
-        return Slot(self._created, self, self.worker, self.give_up)
+        return Slot(self._created, self)
 
     def start(self) -> None:
         for slot in self._slots:
@@ -125,12 +88,7 @@ class Slots:
     @property
     def is_idle(self) -> bool:
         with self._changed:
-            return not self._running and not self.claimed
-
-    @property
-    def has_waiting(self) -> bool:
-        """Whether claimed jobs wait for a slot."""
-        return bool(self.claimed)
+            return not self._running and not self.backlog
 
     @property
     def is_out_of_slots(self) -> bool:
@@ -146,7 +104,7 @@ class Slots:
         """Return what runs in child processes, or waits for a slot to do so. A stuck attempt is in a hook instead."""
         with self._changed:
             running = [slot.attempt for slot in self._slots if not slot.is_stuck]
-            tasks = running + [task for _, task in self.claimed]
+            tasks = running + [task for _, task in self.backlog]
         return [task for task in tasks if isinstance(task, ChildTask)]
 
     @property
@@ -158,40 +116,26 @@ class Slots:
     def room(self) -> int:
         """Return how many jobs to claim now: for the free slots, and some ahead while attempts take milliseconds."""
         with self._changed:
-            ahead = self._ahead()
-            if ahead and len(self.claimed) > ahead // 2:
+            ahead = self.backlog.ahead(self.count)
+            if ahead and len(self.backlog) > ahead // 2:
                 return 0
-            return max(self.count + ahead - self._running - len(self.claimed), 0)
+            return max(self.count + ahead - self._running - len(self.backlog), 0)
 
     def free(self) -> int:
         """Return the number of slots that have no attempt, neither running nor waiting."""
         with self._changed:
-            return max(self.count - self._running - len(self.claimed), 0)
-
-    def record_attempt(self, kind: RecordType, record: Any, key: RecordKey, **options: Any) -> RecordAttempt:
-        return RecordAttempt(kind, record, key, **options)
+            return max(self.count - self._running - len(self.backlog), 0)
 
     def put(self, attempts: Sequence[SlotTask]) -> None:
-        now = time.monotonic()
         with self._changed:
-            self.claimed.extend((now, attempt) for attempt in attempts)
+            self.backlog.put(attempts)
             self._notify_one()
 
     def follow(self, attempt: SlotTask) -> None:
         """Let the calling slot run this attempt next. This frees no slot and wakes no thread."""
         with self._changed:
-            self.claimed.appendleft((time.monotonic(), attempt))
+            self.backlog.appendleft((time.monotonic(), attempt))
             self._following += 1
-
-    def take_back(self, waited_seconds: float = PATIENCE_SECONDS) -> list[SlotTask]:
-        """Remove and return the attempts that wait for a slot, if the first of them has waited this long."""
-        with self._changed:
-            if not self.claimed or time.monotonic() - self.claimed[0][0] < waited_seconds:
-                return []
-            attempts = [attempt for _, attempt in self.claimed]
-            self.claimed.clear()
-            self._average_seconds = max(self._average_seconds, AHEAD_SECONDS)
-            return attempts
 
     def close(self) -> None:
         """Start no more attempts, and end idle slots."""
@@ -238,7 +182,7 @@ class Slots:
         slot.thread.stop()
         self._slots.append(self._new_slot())
         self._slots[-1].thread.start()
-        self.wake.set()
+        self.context.wake.set()
 
     def _replace_another(self) -> None:
         waiting = next((slot for slot in self._slots if slot.is_stuck and not slot.is_replaced), None)
@@ -250,20 +194,20 @@ class Slots:
     def next(self, slot: Slot) -> bool:
         """Wait for an attempt to run. Returns False if there was none for a long time, or if the slot must end."""
         with self._changed:
-            if not self.claimed and not self._closed:
+            if not self.backlog and not self._closed:
                 self._wait(IDLE_SECONDS)
-            if self._closed or not self.claimed:
+            if self._closed or not self.backlog:
                 return False
             self._running += 1
             self.peak = max(self.peak, self.running)
-            slot.attempt = self.claimed.popleft()[1]
+            slot.attempt = self.backlog.popleft()[1]
             self._notify_one()
             return True
 
     def _notify_one(self) -> None:
         """Wake one slot if there is work; it wakes the next. If all were woken, they would compete for the interpreter,
         while a single one may be enough for short attempts."""
-        if self.claimed and self._waiting and not self._is_notified:
+        if self.backlog and self._waiting and not self._is_notified:
             self._is_notified = True
             self._changed.notify()
 
@@ -274,7 +218,7 @@ class Slots:
 
     def _has_work(self) -> bool:
         self._is_notified = False
-        return bool(self.claimed) or self._closed
+        return bool(self.backlog) or self._closed
 
     def done(self, slot: Slot) -> None:
         with self._changed:
@@ -292,14 +236,6 @@ class Slots:
             if self._following:
                 self._following -= 1
                 return
-            has_room = len(self.claimed) <= self._ahead() // 2
+            has_room = len(self.backlog) <= self.backlog.ahead(self.count) // 2
         if has_room:
-            self.wake.slot_is_free()
-
-    def count_seconds(self, seconds: float) -> None:
-        self._average_seconds += (seconds - self._average_seconds) * NEWEST_WEIGHT
-
-    def _ahead(self) -> int:
-        if self._average_seconds >= AHEAD_SECONDS:
-            return 0
-        return min(int(self.count * AHEAD_SECONDS / self._average_seconds), MAX_AHEAD)
+            self.context.wake.slot_is_free()

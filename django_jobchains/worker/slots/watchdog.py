@@ -2,52 +2,48 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from django_jobchains.attempts.attempt import Attempt
 from django_jobchains.attempts.batch_attempt import BatchAttempt
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck
+from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
 from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.records.keeper import report_lost
-from django_jobchains.worker.records.leases import RecordLeases
-from django_jobchains.worker.slots.event_loop import AsyncSlots
 from django_jobchains.worker.slots.lanes import AnyAttempt, SlotPool
 from django_jobchains.worker.threads import waiting
 
 
-@dataclass(eq=False)
 class Watchdog:
     """Aborts attempts that run too long or whose lease could not be renewed, and gives up attempts that do not stop."""
 
-    leases: HeldLeases
-    record_leases: RecordLeases
-    pools: Sequence[SlotPool]
-    outcome_writer: OutcomeWriter
-    worker: str
-    seconds: float
-    stuck_seconds: float
-    give_up: Callable[[], None]
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: WorkerContext, pools: Sequence[SlotPool], outcome_writer: OutcomeWriter) -> None:
+        options, self._stuck_seconds = context.options, context.settings.STUCK_SECONDS
+        timeouts = [policy.timeout_seconds for policy in options.policies.values()]
+        timeouts += [kind.max_runtime_seconds for kind in options.records.values()]
+        self._context = context
+        self._pools = pools
+        self._outcome_writer = outcome_writer
+        self._worker = context.worker
+        self._seconds = min(
+            options.shortest_lease_seconds / 20, self._stuck_seconds / 2, 1, *(seconds / 10 for seconds in timeouts)
+        )
         self.pause = threading.Event()
 
     def step(self) -> None:
-        for job_id in self.leases.abort_overdue():
-            report(AttemptAbandoned(self.worker, job_id, "error"))
-        report_lost(self.worker, self.record_leases.abort_overdue())
-        for pool in self.pools:
+        for job_id in self._context.leases.abort_overdue():
+            report(AttemptAbandoned(self._worker, job_id, "error"))
+        report_lost(self._worker, self._context.record_leases.abort_overdue())
+        for pool in self._pools:
             for attempt in pool.attempts():
                 self._check(pool, attempt)
-            if isinstance(pool, AsyncSlots):
-                pool.check_lag()
+            pool.check_lag()
         with waiting():
-            self.pause.wait(self.seconds)
+            self.pause.wait(self._seconds)
 
     def _check(self, pool: SlotPool, attempt: AnyAttempt) -> None:
         now = time.monotonic()
@@ -58,7 +54,7 @@ class Watchdog:
         since = _overdue_since(attempt)
         if since is None or attempt.is_detached or attempt.signal.reason == "worker_stopping":
             return
-        if now - since >= self.stuck_seconds:
+        if now - since >= self._stuck_seconds:
             self._write_off(pool, attempt)
 
     def _write_off(self, pool: SlotPool, attempt: Attempt | BatchAttempt | RecordAttempt) -> None:
@@ -67,19 +63,19 @@ class Watchdog:
         While the attempt's own transaction locks its job's row, the attempt keeps the job.
         """
         reason, stack = attempt.signal.reason or "error", pool.stack_of(attempt)
-        outcomes = attempt.detach(HandlerStuck(reason, self.stuck_seconds), stack)
+        outcomes = attempt.detach(HandlerStuck(reason, self._stuck_seconds), stack)
         if pool.write_off(attempt):
             report(self._stuck(attempt, reason, pool.stuck, stack))
         for outcome in outcomes:
-            self.outcome_writer.put(outcome)
+            self._outcome_writer.put(outcome)
         if pool.is_out_of_slots:
-            self.give_up()
+            self._context.give_up()
 
     def _stuck(self, attempt: AnyAttempt, reason: str, stuck: int, stack: str) -> AttemptStuck:
         if isinstance(attempt, RecordAttempt):
-            return AttemptStuck(self.worker, str(attempt.key[0]), attempt.kind.name, reason, stuck, stack, "record")
+            return AttemptStuck(self._worker, str(attempt.key[0]), attempt.kind.name, reason, stuck, stack, "record")
         job = attempt.jobs[0]
-        return AttemptStuck(self.worker, job.id, job.type_name, reason, stuck, stack)
+        return AttemptStuck(self._worker, job.id, job.type_name, reason, stuck, stack)
 
 
 def _overdue_since(attempt: Attempt | BatchAttempt | RecordAttempt) -> float | None:
