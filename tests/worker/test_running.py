@@ -140,23 +140,6 @@ def test_type_without_a_processor_here_is_not_claimed(double: JobType[int, int],
     ] * len(unknown)
 
 
-def test_job_whose_processor_was_removed_is_handed_back(
-    double: JobType[int, int], processors: Processors, make_worker: StartWorker
-) -> None:
-    worker = make_worker(max_jobs=1)
-    gone: JobType[Any, Any] = processors.register("worker.gone")(lambda job: None)
-    gone_worker = make_worker()
-    del processors.by_name["worker.gone"]
-    job = gone.enqueue().current_job
-    gone_worker.start()
-    until(lambda: Job.objects.filter(pk=job.pk, lease_number__gt=0, status="pending").exists())
-    gone_worker.stop()
-    until(lambda: Job.objects.filter(pk=job.pk, status="pending", attempt=0, last_error=None).exists())
-    double.enqueue(1)
-    assert worker.run() == 0
-    assert completed() == 1
-
-
 def test_most_urgent_jobs_run_first(processors: Processors, make_worker: StartWorker) -> None:
     order: list[int] = []
     urgent: JobType[Any, Any] = processors.register("worker.urgent")(lambda job: order.append(job.input))
