@@ -1,13 +1,13 @@
 """The filters of the lists, which all use an index."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import F, QuerySet
+from django.db.models import F
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
@@ -18,29 +18,43 @@ from django_jobchains.statuses import Status
 from django_jobchains.store import get_store
 
 
-class StatusFilter(SimpleListFilter):
+class ChoiceFilter(SimpleListFilter):
+    """Filters by one of a few values. Any other value in the URL is an error, for which Django shows the whole list."""
+
+    options: ClassVar[Sequence[tuple[str, Any]]]
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return list(self.options)
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        value = self.value()
+        if value is None:
+            return None
+        if value not in dict(self.options):
+            raise IncorrectLookupParameters
+        return self.narrowed(queryset, value)
+
+    def narrowed(self, queryset: Any, value: str) -> Any:
+        """Return the rows with this value."""
+        raise NotImplementedError
+
+
+class StatusFilter(ChoiceFilter):
     """Filters by one status, or by all statuses of unfinished rows."""
 
     title = _("status")
     parameter_name = "status"
     OPEN = "open"
+    options = ((OPEN, _("unfinished")), *Status.choices)
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [(self.OPEN, _("unfinished")), *Status.choices]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Any] | None:
-        value = self.value()
-        if value is None:
-            return None
+    def narrowed(self, queryset: Any, value: str) -> Any:
         if value == self.OPEN:
-            return queryset.incomplete()  # type: ignore[no-any-return]
-        if value not in Status.values:
-            raise IncorrectLookupParameters
+            return queryset.incomplete()
         if value == Status.COMPLETED:
             # Most rows are completed. With several types, their pages are merged from one page of each type, while
             # ``with_status`` reads all rows with the status once.
-            return queryset.filter(Unindexed(F("status"), value))  # type: ignore[no-any-return]
-        return queryset.with_status(value)  # type: ignore[no-any-return]
+            return queryset.filter(Unindexed(F("status"), value))
+        return queryset.with_status(value)
 
 
 class NameFilter(SimpleListFilter):
@@ -53,19 +67,15 @@ class NameFilter(SimpleListFilter):
         self.visibility: Visibility = model_admin.visibility(request)
         super().__init__(request, params, model, model_admin)
 
-    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
+    def names(self, request: HttpRequest, model_admin: Any) -> Any:
         """Return the names to choose from."""
-        raise NotImplementedError
-
-    def named(self, queryset: Any, name: str) -> QuerySet[Any]:
-        """Return the rows with this name."""
         raise NotImplementedError
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         names = {*self.names(request, model_admin), *filter(None, [self.value()])}
         return [(name, name) for name in sorted(names)]
 
-    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Any] | None:
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         value = self.value()
         if not value:
             return None
@@ -73,7 +83,8 @@ class NameFilter(SimpleListFilter):
             raise IncorrectLookupParameters
         return self.narrowed(queryset, value)
 
-    def narrowed(self, queryset: Any, name: str) -> QuerySet[Any]:
+    def narrowed(self, queryset: Any, name: str) -> Any:
+        """Return the rows with this name."""
         raise NotImplementedError
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
@@ -89,12 +100,11 @@ class TypeFilter(NameFilter):
     parameter_name = "type"
     max_length = TYPE_NAME_LENGTH
 
-    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
-        names: set[str] = model_admin.type_names(request)
-        return names
+    def names(self, request: HttpRequest, model_admin: Any) -> Any:
+        return model_admin.type_names(request)
 
-    def narrowed(self, queryset: Any, name: str) -> QuerySet[Any]:
-        return queryset.of_type(name)  # type: ignore[no-any-return]
+    def narrowed(self, queryset: Any, name: str) -> Any:
+        return queryset.of_type(name)
 
 
 class QueueFilter(NameFilter):
@@ -104,12 +114,11 @@ class QueueFilter(NameFilter):
     parameter_name = "queue"
     max_length = QUEUE_LENGTH
 
-    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
-        names: set[str] = model_admin.queue_names(request)
-        return names
+    def names(self, request: HttpRequest, model_admin: Any) -> Any:
+        return model_admin.queue_names(request)
 
-    def narrowed(self, queryset: Any, name: str) -> QuerySet[Any]:
-        rows: QuerySet[Any] = queryset.in_queue(name)
+    def narrowed(self, queryset: Any, name: str) -> Any:
+        rows = queryset.in_queue(name)
         return self.visibility.related_to(Job, rows, "current_job_id") if queryset.model is Chain else rows
 
 
@@ -119,36 +128,28 @@ class ChainTypeFilter(TypeFilter):
     title = _("chain type")
     parameter_name = "chain_type"
 
-    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
+    def names(self, request: HttpRequest, model_admin: Any) -> Any:
         return self.visibility.chain_type_names()
 
-    def narrowed(self, queryset: Any, name: str) -> QuerySet[Any]:
+    def narrowed(self, queryset: Any, name: str) -> Any:
         return self.visibility.related_to(Chain, queryset.of_chain_type(name), "chain_id")
 
 
-class CreatedFilter(SimpleListFilter):
+class CreatedFilter(ChoiceFilter):
     """Filters by the time of creation, up to now by the database's clock."""
 
     title = _("creation time")
     parameter_name = "created"
+    options = (
+        ("hour", _("in the past hour")),
+        ("day", _("in the past 24 hours")),
+        ("week", _("in the past 7 days")),
+        ("month", _("in the past 30 days")),
+    )
     SECONDS: ClassVar = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400, "month": 30 * 86_400}
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [
-            ("hour", _("in the past hour")),
-            ("day", _("in the past 24 hours")),
-            ("week", _("in the past 7 days")),
-            ("month", _("in the past 30 days")),
-        ]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Any] | None:
-        value = self.value()
-        if value is None:
-            return None
-        if value not in self.SECONDS:
-            raise IncorrectLookupParameters
-        start = get_store().stats.time_ago(self.SECONDS[value])
-        return queryset.created_between(start, None)  # type: ignore[no-any-return]
+    def narrowed(self, queryset: Any, value: str) -> Any:
+        return queryset.created_between(get_store().stats.time_ago(self.SECONDS[value]), None)
 
 
 class RootFilter(SimpleListFilter):
@@ -165,7 +166,7 @@ class RootFilter(SimpleListFilter):
         is_offered = visibility.sees_all(Chain) and visibility.sees_all(Job)
         return [("1", _("not a blocker"))] if is_offered else []
 
-    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Any] | None:
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         return queryset.roots() if self.value() == "1" else None
 
 
@@ -183,7 +184,7 @@ class BlockedByFilter(SimpleListFilter):
         value = self.value()
         return [(value, value)] if value else []
 
-    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Any] | None:
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         value = self.value()
         if not value:
             return None
@@ -192,8 +193,8 @@ class BlockedByFilter(SimpleListFilter):
         except ValueError as error:
             raise IncorrectLookupParameters from error
         if self._visibility.hidden_chains([blocker]):
-            return queryset.none()  # type: ignore[no-any-return]
-        return queryset.blocked_by(blocker)  # type: ignore[no-any-return]
+            return queryset.none()
+        return queryset.blocked_by(blocker)
 
 
 CHAIN_FILTERS: tuple[type[SimpleListFilter], ...] = (

@@ -1,29 +1,106 @@
-"""The mixin for the admin class of a model with records."""
+"""The mixin for the admin class of a model with records: its list, with limits on large tables, and its page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.core import checks
-from django.db.models import QuerySet
+from django.core.paginator import Paginator
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_jobchains.admin.lists.filters import ChoiceFilter
 from django_jobchains.admin.payload_display import PERMISSION, Payloads
-from django_jobchains.admin.records import lists
-from django_jobchains.admin.records.actions import RecordActionAdmin, state_label, state_style
+from django_jobchains.admin.records.actions import STATE_LABELS, RecordActionAdmin, state_label, state_style
 from django_jobchains.admin.records.display import attempts_of, record_view
-from django_jobchains.admin.records.lists import RecordChangeList, RecordPaginator, RecordStateFilter, RecordWaitFilter
 from django_jobchains.admin.timestamps import Timestamps
 from django_jobchains.admin.urls import url_with
 from django_jobchains.admin.visibility import has_own_view_permission, is_whole
 from django_jobchains.records.errors import RecordTypeNotFound
+from django_jobchains.records.operations import record_types_of
+from django_jobchains.store import get_store
 from django_jobchains.text.humanize import age, number
 
+#: The number of rows that a list counts and shows. Filters and the search find the others.
+MAX_ROWS = 10_000
+#: The number of rows that are checked where ``has_view_permission`` hides single rows.
+MAX_CHECKED_ROWS = 1_000
 #: The columns that the form for a new record has.
 _COLUMNS_OF_NEW = ("process_after",)
+
+
+class RecordPaginator(Paginator):  # type: ignore[type-arg]  # takes no parameter at run time
+    """Counts up to ``MAX_ROWS``, so that neither the count nor the last page reads a whole table."""
+
+    @cached_property
+    def count(self) -> int:
+        return min(self._counted, MAX_ROWS)
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether there are more rows than are shown."""
+        return self._counted > MAX_ROWS
+
+    @cached_property
+    def _counted(self) -> int:
+        rows: Any = self.object_list
+        return int(rows.order_by()[: MAX_ROWS + 1].count())
+
+
+class RecordChangeList(ChangeList):
+    """A list that reads its rows at once, within the time limit of the page, and without their logs."""
+
+    def get_filters(self, request: HttpRequest) -> Any:
+        """Ignore lookups that no filter declares, as the lists of chains and jobs do.
+
+        Django allows any lookup of a column, also of one whose values are hidden: ``?failure_message__startswith=``.
+        """
+        specs, has_specs, lookups, *others = super().get_filters(request)
+        of_dates = {f"{self.date_hierarchy}__{end}" for end in ("gte", "lt")}
+        declared = {name: values for name, values in lookups.items() if name in of_dates}
+        return specs, has_specs, declared, *others
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        found = super().get_queryset(request, exclude_parameters)
+        return found.defer(record_types_of(self.model)[0].columns["execution_logs"])
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.is_limited = self.paginator.is_limited or getattr(request, "has_unchecked_rows", False)
+        for record in self.result_list:  # evaluates the queryset
+            record._payloads = self.model_admin.record_payloads(request, record)  # type: ignore[attr-defined]  # for the column
+
+
+class RecordStateFilter(ChoiceFilter):
+    """Filters by the state of records."""
+
+    title = _("state")
+    parameter_name = "record_state"
+    options = tuple(STATE_LABELS.items())
+
+    def narrowed(self, queryset: Any, value: str) -> Any:
+        return queryset.filter(**{record_types_of(queryset.model)[0].columns["state"]: value})
+
+
+class RecordWaitFilter(ChoiceFilter):
+    """Filters queued records by whether a worker may start them now, by the database's clock."""
+
+    title = _("waiting")
+    parameter_name = "record_wait"
+    LATER = "later"
+    options = (("due", _("due now")), (LATER, _("waiting for its time")))
+
+    def narrowed(self, queryset: Any, value: str) -> Any:
+        columns = record_types_of(queryset.model)[0].columns
+        time, now = columns["process_after"], get_store(queryset.db).stats.time_ago(0)
+        is_later = Q(**{f"{time}__gt": now})
+        is_due = Q(**{f"{time}__isnull": True}) | Q(**{f"{time}__lte": now})
+        return queryset.filter(is_later if value == self.LATER else is_due, **{columns["state"]: "queued"})
 
 
 class JobRecordAdmin(RecordActionAdmin):
@@ -47,6 +124,9 @@ class JobRecordAdmin(RecordActionAdmin):
         """Return whether the user may see failure messages and logs, by default with the permission for payloads."""
         return bool(request.user.has_perm(f"django_jobchains.{PERMISSION}"))
 
+    def record_payloads(self, request: HttpRequest, record: Any) -> Payloads:
+        return Payloads(is_allowed=self.has_view_payload_permission(request, record))
+
     # Columns of the list
 
     @admin.display(description=_("state"))
@@ -67,26 +147,10 @@ class JobRecordAdmin(RecordActionAdmin):
 
     @admin.display(description=_("error"))
     def record_error(self, record: Any) -> SafeString | str:
-        """Return the exception's type; ``get_list_display`` replaces it with a column that depends on the user."""
-        return self._error(record, Payloads(is_allowed=False))
-
-    def get_list_display(self, request: HttpRequest) -> list[Any]:
-        names = super().get_list_display(request)
-        return [self._error_column(request) if name == "record_error" else name for name in names]
-
-    def _error_column(self, request: HttpRequest) -> Callable[[Any], SafeString | str]:
-        @admin.display(description=_("error"))
-        def record_error(record: Any) -> SafeString | str:
-            return self._error(record, self._payloads(request, record))
-
-        return record_error
-
-    def _error(self, record: Any, payloads: Payloads) -> SafeString | str:
+        """Return the first line of the failure message, or the error's type unless the list allows this user more."""
+        payloads = getattr(record, "_payloads", Payloads(is_allowed=False))
         line = payloads.error_line(self.record_type.value(record, "failure_message"))
         return format_html('<span class="jobchains-error-line">{}</span>', line) if line else ""
-
-    def _payloads(self, request: HttpRequest, record: Any) -> Payloads:
-        return Payloads(is_allowed=self.has_view_payload_permission(request, record))
 
     # The list and the page
 
@@ -98,9 +162,9 @@ class JobRecordAdmin(RecordActionAdmin):
         if self.sees_all_rows(request) or not has_own_view_permission(self):
             return found, may_repeat
         texts = (self.record_type.columns[name] for name in ("failure_message", "execution_logs"))
-        rows = list((found.distinct() if may_repeat else found).defer(*texts)[: lists.MAX_CHECKED_ROWS + 1])
-        request.has_unchecked_rows = len(rows) > lists.MAX_CHECKED_ROWS  # type: ignore[attr-defined]  # for the list
-        checked = rows[: lists.MAX_CHECKED_ROWS]
+        rows = list((found.distinct() if may_repeat else found).defer(*texts)[: MAX_CHECKED_ROWS + 1])
+        request.has_unchecked_rows = len(rows) > MAX_CHECKED_ROWS  # type: ignore[attr-defined]  # for the list
+        checked = rows[:MAX_CHECKED_ROWS]
         return queryset.filter(pk__in=[row.pk for row in checked if self.has_view_permission(request, row)]), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[RecordChangeList]:
@@ -110,10 +174,12 @@ class JobRecordAdmin(RecordActionAdmin):
         """Add the section about the record to its page."""
         record = context.get("original")
         if record is not None:
-            shown = record_view(self.record_type, record, self._payloads(request, record), Timestamps(record._state.db))
+            shown = record_view(
+                self.record_type, record, self.record_payloads(request, record), Timestamps(record._state.db)
+            )
             context["record"] = shown
             context["actions"] = self.action_buttons(request, record)
-            context["refresh_url"] = url_with(request) if shown.is_open and request.method == "GET" else ""
+            context["refresh_url"] = url_with(request) if shown["is_open"] and request.method == "GET" else ""
         return super().render_change_form(request, context, *args, **kwargs)
 
     # The form

@@ -11,7 +11,7 @@ from django.db.models import JSONField, Value
 from django.test import Client, RequestFactory
 
 from django_jobchains import records
-from django_jobchains.admin.records import lists
+from django_jobchains.admin.records import record_admin
 from django_jobchains.admin.records.record_admin import JobRecordAdmin
 from django_jobchains.processors import Processors
 from django_jobchains.store import Store
@@ -174,7 +174,7 @@ def test_actions_of_the_list_and_other_pages_do_not_get_hidden_rows(
 
 
 def test_a_list_with_hidden_rows_checks_a_limited_number(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "MAX_CHECKED_ROWS", 2)
+    monkeypatch.setattr(record_admin, "MAX_CHECKED_ROWS", 2)
     for name in ("a", "b", "c"):
         put(Export, name=name)
     page = text_of(superuser.get(url("changelist", model=Export)))
@@ -261,7 +261,7 @@ def test_a_list_counts_and_shows_a_limited_number_of_rows(superuser: Client, mon
     for _ in range(3):
         put()
     assert "Only the first" not in text_of(superuser.get(url("changelist")))
-    monkeypatch.setattr(lists, "MAX_ROWS", 2)
+    monkeypatch.setattr(record_admin, "MAX_ROWS", 2)
     assert "Only the first 2 rows are listed." in text_of(superuser.get(url("changelist")))
 
 
@@ -271,7 +271,7 @@ def test_a_list_does_not_count_the_whole_table(superuser: Client, django_assert_
         superuser.get(url("changelist"))
     counts = [query["sql"] for query in context.captured_queries if "COUNT(" in query["sql"]]
     assert counts
-    assert all(f"LIMIT {lists.MAX_ROWS + 1}" in sql for sql in counts), counts
+    assert all(f"LIMIT {record_admin.MAX_ROWS + 1}" in sql for sql in counts), counts
 
 
 def test_the_number_of_queries_does_not_depend_on_the_number_of_rows(
