@@ -40,9 +40,7 @@ OF_A_DRIVER = {
     "django_jobchains.contrib.sentry",
     "django_jobchains.telemetry.otel",
     "django_jobchains.telemetry.otel.carrier",
-    "django_jobchains.telemetry.otel.export_log",
-    "django_jobchains.telemetry.otel.gauges",
-    "django_jobchains.telemetry.otel.instruments",
+    "django_jobchains.telemetry.otel.metrics",
     "django_jobchains.telemetry.otel.prometheus",
     "django_jobchains.telemetry.otel.tracing",
 }

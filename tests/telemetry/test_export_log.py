@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 from django_jobchains.processors import Processors
-from django_jobchains.telemetry.otel import JobchainsInstrumentor, export_log
+from django_jobchains.telemetry.otel import EXPORTER_LOGGERS, JobchainsInstrumentor
 from tests.support.attempts import committed
 from tests.support.tracing import recording
 from tests.support.workers import StartWorker
@@ -34,7 +34,7 @@ def failures(caplog: pytest.LogCaptureFixture, logger: str) -> int:
 
 def test_an_exporter_logs_its_first_failure_only(closed_port: int, caplog: pytest.LogCaptureFixture) -> None:
     url = f"http://127.0.0.1:{closed_port}"
-    traces, metrics, *_ = export_log.LOGGERS
+    traces, metrics, *_ = EXPORTER_LOGGERS
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces", timeout=1)))
     reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{url}/v1/metrics", timeout=1), 3_600_000)

@@ -15,7 +15,7 @@ from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.telemetry import events, names, probes, report
 from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, ChainEnded, Event, RecordHookEnded
-from django_jobchains.telemetry.otel import instruments, register_gauges
+from django_jobchains.telemetry.otel import metrics, register_gauges
 from tests.records.models import Upload
 from tests.support.attempts import committed
 from tests.support.tracing import Recorded
@@ -279,7 +279,7 @@ def test_no_attribute_holds_an_id(everything: dict[str, Any]) -> None:
 
 
 def test_the_values_of_an_attribute_are_limited(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instruments, "MAX_VALUES", 3)
+    monkeypatch.setattr(metrics, "MAX_VALUES", 3)
     for number in range(10):
         error = type(f"Error{number}", (Exception,), {})("no")
         report(AttemptEnded("w", *[worker_id()] * 2, f"type-{number}", 1, "failed", 1.0, "", None, error, f"q{number}"))
@@ -469,7 +469,7 @@ def test_stranded_jobs_stay_visible_although_the_sweep_that_found_them_unblocked
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.5
-        monkeypatch.setattr(instruments.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(metrics.time, "monotonic", lambda: self.now)
 
 
 @pytest.fixture
@@ -477,11 +477,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-LIMIT = instruments.MAX_RECORDS_PER_SECOND
+LIMIT = metrics.MAX_RECORDS_PER_SECOND
 
 
-def tally() -> instruments.Tally:
-    return instruments.Tally(lambda counts: None)
+def tally() -> metrics.Tally:
+    return metrics.Tally(lambda counts: None)
 
 
 def test_of_many_durations_an_even_share_is_recorded_from_the_first_second_on(clock: Clock) -> None:

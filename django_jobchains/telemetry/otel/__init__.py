@@ -4,23 +4,30 @@
 set up an SDK themselves call ``JobchainsInstrumentor().instrument()`` after it.
 """
 
+import logging
+import time
 from collections.abc import Collection
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
-from opentelemetry.metrics import MeterProvider, get_meter, get_meter_provider
+from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from django_jobchains import __version__
-from django_jobchains.telemetry import names
-from django_jobchains.telemetry.otel.export_log import ExportLog
-from django_jobchains.telemetry.otel.gauges import AlwaysGauges, Gauges
-from django_jobchains.telemetry.otel.instruments import Instruments
+from django_jobchains.telemetry.otel.metrics import AlwaysGauges, Metrics, metrics_of
 from django_jobchains.telemetry.otel.tracing import Tracing
 from django_jobchains.telemetry.tracing import set_tracing
 
 __all__ = ("JobchainsInstrumentor", "register_gauges")
+
+#: The loggers of the exporters for OTLP. Filters of a logger do not apply to the loggers below it.
+EXPORTER_LOGGERS = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.http._log_exporter",
+    "opentelemetry.exporter.otlp.proto.grpc.exporter",
+)
+#: How long an exporter logs nothing after a warning or an error. With a dead collector, it would log every batch.
+QUIET_SECONDS = 600.0
 
 
 class JobchainsInstrumentor(BaseInstrumentor):  # type: ignore[misc]
@@ -32,8 +39,9 @@ class JobchainsInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     ``uninstrument()`` ends it.
     """
 
-    _metrics: "Metrics | None" = None
-    _export_log: ExportLog | None = None
+    _metrics: Metrics | None = None
+    #: By the names of the loggers.
+    _filters: "dict[str, FirstFailure] | None" = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
         return ["Django >= 5.2"]
@@ -43,44 +51,19 @@ class JobchainsInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     ) -> None:
         self._metrics = metrics_of(meter_provider)
         self._metrics.open()
-        self._export_log = ExportLog()
-        self._export_log.open()
+        self._filters = {name: FirstFailure() for name in EXPORTER_LOGGERS}
+        for name, first_failure in self._filters.items():
+            logging.getLogger(name).addFilter(first_failure)
         set_tracing(Tracing(tracer_provider))
 
     def _uninstrument(self, **kwargs: Any) -> None:
         set_tracing(None)
-        if self._export_log is not None:
-            self._export_log.close()
-            self._export_log = None
+        for name, first_failure in (self._filters or {}).items():
+            logging.getLogger(name).removeFilter(first_failure)
+        self._filters = None
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
-
-
-class Metrics:
-    """All metrics of this process, for one provider."""
-
-    def __init__(self, provider: MeterProvider) -> None:
-        meter = get_meter(names.SCOPE, __version__, provider)
-        self.instruments, self.gauges = Instruments(meter), Gauges(meter)
-
-    def open(self) -> None:
-        self.instruments.open()
-        self.gauges.open()
-
-    def close(self) -> None:
-        self.instruments.close()
-        self.gauges.close()
-
-
-#: By provider, because instruments cannot be removed, and a second one of the same name would hide the first.
-_metrics: "WeakKeyDictionary[MeterProvider, Metrics]" = WeakKeyDictionary()
-
-
-def metrics_of(provider: MeterProvider | None) -> Metrics:
-    """Return the metrics for this provider, which are created once. None is the global provider."""
-    provider = provider or get_meter_provider()
-    return _metrics.setdefault(provider, _metrics.get(provider) or Metrics(provider))
 
 
 def register_gauges(meter_provider: MeterProvider | None = None) -> AlwaysGauges:
@@ -90,3 +73,20 @@ def register_gauges(meter_provider: MeterProvider | None = None) -> AlwaysGauges
     this.
     """
     return AlwaysGauges(metrics_of(meter_provider).gauges)
+
+
+class FirstFailure(logging.Filter):
+    """Keeps the first warning or error of a logger, and drops others for the next ten minutes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._quiet_until = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        now = time.monotonic()
+        if now < self._quiet_until:
+            return False
+        self._quiet_until = now + QUIET_SECONDS
+        return True

@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 
 from django_jobchains.telemetry import names
 from django_jobchains.telemetry.names import MetricName
-from django_jobchains.telemetry.otel import metrics_of
+from django_jobchains.telemetry.otel.metrics import metrics_of
 
 #: The units that are part of a name.
 UNITS = {"s": "_seconds", "By": "_bytes"}

@@ -1,4 +1,4 @@
-"""OpenTelemetry instruments that are updated by events. Attribute values are few: see ``Distinct``.
+"""OpenTelemetry's metrics. Attribute values are few: see ``Distinct``.
 
 Counters are tallied here and read when metrics are collected, because a call of the API for each attempt would take
 longer than everything else that is done for its telemetry. For the same reason, histograms record only an even share of
@@ -7,17 +7,29 @@ the durations while there are very many: see docs/decisions/0077-shares-of-durat
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+from opentelemetry.metrics import (
+    CallbackOptions,
+    Histogram,
+    Meter,
+    MeterProvider,
+    Observation,
+    get_meter,
+    get_meter_provider,
+)
 
+from django_jobchains import __version__
 from django_jobchains.telemetry import add_sink, events, names, remove_sink
 from django_jobchains.telemetry.events import (
     AttemptAbandoned,
     AttemptEnded,
+    BlockedJobsSwept,
     ChainEnded,
     DetailEvent,
     Event,
@@ -25,6 +37,7 @@ from django_jobchains.telemetry.events import (
     RecordHookEnded,
 )
 from django_jobchains.telemetry.names import MetricName
+from django_jobchains.telemetry.probes import CachedMeasurements, PoolCount, record_peaks, workers
 from django_jobchains.text.errors import type_name
 
 #: The limit of distinct values of an attribute. Others are reported as ``OTHER``.
@@ -32,8 +45,41 @@ MAX_VALUES = 500
 OTHER = "_OTHER"
 #: The limit of durations of a kind that are recorded in a second. If there are more, an even share is recorded.
 MAX_RECORDS_PER_SECOND = 20
+#: How long stranded jobs are reported. A sweep unblocks the jobs that it finds, so the next one finds none.
+STRANDED_SECONDS = 600.0
+
 #: Values of attributes, in the order of the metric's attributes. "" omits the attribute.
 Values = tuple[str, ...]
+#: What a gauge reads: values of its attributes, each with a number.
+Numbers = Iterable[tuple[Values, float]]
+#: Combines the numbers of several workers, or of several values that are reported as one.
+Combine = Callable[[Iterable[float]], float]
+
+
+class Metrics:
+    """All metrics of this process, for one provider, between ``open`` and ``close``."""
+
+    def __init__(self, provider: MeterProvider) -> None:
+        meter = get_meter(names.SCOPE, __version__, provider)
+        self.instruments, self.gauges = Instruments(meter), Gauges(meter)
+
+    def open(self) -> None:
+        self.instruments.open()
+        self.gauges.open()
+
+    def close(self) -> None:
+        self.instruments.close()
+        self.gauges.close()
+
+
+#: By provider, because instruments cannot be removed, and a second one of the same name would hide the first.
+_metrics: "WeakKeyDictionary[MeterProvider, Metrics]" = WeakKeyDictionary()
+
+
+def metrics_of(provider: MeterProvider | None) -> Metrics:
+    """Return the metrics for this provider, which are created once. None is the global provider."""
+    provider = provider or get_meter_provider()
+    return _metrics.setdefault(provider, _metrics.get(provider) or Metrics(provider))
 
 
 class Distinct:
@@ -100,38 +146,29 @@ class Tally:
         self._add_up(counts)
 
 
-def _histogram(meter: Meter, metric: names.MetricName) -> Histogram:
-    return meter.create_histogram(
-        metric.name,
-        unit=metric.unit,
-        description=metric.description,
-        explicit_bucket_boundaries_advisory=names.BUCKETS,
-    )
-
-
 class Instruments:
-    """A sink that keeps the metrics about events, between ``open`` and ``close``."""
+    """A sink that keeps the counters and histograms about events."""
 
     def __init__(self, meter: Meter) -> None:
         self._distinct = Distinct()
         self._lock = threading.Lock()
         self._totals: dict[str, Counter[tuple[tuple[str, str], ...]]] = {}
         self._is_open = False
+        self._histograms: dict[str, Histogram] = {}
         for metric in names.METRICS:
+            about = {"unit": metric.unit, "description": metric.description}
             if metric.kind == "counter":
                 self._totals[metric.name] = Counter()
-                meter.create_observable_counter(
-                    metric.name, [_Read(self, metric)], unit=metric.unit, description=metric.description
+                meter.create_observable_counter(metric.name, [partial(self._observe, metric)], **about)
+            elif metric.kind == "histogram":
+                self._histograms[metric.name] = meter.create_histogram(
+                    metric.name, **about, explicit_bucket_boundaries_advisory=names.BUCKETS
                 )
-        self._histograms = {
-            metric.name: _histogram(meter, metric) for metric in names.METRICS if metric.kind == "histogram"
-        }
         self._tallies = {kind: self._tally(kind.counter) for kind in _VALUES if kind.counter is not None}
         self._consumed, self._ended = self._tally(names.CONSUMED), self._tally(names.ATTEMPT_ENDED)
         self._hooks = Tally(lambda counts: None)
         #: A cache of attributes by their values, because building them for each event is slow.
         self._attributes: dict[tuple[str, Values], dict[str, str]] = {}
-        self._keys: dict[tuple[str, Values], tuple[tuple[str, str], ...]] = {}
 
     def open(self) -> None:
         self._is_open = True
@@ -182,16 +219,9 @@ class Instruments:
         self._record(names.OPERATION_DURATION, event.seconds, event.operation, event.type_name, event.error_type)
 
     def _count(self, metric: MetricName, *values: str, count: int = 1) -> None:
-        totals, key = self._totals[metric.name], (metric.name, values)
-        attributes = self._keys.get(key) or self._key(metric, values)
+        key = tuple(self._attributes_of(metric, values).items())
         with self._lock:
-            totals[attributes] += count
-
-    def _key(self, metric: MetricName, values: Values) -> tuple[tuple[str, str], ...]:
-        attributes = tuple(self._attributes_of(metric, values).items())
-        if OTHER not in dict(attributes).values():
-            self._keys[metric.name, values] = attributes
-        return attributes
+            self._totals[metric.name][key] += count
 
     def _record(self, metric: MetricName, value: float, *values: str) -> None:
         self._histograms[metric.name].record(value, self._attributes_of(metric, values))
@@ -204,7 +234,7 @@ class Instruments:
                 self._attributes[metric.name, values] = found
         return found
 
-    def totals(self, metric: MetricName) -> Iterable[Observation]:
+    def _observe(self, metric: MetricName, options: CallbackOptions) -> Iterable[Observation]:
         for tally in (*self._tallies.values(), self._consumed, self._ended):
             tally.finish()
         with self._lock:
@@ -233,12 +263,115 @@ _VALUES = {kind: _values_of(kind.counter) for kind in _KINDS if kind.counter is 
 _DETAILS = [kind for kind in _KINDS if issubclass(kind, DetailEvent) and (kind in _VALUES or kind in _TAKERS)]
 
 
-class _Read:
-    """The callback of a counter."""
+class Gauges:
+    """Slots and wake-ups of this process's workers, and figures about queues from the database.
 
-    def __init__(self, instruments: Instruments, metric: MetricName) -> None:
-        self._instruments = instruments
-        self._metric = metric
+    They report while a worker runs in this process. Those about the database also report without a worker, while there
+    is an ``AlwaysGauges``.
+    """
 
-    def __call__(self, options: CallbackOptions) -> Iterable[Observation]:
-        return self._instruments.totals(self._metric)
+    def __init__(self, meter: Meter) -> None:
+        self._is_open = False
+        #: How many ``AlwaysGauges`` there are.
+        self.always = 0
+        #: By the alias of the database.
+        self._measurements: dict[str | None, CachedMeasurements] = {}
+        self._distinct = Distinct()
+        self._stranded: deque[tuple[float, int]] = deque(maxlen=1000)
+        observed: dict[MetricName, tuple[Callable[[], Numbers], Combine]] = {
+            names.SLOTS: (self._slots, sum),
+            names.SLOT_PEAK: (self._slot_peaks, sum),
+            names.HANDLERS_PEAK: (self._handler_peaks, sum),
+            names.POOL_CHILDREN: (self._pool_children, sum),
+            names.POOL_WAITING: (self._pool_waiting, sum),
+            names.POOL_MEMORY: (self._pool_memory, sum),
+            names.STRANDED: (self._stranded_jobs, sum),
+            names.NOTIFIER_CONNECTED: (self._notifiers, max),
+            names.QUEUE_JOBS: (partial(self._measured, names.QUEUE_JOBS), sum),
+            names.QUEUE_RECORDS: (partial(self._measured, names.QUEUE_RECORDS), sum),
+            names.OLDEST_DUE: (partial(self._measured, names.OLDEST_DUE), max),
+            names.OLDEST_RECORD: (partial(self._measured, names.OLDEST_RECORD), max),
+            names.OLDEST_TRANSACTION: (partial(self._measured, names.OLDEST_TRANSACTION), max),
+        }
+        for metric, (read, combine) in observed.items():
+            is_sum = metric.kind == "updowncounter"
+            create = meter.create_observable_up_down_counter if is_sum else meter.create_observable_gauge
+            callback = partial(self._observe, metric, read, combine)
+            create(metric.name, [callback], unit=metric.unit, description=metric.description)
+
+    def open(self) -> None:
+        self._is_open = True
+        add_sink(self)
+
+    def close(self) -> None:
+        self._is_open = False
+        remove_sink(self)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, BlockedJobsSwept) and event.found:
+            self._stranded.append((time.monotonic(), event.found))
+
+    def _observe(
+        self, metric: MetricName, read: Callable[[], Numbers], combine: Combine, options: CallbackOptions
+    ) -> Iterable[Observation]:
+        """Combine the numbers of equal attributes into one observation."""
+        found: defaultdict[tuple[tuple[str, str], ...], list[float]] = defaultdict(list)
+        for values, number in read() if self._is_open or self.always else ():
+            found[tuple(self._distinct.attributes(metric, values).items())].append(number)
+        return [Observation(combine(numbers), dict(key)) for key, numbers in found.items()]
+
+    def _slots(self) -> Numbers:
+        for worker in workers():
+            for kind, state, count in worker.slot_counts():
+                yield (state, kind), count
+
+    def _slot_peaks(self) -> Numbers:
+        return (((kind,), peak) for worker in workers() for kind, peak in worker.slot_peaks().items())
+
+    def _handler_peaks(self) -> Numbers:
+        return (((name,), peak) for name, peak in record_peaks.take().items())
+
+    def _pool_children(self) -> Numbers:
+        for pool in self._pools():
+            yield (pool.level, pool.key, "idle"), pool.idle
+            yield (pool.level, pool.key, "busy"), pool.busy
+
+    def _pool_waiting(self) -> Numbers:
+        return (((pool.level, pool.key), pool.waiting) for pool in self._pools())
+
+    def _pool_memory(self) -> Numbers:
+        return (((pool.level, pool.key), pool.memory_bytes) for pool in self._pools())
+
+    def _pools(self) -> Iterator[PoolCount]:
+        for worker in workers():
+            yield from worker.pool_counts()
+
+    def _notifiers(self) -> Numbers:
+        states = [worker.notifier_state() for worker in workers()]
+        return (((state.backend,), int(state.is_connected)) for state in states)
+
+    def _stranded_jobs(self) -> Numbers:
+        since = time.monotonic() - STRANDED_SECONDS
+        found = sum(count for at, count in list(self._stranded) if at >= since)
+        return [((), found)] if workers() else []
+
+    def _measured(self, metric: MetricName) -> Numbers:
+        """Read from the workers' databases or, without a worker, from the configured one."""
+        databases: set[str | None] = {worker.using for worker in workers()}
+        if not databases and self.always:
+            databases = {None}
+        found = [self._measurements.setdefault(using, CachedMeasurements(using)).get() for using in databases]
+        return ((each.values, each.number) for part in found for each in part if each.metric is metric)
+
+
+class AlwaysGauges:
+    """Reports the gauges about the database from this process, until ``close``."""
+
+    def __init__(self, gauges: Gauges) -> None:
+        self._gauges: Gauges | None = gauges
+        gauges.always += 1
+
+    def close(self) -> None:
+        gauges, self._gauges = self._gauges, None
+        if gauges is not None:
+            gauges.always -= 1
