@@ -1,7 +1,8 @@
 # make demo    a shop and its jobs, in this terminal
-# make test    everything that has to be green; one session of it: make oldest, make wheel, ...
+# make test    what each change has to pass; one session of it: make oldest, make wheel, ...
+# make test-all    the whole matrix, all slow tests and the mutations: before a release, and at the end of a large change
 # make quick    the plain tests on SQLite, without those of the admin and of child processes; make sqlite, make postgresql: all tests on that database
-# make mutations    breaks the guards in tests/mutations one by one, and checks that the tests notice
+# make mutations    breaks the guards in tests/mutations one by one, and checks that the tests notice; a part of test-all
 # make bench   measurements: figures and a page of them go to .cache/bench.json and .cache/bench.md
 # make bench-page    writes docs/explanation/benchmarks.md again, from the figures of the last make bench
 # make bench-peers    installs the other systems that make bench then measures beside ours
@@ -12,24 +13,25 @@ VENV := .venv
 DEMO := .venv-demo
 BENCH := .venv-bench
 PEERS := .venv-peers
-SESSIONS := lint types quick slow newest oldest example wheel browser postgresql sqlite pictures
+SESSIONS := lint types quick slow all_slow newest oldest all_oldest example wheel browser postgresql sqlite pictures mutations
 NOX = $(VENV)/bin/python -m nox
 
 # Tests start hundreds of processes: what they import is compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := test
-.PHONY: test $(SESSIONS) mutations demo bench bench-page bench-peers format clean
+.PHONY: test test-all $(SESSIONS) demo bench bench-page bench-peers format clean
 
 # Two sessions at a time, and in each a process of tests for each core: tests wait about as much as they compute.
 test: $(VENV)/.ready
 	@$(NOX) --parallel 2
 
+test-all: $(VENV)/.ready
+	@$(NOX) --parallel 2 --sessions lint types newest all_slow all_oldest browser example wheel
+	@$(NOX) --session mutations
+
 $(SESSIONS): $(VENV)/.ready
 	@$(NOX) --session $@
-
-mutations: $(VENV)/.ready
-	@$(VENV)/bin/python -m tests.mutations
 
 demo: $(DEMO)/.ready
 	@$(DEMO)/bin/python example_project/manage.py demo

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import nox
 
+from tests.mutations.mutation import all_mutations
 from tests.support.interpreters import find_python
 from tests.support.servers import CACHE, ROOT, Unavailable
 from tests.support.servers.chromium import chromium
@@ -27,8 +28,8 @@ nox.needs_version = ">=2026.10"
 nox.options.envdir = str(CACHE / "nox")
 nox.options.reuse_venv = "yes"
 nox.options.allow_parallel = True
-#: After the checks that take seconds, the longest first, so that none is left over at the end.
-nox.options.sessions = ["lint", "types", "newest", "oldest", "slow", "browser", "example", "wheel"]
+#: ``make test``. After the checks that take seconds, the longest first, so that none is left over at the end.
+nox.options.sessions = ["lint", "types", "newest", "slow", "oldest", "browser", "example", "wheel"]
 
 #: The environment that nox is installed in: the project, its extras and the group ``dev``.
 PYTHON = sys.executable
@@ -56,20 +57,41 @@ SQL = (
     "tests/interventions/test_plans.py",
     "tests/queries/test_plans.py",
 )
-#: ``tests/chaos/test_records.py`` does the same on PostgreSQL.
+#: The slow tests of ``make test``, with those that notice a mutation: processes that die, hang or are replaced, and
+#: races. ``tests/chaos/test_records.py`` does the same as ``KILLS`` on PostgreSQL.
 KILLS = "tests/records/test_kills.py"
-#: Slow tests of what SQLite does in its own way: wake-ups, migrations, locks, and processes that die while they write.
-SLOW_ON_SQLITE = (
+SLOW_ON_POSTGRESQL = {
     "tests/blockers/test_storm.py",
     "tests/chaos/test_processes.py",
+    "tests/completing/test_races.py",
+    "tests/interventions/test_races.py",
+    "tests/isolation/test_crashes.py",
+    "tests/isolation/test_hangs.py",
+    "tests/pruning/test_races.py",
+    "tests/records/test_child_processes.py",
+    "tests/worker/test_processes.py",
+    "tests/worker/test_signals.py",
+    "tests/worker/test_supervisor.py",
+}
+SLOW_ON_SQLITE = {
+    "tests/children/test_contract.py",
+    "tests/children/test_death_of_the_parent.py",
     "tests/model",
     "tests/notifications/test_other_processes.py",
-    "tests/notifications/test_sqlite.py",
     "tests/online_migrations",
+    "tests/packaging",
     "tests/queries/test_view.py",
+    "tests/typing",
     KILLS,
+}
+#: Slow tests of what SQLite does in its own way: wake-ups, migrations, locks, and processes that die while they write.
+ALL_SLOW_ON_SQLITE = {
+    *SLOW_ON_SQLITE,
+    "tests/blockers/test_storm.py",
+    "tests/chaos/test_processes.py",
+    "tests/notifications/test_sqlite.py",
     "tests/testing",
-)
+}
 #: It adds network interfaces to the machine, and Chromium aborts its requests then: so it runs after the browser.
 NETWORK = "tests/chaos/test_network.py"
 #: What does not depend on the database runs on SQLite only: output, arguments, processes, and who may see and do what.
@@ -80,6 +102,20 @@ ON_ONE_DATABASE = (
 )  # fmt: skip
 #: Tests of the SQL run separately, because they include slow ones.
 WITHOUT_REPEATS = tuple(f"--ignore={path}" for path in (*SQL, *(f"tests/{name}" for name in ON_ONE_DATABASE)))
+WITHOUT_SQL = tuple(f"--ignore={path}" for path in SQL)
+#: What is most likely to differ between versions of Django: models, pages, commands, transactions and async code.
+USES_OF_DJANGO = (
+    "tests/admin/lists",
+    "tests/admin/pages",
+    "tests/async_handlers",
+    "tests/attempts",
+    "tests/commands",
+    "tests/configuration",
+    "tests/enqueueing",
+    "tests/online_migrations",
+    "tests/queries",
+    "tests/worker",
+)
 #: Redis and NATS behave the same beside every database.
 WITHOUT_SERVERS = tuple(f"--ignore=tests/notifications/{name}" for name in ("nats", "redis"))
 
@@ -133,9 +169,20 @@ def postgresql(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def slow(session: nox.Session) -> None:
-    """Run the slow tests except those of the SQL: most on the machine's PostgreSQL, some on SQLite."""
+    """Run the slow tests of processes that die or hang, of races, and of what a mutation breaks."""
+    files = SLOW_ON_SQLITE | guards("sqlite")
+    run_tests(session, PYTHON, *SLOW, *sorted(files), database="sqlite", options=WAITING)
+    with required(session), machine_server() as url:
+        files = SLOW_ON_POSTGRESQL | guards("postgresql")
+        run_tests(session, PYTHON, *SLOW, *sorted(files), database=url, options=WAITING)
+
+
+@nox.session(venv_backend="none")
+def all_slow(session: nox.Session) -> None:
+    """Run all slow tests except those of the SQL: most on the machine's PostgreSQL, some on SQLite."""
     without_locks = set(files_with(r"mark\.slow", *ON_ONE_DATABASE)) - set(files_with("", "commands", "testing"))
-    run_tests(session, PYTHON, *SLOW, *SLOW_ON_SQLITE, *sorted(without_locks), database="sqlite", options=WAITING)
+    files = ALL_SLOW_ON_SQLITE | without_locks
+    run_tests(session, PYTHON, *SLOW, *sorted(files), database="sqlite", options=WAITING)
     with required(session), machine_server() as url:
         files = set(files_with(r"mark\.slow")) - {*SQL, *without_locks, NETWORK, KILLS}
         run_tests(session, PYTHON, *SLOW, *sorted(files), database=url, options=WAITING)
@@ -143,12 +190,11 @@ def slow(session: nox.Session) -> None:
 
 @nox.session(python=NEWEST)
 def newest(session: nox.Session) -> None:
-    """Test the newest Python and Django on PostgreSQL 18, and on SQLite what does not depend on the database."""
+    """Test the newest Python and Django: all plain tests on SQLite, and on PostgreSQL 18 what depends on it."""
     session.install("--upgrade", "-e", ".[all]", "--group", "test")
     run_example(session, "python")
     run_tests(session, "python", *SQL, database="sqlite")
-    folders = [f"tests/{name}" for name in ON_ONE_DATABASE]
-    run_tests(session, "python", *PLAIN, *folders, database="sqlite", options=STOLEN)
+    run_tests(session, "python", *PLAIN, *WITHOUT_SQL, database="sqlite", options=STOLEN)
     with required(session), server(18) as url:
         locks = files_with(r"committing|mark\.postgresql", *ON_ONE_DATABASE)
         run_tests(session, "python", *SQL, *locks, database=url)
@@ -157,16 +203,33 @@ def newest(session: nox.Session) -> None:
 
 @nox.session(python=OLDEST)
 def oldest(session: nox.Session) -> None:
-    """Test the lowest supported versions: all plain tests on SQLite 3.37, those of the SQL on PostgreSQL 14."""
-    constraints = CACHE / "lowest.txt"
+    """Test the lowest supported versions: the SQL on SQLite 3.37 and PostgreSQL 14, and what uses Django most."""
+    lowest(session, *PLAIN, *USES_OF_DJANGO)
+
+
+@nox.session(python=OLDEST)
+def all_oldest(session: nox.Session) -> None:
+    """Do the same as ``oldest`` with all plain tests."""
+    lowest(session, *PLAIN, *WITHOUT_SQL)
+
+
+def lowest(session: nox.Session, *selection: str) -> None:
+    constraints = CACHE / f"{session.name}.txt"
     constraints.parent.mkdir(exist_ok=True)
     constraints.write_text("\n".join(lowest_versions()))
     session.install("-e", ".[all]", "--group", "test", "--constraint", str(constraints))
     with required(session):
         env = with_sqlite_3_37(f"{session.bin}/python")
-        run_tests(session, "python", *PLAIN, database="sqlite", env=env)
+        run_tests(session, "python", *SQL, database="sqlite", env=env)
+        run_tests(session, "python", *selection, database="sqlite", env=env)
         with server(14) as url:
             run_tests(session, "python", *SQL, database=url)
+
+
+@nox.session(venv_backend="none")
+def mutations(session: nox.Session) -> None:
+    """Break the guards in ``tests/mutations`` one by one, and check that the tests notice."""
+    session.run(PYTHON, "-m", "tests.mutations", *session.posargs)
 
 
 @nox.session(reuse_venv=False)
@@ -215,6 +278,17 @@ def files_with(pattern: str, *folders: str) -> list[str]:
     """Return the test files with this text. Finding a few tests among all takes each process a quarter of a minute."""
     paths = chain.from_iterable((ROOT / "tests" / folder).rglob("test_*.py") for folder in folders or [""])
     return sorted(str(path.relative_to(ROOT)) for path in paths if re.search(pattern, path.read_text()))
+
+
+def guards(database: str) -> set[str]:
+    """Return the files with slow tests that notice a mutation on this database."""
+    files = {
+        test.partition("::")[0]
+        for mutation in all_mutations()
+        if mutation.database == database
+        for test in mutation.tests
+    }
+    return files.intersection(files_with(r"mark\.slow")).difference(SQL)
 
 
 def run_example(session: nox.Session, python: str) -> None:
