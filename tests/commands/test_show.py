@@ -11,9 +11,8 @@ from django_jobchains import chains, context
 from django_jobchains.models import Job
 from django_jobchains.store import Store
 from tests.commands.conftest import Run
-from tests.store.contract.jobs import entries
 from tests.support.chains import STATES, attempt, completed, failed, go_on, mail, pending, ship
-from tests.support.jobs import failed_try, finished, next_job
+from tests.support.jobs import entries, failed_try, finished, next_job
 
 pytestmark = pytest.mark.django_db
 

@@ -5,11 +5,22 @@ import pytest
 from django_jobchains.store import Store, get_store
 from tests.support.connections import end_all
 
+#: Marks a test of transactions that write at the same time. ``committing`` comes first.
+locks_rows = pytest.mark.usefixtures("_locks_rows")
+
 
 @pytest.fixture
-def store() -> Store:
+def store() -> Iterator[Store]:
     """The store of the default database. The test itself requests access to the database."""
-    return get_store()
+    store = get_store()
+    yield store
+    store.db.ahead_seconds = 0
+
+
+@pytest.fixture
+def _locks_rows(store: Store) -> None:
+    if not store.db.locks_rows:
+        pytest.skip("one transaction writes at a time")
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from django_jobchains.statuses import Status
 from django_jobchains.store import ClaimedJob, Effects, NewJob, Store
 from tests.support.jobs import (
     MAIL,
+    MAX_CRASHES,
     alter,
     claim,
     create,
@@ -29,8 +30,6 @@ from tests.support.jobs import (
     running_job,
     stored,
 )
-
-MAX_CRASHES = 3
 
 Call = Callable[[Store, ClaimedJob], Any]
 

@@ -153,6 +153,17 @@ def waiting(call: Callable[[Store], Any]) -> Actor:
     return Actor(call).start().until_blocked_or_ended()
 
 
+def elsewhere(call: Callable[[Store], Any]) -> Any:
+    """Return the result of a call on another connection. It must not wait for a lock."""
+    return Actor(call).start().result()
+
+
+def in_turn(first: Callable[[Store], Any], second: Callable[[Store], Any]) -> tuple[Any, Any]:
+    """Let the second call wait for the transaction of the first one, and return both results."""
+    before, after = holding(first), waiting(second)
+    return before.result(), after.result()
+
+
 def end_all() -> None:
     """End the actors that a failed test has left waiting."""
     while _started:

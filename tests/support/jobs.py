@@ -1,6 +1,7 @@
 """Create jobs in the states that tests start from, and read the tables."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -8,13 +9,28 @@ from uuid import UUID
 from django.db import connection
 
 from django_jobchains.db.ids import new_id
-from django_jobchains.models import FailedAttempt, Job, JobBlocker
-from django_jobchains.store import AttemptKey, ClaimedJob, FailedTry, FinishedJob, HeldLease, NewJob, Renewal, Store
+from django_jobchains.models import FailedAttempt, Job, JobBlocker, LogLine
+from django_jobchains.policies import Backoff
+from django_jobchains.store import (
+    AttemptKey,
+    ClaimedJob,
+    FailedTry,
+    FinishedJob,
+    HeldLease,
+    LogEntries,
+    NewJob,
+    NewLogLine,
+    NewProgress,
+    Renewal,
+    Store,
+)
 
 SHIP = "shop.ship"
 MAIL = "shop.mail"
 LEASE_SECONDS = 60.0
 WORKER = "worker-1"
+AT_ONCE = Backoff(0, 1, 0, 0)
+MAX_CRASHES = 3
 
 Tables = list[list[dict[str, Any]]]
 
@@ -22,13 +38,11 @@ Tables = list[list[dict[str, Any]]]
 def new_job(type_name: str = SHIP, **changes: Any) -> NewJob:
     """Return a first job of a chain that is due at once."""
     id_ = changes.pop("id", None) or new_id()
-    job = NewJob(id_, id_, 0, type_name, type_name, "default", "{}")
-    for name, value in changes.items():
-        setattr(job, name, value)
-    return job
+    values = {"chain_id": id_, "chain_index": 0, "chain_type_name": type_name, "queue": "default", "input": "{}"}
+    return NewJob(id=id_, type_name=type_name, **{**values, **changes})
 
 
-def next_job(job: ClaimedJob, **changes: Any) -> NewJob:
+def next_job(job: ClaimedJob | Job, **changes: Any) -> NewJob:
     """Return a continuation of a claimed job."""
     step = {"chain_id": job.chain_id, "chain_index": job.chain_index + 1, "chain_type_name": job.chain_type_name}
     return new_job(MAIL, **{**step, **changes})
@@ -39,21 +53,29 @@ def create(store: Store, count: int = 1, type_name: str = SHIP, **changes: Any) 
 
 
 def claim(
-    store: Store, limit: int = 10_000, worker: str = WORKER, types: Sequence[str] = (SHIP, MAIL)
+    store: Store,
+    limit: int = 10_000,
+    worker: str = WORKER,
+    types: Sequence[str] = (SHIP, MAIL),
+    queues: Collection[str] | None = None,
+    excluded: Collection[str] = (),
 ) -> list[ClaimedJob]:
-    return store.jobs.claim(worker, limit, dict.fromkeys(types, LEASE_SECONDS))
+    return store.jobs.claim(worker, limit, dict.fromkeys(types, LEASE_SECONDS), queues, excluded)
 
 
 def running(store: Store, count: int = 1, **changes: Any) -> list[ClaimedJob]:
     """Create and claim jobs, and return them in the order of their creation."""
-    create(store, count, **changes)
-    jobs = claim(store)
-    assert len(jobs) == count
-    return sorted(jobs)
+    ids = create(store, count, **changes)
+    jobs = {job.id: job for job in claim(store)}
+    return [jobs[id_] for id_ in ids]
 
 
-def running_job(store: Store) -> ClaimedJob:
-    return running(store)[0]
+def running_job(store: Store, **changes: Any) -> ClaimedJob:
+    return running(store, 1, **changes)[0]
+
+
+def let_leases_end(store: Store) -> None:
+    store.db.ahead_seconds += LEASE_SECONDS + 1
 
 
 def expire(*jobs: ClaimedJob, ago: float = 1) -> None:
@@ -114,8 +136,33 @@ def failed_try(job: ClaimedJob, **changes: Any) -> FailedTry:
     return FailedTry(job.id, job.lease_number, **{"error": "Boom: no", "traceback": "Traceback …", **changes})
 
 
+def entries(
+    job: ClaimedJob, *texts: str, progress: float | None = None, first: int = 0, age_seconds: float = 0
+) -> LogEntries:
+    """Return log entries of an attempt with this age. Its lines are numbered from ``first``."""
+    at = time.monotonic() - age_seconds
+    lines = [NewLogLine(first + number, at, 20, text, None) for number, text in enumerate(texts)]
+    half = None if progress is None else NewProgress(progress, f"{progress:.0%}", at)
+    return LogEntries(*job.key, job.attempt, lines, half)
+
+
+def lines_of(job: ClaimedJob) -> list[str]:
+    """Return the log of a job."""
+    rows = LogLine.objects.filter(job_id=job.id).order_by("lease_number", "position")
+    return list(rows.values_list("text", flat=True))
+
+
 def stored(job: ClaimedJob | UUID) -> Job:
     return Job.objects.get(pk=job if isinstance(job, UUID) else job.id)
+
+
+def statuses(*jobs: ClaimedJob | UUID) -> list[str]:
+    return [stored(job).status for job in jobs]
+
+
+def history() -> list[tuple[UUID, int, str, str]]:
+    """Return the failed attempts."""
+    return list(FailedAttempt.objects.order_by("id").values_list("job_id", "attempt", "kind", "error"))
 
 
 def row(job: ClaimedJob | UUID) -> dict[str, Any]:

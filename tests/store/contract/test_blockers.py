@@ -1,6 +1,5 @@
 """Fan-in: a job that waits for chains starts once, when all of them have ended."""
 
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +10,8 @@ from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import ChainNotFound, InvalidBlockers
 from django_jobchains.models import JobBlocker
 from django_jobchains.store import ClaimedJob, Effects, Store
-from tests.store.contract.jobs import (
+from tests.support.connections import committing, in_turn
+from tests.support.jobs import (
     MAIL,
     SHIP,
     claim,
@@ -25,7 +25,8 @@ from tests.store.contract.jobs import (
     statuses,
     stored,
 )
-from tests.store.contract.store_tests import StoreTests, committing
+
+pytestmark = pytest.mark.django_db
 
 BOTH_ORDERS = pytest.mark.parametrize("turned", [False, True], ids=["first", "second"])
 
@@ -35,159 +36,157 @@ def waiting_for(store: Store, *blockers: ClaimedJob, **changes: Any) -> UUID:
     return job_id
 
 
-class TestBlockers(StoreTests):
-    def test_a_job_waits_for_its_blockers_and_starts_when_the_last_has_ended(self, store: Store) -> None:
-        first, second = running(store, 2)
-        job_id, effects = waiting_for(store, first, second), Effects()
-        assert statuses(store, job_id) == ["blocked"]
-        store.attempts.finish([finished(first)])
-        assert (statuses(store, job_id), claim(store)) == (["blocked"], [])
-        store.attempts.finish([finished(second)], effects)
-        assert effects.due_counts == {MAIL: 1}
-        assert effects.finished_chains == {second.chain_id}
-        assert [job.id for job in claim(store)] == [job_id]
+def test_a_job_waits_for_its_blockers_and_starts_when_the_last_has_ended(store):
+    first, second = running(store, 2)
+    job_id, effects = waiting_for(store, first, second), Effects()
+    assert statuses(job_id) == ["blocked"]
+    store.attempts.finish([finished(first)])
+    assert (statuses(job_id), claim(store)) == (["blocked"], [])
+    store.attempts.finish([finished(second)], effects)
+    assert effects.due_counts == {MAIL: 1}
+    assert effects.finished_chains == {second.chain_id}
+    assert [job.id for job in claim(store)] == [job_id]
 
-    def test_blockers_that_have_ended_do_not_block(self, store: Store) -> None:
-        done = running_job(store)
-        store.attempts.finish([finished(done)])
-        job_id = waiting_for(store, done)
-        assert statuses(store, job_id) == ["pending"]
-        links = JobBlocker.objects.using(store.using).values_list("job_id", "position", "blocker_id", "is_open")
-        assert list(links) == [(job_id, 0, done.chain_id, False)]
 
-    def test_a_waiting_job_keeps_its_future_date(self, store: Store) -> None:
-        blocker = running_job(store)
-        job_id = waiting_for(store, blocker, delay_seconds=600)
-        run_at = stored(store, job_id).run_at
-        store.attempts.finish([finished(blocker)])
-        saved = stored(store, job_id)
-        assert (saved.status, saved.run_at) == ("pending", run_at)
+def test_blockers_that_have_ended_do_not_block(store):
+    done = running_job(store)
+    store.attempts.finish([finished(done)])
+    job_id = waiting_for(store, done)
+    assert statuses(job_id) == ["pending"]
+    links = JobBlocker.objects.values_list("job_id", "position", "blocker_id", "is_open")
+    assert list(links) == [(job_id, 0, done.chain_id, False)]
 
-    def test_a_chain_that_continues_has_not_ended(self, store: Store) -> None:
-        blocker = running_job(store)
-        job_id = waiting_for(store, blocker)
-        store.attempts.finish([finished(blocker, None, next_job(blocker))])
-        assert statuses(store, job_id) == ["blocked"]
-        (last,) = claim(store)
-        store.attempts.finish([finished(last)])
-        assert statuses(store, job_id) == ["pending"]
 
-    def test_a_continuation_waits_for_its_blockers(self, store: Store) -> None:
-        job, blocker = running(store, 2)
-        step = next_job(job, blockers=(blocker.chain_id,))
-        store.attempts.finish([finished(job, None, step)])
-        assert statuses(store, step.id) == ["blocked"]
-        store.attempts.finish([finished(blocker)])
-        assert statuses(store, step.id) == ["pending"]
+def test_a_waiting_job_keeps_its_future_date(store):
+    blocker = running_job(store)
+    job_id = waiting_for(store, blocker, delay_seconds=600)
+    run_at = stored(job_id).run_at
+    store.attempts.finish([finished(blocker)])
+    saved = stored(job_id)
+    assert (saved.status, saved.run_at) == ("pending", run_at)
 
-    @pytest.mark.parametrize("ends", ["fail", "cancel"])
-    def test_the_policy_of_a_job_applies_when_a_blocker_fails(self, store: Store, ends: str) -> None:
-        blocker, effects = running_job(store), Effects()
-        waits, fails, runs = (waiting_for(store, blocker, on_blocker_failure=what) for what in ("wait", "fail", "run"))
-        (behind,) = create(store, blockers=(fails,), on_blocker_failure="fail")
-        if ends == "cancel":
-            store.chains.cancel([blocker.chain_id], Effects())
-        store.attempts.fail([failed_try(blocker)], effects)
-        assert statuses(store, waits, fails, runs, behind) == ["blocked", "failed", "pending", "failed"]
-        assert effects.finished_chains == {blocker.chain_id, fails, behind}
-        failed = [(job.job_id, job.chain_id, job.type_name) for job in effects.failed_waiters.values()]
-        assert failed == [(fails, fails, MAIL), (behind, behind, SHIP)]
 
-    def test_a_retried_blocker_frees_waiting_jobs(self, store: Store) -> None:
-        blocker = running_job(store)
-        job_id = waiting_for(store, blocker)
-        store.attempts.fail([failed_try(blocker)])
-        store.chains.retry([blocker.id], Effects())
-        (again,) = claim(store)
-        store.attempts.finish([finished(again)])
-        assert statuses(store, job_id) == ["pending"]
+def test_a_chain_that_continues_has_not_ended(store):
+    blocker = running_job(store)
+    job_id = waiting_for(store, blocker)
+    store.attempts.finish([finished(blocker, None, next_job(blocker))])
+    assert statuses(job_id) == ["blocked"]
+    (last,) = claim(store)
+    store.attempts.finish([finished(last)])
+    assert statuses(job_id) == ["pending"]
 
-    def test_invalid_blockers_are_refused_and_nothing_is_created(self, store: Store) -> None:
-        blocker = running_job(store)
-        known, unknown, itself = blocker.chain_id, new_id(), new_id()
-        refused: list[tuple[type[Exception], dict[str, Any]]] = [
-            (ChainNotFound, {"blockers": (known, unknown)}),
-            (InvalidBlockers, {"blockers": (known, known)}),
-            (InvalidBlockers, {"id": itself, "blockers": (itself,)}),
-            (InvalidBlockers, {"blockers": (known,), "accepted_blockers": frozenset({MAIL})}),
-            (InvalidBlockers, {"blockers": (known,), "blocker_slots": (MAIL,)}),
-        ]
-        for error, values in refused:
-            with pytest.raises(error), transaction.atomic(using=store.using):
-                store.jobs.create([new_job(), new_job(**values)])
-        assert claim(store) == []
-        accepted = new_job(blockers=(known,), accepted_blockers=frozenset({SHIP, MAIL}))
-        assert len(store.jobs.create([accepted])) == 1
-        assert len(store.jobs.create([new_job(blockers=(known,), blocker_slots=(SHIP,))])) == 1
 
-    def test_chains_cannot_wait_for_each_other(self, store: Store) -> None:
-        first, second = running(store, 2)
-        store.attempts.finish([finished(first, None, next_job(first, blockers=(second.chain_id,)))])
-        circle = next_job(second, blockers=(first.chain_id,))
-        with pytest.raises(InvalidBlockers), transaction.atomic(using=store.using):
-            store.attempts.finish([finished(second, None, circle)])
-        assert statuses(store, second) == ["running"]
+def test_a_continuation_waits_for_its_blockers(store):
+    job, blocker = running(store, 2)
+    step = next_job(job, blockers=(blocker.chain_id,))
+    store.attempts.finish([finished(job, None, step)])
+    assert statuses(step.id) == ["blocked"]
+    store.attempts.finish([finished(blocker)])
+    assert statuses(step.id) == ["pending"]
 
-    def test_the_sweeper_frees_only_jobs_that_wait_for_nothing(self, store: Store) -> None:
-        """A correct store leaves no such job, so the test creates one."""
-        done, open_ = running(store, 2)
-        stuck, waits = waiting_for(store, open_), waiting_for(store, open_)
-        store.attempts.finish([finished(done)])
-        assert store.blockers.sweep(10, None, Effects()) == ([], None)
-        JobBlocker.objects.using(store.using).filter(job_id=stuck).update(blocker=done.chain_id)
-        assert store.blockers.sweep(10, None, Effects()) == ([stuck], None)
-        assert statuses(store, stuck, waits) == ["pending", "blocked"]
 
-    @committing
-    @BOTH_ORDERS
-    def test_the_last_two_blockers_that_end_at_once_free_the_job(self, store: Store, turned: bool) -> None:
-        """Each transaction sees the other's end, because it locks the waiting job before it checks the blockers."""
-        first, second = running(store, 2)[:: -1 if turned else 1]
-        job_id = waiting_for(store, *sorted((first, second)))
-        ends = self.holding(store, lambda: store.attempts.finish([finished(first)]))
-        ends_too = self.waiting(store, lambda: store.attempts.finish([finished(second)]))
-        assert (ends.result(), ends_too.result()) == ({first.key}, {second.key})
-        assert statuses(store, job_id) == ["pending"], "Neither transaction saw the other's end, so the job is stuck."
+@pytest.mark.parametrize("ends", ["fail", "cancel"])
+def test_the_policy_of_a_job_applies_when_a_blocker_fails(store, ends):
+    blocker, effects = running_job(store), Effects()
+    waits, fails, runs = (waiting_for(store, blocker, on_blocker_failure=what) for what in ("wait", "fail", "run"))
+    (behind,) = create(store, blockers=(fails,), on_blocker_failure="fail")
+    if ends == "cancel":
+        store.chains.cancel([blocker.chain_id], Effects())
+    store.attempts.fail([failed_try(blocker)], effects)
+    assert statuses(waits, fails, runs, behind) == ["blocked", "failed", "pending", "failed"]
+    assert effects.finished_chains == {blocker.chain_id, fails, behind}
+    failed = [(job.job_id, job.chain_id, job.type_name) for job in effects.failed_waiters.values()]
+    assert failed == [(fails, fails, MAIL), (behind, behind, SHIP)]
 
-    @committing
-    @BOTH_ORDERS
-    def test_a_job_that_is_created_while_its_blocker_ends_starts(self, store: Store, turned: bool) -> None:
-        blocker = running_job(store)
 
-        def finish() -> Any:
-            return store.attempts.finish([finished(blocker)])
+def test_a_retried_blocker_frees_waiting_jobs(store):
+    blocker = running_job(store)
+    job_id = waiting_for(store, blocker)
+    store.attempts.fail([failed_try(blocker)])
+    store.chains.retry([blocker.id], Effects())
+    (again,) = claim(store)
+    store.attempts.finish([finished(again)])
+    assert statuses(job_id) == ["pending"]
 
-        calls: list[Callable[[], Any]] = [
-            finish,
-            lambda: waiting_for(store, blocker),
-        ]
-        first, second = calls[:: -1 if turned else 1]
-        before = self.holding(store, first)
-        after = self.waiting(store, second)
-        results = [before.result(), after.result()]
-        (job_id,) = (result for result in results if isinstance(result, UUID))
-        finish()  # Once more, because it may have skipped the locked blocker.
-        assert statuses(store, job_id) == ["pending"]
 
-    @committing
-    @BOTH_ORDERS
-    def test_a_job_that_is_created_while_its_blocker_continues_waits(self, store: Store, turned: bool) -> None:
-        blocker = running_job(store)
+def test_invalid_blockers_are_refused_and_nothing_is_created(store):
+    blocker = running_job(store)
+    known, unknown, itself = blocker.chain_id, new_id(), new_id()
+    refused: list[tuple[type[Exception], dict[str, Any]]] = [
+        (ChainNotFound, {"blockers": (known, unknown)}),
+        (InvalidBlockers, {"blockers": (known, known)}),
+        (InvalidBlockers, {"id": itself, "blockers": (itself,)}),
+        (InvalidBlockers, {"blockers": (known,), "accepted_blockers": frozenset({MAIL})}),
+        (InvalidBlockers, {"blockers": (known,), "blocker_slots": (MAIL,)}),
+    ]
+    for error, values in refused:
+        with pytest.raises(error), transaction.atomic():
+            store.jobs.create([new_job(), new_job(**values)])
+    assert claim(store) == []
+    accepted = new_job(blockers=(known,), accepted_blockers=frozenset({SHIP, MAIL}))
+    assert len(store.jobs.create([accepted])) == 1
+    assert len(store.jobs.create([new_job(blockers=(known,), blocker_slots=(SHIP,))])) == 1
 
-        def continue_blocker() -> Any:
-            return store.attempts.finish([finished(blocker, None, next_job(blocker))])
 
-        calls: list[Callable[[], Any]] = [
-            continue_blocker,
-            lambda: waiting_for(store, blocker),
-        ]
-        first, second = calls[:: -1 if turned else 1]
-        before = self.holding(store, first)
-        after = self.waiting(store, second)
-        results = [before.result(), after.result()]
-        (job_id,) = (result for result in results if isinstance(result, UUID))
-        assert statuses(store, job_id) == ["blocked"]
-        continue_blocker()
-        assert statuses(store, job_id) == ["blocked"]
-        store.attempts.finish([finished(last) for last in claim(store)])
-        assert statuses(store, job_id) == ["pending"]
+def test_chains_cannot_wait_for_each_other(store):
+    first, second = running(store, 2)
+    store.attempts.finish([finished(first, None, next_job(first, blockers=(second.chain_id,)))])
+    circle = next_job(second, blockers=(first.chain_id,))
+    with pytest.raises(InvalidBlockers), transaction.atomic():
+        store.attempts.finish([finished(second, None, circle)])
+    assert statuses(second) == ["running"]
+
+
+def test_the_sweeper_frees_only_jobs_that_wait_for_nothing(store):
+    """A correct store leaves no such job, so the test creates one."""
+    done, open_ = running(store, 2)
+    stuck, waits = waiting_for(store, open_), waiting_for(store, open_)
+    store.attempts.finish([finished(done)])
+    assert store.blockers.sweep(10, None, Effects()) == ([], None)
+    JobBlocker.objects.filter(job_id=stuck).update(blocker=done.chain_id)
+    assert store.blockers.sweep(10, None, Effects()) == ([stuck], None)
+    assert statuses(stuck, waits) == ["pending", "blocked"]
+
+
+@committing
+@BOTH_ORDERS
+def test_the_last_two_blockers_that_end_at_once_free_the_job(store, turned):
+    """Each transaction sees the other's end, because it locks the waiting job before it checks the blockers."""
+    first, second = running(store, 2)[:: -1 if turned else 1]
+    job_id = waiting_for(store, *sorted((first, second)))
+    ends = [lambda store, job=job: store.attempts.finish([finished(job)]) for job in (first, second)]
+    assert in_turn(*ends) == ({first.key}, {second.key})
+    assert statuses(job_id) == ["pending"], "Neither transaction saw the other's end, so the job is stuck."
+
+
+@committing
+@BOTH_ORDERS
+def test_a_job_that_is_created_while_its_blocker_ends_starts(store, turned):
+    blocker = running_job(store)
+
+    def finish(store: Store) -> Any:
+        return store.attempts.finish([finished(blocker)])
+
+    calls = [finish, lambda store: waiting_for(store, blocker)]
+    results = in_turn(*calls[:: -1 if turned else 1])
+    (job_id,) = (result for result in results if isinstance(result, UUID))
+    finish(store)  # Once more, because it may have skipped the locked blocker.
+    assert statuses(job_id) == ["pending"]
+
+
+@committing
+@BOTH_ORDERS
+def test_a_job_that_is_created_while_its_blocker_continues_waits(store, turned):
+    blocker = running_job(store)
+
+    def continue_blocker(store: Store) -> Any:
+        return store.attempts.finish([finished(blocker, None, next_job(blocker))])
+
+    calls = [continue_blocker, lambda store: waiting_for(store, blocker)]
+    results = in_turn(*calls[:: -1 if turned else 1])
+    (job_id,) = (result for result in results if isinstance(result, UUID))
+    assert statuses(job_id) == ["blocked"]
+    continue_blocker(store)
+    assert statuses(job_id) == ["blocked"]
+    store.attempts.finish([finished(last) for last in claim(store)])
+    assert statuses(job_id) == ["pending"]

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.models import Job
 from django_jobchains.store import ClaimedJob, Effects, FailureType, Store
-from tests.store.contract.jobs import (
+from tests.support.jobs import (
     AT_ONCE,
     MAIL,
     SHIP,
@@ -21,7 +21,8 @@ from tests.store.contract.jobs import (
     running_job,
     stored,
 )
-from tests.store.contract.store_tests import StoreTests
+
+pytestmark = pytest.mark.django_db
 
 ALERT = "contract.alert"
 
@@ -47,75 +48,80 @@ class _Registry:
         return FailureType(ALERT, "alerts", 7) if type_name == SHIP else None
 
 
-class TestFailures(StoreTests):
-    @pytest.fixture
-    def registry(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", _Registry())
+@pytest.fixture
+def registry(monkeypatch):
+    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", _Registry())
 
-    def followed(self, store: Store) -> list[str]:
-        """Return the ids of the failed jobs in the inputs of the chains that were enqueued for them."""
-        alerts = Job.objects.using(store.using).of_type(ALERT).order_by("id")
-        return sorted(job.input["job_id"] for job in alerts if job.input)
 
-    @pytest.mark.usefixtures("registry")
-    @pytest.mark.parametrize("name", FAILS)
-    def test_a_failed_job_is_followed_by_a_chain(self, store: Store, name: str) -> None:
-        job, effects = running_job(store, input='{"order": 7}', context='{"tenant": 3}'), Effects()
-        FAILS[name](store, [job], effects)
-        alert, failed = Job.objects.using(store.using).of_type(ALERT).get(), stored(store, job)
-        assert alert.input == {
-            "chain_id": str(job.chain_id),
-            "job_id": str(job.id),
-            "type_name": SHIP,
-            "attempt": 1,
-            "error": failed.last_error,
-            "input": {"order": 7},
-            "input_problem": "",
-        }
-        assert (alert.status, alert.queue, alert.priority, alert.context) == ("pending", "alerts", 7, {"tenant": 3})
-        assert (alert.chain_id, alert.chain_index, alert.chain_type_name) == (alert.id, 0, ALERT)
-        assert ALERT in effects.due_types
+def followed() -> list[str]:
+    """Return the ids of the failed jobs in the inputs of the chains that were enqueued for them."""
+    alerts = Job.objects.of_type(ALERT).order_by("id")
+    return sorted(job.input["job_id"] for job in alerts if job.input)
 
-    @pytest.mark.usefixtures("registry")
-    def test_jobs_that_fail_with_a_blocker_are_followed(self, store: Store) -> None:
-        blocker = running_job(store)
-        (first,) = create(store, blockers=(blocker.chain_id,), on_blocker_failure="fail")
-        (second,) = create(store, blockers=(first,), on_blocker_failure="fail")
-        store.chains.cancel([blocker.chain_id], Effects())
-        store.attempts.fail([failed_try(blocker)])
-        assert self.followed(store) == sorted(map(str, (first, second)))
-        store.chains.retry([first], Effects())
-        (late,) = create(store, blockers=(blocker.chain_id,), on_blocker_failure="fail")
-        assert self.followed(store) == sorted(map(str, (first, first, second, late)))
 
-    @pytest.mark.usefixtures("registry")
-    def test_other_ends_are_not_followed(self, store: Store) -> None:
-        completed, again, handed_back, stale, cancelled = running(store, 5)
-        store.attempts.finish([finished(completed)])
-        store.attempts.reschedule([failed_try(again, delay_seconds=600)])
-        store.attempts.hand_back([handed_back.key])
-        store.attempts.fail([failed_try(stale._replace(lease_number=stale.lease_number + 1))])
-        store.chains.cancel([cancelled.chain_id], Effects())
-        store.attempts.fail([failed_try(cancelled)])
-        store.attempts.fail([failed_try(running_job(store, type_name=MAIL))])
-        assert self.followed(store) == []
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("name", FAILS)
+def test_a_failed_job_is_followed_by_a_chain(store, name):
+    job, effects = running_job(store, input='{"order": 7}', context='{"tenant": 3}'), Effects()
+    FAILS[name](store, [job], effects)
+    alert, failed = Job.objects.of_type(ALERT).get(), stored(job)
+    assert alert.input == {
+        "chain_id": str(job.chain_id),
+        "job_id": str(job.id),
+        "type_name": SHIP,
+        "attempt": 1,
+        "error": failed.last_error,
+        "input": {"order": 7},
+        "input_problem": "",
+    }
+    assert (alert.status, alert.queue, alert.priority, alert.context) == ("pending", "alerts", 7, {"tenant": 3})
+    assert (alert.chain_id, alert.chain_index, alert.chain_type_name) == (alert.id, 0, ALERT)
+    assert ALERT in effects.due_types
 
-    @pytest.mark.usefixtures("registry")
-    def test_a_failure_that_is_rolled_back_is_not_followed(self, store: Store) -> None:
-        job = running_job(store)
-        with transaction.atomic(using=store.using):
-            store.attempts.fail([failed_try(job)])
-            transaction.set_rollback(True, using=store.using)
-        assert self.followed(store) == []
 
-    @pytest.mark.usefixtures("registry")
-    @pytest.mark.parametrize("name", FAILS)
-    def test_many_failures_take_as_many_statements_as_one(self, store: Store, name: str) -> None:
-        counts = []
-        for number in (1, 20):
-            jobs = running(store, number)
-            with CaptureQueriesContext(store.connection) as captured:
-                FAILS[name](store, jobs, Effects())
-            counts.append(len(captured))
-        assert counts[0] == counts[1]
-        assert len(self.followed(store)) == 21
+@pytest.mark.usefixtures("registry")
+def test_jobs_that_fail_with_a_blocker_are_followed(store):
+    blocker = running_job(store)
+    (first,) = create(store, blockers=(blocker.chain_id,), on_blocker_failure="fail")
+    (second,) = create(store, blockers=(first,), on_blocker_failure="fail")
+    store.chains.cancel([blocker.chain_id], Effects())
+    store.attempts.fail([failed_try(blocker)])
+    assert followed() == sorted(map(str, (first, second)))
+    store.chains.retry([first], Effects())
+    (late,) = create(store, blockers=(blocker.chain_id,), on_blocker_failure="fail")
+    assert followed() == sorted(map(str, (first, first, second, late)))
+
+
+@pytest.mark.usefixtures("registry")
+def test_other_ends_are_not_followed(store):
+    completed, again, handed_back, stale, cancelled = running(store, 5)
+    store.attempts.finish([finished(completed)])
+    store.attempts.reschedule([failed_try(again, delay_seconds=600)])
+    store.attempts.hand_back([handed_back.key])
+    store.attempts.fail([failed_try(stale._replace(lease_number=stale.lease_number + 1))])
+    store.chains.cancel([cancelled.chain_id], Effects())
+    store.attempts.fail([failed_try(cancelled)])
+    store.attempts.fail([failed_try(running_job(store, type_name=MAIL))])
+    assert followed() == []
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_failure_that_is_rolled_back_is_not_followed(store):
+    job = running_job(store)
+    with transaction.atomic():
+        store.attempts.fail([failed_try(job)])
+        transaction.set_rollback(True)
+    assert followed() == []
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("name", FAILS)
+def test_many_failures_take_as_many_statements_as_one(store, name):
+    counts = []
+    for number in (1, 20):
+        jobs = running(store, number)
+        with CaptureQueriesContext(store.connection) as captured:
+            FAILS[name](store, jobs, Effects())
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
+    assert len(followed()) == 21

@@ -8,66 +8,66 @@ from django.db.models import Model
 from django_jobchains.attempts.record_phases import RecordPhases
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.records import RecordLost, RecordRun
-from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import Store
-from tests.store.contract.test_records import RecordTests
+from tests.store.contract.records import RecordModel
+
+pytestmark = pytest.mark.django_db
 
 
-class RecordLogTests(RecordTests):
-    def test_an_entry_is_stored_at_once_and_rewritten(self, kind: RecordType, store: Store) -> None:
-        record, run = self.started(kind, store)
-        run.add_log("list", "ls -l", out="a.tif", exit_code=0)
-        entry = run.add_log("convert", ["convert", "a b"])
-        assert [self.shown(each) for each in self.logs(kind, record)] == [
-            ("list", "ls -l", "a.tif", 0),
-            ("convert", ["convert", "a b"], "", None),
-        ]
-        entry.update(out="done", exit_code=2)
-        assert self.shown(self.logs(kind, record)[1]) == ("convert", ["convert", "a b"], "done", 2)
+def test_an_entry_is_stored_at_once_and_rewritten(model):
+    record, run = started(model)
+    run.add_log("list", "ls -l", out="a.tif", exit_code=0)
+    entry = run.add_log("convert", ["convert", "a b"])
+    assert [shown(each) for each in logs(model, record)] == [
+        ("list", "ls -l", "a.tif", 0),
+        ("convert", ["convert", "a b"], "", None),
+    ]
+    entry.update(out="done", exit_code=2)
+    assert shown(logs(model, record)[1]) == ("convert", ["convert", "a b"], "done", 2)
 
-    def test_the_next_attempt_begins_without_entries(self, kind: RecordType, store: Store) -> None:
-        record, run = self.started(kind, store)
-        run.add_log("convert", "convert a.tif")
-        self.end(kind, store, (record.pk, 1), "requeued")
-        assert len(self.logs(kind, record)) == 1
-        self.dequeue(kind, store)
-        assert self.logs(kind, record) == []
 
-    @pytest.mark.parametrize(
-        ("values", "reason"),
-        [
-            (None, "not_found"),
-            ({"lease_number": 2}, "taken_by_another_worker"),
-            ({"state": "completed"}, "already_completed"),
-        ],
-    )
-    def test_an_attempt_without_its_record_stores_nothing(
-        self, kind: RecordType, store: Store, values: dict[str, Any] | None, reason: str
-    ) -> None:
-        record, run = self.started(kind, store)
-        entry = run.add_log("convert", "convert a.tif")
-        if values is None:
-            kind.model._base_manager.filter(pk=record.pk).delete()
-        else:
-            self.change(kind, record, execution_logs=[], **values)
-        for write in (entry.update, lambda: run.add_log("more", "")):
-            with pytest.raises(RecordLost) as caught:
-                write()
-            assert caught.value.reason == reason
-        assert values is None or self.logs(kind, record) == []
+def test_the_next_attempt_begins_without_entries(model):
+    record, run = started(model)
+    run.add_log("convert", "convert a.tif")
+    model.end((record.pk, 1), "requeued")
+    assert len(logs(model, record)) == 1
+    model.dequeue()
+    assert logs(model, record) == []
 
-    # Helpers
 
-    def started(self, kind: RecordType, store: Store) -> tuple[Model, RecordRun]:
-        """Create and dequeue a record, and return what its handler receives."""
-        record, key = self.running(kind, store)
-        signal = AbortSignal()
-        phases = RecordPhases(kind, key, store, signal)
-        return record, RecordRun(record, 1, signal, phases, type_name=kind.name, queue=kind.queue)
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (None, "not_found"),
+        ({"lease_number": 2}, "taken_by_another_worker"),
+        ({"state": "completed"}, "already_completed"),
+    ],
+)
+def test_an_attempt_without_its_record_stores_nothing(model, values, reason):
+    record, run = started(model)
+    entry = run.add_log("convert", "convert a.tif")
+    if values is None:
+        model.rows.filter(pk=record.pk).delete()
+    else:
+        model.change(record, execution_logs=[], **values)
+    for write in (entry.update, lambda: run.add_log("more", "")):
+        with pytest.raises(RecordLost) as caught:
+            write()
+        assert caught.value.reason == reason
+    assert values is None or logs(model, record) == []
 
-    def logs(self, kind: RecordType, record: Model) -> list[dict[str, Any]]:
-        logs: list[dict[str, Any]] = self.row(kind, record)["execution_logs"]
-        return logs
 
-    def shown(self, entry: dict[str, Any]) -> tuple[Any, ...]:
-        return entry["key"], entry["command"], entry["out"], entry["exit_code"]
+def started(model: RecordModel) -> tuple[Model, RecordRun]:
+    """Create and dequeue a record, and return what its handler receives."""
+    record, key = model.running()
+    signal = AbortSignal()
+    phases = RecordPhases(model.kind, key, model.store, signal)
+    return record, RecordRun(record, 1, signal, phases, type_name=model.kind.name, queue=model.kind.queue)
+
+
+def logs(model: RecordModel, record: Model) -> list[dict[str, Any]]:
+    logs: list[dict[str, Any]] = model.row(record)["execution_logs"]
+    return logs
+
+
+def shown(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return entry["key"], entry["command"], entry["out"], entry["exit_code"]

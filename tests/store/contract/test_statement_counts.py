@@ -7,7 +7,7 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.store import ClaimedJob, Effects, Store
-from tests.store.contract.jobs import (
+from tests.support.jobs import (
     AT_ONCE,
     MAX_CRASHES,
     claim,
@@ -20,7 +20,8 @@ from tests.store.contract.jobs import (
     next_job,
     running,
 )
-from tests.store.contract.store_tests import StoreTests
+
+pytestmark = pytest.mark.django_db
 
 FEW, MANY = 2, 30
 
@@ -53,10 +54,9 @@ BEFORE: dict[str, Call] = {
 }
 
 
-class TestStatementCounts(StoreTests):
-    @pytest.mark.parametrize("name", CALLS)
-    def test_the_number_of_statements_does_not_depend_on_the_batch(self, store: Store, name: str) -> None:
-        assert statements(store, name, MANY) <= statements(store, name, FEW)
+@pytest.mark.parametrize("name", CALLS)
+def test_the_number_of_statements_does_not_depend_on_the_batch(store, name):
+    assert statements(store, name, MANY) <= statements(store, name, FEW)
 
 
 def statements(store: Store, name: str, number: int) -> int:
