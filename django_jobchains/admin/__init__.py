@@ -9,7 +9,6 @@ from django.contrib import admin
 from django_jobchains.admin.actions.enqueue import EnqueueAdmin
 from django_jobchains.admin.actions.row_actions import JobActionAdmin
 from django_jobchains.admin.dashboard.views import DashboardAdmin
-from django_jobchains.admin.detail.history import ChainHistoryAdmin, JobHistoryAdmin
 from django_jobchains.admin.detail.views import ChainDetailAdmin, JobDetailAdmin
 from django_jobchains.admin.lists.changelists import ChainListAdmin, JobListAdmin
 from django_jobchains.admin.records.record_admin import JobRecordAdmin
@@ -19,10 +18,10 @@ __all__ = ("ChainAdmin", "JobAdmin", "JobRecordAdmin")
 
 
 @admin.register(Chain)
-class ChainAdmin(EnqueueAdmin, ChainHistoryAdmin, ChainDetailAdmin, ChainListAdmin):
+class ChainAdmin(EnqueueAdmin, ChainDetailAdmin, ChainListAdmin):
     """The admin class of chains."""
 
 
 @admin.register(Job)
-class JobAdmin(JobActionAdmin, DashboardAdmin, JobHistoryAdmin, JobDetailAdmin, JobListAdmin):
+class JobAdmin(JobActionAdmin, DashboardAdmin, JobDetailAdmin, JobListAdmin):
     """The admin class of jobs."""

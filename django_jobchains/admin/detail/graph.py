@@ -5,6 +5,7 @@ A template draws the coordinates as an SVG. Colours and fonts are in the style s
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.utils.translation import gettext
 
@@ -41,35 +42,6 @@ class Box:
     title: str
     is_self: bool
 
-    @property
-    def text_x(self) -> int:
-        return self.x + 10
-
-    @property
-    def title_y(self) -> int:
-        return self.y + 18
-
-    @property
-    def status_y(self) -> int:
-        return self.y + 35
-
-
-@dataclass(frozen=True)
-class GraphPath:
-    """A line as an SVG path."""
-
-    d: str
-    is_open: bool
-
-
-@dataclass(frozen=True)
-class MoreLabel:
-    """The number of chains without a box, at the end of a column."""
-
-    x: int
-    y: int
-    text: str
-
 
 @dataclass(frozen=True)
 class Graph:
@@ -78,8 +50,10 @@ class Graph:
     width: int
     height: int
     boxes: Sequence[Box]
-    paths: Sequence[GraphPath]
-    more_labels: Sequence[MoreLabel]
+    #: The lines between boxes: for each, the path ``d`` and whether it ``is_open``.
+    paths: Sequence[dict[str, Any]]
+    #: The numbers of chains without a box, at the ends of columns: for each, its place and text.
+    more_labels: Sequence[dict[str, Any]]
     box_width: int = WIDTH
     box_height: int = HEIGHT
 
@@ -137,14 +111,14 @@ def layout(columns: Sequence[GraphColumn], lines: Iterable[GraphLine], own_id: s
     shown = [_truncated(column, own_id) for column in columns]
     height = max((_height(column) for column in shown), default=0) + 2 * MARGIN
     boxes: dict[str, Box] = {}
-    more_labels: list[MoreLabel] = []
+    more_labels: list[dict[str, Any]] = []
     for index, column in enumerate(shown):
         x, y = MARGIN + index * (WIDTH + GAP_X), (height - _height(column)) // 2
         for link in column.links:
             boxes.setdefault(link.id, Box(link, x, y, _shortened(link.type_name), link.id == own_id))
             y += HEIGHT + GAP_Y
         if column.has_more:
-            more_labels.append(MoreLabel(x, y + HEIGHT // 2, _more_text(column)))
+            more_labels.append({"x": x, "y": y + HEIGHT // 2, "text": _more_text(column)})
     width = 2 * MARGIN + len(shown) * WIDTH + max(0, len(shown) - 1) * GAP_X
     return Graph(width, height, list(boxes.values()), _paths(lines, boxes), more_labels)
 
@@ -165,10 +139,10 @@ def _height(column: GraphColumn) -> int:
     return rows * HEIGHT + max(0, rows - 1) * GAP_Y
 
 
-def _paths(lines: Iterable[GraphLine], boxes: dict[str, Box]) -> list[GraphPath]:
+def _paths(lines: Iterable[GraphLine], boxes: dict[str, Box]) -> list[dict[str, Any]]:
     known = dict.fromkeys(lines)
     return [
-        GraphPath(_curve(boxes[line.blocker], boxes[line.waiting]), line.is_open)
+        {"d": _curve(boxes[line.blocker], boxes[line.waiting]), "is_open": line.is_open}
         for line in known
         if line.blocker in boxes and line.waiting in boxes
     ]

@@ -1,15 +1,15 @@
-"""The views of steps, attempts and log lines that the templates of both pages show."""
+"""Steps, attempts and log lines as the templates of both pages show them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 
-from django_jobchains.admin.detail.timeline import Segment, TimeScale
 from django_jobchains.admin.payload_display import Payloads, PayloadView
-from django_jobchains.admin.timestamps import Timestamp, Timestamps
+from django_jobchains.admin.timestamps import Timestamps
 from django_jobchains.chains.tree import Step
 from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.models.jobs import ShownStatus, shown_status
@@ -18,71 +18,11 @@ from django_jobchains.text.humanize import number, span
 
 
 @dataclass(frozen=True)
-class AttemptView:
-    #: Identifies the element on its page, so that it stays open when the page is refreshed.
-    key: str
-    attempt: int
-    kind: str
-    error: str
-    traceback: PayloadView
-    #: Whether a process died. If so, the traceback is what a child process wrote to its standard error.
-    is_crash: bool
-    worker: str
-    finished: Timestamp | None
-    #: "" if it is unknown.
-    took: str
-
-
-@dataclass(frozen=True)
-class LogLineView:
-    key: str
-    #: The number of lines omitted before this one, as text.
-    omitted: str
-    time: Timestamp | None
-    level: str
-    level_name: str
-    attempt: int
-    text: PayloadView
-    fields: PayloadView
-
-
-@dataclass(frozen=True)
-class ProgressView:
-    percent: int
-    text: str
-    time: Timestamp | None
-
-
-@dataclass(frozen=True)
 class ChainLink:
     id: str
     url: str
     type_name: str
     status: ShownStatus
-
-
-@dataclass(frozen=True)
-class StepView:
-    job: Job
-    number: str
-    url: str
-    status: ShownStatus
-    is_current: bool
-    summary: Sequence[str]
-    created: Timestamp | None
-    due: Timestamp | None
-    started: Timestamp | None
-    finished: Timestamp | None
-    error: str
-    attempts: Sequence[AttemptView]
-    earlier_attempts: str
-    input: PayloadView
-    output: PayloadView
-    progress: ProgressView | None
-    bar: Sequence[Segment]
-    blockers: Sequence[ChainLink]
-    blocker_summary: str
-    more_blockers: str
 
 
 class Presenter:
@@ -96,32 +36,35 @@ class Presenter:
         self.timestamps = timestamps
         self._admin_name = admin_name
 
-    def step(self, step: Step, count: int, progress: JobProgress | None, scale: TimeScale | None = None) -> StepView:
+    def step(
+        self, step: Step, count: int, progress: JobProgress | None, scale: "TimeScale | None" = None
+    ) -> dict[str, Any]:
+        """Return the context of a step: its place in the chain, its times, payloads, failed attempts and blockers."""
         job, payloads = step.job, self.payloads_of(step.job)
         status = shown_status(job, self.timestamps, is_last=job.chain_index == count - 1)
         omitted = step.blocker_count - len(step.blockers)
-        return StepView(
-            job=job,
-            number=number(job.chain_index + 1),
-            url=self.url("job", job.id),
-            status=status,
-            is_current=job.chain_index == count - 1,
-            summary=self.summary(step),
-            created=self.timestamps.optional(job.created_at),
-            due=self.timestamps.optional(job.run_at) if job.status == Status.PENDING else None,
-            started=self.timestamps.optional(job.last_attempt_at),
-            finished=self.timestamps.optional(job.finished_at),
-            error=payloads.error_line(_text(job, "error")) if not step.attempts else "",
-            attempts=self.attempts(step.attempts, payloads),
-            earlier_attempts=_earlier(job, step.attempts),
-            input=self.stored(job, "input"),
-            output=self.stored(job, "output"),
-            progress=self.progress(progress, job),
-            bar=scale.bar(step) if scale else (),
-            blockers=[self.link(tree.chain) for tree in step.blockers],
-            blocker_summary=_blocker_summary(step),
-            more_blockers=gettext("and %(count)s more") % {"count": number(omitted)} if omitted > 0 else "",
-        )
+        return {
+            "job": job,
+            "number": number(job.chain_index + 1),
+            "url": self.url("job", job.id),
+            "status": status,
+            "is_current": job.chain_index == count - 1,
+            "summary": self.summary(step),
+            "created": self.timestamps.optional(job.created_at),
+            "due": self.timestamps.optional(job.run_at) if job.status == Status.PENDING else None,
+            "started": self.timestamps.optional(job.last_attempt_at),
+            "finished": self.timestamps.optional(job.finished_at),
+            "error": payloads.error_line(_text(job, "error")) if not step.attempts else "",
+            "attempts": self.attempts(step.attempts, payloads),
+            "earlier_attempts": _earlier(job, step.attempts),
+            "input": self.stored(job, "input"),
+            "output": self.stored(job, "output"),
+            "progress": self.progress(progress, job),
+            "bar": scale.bar(step) if scale else (),
+            "blockers": [self.link(tree.chain) for tree in step.blockers],
+            "blocker_summary": _blocker_summary(step),
+            "more_blockers": gettext("and %(count)s more") % {"count": number(omitted)} if omitted > 0 else "",
+        }
 
     def url(self, model: str, id: Any) -> str:
         return reverse(f"admin:django_jobchains_{model}_change", args=[id], current_app=self._admin_name)
@@ -140,7 +83,8 @@ class Presenter:
         if job.status == Status.RUNNING:
             texts.append(gettext("on worker %(worker)s") % {"worker": job.leased_by})
         elif job.status == Status.COMPLETED:
-            texts.append(_completed_by(job))
+            by_worker = gettext("by worker %(worker)s") % {"worker": job.completed_by}
+            texts.append(by_worker if job.completed_by else gettext("completed without a worker"))
         if job.finite_max_attempts:
             texts.append(
                 gettext("attempt %(attempt)s of %(limit)s")
@@ -168,50 +112,51 @@ class Presenter:
         else:
             yield _timed(gettext("due in %(time)s"), -waited)
 
-    def attempts(self, attempts: Iterable[FailedAttempt], payloads: Payloads) -> list[AttemptView]:
+    def attempts(self, attempts: Iterable[FailedAttempt], payloads: Payloads) -> list[dict[str, Any]]:
         return [
-            AttemptView(
-                key=f"attempt-{attempt.job_id}-{attempt.lease_number}",
-                attempt=attempt.attempt,
-                kind=attempt.get_kind_display(),
-                error=payloads.error_line(_text(attempt, "error")),
-                traceback=_traceback(attempt, payloads),
-                is_crash=attempt.kind == FailedAttempt.Kind.CRASH,
-                worker=attempt.worker,
-                finished=self.timestamps.optional(attempt.finished_at),
-                took="" if attempt.duration_seconds is None else span(attempt.duration_seconds),
-            )
+            {
+                # Identifies the element on its page, so that it stays open when the page is refreshed.
+                "key": f"attempt-{attempt.job_id}-{attempt.lease_number}",
+                "attempt": attempt.attempt,
+                "kind": attempt.get_kind_display(),
+                "error": payloads.error_line(_text(attempt, "error")),
+                "traceback": _traceback(attempt, payloads),
+                # Whether a process died. If so, the traceback is what a child process wrote to its standard error.
+                "is_crash": attempt.kind == FailedAttempt.Kind.CRASH,
+                "worker": attempt.worker,
+                "finished": self.timestamps.optional(attempt.finished_at),
+                "took": "" if attempt.duration_seconds is None else span(attempt.duration_seconds),
+            }
             for attempt in attempts
         ]
 
-    def lines(self, job: Job, lines: Iterable[LogLine]) -> list[LogLineView]:
+    def lines(self, job: Job, lines: Sequence[LogLine]) -> list[dict[str, Any]]:
         payloads = self.payloads_of(job)
-        views: list[LogLineView] = []
-        before: LogLine | None = None
-        for line in lines:
-            views.append(self._line(line, _omitted_between(before, line), payloads))
-            before = line
-        return views
+        return [self._line(line, before, payloads) for before, line in zip([None, *lines], lines, strict=False)]
 
-    def _line(self, line: LogLine, omitted: int, payloads: Payloads) -> LogLineView:
-        return LogLineView(
-            key=f"line-{line.job_id}-{line.lease_number}-{line.position}",
-            omitted=_omitted(omitted),
-            time=self.timestamps.optional(line.logged_at),
-            level=LogLine.Level(line.level).name.lower() if line.level in LogLine.Level.values else "info",
-            level_name=str(line.get_level_display()),
-            attempt=line.attempt,
-            text=payloads.text(line.text, 10_000),
-            fields=PayloadView() if line.fields is None else payloads.json(line.fields, 10_000),
-        )
+    def _line(self, line: LogLine, before: LogLine | None, payloads: Payloads) -> dict[str, Any]:
+        # The lines of one attempt have consecutive positions.
+        is_same_attempt = before is not None and before.lease_number == line.lease_number
+        omitted = line.position - before.position - 1 if before and is_same_attempt else 0
+        text = ngettext("%(count)s line omitted", "%(count)s lines omitted", omitted)
+        return {
+            "key": f"line-{line.job_id}-{line.lease_number}-{line.position}",
+            "omitted": _counted(text, omitted) if omitted else "",
+            "time": self.timestamps.optional(line.logged_at),
+            "level": LogLine.Level(line.level).name.lower() if line.level in LogLine.Level.values else "info",
+            "level_name": str(line.get_level_display()),
+            "attempt": line.attempt,
+            "text": payloads.text(line.text, 10_000),
+            "fields": PayloadView() if line.fields is None else payloads.json(line.fields, 10_000),
+        }
 
-    def progress(self, progress: JobProgress | None, job: Job) -> ProgressView | None:
+    def progress(self, progress: JobProgress | None, job: Job) -> dict[str, Any] | None:
         """Return the progress that the last attempt reported."""
         if progress is None or progress.lease_number != job.lease_number:
             return None
         percent = round(100 * min(1.0, max(0.0, progress.fraction)))
         text = self.payloads_of(job).line(progress.text)
-        return ProgressView(percent, text, self.timestamps.optional(progress.logged_at))
+        return {"percent": percent, "text": text, "time": self.timestamps.optional(progress.logged_at)}
 
 
 def _traceback(attempt: FailedAttempt, payloads: Payloads) -> PayloadView:
@@ -222,27 +167,9 @@ def _traceback(attempt: FailedAttempt, payloads: Payloads) -> PayloadView:
     return payloads.text(text)
 
 
-def _omitted(count: int) -> str:
-    text = ngettext("%(count)s line omitted", "%(count)s lines omitted", count)
-    return _counted(text, count) if count else ""
-
-
-def _omitted_between(before: LogLine | None, line: LogLine) -> int:
-    """Return how many lines are missing between two lines of one attempt, whose positions are consecutive."""
-    if before is None or before.lease_number != line.lease_number:
-        return 0
-    return line.position - before.position - 1
-
-
 def _text(row: Job | FailedAttempt, name: str) -> str | None:
     text: str | None = getattr(row, f"{name}_text")
     return text
-
-
-def _completed_by(job: Job) -> str:
-    if not job.completed_by:
-        return gettext("completed without a worker")
-    return gettext("by worker %(worker)s") % {"worker": job.completed_by}
 
 
 def _counted(text: str, count: int) -> str:
@@ -268,3 +195,42 @@ def _blocker_summary(step: Step) -> str:
         return gettext("Waiting for %(open)s of %(total)s blockers") % values
     text = ngettext("Waited for %(count)s blocker", "Waited for %(count)s blockers", step.blocker_count)
     return _counted(text, step.blocker_count)
+
+
+class TimeScale:
+    """The scale of the bars that show when steps waited, failed and ran.
+
+    It begins when the first shown step was created, and ends when the last one ended.
+    """
+
+    def __init__(self, steps: Iterable[Step], timestamps: Timestamps) -> None:
+        self._timestamps = timestamps
+        jobs = [step.job for step in steps]
+        self._begin: datetime | None = min((job.created_at for job in jobs), default=None)
+        ends = [_end(job) if job.status in FINAL else None for job in jobs]
+        self._seconds = max((timestamps.between(self._begin, end) or 0 for end in ends), default=0)
+
+    def bar(self, step: Step) -> list[dict[str, Any]]:
+        """Return segments for the time since the creation, for failed attempts, and for the last attempt."""
+        job = step.job
+        is_final = job.status in FINAL
+        end = _end(job) if is_final else None
+        segments = [self._segment("waited", job.created_at, end)]
+        segments += [self._segment("failed", attempt.started_at, attempt.finished_at) for attempt in step.attempts]
+        is_worked_on = job.status == Status.RUNNING or (job.status == Status.COMPLETED and job.completed_by is not None)
+        if job.last_attempt_at and is_worked_on:
+            segments.append(self._segment(job.status, job.last_attempt_at, end))
+        return segments
+
+    def _segment(self, kind: str, begin: datetime, end: datetime | None) -> dict[str, Any]:
+        """Return a segment of a bar, in thousandths of its length."""
+        start = self._position(self._timestamps.between(self._begin, begin) or 0)
+        stop = self._position(self._timestamps.between(self._begin, end) or 0)
+        return {"kind": kind, "start": min(start, 994), "length": max(6, stop - start)}
+
+    def _position(self, seconds: float) -> int:
+        return round(1000 * min(1.0, max(0.0, seconds / self._seconds))) if self._seconds > 0 else 0
+
+
+def _end(job: Job) -> datetime:
+    return job.finished_at or job.last_attempt_at or job.created_at

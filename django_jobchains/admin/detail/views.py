@@ -1,25 +1,28 @@
-"""The pages of a chain and of a job."""
+"""The pages of a chain and of a job, and their history."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.options import get_content_type_for_model
 from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import PAGE_VAR
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model
+from django.core.paginator import Paginator
+from django.db.models import Model, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 
 from django_jobchains.admin.base import TIME_LIMIT_PAGE, ReadOnlyAdmin, TimeLimitExceeded, time_limit
 from django_jobchains.admin.detail import queries
 from django_jobchains.admin.detail.graph import graph_of
-from django_jobchains.admin.detail.omitted_steps import shown_ranges, with_omitted
-from django_jobchains.admin.detail.steps import Presenter, StepView
-from django_jobchains.admin.detail.timeline import TimeScale
+from django_jobchains.admin.detail.steps import Presenter, TimeScale
 from django_jobchains.admin.timestamps import Timestamps
 from django_jobchains.admin.urls import FRAGMENT, integer_parameter, log_position, parse_uuid, url_with
-from django_jobchains.admin.visibility import with_current_jobs
+from django_jobchains.admin.visibility import LARGE, Visibility, with_current_jobs
 from django_jobchains.chains.tree import Step, count_blockers, with_ids
 from django_jobchains.conf import get_settings
 from django_jobchains.context import trace_id_of, trace_url_of
@@ -27,6 +30,10 @@ from django_jobchains.models import Chain, Job
 from django_jobchains.models.jobs import shown_status
 from django_jobchains.statuses import FINAL
 from django_jobchains.text.humanize import number, span
+
+#: The number of jobs, counted from the end of the chain, whose entries are in the history of the chain.
+MAX_JOBS = 1_000
+ENTRIES_ON_PAGE = 100
 
 
 class DetailAdmin(ReadOnlyAdmin):
@@ -70,6 +77,19 @@ class DetailAdmin(ReadOnlyAdmin):
         response: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]
         return response
 
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show Django's page of the history, with the log entries of related rows."""
+        id_ = parse_uuid(object_id)
+        entries = self.log_entries(id_, self.visibility(request)) if id_ else None
+        shown = _history(request, entries) if entries else {}
+        return super().history_view(request, object_id, {**shown, **(extra_context or {})})
+
+    def log_entries(self, id_: UUID, visibility: Visibility) -> Q | None:
+        """Return the condition for the log entries of a row, or None if the user may not see the row."""
+        raise NotImplementedError
+
     def _page(self, request: HttpRequest, found: Model, details: Mapping[str, Any]) -> HttpResponse:
         folder = f"admin/django_jobchains/{self.opts.model_name}"
         context = {
@@ -101,7 +121,7 @@ class ChainDetailAdmin(DetailAdmin):
     def details(self, request: HttpRequest, found: Chain) -> dict[str, Any]:
         visibility, presenter = self.visibility(request), self.presenter(request, found)
         count = found.current_job.chain_index + 1
-        ranges = shown_ranges(count, integer_parameter(request, "from", 1, count))
+        ranges = _shown_ranges(count, integer_parameter(request, "from", 1, count))
         steps = queries.steps(found, ranges, visibility)
         current = steps.get(found.current_job_id)
         is_job_hidden = current is None and found.current_job_id in visibility.hidden_jobs([found.current_job_id])
@@ -117,7 +137,7 @@ class ChainDetailAdmin(DetailAdmin):
             "finished": presenter.timestamps.optional(found.finished_at),
             "took": span(presenter.timestamps.between(found.created_at, found.finished_at) or 0),
             "step_count": number(count),
-            "items": with_omitted(_views(steps, ranges, count, presenter), ranges, count, request),
+            "items": _items(steps, ranges, count, presenter, request),
             "is_part": len(steps) < count,
             "is_from": "from" in request.GET,
             "all_url": url_with(request, **{"from": None}),
@@ -127,6 +147,13 @@ class ChainDetailAdmin(DetailAdmin):
             **self._related_chains(request, found, steps, presenter),
             "actions": self.actions_for(request, found, found.current_job),
         }
+
+    def log_entries(self, id_: UUID, visibility: Visibility) -> Q | None:
+        """Include the entries of visible jobs, whose ids are read first, because the log may be in another database."""
+        if not visibility.chains([id_]):
+            return None
+        jobs = visibility.rows(Job).filter(chain_id=id_).order_by("-chain_index").defer(*LARGE)[:MAX_JOBS]
+        return _of(Chain, [id_]) | _of(Job, [job.pk for job in visibility.seen(jobs)])
 
     def _related_chains(
         self, request: HttpRequest, found: Chain, steps: Mapping[UUID, Step], presenter: Presenter
@@ -143,26 +170,6 @@ class ChainDetailAdmin(DetailAdmin):
         }
 
 
-def _views(
-    steps: Mapping[UUID, Step], ranges: Iterable[range], count: int, presenter: Presenter
-) -> dict[int, StepView]:
-    """Return the views of steps by index. Each range of steps has its own time scale."""
-    progress = queries.progress(steps)
-    views = {}
-    for indexes in ranges:
-        group = [step for step in steps.values() if step.job.chain_index in indexes]
-        scale = TimeScale(group, presenter.timestamps)
-        for step in group:
-            views[step.job.chain_index] = presenter.step(step, count, progress.get(step.job.id), scale)
-    return views
-
-
-def _trace(job: Job) -> dict[str, str]:
-    """Return the id of the job's trace, and its address if ``TRACE_URL`` is set. A trace id is not a payload."""
-    trace_id = trace_id_of(getattr(job, "context_text", None))
-    return {"trace_id": trace_id, "trace_url": trace_url_of(trace_id)}
-
-
 class JobDetailAdmin(DetailAdmin):
     def row(self, request: HttpRequest, id_: UUID) -> Job | None:
         job: Job | None = queries.with_texts(self.get_queryset(request), queries.MAX_JOB_PAYLOAD).filter(pk=id_).first()
@@ -177,6 +184,7 @@ class JobDetailAdmin(DetailAdmin):
         blockers = queries.blockers(found.id, integer_parameter(request, "blockers", 0), visibility)
         step = Step(found, attempts=list(attempts.rows), blockers=list(blockers.rows))
         count_blockers({found.id: step}, get_settings().DATABASE)
+        trace_id = trace_id_of(getattr(found, "context_text", None))
         return {
             "title": gettext("Job %(type)s") % {"type": found.type_name},
             "subtitle": str(found.id),
@@ -188,7 +196,9 @@ class JobDetailAdmin(DetailAdmin):
             "step_count": number(count),
             "error": presenter.payloads_of(found).error_line(found.error_text),  # type: ignore[attr-defined]
             "context": presenter.stored(found, "context"),
-            **_trace(found),
+            # A trace id is not a payload.
+            "trace_id": trace_id,
+            "trace_url": trace_url_of(trace_id),
             "leased_until": presenter.timestamps.optional(found.leased_until),
             "cancel_requested": presenter.timestamps.optional(found.cancel_requested_at),
             "earlier_attempts_url": url_with(request, attempts=attempts.next) if attempts.next else "",
@@ -199,3 +209,66 @@ class JobDetailAdmin(DetailAdmin):
             "more_blockers_url": f"{url_with(request, blockers=blockers.next)}#blockers" if blockers.next else "",
             "actions": self.actions_for(request, chain, found) if chain else (),
         }
+
+    def log_entries(self, id_: UUID, visibility: Visibility) -> Q | None:
+        """Include the entries of the chain, whose actions apply to its current job."""
+        job = visibility.jobs([id_]).get(id_)
+        return None if job is None else _of(Job, [id_]) | _of(Chain, list(visibility.chains([job.chain_id])))
+
+
+def _shown_ranges(count: int, first: int | None) -> list[range]:
+    """Return the ranges of step indexes to show: those from the number ``first``, or the first and the last ones."""
+    if first is not None:
+        return [range(first - 1, min(count, first - 1 + queries.STEPS_PER_PAGE))]
+    half = queries.MAX_STEPS // 2
+    return [range(count)] if count <= queries.MAX_STEPS else [range(half), range(count - half, count)]
+
+
+def _items(
+    steps: Mapping[UUID, Step], ranges: Sequence[range], count: int, presenter: Presenter, request: HttpRequest
+) -> list[dict[str, Any]]:
+    """Return the steps in order, with placeholders for the others, with links if they are outside of ``ranges``."""
+    by_index, progress = {step.job.chain_index: step for step in steps.values()}, queries.progress(steps)
+    items: list[dict[str, Any]] = []
+    expected = 0
+    for indexes in ranges:
+        items += _omitted(expected, indexes.start, request)
+        scale = TimeScale([by_index[index] for index in indexes if index in by_index], presenter.timestamps)
+        for is_shown, group in groupby(indexes, by_index.__contains__):
+            run = list(group)
+            if is_shown:
+                shown = [by_index[index] for index in run]
+                items += [presenter.step(step, count, progress.get(step.job.id), scale) for step in shown]
+            else:
+                text = ngettext(
+                    "%(count)s step that you may not view", "%(count)s steps that you may not view", len(run)
+                )
+                items.append({"text": text % {"count": number(len(run))}})
+        expected = indexes.stop
+    return [*items, *_omitted(expected, count, request, is_last=True)]
+
+
+def _omitted(begin: int, end: int, request: HttpRequest, *, is_last: bool = False) -> list[dict[str, Any]]:
+    """Link to the steps that follow the ones above or, at the top of the page, precede the ones below."""
+    if begin >= end:
+        return []
+    count = end - begin
+    text = ngettext("%(count)s step is not shown here", "%(count)s steps are not shown here", count)
+    first = begin + 1 if begin or is_last else max(1, end + 1 - queries.STEPS_PER_PAGE)
+    return [{"text": text % {"count": number(count)}, "url": url_with(request, **{"from": first})}]
+
+
+def _of(model: type[Model], ids: Sequence[UUID]) -> Q:
+    return Q(content_type=get_content_type_for_model(model), object_id__in=[str(id_) for id_ in ids])
+
+
+def _history(request: HttpRequest, entries: Q) -> dict[str, Any]:
+    """Return the context for Django's template."""
+    found = LogEntry.objects.filter(entries).select_related("user", "content_type").order_by("action_time", "pk")
+    paginator = Paginator(found, ENTRIES_ON_PAGE)
+    page = paginator.get_page(request.GET.get(PAGE_VAR, 1))
+    return {
+        "action_list": page,
+        "page_range": paginator.get_elided_page_range(page.number),
+        "pagination_required": paginator.num_pages > 1,
+    }

@@ -13,7 +13,7 @@ from django.utils import translation
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.actions import audit
-from django_jobchains.admin.detail import history
+from django_jobchains.admin.detail import views
 from django_jobchains.models import Chain, QueueState
 from django_jobchains.store import Store
 from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, messages_in, text_of, url
@@ -132,7 +132,7 @@ def test_the_history_of_a_job_includes_its_chain(superuser: Client, store: Store
 
 def test_the_history_is_paginated(superuser: Client, store: Store, admin_request: Any) -> None:
     chain = failed(store)
-    for number in range(history.ENTRIES_ON_PAGE + 1):
+    for number in range(views.ENTRIES_ON_PAGE + 1):
         audit.log(admin_request, [(chain, chain.current_job)[number % 2]], f"entry {number}.", verb="test")
     first, second = (
         text_of(superuser.get(url("history", chain))),

@@ -47,19 +47,19 @@ def test_a_long_column_shows_how_many_are_omitted() -> None:
     columns = [GraphColumn([_link() for _ in range(20)], omitted=12_000), GraphColumn([_link()])]
     graph = layout(columns, [], columns[1].links[0].id)
     assert len(graph.boxes) == MAX_BOXES_PER_COLUMN + 1
-    assert [more.text for more in graph.more_labels] == ["and 12,012 more"]
+    assert [more["text"] for more in graph.more_labels] == ["and 12,012 more"]
 
 
 def test_uncounted_chains_are_shown_as_more() -> None:
     graph = layout([GraphColumn([_link()], has_uncounted=True)], [], "")
-    assert [more.text for more in graph.more_labels] == ["and more"]
+    assert [more["text"] for more in graph.more_labels] == ["and more"]
 
 
 def test_lines_connect_shown_boxes_once() -> None:
     left, right = _link(), _link()
     lines = [GraphLine(left.id, right.id, True), GraphLine(left.id, right.id, True), GraphLine("gone", right.id, True)]
     graph = layout([GraphColumn([left]), GraphColumn([right])], lines, right.id)
-    assert [path.d for path in graph.paths] == [
+    assert [path["d"] for path in graph.paths] == [
         f"M{4 + WIDTH} 26 C{4 + WIDTH + 22} 26 {4 + WIDTH + 22} 26 {4 + WIDTH + 44} 26"
     ]
 
