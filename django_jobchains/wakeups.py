@@ -4,10 +4,10 @@
 transaction that surrounds the block has been committed, and not at all if the block raises an error.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from logging import getLogger
-from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -34,21 +34,12 @@ logger = getLogger("django_jobchains")
 MAX_NAMED_CHAINS = 20
 
 
-class announced:  # noqa: N801 - reads as a verb in a with statement
-    """Publish the effects of the writes in the block. A class, because it is faster than a generator."""
-
-    def __init__(self, store: Store) -> None:
-        self._using = store.using
-
-    def __enter__(self) -> Effects:
-        self._effects = Effects()
-        return self._effects
-
-    def __exit__(
-        self, type_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if type_ is None:
-            publish(self._using, self._effects)
+@contextmanager
+def announced(store: Store) -> Iterator[Effects]:
+    """Publish the effects of the writes in the block, unless it raises."""
+    effects = Effects()
+    yield effects
+    publish(store.using, effects)
 
 
 def publish(using: str, effects: Effects, reported: Collection[UUID] = frozenset()) -> None:
@@ -64,7 +55,7 @@ def publish(using: str, effects: Effects, reported: Collection[UUID] = frozenset
         publish_after_commit(using, hints)
     if effects.failed_waiters:
         call_after_commit(using, partial(_report, effects.failed_waiters.values()))
-    if effects.failure_jobs and observes_created():
+    if effects.failure_jobs and observes(JobCreated, ChainCreated):
         call_after_commit(using, partial(_report_failure_jobs, effects.failure_jobs))
     if effects.unblocked and observes(JobUnblocked):
         report_after_commit(using, [JobUnblocked("", *unblocked) for unblocked in effects.unblocked.items()])
@@ -79,13 +70,8 @@ def report_after_commit(using: str, events: Collection[DetailEvent]) -> None:
 
 def report_created(using: str, jobs: Sequence[NewJob], effects: Effects, sent: "SentSpans | None" = None) -> None:
     """Report created jobs, and end their spans, after the commit of the current transaction."""
-    if sent is not None or (jobs and observes_created()):
+    if sent is not None or (jobs and observes(JobCreated, ChainCreated)):
         call_after_commit(using, partial(_report_created, list(jobs), frozenset(effects.unblocked), sent))
-
-
-def observes_created() -> bool:
-    """Return whether any sink receives the events of created jobs."""
-    return observes(JobCreated) or observes(ChainCreated)
 
 
 def _report_created(jobs: Sequence[NewJob], unblocked: Collection[UUID], sent: "SentSpans | None") -> None:

@@ -22,6 +22,7 @@ from django_jobchains.chains.completion import (
     current_job,
 )
 from django_jobchains.chains.pruning import aprune, prune
+from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.ids import as_list, chain_id_of, chain_ids_of, checked_id
 from django_jobchains.enqueue_options import Deduplicate, EnqueueOptions, resolve_schedule
 from django_jobchains.exceptions import (
@@ -159,19 +160,18 @@ def enqueue_many(items: Iterable[Item[OutputT]], *, using: str | None = None) ->
 
     ``items`` is any iterable, including generators. Raises ``TypeError`` if it contains anything but items.
     """
-    return create_chains(_checked_items(items), using)
-
-
-def _checked_items(given: Iterable[Item[OutputT]]) -> list[Item[OutputT]]:
-    """Read all items before anything is written, because a generator may raise an error."""
     remedy = "chains.enqueue_many() takes a list of items, as in [job_type.item(input) for input in inputs]"
+    given: Any = items
     if not isinstance(given, Iterable):
         raise TypeError(f"{remedy}, not {type(given).__name__}.")
-    items = list(given)
-    for number, item in enumerate(items):
+    all_items = list(given)  # Read before anything is written, because a generator may raise an error.
+    bound = capture_context()
+    for number, item in enumerate(all_items):
         if not isinstance(item, Item):
             raise TypeError(f"{remedy}: number {number} of them is {type(item).__name__}. Nothing was created.")
-    return items
+        if bound:  # Values that were bound where the item was described take precedence.
+            item.context = merge_contexts(bound, item.context)
+    return create_chains(all_items, using)
 
 
 @overload

@@ -64,7 +64,11 @@ def new_id() -> UUID:
     48 bits of milliseconds, then 12 bits that hold the microseconds or count up from the previous id, then 62 random
     bits (RFC 9562, method 3).
     """
-    stamp = _next_stamp()
+    global _last
+    nanoseconds = time.time_ns()
+    stamp = (nanoseconds // 1_000_000) << 12 | (nanoseconds % 1_000_000) * 4096 // 1_000_000
+    with _lock:
+        stamp = _last = max(stamp, _last + 1)
     random = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF
     milliseconds, fraction = stamp >> 12, stamp & 0xFFF
     return UUID(int=milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | random)
@@ -78,15 +82,6 @@ def first_id_at(time: datetime) -> UUID:
 def milliseconds_of(id: UUID) -> int:
     """Return when a time-ordered id was created, in milliseconds since 1970."""
     return id.int >> 80
-
-
-def _next_stamp() -> int:
-    global _last
-    nanoseconds = time.time_ns()
-    stamp = (nanoseconds // 1_000_000) << 12 | (nanoseconds % 1_000_000) * 4096 // 1_000_000
-    with _lock:
-        _last = max(stamp, _last + 1)
-        return _last
 
 
 def _new_lock_after_fork() -> None:

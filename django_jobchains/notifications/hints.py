@@ -99,34 +99,29 @@ class HintMerger:
         self._left_out: dict[Hint, int | None] = {}
 
     def fresh(self, hints: Collection[Hint]) -> list[Hint]:
-        """Return the hints to send now. Those with a count get a new id."""
-        now = time.monotonic()
+        """Return the hints to send now. Those with a count get a new id.
+
+        Chains that end shortly after others become one hint for ``EVERY``: thousands may end each second.
+        """
+        now, fresh = time.monotonic(), []
         with self._lock:
             if len(self._sent) > _MAX_REMEMBERED:
                 self._sent.clear()
                 self._left_out.clear()
-            return [self._with_id(hint, now) for hint in self._widened(hints, now) if self._is_due(hint, now)]
-
-    def _widened(self, hints: Collection[Hint], now: float) -> Collection[Hint]:
-        """Replace chains that end shortly after others by ``EVERY``: thousands may end each second."""
-        if not any(hint.kind == "chain_finished" for hint in hints):
-            return hints
-        is_close, self._chain_finished_at = now - self._chain_finished_at < MERGE_SECONDS, now
-        if not is_close:
-            return hints
-        return [*(hint for hint in hints if hint.kind != "chain_finished"), chain_finished(EVERY)]
-
-    def _is_due(self, hint: Hint, now: float) -> bool:
-        if now - self._sent.get(hint, _LONG_AGO) >= MERGE_SECONDS:
-            return True
-        self._left_out[hint] = _sum(self._left_out.get(hint, 0), hint.count)
-        return False
-
-    def _with_id(self, hint: Hint, now: float) -> Hint:
-        self._sent[hint] = now
-        count = _sum(self._left_out.pop(hint, 0), hint.count)
-        hint_id = "" if count is None else f"{random.getrandbits(64):016x}"
-        return replace(hint, count=count, id=hint_id)
+            is_close = now - self._chain_finished_at < MERGE_SECONDS
+            for given in hints:
+                hint = given
+                if given.kind == "chain_finished":
+                    self._chain_finished_at = now
+                    hint = chain_finished(EVERY) if is_close else given
+                if now - self._sent.get(hint, _LONG_AGO) < MERGE_SECONDS:
+                    self._left_out[hint] = _sum(self._left_out.get(hint, 0), hint.count)
+                    continue
+                self._sent[hint] = now
+                count = _sum(self._left_out.pop(hint, 0), hint.count)
+                hint_id = "" if count is None else f"{random.getrandbits(64):016x}"
+                fresh.append(replace(hint, count=count, id=hint_id))
+        return fresh
 
 
 def _sum(first: int | None, second: int | None) -> int | None:

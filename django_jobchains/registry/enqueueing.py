@@ -11,15 +11,16 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.conf import get_settings
-from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.connections import opened_connections
 from django_jobchains.exceptions import TransactionRequired
 from django_jobchains.models import Chain
 from django_jobchains.payload_types import OutputT_co
 from django_jobchains.payloads import HasOutput
-from django_jobchains.store import CreatedJob, NewJob, get_store
+from django_jobchains.store import Effects, NewJob, get_store
+from django_jobchains.telemetry import observes
+from django_jobchains.telemetry.events import ChainCreated, JobCreated
 from django_jobchains.telemetry.tracing import start_sending
-from django_jobchains.wakeups import announced, observes_created, report_created
+from django_jobchains.wakeups import publish, report_created
 
 #: Faster than ``json.loads``, which looks for whitespace on both sides.
 _read = json.JSONDecoder().raw_decode
@@ -39,22 +40,31 @@ def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -
     store = get_store(using)
     if not items:
         return []
-    connection = store.connection
+    connection = connections[store.using]
     _check_transaction(connection)
-    if bound := capture_context():
-        for item in items:  # Values that were bound where the item was described take precedence.
-            item.context = merge_contexts(bound, item.context)
     # Only items whose id the caller has chosen have a lease number. Such an id may exist already, and the savepoint
     # keeps the caller's transaction usable after that error.
     is_guarded = connection.in_atomic_block and any(item.lease_number for item in items)
     guard = transaction.atomic(store.using) if is_guarded else nullcontext()
-    sent = start_sending(items, store.chains.contexts)
-    with announced(store) as effects, guard:
-        created = store.jobs.create(items, effects)
-    if sent is not None or observes_created():
-        fresh = [item for item, row in zip(items, created, strict=True) if not row.is_deduplicated]
+    effects, sent = Effects(), start_sending(items, store.chains.contexts)
+    with guard:
+        rows = store.jobs.create(items, effects)
+    publish(store.using, effects)
+    if sent is not None or observes(JobCreated, ChainCreated):
+        fresh = [item for item, row in zip(items, rows, strict=True) if not row.is_deduplicated]
         report_created(store.using, fresh, effects, sent)
-    return [_chain(item, row, store.using) for item, row in zip(items, created, strict=True)]
+    # The chains are not read. A deduplicated chain has its own input, which is read when it is needed.
+    created: list[Chain[OutputT_co]] = []
+    for item, row in zip(items, rows, strict=True):
+        chain: Chain[OutputT_co] = Chain.partly_known(store.using)
+        chain.id, chain.type_name, chain.created_at = row.id, item.type_name, row.created_at
+        chain.job_type = item.job_type
+        if row.is_deduplicated:
+            chain.deduplicated = True
+        else:
+            chain.input = _read(item.input)[0]
+        created.append(chain)
+    return created
 
 
 def _check_transaction(connection: BaseDatabaseWrapper) -> None:
@@ -82,15 +92,3 @@ def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
 def _is_in_atomic(connection: BaseDatabaseWrapper) -> bool:
     """Return whether an atomic block is open, other than the blocks around a ``TestCase`` and its tests."""
     return any(not block._from_testcase for block in connection.atomic_blocks)  # type: ignore[attr-defined]
-
-
-def _chain(item: Item[OutputT_co], row: CreatedJob, using: str) -> Chain[OutputT_co]:
-    """Return the chain without reading it. A deduplicated chain has its own input, which is read when it is needed."""
-    chain: Chain[OutputT_co] = Chain.partly_known(using)
-    chain.id, chain.type_name, chain.created_at = row.id, item.type_name, row.created_at
-    chain.job_type = item.job_type
-    if row.is_deduplicated:
-        chain.deduplicated = True
-    else:
-        chain.input = _read(item.input)[0]
-    return chain

@@ -205,19 +205,30 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
         if given_id is not None and not isinstance(given_id, UUID):
             raise TypeError(f"id must be a uuid.UUID, not {type(given_id).__name__}.")
         id_ = given_id or new_id()
-        run_at, delay_seconds = resolve_schedule(run_at, delay)
+        delay_seconds = None
+        if run_at is not None or delay is not None:
+            run_at, delay_seconds = resolve_schedule(run_at, delay)
+        handler = self.processor
+        if queue is None:
+            queue = (handler and handler.queue) or get_settings().QUEUE
+        else:
+            QUEUE.check("queue", queue)
+        if priority is None:
+            priority = (handler and handler.priority) or 0
+        else:
+            PRIORITY.check("priority", priority)
         return kind(
             id=id_,
             chain_id=id_,
             chain_index=0,
             chain_type_name=self.name,
             type_name=self.name,
-            queue=self.default_queue() if queue is None else QUEUE.check("queue", queue),
+            queue=queue,
             input=self.input_codec.encode(input, InvalidInput),
-            priority=self.default_priority() if priority is None else PRIORITY.check("priority", priority),
+            priority=priority,
             run_at=run_at,
             delay_seconds=delay_seconds,
-            blockers=self._checked_blockers(blockers),
+            blockers=() if blockers == () and not self.blocker_slots else self._checked_blockers(blockers),
             accepted_blockers=self.blockers,
             blocker_slots=self.blocker_slots,
             on_blocker_failure=self.on_blocker_failure,
@@ -227,7 +238,7 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
 
     def _checked_blockers(self, given: Any) -> tuple[UUID, ...]:
         """Return the ids of the blockers. Raise ``InvalidBlockers`` unless there is one for each required type."""
-        blockers = () if given is None or given == () else chain_ids_of(given, "blockers")
+        blockers = () if given is None else chain_ids_of(given, "blockers")
         if self.blocker_slots is not None and len(blockers) != len(self.blocker_slots):
             names = ", ".join(self.blocker_slots) or "none"
             raise InvalidBlockers(
@@ -256,13 +267,6 @@ class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
         except Exception as error:
             raise InvalidInput(f"upgrade_input of {self.name!r} failed: {describe(error)}") from error
         return self.input_codec.validate(upgraded, InvalidInput)
-
-    def default_queue(self) -> str:
-        own = self.processor.queue if self.processor else None
-        return get_settings().QUEUE if own is None else own
-
-    def default_priority(self) -> int:
-        return (self.processor.priority or 0) if self.processor else 0
 
     def encode_output(self, value: Any) -> str:
         return self.output_codec.encode(value, InvalidOutput)

@@ -65,10 +65,10 @@ class Registry:
         name = next((part.by_name[type_name].on_failure for part in self.slices if type_name in part.by_name), None)
         if name is None:
             return None
-        target = self.job_types().get(name)
-        if target is None:
-            return FailureType(name, get_settings().QUEUE, 0)
-        return FailureType(name, target.default_queue(), target.default_priority())
+        target = self.find(name)
+        handler = target.processor if target else None
+        queue, priority = (handler.queue, handler.priority) if handler else (None, None)
+        return FailureType(name, queue or get_settings().QUEUE, priority or 0)
 
     def failure_problems(self) -> Iterator[str]:
         """Describe values of ``on_failure`` that cannot start a chain, or that lead back to the type that failed."""

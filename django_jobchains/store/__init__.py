@@ -4,6 +4,7 @@ from functools import lru_cache
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
 from django.db import connections
 from django.utils.module_loading import import_string
 
@@ -114,13 +115,29 @@ def get_store(using: str | None = None) -> Store:
     The store is the one for the vendor, or an instance of the class that ``JOBCHAINS`` names for the alias. Raises
     ``ImproperlyConfigured``. Every public call validates its ``using`` here.
     """
+    alias: Any = using
+    if isinstance(alias, str | None) and (found := _stores.get(alias)):
+        return found
     settings = get_settings()
-    alias: Any = settings.DATABASE if using is None else using
+    alias = settings.DATABASE if using is None else using
     if not isinstance(alias, str) or alias not in connections.settings:
         known = ", ".join(connections.settings)
         argument = "JOBCHAINS['DATABASE']" if using is None else "using"
         raise ImproperlyConfigured(f"{argument}={alias!r:.100} is not an alias in DATABASES. Known: {known}.")
-    return _store(alias, settings.of(alias, "STORE"))
+    store = _stores[using] = _store(alias, settings.of(alias, "STORE"))
+    return store
+
+
+#: The stores of the arguments of ``get_store``, with the current settings.
+_stores: dict[str | None, Store] = {}
+
+
+def _on_setting_changed(*, setting: str, **kwargs: Any) -> None:
+    if setting in ("JOBCHAINS", "DATABASES"):
+        _stores.clear()
+
+
+setting_changed.connect(_on_setting_changed)
 
 
 @lru_cache(maxsize=32)

@@ -99,7 +99,7 @@ class Database(ABC):
 
     @own_statements
     def fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(sql, params)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows

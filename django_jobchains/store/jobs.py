@@ -29,10 +29,8 @@ _COLUMNS = (
 _NAMES = [column.split()[0] for column in _COLUMNS.split(", ")]
 #: Columns that keep their default, 0 or NULL, in most jobs.
 _RARE = ("priority", "delay_seconds", "max_attempts", "lease_number", "context", "deduplication_key")
-#: A row with one of these keys sets the time at which its job is due.
-_PLANNED = {"run_at", "delay_seconds"}
 #: The job of a row with one of these keys may not be due yet.
-_NOT_YET = _PLANNED | {"status"}
+_NOT_YET = {"run_at", "delay_seconds", "status"}
 
 ResultT = TypeVar("ResultT")
 
@@ -155,13 +153,20 @@ class Jobs(Part, ABC):
 
         The effects are added first: if the reply to a commit is lost, the jobs may exist.
         """
-        rows = [self._new_row(job) for job in jobs]
-        is_single = len(rows) == 1  # The server processes parameters faster than JSON.
-        params = [rows[0].get(name) for name in _NAMES] if is_single else [json.dumps(rows)]
-        due = [row["type_name"] for row in rows if _NOT_YET.isdisjoint(row)]
+        rows: list[dict[str, Any]] = []
+        due, scheduled = [], []
+        for job in jobs:
+            row = self._new_row(job)
+            rows.append(row)
+            if _NOT_YET.isdisjoint(row):
+                due.append(job.type_name)
+            elif "status" not in row:
+                scheduled.append(job.type_name)
         effects.add_due(due)
-        if len(due) < len(rows):
-            effects.add_scheduled([row["type_name"] for row in rows if _PLANNED & row.keys() and "status" not in row])
+        if scheduled:
+            effects.add_scheduled(scheduled)
+        is_single = len(rows) == 1  # The server processes parameters faster than JSON.
+        params = list(map(rows[0].get, _NAMES)) if is_single else [json.dumps(rows)]
         try:
             return send(self._insert_jobs(is_single), params)
         except IntegrityError as error:

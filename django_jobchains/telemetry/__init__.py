@@ -32,9 +32,9 @@ def report(event: Event) -> None:
             log_error(logger, error, "A telemetry sink failed: %s")
 
 
-def observes(kind: type[DetailEvent]) -> bool:
-    """Return whether any sink receives this kind of event. If not, callers need not create one."""
-    return kind in _observed
+def observes(*kinds: type[DetailEvent]) -> bool:
+    """Return whether any sink receives one of these kinds of events. If not, callers need not create one."""
+    return not _observed.isdisjoint(kinds)
 
 
 def add_sink(sink: Sink, *details: type[DetailEvent]) -> None:
