@@ -149,12 +149,6 @@ _PROCESS_OPTIONS = {
 }
 
 
-def check_level(isolation: Isolation, level: Level) -> None:
-    """Raise ``ValueError`` unless the isolation has the level of this kind of pool."""
-    if isolation.level != level:
-        raise ValueError(f"level={isolation.level!r} does not fit this pool, whose child processes are {level!r}.")
-
-
 def check_target(target: object, argument: str) -> None:
     """Raise ``ValueError`` unless it is "module:function"."""
     if not (isinstance(target, str) and _TARGET.fullmatch(target)):

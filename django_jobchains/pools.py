@@ -1,10 +1,10 @@
 """Pools of child processes: functions that crash, leak or hang run where they do no harm."""
 
 from django_jobchains.children import presets
-from django_jobchains.children.child import current_signal, send
-from django_jobchains.children.child_session import ChildPool, ChildSession
-from django_jobchains.children.pool_calls import StreamedCall
-from django_jobchains.children.pool_errors import (
+from django_jobchains.children.call_loop import current_signal, send
+from django_jobchains.children.pool import ChildPool, ChildSession, ReusablePool, StreamedCall, TransientPool
+from django_jobchains.children.pooled_child import PENDING, Call, PooledChild
+from django_jobchains.exceptions import (
     ChildCrashed,
     ChildStartFailed,
     ChildTimeout,
@@ -13,9 +13,6 @@ from django_jobchains.children.pool_errors import (
     PoolTimeout,
     RemoteError,
 )
-from django_jobchains.children.pooled_child import PENDING, Call, PooledChild
-from django_jobchains.children.reusable_pool import ReusablePool
-from django_jobchains.children.transient_pool import TransientPool
 from django_jobchains.isolation import Fallback, Isolation
 
 # Elsewhere, pools of child processes are known as worker pools. These are the same classes.

@@ -1,28 +1,74 @@
-"""Runs the calls of a child, one after another: in a child process, or on a thread after a fallback."""
+"""Runs the calls of a child, one after another, and provides what the functions use: a signal, and messages back.
+
+It runs in a child process, or on a thread after a fallback.
+"""
 
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 
-from django_jobchains.children.child import RunningCall, running_call
-from django_jobchains.children.frames import encode_frame
+from django_jobchains.children.frames import Message, encode_frame
 from django_jobchains.children.limits import has_proc, limit_cpu, resident_bytes
-from django_jobchains.children.tickets import Request
-from django_jobchains.handlers.abort_signal import AbortReason
+from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
 from django_jobchains.text.errors import describe, traceback_of
 
 if TYPE_CHECKING:
     from django_jobchains.db.connections import ThreadConnections
 
 
+def current_signal() -> AbortSignal:
+    """Return the signal of the running call, which ``Call.abort`` aborts. Raises ``RuntimeError`` outside of a call."""
+    return _current_call().signal
+
+
+def send(message: Any) -> None:
+    """Send a JSON value to the ``on_message`` callback of the caller, such as the progress of the call."""
+    _current_call().send(message)
+
+
+@dataclass(frozen=True)
+class RunningCall:
+    """The call that a child runs. ``send``: passes a JSON value to the caller's ``on_message``."""
+
+    id: int
+    send: Callable[[Any], object]
+    signal: AbortSignal = field(default_factory=AbortSignal)
+    _parts: dict[str, AbortSignal] = field(default_factory=dict)
+
+    def part(self, name: str) -> AbortSignal:
+        """Return the signal of a part of the call, such as one item of many."""
+        return self._parts.setdefault(name, AbortSignal())
+
+    def abort(self, reason: AbortReason, part: str | None = None) -> None:
+        """Abort the signal of the call, or of the part with this name."""
+        signal = self.signal if part is None else self.part(part)
+        signal.abort(reason)
+
+
+#: Set around each call. Threads that the function starts do not have it: pass the signal to them.
+running_call: ContextVar[RunningCall] = ContextVar("running_call")
+
+
+def _current_call() -> RunningCall:
+    try:
+        return running_call.get()
+    except LookupError:
+        raise RuntimeError(
+            "This code does not run in a call of a pool's child, or it runs on a thread other than the function's: "
+            "get the signal in the function, and pass it to the thread."
+        ) from None
+
+
 class CallLoop:
-    """Runs the requests of the caller on the thread that calls ``run``.
+    """Runs the calls of the caller on the thread that calls ``run``.
 
     ``write``: sends an encoded message back. ``message_limit``: the bytes of one message.
     """
@@ -35,12 +81,19 @@ class CallLoop:
         #: Aborts that arrived before their calls: the id of the call, the reason, and the part of the call.
         self._early: list[tuple[int, AbortReason, str | None]] = []
 
-    def run(self, requests: Iterable[Request]) -> None:
-        for request in requests:
-            connections = _connections()
-            self._write(self._reply(self._begin(request.id), request))
-            if connections is not None:
-                connections.clean()
+    def run(self, messages: Iterable[Message], take_ticket: Callable[[], int | None]) -> None:
+        """Run the calls in the messages of the caller, without those that were withdrawn, which have no tickets."""
+        ticket: int | None = None
+        for message in messages:
+            for number, payload in message["calls"]:
+                # The ticket may belong to a later call, if earlier calls were withdrawn.
+                ticket = take_ticket() if ticket is None else ticket
+                if ticket == number:
+                    ticket = None
+                    connections = _connections()
+                    self._write(self._reply(self._begin(number), message["target"], payload, message["cpu_seconds"]))
+                    if connections is not None:
+                        connections.clean()
 
     def abort(self, id: int, reason: AbortReason, part: str | None = None) -> None:
         """Abort the signal of a call, or of a part of it. Called on a thread other than the one of ``run``."""
@@ -62,16 +115,19 @@ class CallLoop:
                 call.abort(reason, part)
         return call
 
-    def _reply(self, call: RunningCall, request: Request) -> bytes:
+    def _reply(self, call: RunningCall, target: str, payload: Any, cpu_seconds: float | None) -> bytes:
         """Call the function, and return its result or error as a message. Anything it raises is an ordinary error."""
         token = running_call.set(call)
         try:
-            if request.cpu_seconds is not None:
-                limit_cpu(request.cpu_seconds)
-            result = _function(request.target)(request.payload)
+            if cpu_seconds is not None:
+                limit_cpu(cpu_seconds)
+            result = _function(target)(payload)
             return self._encode({"id": call.id, "result": result, **_memory()})
         except BaseException as error:
-            return encode_frame({"id": call.id, "error": error_fields(error), **_memory()})
+            name = type(error).__qualname__
+            message = describe(error).removeprefix(name).removeprefix(": ")
+            fields = {"type_name": name, "message": message, "traceback": traceback_of(error)}
+            return encode_frame({"id": call.id, "error": fields, **_memory()})
         finally:
             running_call.reset(token)
             flush_streams()
@@ -79,6 +135,10 @@ class CallLoop:
 
 #: A lookup imports the module. Failed lookups are not cached.
 _function = lru_cache(maxsize=100)(resolve_name)
+
+
+def _memory() -> dict[str, int]:
+    return {} if has_proc() else {"rss": resident_bytes()}
 
 
 def _connections() -> "ThreadConnections | None":
@@ -96,17 +156,6 @@ def close_connections() -> None:
         from django_jobchains.db.connections import close_thread_connections
 
         close_thread_connections()
-
-
-def error_fields(error: BaseException) -> dict[str, str]:
-    """Return the arguments of ``RemoteError``."""
-    name = type(error).__qualname__
-    message = describe(error).removeprefix(name).removeprefix(": ")
-    return {"type_name": name, "message": message, "traceback": traceback_of(error)}
-
-
-def _memory() -> dict[str, int]:
-    return {} if has_proc() else {"rss": resident_bytes()}
 
 
 def flush_streams() -> None:

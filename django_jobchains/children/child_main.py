@@ -7,18 +7,24 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, NoReturn, TypedDict
 
 from django.conf import settings
 
 from django_jobchains.children.call_loop import CallLoop, close_connections, flush_streams
-from django_jobchains.children.environment import minimize_environment
-from django_jobchains.children.frames import CHUNK_BYTES, FrameBuffer, Message, encode_frame
+from django_jobchains.children.frames import CHUNK_BYTES, FrameBuffer, Message, encode_frame, take_ticket
 from django_jobchains.children.limits import die_with_parent, limit_memory, raise_oom_score
-from django_jobchains.children.tickets import TicketPipe, requests_of
 from django_jobchains.text.errors import describe, traceback_of
+
+#: The environment variables that ``minimal_env`` keeps, and the prefixes of their names.
+KEPT_NAMES = frozenset(
+    {"PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "DJANGO_SETTINGS_MODULE"}
+)
+KEPT_PREFIXES = ("LC_", "PYTHON")
 
 
 class Descriptors(NamedTuple):
@@ -54,7 +60,7 @@ def run_child(inherited: Descriptors, options: ChildOptions, parent: int) -> NoR
     try:
         # Only the end of the process closes it: for the caller, that is the end of the child.
         connection = socket.socket(fileno=inherited.connection)
-        _start(connection, inherited, options, parent)
+        _run_calls(connection, inherited, options, parent)
         code = 0
     except BaseException as error:
         sys.stderr.write(traceback_of(error))
@@ -64,10 +70,16 @@ def run_child(inherited: Descriptors, options: ChildOptions, parent: int) -> NoR
         os._exit(code)
 
 
-def _start(connection: socket.socket, inherited: Descriptors, options: ChildOptions, parent: int) -> None:
+def _run_calls(connection: socket.socket, inherited: Descriptors, options: ChildOptions, parent: int) -> None:
     die_with_parent(parent)
     raise_oom_score()
-    write = _Writer(connection)
+    lock = threading.Lock()
+
+    def write(data: bytes) -> None:
+        """Write a whole message, from any thread."""
+        with lock, suppress(OSError):  # The caller has ended, which the watching thread notices.
+            connection.sendall(data)
+
     loop = CallLoop(write, options["message_limit"])
     threading.Thread(target=_watch, args=(inherited.watch, loop), name="jobchains-caller-watch", daemon=True).start()
     try:
@@ -76,12 +88,16 @@ def _start(connection: socket.socket, inherited: Descriptors, options: ChildOpti
         write(encode_frame({"failed": describe(error)}))
         raise
     write(encode_frame({"ready": os.getpid()}))
-    loop.run(requests_of(_messages(connection), TicketPipe(inherited.tickets)))
+    loop.run(_messages(connection), partial(take_ticket, inherited.tickets))
 
 
 def _prepare(options: ChildOptions) -> None:
     if settings.configured:
-        _use_databases(options["databases"])
+        from django.db import connections
+
+        # A test runner of the caller may have replaced the databases of the settings.
+        for alias, name in options["databases"].items():
+            connections.settings[alias]["NAME"] = name
     if options["minimal_env"]:
         minimize_environment()
     if (size := options["memory_limit"]) is not None:
@@ -92,25 +108,29 @@ def _prepare(options: ChildOptions) -> None:
         resolve_name(setup)()
 
 
-def _use_databases(names: dict[str, Any]) -> None:
-    """Use the caller's databases, because its test runner may have replaced the databases of the settings."""
-    from django.db import connections
+def minimize_environment() -> None:
+    """Remove the other variables from this process: from ``os.environ``, and from what the kernel shows of it.
 
-    for alias, name in names.items():
-        connections.settings[alias]["NAME"] = name
+    The settings were loaded before, with all variables.
+    """
+    kept = {name: value for name, value in os.environ.items() if name in KEPT_NAMES or name.startswith(KEPT_PREFIXES)}
+    os.environ.clear()
+    # Removing a variable leaves its text in memory, where /proc/self/environ shows it. Nothing refers to it anymore.
+    with suppress(OSError):  # The system has no such file.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = int(fields[47]), int(fields[48])
+        if 0 < start < end:
+            import ctypes
+
+            ctypes.memset(start, 0, end - start)
+    os.environ.update(kept)
 
 
 def _messages(connection: socket.socket) -> Iterator[Message]:
     frames = FrameBuffer()
-    while received := _received(connection):
-        yield from frames.add(received)
-
-
-def _received(connection: socket.socket) -> bytes:
-    try:
-        return connection.recv(CHUNK_BYTES)
-    except OSError:
-        return b""
+    with suppress(OSError):  # The caller has ended.
+        while received := connection.recv(CHUNK_BYTES):
+            yield from frames.add(received)
 
 
 def _watch(descriptor: int, loop: CallLoop) -> None:
@@ -122,15 +142,3 @@ def _watch(descriptor: int, loop: CallLoop) -> None:
                 return
             loop.abort(message["id"], message["abort"], message["part"])
     os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-class _Writer:
-    """Writes whole messages from any thread."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()
-
-    def __call__(self, data: bytes) -> None:
-        with self._lock, suppress(OSError):  # The caller has ended, which the watching thread notices.
-            self._connection.sendall(data)

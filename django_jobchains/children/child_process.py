@@ -11,18 +11,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
 
 from django.apps import apps
 from django.conf import settings
 from django.db import connections
 
 from django_jobchains.children.child_main import ChildOptions
-from django_jobchains.children.frames import CHUNK_BYTES, ERROR_BYTES, FrameBuffer, Message, SendBuffer, encode_frame
+from django_jobchains.children.frames import CHUNK_BYTES, ERROR_BYTES, FrameBuffer, Message, TicketPipe, encode_frame
 from django_jobchains.children.limits import has_proc, resident_bytes
-from django_jobchains.children.pool_errors import ChildCrashed, ChildStartFailed, exit_text
 from django_jobchains.children.preload import discard_preload, get_preload, prove
-from django_jobchains.children.tickets import TicketPipe
+from django_jobchains.exceptions import ChildCrashed, ChildStartFailed, exit_text
 from django_jobchains.handlers.abort_signal import AbortReason
 from django_jobchains.isolation import Isolation, Level
 
@@ -69,7 +67,8 @@ class ChildProcess:
         except BaseException:
             self._close()
             raise
-        self._send_buffer = SendBuffer(self._socket.send)
+        #: Bytes that the socket has not taken yet.
+        self._unsent = bytearray()
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._poll.register(self._report, select.POLLIN)
@@ -77,34 +76,31 @@ class ChildProcess:
 
     def _start(self, imports: Sequence[str]) -> None:
         """Let the preload process start the child, with its ends of the socket and the pipes."""
-        level = self._isolation.level
         try:
             with ExitStack() as inherited:
-                descriptors = self._open(inherited)
+                self._socket, connection = socket.socketpair()
+                self._own.enter_context(self._socket)
+                inherited.enter_context(connection)
+                self._socket.setblocking(False)
+                watch, writer = os.pipe()
+                inherited.callback(os.close, watch)
+                self._watch = self._own.enter_context(os.fdopen(writer, "wb", buffering=0))
+                os.set_blocking(writer, False)
+                self._report, report = socket.socketpair()
+                self._own.enter_context(self._report)
+                inherited.enter_context(report)
+                self._tickets = TicketPipe()
+                self._own.callback(self._tickets.close)
                 self._preload = get_preload()
-                self._number = self._preload.spawn(dict(_options(self._isolation, imports)), descriptors)
+                self._number = self._preload.spawn(
+                    _options(self._isolation, imports),
+                    [connection.fileno(), watch, self._tickets.reader, report.fileno()],
+                )
         except ConnectionError as error:
             discard_preload(self._preload)
-            raise PreloadLost(level, "the preload process has died") from error
+            raise PreloadLost(self.level, "the preload process has died") from error
         except OSError as error:
-            raise ChildStartFailed(level, f"{type(error).__name__}: {error}") from error
-
-    def _open(self, inherited: ExitStack) -> list[int]:
-        """Open the socket and the pipes. Return the child's ends, which ``inherited`` closes in this process."""
-        self._socket, connection = socket.socketpair()
-        self._own.enter_context(self._socket)
-        inherited.enter_context(connection)
-        self._socket.setblocking(False)
-        watch, writer = os.pipe()
-        inherited.callback(os.close, watch)
-        self._watch = self._own.enter_context(os.fdopen(writer, "wb", buffering=0))
-        os.set_blocking(writer, False)
-        self._report, report = socket.socketpair()
-        self._own.enter_context(self._report)
-        inherited.enter_context(report)
-        self._tickets = TicketPipe(*os.pipe())
-        self._own.callback(self._tickets.close)
-        return [connection.fileno(), watch, self._tickets.reader, report.fileno()]
+            raise ChildStartFailed(self.level, f"{type(error).__name__}: {error}") from error
 
     def wait_until_ready(self, seconds: float) -> bool:
         """Wait until it has run its set-up. Return False after ``seconds``. Raises ``ChildStartFailed``."""
@@ -122,7 +118,8 @@ class ChildProcess:
         if "failed" in message:
             raise ChildStartFailed(self.level, f"its set-up {self._isolation.setup!r} raised {message['failed']}")
         self.pid = message["ready"]
-        prove(self._isolation)
+        if self._isolation.setup is not None:
+            prove(self._isolation.setup)
         return True
 
     def _preload_problem(self) -> ChildStartFailed:
@@ -152,15 +149,25 @@ class ChildProcess:
         return resident_bytes(self.pid) if has_proc() else self._reported_rss
 
     def send(self, message: Message) -> None:
+        """Send calls, without waiting for the receiver."""
         data = encode_frame(message)
         with suppress(OSError):  # It has ended, which receive() reports.
             self._tickets.add([number for number, _ in message["calls"]])
-            self._send_buffer.add(data)
+            self._unsent += data
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send as much as possible without blocking."""
+        with suppress(BlockingIOError):
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
 
     def withdraw(self) -> set[int]:
+        """Return the ids of the calls that were sent and will never begin."""
         return self._tickets.withdraw()
 
     def abort(self, id: int, reason: AbortReason, part: str | None) -> None:
+        """Abort the signal of a call, or of a part of it, without waiting."""
         self._notify({"id": id, "abort": reason, "part": part})
 
     def _notify(self, message: Message) -> None:
@@ -169,6 +176,7 @@ class ChildProcess:
             self._watch.write(encode_frame(message))
 
     def receive(self, timeout: float | None) -> Message | None:
+        """Return the next message, or None if there is none within the timeout. Raises ``ChildCrashed``."""
         with self._lock:
             if not self._close.alive:
                 raise self._crash or ChildCrashed(-signal.SIGKILL, "The child was released.")
@@ -199,7 +207,7 @@ class ChildProcess:
 
     def _wait(self, seconds: float | None) -> bool:
         """Wait for something to happen, and read it. Return False after the timeout."""
-        if self._polls_out != bool(self._send_buffer):
+        if self._polls_out != bool(self._unsent):
             self._polls_out = not self._polls_out
             self._poll.modify(self._socket, select.POLLIN | select.POLLOUT if self._polls_out else select.POLLIN)
         # Rounded up, because a poll that returns too early is repeated.
@@ -207,7 +215,7 @@ class ChildProcess:
         events = happened.get(self._socket.fileno(), 0)
         if events & select.POLLOUT:
             with suppress(OSError):
-                self._send_buffer.flush()
+                self._flush()
         if events & ~select.POLLOUT and not self._read():
             self._read_report(MAX_REPORT_SECONDS)
         elif not self._inbox and self._report.fileno() in happened:
@@ -239,21 +247,22 @@ class ChildProcess:
                 self._crash = ChildCrashed(-signal.SIGKILL, reason)
                 return
         try:
-            report = self._report.recv(65536)
+            received = self._report.recv(65536)
         except OSError:
-            report = b""
-        self._crash = self._crash_of(json.loads(report)) if report else self._orphaned()
+            received = b""
+        report = json.loads(received) if received else {}
+        if not report:
+            self._crash = self._orphaned()
+        elif "failed" in report:
+            self._crash = ChildCrashed(1, report["failed"])
+        else:
+            self._crash = ChildCrashed(report["exitcode"], report["stderr"])
 
     def _is_reported(self, seconds: float) -> bool:
         """Wait until the preload process has reported the end of the child, or has died."""
         poll = select.poll()
         poll.register(self._report, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
-
-    def _crash_of(self, report: dict[str, Any]) -> ChildCrashed:
-        if "failed" in report:
-            return ChildCrashed(1, report["failed"])
-        return ChildCrashed(report["exitcode"], report["stderr"])
 
     def _orphaned(self) -> ChildCrashed:
         """Handle the death of the preload process. The kernel has killed the child; this ends its own children."""
@@ -284,6 +293,7 @@ class ChildProcess:
                 send(self.pid, number)
 
     def end(self) -> None:
+        """Let it end, and wait for that. Release what this process holds for it, unless another thread waits for it."""
         with self._lock:
             if self._is_given_up:
                 return
@@ -301,18 +311,14 @@ class ChildProcess:
 
 
 def _options(isolation: Isolation, imports: Sequence[str]) -> ChildOptions:
+    names = {}
+    if settings.configured and apps.ready:
+        names = {alias: connections.settings[alias]["NAME"] for alias in connections}
     return {
         "imports": list(imports),
         "setup": isolation.setup,
         "memory_limit": isolation.memory_limit_bytes,
         "message_limit": isolation.message_limit_bytes,
         "minimal_env": isolation.minimal_env,
-        "databases": _database_names(),
+        "databases": {alias: name if name is None else str(name) for alias, name in names.items()},
     }
-
-
-def _database_names() -> dict[str, Any]:
-    if not (settings.configured and apps.ready):
-        return {}
-    names = {alias: connections.settings[alias]["NAME"] for alias in connections}
-    return {alias: name if name is None else str(name) for alias, name in names.items()}

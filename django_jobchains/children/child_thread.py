@@ -4,18 +4,22 @@ import os
 import queue
 import signal
 import threading
+from collections import deque
+from contextlib import suppress
 
 from django_jobchains.children.call_loop import CallLoop, close_connections
 from django_jobchains.children.frames import FrameBuffer, Message, encode_frame
 from django_jobchains.children.limits import resident_bytes
-from django_jobchains.children.pool_errors import ChildCrashed
-from django_jobchains.children.tickets import LocalTickets, requests_of
+from django_jobchains.exceptions import ChildCrashed
 from django_jobchains.handlers.abort_signal import AbortReason
 from django_jobchains.isolation import Level
 
 
 class ChildThread:
-    """Runs functions on a daemon thread. A thread cannot be killed: ``kill`` only stops waiting for it."""
+    """Runs functions on a daemon thread, with the methods of ``ChildProcess``.
+
+    A thread cannot be killed: ``kill`` only stops waiting for it.
+    """
 
     level: Level = "thread"
 
@@ -26,7 +30,7 @@ class ChildThread:
         self._requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._loop = CallLoop(self._write, message_limit)
         self._is_killed = False
-        self._tickets = LocalTickets()
+        self._tickets: deque[int] = deque()
         self._thread = threading.Thread(target=self._run, name="jobchains-pool-thread", daemon=True)
         self._thread.start()
 
@@ -42,11 +46,16 @@ class ChildThread:
         # Encoded and decoded, so that the function gets a copy, as it would in another process.
         request = {**message, "cpu_seconds": None}
         for copy in FrameBuffer().add(encode_frame(request)):
-            self._tickets.add([number for number, _ in copy["calls"]])
+            self._tickets.extend(number for number, _ in copy["calls"])
             self._requests.put(copy)
 
     def withdraw(self) -> set[int]:
-        return self._tickets.withdraw()
+        return set(iter(self._take_ticket, None))
+
+    def _take_ticket(self) -> int | None:
+        with suppress(IndexError):
+            return self._tickets.popleft()
+        return None
 
     def abort(self, id: int, reason: AbortReason, part: str | None) -> None:
         self._loop.abort(id, reason, part)
@@ -78,6 +87,6 @@ class ChildThread:
 
     def _run(self) -> None:
         try:
-            self._loop.run(requests_of(iter(self._requests.get, None), self._tickets))
+            self._loop.run(iter(self._requests.get, None), self._take_ticket)
         finally:
             close_connections()

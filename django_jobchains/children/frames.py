@@ -1,8 +1,14 @@
-"""Messages between processes: JSON, each after its length in four bytes. Nothing is ever unpickled."""
+"""How a caller and a child talk: messages of JSON on a socket, and tickets in a pipe. Nothing is ever unpickled.
+
+A message follows its length in four bytes. A child process gets several short calls in one message, which saves both
+processes most of the work. It begins a call only with the call's ticket, so that a call can be withdrawn until it
+begins: if one of them takes long, the caller withdraws the calls behind it.
+"""
 
 import json
+import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +23,10 @@ ERROR_BYTES = 2 * 1024**2
 CHUNK_BYTES = 256 * 1024
 _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _decoder = json.JSONDecoder()
+
+_TICKET = struct.Struct("!Q")
+#: How many bytes of tickets are read at once: the capacity of a pipe.
+_TICKETS_BYTES = 65536
 
 
 class MessageTooLarge(ValueError):
@@ -55,35 +65,50 @@ class FrameBuffer:
                 return
             body = self._bytes[_LENGTH.size : end].decode()
             del self._bytes[:end]
-            yield _message_of(body)
+            try:
+                message = _decoder.raw_decode(body)[0]
+            except RecursionError:
+                raise ValueError("It is nested too deeply.") from None
+            if not isinstance(message, dict):
+                raise ValueError("It is not an object.")  # noqa: TRY004 - bytes of a wrong value, not a wrong argument
+            yield message
 
 
-def _message_of(body: str) -> Message:
-    try:
-        message = _decoder.raw_decode(body)[0]
-    except RecursionError:
-        raise ValueError("It is nested too deeply.") from None
-    if not isinstance(message, dict):
-        raise ValueError("It is not an object.")  # noqa: TRY004 - bytes of a wrong value, not a wrong argument
-    return message
+class TicketPipe:
+    """The caller's side of a pipe of tickets. Both processes read it, and the kernel decides who gets a ticket.
+
+    So a call can be withdrawn even while the child runs C code that holds the GIL.
+    """
+
+    def __init__(self) -> None:
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self._writer, False)
+
+    def add(self, ids: Collection[int]) -> None:
+        """Let the child begin the calls with these ids, in this order. Raises ``ValueError`` if they are too many."""
+        count = os.write(self._writer, b"".join(map(_TICKET.pack, ids))) // _TICKET.size
+        if count < len(ids):  # The pipe is full. The child has not got the calls, so it takes no ticket.
+            self.withdraw()
+            raise ValueError(f"{len(ids)} calls are too many to start at once: start at most {count}.")
+
+    def withdraw(self) -> set[int]:
+        """Return the ids of the calls that the child has not begun, and will not begin."""
+        withdrawn: set[int] = set()
+        with suppress(OSError):  # There is no ticket left, or the pipe is closed.
+            while tickets := os.read(self.reader, _TICKETS_BYTES):
+                withdrawn.update(number for (number,) in _TICKET.iter_unpack(tickets))
+        return withdrawn
+
+    def close(self) -> None:
+        os.close(self.reader)
+        os.close(self._writer)
+        self.reader = self._writer = -1
 
 
-class SendBuffer:
-    """Bytes that a non-blocking socket has not taken yet."""
-
-    def __init__(self, send: Callable[[bytearray], int]) -> None:
-        self._send = send
-        self._unsent = bytearray()
-
-    def __bool__(self) -> bool:
-        return bool(self._unsent)
-
-    def add(self, data: bytes) -> None:
-        self._unsent += data
-        self.flush()
-
-    def flush(self) -> None:
-        """Send as much as possible without blocking."""
-        with suppress(BlockingIOError):
-            while self._unsent:
-                del self._unsent[: self._send(self._unsent)]
+def take_ticket(reader: int) -> int | None:
+    """Return the id of the next call that the child may begin, or None. ``reader``: its descriptor of the pipe."""
+    with suppress(BlockingIOError):
+        if ticket := os.read(reader, _TICKET.size):
+            return int(_TICKET.unpack(ticket)[0])
+    return None

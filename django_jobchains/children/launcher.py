@@ -1,4 +1,4 @@
-"""Starts the children of a pool, at a weaker level if child processes cannot start."""
+"""Starts the children of a pool, or threads that replace them if child processes cannot start."""
 
 import threading
 import time
@@ -8,8 +8,8 @@ from logging import getLogger
 from django_jobchains.children.child_process import MAX_START_SECONDS, ChildProcess, PreloadLost
 from django_jobchains.children.child_thread import ChildThread
 from django_jobchains.children.limits import limit_problem, start_problem
-from django_jobchains.children.pool_errors import ChildStartFailed, PoolClosed, PoolTimeout
-from django_jobchains.children.pooled_child import Peer, PooledChild
+from django_jobchains.children.pooled_child import PooledChild
+from django_jobchains.exceptions import ChildStartFailed, PoolClosed
 from django_jobchains.isolation import Fallback, Isolation
 from django_jobchains.text.errors import log_error
 
@@ -42,13 +42,30 @@ class Launcher:
                 raise ChildStartFailed(isolation.level, problem)
             logger.warning("Isolation %r is weaker on this system: %s.", isolation.level, problem)
 
-    def launch(self, key: str, deadline: float | None, timeout: float) -> PooledChild:
-        """Start a child. Raises ``PoolTimeout`` at the deadline, and ``PoolClosed`` after ``close``.
+    def launch(self, key: str, deadline: float | None) -> PooledChild | None:
+        """Start a child. Return None at the deadline. Raises ``PoolClosed`` after ``close``.
 
         Raises ``ChildStartFailed`` if the isolation is strict, and no child process can start.
         """
-        peer = self._child(key, deadline, timeout) or self._thread()
-        return PooledChild(peer, key=key, isolation=self.isolation, next_request_id=self._next_request_id)
+        peer = None
+        if not self.problem or self.isolation.strict or time.monotonic() >= self._retry_at:
+            try:
+                peer = self._child(deadline)
+            except ChildStartFailed as error:
+                if self._is_closed:
+                    raise PoolClosed from error
+                if self.isolation.strict:
+                    raise
+                self.problem = error.reason
+                self._retry_at = time.monotonic() + PAUSE_SECONDS
+                logger.warning("Functions run without isolation %r for now: %s", self.isolation.level, error.reason)
+            else:
+                if peer is None:
+                    return None
+                self.problem = ""
+        return PooledChild(
+            peer or self._thread(), key=key, isolation=self.isolation, next_request_id=self._next_request_id
+        )
 
     def close(self) -> None:
         """End the children that are being started."""
@@ -58,61 +75,36 @@ class Launcher:
         for child in starting:
             child.kill()
 
-    def _child(self, key: str, deadline: float | None, timeout: float) -> ChildProcess | None:
-        if self.problem and time.monotonic() < self._retry_at and not self.isolation.strict:
-            return None
-        try:
-            try:
-                child = self._ready_child(key, deadline, timeout)
-            except PreloadLost:
-                if self._is_closed:
-                    raise
-                # Try again with another preload process.
-                child = self._ready_child(key, deadline, timeout)
-        except ChildStartFailed as error:
-            self._failed(error)
-            return None
-        self.problem = ""
-        return child
-
-    def _ready_child(self, key: str, deadline: float | None, timeout: float) -> ChildProcess:
-        child = self._start()
-        try:
-            self._wait(child, key, deadline, timeout)
-        except BaseException:
-            child.end()
-            raise
-        finally:
-            with self._lock:
-                self._starting.discard(child)
-        return child
-
-    def _start(self) -> ChildProcess:
+    def _child(self, deadline: float | None) -> ChildProcess | None:
+        """Return a child process that is ready, or None at the deadline."""
         if problem := start_problem():
             raise ChildStartFailed(self.isolation.level, problem)
+        try:
+            return self._ready_child(deadline)
+        except PreloadLost:
+            if self._is_closed:
+                raise
+            return self._ready_child(deadline)  # with another preload process
+
+    def _ready_child(self, deadline: float | None) -> ChildProcess | None:
         child = ChildProcess(self.isolation, self._imports)
         with self._lock:
             self._starting.add(child)
             is_closed = self._is_closed
-        if is_closed:
-            child.kill()
-        return child
+        is_ready = False
+        try:
+            if is_closed:
+                child.kill()
+            seconds = MAX_START_SECONDS if deadline is None else max(deadline - time.monotonic(), 0)
+            is_ready = child.wait_until_ready(seconds)
+            return child if is_ready else None
+        finally:
+            if not is_ready:
+                child.end()
+            with self._lock:
+                self._starting.discard(child)
 
-    def _wait(self, child: ChildProcess, key: str, deadline: float | None, timeout: float) -> None:
-        seconds = MAX_START_SECONDS if deadline is None else max(deadline - time.monotonic(), 0)
-        if not child.wait_until_ready(seconds):
-            raise PoolTimeout(key, timeout)
-
-    def _failed(self, error: ChildStartFailed) -> None:
-        if self._is_closed:
-            raise PoolClosed from error
-        if self.isolation.strict:
-            raise error
-        self.problem = error.reason
-        self._retry_at = time.monotonic() + PAUSE_SECONDS
-        logger.warning("Functions run without isolation %r for now: %s", self.isolation.level, error.reason)
-
-    def _thread(self) -> Peer:
+    def _thread(self) -> ChildThread:
         """Fall back to a thread. If a transient child does not start, a reusable child would not start either."""
         if self.isolation.on_fallback is not None:
             try:

@@ -86,18 +86,16 @@ def resident_bytes(pid: int | str = "self") -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        return _highest_resident_bytes() if pid == "self" else 0
-
-
-def has_proc() -> bool:
-    """Return whether the memory of other processes can be read."""
-    return _IS_LINUX
-
-
-def _highest_resident_bytes() -> int:
+        if pid != "self":
+            return 0
     try:
         import resource
     except ImportError:  # Windows lacks it.
         return 0
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return highest if sys.platform == "darwin" else highest * 1024
+
+
+def has_proc() -> bool:
+    """Return whether the memory of other processes can be read."""
+    return _IS_LINUX

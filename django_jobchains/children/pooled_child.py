@@ -1,15 +1,17 @@
-"""A child of a pool, and the call that it runs."""
+"""A child of a pool, its calls, and how a call that does not stop is ended."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
-from typing import Any, Final, Protocol
+from types import TracebackType
+from typing import Any, Final, Self
 
-from django_jobchains.children.abort_watch import AbortWatch
+from django_jobchains.children.child_process import ChildProcess
+from django_jobchains.children.child_thread import ChildThread
 from django_jobchains.children.frames import Message
-from django_jobchains.children.pool_errors import ChildCrashed, ChildTimeout, PoolClosed, RemoteError
-from django_jobchains.exceptions import JobAborted
+from django_jobchains.exceptions import ChildCrashed, ChildTimeout, JobAborted, PoolClosed, RemoteError
 from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal, refuse_on_event_loop
 from django_jobchains.isolation import Isolation, Level, check_seconds, check_target
 
@@ -22,43 +24,17 @@ class _Marker(Enum):
 PENDING: Final = _Marker.PENDING
 
 
-class Peer(Protocol):
-    """What runs the functions of a child: a child process, or a thread of this process."""
-
-    level: Level
-    pid: int
-
-    @property
-    def is_alive(self) -> bool: ...
-    @property
-    def rss(self) -> int: ...
-    def send(self, message: Message) -> None:
-        """Send calls, without waiting for the receiver."""
-
-    def withdraw(self) -> set[int]:
-        """Return the ids of the calls that were sent and will never begin."""
-
-    def abort(self, id: int, reason: AbortReason, part: str | None) -> None:
-        """Abort the signal of a call, or of a part of it, without waiting."""
-
-    def receive(self, timeout: float | None) -> Message | None:
-        """Return the next message, or None if there is none within the timeout. Raises ``ChildCrashed``."""
-
-    def terminate(self) -> None: ...
-    def kill(self) -> None: ...
-    def end(self) -> None:
-        """Let it end, and wait for that. Release what this process holds for it, unless another thread waits for it."""
+#: What runs the functions of a child: a process, or after a fallback, a thread of this process.
+Peer = ChildProcess | ChildThread
 
 
 class Call:
     """A call that a child runs. One thread waits for it; the other methods may be called from any thread."""
 
-    def __init__(
-        self, child: "PooledChild", peer: Peer, id: int, on_message: Callable[[Any], object] | None = None
-    ) -> None:
+    def __init__(self, child: "PooledChild", id: int, on_message: Callable[[Any], object] | None = None) -> None:
         self.id = id
         self._child = child
-        self._peer = peer
+        self._peer = child.peer
         self._on_message = on_message
         self._reply: Message | None = None
         #: Whether the child has died, or the function has returned or raised an error.
@@ -78,8 +54,10 @@ class Call:
             message = self._receive(None if deadline is None else max(deadline - time.monotonic(), 0))
             if message is None:
                 return PENDING
-            if message.get("id") == self.id:
-                self._take(message)
+            if message.get("id") == self.id and "message" not in message:
+                self._reply, self.is_done = message, True
+            elif message.get("id") == self.id and self._on_message is not None:
+                self._on_message(message["message"])
             if not self.is_done and deadline is not None and time.monotonic() > deadline:
                 return PENDING  # This also applies if it sends messages all the time.
         if error := self._reply.get("error"):
@@ -133,12 +111,6 @@ class Call:
                 raise PoolClosed from error
             raise
 
-    def _take(self, message: Message) -> None:
-        if "message" not in message:
-            self._reply, self.is_done = message, True
-        elif self._on_message is not None:
-            self._on_message(message["message"])
-
 
 #: How long a killed process may take to disappear. The kernel lets it finish an operation on a broken disk first.
 MAX_DYING_SECONDS = 5.0
@@ -165,29 +137,31 @@ class PooledChild:
         self.is_released = False
         #: Whether its pool has given up the process.
         self.is_ended = False
-        self._peer = peer
+        #: When it was acquired, or became idle.
+        self.since = time.monotonic()
+        self.peer = peer
         self._isolation = isolation
         self._next_request_id = next_request_id
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         #: The calls that were started last, except withdrawn calls.
         self._calls: list[Call] = []
 
     @property
     def level(self) -> Level:
-        return self._peer.level
+        return self.peer.level
 
     @property
     def pid(self) -> int:
-        return self._peer.pid
+        return self.peer.pid
 
     @property
     def rss(self) -> int:
         """The resident memory of its process, in bytes; 0 if it has ended."""
-        return self._peer.rss
+        return self.peer.rss
 
     @property
     def is_alive(self) -> bool:
-        return self._peer.is_alive
+        return self.peer.is_alive
 
     @property
     def is_busy(self) -> bool:
@@ -243,7 +217,7 @@ class PooledChild:
         If one of them crashes the child or takes long, ``withdraw`` the calls behind it.
         """
         check_target(target, "target")
-        calls = [Call(self, self._peer, self._next_request_id(), on_message) for _ in payloads]
+        calls = [Call(self, self._next_request_id(), on_message) for _ in payloads]
         requests = [(call.id, payload) for call, payload in zip(calls, payloads, strict=True)]
         with self._lock:
             if self.is_closed:
@@ -252,7 +226,7 @@ class PooledChild:
                 raise RuntimeError("The child was released. Acquire one again, and use what acquire() returns.")
             if self.is_busy:
                 raise RuntimeError("The child runs another call. Acquire one child for each call at a time.")
-            self._peer.send({"target": target, "cpu_seconds": self._isolation.cpu_seconds, "calls": requests})
+            self.peer.send({"target": target, "cpu_seconds": self._isolation.cpu_seconds, "calls": requests})
             self._calls = calls
             self.jobs += len(calls)
         return calls
@@ -263,21 +237,18 @@ class PooledChild:
         Can be called from any thread.
         """
         with self._lock:
-            self._withdraw()
-
-    def _withdraw(self) -> None:
-        withdrawn = set() if self.is_released else self._peer.withdraw()
-        for call in self._calls if withdrawn else ():
-            call.is_withdrawn = call.id in withdrawn
-        self._calls = [call for call in self._calls if not call.is_withdrawn]
-        self.jobs -= len(withdrawn)
+            withdrawn = set() if self.is_released else self.peer.withdraw()
+            for call in self._calls if withdrawn else ():
+                call.is_withdrawn = call.id in withdrawn
+            self._calls = [call for call in self._calls if not call.is_withdrawn]
+            self.jobs -= len(withdrawn)
 
     # For its calls
 
     def stops_at(self, call: Call) -> bool:
         """Withdraw the calls behind this one. Return whether this is the running call, which must be ended."""
         with self._lock:
-            self._withdraw()
+            self.withdraw()
             is_running = not call.is_done and self._calls[-1:] == [call]
             self.is_signalled |= is_running
             return is_running
@@ -287,7 +258,7 @@ class PooledChild:
     def kill(self) -> None:
         """Kill the process, because it sends what cannot be read. It is not used again."""
         self.is_signalled = True
-        self._peer.kill()
+        self.peer.kill()
 
     def renewed(self) -> "PooledChild | None":
         """Release the child, and return one with the same process. Return None if it still runs a call."""
@@ -296,13 +267,13 @@ class PooledChild:
                 return None
             self.is_released = True
         return PooledChild(
-            self._peer, key=self.key, isolation=self._isolation, next_request_id=self._next_request_id, jobs=self.jobs
+            self.peer, key=self.key, isolation=self._isolation, next_request_id=self._next_request_id, jobs=self.jobs
         )
 
     def close(self) -> None:
         """Kill the process, because its pool was terminated. Its user still holds the child."""
         self.is_closed = True
-        self._peer.kill()
+        self.peer.kill()
 
     def end(self) -> bool:
         """Release the child, and let the process end. If it still runs a call, it is killed.
@@ -315,6 +286,55 @@ class PooledChild:
             self.is_released = self.is_ended = True
             is_busy = self.is_busy
         if is_busy:
-            self._peer.kill()
-        self._peer.end()
+            self.peer.kill()
+        self.peer.end()
         return True
+
+
+class AbortWatch:
+    """Inside its block, an abort reaches the call. SIGTERM follows after half of the grace, and SIGKILL at its end."""
+
+    def __init__(self, call: Call, signal: AbortSignal | None, grace_seconds: float) -> None:
+        self._call = call
+        self._signal = signal
+        self._grace_seconds = grace_seconds
+        self._lock = threading.Lock()
+        self._has_ended = False
+        #: Set at the end. It is created by the first abort, because most calls are not aborted.
+        self._end: threading.Event | None = None
+        #: Why the call was aborted, or None.
+        self.reason: AbortReason | None = None
+
+    def __enter__(self) -> Self:
+        if self._signal is not None:
+            self._signal.listeners.append(self._on_abort)
+            if self._signal.aborted:  # Aborted just before the listener was added.
+                self._on_abort()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
+        with self._lock:
+            self._has_ended = True
+            if self._end is not None:
+                self._end.set()
+        if self._signal is not None:
+            with suppress(ValueError):
+                self._signal.listeners.remove(self._on_abort)
+
+    def _on_abort(self) -> None:
+        with self._lock:
+            if self.reason is not None or self._signal is None or self._has_ended:
+                return
+            self.reason = self._signal.reason
+            end = self._end = threading.Event()
+        if self.reason is not None:
+            self._call.abort(self.reason)
+            threading.Thread(target=self._enforce, args=[end], name="jobchains-abort-watch", daemon=True).start()
+
+    def _enforce(self, end: threading.Event) -> None:
+        for stop in (self._call.terminate, self._call.kill):
+            end.wait(self._grace_seconds / 2)
+            with self._lock:  # The child may run another call as soon as this one has ended.
+                if self._has_ended:
+                    return
+                stop()

@@ -7,13 +7,11 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from django.apps import apps
-
-from django_jobchains.isolation import Isolation
 
 LENGTH = struct.Struct("!I")
 #: How long the preload process may take to read a command. If it takes longer, it is replaced.
@@ -23,12 +21,12 @@ MAX_EXIT_SECONDS = 2.0
 
 CODE = """\
 import json, os, sys
-path, python_path, options = json.loads(sys.argv[1])
+path, python_path, *arguments = json.loads(sys.argv[1])
 sys.path[:] = path
 if python_path is not None:
     os.environ["PYTHONPATH"] = python_path
 from django_jobchains.children.preload_process import main
-main(options)
+main(*arguments)
 """
 
 
@@ -48,13 +46,13 @@ class Preload:
             raise
 
     def _start(self, control: int) -> "subprocess.Popen[bytes]":
-        options = {"control": control, "sets_up_django": apps.ready}
         flags = [f"-W{option}" for option in sys.warnoptions]
         # A sitecustomize module on PYTHONPATH, such as OpenTelemetry's, may start threads, which prevent forks.
         environment = dict(os.environ)
         python_path = environment.pop("PYTHONPATH", None)
+        arguments = json.dumps([sys.path, python_path, control, apps.ready])
         return subprocess.Popen(  # noqa: S603 - our own command line
-            [sys.executable, "-P", *flags, "-c", CODE, json.dumps([sys.path, python_path, options])],
+            [sys.executable, "-P", *flags, "-c", CODE, arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
             pass_fds=[control],
@@ -76,12 +74,12 @@ class Preload:
             self._process.wait(MAX_EXIT_SECONDS)
         return self.code is not None
 
-    def spawn(self, options: dict[str, Any], descriptors: Sequence[int]) -> int:
+    def spawn(self, options: Mapping[str, Any], descriptors: Sequence[int]) -> int:
         """Start a child, and return its number. ``descriptors``: its socket, its pipes, and the pipe for its report."""
         with self._lock:
             self._numbers += 1
             number = self._numbers
-        command = {"verb": "spawn", "number": number, "options": options, "imports": proven_modules()}
+        command = {"verb": "spawn", "number": number, "options": options, "imports": list(proven_modules)}
         self._send(command, descriptors)
         return number
 
@@ -156,17 +154,12 @@ def _forget_in_fork() -> None:
 
 
 #: Modules of set-up functions that children have called: importing them is harmless.
-_proven: dict[str, None] = {}
+proven_modules: dict[str, None] = {}
 
 
-def prove(isolation: Isolation) -> None:
+def prove(setup: str) -> None:
     """Record that a child is ready, so that the preload process may import the module of its set-up."""
-    if isolation.setup is not None:
-        _proven[isolation.setup.partition(":")[0]] = None
-
-
-def proven_modules() -> list[str]:
-    return list(_proven)
+    proven_modules[setup.partition(":")[0]] = None
 
 
 if hasattr(os, "register_at_fork"):

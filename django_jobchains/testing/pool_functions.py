@@ -5,7 +5,7 @@ import signal
 import time
 from typing import Any
 
-from django_jobchains.children.child import current_signal, send
+from django_jobchains.pools import current_signal, send
 
 #: Longer than any test waits.
 FOREVER = 600

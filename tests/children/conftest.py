@@ -21,7 +21,7 @@ def each_way_to_start(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     preload.close_preload()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preload, "_proven", {"tests.children.threaded": None})
+        patch.setattr(preload, "proven_modules", {"tests.children.threaded": None})
         with ChildSession() as child:
             assert "run_spawned" in Path(f"/proc/{child.pid}/cmdline").read_text()
         yield

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from django_jobchains.children.child import current_signal, send
+from django_jobchains.pools import current_signal, send
 
 #: Longer than any test waits.
 FOREVER = 600

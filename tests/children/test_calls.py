@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from django_jobchains.children.call_loop import CallLoop
-from django_jobchains.children.child import current_signal
-from django_jobchains.children.tickets import Request
 from django_jobchains.exceptions import JobAborted, JobchainsError
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.pools import (
@@ -18,6 +16,7 @@ from django_jobchains.pools import (
     ChildTimeout,
     RemoteError,
     ReusablePool,
+    current_signal,
 )
 from django_jobchains.testing.contracts.concurrency import until
 from tests.children.conftest import FUNCTIONS
@@ -180,8 +179,8 @@ def test_an_abort_that_arrives_before_its_call_is_not_lost() -> None:
     written: list[bytes] = []
     loop = CallLoop(written.append, 1000)
     loop.abort(5, "cancelled")
-    request = Request(5, f"{FUNCTIONS}:reason_of_abort", None, None)
-    loop.run([request])
+    message = {"target": f"{FUNCTIONS}:reason_of_abort", "cpu_seconds": None, "calls": [(5, None)]}
+    loop.run([message], lambda: 5)
     assert b'"result":"cancelled"' in written[-1]
 
 

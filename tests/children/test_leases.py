@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +31,17 @@ def test_a_wait_that_begins_after_the_release_raises(pool_class: Any) -> None:
 def test_a_process_counts_until_it_has_ended() -> None:
     """A stopped process does not end before it is killed."""
     with ReusablePool(1, grace_seconds=0.1) as pool:
-        for replace in ("another key", "a release", "its time"):
+        for reason in ("another key", "a release", "its time"):
             child = pool.acquire("a")
             os.kill(child.pid, signal.SIGSTOP)
-            if replace == "a release":
+            if reason == "a release":
                 pool.release(child, broken=True)
-            elif replace == "its time":
-                pool._idle._ttl = 0.001
+            elif reason == "its time":
+                pool.isolation = replace(pool.isolation, idle_ttl=0.001)
             pool.release(child)
             other = pool.acquire("b")
             assert not is_running(child.pid)
-            pool._idle._ttl = None
+            pool.isolation = replace(pool.isolation, idle_ttl=None)
             pool.release(other, broken=True)
 
 
@@ -85,13 +86,13 @@ class HeldPoll:
 def test_the_thread_that_waits_closes_the_descriptors(pool_class: Any) -> None:
     with pool_class() as pool:
         child: Any = pool.acquire()
-        poll = child._peer._poll = HeldPoll(child._peer._poll)
+        poll = child.peer._poll = HeldPoll(child.peer._poll)
         waiting = on_thread(child.start(f"{FUNCTIONS}:hang").wait)
         assert poll.has_begun.wait(30)
         pool.release(child)
         poll.is_let_go.set()
         assert isinstance(waiting.exception(30), ChildCrashed)
-        until(lambda: child._peer._socket.fileno() == -1)
+        until(lambda: child.peer._socket.fileno() == -1)
 
 
 @both_pools

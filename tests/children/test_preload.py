@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.children import child_process, child_start, preload, process_record
+from django_jobchains.children import child_process, preload, preload_process
 from django_jobchains.children.child_main import ChildOptions, Descriptors
-from django_jobchains.children.process_record import ProcessRecord
+from django_jobchains.children.preload_process import ProcessRecord
 from django_jobchains.isolation import Isolation
 from django_jobchains.pools import (
     Call,
@@ -37,7 +37,7 @@ from tests.support.waiting import until
 @pytest.fixture(autouse=True)
 def _own_preload_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     preload.close_preload()
-    monkeypatch.setattr(preload, "_proven", {})
+    monkeypatch.setattr(preload, "proven_modules", {})
     yield
     preload.close_preload()
 
@@ -64,9 +64,9 @@ def test_the_module_of_a_set_up_is_preloaded_after_a_child_was_ready() -> None:
     failing = TransientPool(setup=f"{FUNCTIONS}:fail_to_set_up", strict=True)
     with pytest.raises(ChildStartFailed):
         failing.acquire()
-    assert preload.proven_modules() == []
+    assert list(preload.proven_modules) == []
     in_child(TransientPool(setup=f"{FUNCTIONS}:set_up", strict=True), "is_set_up")
-    assert preload.proven_modules() == [FUNCTIONS]
+    assert list(preload.proven_modules) == [FUNCTIONS]
 
 
 def test_a_preload_process_that_cannot_import_the_project_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_children_do_not_inherit_a_connection_that_importing_the_project_opens(d
 def test_children_are_fresh_interpreters_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     monkeypatch.setattr("sys.platform", "darwin")
-    monkeypatch.setattr(child_start, "_spawn", lambda options, inherited, parent, problem: started.append(problem))
+    monkeypatch.setattr(preload_process, "_spawn", lambda options, inherited, parent, problem: started.append(problem))
     monkeypatch.setattr("os.fork", lambda: pytest.fail("system libraries of macOS do not support it"))
     options: ChildOptions = {
         "imports": [],
@@ -107,7 +107,7 @@ def test_children_are_fresh_interpreters_on_macos(monkeypatch: pytest.MonkeyPatc
         "minimal_env": False,
         "databases": {},
     }
-    child_start.start_child(options, Descriptors(3, 4, 5, 6))
+    preload_process.start_child(options, Descriptors(3, 4, 5, 6))
     assert started == ["system libraries of macOS do not support it"]
 
 
@@ -132,7 +132,7 @@ def test_a_child_whose_standard_error_is_never_empty_keeps_nothing_waiting(monke
         assert next(reads) < 10, "The other children of the preload process wait."
         os.write(child.stderr_writer, text)
 
-    monkeypatch.setattr(process_record, "_pass_on", refill)
+    monkeypatch.setattr(preload_process, "_pass_on", refill)
     report, report_writer = os.pipe()
     child = ProcessRecord(report_writer)
     os.write(child.stderr_writer, b"x" * 1000)
@@ -142,7 +142,7 @@ def test_a_child_whose_standard_error_is_never_empty_keeps_nothing_waiting(monke
     child.report_end()
     assert json.loads(os.read(report, 65536)) == {"exitcode": 5, "stderr": "x" * 2000}
     os.close(report)
-    child.close_writer()
+    os.close(child.stderr_writer)
 
 
 @pytest.mark.parametrize("is_macos", [True, False])
@@ -156,7 +156,7 @@ def test_the_end_of_a_child_is_reported_before_it_is_reaped(
     report, writer = socket.socketpair()
     child = ProcessRecord(writer.detach())
     child.pid = os.posix_spawn("/bin/sh", ["sh", "-c", command], {})
-    child.close_writer()
+    os.close(child.stderr_writer)
     until(child.has_ended)
     child.report_end()
     with report:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.children import abort_watch
-from django_jobchains.children.abort_watch import AbortWatch
+from django_jobchains.children import pooled_child
+from django_jobchains.children.pooled_child import AbortWatch
 from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
 from django_jobchains.isolation import Isolation, Level
 from django_jobchains.pools import Call, PooledChild
@@ -67,7 +67,7 @@ def signal(monkeypatch: pytest.MonkeyPatch, peer: RecordedPeer) -> AbortSignal:
             return False
 
     patched = SimpleNamespace(Event=Event, Thread=threading.Thread, Lock=threading.Lock)
-    monkeypatch.setattr(abort_watch, "threading", patched)
+    monkeypatch.setattr(pooled_child, "threading", patched)
     return AbortSignal()
 
 

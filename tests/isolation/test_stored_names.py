@@ -6,7 +6,7 @@ from django_jobchains.pools import ChildSession, RemoteError, ReusablePool
 from django_jobchains.telemetry.child_processes import telemetry_request
 from django_jobchains.worker.isolated import child_attempt, child_record
 
-HOSTILE = ("os.system", "os:system", "__import__", "builtins.eval", "django_jobchains.children.child:send")
+HOSTILE = ("os.system", "os:system", "__import__", "builtins.eval", "django_jobchains.pools:send")
 
 
 @pytest.mark.parametrize("target", [child_attempt.TARGET, child_record.TARGET])

@@ -6,7 +6,7 @@ from typing import Any
 from django_jobchains.attempts.attempt import Attempt, Environment
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.outcome import Outcome
-from django_jobchains.children.child import RunningCall, running_call
+from django_jobchains.children.call_loop import RunningCall, running_call
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
 from django_jobchains.registry.registry import get_registry

@@ -6,7 +6,7 @@ from typing import Any
 
 from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
 from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, not_loaded
-from django_jobchains.children.child import running_call
+from django_jobchains.children.call_loop import running_call
 from django_jobchains.db.connections import ThreadConnections, repair_connections
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden

@@ -7,7 +7,7 @@ from logging import getLogger
 from typing import Any, NamedTuple
 
 from django_jobchains.attempts.outcome import Outcome
-from django_jobchains.children.abort_watch import AbortWatch
+from django_jobchains.children.pooled_child import AbortWatch
 from django_jobchains.pools import (
     PENDING,
     Call,

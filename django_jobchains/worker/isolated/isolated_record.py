@@ -10,7 +10,7 @@ from django.db import Error
 
 from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_attempt import NOT_BY_HANDLER, EndedRecord, RecordAttempt
-from django_jobchains.children.abort_watch import AbortWatch
+from django_jobchains.children.pooled_child import AbortWatch
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.pools import (

@@ -13,8 +13,8 @@ from typing import Any
 
 from django.db import transaction
 
-from django_jobchains.children.child import send
 from django_jobchains.isolation import Isolation
+from django_jobchains.pools import send
 from django_jobchains.processors import Batch, Processors, RunningJob
 from django_jobchains.testing.contracts.concurrency import until
 from tests.children.functions import write_to_socket

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from django_jobchains.children import child
+from django_jobchains import pools
 from django_jobchains.isolation import Isolation
 from django_jobchains.middleware import Middleware
 from django_jobchains.models import WorkerPresence
@@ -84,7 +84,7 @@ def commit_requeue(record: Export, run: RecordRun) -> None:
         # Messages are received in order: when the worker shows this one, it has received all earlier ones.
         worker = WorkerPresence.objects.get().id
         values = {"worker": worker, "job_id": "marker", "reason": str(record.pk), "kind": "record"}
-        child.send({"event": "AttemptAbandoned", "values": values})
+        pools.send({"event": "AttemptAbandoned", "values": values})
         until(lambda: Effect.objects.filter(label="go on 0").exists(), 60)
         note(record, f"asked to stop: {run.signal.reason}")
 
