@@ -13,10 +13,10 @@ from django.db import Error as DatabaseError
 
 from django_jobchains.cli import converters
 from django_jobchains.cli.formatting import counted, database_message
-from django_jobchains.cli.status import record_problem
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.monitoring import QueueFacts, RecordFacts, overview, record_overview
 from django_jobchains.monitoring.facts import COUNT_TO
+from django_jobchains.monitoring.problems import problem_of_records
 from django_jobchains.text.humanize import age, number
 
 
@@ -150,8 +150,8 @@ def _problems(found: Found, call: Invocation) -> Iterator[Problem]:
     if call["max_backlog"] is not None and found.backlog > call["max_backlog"]:
         yield Problem("backlog", f"{found.due} due, more than {number(call['max_backlog'])}.")
     for kind in found.records:
-        if kind.problem:
-            yield Problem("records", record_problem(kind))
+        if problem := problem_of_records(kind):
+            yield Problem("records", problem.text)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from django_jobchains.cli.formatting import counted, first_line
+from django_jobchains.cli.formatting import first_line
 from django_jobchains.cli.screen import Screen
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.cli.tables import Cell, Column
@@ -12,7 +12,6 @@ from django_jobchains.monitoring import (
     AttemptTotals,
     FailingType,
     Overview,
-    PoolState,
     QueueFacts,
     RecordFacts,
     Throughput,
@@ -22,10 +21,8 @@ from django_jobchains.monitoring import (
     record_overview,
     throughput,
 )
+from django_jobchains.monitoring.problems import find_problems
 from django_jobchains.text.humanize import age, memory, number
-
-#: A transaction that is open for longer keeps dead rows in the indexes, which slows down every claim.
-LONG_TRANSACTION_SECONDS = 300
 
 Rows = list[list[Cell | str]]
 
@@ -110,7 +107,7 @@ def show(found: Overview, attempts: Throughput, records: Sequence[RecordFacts], 
         ("Child processes", POOLS, pool_rows(found.workers, screen), ""),
         ("Queues", QUEUES, queue_rows(found, screen), "No jobs are waiting or running."),
         ("Types", TYPES, type_rows(found, screen), ""),
-        ("Records", RECORDS, record_rows(records, screen), ""),
+        ("Records", RECORDS, record_rows(records, found, screen), ""),
         ("Failed in the last day", FAILING, failing_rows(found.failing), ""),
     )
     for index, (title, columns, rows, otherwise) in enumerate(sections):
@@ -127,26 +124,8 @@ def show(found: Overview, attempts: Throughput, records: Sequence[RecordFacts], 
 
 def warnings(found: Overview, records: Sequence[RecordFacts] = ()) -> list[str]:
     """Return sentences about everything that needs attention."""
-    texts = [f"Worker {worker.id} has not sent a heartbeat for {age(worker.heartbeat_age_seconds)}."
-             for worker in found.workers if worker.is_stale]  # fmt: skip
-    texts += [f"Worker {worker.id} has {counted(worker.stuck, 'slot')} occupied by handlers that do not stop."
-              for worker in found.workers if worker.stuck]  # fmt: skip
-    texts += [f"Worker {worker.id} cannot start child processes for {pool.level} {pool.key!r}"
-              f"{' and runs its jobs in threads' if pool.is_weakened else ''}: see its log."
-              for worker in found.workers for pool in worker.pools
-              if pool.cannot_start or pool.is_weakened]  # fmt: skip
-    texts += [f"No worker runs {kind.name!r}: {counted(kind.due, 'job')} due."
-              for kind in found.types if kind.due and not kind.workers and found.workers]  # fmt: skip
-    served = {name for worker in found.workers if not worker.is_stale for name in worker.type_names}
-    texts += [f"No worker runs {kind.name!r}: {counted(kind.queued, 'record')} queued."
-              for kind in records if kind.queued and kind.name not in served and found.workers]  # fmt: skip
-    texts += [record_problem(kind) for kind in records if kind.problem]
-    if not found.is_complete:
-        texts.append("There are more queues and types than are shown.")
-    seconds = found.database.oldest_transaction_seconds or 0
-    if seconds > LONG_TRANSACTION_SECONDS:
-        texts.append(f"A database transaction has been open for {age(seconds)}: it slows down every claim.")
-    return texts
+    more = [] if found.is_complete else ["There are more queues and types than are shown."]
+    return [problem.text for problem in find_problems(found, records)] + more
 
 
 def worker_rows(workers: Sequence[WorkerFacts], screen: Screen) -> Rows:
@@ -172,7 +151,7 @@ def pool_rows(workers: Sequence[WorkerFacts], screen: Screen) -> Rows:
             f"{pool.level} {pool.key}",
             f"{pool.workers} of {pool.max_workers}",
             number(pool.busy),
-            screen.status(_pool_state(pool)),
+            screen.status("running" if pool.state == "busy" else pool.state.replace("_", " ")),
             memory(pool.rss_bytes),
             memory(pool.largest_rss_bytes),
             number(pool.crashed),
@@ -184,34 +163,25 @@ def pool_rows(workers: Sequence[WorkerFacts], screen: Screen) -> Rows:
     ]
 
 
-def _pool_state(pool: PoolState) -> str:
-    if pool.cannot_start:
-        return "cannot start"
-    if pool.is_weakened:
-        return "in threads"
-    return "saturated" if pool.is_saturated else "running" if pool.busy else "idle"
-
-
 def _worker_state(worker: WorkerFacts) -> str:
-    if worker.is_stale:
-        return "stale"
-    state = "stopping" if worker.is_stopping else "running" if worker.busy else "idle"
-    if worker.is_maintenance_only and not worker.is_stopping:
-        state = "maintenance only"
-    return f"stuck ({worker.stuck})" if worker.stuck else state
+    return {
+        "stuck": f"stuck ({worker.stuck})",
+        "maintenance": "maintenance only",
+        "busy": "running",
+    }.get(worker.state, worker.state)
 
 
 def queue_rows(overview: Overview, screen: Screen) -> Rows:
     return [
         [
             queue.name,
-            _capped(queue.due, queue, overview),
+            overview.shown(queue, "due"),
             _oldest(queue),
-            number(queue.running),
+            overview.shown(queue, "running"),
             screen.status(_queue_state(queue)),
-            _capped(queue.scheduled, queue, overview),
-            number(queue.blocked),
-            number(queue.outside),
+            overview.shown(queue, "scheduled"),
+            overview.shown(queue, "blocked"),
+            overview.shown(queue, "outside"),
         ]
         for queue in overview.queues
     ]
@@ -227,44 +197,35 @@ def type_rows(overview: Overview, screen: Screen) -> Rows:
     return [
         [
             kind.name,
-            _capped(kind.due, kind, overview),
+            overview.shown(kind, "due"),
             _oldest(kind),
-            number(kind.running),
+            overview.shown(kind, "running"),
             Cell(number(kind.failed), screen.paint_of("failed") if kind.failed else None),
-            Cell(str(kind.workers), screen.paint_of("failed") if kind.due and not kind.workers else None),
-            _capped(kind.scheduled, kind, overview),
-            number(kind.blocked),
-            number(kind.outside),
+            Cell(str(kind.workers), screen.paint_of("failed") if kind.is_unserved else None),
+            overview.shown(kind, "scheduled"),
+            overview.shown(kind, "blocked"),
+            overview.shown(kind, "outside"),
         ]
         for kind in overview.types
-        if any((kind.due, kind.running, kind.failed, kind.scheduled, kind.blocked, kind.outside))
+        if kind.has_jobs
     ]
 
 
-def record_rows(records: Sequence[RecordFacts], screen: Screen) -> Rows:
-    def count(of: RecordFacts, records: int) -> str:
-        return f"{number(records)}{'+' if records >= of.count_to else ''}"
-
+def record_rows(records: Sequence[RecordFacts], overview: Overview, screen: Screen) -> Rows:
     return [
         [
             kind.name,
             kind.model,
-            count(kind, kind.queued),
+            overview.shown(kind, "queued"),
             age(kind.oldest_seconds) if kind.oldest_seconds else "",
-            count(kind, kind.processing),
-            count(kind, kind.errored),
-            Cell(count(kind, kind.failed), screen.paint_of("failed") if kind.failed else None),
+            overview.shown(kind, "processing"),
+            overview.shown(kind, "errored"),
+            Cell(overview.shown(kind, "failed"), screen.paint_of("failed") if kind.failed else None),
             kind.queue,
         ]
         for kind in records
         if not kind.problem
     ]
-
-
-def record_problem(kind: RecordFacts) -> str:
-    if kind.problem == "locked":
-        return f"The table of records {kind.name!r} is locked by another transaction, so they are not counted."
-    return f"The table of records {kind.name!r} does not exist or lacks columns. Has manage.py migrate been run?"
 
 
 def failing_rows(failing: Sequence[FailingType]) -> Rows:
@@ -294,7 +255,3 @@ def _totals(totals: AttemptTotals) -> str:
 
 def _oldest(facts: QueueFacts | TypeFacts) -> str:
     return "" if facts.oldest_due_age_seconds is None else age(facts.oldest_due_age_seconds)
-
-
-def _capped(count: int, facts: QueueFacts | TypeFacts, overview: Overview) -> str:
-    return f"{number(count)}{'+' if facts.is_capped and count >= overview.count_to else ''}"

@@ -120,11 +120,8 @@ def _job_json(job: Job, seconds: float) -> dict[str, Any]:
 
 
 def _title(found: Overview) -> str:
-    alive = [worker for worker in found.workers if not worker.is_stale]
-    busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
-    return (
-        f"{counted(len(alive), 'worker')} · {busy:,} of {counted(slots, 'slot')} busy · {counted(found.due, 'job')} due"
-    )
+    slots = f"{found.busy_slots:,} of {counted(found.slots, 'slot')} busy"
+    return f"{counted(len(found.alive), 'worker')} · {slots} · {counted(found.due, 'job')} due"
 
 
 def _sections(found: Snapshot, screen: Screen) -> Iterator[tuple[str, tuple[Column, ...], Rows]]:
@@ -133,7 +130,7 @@ def _sections(found: Snapshot, screen: Screen) -> Iterator[tuple[str, tuple[Colu
         ("Workers", WORKERS, worker_rows(found.overview.workers, screen)),
         ("Child processes", POOLS, pool_rows(found.overview.workers, screen)),
         ("Queues", QUEUES, queue_rows(found.overview, screen)),
-        ("Records", RECORDS, record_rows(found.records, screen)),
+        ("Records", RECORDS, record_rows(found.records, found.overview, screen)),
         ("Running", RUNNING, running_rows(found.running)),
         ("Failed in the last day", FAILING, failing_rows(found.overview.failing)),
     ):

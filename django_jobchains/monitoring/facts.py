@@ -36,6 +36,7 @@ from django_jobchains.store import (
 from django_jobchains.store.errors import is_lock_timeout
 from django_jobchains.telemetry import names
 from django_jobchains.telemetry.probes import Measurement
+from django_jobchains.text.humanize import number
 
 #: The limit up to which the jobs of each queue, type and priority are counted, and the records of each state.
 COUNT_TO = 10_000
@@ -61,6 +62,18 @@ class WorkerFacts(WorkerState):
     def is_maintenance_only(self) -> bool:
         """Whether the worker runs no handlers."""
         return not self.slots
+
+    @property
+    def state(self) -> Literal["stale", "stuck", "stopping", "maintenance", "busy", "idle"]:
+        if self.is_stale:
+            return "stale"
+        if self.stuck:
+            return "stuck"
+        if self.is_stopping:
+            return "stopping"
+        if self.is_maintenance_only:
+            return "maintenance"
+        return "busy" if self.busy else "idle"
 
 
 @dataclass(frozen=True)
@@ -101,6 +114,16 @@ class TypeFacts(JobCounts):
     failed: int
     workers: int
 
+    @property
+    def is_unserved(self) -> bool:
+        """Whether jobs are due that no live worker processes."""
+        return bool(self.due and not self.workers)
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether there are unfinished jobs, or jobs that failed recently."""
+        return any((self.due, self.scheduled, self.running, self.blocked, self.outside, self.failed))
+
 
 @dataclass(frozen=True)
 class RecordFacts:
@@ -138,13 +161,47 @@ class Overview:
     is_complete: bool
 
     @property
+    def alive(self) -> list[WorkerFacts]:
+        """The workers that send heartbeats."""
+        return [worker for worker in self.workers if not worker.is_stale]
+
+    @property
+    def busy_slots(self) -> int:
+        return sum(worker.busy for worker in self.alive)
+
+    @property
+    def slots(self) -> int:
+        return sum(worker.slots for worker in self.alive)
+
+    @property
     def due(self) -> int:
         """The backlog of all queues."""
         return sum(queue.due for queue in self.queues)
 
     @property
+    def is_due_lower_bound(self) -> bool:
+        return self.due >= self.count_to and any(queue.is_capped for queue in self.queues)
+
+    @property
     def oldest_due_age_seconds(self) -> float | None:
         return max((queue.oldest_due_age_seconds or 0.0 for queue in self.queues if queue.due), default=None)
+
+    def is_served(self, queue: QueueFacts) -> bool:
+        """Return whether a live worker processes jobs of a queue."""
+        return any(worker.queues is None or queue.name in worker.queues for worker in self.alive)
+
+    def is_lower_bound(self, facts: JobCounts | RecordFacts, name: str) -> bool:
+        """Return whether there may be more jobs or records than this field says, because counting stopped."""
+        count = getattr(facts, name)
+        if isinstance(facts, RecordFacts):
+            return bool(count >= facts.count_to)
+        if name in ("running", "blocked"):  # counted up to the limit for all queues together
+            return bool(count) and sum(getattr(queue, name) for queue in self.queues) >= self.count_to
+        return facts.is_capped and count >= self.count_to
+
+    def shown(self, facts: JobCounts | RecordFacts, name: str) -> str:
+        """Return a number of jobs or records for people, with a plus sign if there may be more."""
+        return number(getattr(facts, name), is_lower_bound=self.is_lower_bound(facts, name))
 
     def as_json(self) -> dict[str, Any]:
         """Return the overview as JSON values, with times in ISO 8601 format."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from django_jobchains.store.errors import retried
 from django_jobchains.store.statements import Part, statement
@@ -39,6 +39,16 @@ class PoolState:
     recycled: int
     crashed: int
     killed: int
+
+    @property
+    def state(self) -> Literal["cannot_start", "in_threads", "saturated", "busy", "idle"]:
+        if self.cannot_start:
+            return "cannot_start"
+        if self.is_weakened:
+            return "in_threads"
+        if self.is_saturated:
+            return "saturated"
+        return "busy" if self.busy else "idle"
 
 
 @dataclass(frozen=True, slots=True)

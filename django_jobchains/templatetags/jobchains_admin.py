@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from django import template
 from django.http import HttpRequest
+from django.utils.translation import gettext
 
 from django_jobchains.models import Job
+from django_jobchains.text import humanize
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
@@ -16,6 +18,31 @@ if TYPE_CHECKING:
     from django_jobchains.admin.dashboard.views import Dashboard, DashboardAdmin, TooSlow
 
 register = template.Library()
+for format_value in (humanize.number, humanize.age, humanize.ago, humanize.span, humanize.memory):
+    register.filter(format_value)
+
+
+@register.filter
+def state_text(state: str) -> str:
+    """Return the state of a worker or of a pool in the active language."""
+    texts = {
+        "stale": gettext("no heartbeat"),
+        "stuck": gettext("stuck"),
+        "stopping": gettext("stopping"),
+        "maintenance": gettext("maintenance only"),
+        "cannot_start": gettext("cannot start"),
+        "in_threads": gettext("in threads"),
+        "saturated": gettext("saturated"),
+        "busy": gettext("busy"),
+        "idle": gettext("idle"),
+    }
+    return texts[state]
+
+
+@register.simple_tag(takes_context=True)
+def count(context: dict[str, Any], facts: Any, name: str) -> str:
+    """Return a number of jobs or records, with a plus sign if counting stopped at the limit."""
+    return str(context["dashboard"].overview.shown(facts, name))
 
 
 @register.simple_tag(takes_context=True)

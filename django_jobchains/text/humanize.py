@@ -13,9 +13,9 @@ MAX_NAMES = 5
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-def number(value: float) -> str:
-    """Format a number with separators between thousands."""
-    return str(number_format(value, use_l10n=True, force_grouping=True))
+def number(value: float, *, is_lower_bound: bool = False) -> str:
+    """Format a number with separators between thousands, with a plus sign if there may be more."""
+    return str(number_format(value, use_l10n=True, force_grouping=True)) + ("+" if is_lower_bound else "")
 
 
 def span(seconds: float) -> str:

@@ -60,7 +60,7 @@ def test_counts_of_records_are_in_the_json(run: Run, store: Store, command: tupl
 def test_records_that_no_worker_runs_are_a_warning(run: Run, store: Store) -> None:
     some_records(store)
     worker(store)
-    assert "! No worker runs 'records.upload': 2 records queued." in run("status").out
+    assert "! No worker processes records.upload: 1 record has been due for 3 min." in run("status").out
     worker(store, "files:8:abc", type_names=("records.upload",))
     assert "No worker runs" not in run("status").out
 
@@ -103,7 +103,7 @@ class TestHealth:
 class TestMissingTable:
     """The table of letters is not migrated yet. The others are shown, and the problem is reported."""
 
-    PROBLEM = "The table of records 'records.letter' does not exist or lacks columns. Has manage.py migrate been run?"
+    PROBLEM = "The table of records.letter does not exist or lacks columns. Run manage.py migrate."
 
     @pytest.fixture(autouse=True, params=["TABLE records_letter RENAME TO x", "TABLE records_letter RENAME ended TO x"])
     def _missing(self, db: None, request: pytest.FixtureRequest) -> None:

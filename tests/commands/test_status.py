@@ -51,7 +51,7 @@ def test_workers_are_listed_with_their_activity(run: Run, store: Store) -> None:
     assert " ".join(row_of(out, "mail:7:abc")) == "mail:7:abc 3 of 10 running 0 s ago 2 h all 2 0.1.0"
     assert " ".join(row_of(out, "idle:8:def")) == "idle:8:def 0 of 10 idle 0 s ago 2 h mail, bank 2 0.1.0"
     assert "stopping" in row_of(out, "late:9:fed")
-    assert "! Worker hung:9:fed has 2 slots occupied by handlers that do not stop." in out
+    assert "! 2 slots of worker hung:9:fed are stuck: their handlers do not stop." in out
 
 
 def test_a_silent_worker_is_stale_and_a_warning(run: Run, store: Store, clock: testing.Clock) -> None:
@@ -59,7 +59,7 @@ def test_a_silent_worker_is_stale_and_a_warning(run: Run, store: Store, clock: t
     clock.advance(50)
     out = run("status").out
     assert "stale" in row_of(out, "mail:7:abc")
-    assert re.search(r"! Worker mail:7:abc has not sent a heartbeat for 5\d s\.", out)
+    assert re.search(r"! Worker mail:7:abc on host sent its last heartbeat 5\d s ago\.", out)
 
 
 def test_queues_and_types_are_listed_with_their_jobs(run: Run, store: Store, clock: testing.Clock) -> None:
@@ -82,7 +82,7 @@ def test_a_type_without_a_worker_is_a_warning_unless_it_is_completed_by_hand(run
     enqueue("shop.plain")
     mail.enqueue()
     out = run("status").out
-    assert "! No worker runs 'shop.plain': 1 job due." in out
+    assert "! No worker processes type shop.plain: 1 job has been due for 0 s." in out
     assert "No worker runs 'shop.mail'" not in out
     assert row_of(out, "shop.mail") == ["shop.mail", "0", "0", "0", "0", "0", "0", "1"]
 

@@ -1,83 +1,97 @@
 """The dashboard on the index of the app: alerts, figures, tables, and forms to change queues."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
 from django.contrib import messages
-from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.translation import gettext
 
 from django_jobchains.admin.actions import audit
 from django_jobchains.admin.base import QUERY_SECONDS, ReadOnlyAdmin, TimeLimitExceeded, time_limit
-from django_jobchains.admin.dashboard import charts, tables
-from django_jobchains.admin.dashboard.alerts import Alert, find_alerts
+from django_jobchains.admin.dashboard import charts
 from django_jobchains.admin.dashboard.queue_changes import QueueChange, QueueChangeForm
-from django_jobchains.admin.dashboard.record_workers import RecordWorkerRow, record_worker_table
+from django_jobchains.admin.dashboard.tables import (
+    MAX_SLOW,
+    RecordRow,
+    Table,
+    first_rows,
+    important_rows,
+    record_rows,
+)
 from django_jobchains.admin.dashboard.visible_figures import Failures, failing_types, visible_failures, visible_overview
-from django_jobchains.admin.payload_display import Payloads
 from django_jobchains.admin.records.record_admin import is_counted
 from django_jobchains.admin.visibility import Visibility
 from django_jobchains.conf import get_settings
 from django_jobchains.models import Job, QueueState
 from django_jobchains.monitoring import (
+    FailingType,
     Overview,
+    PoolState,
     QueueFacts,
-    RecordFacts,
     Throughput,
+    TypeFacts,
+    TypeRuns,
+    WorkerFacts,
     overview,
     record_overview,
     throughput,
 )
+from django_jobchains.monitoring.problems import Problem, about_jobs, find_problems, summarized
 from django_jobchains.store import MAX_FAILED, get_store
-from django_jobchains.text.humanize import age, number
+from django_jobchains.text.humanize import number
 
-
-@dataclass(frozen=True)
-class Figure:
-    name: str
-    value: str
+#: The number of alerts of one kind; a last one counts the others.
+MAX_ALERTS_PER_KIND = 3
 
 
 @dataclass(frozen=True)
 class Dashboard:
-    """The context of the dashboard's template."""
+    """The context of the dashboard's template.
+
+    ``throughput``: None if jobs are hidden from the user, to whom workers and the database are then not shown either.
+    """
 
     now: datetime
-    alerts: tuple[Alert, ...]
-    #: Whether there are no workers, no jobs and no throughput, as in a new installation.
-    is_empty: bool
-    has_workers: bool
-    figures: tuple[Figure, ...]
+    overview: Overview
+    throughput: Throughput | None
+    alerts: tuple[Problem, ...]
     periods: tuple[charts.Period, ...]
-    queues: tables.Table[tables.QueueRow]
-    types: tables.Table[tables.TypeRow]
+    queues: Table[QueueFacts]
+    types: Table[TypeFacts]
     #: Only models of which the user may see all records.
-    records: tables.Table[RecordWorkerRow]
-    failing: tables.Table[tables.FailingRow]
-    slow: tables.Table[tables.SlowRow]
-    workers: tables.Table[tables.WorkerRow]
-    pools: tables.Table[tables.PoolRow]
-    database: tuple[Figure, ...]
-    #: Whether all queues and types were counted.
-    is_complete: bool
-    #: Whether counting stopped at the limit.
-    is_capped: bool
-    count_limit: str
-    #: The number of failed jobs and attempts that were read, newest first.
-    failed_limit: str
-    #: Whether the user sees all jobs. Otherwise, throughput, workers and the database are not shown.
-    is_whole: bool
-    #: Whether the user may change a queue that is shown, and any other queue by name.
-    may_change_queues: bool
+    records: Table[RecordRow]
+    failing: Table[FailingType]
+    slow: Table[TypeRuns]
+    workers: Table[WorkerFacts]
+    pools: Table[tuple[WorkerFacts, PoolState]]
+    #: The names of the queues that are shown and that the user may change.
+    changeable_queues: frozenset[str]
+    #: Whether the user may change any other queue by name.
     may_change_any_queue: bool
+    #: The number of failed jobs and attempts that were read, newest first.
+    failed_limit: int = MAX_FAILED
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the user sees all jobs."""
+        return self.throughput is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no workers, no jobs and no throughput, as in a new installation."""
+        return not (self.overview.workers or self.overview.types or (self.throughput and self.throughput.types))
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether counting the jobs of a queue that is shown stopped at the limit."""
+        return any(queue.is_capped for queue in self.queues.rows)
 
 
 @dataclass(frozen=True)
@@ -129,16 +143,35 @@ class DashboardAdmin(ReadOnlyAdmin):
         found = overview(using) if is_whole else visible_overview(visibility, failures, using)
         if is_whole and self.decides_by_row():
             found = replace(found, failing=failing_types(failures, using))
+        ended = throughput(using) if is_whole else None
+        records = record_overview(using, is_counted=partial(is_counted, self.admin_site, request))
         shown = self.visible_queues(request)
-        return _dashboard(
-            found,
-            throughput(using) if is_whole else None,
-            queues=[queue for queue in found.queues if shown is None or queue.name in shown],
-            may_change=partial(self._may_change_queue, request),
-            may_change_any=shown is None and self.may(request, "change_queuestate"),
-            payloads_of=partial(_payloads_of, visibility, failures),
-            records=record_overview(using, is_counted=partial(is_counted, self.admin_site, request)),
-            site=self.admin_site,
+        queues = [queue for queue in found.queues if shown is None or queue.name in shown]
+        problems = find_problems(found, records, queues)
+        workers = found.workers if is_whole else ()
+        queue_table = important_rows(queues, lambda queue: (not queue.is_paused, -queue.due))
+        return Dashboard(
+            now=ended.now if ended else get_store(using).stats.time_ago(0),
+            overview=found,
+            throughput=ended,
+            alerts=tuple(summarized(problems if is_whole else about_jobs(problems), MAX_ALERTS_PER_KIND)),
+            periods=(charts.last_hour(ended.minutes), charts.last_day(ended.hours)) if ended else (),
+            queues=queue_table,
+            types=important_rows(
+                [kind for kind in found.types if kind.has_jobs], lambda kind: (bool(kind.workers), -kind.due)
+            ),
+            records=first_rows(record_rows(records, found, self.admin_site)),
+            failing=first_rows([_shown(kind, visibility, failures) for kind in found.failing]),
+            slow=first_rows(ended.types if ended else (), MAX_SLOW),
+            workers=important_rows(workers, lambda worker: (not worker.is_stale, not worker.stuck)),
+            pools=important_rows(
+                [(worker, pool) for worker in workers if not worker.is_stale for pool in worker.pools],
+                lambda pair: (pair[1].state not in ("cannot_start", "in_threads"), not pair[1].is_saturated),
+            ),
+            changeable_queues=frozenset(
+                queue.name for queue in queue_table.rows if self._may_change_queue(request, queue.name)
+            ),
+            may_change_any_queue=shown is None and self.may(request, "change_queuestate"),
         )
 
     def _may_change_queue(self, request: HttpRequest, name: str) -> bool:
@@ -183,79 +216,7 @@ class DashboardAdmin(ReadOnlyAdmin):
         messages.success(request, change.success_message())
 
 
-def _payloads_of(visibility: Visibility, failures: Mapping[str, Failures], type_name: str) -> Payloads:
-    """Return the formatter for the last error of a type."""
-    return visibility.payloads(*([failures[type_name].last_job] if type_name in failures else []))
-
-
-def _dashboard(
-    found: Overview,
-    ended: Throughput | None,
-    queues: Sequence[QueueFacts],
-    may_change: Callable[[str], bool],
-    *,
-    may_change_any: bool,
-    payloads_of: Callable[[str], Payloads],
-    records: Sequence[RecordFacts],
-    site: AdminSite,
-) -> Dashboard:
-    """Build the dashboard. ``ended`` is None if jobs are hidden from the user."""
-    counts, is_whole = tables.Counts(found), ended is not None
-    workers = {kind.name: kind.workers for kind in found.types}
-    table = tables.queue_table(queues, counts, may_change)
-    return Dashboard(
-        now=ended.now if ended else get_store(found.database.alias).stats.time_ago(0),
-        alerts=find_alerts(found, queues, records, is_whole=is_whole),
-        is_empty=not (found.workers or found.types or (ended and ended.types)),
-        has_workers=any(not worker.is_stale for worker in found.workers),
-        figures=_figures(found, ended, counts),
-        periods=(charts.last_hour(ended.minutes), charts.last_day(ended.hours)) if ended else (),
-        queues=table,
-        types=tables.type_table(found, counts),
-        records=record_worker_table(records, workers, site),
-        failing=tables.failing_table(found.failing, payloads_of),
-        slow=tables.slow_table(ended.types if ended else ()),
-        workers=tables.worker_table(found.workers if is_whole else ()),
-        pools=tables.pool_table(found.workers if is_whole else ()),
-        database=_database(found) if is_whole else (),
-        is_complete=found.is_complete,
-        is_capped=any(queue.is_capped for queue in queues),
-        count_limit=number(found.count_to),
-        failed_limit=number(MAX_FAILED),
-        is_whole=is_whole,
-        may_change_queues=any(row.may_change for row in table.rows),
-        may_change_any_queue=may_change_any,
-    )
-
-
-def _figures(found: Overview, ended: Throughput | None, counts: tables.Counts) -> tuple[Figure, ...]:
-    oldest = found.oldest_due_age_seconds
-    figures = (
-        Figure(gettext("due jobs"), counts.all_due()),
-        Figure(gettext("oldest due job"), "–" if oldest is None else age(oldest)),
-    )
-    return figures + _worker_figures(found, ended) if ended else figures
-
-
-def _worker_figures(found: Overview, ended: Throughput) -> tuple[Figure, ...]:
-    alive = [worker for worker in found.workers if not worker.is_stale]
-    busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
-    of_slots = {"busy": number(busy), "slots": number(slots)}
-    return (
-        Figure(gettext("workers"), number(len(alive))),
-        Figure(gettext("busy slots"), gettext("%(busy)s of %(slots)s") % of_slots),
-        Figure(gettext("completed in the last hour"), number(ended.last_hour.completed)),
-        Figure(gettext("failed in the last hour"), number(ended.last_hour.failed)),
-    )
-
-
-def _database(found: Overview) -> tuple[Figure, ...]:
-    """Return figures of the database. SQLite has no server figures."""
-    database = found.database
-    figures = [Figure(gettext("database"), f"{database.alias} ({database.vendor})")]
-    if database.oldest_transaction_seconds is not None:
-        figures.append(Figure(gettext("oldest transaction"), age(database.oldest_transaction_seconds)))
-    if database.connections is not None and database.max_connections is not None:
-        used = {"used": number(database.connections), "limit": number(database.max_connections)}
-        figures.append(Figure(gettext("connections"), gettext("%(used)s of %(limit)s") % used))
-    return tuple(figures)
+def _shown(kind: FailingType, visibility: Visibility, failures: dict[str, Failures]) -> FailingType:
+    """Return a failing type with its last error as the user may see it."""
+    payloads = visibility.payloads(*([failures[kind.name].last_job] if kind.name in failures else []))
+    return replace(kind, last_error=payloads.error_line(kind.last_error))

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.test import Client
 
 from django_jobchains import queues
-from django_jobchains.admin.dashboard import tables as facts
+from django_jobchains.admin.dashboard import tables, views
 from django_jobchains.models import AttemptCount, Job, WorkerPresence
 from django_jobchains.monitoring import overview, throughput
 from django_jobchains.processors import JobType, get_registry
@@ -142,7 +143,7 @@ def test_slow_types_are_sorted_slowest_first(viewer: Client) -> None:
 def test_only_the_slowest_are_shown(viewer: Client) -> None:
     store_counts(*((f"type {number}", 1, 0, float(number), 1.0) for number in range(1, 13)))
     page = open_dashboard(viewer)
-    assert len(page.rows("slow")) == facts.MAX_SLOW
+    assert len(page.rows("slow")) == views.MAX_SLOW
     assert "2 more rows are not shown." in page.section("slow").text
 
 
@@ -176,39 +177,30 @@ def test_postgresql_shows_transactions_and_connections(viewer: Client) -> None:
     assert 1 <= used <= most
 
 
-def test_counts_stop_at_a_limit_and_get_a_plus_sign(store: Store) -> None:
+def test_only_the_most_important_rows_are_kept_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_ROWS", 3)
+    assert tables.important_rows("abcdef", lambda letter: (letter != "c", -ord(letter))) == tables.Table(
+        ("c", "e", "f"), 3
+    )
+    assert tables.first_rows("abcd") == tables.Table(("a", "b", "c"), 1)
+
+
+def test_a_count_that_stopped_at_the_limit_has_a_plus_sign(viewer: Client, store: Store, beat: Beating) -> None:
+    beat()
     create(store, 4, queue="many")
     create(store, 2, queue="few")
-    found = overview(count_to=3)
-    rows = {row.name: row.due for row in facts.queue_table(found.queues, facts.Counts(found)).rows}
-    assert rows == {"few": "2", "many": "3+"}
-    assert facts.Counts(found).all_due() == "5+"
-
-
-def test_a_capped_total_of_running_jobs_gives_each_count_a_plus_sign(store: Store) -> None:
-    running(store, 2, queue="one")
-    running(store, 2, queue="two")
-    create(store, 1, queue="three")
-    found = overview(count_to=3)
-    rows = {row.name: row.running for row in facts.queue_table(found.queues, facts.Counts(found)).rows}
-    assert rows["three"] == "0"
-    assert {rows["one"], rows["two"]} <= {"1+", "2+"}
-
-
-def test_only_the_most_important_of_many_queues_are_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "MAX_ROWS", 3)
-    for number, name in enumerate("abcdef"):
-        create(store, 1 + number % 4, queue=name)
-    queues.pause("a")
-    found = overview()
-    table = facts.queue_table(found.queues, facts.Counts(found))
-    assert ([row.name for row in table.rows], table.more) == (["a", "c", "d"], 3)
+    with patch.object(views, "overview", lambda using: overview(using, count_to=3)):
+        page = open_dashboard(viewer)
+    assert [(row[0], row[2]) for row in page.rows("queues")] == [("few", "2"), ("many", "3+")]
+    assert page.rows("types")[0][1] == "5+"
+    assert page.figures()["due jobs"] == "5+"
+    assert "A plus sign means" in page.section("queues").text
 
 
 def test_the_page_shows_how_many_rows_are_omitted(
     viewer: Client, store: Store, beat: Beating, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "MAX_ROWS", 1)
+    monkeypatch.setattr(tables, "MAX_ROWS", 1)
     for number in range(3):
         beat(f"main:{number}:a")
         create(store, 1, queue=f"queue {number}")

@@ -133,9 +133,23 @@ def test_counts_have_a_limit(store: Store) -> None:
         overview(count_to=0)
 
 
-def test_the_limit_applies_to_running_jobs(store: Store) -> None:
-    running(store, 4)
-    assert (queue(count_to=3).running, queue(count_to=3).is_capped) == (3, True)
+def test_the_limit_applies_to_the_running_jobs_of_all_queues_together(store: Store) -> None:
+    running(store, 2, queue="one")
+    running(store, 2, queue="two")
+    create(store, 1, queue="three")
+    found = overview(count_to=3)
+    shown = {queue.name: found.shown(queue, "running") for queue in found.queues}
+    assert shown["three"] == "0"
+    assert {shown["one"], shown["two"]} <= {"1+", "2+"}
+    assert any(queue.is_capped for queue in found.queues)
+
+
+def test_a_count_that_stopped_at_the_limit_is_shown_with_a_plus_sign(store: Store) -> None:
+    create(store, 4)
+    create(store, 2, queue="few")
+    found = overview(count_to=3)
+    assert {queue.name: found.shown(queue, "due") for queue in found.queues} == {"default": "3+", "few": "2"}
+    assert found.is_due_lower_bound
 
 
 def test_pauses_and_limits_of_queues_are_included(store: Store) -> None:

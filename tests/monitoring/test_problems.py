@@ -1,0 +1,196 @@
+"""The problems that follow from the facts: their texts, their order, and what is summarized."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from django_jobchains import queues
+from django_jobchains.models import FailedAttempt, Job, WorkerPresence
+from django_jobchains.monitoring import RecordFacts, overview
+from django_jobchains.monitoring.problems import about_jobs, find_problems, summarized
+from django_jobchains.store import Store, get_store
+from tests.commands.workers import worker
+from tests.support.jobs import MAIL, SHIP, create, database_now, failed_try, running
+from tests.support.pool_states import POOL
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def store(db):
+    return get_store()
+
+
+def beat(store, name="main:1:a", **changes):
+    worker(store, name, **{"host": "web-1", "type_names": (SHIP, MAIL), **changes})
+
+
+def due_since(minutes, **which):
+    Job.objects.filter(**which).update(run_at=database_now() - timedelta(minutes=minutes, seconds=1))
+
+
+def texts(**options):
+    return [problem.text for problem in find_problems(overview(**options))]
+
+
+def test_an_empty_system_and_a_working_one_have_no_problems(store: Store):
+    assert texts() == []
+    beat(store)
+    create(store, 3)
+    assert texts() == []
+
+
+def test_due_jobs_without_a_worker(store: Store):
+    create(store, 1, delay_seconds=3600)
+    assert texts() == ["No worker is running."]
+    create(store, 2)
+    due_since(90)
+    assert texts() == ["No worker is running. 3 jobs are due, the oldest for 90 min."]
+    assert texts(count_to=2) == ["No worker is running. 2+ jobs are due, the oldest for 90 min."]
+
+
+def test_a_type_without_a_worker(store: Store):
+    beat(store, type_names=(MAIL,))
+    create(store, 1)
+    create(store, 1, MAIL)
+    due_since(3)
+    assert texts() == ["No worker processes type shop.ship: 1 job has been due for 3 min."]
+
+
+def test_a_queue_without_a_worker(store: Store):
+    beat(store, queues=("mail", "other"))
+    beat(store, "two:1:b", queues=("other",))
+    create(store, 2, queue="reports")
+    create(store, 2, queue="mail")
+    due_since(20, queue="reports")
+    assert texts() == ["No worker processes queue reports: 2 jobs are due, the oldest for 20 min."]
+
+
+def test_a_worker_without_heartbeats_processes_nothing(store: Store):
+    beat(store, stuck=2, pools=(replace(POOL, cannot_start=True),))
+    WorkerPresence.objects.update(heartbeat_at=database_now() - timedelta(minutes=2, seconds=3))
+    create(store, 1)
+    no_worker, stale = texts()
+    assert no_worker.startswith("No worker is running. 1 job has been due")
+    assert stale == "Worker main:1:a on web-1 sent its last heartbeat 2 min ago."
+
+
+def test_stuck_slots(store: Store):
+    beat(store, stuck=1)
+    beat(store, "two:1:b", stuck=3)
+    assert texts() == [
+        "1 slot of worker main:1:a is stuck: its handler does not stop.",
+        "3 slots of worker two:1:b are stuck: their handlers do not stop.",
+    ]
+
+
+def test_pools_without_child_processes(store: Store):
+    beat(store, pools=(POOL, replace(POOL, key="a", is_weakened=True), replace(POOL, key="b", cannot_start=True)))
+    assert texts() == [
+        "Worker main:1:a cannot start child processes for process 'b': see its log.",
+        "Worker main:1:a cannot start child processes for process 'a' and runs its jobs in threads: see its log.",
+    ]
+
+
+def test_a_paused_queue_with_due_jobs(store: Store):
+    beat(store)
+    queues.pause("mail", "empty")
+    create(store, 2, queue="mail")
+    due_since(240)
+    assert texts() == ["Queue mail is paused: 2 jobs are due, the oldest for 4 h."]
+
+
+def test_a_queue_is_falling_behind_if_its_jobs_wait_although_workers_run(store: Store):
+    beat(store)
+    create(store, 2, queue="mail")
+    due_since(4)
+    assert texts() == []
+    due_since(6)
+    assert texts() == ["Queue mail is falling behind: 2 jobs are due, the oldest for 6 min."]
+
+
+def test_a_type_that_is_failing(store: Store):
+    beat(store)
+    store.attempts.fail([failed_try(job) for job in running(store, 2)])
+    FailedAttempt.objects.update(finished_at=database_now() - timedelta(minutes=5, seconds=1))
+    assert texts() == ["Type shop.ship is failing: 2 failed attempts in the last 24 hours, the last one 5 min ago."]
+    FailedAttempt.objects.update(finished_at=database_now() - timedelta(hours=2))
+    assert texts() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"oldest_transaction_seconds": 300.0, "connections": 90}, ""),
+        (
+            {"oldest_transaction_seconds": 720.0},
+            "A database transaction has been open for 12 min, which slows down the search for due jobs.",
+        ),
+        ({"connections": 97}, "97 of the database's 100 connections are in use."),
+    ],
+)
+def test_a_slow_database(store: Store, changes, text):
+    beat(store)
+    found = overview()
+    usual = {"oldest_transaction_seconds": 1.0, "connections": 10, "max_connections": 100}
+    database = replace(found.database, **{**usual, **changes})
+    assert [problem.text for problem in find_problems(replace(found, database=database))] == [text] * bool(text)
+
+
+def test_records(store: Store):
+    def records(name, **changes):
+        return replace(RecordFacts(name, "shop.Model", "default", 0, 0, 0, 0, 0, 0.0, 5), **changes)
+
+    beat(store)
+    kinds = (
+        records(SHIP, due=2),
+        records("a", due=5, oldest_seconds=180.0),
+        records("b", problem="locked"),
+        records("c", problem="missing"),
+    )
+    assert [problem.text for problem in find_problems(overview(), kinds)] == [
+        "No worker processes a: 5+ records are due, the oldest for 3 min.",
+        "The table of c does not exist or lacks columns. Run manage.py migrate.",
+        "The table of b is locked by another transaction, so its records are not counted.",
+    ]
+
+
+def test_the_worst_problem_comes_first(store: Store):
+    beat(store, type_names=(MAIL,), stuck=1)
+    queues.pause("mail")
+    create(store, 1, queue="mail")
+    assert [problem.kind.is_error for problem in find_problems(overview())] == [True, True, False]
+
+
+def test_problems_of_jobs_are_not_about_workers_and_the_database(store: Store):
+    beat(store, stuck=1, type_names=(MAIL,))
+    create(store, 1)
+    found = overview()
+    assert [problem.kind.section for problem in about_jobs(find_problems(found))] == ["types"]
+    [no_worker] = about_jobs(find_problems(replace(found, workers=())))
+    assert (no_worker.kind.section, no_worker.text[:21]) == ("types", "No worker is running.")
+
+
+def test_only_problems_of_the_given_queues_are_found(store: Store):
+    beat(store)
+    queues.pause("mail", "other")
+    for name in ("mail", "other"):
+        create(store, 1, queue=name)
+    found = overview()
+    [problem] = find_problems(found, queues=[queue for queue in found.queues if queue.name == "mail"])
+    assert problem.subject == "mail"
+
+
+@pytest.mark.parametrize(
+    ("count", "rest"),
+    [(3, []), (4, ["1 more paused queue has due jobs."]), (6, ["3 more paused queues have due jobs."])],
+)
+def test_many_similar_problems_are_summarized(store: Store, count, rest):
+    beat(store)
+    for number in range(count):
+        queues.pause(f"queue {number}")
+        create(store, 1, queue=f"queue {number}")
+    shown = list(summarized(find_problems(overview()), 3))
+    assert [problem.subject for problem in shown[:3]] == ["queue 0", "queue 1", "queue 2"]
+    assert [problem.text for problem in shown[3:]] == rest
