@@ -22,8 +22,7 @@ class JobchainsConfig(AppConfig):
         from django_jobchains.monitoring.facts import measurements
         from django_jobchains.records import checks as record_checks  # noqa: F401
         from django_jobchains.registry.registry import Registry
-        from django_jobchains.telemetry import probes
-        from django_jobchains.telemetry.measuring import codec_failed
+        from django_jobchains.telemetry import codec_failed, probes
 
         probes.measure, payload_codecs.on_failure = measurements, codec_failed
         self.registry = Registry()

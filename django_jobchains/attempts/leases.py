@@ -13,9 +13,8 @@ from uuid import UUID
 
 from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
 from django_jobchains.store import AttemptKey, ClaimedJob, HeldLease, Renewal, Store
-from django_jobchains.telemetry import observes, report
+from django_jobchains.telemetry import measured, observes, report
 from django_jobchains.telemetry.events import LeasesRenewed
-from django_jobchains.telemetry.measuring import measured
 
 #: The share of a lease after which it is renewed.
 RENEW_SHARE = 1 / 3

@@ -1,19 +1,62 @@
 """Events that describe what happened, and the sinks that receive them. Writes are reported after the commit."""
 
+import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, replace
+from functools import cache
 from logging import getLogger
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 
 from django_jobchains.telemetry import events
-from django_jobchains.telemetry.events import DetailEvent, Event
-from django_jobchains.telemetry.logs import log
-from django_jobchains.text.errors import log_error
+from django_jobchains.telemetry.events import AttemptEnded, CodecFailed, DetailEvent, Event, OperationEnded
+from django_jobchains.text.errors import add_traceback, log_error, printable, type_name
+from django_jobchains.text.redaction import redacted_text
 
 __all__ = ("DetailEvent", "Event", "add_sink", "observes", "remove_sink", "report")
 
 logger = getLogger("django_jobchains")
 
+#: How many characters of each value are in the message of a log record.
+_MAX_VALUE_LENGTH = 500
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
 Sink = Callable[[Event], None]
+
+
+def log(event: Event) -> None:
+    """Log an event with a constant message template, and with its fields as ``record.jobchains``."""
+    level = event.level
+    if not logger.isEnabledFor(level):
+        return
+    event = redact_event(event)
+    facts = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "exception"}
+    # Control characters are replaced: type names and errors must not forge log lines.
+    shown = {
+        name: printable(str(value)[:_MAX_VALUE_LENGTH]) for name, value in facts.items() if value not in ("", None)
+    }
+    if shown.get("kind") == "job":  # Only records are named as such: most events are about jobs.
+        del shown["kind"]
+    template = _template(type(event).__name__, tuple(shown))
+    extra = {"event": type(event).__name__, "jobchains": facts}
+    path, line, function, _ = logger.findCaller(stacklevel=2)
+    record = logger.makeRecord(logger.name, level, path, line, template, (shown,), None, function, extra=extra)
+    if isinstance(event, AttemptEnded) and event.exception is not None:
+        add_traceback(record, event.exception)
+    logger.handle(record)
+
+
+def redact_event(event: Event) -> Event:
+    """Return the event with redacted texts, because errors and stacks may quote inputs."""
+    values = {field.name: getattr(event, field.name) for field in fields(event)}
+    return replace(event, **{name: redacted_text(value) for name, value in values.items() if isinstance(value, str)})
+
+
+@cache
+def _template(event_name: str, names: tuple[str, ...]) -> str:
+    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in event_name)
+    return f"{words.strip()}: " + ", ".join(f"{name}=%({name})s" for name in names)
+
 
 #: The kinds of ``DetailEvent`` that each sink receives. The log receives none, and is always among the sinks.
 _sinks: Mapping[Sink, frozenset[type[DetailEvent]]] = MappingProxyType({log: frozenset()})
@@ -74,3 +117,31 @@ def _set_sinks(sinks: dict[Sink, frozenset[type[DetailEvent]]]) -> None:
 def _details() -> list[type[DetailEvent]]:
     kinds = [kind for kind in vars(events).values() if isinstance(kind, type)]
     return [kind for kind in kinds if issubclass(kind, DetailEvent) and kind is not DetailEvent]
+
+
+def measured(operation: str, worker: str, type_name: str = "") -> AbstractContextManager[object]:
+    """Report an ``OperationEnded`` after the block, if any sink receives it. ``type_name``: of a record worker."""
+    return _Measured(operation, worker, type_name) if observes(OperationEnded) else _NOTHING
+
+
+def codec_failed(operation: str, error: Exception) -> None:
+    """Report that the payload codec failed, if any sink receives it."""
+    if observes(CodecFailed):
+        report(CodecFailed("", operation, type_name(error)))
+
+
+class _Measured:
+    def __init__(self, operation: str, worker: str, type_name: str) -> None:
+        self._operation = operation
+        self._worker = worker
+        self._type_name = type_name
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(
+        self, type_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        error_type = type_.__qualname__ if type_ else ""
+        seconds = time.perf_counter() - self._started
+        report(OperationEnded(self._worker, self._operation, seconds, error_type, self._type_name))

@@ -1,4 +1,4 @@
-"""The names that other systems use: spans and metrics, with their units and attributes."""
+"""The names that other systems use: attributes of spans and metrics, and the metrics with their units."""
 
 from typing import NamedTuple
 
@@ -36,38 +36,6 @@ ACTUAL_LEVEL = "jobchains.isolation.actual"
 THREAD = "jobchains.thread.name"
 PROCESS_OUTCOME = "jobchains.process.outcome"
 
-ATTRIBUTES = {
-    MESSAGING_SYSTEM: f"`{SYSTEM}`",
-    QUEUE: "The queue of the job",
-    JOB_ID: "The id of the job, or the primary key of the record",
-    CHAIN_ID: "The id of the chain",
-    OPERATION: "`send` or `process` on spans; the operation in metrics, such as `claim` or `finish`; of records "
-    "`record_dequeue`, `record_heartbeat`, `record_end` and `record_reset`; of codecs `encode` and `decode`",
-    OPERATION_TYPE: "`send` or `process`",
-    MESSAGE_COUNT: "How many jobs a batch has",
-    ERROR_TYPE: "The class of the error",
-    JOB_TYPE: "The type of the job, or the name of the record worker",
-    ATTEMPT: "The number of the attempt, from 1",
-    OUTCOME: "`completed`, `continued`, `failed`, `retried`, `rescheduled`, `cancelled`, `abandoned` or `handed_back`; "
-    "of records also `errored`, `requeued` and `canceled`",
-    ABANDONED_REASON: "Why the attempt could not write its outcome, such as `taken_by_another_worker`",
-    JOB_STATUS: "`due`, `scheduled`, `blocked` or `running`; of records `due`, `queued` (all that wait, including "
-    "due ones), `processing`, `errored` and `failed`",
-    CHAIN_TYPE: "The type of the chain's first job",
-    CHAIN_STATUS: "`completed`, `failed` or `cancelled`",
-    SLOT_STATE: "`idle`, `busy` or `stuck`",
-    SLOT_KIND: "`thread`, `async`, or `process` for a slot that waits for a child process",
-    REASON: "Why the attempt was asked to stop or lost its lease, such as `timed_out`",
-    BACKEND: "The class of the notifier",
-    HOOK: "`pre_handle` or `post_handle`",
-    POOL_LEVEL: "The isolation of a pool of child processes: `process` or `transient`",
-    POOL_KEY: "The key of a pool: see `Isolation`",
-    POOL_STATE: "`idle` or `busy`",
-    REQUESTED_LEVEL: "The isolation of the job types",
-    ACTUAL_LEVEL: "The isolation with which their attempts run",
-    THREAD: "The name of a worker's thread, such as `claim-loop`",
-    PROCESS_OUTCOME: "`exited`, `failed` (by its exit code), `killed`, `not_started` or `not_replaced`",
-}
 #: The field or property of an event that has the value of an attribute, for counters of events.
 EVENT_FIELDS = {
     QUEUE: "queue",
@@ -86,52 +54,6 @@ EVENT_FIELDS = {
     THREAD: "thread",
     PROCESS_OUTCOME: "outcome",
 }
-
-
-class SpanName(NamedTuple):
-    """A kind of span. ``{type}`` in its name is the type of the job."""
-
-    name: str
-    kind: str
-    when: str
-    parent: str
-    attributes: tuple[str, ...]
-
-
-_MESSAGE = (MESSAGING_SYSTEM, QUEUE, JOB_ID, CHAIN_ID, OPERATION, OPERATION_TYPE, JOB_TYPE)
-
-SPANS = (
-    SpanName(
-        "send {type}",
-        "PRODUCER",
-        "A job is created. It ends with the commit, and is not exported after a rollback.",
-        "The caller's span; for a continuation, the attempt or its `complete` phase",
-        (*_MESSAGE, MESSAGE_COUNT),
-    ),
-    SpanName(
-        "process {type}",
-        "CONSUMER",
-        "An attempt at a job or a record, from its beginning to its end. It is exported when the outcome is written.",
-        'The `send` span of the job; with `TRACE_PROPAGATION="link"`, none, and a link; of a record, none',
-        (*_MESSAGE, ATTEMPT, OUTCOME, ABANDONED_REASON, ERROR_TYPE, MESSAGE_COUNT),
-    ),
-    SpanName("prepare", "INTERNAL", "The block of `job.prepare()`", "The attempt", (ERROR_TYPE,)),
-    SpanName("complete", "INTERNAL", "The block of `job.complete()`", "The attempt", (ERROR_TYPE,)),
-    SpanName(
-        "complete {type}",
-        "INTERNAL",
-        "A job is completed without a worker. It ends with the commit.",
-        "The caller's span, with a link to the `send` span of the job",
-        (MESSAGING_SYSTEM, QUEUE, JOB_ID, CHAIN_ID, JOB_TYPE),
-    ),
-    SpanName(
-        "wait {type}",
-        "INTERNAL",
-        "`chains.wait` and `chains.await_chain`",
-        "The caller's span, with a link to the `send` span of the chain's first job",
-        (MESSAGING_SYSTEM, CHAIN_ID, JOB_TYPE, ERROR_TYPE),
-    ),
-)
 
 
 class MetricName(NamedTuple):
@@ -312,6 +234,7 @@ POOL_MEMORY = MetricName(
 QUEUE_JOBS = MetricName(
     "jobchains.queue.jobs", "gauge", "{job}", "Jobs that have not ended, counted to a limit", (QUEUE, JOB_STATUS)
 )
+OLDEST_DUE = MetricName("jobchains.queue.oldest_due.age", "gauge", "s", "How long the oldest due job waits", (QUEUE,))
 QUEUE_RECORDS = MetricName(
     "jobchains.queue.records",
     "gauge",
@@ -322,7 +245,6 @@ QUEUE_RECORDS = MetricName(
 OLDEST_RECORD = MetricName(
     "jobchains.queue.oldest_record.age", "gauge", "s", "How long the oldest due record waits", (QUEUE, JOB_TYPE)
 )
-OLDEST_DUE = MetricName("jobchains.queue.oldest_due.age", "gauge", "s", "How long the oldest due job waits", (QUEUE,))
 STRANDED = MetricName(
     "jobchains.blocked.stranded",
     "gauge",
@@ -337,45 +259,7 @@ OLDEST_TRANSACTION = MetricName(
     "jobchains.database.oldest_transaction.age", "gauge", "s", "Age of the database's oldest open transaction", ()
 )
 
-METRICS = (
-    SENT,
-    CONSUMED,
-    PROCESS_DURATION,
-    OPERATION_DURATION,
-    WAIT_DURATION,
-    HOOK_DURATION,
-    CHAIN_DURATION,
-    ATTEMPT_ENDED,
-    REAPED,
-    LEASE_LOST,
-    SLOT_STUCK,
-    CHAIN_ENDED,
-    BLOCKED_FAILED,
-    RECORD_CANCELED,
-    OUTCOME_DELAYED,
-    CHILD_CRASHED,
-    CHILD_KILLED,
-    CHILD_RECYCLED,
-    ISOLATION_WEAKENED,
-    ISOLATION_FAILED,
-    THREAD_FAILED,
-    PROCESS_ENDED,
-    NOTIFIER_FAILED,
-    CODEC_FAILED,
-    SLOTS,
-    SLOT_PEAK,
-    HANDLERS_PEAK,
-    POOL_CHILDREN,
-    POOL_WAITING,
-    POOL_MEMORY,
-    QUEUE_JOBS,
-    OLDEST_DUE,
-    QUEUE_RECORDS,
-    OLDEST_RECORD,
-    STRANDED,
-    NOTIFIER_CONNECTED,
-    OLDEST_TRANSACTION,
-)
+METRICS = tuple(value for value in list(vars().values()) if isinstance(value, MetricName))
 
 #: The buckets of all histograms, in seconds: from 5 ms to an hour.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from django.core.management.color import Style
 
+from django_jobchains.telemetry import redact_event
 from django_jobchains.telemetry.events import AttemptEnded, Event, WorkerStopped
-from django_jobchains.telemetry.logs import redact_event
 from django_jobchains.text.errors import printable
 
 SUMMARY_SECONDS = 10.0

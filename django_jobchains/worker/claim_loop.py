@@ -9,7 +9,7 @@ from django_jobchains.attempts.attempt import Environment
 from django_jobchains.attempts.outcome import not_started
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.store import AttemptKey, ClaimedJob
-from django_jobchains.telemetry.measuring import measured
+from django_jobchains.telemetry import measured
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.outcome_writer import OutcomeWriter

@@ -18,9 +18,8 @@ from django.db import Error
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.store import AttemptKey, Effects, EndedAttempt
 from django_jobchains.store.errors import is_conflict, is_database_away, is_out_of_time
-from django_jobchains.telemetry import observes, report
+from django_jobchains.telemetry import measured, observes, report
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, ChainEnded
-from django_jobchains.telemetry.measuring import measured
 from django_jobchains.text.errors import describe, log_error
 from django_jobchains.wakeups import publish, report_created
 from django_jobchains.worker.context import WorkerContext

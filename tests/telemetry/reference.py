@@ -61,6 +61,82 @@ and at least the first one in each second. So quantiles and means of one type an
 several of them give rare ones too much weight. Group histograms by type and outcome, and use counters for rates.
 """
 
+MESSAGE = (
+    names.MESSAGING_SYSTEM,
+    names.QUEUE,
+    names.JOB_ID,
+    names.CHAIN_ID,
+    names.OPERATION,
+    names.OPERATION_TYPE,
+    names.JOB_TYPE,
+)
+#: Each span with its kind, when there is one, its parent, and its attributes.
+SPANS = (
+    (
+        "send {type}",
+        "PRODUCER",
+        "A job is created. It ends with the commit, and is not exported after a rollback.",
+        "The caller's span; for a continuation, the attempt or its `complete` phase",
+        (*MESSAGE, names.MESSAGE_COUNT),
+    ),
+    (
+        "process {type}",
+        "CONSUMER",
+        "An attempt at a job or a record, from its beginning to its end. It is exported when the outcome is written.",
+        'The `send` span of the job; with `TRACE_PROPAGATION="link"`, none, and a link; of a record, none',
+        (*MESSAGE, names.ATTEMPT, names.OUTCOME, names.ABANDONED_REASON, names.ERROR_TYPE, names.MESSAGE_COUNT),
+    ),
+    ("prepare", "INTERNAL", "The block of `job.prepare()`", "The attempt", (names.ERROR_TYPE,)),
+    ("complete", "INTERNAL", "The block of `job.complete()`", "The attempt", (names.ERROR_TYPE,)),
+    (
+        "complete {type}",
+        "INTERNAL",
+        "A job is completed without a worker. It ends with the commit.",
+        "The caller's span, with a link to the `send` span of the job",
+        (names.MESSAGING_SYSTEM, names.QUEUE, names.JOB_ID, names.CHAIN_ID, names.JOB_TYPE),
+    ),
+    (
+        "wait {type}",
+        "INTERNAL",
+        "`chains.wait` and `chains.await_chain`",
+        "The caller's span, with a link to the `send` span of the chain's first job",
+        (names.MESSAGING_SYSTEM, names.CHAIN_ID, names.JOB_TYPE, names.ERROR_TYPE),
+    ),
+)
+
+ATTRIBUTES = {
+    names.MESSAGING_SYSTEM: f"`{names.SYSTEM}`",
+    names.QUEUE: "The queue of the job",
+    names.JOB_ID: "The id of the job, or the primary key of the record",
+    names.CHAIN_ID: "The id of the chain",
+    names.OPERATION: "`send` or `process` on spans; the operation in metrics, such as `claim` or `finish`; of records "
+    "`record_dequeue`, `record_heartbeat`, `record_end` and `record_reset`; of codecs `encode` and `decode`",
+    names.OPERATION_TYPE: "`send` or `process`",
+    names.MESSAGE_COUNT: "How many jobs a batch has",
+    names.ERROR_TYPE: "The class of the error",
+    names.JOB_TYPE: "The type of the job, or the name of the record worker",
+    names.ATTEMPT: "The number of the attempt, from 1",
+    names.OUTCOME: "`completed`, `continued`, `failed`, `retried`, `rescheduled`, `cancelled`, `abandoned` or "
+    "`handed_back`; of records also `errored`, `requeued` and `canceled`",
+    names.ABANDONED_REASON: "Why the attempt could not write its outcome, such as `taken_by_another_worker`",
+    names.JOB_STATUS: "`due`, `scheduled`, `blocked` or `running`; of records `due`, `queued` (all that wait, "
+    "including due ones), `processing`, `errored` and `failed`",
+    names.CHAIN_TYPE: "The type of the chain's first job",
+    names.CHAIN_STATUS: "`completed`, `failed` or `cancelled`",
+    names.SLOT_STATE: "`idle`, `busy` or `stuck`",
+    names.SLOT_KIND: "`thread`, `async`, or `process` for a slot that waits for a child process",
+    names.REASON: "Why the attempt was asked to stop or lost its lease, such as `timed_out`",
+    names.BACKEND: "The class of the notifier",
+    names.HOOK: "`pre_handle` or `post_handle`",
+    names.POOL_LEVEL: "The isolation of a pool of child processes: `process` or `transient`",
+    names.POOL_KEY: "The key of a pool: see `Isolation`",
+    names.POOL_STATE: "`idle` or `busy`",
+    names.REQUESTED_LEVEL: "The isolation of the job types",
+    names.ACTUAL_LEVEL: "The isolation with which their attempts run",
+    names.THREAD: "The name of a worker's thread, such as `claim-loop`",
+    names.PROCESS_OUTCOME: "`exited`, `failed` (by its exit code), `killed`, `not_started` or `not_replaced`",
+}
+
 
 def page() -> str:
     kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
@@ -73,12 +149,12 @@ def page() -> str:
         DETAILS,
         table(("event", "when", "fields besides `worker`"), map(_event, details)),
         "## Spans\n\n`messaging.system` is `django_jobchains`. `{type}` is the type of the job.\n",
-        table(("span", "kind", "when", "parent", "attributes"), map(_span, names.SPANS)),
+        table(("span", "kind", "when", "parent", "attributes"), map(_span, SPANS)),
         "## Metrics\n\nThe buckets of histograms are " + ", ".join(map(_seconds, names.BUCKETS)) + ".\n",
         LIMITS,
         table(("metric", "kind", "unit", "description", "attributes"), map(_metric, names.METRICS)),
         "## Attributes\n",
-        table(("attribute", "value"), ((f"`{name}`", text) for name, text in names.ATTRIBUTES.items())),
+        table(("attribute", "value"), ((f"`{name}`", text) for name, text in ATTRIBUTES.items())),
     ]
     return "\n".join(parts)
 
@@ -94,8 +170,9 @@ def _event(kind: type[Event]) -> tuple[str, ...]:
     return f"`{kind.__name__}`", text + counter, _list(field.name for field in fields(kind) if field.name != "worker")
 
 
-def _span(span: names.SpanName) -> tuple[str, ...]:
-    return f"`{span.name}`", span.kind, span.when, span.parent, _list(span.attributes)
+def _span(span: tuple[str, str, str, str, tuple[str, ...]]) -> tuple[str, ...]:
+    name, kind, when, parent, attributes = span
+    return f"`{name}`", kind, when, parent, _list(attributes)
 
 
 def _metric(metric: names.MetricName) -> tuple[str, ...]:

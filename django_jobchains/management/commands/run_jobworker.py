@@ -15,8 +15,7 @@ from django.db import connections
 from django_jobchains.children.limits import resident_bytes
 from django_jobchains.db.libpq import add_network_options
 from django_jobchains.management.worker_options import add_worker_options
-from django_jobchains.telemetry import add_sink, remove_sink
-from django_jobchains.telemetry.logs import log, logger
+from django_jobchains.telemetry import add_sink, log, logger, remove_sink
 from django_jobchains.telemetry.terminal import TerminalSink
 from django_jobchains.telemetry.tracing import flush
 from django_jobchains.worker import Worker

@@ -10,7 +10,7 @@ from logging import getLogger
 from django_jobchains import __version__
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.store import Beat, PresentWorker
-from django_jobchains.telemetry.measuring import measured
+from django_jobchains.telemetry import measured
 from django_jobchains.text.errors import log_text
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.failure_log import FailureLog

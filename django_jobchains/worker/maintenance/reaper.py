@@ -8,9 +8,8 @@ from uuid import UUID
 from django_jobchains.attempts.outcome import backoff_seconds
 from django_jobchains.policies import Backoff, BackoffFunction, default_backoff, resolve
 from django_jobchains.store import CrashBackoff
-from django_jobchains.telemetry import report
+from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import JobReaped
-from django_jobchains.telemetry.measuring import measured
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.threads import LOCK_SECONDS

@@ -2,9 +2,8 @@
 
 from uuid import UUID
 
-from django_jobchains.telemetry import report
+from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import BlockedJobsSwept
-from django_jobchains.telemetry.measuring import measured
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.maintenance.heartbeat import Heartbeat

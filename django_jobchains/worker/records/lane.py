@@ -16,9 +16,8 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden
 from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey
 from django_jobchains.store.errors import blames_row
-from django_jobchains.telemetry import report
+from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import RecordCanceled
-from django_jobchains.telemetry.measuring import measured
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.records.conditions import Condition, Conditions
 from django_jobchains.worker.records.record_failures import RecordFailures

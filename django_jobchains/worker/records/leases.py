@@ -15,7 +15,7 @@ from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordBeat, RecordKey, RecordTable, Store
 from django_jobchains.store.errors import is_lock_timeout
-from django_jobchains.telemetry.measuring import measured
+from django_jobchains.telemetry import measured
 from django_jobchains.worker.records.record_failures import RecordFailures
 from django_jobchains.worker.threads import LOCK_SECONDS
 

@@ -9,9 +9,8 @@ from django_jobchains.policies import default_backoff
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordKey
 from django_jobchains.store.record_tables import RecordTable, StalledRecord
-from django_jobchains.telemetry import report
+from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import RecordCanceled, RecordReset
-from django_jobchains.telemetry.measuring import measured
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.maintenance.reaper import REAP_LIMIT
 from django_jobchains.worker.options import WorkerOptions

@@ -20,9 +20,8 @@ from django_jobchains.store.errors import (
     is_out_of_time,
     is_statement_invalid,
 )
-from django_jobchains.telemetry import report
+from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
-from django_jobchains.telemetry.measuring import measured
 from django_jobchains.text.errors import describe, log_error, log_text
 from django_jobchains.text.redaction import redacted_text
 from django_jobchains.worker.context import WorkerContext
