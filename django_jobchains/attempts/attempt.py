@@ -1,211 +1,258 @@
-"""One attempt at one job: decode the input, call the handler, and complete, reschedule, fail or abandon the job.
+"""The engine of attempts: calls a handler inside its middleware, and decides how the attempt ends.
 
-``Attempt.run`` never raises. It returns the outcomes that the handler's own transaction has not written, and the caller
-writes them: completed jobs in batches, failed ones in their own transactions.
+``run`` and ``arun`` are the only two sequences of an attempt: for plain handlers, and for ``async def`` handlers as a
+task on an event loop. ``JobAttempt``, ``BatchAttempt`` and ``RecordAttempt`` supply what differs.
 """
 
 import math
 import time
-from contextlib import nullcontext
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
 
-from django_jobchains.attempts.outcome import (
-    Outcome,
-    OutcomeKind,
-    failed_try,
-    fallback_outcome,
-    max_attempts_of,
-    not_started,
-)
-from django_jobchains.attempts.phases import AttemptPhases
+from django_jobchains.attempts.async_calls import LOCK_SECONDS, AsyncCalls, TransactionThreads
+from django_jobchains.attempts.handler_task import HandlerTask
+from django_jobchains.attempts.transaction import TransactionOwner
 from django_jobchains.context import clear_context
-from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
-from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.handlers.job_log import JobLogBuffer
-from django_jobchains.handlers.running_job import Continuation, RunningJob
-from django_jobchains.middleware.hooks import around
-from django_jobchains.policies import AttemptPolicy
-from django_jobchains.registry.job_types import Processor
-from django_jobchains.registry.registry import Registry
-from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Store
-from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpans, active
+from django_jobchains.exceptions import PhaseError
+from django_jobchains.handlers.running_job import PrepareMode
+from django_jobchains.middleware.hooks import aaround, around
+from django_jobchains.store import ClaimedJob
+from django_jobchains.telemetry.tracing import active
+
+EndT = TypeVar("EndT")
+ResultT = TypeVar("ResultT")
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """What the attempts at the jobs of one type have in common."""
+class Attempt(TransactionOwner, Generic[EndT]):
+    """One call of a handler, with its middleware and its transaction, and its ends: of each job, or of the record."""
 
-    processor: Processor
-    policy: AttemptPolicy
-    store: Store
-    registry: Registry
-    log_buffer: JobLogBuffer
-    spans: AttemptSpans = OWN_SPANS
+    #: The name of what the handler receives, in messages.
+    argument_name: ClassVar[str] = "job"
+    #: Whether the transaction is opened before the handler is called.
+    is_atomic = False
+    #: The jobs of the attempt: none for a record.
+    jobs: tuple[ClaimedJob, ...] = ()
+    #: The monotonic time at which the worker asks the attempt to stop.
+    expires_at = math.inf
+    #: Calls the handler.
+    call: Callable[[Any], Any]
+    #: The calls of an ``async def`` handler on threads. None for a plain handler.
+    calls: AsyncCalls | None = None
 
-
-class Attempt:
-    def __init__(self, job: ClaimedJob, environment: Environment, signal: AbortSignal) -> None:
-        self.job = job
-        self.environment = environment
-        self.processor = environment.processor
-        self.policy = environment.policy
-        self.signal = signal
-        self.phases = AttemptPhases(
-            job, self.processor, self.policy.lease, environment.store, environment.registry, signal
-        )
-        #: The monotonic time at which the worker asks the attempt to stop.
-        self.expires_at = math.inf
-        #: Whether the input and the context have been decoded.
-        self.has_input = False
-
-    @property
-    def jobs(self) -> tuple[ClaimedJob, ...]:
-        return (self.job,)
+    def use_threads(self, threads: TransactionThreads) -> None:
+        """Prepare for ``arun``. The transaction of an ``async def`` handler is used on these threads."""
+        self.calls = AsyncCalls(self, threads)
+        self.task = HandlerTask(self.signal)
+        self.lock_seconds, self.retries_locked = LOCK_SECONDS, True
 
     @property
     def is_detached(self) -> bool:
+        """Whether the worker has given up the attempt, so that it must not write anything."""
         return self.signal.is_detached
 
-    def run(self) -> list[Outcome]:
-        """Run the handler on this thread, and return the outcome. Return nothing if the attempt was detached.
+    # The sequence of an attempt
+
+    def run(self) -> list[EndT]:
+        """Run a plain handler on this thread, and return the ends that are not detached. Never raises.
 
         The context is a copy: a language or a tenant that the handler sets does not affect the thread's next attempt.
         """
-        outcome = copy_context().run(self._run)
-        return [] if self.signal.is_detached else [outcome]
+        return copy_context().run(self._run)
 
-    def _run(self) -> Outcome:
+    def _run(self) -> list[EndT]:
         clear_context()
         started = time.perf_counter()
-        self.expires_at = time.monotonic() + self.policy.timeout_seconds
-        self.start_span()
-        with active(self.phases.span):
-            try:
-                self.phases.begin()
-            except BaseException as error:
-                self.signal.end()
-                outcome = not_started(self.job, self.policy, error)
-            else:
-                outcome = self._process()
-            self.phases.end()
-        outcome.seconds = time.perf_counter() - started
-        return self.with_span(outcome)
+        self.start()
+        if self.span is None:
+            ends = self._process()
+        else:
+            with self.span.active():
+                ends = self._process()
+        return self.ended(ends, time.perf_counter() - started)
 
-    def start_span(self) -> None:
-        """Report that the attempt starts, and start its span."""
-        self.phases.span = self.phases.job_span = self.environment.spans.attempt(self.job)
-
-    def with_span(self, outcome: Outcome) -> Outcome:
-        """Return the outcome with the attempt's span, which ends now."""
-        span = self.phases.job_span
-        if span is not None and span.stop():
-            outcome.span = span
-        return outcome
-
-    def _process(self) -> Outcome:
+    def _process(self) -> list[EndT]:
         try:
-            return self.complete(self._call_handler())
+            self.begin()
+        except BaseException as error:
+            self.signal.end()
+            return self.not_started(error)
+        try:
+            ends = self._finish(self._call_handler())
         except BaseException as error:  # SystemExit and similar errors end the attempt, but not the worker.
-            return self.outcome_of_error(error)
+            ends = self.ends_after(error)
+        self.transaction = None  # It refers to the attempt: a reference cycle.
+        self.end()
+        return ends
 
     def _call_handler(self) -> Any:
-        job = self.running_job(self.phases)
-        with (
-            around(self.processor.middleware, "around_handler", job),
-            self.phases.prepare("atomic") if self.processor.mode == "atomic" else nullcontext(),
-        ):
-            result = self.processor.function(job)
-            if self.processor.middleware:
-                self.phases.complete_for_middleware()
-            return result
+        argument = self.argument()
+        if self.middleware:
+            self.running = argument
+        elif not self.is_atomic:
+            return self.call(argument)
+        with around(self.middleware, "around_handler", argument):
+            if not self.is_wanted(argument):
+                return None
+            with self.prepare("atomic") if self.is_atomic else nullcontext():
+                result = self.call(argument)
+                if self.may_complete(argument):
+                    self.complete_for_middleware()
+                return result
 
-    def running_job(self, phases: Any) -> RunningJob[Any]:
-        """Return the argument of the handler. Raise ``InvalidInput``, after which the job is not retried."""
-        job = RunningJob(
-            self.job,
-            self.decode_input(),
-            self.signal,
-            phases,
-            self.environment.log_buffer,
-            max_attempts=max_attempts_of(self.job, self.policy),
-        )
-        self.has_input = True
-        if self.processor.middleware:
-            self.phases.running = job
-        return job
-
-    def decode_input(self) -> Any:
-        return self.processor.job_type.decode_input(self.job.input)
-
-    def complete(self, result: Any) -> Outcome:
-        """Complete the job in the handler's transaction, or return an outcome that is still to be written."""
+    def _finish(self, result: Any) -> list[EndT]:
+        """Return the ends for what the handler returned. An open transaction writes and commits them."""
         if not self.signal.end():
-            raise LeaseLost(self.job.id, self.signal.reason or "error")
-        self.phases.check_after_handler()
-        finished = self.finished(result)
-        effects = self.phases.finish([finished]) if self.phases.is_open else None
-        return self.outcome(OutcomeKind.COMPLETED, finished, effects=effects)
+            raise self.lost(self.signal.reason or "error")
+        self.check()
+        return self.ends_of(result)
 
-    def finished(self, result: Any) -> FinishedJob:
-        """Return the row for what the handler returned: an output or a continuation."""
-        finished = FinishedJob(self.job.id, self.job.lease_number)
-        if isinstance(result, Continuation):
-            if result is not self.phases.continuation:
-                raise PhaseError("The handler returned the continuation of another job.")
-            finished.continuation = result.job
-        elif self.phases.continuation is not None:
-            raise PhaseError("job.continue_with(…) must be returned: 'return job.continue_with(…)'.")
-        else:
-            finished.output = self.processor.job_type.encode_output(result)
-        return finished
-
-    def outcome_of_error(self, error: BaseException) -> Outcome:
-        """Return how the attempt ends after this error. Never raises."""
+    def ends_after(self, error: BaseException) -> list[EndT]:
+        """Return the ends after this error. Never raises."""
         try:
             self.signal.end()
-            self.phases.give_up(error)
-            if isinstance(error, LeaseLost):
-                return self._abandoned(error)
-            if isinstance(error, JobAborted) and self.signal.reason == "worker_stopping":
-                return self.outcome(OutcomeKind.HANDED_BACK, error=str(error))
-            return self._failed_try(error)
+            self.give_up(error)
+            return self.ends_of_error(error)
         except BaseException as problem:
-            return fallback_outcome(self.job, error, problem)
+            return self.fallback(error, problem)
 
-    def _abandoned(self, error: LeaseLost) -> Outcome:
-        outcome = self.outcome(OutcomeKind.ABANDONED, error=str(error))
-        outcome.abandoned_reason = error.reason
-        return outcome
+    async def arun(self) -> list[EndT]:
+        """Run an ``async def`` handler in the current task, and return the ends that are not detached.
 
-    def detach(self, error: BaseException, stack: str) -> list[Outcome]:
-        """Give up an attempt that does not stop, from another thread. Return the outcome to write in its place.
-
-        The list is empty if the attempt is about to end by itself. The handler keeps running, but its attempt no longer
-        writes anything. ``stack`` shows where the handler hangs.
+        The loop never waits for the database: calls that need it, and the commit, run on a thread. Raises an error only
+        if the loop has died.
         """
-        if not self.signal.detach():
-            return []
+        assert self.calls is not None  # noqa: S101 - for the type checker
+        clear_context()
+        started = time.perf_counter()
+        self.start()
+        self.task.begin()
+        with active(self.span):
+            try:
+                result = await self._acall_handler(self.calls)
+                await self._end_handler(self.calls)
+                ends = await self._call_last(partial(self._finish, result))
+            except BaseException as error:  # SystemExit and similar errors end the attempt, but not the loop.
+                ends = await self._aends_after(error, self.calls)
+        self.signal.listeners.clear()
+        self.transaction = None
+        self.calls.forget_attempt()
+        return self.ended(ends, time.perf_counter() - started)
+
+    async def _acall_handler(self, calls: AsyncCalls) -> Any:
+        argument = self.argument()
+        if not self.middleware:
+            return await self.call(argument)
+        self.running = argument
+        async with aaround(self.middleware, argument):
+            result = await self.call(argument)
+            if self.may_complete(argument):
+                await calls.complete_for_middleware()
+            return result
+
+    async def _aends_after(self, error: BaseException, calls: AsyncCalls) -> list[EndT]:
+        if self.task.is_loop_dead:  # Nothing can be awaited.
+            raise error
         try:
-            outcome = self._failed_try(error)
+            await self._end_handler(calls)
+            return await self._call_last(partial(self.ends_after, self.task.as_abort(error)))
         except BaseException as problem:
-            outcome = fallback_outcome(self.job, error, problem)
-        if outcome.failed:
-            outcome.failed.traceback = stack
-        return [self.with_span(outcome)]
+            if self.task.is_loop_dead:
+                raise
+            self.signal.end()
+            return self.fallback(error, problem)
 
-    def outcome(
-        self,
-        ending: OutcomeKind,
-        finished: FinishedJob | None = None,
-        *,
-        error: str = "",
-        effects: Effects | None = None,
-    ) -> Outcome:
-        return Outcome(
-            self.job, ending, finished, error=error, effects=effects, processor=self.processor, policy=self.policy
-        )
+    async def _end_handler(self, calls: AsyncCalls) -> None:
+        if self.task.end(self.label):
+            await calls.close()
 
-    def _failed_try(self, error: BaseException) -> Outcome:
-        return failed_try(self.job, self.processor, self.policy, error, has_input=self.has_input)
+    async def _call_last(self, function: Callable[[], ResultT]) -> ResultT:
+        """Call a function on the thread with the open transaction, or here if there is none."""
+        if self.calls is None or self.calls.thread is None:
+            return function()
+        return await self.calls.call_last(function)
+
+    def handle_dead_loop(self, then: Callable[[], object]) -> None:
+        """Give up the task of an event loop that has died. Call ``then`` when its transaction is closed."""
+        assert self.calls is not None  # noqa: S101 - for the type checker
+        self.task.is_loop_dead = True
+        thread = self.calls.thread
+        self.calls.abandon(is_loop_dead=True)
+        if thread is None:
+            then()
+        else:
+            thread.post(then)
+
+    def release_thread(self) -> None:
+        """Roll back the transaction of an attempt that does not end, on the loop. Its thread is used by others."""
+        if self.calls is not None:
+            self.calls.abandon()
+
+    # What differs between a job, a batch and a record
+
+    @abstractmethod
+    def start(self) -> None:
+        """Report that the attempt starts, and start its span and time limit."""
+
+    @abstractmethod
+    def argument(self) -> Any:
+        """Return the argument of the handler and of middleware. An error ends the attempt."""
+
+    def is_wanted(self, argument: Any) -> bool:
+        """Return whether the handler is still to be called after middleware has begun."""
+        return True
+
+    def may_complete(self, argument: Any) -> bool:
+        """Return whether the handler has returned something to complete."""
+        return True
+
+    @abstractmethod
+    def ends_of(self, result: Any) -> list[EndT]:
+        """Return the ends for what the handler returned. Write and commit them if the transaction is open."""
+
+    @abstractmethod
+    def ends_of_error(self, error: BaseException) -> list[EndT]:
+        """Return the ends after this error, which is rolled back."""
+
+    @abstractmethod
+    def fallback(self, error: BaseException, problem: BaseException) -> list[EndT]:
+        """Return the ends after ``error``, if computing them failed with ``problem``."""
+
+    @abstractmethod
+    def not_started(self, error: BaseException) -> list[EndT]:
+        """Return the ends if the handler could not be called."""
+
+    @abstractmethod
+    def ended(self, ends: list[EndT], seconds: float) -> list[EndT]:
+        """Return the ends that are not detached, with their duration and their spans, which end now."""
+
+    # What handlers call
+
+    def prepare(self, mode: PrepareMode) -> AbstractContextManager[None]:
+        self._refuse_async("prepare")
+        return self.own_transaction().prepare(mode)
+
+    def complete(self) -> AbstractContextManager[None]:
+        self._refuse_async("complete")
+        return self.own_transaction().complete()
+
+    def aprepare(self, function: Callable[[], ResultT], mode: PrepareMode) -> Coroutine[Any, Any, ResultT]:
+        return self._async_calls("prepare").prepare(function, mode)
+
+    def acomplete(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]:
+        return self._async_calls("complete").complete(function)
+
+    def _refuse_async(self, name: str) -> None:
+        if self.calls is not None:
+            job = self.argument_name
+            raise PhaseError(f"In an 'async def' handler use 'await {job}.a{name}(function)' for {job}.{name}().")
+
+    def _async_calls(self, name: str) -> AsyncCalls:
+        """Return the calls of an ``async def`` handler; raise ``PhaseError`` for a plain one."""
+        if self.calls is None:
+            job = self.argument_name
+            raise PhaseError(f"{job}.a{name}() is for 'async def' handlers: use 'with {job}.{name}():'.")
+        return self.calls

@@ -1,17 +1,13 @@
 """One attempt at several jobs of a type. Each has its own lease, signal and outcome; they share a transaction."""
 
-import math
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
-from contextvars import copy_context
 from typing import Any
 from uuid import UUID
 
-from django_jobchains.attempts.attempt import Attempt, Environment
-from django_jobchains.attempts.outcome import Outcome, OutcomeKind, fallback_outcome, max_attempts_of, not_started
-from django_jobchains.attempts.phases import AttemptPhases, read_blockers
-from django_jobchains.context import clear_context
+from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.job_attempt import Environment, JobAttempt, complete_jobs, read_blockers
+from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.exceptions import (
     ConnectionLost,
     JobAborted,
@@ -23,231 +19,169 @@ from django_jobchains.exceptions import (
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import Batch, BatchJob, BatchSignal
 from django_jobchains.handlers.running_job import Continuation
-from django_jobchains.middleware.hooks import around
 from django_jobchains.models import Chain
-from django_jobchains.store import ClaimedJob, Effects, FinishedJob
+from django_jobchains.store import ClaimedJob, Effects, FinishedJob, HeldLease, OpenTransaction
 from django_jobchains.store.leases import lost_reason
-from django_jobchains.telemetry.tracing import active
-
-#: How long the transaction of a batch waits for jobs that another transaction has locked, before the other jobs are
-#: handed back.
-LOCK_SECONDS = 2.0
 
 
-class BatchPhases(AttemptPhases):
-    """The transactions of a batch: either all rows are locked and all leases checked, or none."""
-
-    lock_seconds = LOCK_SECONDS
-
-    def __init__(self, attempts: Sequence[Attempt], signal: AbortSignal) -> None:
-        first = attempts[0]
-        phases = first.phases
-        super().__init__(first.job, first.processor, first.policy.lease, phases.store, phases.registry, signal)
-        self._attempts = attempts
-        #: The jobs that must no longer be written, with the reasons.
-        self.lost: dict[UUID, str] = {}
-
-    def open(self) -> None:
-        """Open the transaction. A locked job ends the attempt of all jobs, even if the handler swallows the error."""
-        try:
-            super().open()
-        except JobLocked as error:
-            self.error = error
-            raise
-
-    def lock(self, *, skips: bool = False) -> None:
-        found = self.store.attempts.lock_all(
-            [attempt.job.id for attempt in self._attempts], self.transaction, skips=skips
-        )
-        self.lost = {}
-        for attempt in self._attempts:
-            job = attempt.job
-            if reason := lost_reason(found.get(job.id), job.lease_number):
-                self.lost[job.id] = reason
-            if not attempt.signal.lock_row():
-                self.lost[job.id] = attempt.signal.reason or "error"
-        for job_id, reason in self.lost.items():
-            raise LeaseLost(job_id, reason)
-
-    def unlock(self) -> None:
-        for attempt in self._attempts:
-            attempt.signal.is_row_locked = False
-
-    def renew(self) -> None:
-        self.store.leases.renew([attempt.phases.lease for attempt in self._attempts], self.transaction)
-
-    def finish(self, finished: Sequence[FinishedJob]) -> Effects:
-        try:
-            return super().finish(finished)
-        except LeaseLost as error:
-            self.lost[error.job_id] = error.reason
-            raise
-
-
-class BatchAttempt:
-    """Runs a handler with a ``Batch``. ``run`` never raises.
+class BatchAttempt(Attempt[Outcome]):
+    """Runs a handler with a ``Batch``. Either all rows are locked and all leases checked, or none.
 
     An error of one job does not affect the others. If the handler raises an error, all jobs that it has not ended are
     retried.
     """
 
+    #: How long the transaction waits for jobs that another transaction has locked, before the other jobs are handed
+    #: back.
+    lock_seconds = 2.0
+
     def __init__(self, claimed: Sequence[tuple[ClaimedJob, AbortSignal]], environment: Environment) -> None:
-        self._attempts = [Attempt(job, environment, signal) for job, signal in claimed]
-        self._environment = environment
-        self._processor = environment.processor
-        self._policy = environment.policy
-        self.signal = BatchSignal([signal for _, signal in claimed])
+        processor, signal = environment.processor, BatchSignal([signal for _, signal in claimed])
+        super().__init__(environment.store, processor.middleware, signal)
         self.jobs = tuple(job for job, _ in claimed)
-        #: The monotonic time at which the worker asks the attempt to stop.
-        self.expires_at = math.inf
+        self.is_atomic = processor.mode == "atomic"
+        self._environment = environment
+        self._all = [JobAttempt(job, environment, signal) for job, signal in claimed]
+        #: The attempts whose inputs could be decoded, with the jobs that the handler receives.
+        self._attempts: list[JobAttempt] = []
         self._running: dict[UUID, BatchJob[Any]] = {}
+        #: The outcomes of the others.
+        self._invalid: list[Outcome] = []
         self._blockers: dict[UUID, list[Chain]] | None = None
+        #: The jobs that must no longer be written, with the reasons.
+        self._lost: dict[UUID, str] = {}
+
+    @property
+    def label(self) -> str:
+        return f"{self._environment.processor.job_type.name} {', '.join(str(job.id) for job in self.jobs)}"
 
     @property
     def is_detached(self) -> bool:
-        return all(attempt.is_detached for attempt in self._attempts)
+        return all(attempt.is_detached for attempt in self._all)
 
     def detach(self, error: BaseException, stack: str) -> list[Outcome]:
-        return [outcome for attempt in self._attempts for outcome in attempt.detach(error, stack)]
+        return [outcome for attempt in self._all for outcome in attempt.detach(error, stack)]
 
-    def run(self) -> list[Outcome]:
-        """Run the handler on this thread, and return the outcomes of the jobs that were not detached."""
-        started = time.perf_counter()
-        self.expires_at = time.monotonic() + self._policy.timeout_seconds
-        attempts = {attempt.job.id: attempt for attempt in self._attempts}
-        for attempt in self._attempts:
-            attempt.start_span()
-        outcomes = self._decode_inputs()
-        if self._attempts:
-            outcomes += copy_context().run(self._run)
-        seconds = time.perf_counter() - started
-        for outcome in outcomes:
-            outcome.seconds = seconds
-            attempts[outcome.job.id].with_span(outcome)
-        detached = {attempt.job.id for attempt in self._attempts if attempt.is_detached}
-        return [outcome for outcome in outcomes if outcome.job.id not in detached]
+    def start(self) -> None:
+        self.expires_at = time.monotonic() + self._environment.policy.timeout_seconds
+        for attempt in self._all:
+            attempt.start()
+        self.span = self._environment.spans.batch(self.jobs)
 
-    def _decode_inputs(self) -> list[Outcome]:
-        """Exclude the jobs whose inputs cannot be decoded, and return their outcomes."""
-        invalid = []
-        for attempt in self._attempts:
+    def _process(self) -> list[Outcome]:
+        """Exclude the jobs whose inputs cannot be decoded."""
+        for attempt in self._all:
             try:
                 self._running[attempt.job.id] = self._batch_job(attempt)
+                self._attempts.append(attempt)
             except BaseException as error:
-                invalid.append(attempt.outcome_of_error(error))
-        self._attempts = [attempt for attempt in self._attempts if attempt.job.id in self._running]
-        return invalid
+                self._invalid += attempt.ends_after(error)
+        return self._invalid + (super()._process() if self._attempts else [])
 
-    def _batch_job(self, attempt: Attempt) -> BatchJob[Any]:
-        job: BatchJob[Any] = BatchJob(
-            attempt.job,
-            attempt.decode_input(),
-            attempt.signal,
-            attempt.phases,
-            self._environment.log_buffer,
-            max_attempts=max_attempts_of(attempt.job, self._policy),
-            encode_output=self._processor.job_type.encode_output,
-            blockers_of=self._blockers_of,
-        )
+    def _batch_job(self, attempt: JobAttempt) -> BatchJob[Any]:
+        encode_output = self._environment.processor.job_type.encode_output
+        job: BatchJob[Any] = BatchJob(attempt.job, attempt.decoded_input(), attempt, encode_output, self._blockers_of)
         attempt.has_input = True
         return job
 
     def _blockers_of(self, job_id: UUID) -> list[Chain]:
         """Return the blockers of a job. The blockers of all jobs are read together."""
         if self._blockers is None:
-            self._blockers = read_blockers(self._running, self._environment.store, self._environment.registry)
+            self._blockers = read_blockers(self._running, self.store, self._environment.registry)
         return self._blockers.get(job_id, [])
 
-    def _run(self) -> list[Outcome]:
-        clear_context()
-        phases = BatchPhases(self._attempts, self.signal)
-        span = phases.span = self._environment.spans.batch(self.jobs)
-        with active(span):
-            try:
-                phases.begin()
-            except BaseException as error:
-                for attempt in self._attempts:
-                    attempt.signal.end()
-                outcomes = [not_started(attempt.job, self._policy, error) for attempt in self._attempts]
-            else:
-                outcomes = self._process(phases)
-            phases.end()
-        if span is not None:
-            span.end()
-        return outcomes
+    def argument(self) -> Batch[Any]:
+        name = self._environment.processor.job_type.name
+        return Batch(list(self._running.values()), name, self.signal, self)
 
-    def _process(self, phases: BatchPhases) -> list[Outcome]:
-        try:
-            self._call_handler(phases)
-            return self._complete(phases)
-        except BaseException as error:  # SystemExit and similar errors end the attempt, but not the worker.
-            return self._outcomes_of_error(phases, error)
-
-    def _call_handler(self, phases: BatchPhases) -> None:
-        batch: Batch[Any] = Batch(list(self._running.values()), self._processor.job_type.name, self.signal, phases)
-        if self._processor.middleware:
-            phases.running = batch
-        with around(self._processor.middleware, "around_handler", batch):  # type: ignore[arg-type]
-            if not batch.drop_ended():
-                return
-            with phases.prepare("atomic") if self._processor.mode == "atomic" else nullcontext():
-                result = self._processor.function(batch)
-                if any(not isinstance(job.ending, Exception) for job in batch):
-                    phases.complete_for_middleware()
-        if result is not None:
+    def call(self, argument: Batch[Any]) -> None:
+        if self._environment.processor.function(argument) is not None:
             raise PhaseError("A batch handler returns nothing: call job.finish(output) for each job.")
 
-    def _complete(self, phases: BatchPhases) -> list[Outcome]:
-        are_own = [attempt.signal.end() for attempt in self._attempts]
-        if not all(are_own):
-            raise LeaseLost(self.jobs[0].id, self.signal.reason or "error")
-        phases.check_after_handler()
-        outcomes = [self._outcome(attempt) for attempt in self._attempts]
-        if phases.is_open:
-            effects = phases.finish([outcome.finished for outcome in outcomes if outcome.finished])
+    def is_wanted(self, argument: Batch[Any]) -> bool:
+        return argument.drop_ended()
+
+    def may_complete(self, argument: Batch[Any]) -> bool:
+        return any(not isinstance(job.ending, Exception) for job in argument)
+
+    def ends_of(self, result: None) -> list[Outcome]:
+        outcomes = [outcome for attempt in self._attempts for outcome in self._ends_of_job(attempt)]
+        if self.transaction is not None and self.transaction.is_open:
+            try:
+                effects = complete_jobs(self.transaction, [each.finished for each in outcomes if each.finished])
+            except LeaseLost as error:
+                self._lost[error.job_id] = error.reason
+                raise
             for outcome in outcomes:
                 if outcome.finished:
                     outcome.effects, effects = effects, Effects()  # published once
         return outcomes
 
-    def _outcome(self, attempt: Attempt) -> Outcome:
+    def _ends_of_job(self, attempt: JobAttempt) -> list[Outcome]:
         """Return the outcome that the handler set for a job, or its completion without an output."""
         ending = self._running[attempt.job.id].ending
         if isinstance(ending, Exception):
-            return attempt.outcome_of_error(ending)
+            return attempt.ends_after(ending)
+        finished = FinishedJob(attempt.job.id, attempt.job.lease_number)
         try:
-            return attempt.outcome(OutcomeKind.COMPLETED, self._finished(attempt.job, ending))
+            if isinstance(ending, Continuation):
+                finished.continuation = ending.job
+            elif ending is None:
+                finished.output = self._environment.processor.job_type.encode_output(None)
+            else:
+                finished.output = ending
         except Exception as error:  # the type requires an output
-            return attempt.outcome_of_error(error)
+            return attempt.ends_after(error)
+        return [attempt.outcome(OutcomeKind.COMPLETED, finished)]
 
-    def _finished(self, job: ClaimedJob, ending: str | Continuation | None) -> FinishedJob:
-        finished = FinishedJob(job.id, job.lease_number)
-        if isinstance(ending, Continuation):
-            finished.continuation = ending.job
-        else:
-            finished.output = self._processor.job_type.encode_output(None) if ending is None else ending
-        return finished
+    def ends_of_error(self, error: BaseException) -> list[Outcome]:
+        return [outcome for attempt in self._attempts for outcome in self._ends_of_job_after(error, attempt)]
 
-    def _outcomes_of_error(self, phases: BatchPhases, error: BaseException) -> list[Outcome]:
-        """Return the outcomes of the jobs after the handler raised this error. Never raises."""
-        try:
-            is_undone = phases.is_open or phases.error is not None
-            is_undone |= isinstance(error, TransactionLeftOpen | ConnectionLost)
-            for attempt in self._attempts:
-                attempt.signal.end()
-            phases.give_up(error)
-            return [self._outcome_after(error, attempt, phases, is_undone=is_undone) for attempt in self._attempts]
-        except BaseException as problem:
-            return [fallback_outcome(attempt.job, error, problem) for attempt in self._attempts]
-
-    def _outcome_after(
-        self, error: BaseException, attempt: Attempt, phases: BatchPhases, *, is_undone: bool
-    ) -> Outcome:
+    def _ends_of_job_after(self, error: BaseException, attempt: JobAttempt) -> list[Outcome]:
         """Return the outcome of one job. An ending that the handler has set is kept, unless it was rolled back."""
         ending = self._running[attempt.job.id].ending
-        if isinstance(ending, Exception) or (ending is not None and not is_undone):
-            return self._outcome(attempt)
-        is_of_others = isinstance(error, LeaseLost | JobLocked) and attempt.job.id not in phases.lost
+        if isinstance(ending, Exception) or (ending is not None and not self._is_undone(error)):
+            return self._ends_of_job(attempt)
+        is_of_others = isinstance(error, LeaseLost | JobLocked) and attempt.job.id not in self._lost
         if is_of_others or (isinstance(error, JobAborted) and not attempt.signal.aborted):
-            return attempt.outcome(OutcomeKind.HANDED_BACK, error=str(error))
-        return attempt.outcome_of_error(error)
+            return [attempt.outcome(OutcomeKind.HANDED_BACK, error=str(error))]
+        return attempt.ends_after(error)
+
+    def _is_undone(self, error: BaseException) -> bool:
+        """Return whether the handler's writes were rolled back, or may have been."""
+        if self.error is not None or isinstance(error, TransactionLeftOpen | ConnectionLost):
+            return True
+        return self.transaction is not None and self.transaction.is_undone
+
+    def fallback(self, error: BaseException, problem: BaseException) -> list[Outcome]:
+        return [outcome for attempt in self._attempts for outcome in attempt.fallback(error, problem)]
+
+    def not_started(self, error: BaseException) -> list[Outcome]:
+        return [outcome for attempt in self._attempts for outcome in attempt.not_started(error)]
+
+    def ended(self, ends: list[Outcome], seconds: float) -> list[Outcome]:
+        if self.span is not None:
+            self.span.end()
+        attempts = {attempt.job.id: attempt for attempt in self._all}
+        return [ended for outcome in ends for ended in attempts[outcome.job.id].ended([outcome], seconds)]
+
+    # The transaction
+
+    @property
+    def leases(self) -> Sequence[HeldLease]:
+        return [lease for attempt in self._attempts for lease in attempt.leases]
+
+    def lock(self, transaction: OpenTransaction, *, skips: bool) -> None:
+        found = self.store.attempts.lock_all([attempt.job.id for attempt in self._attempts], transaction, skips=skips)
+        self._lost = {}
+        for attempt in self._attempts:
+            job = attempt.job
+            if reason := lost_reason(found.get(job.id), job.lease_number):
+                self._lost[job.id] = reason
+            if not attempt.signal.lock_row():
+                self._lost[job.id] = attempt.signal.reason or "error"
+        for job_id, reason in self._lost.items():
+            raise LeaseLost(job_id, reason)
+
+    def lost(self, reason: str) -> LeaseLost:
+        return LeaseLost(self.jobs[0].id, reason)

@@ -1,35 +1,43 @@
 """One attempt at one record: call its hooks and handler, and decide how it ends."""
 
+import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from django_jobchains.attempts.outcome import MAX_CONFLICTS, Outcome, PhaseConflict
-from django_jobchains.attempts.record_hooks import call_with_record
-from django_jobchains.attempts.record_phases import RecordPhases
+from django_jobchains.attempts.async_calls import TransactionThreads
+from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.outcome import MAX_CONFLICTS, PhaseConflict
+from django_jobchains.attempts.transaction import AttemptTransaction
 from django_jobchains.context import clear_context
+from django_jobchains.db.connections import close_thread_connections, usable_connections
 from django_jobchains.enqueue_options import resolve_schedule
-from django_jobchains.exceptions import JobAborted, LeaseLost, RescheduleJob
-from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.middleware.hooks import around
+from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError, RescheduleJob
+from django_jobchains.handlers.abort_signal import AbortSignal, call_on, refuse_on_event_loop
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden, RecordLost, Requeue, is_retryable
-from django_jobchains.records.run import RecordRun, RunPhases
+from django_jobchains.records.run import RecordRun
 from django_jobchains.records.saving import leave_out
-from django_jobchains.store import ClaimedJob, RecordEnd, RecordKey, Store
+from django_jobchains.store import OpenTransaction, RecordEnd, RecordKey, Store
 from django_jobchains.store.errors import blames_row
+from django_jobchains.store.record_tables import RecordTable
+from django_jobchains.store.records import lost_reason
+from django_jobchains.telemetry import observes, report
+from django_jobchains.telemetry.events import RecordHookEnded
 from django_jobchains.telemetry.probes import record_peaks
-from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpans, active
-from django_jobchains.text.errors import describe, log_error, without_variables
+from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpans
+from django_jobchains.text.errors import describe, log_error, type_name, without_variables
 
 if TYPE_CHECKING:
     from django_jobchains.telemetry.otel.tracing import AttemptSpan
@@ -38,6 +46,8 @@ logger = getLogger("django_jobchains")
 
 #: Abort reasons that the handler did not cause: the worker stops, or its heartbeats failed.
 NOT_BY_HANDLER = ("worker_stopping", "error")
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(eq=False, slots=True)
@@ -88,83 +98,104 @@ class EndedRecord:
             callback()
 
 
-class RecordAttempt:
-    """An attempt at a record, with the interface of an attempt at jobs. ``put`` receives how it ended.
+def _do_nothing() -> None:
+    pass
 
-    ``worker``: the id of the worker. ``on_prepared``: called when ``pre_handle`` has returned, or when it will not be
-    called. ``on_ending``: called before the attempt commits its own end.
+
+@dataclass(frozen=True)
+class RecordEnvironment:
+    """What the attempts at the records of one model have in common.
+
+    ``put`` receives how an attempt ended. ``worker``: the id of the worker. ``on_ending``: called before an attempt
+    commits its own end.
     """
 
-    #: The jobs of the attempt: always empty, because a record is not a job.
-    jobs: tuple[ClaimedJob, ...] = ()
+    kind: RecordType
+    store: Store
+    put: Callable[[EndedRecord], object]
+    worker: str = ""
+    spans: AttemptSpans = OWN_SPANS
+    on_ending: Callable[[], object] = _do_nothing
+
+
+class RecordAttempt(Attempt[EndedRecord]):
+    """An attempt at a record, which passes on how it ended, and returns nothing.
+
+    ``threads``: for the transaction of an ``async def`` handler. ``on_prepared``: called when ``pre_handle`` has
+    returned, or when it will not be called.
+    """
+
+    argument_name = "run"
+    #: Whether the handler has asked to queue the record again, and from which time.
+    requeued: tuple[bool, datetime | None] = (False, None)
+    #: The monotonic time since which the project's code may occupy the thread. None: the attempt waits for a child
+    #: process or for the write of its end.
+    runs_since: float | None = 0.0
+    #: Whether ``pre_handle`` was called, or will not be.
+    is_prepared = False
+    #: Whether the end was passed to ``put``.
+    _is_put = False
+    #: The error of ``pre_handle``.
+    _error: BaseException | None = None
 
     def __init__(
         self,
-        kind: RecordType,
         record: Any,
         key: RecordKey,
-        *,
-        store: Store,
-        put: Callable[[EndedRecord], None],
-        worker: str = "",
-        signal: AbortSignal | None = None,
-        on_prepared: Callable[[], object] | None = None,
-        on_ending: Callable[[], object] = lambda: None,
-        spans: AttemptSpans = OWN_SPANS,
+        environment: RecordEnvironment,
+        signal: AbortSignal,
+        threads: TransactionThreads | None = None,
+        on_prepared: Callable[[], object] = _do_nothing,
     ) -> None:
+        kind = environment.kind
+        super().__init__(environment.store, kind.middleware, signal)
         self.kind = kind
         self.record = record
         self.key = key
-        self.signal = signal or AbortSignal()
-        self.worker = worker
+        self.environment = environment
         self.number = kind.value(record, "num_failures") + kind.value(record, "num_resets") + 1
         self._wait_seconds = _wait_seconds(kind, record)
-        leave_out(record, kind.columns)
-        #: The monotonic time at which the worker asks the attempt to stop.
-        self.expires_at = math.inf
-        #: The monotonic time since which the project's code may occupy the thread. None: the attempt waits for a child
-        #: process or for the write of its end.
-        self.runs_since: float | None = 0.0
-        self.phases = RecordPhases(kind, key, store, self.signal)
-        #: Whether ``pre_handle`` was called, or will not be.
-        self.is_prepared = False
-        #: Whether the end was passed to ``put``.
-        self._is_put = False
-        self._put = put
         self._on_prepared = on_prepared
-        self._on_ending = on_ending
-        self._spans = spans
-        self._span: AttemptSpan | None = None
-        #: The error of ``pre_handle``.
-        self._error: BaseException | None = None
-
-    @property
-    def is_detached(self) -> bool:
-        return self.signal.is_detached
+        leave_out(record, kind.columns)
+        if threads is not None:
+            self.use_threads(threads)
 
     @property
     def label(self) -> str:
-        """The name of the attempt in logs."""
         return f"{self.kind.name} {self.key[0]}"
 
-    def run(self) -> list[Outcome]:
-        """Handle the record on this thread, and pass its end to ``put``. Records have no job outcome to return."""
-        self.prepare()
+    # From the hooks to the end
+
+    def run(self) -> list[Any]:
+        self.call_pre_handle()
         self.conclude(self.handle())
         return []
 
-    def prepare(self) -> None:
+    async def arun(self) -> list[Any]:
+        if "pre_handle" in self.kind.hooks:
+            await sync_to_async(self.call_pre_handle)()
+        else:
+            self.call_pre_handle()
+        await self.aconclude(await self.ahandle())
+        return []
+
+    def call_pre_handle(self) -> None:
         """Call ``pre_handle``. Its error ends the attempt when the attempt runs."""
         self.expires_at = time.monotonic() + self.kind.max_runtime_seconds
         if "pre_handle" in self.kind.hooks:
-            self._error = call_with_record(self.kind, "pre_handle", self.record, self.worker)
+            self._error = call_with_record(self.kind, "pre_handle", self.record, self.environment.worker)
             if self.is_detached:  # the worker has given up waiting for the hook
                 self._error = JobAborted(self.signal.reason or "error")
         self._end_preparing()
 
     def handle(self) -> EndedRecord:
-        """Call the handler, and return how the attempt ended. The context is a copy, as for jobs."""
-        return copy_context().run(self._run)
+        """Call the handler, and return how the attempt ended."""
+        [ended] = super().run()
+        return ended
+
+    async def ahandle(self) -> EndedRecord:
+        [ended] = await super().arun()
+        return ended
 
     def conclude(self, ended: EndedRecord) -> None:
         """Pass on how the attempt ended, and call ``post_handle`` when this has been written."""
@@ -173,19 +204,36 @@ class RecordAttempt:
             if not self.is_detached:
                 written = threading.Event()
                 ended.when_written(written.set)
-                with self.waiting_for_write():
+                with self._waiting_for_write():
                     written.wait()
             self.call_post_handle()
 
+    async def aconclude(self, ended: EndedRecord) -> None:
+        """``conclude`` on the event loop."""
+        self._put_unless_detached(ended)
+        if "post_handle" in self.kind.hooks:
+            if not self.is_detached:
+                loop, written = asyncio.get_running_loop(), asyncio.Event()
+                ended.when_written(partial(call_on, loop, written.set))
+                with self._waiting_for_write():
+                    await written.wait()
+            await sync_to_async(self.call_post_handle)()
+
     @contextmanager
-    def waiting_for_write(self) -> Iterator[None]:
+    def _waiting_for_write(self) -> Iterator[None]:
         """Suspend the time limit. A lock of another transaction may delay the write."""
         self.runs_since, self.expires_at = None, math.inf
         yield
         self.runs_since = time.monotonic()
         self.expires_at = self.runs_since + self.kind.max_runtime_seconds
 
-    def detach(self, error: BaseException, stack: str) -> list[Outcome]:
+    def call_post_handle(self) -> None:
+        error = call_with_record(self.kind, "post_handle", self.record, self.environment.worker)
+        if error is not None:
+            text = "post_handle of record %s failed, which does not change its state: %s"
+            log_error(logger, error, text, self.key[0])
+
+    def detach(self, error: BaseException, stack: str) -> list[Any]:
         """Give up an attempt that does not stop, from another thread. It can no longer write anything.
 
         If its heartbeats failed, its record is released and reset later, because the handler still runs.
@@ -193,7 +241,7 @@ class RecordAttempt:
         if self.signal.detach():
             reason = self.signal.reason
             ended = self._abandoned(reason, describe(error)) if reason in NOT_BY_HANDLER else self._errored(error)
-            self._put(self._with_span(ended))
+            self.environment.put(self._with_span(ended))
             self._end_preparing()
         return []
 
@@ -206,105 +254,97 @@ class RecordAttempt:
         """Release the record after an error that is not the handler's. It gets no more heartbeats, so it is reset."""
         self._end_preparing()
         if not self._is_put:
-            ended = self._ended(None, error=describe(error))
-            ended.abandoned_reason = "error"
-            self._put_unless_detached(self._with_span(ended))
+            self._put_unless_detached(self._with_span(self._abandoned("error", describe(error))))
+
+    def handle_dead_loop(self, then: Callable[[], object]) -> None:
+        super().handle_dead_loop(partial(self._end_on_dead_loop, then))
+
+    def _end_on_dead_loop(self, then: Callable[[], object]) -> None:
+        then()
+        self.abandon(RuntimeError("the event loop has ended"))
 
     def _put_unless_detached(self, ended: EndedRecord) -> None:
         if not self.is_detached:
-            self._put(ended)
+            self.environment.put(ended)
             self._is_put = True
 
     def _end_preparing(self) -> None:
         self.is_prepared = True
-        if self._on_prepared is not None:
-            self._on_prepared()
+        self._on_prepared()
 
-    def _run(self) -> EndedRecord:
-        clear_context()
-        started = time.perf_counter()
-        with active(self._start_span()):
-            try:
-                self.phases.begin()
-            except BaseException as error:
-                self.signal.end()
-                ended = self._errored(error)
-            else:
-                ended = self._process()
-            self.phases.end()
-        ended.seconds = time.perf_counter() - started
-        return self._with_span(ended)
+    # For the engine
 
-    def _start_span(self) -> "AttemptSpan | None":
+    def start(self) -> None:
         kind = self.kind
         record_peaks.begin(kind.name, self)
-        self.phases.span = self._span = self._spans.record(kind.name, kind.queue, str(self.key[0]), self.number)
-        return self._span
+        self.span = self.environment.spans.record(kind.name, kind.queue, str(self.key[0]), self.number)
+
+    def argument(self) -> Any:
+        """Return the run, which middleware receives too, instead of a running job."""
+        if self._error is not None:
+            raise self._error
+        return RecordRun(self.record, self, type_name=self.kind.name, queue=self.kind.queue)
+
+    def call(self, argument: Any) -> Any:
+        return self.kind.processor.handle(self.record, argument)
+
+    def may_complete(self, argument: Any) -> bool:
+        return not self.requeued[0]
+
+    def ends_of(self, result: Any) -> list[EndedRecord]:
+        is_requeued, after = self.requeued
+        end = RecordEnd(*self.key, "requeued", after) if is_requeued else RecordEnd(*self.key, "completed")
+        ended = self._ended(end)
+        if self.transaction is not None and self.transaction.is_open:
+            self.environment.on_ending()
+            self.transaction.finish(partial(self._write, ended, end, self.transaction), partial(self._committed, ended))
+        return [ended]
+
+    def _write(self, ended: EndedRecord, end: RecordEnd, transaction: AttemptTransaction) -> None:
+        states = self.store.records.end(self._table, [end], transaction=transaction.opened)
+        if end.key not in states:
+            raise self.lost("taken_by_another_worker")
+        ended.state = states[end.key]
+
+    def _committed(self, ended: EndedRecord) -> str:
+        if self.store.records.state_of(self._table, self.key[0]) != (ended.state, self.key[1]):
+            return ""
+        return f"Record {self.key[0]} is {ended.state}"
+
+    def ends_of_error(self, error: BaseException) -> list[EndedRecord]:
+        if isinstance(error, LeaseLost):
+            return [self._abandoned(error.reason, describe(error))]
+        if isinstance(error, Requeue | RescheduleJob):
+            return [self._ended(RecordEnd(*self.key, "requeued", _time_after(error)))]
+        if isinstance(error, JobAborted) and self.signal.reason in NOT_BY_HANDLER:
+            return [self.hand_back()]
+        if isinstance(error, PhaseConflict):
+            # A record has no count of conflicts. Its lease number also counts its other attempts.
+            if self.key[1] < MAX_CONFLICTS:
+                return [self._ended(RecordEnd(*self.key, "handed_back"), error=describe(error.conflict))]
+            error = error.conflict
+        return [self._errored(error)]
+
+    def fallback(self, error: BaseException, problem: BaseException) -> list[EndedRecord]:
+        log_error(logger, problem, "The end of record %s could not be computed, so it errored: %s", self.key[0])
+        return [self._errored(error)]
+
+    def not_started(self, error: BaseException) -> list[EndedRecord]:
+        return [self._errored(error)]
+
+    def ended(self, ends: list[EndedRecord], seconds: float) -> list[EndedRecord]:
+        for ended in ends:
+            ended.seconds = seconds
+            self._with_span(ended)
+        return ends
 
     def _with_span(self, ended: EndedRecord) -> EndedRecord:
         """Return the end with the attempt's wait, and with its span, which ends now."""
         ended.wait_seconds = self._wait_seconds
         record_peaks.end(self.kind.name, self)
-        if self._span is not None and self._span.stop():
-            ended.span = self._span
+        if self.span is not None and self.span.stop():
+            ended.span = self.span
         return ended
-
-    def _process(self) -> EndedRecord:
-        if self._error is not None:
-            return self._ended_by(self._error)
-        try:
-            run = self._record_run(self.phases)
-            with around(self.kind.middleware, "around_handler", run):
-                self.kind.processor.handle(self.record, run)
-                if not run.requeued[0]:
-                    self.phases.complete_for_middleware()
-            return self._complete(run)
-        except BaseException as error:  # SystemExit and similar errors end the attempt, but not the worker.
-            return self._ended_by(error)
-
-    def _record_run(self, phases: RunPhases) -> Any:
-        """Return the argument of the handler and of middleware, which receives it instead of a running job."""
-        kind = self.kind
-        run = RecordRun(self.record, self.number, self.signal, phases, type_name=kind.name, queue=kind.queue)
-        if kind.middleware:
-            self.phases.running = run
-        return run
-
-    def _complete(self, run: RecordRun) -> EndedRecord:
-        """Write the end in the handler's transaction, or return it if it is still to be written."""
-        if not self.signal.end():
-            raise RecordLost(self.key[0], self.signal.reason or "error")
-        self.phases.check_after_handler()
-        return self._finish(run)
-
-    def _finish(self, run: RecordRun) -> EndedRecord:
-        is_requeued, after = run.requeued
-        end = RecordEnd(*self.key, "requeued", after) if is_requeued else RecordEnd(*self.key, "completed")
-        ended = self._ended(end)
-        if self.phases.is_open:
-            self._on_ending()
-            ended.state = self.phases.finish_record(end)
-        return ended
-
-    def _ended_by(self, error: BaseException) -> EndedRecord:
-        """Return how the attempt ends after this error. Never raises."""
-        try:
-            self.signal.end()
-            self.phases.give_up(error)
-            if isinstance(error, LeaseLost):
-                return self._abandoned(error.reason, describe(error))
-            if isinstance(error, Requeue | RescheduleJob):
-                return self._ended(RecordEnd(*self.key, "requeued", _time_after(error)))
-            if isinstance(error, JobAborted) and self.signal.reason in NOT_BY_HANDLER:
-                return self.hand_back()
-            if isinstance(error, PhaseConflict):
-                # A record has no count of conflicts. Its lease number also counts its other attempts.
-                if self.key[1] < MAX_CONFLICTS:
-                    return self._ended(RecordEnd(*self.key, "handed_back"), error=describe(error.conflict))
-                error = error.conflict
-        except BaseException as problem:
-            log_error(logger, problem, "The end of record %s could not be computed, so it errored: %s", self.key[0])
-        return self._errored(error)
 
     def _errored(self, error: BaseException) -> EndedRecord:
         text = describe(error)
@@ -323,11 +363,38 @@ class RecordAttempt:
     def _ended(self, end: RecordEnd | None, *, error: str = "", exception: BaseException | None = None) -> EndedRecord:
         return EndedRecord(self.kind, self.key, self.number, end, error=error, exception=exception)
 
-    def call_post_handle(self) -> None:
-        error = call_with_record(self.kind, "post_handle", self.record, self.worker)
-        if error is not None:
-            text = "post_handle of record %s failed, which does not change its state: %s"
-            log_error(logger, error, text, self.key[0])
+    # The record's row
+
+    @property
+    def _table(self) -> RecordTable:
+        return self.kind.table(self.store.using)
+
+    def lock(self, transaction: OpenTransaction, *, skips: bool) -> None:
+        found = self.store.records.lock(self._table, self.key[0], transaction, skips=skips)
+        if not self.signal.lock_row():
+            raise self.lost(self.signal.reason or "error")
+        if reason := lost_reason(found, self.key[1]):
+            raise self.lost(reason)
+
+    def lost(self, reason: str) -> RecordLost:
+        return RecordLost(self.key[0], reason)
+
+    def write_logs(self, logs: Callable[[], list[dict[str, Any]]]) -> None:
+        """Store the execution logs of the attempt, which ``logs`` returns. Raises ``RecordLost``."""
+        if self.calls is not None:
+            refuse_on_event_loop(
+                "Execution logs would be written on", "'await run.aadd_log(…)' or 'await entry.aupdate(…)'"
+            )
+        if not self.store.records.write_logs(self._table, self.key, logs):
+            found = self.store.records.state_of(self._table, self.key[0])
+            raise self.lost(lost_reason(found, self.key[1]) or "taken_by_another_worker")
+
+    def acall(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]:
+        """Call a function on the thread with the attempt's transaction, or on one with its own connections."""
+        if self.calls is None:
+            text = "run.aadd_log() and entry.aupdate() are for 'async def' handlers: leave out the first 'a'."
+            raise PhaseError(text)
+        return self.calls.call(function)
 
 
 def not_loaded(kind: RecordType, key: RecordKey, error: BaseException) -> EndedRecord:
@@ -356,3 +423,34 @@ def _time_after(error: Requeue | RescheduleJob) -> datetime | None:
         return error.after
     run_at, delay_seconds = resolve_schedule(error.run_at, error.delay)
     return run_at or timezone.now() + timedelta(seconds=delay_seconds or 0)
+
+
+def call_with_record(kind: RecordType, hook: str, record: Any, worker: str) -> BaseException | None:
+    """Call a hook that takes a record, and report how long it took. Return its error."""
+    started = time.perf_counter()
+    error = call_hook(lambda: getattr(kind.processor, hook)(record))
+    if observes(RecordHookEnded):
+        seconds = time.perf_counter() - started
+        report(RecordHookEnded(worker, kind.name, hook, seconds, "" if error is None else type_name(error)))
+    return error
+
+
+def call_hook(hook: Callable[[], object]) -> BaseException | None:
+    """Call a hook on connections without open transactions, and return its error. The context is a copy."""
+    return copy_context().run(_call_hook, hook)
+
+
+def _call_hook(hook: Callable[[], object]) -> BaseException | None:
+    clear_context()
+    connections = usable_connections()
+    error: BaseException | None = None
+    try:
+        hook()
+        connections.check()
+    except BaseException as raised:
+        error = raised
+    try:
+        connections.clean(suspicious=error is not None)
+    except BaseException:
+        close_thread_connections()
+    return error

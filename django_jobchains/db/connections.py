@@ -31,7 +31,7 @@ class ThreadConnections:
     def __init__(self) -> None:
         self._before: dict[str, int] = {}
         #: The connections that ``check`` has found. No user code has run since.
-        self._after: list[BaseDatabaseWrapper] = []
+        self._after: list[BaseDatabaseWrapper] | None = None
         for connection in opened_connections():
             _repair(connection)
             self._before[connection.alias] = _depth(connection)
@@ -57,7 +57,7 @@ class ThreadConnections:
 
     def clean(self, *, suspicious: bool = False) -> None:
         """Drop connections with a transaction that the handler left open; if ``suspicious``, the others, too."""
-        for connection in self._after or opened_connections():
+        for connection in opened_connections() if self._after is None else self._after:
             if self.is_left_open(connection) or (suspicious and not connection.in_atomic_block):
                 drop_connection(connection)
             else:
@@ -68,6 +68,15 @@ class ThreadConnections:
         if before := self._before.get(connection.alias, 0):
             return _depth(connection) != before
         return connection.connection is not None and _has_open_transaction(connection)
+
+
+def usable_connections() -> ThreadConnections:
+    """Return the connections of this thread. Close all of them if one cannot even be checked."""
+    try:
+        return ThreadConnections()
+    except Exception:
+        close_thread_connections()
+        return ThreadConnections()
 
 
 def is_broken(connection: BaseDatabaseWrapper) -> bool:

@@ -114,6 +114,10 @@ class AbortSignal:
             self.is_row_locked = not self.is_detached
             return self.is_row_locked
 
+    def unlock_row(self) -> None:
+        """Note that the attempt no longer locks the row."""
+        self.is_row_locked = False
+
     def end(self) -> bool:
         """Note that the handler has returned. Return False if the attempt was detached before."""
         with self._lock:

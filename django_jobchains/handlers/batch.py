@@ -3,20 +3,20 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
 from django_jobchains.context import decode_context, shared_context
 from django_jobchains.exceptions import FailJob, PhaseError, RescheduleJob
 from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
-from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.handlers.running_job import (
     ContextT_contra,
     Continuation,
     HasContext,
-    Phases,
+    JobMethods,
     PrepareMode,
     RunningJob,
+    Transactions,
 )
 from django_jobchains.models import Chain
 from django_jobchains.store import ClaimedJob
@@ -38,16 +38,18 @@ class BatchSignal(AbortSignal):
         for part in self._parts:
             part.abort(reason)
 
+    def unlock_row(self) -> None:
+        for part in self._parts:
+            part.unlock_row()
+
+    def end(self) -> bool:
+        """Note that the handler has returned. Return False if one of the jobs was detached before."""
+        are_own = [part.end() for part in self._parts]
+        return all(are_own)
+
     def _part_aborted(self) -> None:
         if all(part.aborted for part in self._parts):
             super().abort(self._parts[-1].reason or "error")
-
-
-class BatchTransactions(Protocol):
-    """The methods of an attempt that a batch calls."""
-
-    def prepare(self, mode: PrepareMode) -> AbstractContextManager[None]: ...
-    def complete(self) -> AbstractContextManager[None]: ...
 
 
 class BatchJob(RunningJob[InputT]):
@@ -57,15 +59,11 @@ class BatchJob(RunningJob[InputT]):
         self,
         claimed: ClaimedJob,
         input: InputT,
-        signal: AbortSignal,
-        phases: Phases,
-        log_buffer: JobLogBuffer,
-        *,
-        max_attempts: float,
+        attempt: JobMethods,
         encode_output: Callable[[Any], str],
         blockers_of: Callable[[UUID], Sequence[Chain]],
     ) -> None:
-        super().__init__(claimed, input, signal, phases, log_buffer, max_attempts=max_attempts)
+        super().__init__(claimed, input, attempt)
         self._encode_output = encode_output
         self._blockers_of = blockers_of
         #: The encoded output, continuation or error that the job ends with, or None.
@@ -124,7 +122,7 @@ class Batch(Sequence[BatchJob[InputT]], HasContext[ContextT_contra]):
     """
 
     def __init__(
-        self, jobs: Sequence[BatchJob[InputT]], type_name: str, signal: AbortSignal, transactions: BatchTransactions
+        self, jobs: Sequence[BatchJob[InputT]], type_name: str, signal: AbortSignal, transactions: Transactions
     ) -> None:
         self._jobs = jobs
         self._transactions = transactions

@@ -57,11 +57,22 @@ class Continuation:
     job: NewJob
 
 
-class Phases(Protocol):
-    """The methods of an attempt that a running job calls."""
+class Transactions(Protocol):
+    """The methods of an attempt that open its transaction."""
 
     def prepare(self, mode: PrepareMode) -> AbstractContextManager[None]: ...
     def complete(self) -> AbstractContextManager[None]: ...
+
+
+class JobMethods(Transactions, Protocol):
+    """The part of an attempt that a running job uses."""
+
+    signal: AbortSignal
+
+    @property
+    def log_buffer(self) -> JobLogBuffer: ...
+    @property
+    def max_attempts(self) -> float: ...
     def continue_with(
         self,
         job_type: Any,
@@ -107,11 +118,7 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
         self,
         claimed: ClaimedJob,
         input: InputT,
-        signal: AbortSignal,
-        phases: Phases,
-        log_buffer: JobLogBuffer,
-        *,
-        max_attempts: float,
+        attempt: JobMethods,
     ) -> None:
         self.id: UUID = claimed.id
         self.chain_id: UUID = claimed.chain_id
@@ -127,17 +134,18 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
         self.queue: str = claimed.queue
         self.last_attempt_at: datetime = claimed.last_attempt_at
         self.worker: str = claimed.worker
-        self.max_attempts: float = max_attempts
         #: The values that were bound when the chain was enqueued, as a JSON text, or None.
         self.stored_context: str | None = claimed.context
         #: The same values as a dict. Middleware and the handler may add others for this attempt; they are not stored.
         self.context: dict[str, Any] = {} if claimed.context is None else decode_context(claimed.context)
-        self.signal = signal
-        self._phases = phases
-        self._blockers: BlockersT_co | None = None
+        self.signal = attempt.signal
+        self._attempt = attempt
         self._claimed = claimed
-        self._log_buffer = log_buffer
         self._log: AttemptLog | None = None
+
+    @property
+    def max_attempts(self) -> float:
+        return self._attempt.max_attempts
 
     @property
     def is_last_attempt(self) -> bool:
@@ -147,20 +155,18 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
     @property
     def blockers(self) -> BlockersT_co:
         """The chains this job waited for, in their original order, each with its ``output``."""
-        if self._blockers is None:
-            self._blockers = self._phases.blockers()
-        return self._blockers
+        return self._attempt.blockers()  # type: ignore[no-any-return]
 
     def ablockers(self) -> Coroutine[Any, Any, BlockersT_co]:
         """``blockers`` for async handlers. After ``await job.ablockers()``, ``job.blockers`` is available too."""
-        return self._phases.ablockers()
+        return self._attempt.ablockers()
 
     def prepare(self, mode: PrepareMode = "staged") -> AbstractContextManager[None]:
         """Open a transaction that locks the job row and checks the lease. The first phase, used at most once.
 
         ``staged`` commits at the end of the block; ``atomic`` keeps the transaction open until the handler returns.
         """
-        return self._phases.prepare(mode)
+        return self._attempt.prepare(mode)
 
     def complete(self) -> AbstractContextManager[None]:
         """Open the final transaction, which locks the job row and checks the lease. Used at most once.
@@ -168,14 +174,14 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
         It is committed after the handler has returned, together with the output or the continuation. An exception
         after the block rolls back the block too. Raises ``LeaseLost`` if this attempt may no longer write.
         """
-        return self._phases.complete()
+        return self._attempt.complete()
 
     def aprepare(self, function: Callable[[], ResultT], mode: PrepareMode = "staged") -> Coroutine[Any, Any, ResultT]:
         """``prepare`` for async handlers: call a sync function without arguments inside the transaction, on a thread.
 
         ``await job.aprepare(function)`` returns the result of the function.
         """
-        return self._phases.aprepare(function, mode)
+        return self._attempt.aprepare(function, mode)
 
     def acomplete(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]:
         """``complete`` for async handlers: call a sync function without arguments inside the transaction, on a thread.
@@ -183,7 +189,7 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
         ``await job.acomplete(function)`` returns the result of the function. The transaction is committed after the
         handler has returned. Return soon, because until then the job row is locked and a thread is occupied.
         """
-        return self._phases.acomplete(function)
+        return self._attempt.acomplete(function)
 
     def log(self, text: str, /, level: str | int = "info", **fields: Any) -> None:
         """Add a line to the job log, which the admin shows about a second later, however this attempt ends.
@@ -205,7 +211,7 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
     def _attempt_log(self) -> AttemptLog:
         with _log_lock:
             if self._log is None:
-                self._log = self._log_buffer.log_of(self._claimed)
+                self._log = self._attempt.log_buffer.log_of(self._claimed)
             return self._log
 
     @overload
@@ -225,4 +231,4 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
         of this job; for the other options, see ``JobType.item``. Raises ``ContinuationNotAllowed``, ``JobTypeNotFound``
         and ``InvalidInput``, and after the handler has returned, ``ChainNotFound`` or ``InvalidBlockers``.
         """
-        return self._phases.continue_with(job_type, input, **options)
+        return self._attempt.continue_with(job_type, input, **options)

@@ -20,8 +20,12 @@ MAX_LOG_BYTES = 64 * 1024
 ResultT = TypeVar("ResultT")
 
 
-class RunPhases(Protocol):
-    """The methods of an attempt that a run calls."""
+class RecordMethods(Protocol):
+    """The part of an attempt that a run uses."""
+
+    number: int
+    signal: AbortSignal
+    requeued: tuple[bool, datetime | None]
 
     def complete(self) -> AbstractContextManager[None]: ...
     def write_logs(self, logs: Callable[[], list[dict[str, Any]]]) -> None: ...
@@ -40,20 +44,16 @@ class RecordRun(HasContext[ContextT_contra]):
     #: The stored context of jobs. Records have none.
     stored_context: None = None
 
-    def __init__(
-        self, record: Any, attempt: int, signal: AbortSignal, phases: RunPhases, *, type_name: str, queue: str
-    ) -> None:
+    def __init__(self, record: Any, attempt: RecordMethods, *, type_name: str, queue: str) -> None:
         self.record = record
         self.id = record.pk
         self.type_name = type_name
         self.queue = queue
-        self.attempt = attempt
+        self.attempt = attempt.number
         self.context: dict[str, Any] = {}
-        self.signal = signal
-        #: Whether ``requeue`` was called, and with which time.
-        self.requeued: tuple[bool, datetime | None] = (False, None)
-        self._phases = phases
-        self._logs = _Logs(phases)
+        self.signal = attempt.signal
+        self._attempt = attempt
+        self._logs = _Logs(attempt)
 
     def add_log(self, key: str, command: Any, out: str = "", exit_code: int | None = None) -> "ExecutionLog":
         """Add an entry to the record's execution logs, and store it at once.
@@ -66,7 +66,7 @@ class RecordRun(HasContext[ContextT_contra]):
 
     async def aadd_log(self, key: str, command: Any, out: str = "", exit_code: int | None = None) -> "ExecutionLog":
         """``add_log`` for async handlers."""
-        return await self._phases.acall(partial(self.add_log, key, command, out, exit_code))
+        return await self._attempt.acall(partial(self.add_log, key, command, out, exit_code))
 
     def requeue(self, *, after: datetime | None = None) -> None:
         """Queue the record again when the handler returns, to be processed after an aware time, or at once.
@@ -74,7 +74,7 @@ class RecordRun(HasContext[ContextT_contra]):
         This does not count as a failure. If the handler raises an error afterwards, the attempt still ends with that
         error.
         """
-        self.requeued = (True, checked_after(after))
+        self._attempt.requeued = (True, checked_after(after))
 
     def complete(self) -> AbstractContextManager[None]:
         """Open a transaction that commits the handler's writes together with the record's new state.
@@ -82,7 +82,7 @@ class RecordRun(HasContext[ContextT_contra]):
         The record's row is locked. The commit follows when the handler has returned. Raises ``RecordLost`` if the
         attempt no longer holds the record. An error inside ends the attempt, even if the handler swallows it.
         """
-        return self._phases.complete()
+        return self._attempt.complete()
 
     async def acomplete(self, function: Callable[[], ResultT]) -> ResultT:
         """``complete`` for async handlers: call a sync function without arguments inside the transaction, on a thread.
@@ -90,7 +90,7 @@ class RecordRun(HasContext[ContextT_contra]):
         Returns the result of the function. Return from the handler soon: until then, the record's row is locked and a
         thread is occupied.
         """
-        return await self._phases.acomplete(function)
+        return await self._attempt.acomplete(function)
 
 
 class ExecutionLog:
@@ -112,14 +112,14 @@ class ExecutionLog:
 
     async def aupdate(self, *, out: str | None = None, exit_code: int | None = None) -> None:
         """``update`` for async handlers."""
-        await self._logs.phases.acall(partial(self.update, out=out, exit_code=exit_code))
+        await self._logs.attempt.acall(partial(self.update, out=out, exit_code=exit_code))
 
 
 class _Logs:
     """The entries of an attempt. They are stored together, so that each write is complete by itself."""
 
-    def __init__(self, phases: RunPhases) -> None:
-        self.phases = phases
+    def __init__(self, attempt: RecordMethods) -> None:
+        self.attempt = attempt
         #: Not held during a write, which may wait for the transaction of a thread that needs this lock.
         self._lock = threading.Lock()
         self._entries: list[dict[str, Any]] = []
@@ -135,13 +135,13 @@ class _Logs:
         }
         with self._lock:
             self._entries.append(entry)
-        self.phases.write_logs(self._copies)
+        self.attempt.write_logs(self._copies)
         return ExecutionLog(self, entry)
 
     def change(self, entry: dict[str, Any], changed: dict[str, Any]) -> None:
         with self._lock:
             entry.update(changed)
-        self.phases.write_logs(self._copies)
+        self.attempt.write_logs(self._copies)
 
     def _copies(self) -> list[dict[str, Any]]:
         """Return the entries as they are now. Other threads may change them."""

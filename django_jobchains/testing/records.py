@@ -7,10 +7,9 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
-from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
-from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt
+from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, RecordEnvironment
+from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.notifications.base import WarningThrottle
-from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordKey
 from django_jobchains.testing.this_thread import ThisThread
 from django_jobchains.text.errors import traceback_of
@@ -43,10 +42,8 @@ class _ImmediateWriter(RecordWriter):
             self.step()
 
 
-def _make(kind: RecordType, record: Any, key: RecordKey, **options: Any) -> RecordAttempt:
-    if kind.is_async:
-        return AsyncRecordAttempt(kind, record, key, threads=ThisThread(), **options)
-    return RecordAttempt(kind, record, key, **options)
+def _make(record: Any, key: RecordKey, environment: RecordEnvironment, signal: AbortSignal) -> RecordAttempt:
+    return RecordAttempt(record, key, environment, signal, ThisThread() if environment.kind.is_async else None)
 
 
 class RecordRunner:
@@ -66,7 +63,7 @@ class RecordRunner:
 
     def handle(self, attempt: RecordAttempt) -> EndedRecord:
         """Call the handler, and return how the attempt ended."""
-        if isinstance(attempt, AsyncRecordAttempt):
+        if attempt.calls is not None:
             # async_to_sync sets in its caller's context what was set in the task's.
             return copy_context().run(async_to_sync(attempt.ahandle))
         return attempt.handle()
@@ -84,5 +81,5 @@ class RecordRunner:
         for source in self._sources:
             _, attempts = source.dequeue(1, condition_of(source.kind, self._throttle))
             for attempt in attempts:
-                attempt.prepare()
+                attempt.call_pre_handle()
                 yield attempt

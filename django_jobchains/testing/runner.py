@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 
 from asgiref.sync import async_to_sync
 
-from django_jobchains.attempts.async_attempt import AsyncAttempt
-from django_jobchains.attempts.attempt import Attempt, Environment
 from django_jobchains.attempts.batch_attempt import BatchAttempt
+from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.db.connections import is_broken
 from django_jobchains.exceptions import InvalidInput
@@ -137,10 +136,10 @@ def _attempt(jobs: list[ClaimedJob], store: Store, log_buffer: JobLogBuffer) -> 
     if processor.batch_limit:
         return BatchAttempt([(job, AbortSignal()) for job in jobs], environment).run
     if processor.is_async:
-        attempt = AsyncAttempt(jobs[0], environment, AbortSignal(), ThisThread())
+        attempt = JobAttempt(jobs[0], environment, AbortSignal(), ThisThread())
         # async_to_sync sets in its caller's context what was set in the task's.
         return partial(copy_context().run, async_to_sync(attempt.arun))
-    return Attempt(jobs[0], environment, AbortSignal()).run
+    return JobAttempt(jobs[0], environment, AbortSignal()).run
 
 
 class Clock:

@@ -6,8 +6,8 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from django_jobchains.attempts.async_phases import Result
-from django_jobchains.attempts.async_tasks import create_library_task
+from django_jobchains.attempts.async_calls import Result
+from django_jobchains.attempts.handler_task import create_library_task
 
 
 class ThisThread:

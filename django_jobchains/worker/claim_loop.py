@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
-from django_jobchains.attempts.attempt import Environment
+from django_jobchains.attempts.job_attempt import Environment
 from django_jobchains.attempts.outcome import not_started
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.store import AttemptKey, ClaimedJob

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from django_jobchains.attempts.attempt import Environment
 from django_jobchains.attempts.batch_attempt import BatchAttempt
+from django_jobchains.attempts.job_attempt import Environment
 from django_jobchains.chains.retention import retention_rules
 from django_jobchains.notifications import Hint, Listener, get_notifier
 from django_jobchains.records.declarations import RecordType

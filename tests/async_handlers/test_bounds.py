@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.attempts.async_attempt import AsyncAttempt
+from django_jobchains.attempts.job_attempt import JobAttempt
 from django_jobchains.models import Job
 from django_jobchains.processors import Processors, RunningJob
 from tests.async_handlers.effects import write
@@ -60,9 +60,9 @@ def test_plain_and_async_handlers_do_not_wait_for_each_other(processors: Process
     until(lambda: Job.objects.with_status("completed").count() == 3)
 
 
-def attempts_in_memory() -> set[AsyncAttempt]:
+def attempts_in_memory() -> set[JobAttempt]:
     gc.collect()
-    return {found for found in gc.get_objects() if type(found) is AsyncAttempt}
+    return {found for found in gc.get_objects() if type(found) is JobAttempt}
 
 
 def test_attempt_is_freed_when_it_ends(once: Processors, work: Work) -> None:

@@ -11,7 +11,7 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from django_jobchains import chains
-from django_jobchains.attempts.async_attempt import AsyncAttempt
+from django_jobchains.attempts.job_attempt import JobAttempt
 from django_jobchains.exceptions import FailJob, RescheduleJob
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Lease, Processors, RunningJob
@@ -175,9 +175,9 @@ def test_job_whose_attempt_ended_without_an_outcome_is_reaped(
 ) -> None:
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 0.05}
     failures = [MemoryError(), SystemExit()]
-    arun = AsyncAttempt.arun
+    arun = JobAttempt.arun
 
-    async def fails_first(self: AsyncAttempt) -> Any:
+    async def fails_first(self: JobAttempt) -> Any:
         if failures:
             raise failures.pop()
         return await arun(self)
@@ -186,7 +186,7 @@ def test_job_whose_attempt_ended_without_an_outcome_is_reaped(
     async def handler(job: RunningJob[Any]) -> str:
         return "done"
 
-    monkeypatch.setattr(AsyncAttempt, "arun", fails_first)
+    monkeypatch.setattr(JobAttempt, "arun", fails_first)
     chains_ = chains.enqueue_many([handler.item() for _ in range(3)])
     start_worker(poll_seconds=0.1)
     for chain in chains_:

@@ -6,7 +6,7 @@ import pytest
 from django.db import OperationalError, transaction
 
 from django_jobchains import chains
-from django_jobchains.attempts.phases import AttemptPhases
+from django_jobchains.attempts.transaction import AttemptTransaction
 from django_jobchains.processors import Continuation, Processors, RunningJob
 from tests.shop.models import Effect
 from tests.support.attempts import Work, committed, on_own_connection
@@ -49,15 +49,15 @@ def test_failing_on_commit_hook_neither_undoes_nor_repeats_the_job(
 def test_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(
     processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    commit = AttemptPhases.commit
+    commit = AttemptTransaction.commit
     replies = [OperationalError("the reply was lost")]
 
-    def lose_the_reply(phases: AttemptPhases) -> None:
-        commit(phases)
+    def lose_the_reply(transaction: AttemptTransaction) -> None:
+        commit(transaction)
         if replies:
             raise replies.pop()
 
-    monkeypatch.setattr(AttemptPhases, "commit", lose_the_reply)
+    monkeypatch.setattr(AttemptTransaction, "commit", lose_the_reply)
     chain = register_two_steps(processors).enqueue()
     work()
     assert (chain.refresh().status, chain.output) == ("completed", "done")
@@ -69,13 +69,13 @@ def test_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(
 def test_completion_by_hand_is_not_mistaken_for_that_of_an_attempt_whose_commit_failed(
     processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(phases: AttemptPhases) -> None:
+    def fail(transaction: AttemptTransaction) -> None:
         error = OperationalError("cut before the commit")
-        phases.roll_back(error)
+        transaction.roll_back(error)
         on_own_connection(chains.complete, chain.id, None)
         raise error
 
-    monkeypatch.setattr(AttemptPhases, "commit", fail)
+    monkeypatch.setattr(AttemptTransaction, "commit", fail)
     chain = register_two_steps(processors).enqueue()
     work()
     assert (chain.refresh().status, len(chain.jobs)) == ("completed", 1)
@@ -86,17 +86,17 @@ def test_completion_by_hand_is_not_mistaken_for_that_of_an_attempt_whose_commit_
 def test_job_whose_commit_failed_is_retried(
     processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = AttemptPhases.commit
+    commit = AttemptTransaction.commit
     errors = [OperationalError("cut before the commit")]
 
-    def fail_first(phases: AttemptPhases) -> None:
+    def fail_first(transaction: AttemptTransaction) -> None:
         if errors:
             error = errors.pop()
-            phases.roll_back(error)
+            transaction.roll_back(error)
             raise error
-        commit(phases)
+        commit(transaction)
 
-    monkeypatch.setattr(AttemptPhases, "commit", fail_first)
+    monkeypatch.setattr(AttemptTransaction, "commit", fail_first)
     chain = register_two_steps(processors).enqueue()
     work()
     first = chain.refresh().jobs[0]

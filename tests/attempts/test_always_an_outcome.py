@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from django_jobchains.attempts import outcome as outcomes
-from django_jobchains.attempts import phases
-from django_jobchains.attempts.phases import AttemptPhases
+from django_jobchains.attempts.transaction import TransactionOwner
+from django_jobchains.db import connections
 from django_jobchains.db.connections import ThreadConnections
 from django_jobchains.models import FailedAttempt
 from django_jobchains.processors import Batch, JobType, Processors, RunningJob
@@ -96,7 +96,7 @@ def job_type(request: Any, processors: Processors) -> JobType[Any, Any]:
 def test_connection_that_cannot_be_prepared_is_closed_and_the_handler_runs(
     job_type: JobType[Any, Any], work: Work, failing: Failing
 ) -> None:
-    failing(phases, "ThreadConnections")
+    failing(connections, "ThreadConnections")
     chain = job_type.enqueue("fine")
     work(slots=1)
     assert (chain.refresh().status, chain.output, chain.current_job.attempt) == ("completed", "fine", 1)
@@ -106,7 +106,7 @@ def test_connection_that_cannot_be_prepared_is_closed_and_the_handler_runs(
 def test_attempt_that_cannot_start_is_retried(
     job_type: JobType[Any, Any], work: Work, failing: Failing, error: type[BaseException]
 ) -> None:
-    failing(phases, "ThreadConnections", 2 if issubclass(error, Exception) else 1, error)
+    failing(connections, "ThreadConnections", 2 if issubclass(error, Exception) else 1, error)
     chain = job_type.enqueue("fine")
     work(slots=1)
     chain.refresh()
@@ -129,7 +129,7 @@ def test_error_after_the_handler_does_not_change_the_outcome(
         assert failed.error == "ValueError: no"
 
 
-@pytest.mark.parametrize(("kind", "name"), [(AttemptPhases, "give_up"), (outcomes, "backoff_seconds")])
+@pytest.mark.parametrize(("kind", "name"), [(TransactionOwner, "give_up"), (outcomes, "backoff_seconds")])
 def test_error_while_a_failure_is_handled_does_not_replace_the_error_of_the_handler(
     job_type: JobType[Any, Any], work: Work, failing: Failing, kind: type, name: str
 ) -> None:

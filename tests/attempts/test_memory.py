@@ -53,7 +53,7 @@ def test_outcome_that_is_not_written_yet_does_not_keep_its_attempt_alive(
 
     @processors.register("waits")
     def waits(job: RunningJob[str]) -> None:
-        attempts.append(ref(job._phases))
+        attempts.append(ref(job._attempt))
         if job.input == "fails":
             raise ValueError(how)
 

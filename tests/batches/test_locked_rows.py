@@ -7,7 +7,7 @@ from django.db import connection
 from psycopg import IsolationLevel
 
 from django_jobchains import chains
-from django_jobchains.attempts.batch_attempt import BatchPhases
+from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.exceptions import JobLocked
 from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.processors import Batch, Processors
@@ -53,7 +53,7 @@ def test_others_run_again_without_the_locked_job(
     monkeypatch: pytest.MonkeyPatch,
     phase: str,
 ) -> None:
-    monkeypatch.setattr(BatchPhases, "lock_seconds", 0.1)
+    monkeypatch.setattr(BatchAttempt, "lock_seconds", 0.1)
     sizes = []
 
     @processors.register("batches.write", batch_limit=5)
@@ -86,14 +86,14 @@ def test_batch_in_atomic_mode_continues_without_the_locked_job(
     processors: Processors, start_worker: StartWorker, holders: list[Actor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job is locked before the handler is called, so the handler gets only the other jobs."""
-    monkeypatch.setattr(BatchPhases, "lock_seconds", 0.1)
-    open_ = BatchPhases.open
+    monkeypatch.setattr(BatchAttempt, "lock_seconds", 0.1)
+    begin = BatchAttempt.begin
 
-    def lock_before(phases: BatchPhases) -> None:
-        lock(holders, phases.job.id)
-        open_(phases)
+    def lock_before(attempt: BatchAttempt) -> None:
+        lock(holders, attempt.jobs[0].id)
+        begin(attempt)
 
-    monkeypatch.setattr(BatchPhases, "open", lock_before)
+    monkeypatch.setattr(BatchAttempt, "begin", lock_before)
     sizes = []
 
     @processors.register("batches.atomic", batch_limit=5, mode="atomic")
@@ -115,7 +115,7 @@ def test_batch_in_atomic_mode_continues_without_the_locked_job(
 def test_batch_waits_for_a_short_lock_and_keeps_the_lock_timeout_of_the_handler(
     processors: Processors, start_worker: StartWorker, holders: list[Actor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BatchPhases, "lock_seconds", 20)
+    monkeypatch.setattr(BatchAttempt, "lock_seconds", 20)
     seen = []
 
     @processors.register("batches.write", batch_limit=5)
@@ -148,7 +148,7 @@ def test_job_that_was_written_while_the_batch_waited_is_read_again(
     level: IsolationLevel,
 ) -> None:
     """Above READ COMMITTED, a transaction that waited for the row gets a serialization failure."""
-    monkeypatch.setattr(BatchPhases, "lock_seconds", 20)
+    monkeypatch.setattr(BatchAttempt, "lock_seconds", 20)
     connection.ensure_connection()  # the connection of this thread keeps its options after the test
     options = {**connection.settings_dict["OPTIONS"], "isolation_level": level}
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)

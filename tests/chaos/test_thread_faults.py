@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from django_jobchains import chains
-from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.job_attempt import JobAttempt
 from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.models import Job
 from django_jobchains.notifications import get_notifier, ownership_lost
@@ -93,7 +93,7 @@ def parts() -> dict[str, Any]:
         "wake": WakeUp,
         "wake_order": WakeOrder,
         "registry": Registry,
-        "attempt": Attempt,
+        "attempt": JobAttempt,
     }
 
 

@@ -1,6 +1,7 @@
 """Limits of the job log: stored lines, buffered characters, sizes of writes, and no cost for jobs that log nothing."""
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -114,7 +115,8 @@ def test_threads_of_one_job_share_one_sequence_of_positions(db: None) -> None:
     claimed = running(get_store())[0]
     log_buffer = JobLogBuffer()
     begin = threading.Barrier(4)
-    job: RunningJob[Any] = RunningJob(claimed, None, None, None, log_buffer, max_attempts=1)  # type: ignore[arg-type]
+    attempt: Any = SimpleNamespace(signal=None, log_buffer=log_buffer, max_attempts=1)
+    job: RunningJob[Any] = RunningJob(claimed, None, attempt)
 
     def write() -> None:
         begin.wait(10)

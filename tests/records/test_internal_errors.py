@@ -10,8 +10,8 @@ from django.db import OperationalError, ProgrammingError, connection
 from django.db.models import F, Value
 from django.db.models.signals import post_init
 
-from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
-from django_jobchains.attempts.record_attempt import RecordAttempt
+from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
+from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.store import get_store
@@ -228,7 +228,8 @@ def test_a_child_process_hands_a_record_back_that_it_cannot_load(
             Upload.objects.update(result="archive")
         else:
             stack.enter_context(renamed_column())
-        ended = child_record._handle(processors.record_types["records.upload"], (upload.pk, 1), get_store(), {})
+        environment = RecordEnvironment(processors.record_types["records.upload"], get_store(), print)
+        ended = child_record._handle((upload.pk, 1), environment, AbortSignal())
     assert ended.is_handed_back
     assert ended.exception is not None
 
@@ -255,7 +256,9 @@ def test_pre_dequeue_is_called_again_after_an_error_of_its_thread(
 # In the slots
 
 
-@pytest.mark.parametrize(("owner", "step"), [(Slots, "put"), (RecordAttempt, "prepare"), (RecordAttempt, "handle")])
+@pytest.mark.parametrize(
+    ("owner", "step"), [(Slots, "put"), (RecordAttempt, "call_pre_handle"), (RecordAttempt, "handle")]
+)
 def test_a_record_is_reset_after_an_error_of_its_slot(
     processors: Processors,
     start_worker: StartWorker,
@@ -281,7 +284,7 @@ def test_a_record_is_reset_after_an_error_of_its_slot(
     assert "error" in {event.reason for event in events.of(AttemptAbandoned)}
 
 
-@pytest.mark.parametrize("step", ["aprepare", "ahandle"])
+@pytest.mark.parametrize("step", ["call_pre_handle", "ahandle"])
 def test_a_record_is_reset_after_an_error_of_its_task(
     register: Register,
     start_worker: StartWorker,
@@ -295,7 +298,7 @@ def test_a_record_is_reset_after_an_error_of_its_task(
     async def handle(record: Upload, run: RecordRun) -> None: ...
 
     register(handle, stalled_after=2, heartbeat_every=0.1, poll_every=0.05)
-    fail_once(monkeypatch, AsyncRecordAttempt, step, RuntimeError("a bug"))
+    fail_once(monkeypatch, RecordAttempt, step, RuntimeError("a bug"))
     Upload.objects.create()
     start_worker()
     until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())

@@ -8,7 +8,7 @@ import pytest
 from django.db import InterfaceError, OperationalError
 
 from django_jobchains import chains
-from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.job_attempt import JobAttempt
 from django_jobchains.db import connections
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Backoff, FailJob, JobType, Lease, Processors, RescheduleJob, RunningJob
@@ -148,7 +148,7 @@ def test_result_without_a_reply_is_written_once(
 def test_error_in_a_slot_loses_no_job(
     mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Attempt, "run", FailsFirst(Attempt.run, ERRORS))
+    monkeypatch.setattr(JobAttempt, "run", FailsFirst(JobAttempt.run, ERRORS))
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
     until(all_ended, what=remaining)
@@ -178,7 +178,7 @@ def test_jobs_claimed_ahead_are_handed_back_after_a_database_outage(
 def test_failing_cleanup_of_an_attempt_loses_no_job(
     mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Attempt, "run", FailsFirst(Attempt.run, ERRORS, late=True))
+    monkeypatch.setattr(JobAttempt, "run", FailsFirst(JobAttempt.run, ERRORS, late=True))
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
     until(all_ended, what=remaining)
@@ -187,15 +187,15 @@ def test_failing_cleanup_of_an_attempt_loses_no_job(
 def test_attempt_that_cannot_be_created_does_not_affect_the_rest_of_its_claim(
     mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    init = Attempt.__init__
+    init = JobAttempt.__init__
     failures = [MemoryError()]
 
-    def fails_for_one(self: Attempt, job: Any, *args: Any, **kwargs: Any) -> None:
+    def fails_for_one(self: JobAttempt, job: Any, *args: Any, **kwargs: Any) -> None:
         if '"fail"' in job.input and failures:
             raise failures.pop()
         init(self, job, *args, **kwargs)
 
-    monkeypatch.setattr(Attempt, "__init__", fails_for_one)
+    monkeypatch.setattr(JobAttempt, "__init__", fails_for_one)
     enqueue_mixed(mixed)
     start_worker(slots=12, poll_seconds=0.3)
     until(all_ended, what=remaining)

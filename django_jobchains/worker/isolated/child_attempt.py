@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from django_jobchains.attempts.attempt import Attempt, Environment
 from django_jobchains.attempts.batch_attempt import BatchAttempt
+from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.children.call_loop import RunningCall, running_call
 from django_jobchains.handlers.abort_signal import AbortSignal
@@ -48,7 +48,7 @@ def _run(
     [job] = jobs
     if processor.is_async:
         return run_on_loop(job, environment, call.signal)
-    return Attempt(job, environment, call.signal).run()
+    return JobAttempt(job, environment, call.signal).run()
 
 
 def _end_spans(outcomes: Sequence[Outcome]) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from logging import getLogger
 from typing import Any, TypeVar
 
-from django_jobchains.attempts.async_attempt import AsyncAttempt
-from django_jobchains.attempts.async_tasks import follow_tasks
-from django_jobchains.attempts.attempt import Environment
+from django_jobchains.attempts.handler_task import follow_tasks
+from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.store import ClaimedJob
@@ -25,7 +24,7 @@ ResultT = TypeVar("ResultT")
 def run_on_loop(job: ClaimedJob, environment: Environment, signal: AbortSignal) -> Sequence[Outcome]:
     """Run an attempt on the event loop of this thread, and return its outcome."""
     loop = this_loop(job.worker)
-    return loop.run(AsyncAttempt(job, environment, signal, loop.transactions).arun)
+    return loop.run(JobAttempt(job, environment, signal, loop.transactions).arun)
 
 
 def this_loop(worker: str) -> "ChildLoop":

@@ -1,13 +1,13 @@
 """Handles records in a child process. The worker sends heartbeats, calls the hooks and writes most ends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
-from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, not_loaded
+from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, RecordEnvironment, not_loaded
 from django_jobchains.children.call_loop import running_call
 from django_jobchains.db.connections import ThreadConnections, repair_connections
+from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden
 from django_jobchains.registry.registry import get_registry
@@ -30,28 +30,22 @@ def run_record(request: Mapping[str, Any]) -> Any:
     call = running_call.get()
     telemetry = ChildTelemetry(request["telemetry"], call.send)
     # The worker passes on how the attempt ended, not this process.
-    options = {"store": store, "put": lambda ended: None, "signal": call.signal, "spans": telemetry}
-    options["on_ending"] = partial(call.send, ENDING)
-    ended = _handle(kind, key_of_request(request, kind), store, options)
+    environment = RecordEnvironment(kind, store, lambda ended: None, "", telemetry, partial(call.send, ENDING))
+    ended = _handle(key_of_request(request, kind), environment, call.signal)
     telemetry.flush()
     return ended_message(ended)
 
 
-def _handle(kind: RecordType, key: RecordKey, store: Store, options: dict[str, Any]) -> EndedRecord:
+def _handle(key: RecordKey, environment: RecordEnvironment, signal: AbortSignal) -> EndedRecord:
+    kind = environment.kind
+    loop = this_loop("child") if kind.is_async else None
     try:
-        handle = _attempt(kind, _load(kind, key, store), key, options)
+        record = _load(kind, key, environment.store)
+        attempt = RecordAttempt(record, key, environment, signal, loop.transactions if loop else None)
     except Exception as error:  # Reading a deferred field may fail, too.
         repair_connections()
         return not_loaded(kind, key, error)
-    return handle()
-
-
-def _attempt(kind: RecordType, record: Any, key: RecordKey, options: dict[str, Any]) -> Callable[[], EndedRecord]:
-    """Return a function that runs an attempt."""
-    if not kind.is_async:
-        return RecordAttempt(kind, record, key, **options).handle
-    loop = this_loop("child")
-    return partial(loop.run, AsyncRecordAttempt(kind, record, key, threads=loop.transactions, **options).ahandle)
+    return attempt.handle() if loop is None else loop.run(attempt.ahandle)
 
 
 def _load(kind: RecordType, key: RecordKey, store: Store) -> Any:

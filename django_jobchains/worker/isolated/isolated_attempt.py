@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import Error
 
-from django_jobchains.attempts.attempt import Environment
+from django_jobchains.attempts.job_attempt import Environment
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind, crashed_try, failed_try, not_started
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.exceptions import HandlerStuck

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.db import Error
 
-from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_attempt import NOT_BY_HANDLER, EndedRecord, RecordAttempt
 from django_jobchains.children.pooled_child import AbortWatch
 from django_jobchains.db.connections import repair_connections
@@ -47,7 +46,7 @@ class IsolatedRecordAttempt(RecordAttempt):
         self._on_ended = on_ended
         self._call: Call | None = None
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> list[Any]:
         started = time.perf_counter()
         try:
             return super().run()
@@ -59,17 +58,17 @@ class IsolatedRecordAttempt(RecordAttempt):
         """Run the handler in a child process while this thread waits, and return the attempt's end. Never raises."""
         started = time.perf_counter()
         self.expires_at, self.runs_since = math.inf, None  # The time limit starts when the child begins.
-        self._start_span()
+        self.start()
         try:
-            ended = self._ended_by(self._error) if self._error else self._run_in_pool()
+            ended = self.ends_after(self._error)[0] if self._error else self._run_in_pool()
         except BaseException as error:  # Not an error of the handler.
             log_error(logger, error, "The attempt of record %s could not be run in a child process: %s", self.key[0])
             ended = self._errored(error)
         self.signal.end()
         self.runs_since = time.monotonic()
         self.expires_at = self.runs_since + self.kind.max_runtime_seconds
-        ended.seconds = ended.seconds or time.perf_counter() - started
-        return self._with_span(ended)
+        [ended] = self.ended([ended], ended.seconds or time.perf_counter() - started)
+        return ended
 
     def kill(self) -> None:
         """Kill the child process, if it runs the handler. Can be called from any thread."""
@@ -88,8 +87,8 @@ class IsolatedRecordAttempt(RecordAttempt):
             self.pool.release(worker)
 
     def _run_in(self, worker: PooledChild) -> EndedRecord:
-        request = record_request(self.kind, self.record, self.key, self.phases.store.using)
-        request["telemetry"] = telemetry_request({str(self.key[0]): self._span} if self._span else {})
+        request = record_request(self.kind, self.record, self.key, self.store.using)
+        request["telemetry"] = telemetry_request({str(self.key[0]): self.span} if self.span else {})
         call = self._call = worker.start(TARGET, request, on_message=self._receive)
         self.expires_at = time.monotonic() + self.kind.max_runtime_seconds
         try:
@@ -112,16 +111,16 @@ class IsolatedRecordAttempt(RecordAttempt):
 
     def _ended_by_death(self, pid: int, error: ChildCrashed) -> EndedRecord:
         """Return the end after a child process died: it crashed, or was killed because it did not stop."""
-        reason, record = self.signal.reason, str(self.key[0])
+        reason, record, worker = self.signal.reason, str(self.key[0]), self.environment.worker
         is_own = self.signal.has_ended or reason != "already_completed"
         if is_own and self._was_committed():
             ended = self._ended(RecordEnd(*self.key, "completed"))
             ended.state = "completed"
             return ended
         if reason is None:
-            report(events.ChildCrashed(self.worker, record, self.kind.name, pid, error.exitcode, str(error)))
+            report(events.ChildCrashed(worker, record, self.kind.name, pid, error.exitcode, str(error)))
             return self._crashed(error)
-        report(events.ChildKilled(self.worker, record, self.kind.name, pid, reason))
+        report(events.ChildKilled(worker, record, self.kind.name, pid, reason))
         if reason in NOT_BY_HANDLER:
             return self.hand_back()
         if reason in ("timed_out", "cancelled"):
@@ -137,7 +136,7 @@ class IsolatedRecordAttempt(RecordAttempt):
 
     def _was_committed(self) -> bool:
         """Return whether ``run.complete()`` was committed before the child process died."""
-        store = self.phases.store
+        store = self.store
         try:
             return store.records.state_of(self.kind.table(store.using), self.key[0]) == ("completed", self.key[1])
         except Error:  # The lease number then prevents its failure from being written.

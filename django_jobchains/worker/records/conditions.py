@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from django_jobchains.attempts.record_hooks import call_hook
+from django_jobchains.attempts.record_attempt import call_hook
 from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.text.errors import log_error

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce
 
-from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, not_loaded
+from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, RecordEnvironment, not_loaded
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.records.declarations import RecordType
@@ -50,6 +50,7 @@ class RecordSource:
         self._make = make
         self._joins_transaction = joins_transaction
         self._prefers_planned = False
+        self._environment = RecordEnvironment(kind, context.store, writer.put, context.worker)
 
     def dequeue(self, size: int, condition: Condition, **options: Any) -> tuple[int, list[RecordAttempt]]:
         """Return how many records were found, and the attempts of the records that are to be handled.
@@ -110,9 +111,8 @@ class RecordSource:
         """Return the attempt at a record, or its end if an error was loaded instead of the record."""
         if isinstance(record, BaseException):
             return not_loaded(self.kind, key, record)
-        own = {"store": self._store, "put": self.writer.put, "worker": self._worker, "signal": signal}
         try:
-            return self._make(self.kind, record, key, **own, **options)
+            return self._make(record, key, self._environment, signal, **options)
         except BaseException as error:  # Reading a deferred field may fail, too.
             if not blames_row(error):
                 raise

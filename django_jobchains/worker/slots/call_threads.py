@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import DataError, Error, IntegrityError
 
-from django_jobchains.attempts.async_phases import Result
-from django_jobchains.attempts.async_tasks import create_library_task
+from django_jobchains.attempts.async_calls import Result
+from django_jobchains.attempts.handler_task import create_library_task
 from django_jobchains.db.connections import ThreadConnections, close_thread_connections
 from django_jobchains.exceptions import ConnectionLost, TransactionLeftOpen
 from django_jobchains.worker.threads import OwnedThread

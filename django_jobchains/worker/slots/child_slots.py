@@ -7,8 +7,7 @@ from typing import Any
 
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.isolation import Isolation
-from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import PoolState, RecordKey
+from django_jobchains.store import PoolState
 from django_jobchains.telemetry.tracing import get_tracing
 from django_jobchains.worker.isolated.child_run import ChildRun, RunEnd
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
@@ -72,8 +71,8 @@ class ChildSlots(SlotPool):
             workers = self.pool.max_workers - self._assigned() - len(self.backlog)
         return max(min(workers, self._slots.free()), 0)
 
-    def record_attempt(self, kind: RecordType, record: Any, key: RecordKey, **options: Any) -> RecordAttempt:
-        return IsolatedRecordAttempt(kind, record, key, pool=self.pool, on_ended=self._record_ended, **options)
+    def record_attempt(self, *args: Any, **options: Any) -> RecordAttempt:
+        return IsolatedRecordAttempt(*args, pool=self.pool, on_ended=self._record_ended, **options)
 
     def put(self, attempts: Sequence[IsolatedAttempt | IsolatedRecordAttempt]) -> None:
         with self._changed:

@@ -12,14 +12,11 @@ from logging import getLogger
 from types import FrameType
 from typing import Any
 
-from django_jobchains.attempts.async_attempt import AsyncAttempt
-from django_jobchains.attempts.async_record_attempt import AsyncRecordAttempt
-from django_jobchains.attempts.async_tasks import follow_tasks
-from django_jobchains.attempts.attempt import Environment
-from django_jobchains.attempts.record_attempt import RecordAttempt
+from django_jobchains.attempts.handler_task import follow_tasks
+from django_jobchains.attempts.job_attempt import Environment, JobAttempt
+from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
 from django_jobchains.exceptions import JobAborted
-from django_jobchains.handlers.abort_signal import call_on
-from django_jobchains.records.declarations import RecordType
+from django_jobchains.handlers.abort_signal import AbortSignal, call_on
 from django_jobchains.store import RecordKey
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.context import WorkerContext
@@ -30,7 +27,7 @@ from django_jobchains.worker.threads import OwnedThread
 
 logger = getLogger("django_jobchains")
 
-AnyAsyncAttempt = AsyncAttempt | AsyncRecordAttempt
+AnyAsyncAttempt = JobAttempt | RecordAttempt
 
 #: How often the loop records that it advances.
 BEAT_SECONDS = 0.5
@@ -94,12 +91,14 @@ class AsyncSlots(SlotPool):
         with self._changed:
             return max(self.count - self._held() - len(self.backlog), 0)
 
-    def attempt(self, claimed: Sequence[Claimed], environment: Environment) -> AsyncAttempt:
+    def attempt(self, claimed: Sequence[Claimed], environment: Environment) -> JobAttempt:
         ((job, signal),) = claimed
-        return AsyncAttempt(job, environment, signal, self.transactions)
+        return JobAttempt(job, environment, signal, self.transactions)
 
-    def record_attempt(self, kind: RecordType, record: Any, key: RecordKey, **options: Any) -> RecordAttempt:
-        return AsyncRecordAttempt(kind, record, key, threads=self.transactions, **options)
+    def record_attempt(
+        self, record: Any, key: RecordKey, environment: RecordEnvironment, signal: AbortSignal, **options: Any
+    ) -> RecordAttempt:
+        return RecordAttempt(record, key, environment, signal, self.transactions, **options)
 
     def put(self, attempts: Sequence[AnyAsyncAttempt]) -> None:
         with self._changed:
@@ -129,7 +128,7 @@ class AsyncSlots(SlotPool):
 
     def write_off(self, attempt: AnyAsyncAttempt) -> bool:
         """Mark an attempt as stuck, release its locks, and free its slot if allowed. Returns False if it was marked."""
-        self._call_on_loop(attempt.async_phases.abandon)
+        self._call_on_loop(attempt.release_thread)
         with self._changed:
             if attempt not in self._running or attempt in self._stuck or self._closed:
                 return False
@@ -139,7 +138,7 @@ class AsyncSlots(SlotPool):
 
     def stack_of(self, attempt: AnyAsyncAttempt) -> str:
         """Return where the attempt is, as a traceback; "" if it has ended. If the loop is blocked, return where."""
-        task = attempt.handler.task
+        task = attempt.task.task
         if task is None:
             return ""
         if self.lag_seconds >= LAG_SECONDS:

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from django_jobchains.attempts.attempt import Attempt, Environment
 from django_jobchains.attempts.batch_attempt import BatchAttempt
+from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import ClaimedJob, PoolState, RecordKey
+from django_jobchains.store import ClaimedJob, PoolState
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.isolated.child_run import ChildRun
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
@@ -28,18 +27,18 @@ PATIENCE_SECONDS = 0.5
 #: Weight of the newest attempt in the average.
 NEWEST_WEIGHT = 0.1
 
-AnyAttempt = Attempt | BatchAttempt | IsolatedAttempt | RecordAttempt
+AnyAttempt = JobAttempt | BatchAttempt | IsolatedAttempt | RecordAttempt
 #: What a slot runs in a child process.
 ChildTask = ChildRun | IsolatedRecordAttempt
 #: What a slot runs: an attempt, or the attempts of a child process.
-SlotTask = Attempt | BatchAttempt | ChildRun | RecordAttempt
+SlotTask = JobAttempt | BatchAttempt | ChildRun | RecordAttempt
 Claimed = tuple[ClaimedJob, AbortSignal]
 TaskT = TypeVar("TaskT")
 
 
-def single(claimed: Sequence[Claimed], environment: Environment) -> Attempt:
+def single(claimed: Sequence[Claimed], environment: Environment) -> JobAttempt:
     ((job, signal),) = claimed
-    return Attempt(job, environment, signal)
+    return JobAttempt(job, environment, signal)
 
 
 class Backlog(deque[tuple[float, TaskT]]):
@@ -131,8 +130,8 @@ class SlotPool:
         """Return how many attempts could start at once."""
         return self.room()
 
-    def record_attempt(self, kind: RecordType, record: Any, key: RecordKey, **options: Any) -> RecordAttempt:
-        return RecordAttempt(kind, record, key, **options)
+    def record_attempt(self, *args: Any, **options: Any) -> RecordAttempt:
+        return RecordAttempt(*args, **options)
 
     def put(self, attempts: Sequence[Any]) -> None:
         """Run attempts as soon as there are slots."""

@@ -4,8 +4,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from django_jobchains.attempts.attempt import Attempt
 from django_jobchains.attempts.batch_attempt import BatchAttempt
+from django_jobchains.attempts.job_attempt import JobAttempt
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.telemetry import report
@@ -57,7 +57,7 @@ class Watchdog:
         if now - since >= self._stuck_seconds:
             self._write_off(pool, attempt)
 
-    def _write_off(self, pool: SlotPool, attempt: Attempt | BatchAttempt | RecordAttempt) -> None:
+    def _write_off(self, pool: SlotPool, attempt: JobAttempt | BatchAttempt | RecordAttempt) -> None:
         """Fail the job of a stuck attempt, and replace its slot. Its thread cannot be killed, and continues.
 
         While the attempt's own transaction locks its job's row, the attempt keeps the job.
@@ -78,7 +78,7 @@ class Watchdog:
         return AttemptStuck(self._worker, job.id, job.type_name, reason, stuck, stack)
 
 
-def _overdue_since(attempt: Attempt | BatchAttempt | RecordAttempt) -> float | None:
+def _overdue_since(attempt: JobAttempt | BatchAttempt | RecordAttempt) -> float | None:
     """Return since when an attempt keeps a thread of this process although it was asked to stop, or None."""
     since = attempt.signal.aborted_at
     if since is None or not isinstance(attempt, RecordAttempt):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.db.models import Model
 
-from django_jobchains.attempts.record_phases import RecordPhases
+from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.records import RecordLost, RecordRun
 from tests.store.contract.records import RecordModel
@@ -59,9 +59,8 @@ def test_an_attempt_without_its_record_stores_nothing(model, values, reason):
 def started(model: RecordModel) -> tuple[Model, RecordRun]:
     """Create and dequeue a record, and return what its handler receives."""
     record, key = model.running()
-    signal = AbortSignal()
-    phases = RecordPhases(model.kind, key, model.store, signal)
-    return record, RecordRun(record, 1, signal, phases, type_name=model.kind.name, queue=model.kind.queue)
+    attempt = RecordAttempt(record, key, RecordEnvironment(model.kind, model.store, print), AbortSignal())
+    return record, RecordRun(record, attempt, type_name=model.kind.name, queue=model.kind.queue)
 
 
 def logs(model: RecordModel, record: Model) -> list[dict[str, Any]]:

@@ -1,28 +1,27 @@
-"""The phases of async handlers."""
+"""The calls of async handlers on threads: their transactions, and other calls that may wait for the database."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from logging import getLogger
-from typing import Any, Generic, NoReturn, Protocol, TypeVar, Unpack
+from typing import Any, Generic, Protocol, TypeVar
 
-from django_jobchains.attempts.async_tasks import create_library_task
-from django_jobchains.attempts.phases import AttemptPhases
+from django_jobchains.attempts.handler_task import create_library_task
+from django_jobchains.attempts.transaction import TransactionOwner
 from django_jobchains.db.async_transactions import wait_uncancelled
-from django_jobchains.enqueue_options import ContinuationOptions
-from django_jobchains.exceptions import JobAborted, JobLocked, LeaseLost, PhaseError
-from django_jobchains.handlers.abort_signal import refuse_on_event_loop
-from django_jobchains.handlers.running_job import Continuation, PrepareMode
-from django_jobchains.models import Chain
+from django_jobchains.exceptions import JobAborted, JobLocked, PhaseError
+from django_jobchains.handlers.running_job import PrepareMode
 
 logger = getLogger("django_jobchains")
 
-#: How long a phase waits on its thread for a row that another transaction has locked.
+#: How long a transaction waits on its thread for a row that another transaction has locked.
 LOCK_SECONDS = 0.02
-#: How long the phase then waits without a thread before each further try. The last value is repeated.
+#: How long the transaction then waits without a thread before each further try. The last value is repeated.
 WAITS_SECONDS = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
+
+GIVEN_UP = "The attempt was given up, its transaction rolled back."
 
 ResultT = TypeVar("ResultT")
 
@@ -63,54 +62,37 @@ class TransactionThreads(Protocol):
     def give_back(self, thread: Any) -> None: ...
 
 
-class AsyncPhases:
-    """The phases of an async handler. Each call runs on the thread that has the transaction."""
+class AsyncCalls:
+    """The calls of an ``async def`` handler on threads. Those in its transaction run on the thread that has it."""
 
-    def __init__(self, phases: AttemptPhases, threads: TransactionThreads) -> None:
-        self._phases = phases
-        self._phases.lock_seconds = LOCK_SECONDS
+    def __init__(self, attempt: TransactionOwner, threads: TransactionThreads) -> None:
+        self._attempt = attempt
         self._threads = threads
         #: The thread with the open transaction.
         self.thread: TransactionThread | None = None
         self._turn = asyncio.Lock()
         self._is_closed = False
-        self._blockers: Sequence[Chain] | None = None
 
-    def prepare(self, mode: PrepareMode) -> NoReturn:
-        raise PhaseError("In an 'async def' handler use 'await job.aprepare(function)' for job.prepare().")
-
-    def complete(self) -> NoReturn:
-        raise PhaseError("In an 'async def' handler use 'await job.acomplete(function)' for job.complete().")
-
-    def continue_with(self, job_type: Any, input: Any, **options: Unpack[ContinuationOptions]) -> Continuation:
-        return self._phases.continue_with(job_type, input, **options)
-
-    def blockers(self) -> Sequence[Chain]:
-        if self._blockers is None:
-            refuse_on_event_loop("job.blockers would read the database on", "'await job.ablockers()'")
-            self._blockers = self._phases.blockers()
-        return self._blockers
-
-    async def ablockers(self) -> Sequence[Chain]:
-        return await self._call(self.blockers)
-
-    async def aprepare(self, function: Callable[[], ResultT], mode: PrepareMode) -> ResultT:
+    async def prepare(self, function: Callable[[], ResultT], mode: PrepareMode) -> ResultT:
         _check_plain_function(function, "aprepare")
-        return await self._call(partial(self._inside, partial(self._phases.prepare, mode), function))
+        return await self.call(lambda: self._inside(self._attempt.own_transaction().prepare(mode), function))
 
-    async def acomplete(self, function: Callable[[], ResultT]) -> ResultT:
+    async def complete(self, function: Callable[[], ResultT]) -> ResultT:
         _check_plain_function(function, "acomplete")
-        return await self._call(partial(self._inside, self._phases.complete, function))
+        return await self.call(lambda: self._inside(self._attempt.own_transaction().complete(), function))
 
     # On the event loop
 
     async def complete_for_middleware(self) -> None:
-        """``AttemptPhases.complete_for_middleware``, unless a phase still runs, which is an error of the handler."""
-        if self._phases.needs_completion and not self._turn.locked():
-            await self._call(self._phases.complete_for_middleware)
+        """``TransactionOwner.complete_for_middleware``, unless a call still runs, which is an error of the handler."""
+        if self._attempt.needs_completion and not self._turn.locked():
+            await self.call(self._attempt.complete_for_middleware)
 
-    async def _call(self, function: Callable[[], ResultT]) -> ResultT:
-        """Call a function on the thread, one at a time. A cancellation takes effect when the function has returned."""
+    async def call(self, function: Callable[[], ResultT]) -> ResultT:
+        """Call a function on the thread with the attempt's transaction, or on one with its own connections.
+
+        One call runs at a time. A cancellation takes effect when the function has returned.
+        """
         async with self._turn:
             for tries in count():
                 if self._is_closed:
@@ -130,19 +112,18 @@ class AsyncPhases:
 
     async def _wait_for_row(self, tries: int) -> None:
         """Wait for a job row that another transaction has locked. Other attempts can use the thread while it waits."""
-        job, signal = self._phases.job, self._phases.signal
-        if signal.is_detached:
-            raise LeaseLost(job.id, signal.reason or "error")
+        if self._attempt.signal.is_detached:
+            raise self._attempt.lost(self._attempt.signal.reason or "error")
         if tries == len(WAITS_SECONDS):
-            logger.warning("Job %s (%s) waits for another transaction that has locked it.", job.id, job.type_name)
+            logger.warning("%s waits for another transaction that has locked it.", self._attempt.label)
         await asyncio.sleep(WAITS_SECONDS[min(tries, len(WAITS_SECONDS) - 1)])
 
     async def close(self) -> None:
-        """Wait for a phase that the handler has not awaited. Not awaiting it is an error."""
+        """Wait for a call that the handler has not awaited. Not awaiting it is an error."""
         self._is_closed = True
         if not self._turn.locked():
             return
-        self._phases.error = self._phases.error or PhaseError(
+        self._attempt.error = self._attempt.error or PhaseError(
             "The handler ended before its job.aprepare() or job.acomplete() did: await them."
         )
         await wait_uncancelled(create_library_task(self._turn.acquire()))
@@ -151,11 +132,15 @@ class AsyncPhases:
     async def call_last(self, function: Callable[[], ResultT]) -> ResultT:
         """Call a function on the thread with the transaction, even if the task is cancelled."""
         if self.thread is None:
-            raise PhaseError("The attempt was given up, its transaction rolled back.")
+            raise PhaseError(GIVEN_UP)
         future = self.thread.call(partial(self._use, function, is_new=False))
         await wait_uncancelled(future)
         self._give_back_unless_open()
         return future.result().get()
+
+    def forget_attempt(self) -> None:
+        """Break the reference cycle with an attempt that has ended."""
+        del self._attempt
 
     def abandon(self, *, is_loop_dead: bool = False) -> None:
         """Roll back the transaction of an attempt that does not end, unless a function still runs in it."""
@@ -163,12 +148,12 @@ class AsyncPhases:
         if self.thread is None or (is_busy and not is_loop_dead):
             return
         self._is_closed = True
-        self._phases.error = self._phases.error or PhaseError("The attempt was given up, its transaction rolled back.")
-        self.thread.post(self._abandon)
+        self._attempt.error = self._attempt.error or PhaseError(GIVEN_UP)
+        self.thread.post(partial(_abandon, self._attempt))
         self._give_back()
 
     def _give_back_unless_open(self) -> None:
-        if not self._phases.is_open:
+        if not self._attempt.is_open:
             self._give_back()
 
     def _give_back(self) -> None:
@@ -184,29 +169,36 @@ class AsyncPhases:
                 self._begin()
             return function()
         except BaseException as error:
-            self._phases.note(error)
+            self._attempt.note(error)
             raise
         finally:
-            if not self._phases.is_open:
-                self._phases.end()
+            if not self._attempt.is_open:
+                _end(self._attempt)
 
     def _begin(self) -> None:
-        """Begin the phases. An error fails the attempt even if the handler swallows it."""
+        """Begin with a thread. An error fails the attempt even if the handler swallows it."""
         try:
-            self._phases.begin()
+            self._attempt.begin()
         except BaseException as error:
-            self._phases.error = error
+            self._attempt.error = error
             raise
 
-    def _inside(self, phase: Callable[[], AbstractContextManager[None]], function: Callable[[], ResultT]) -> ResultT:
-        with phase():
+    def _inside(self, block: AbstractContextManager[None], function: Callable[[], ResultT]) -> ResultT:
+        with block:
             result = function()
-            self._phases.check_other_connections()
+            self._attempt.own_transaction().check_other_connections()
             return result
 
-    def _abandon(self) -> None:
-        self._phases.give_up(JobAborted(self._phases.signal.reason or "error"))
-        self._phases.end()
+
+def _abandon(attempt: TransactionOwner) -> None:
+    attempt.give_up(JobAborted(attempt.signal.reason or "error"))
+    _end(attempt)
+
+
+def _end(attempt: TransactionOwner) -> None:
+    """Give back the connections of a thread, which other attempts use from now on."""
+    attempt.end()
+    attempt.connections = None
 
 
 def _check_plain_function(function: Any, name: str) -> None:
