@@ -11,10 +11,10 @@ from django_jobchains.exceptions import JobLocked
 from django_jobchains.payload_codecs import encode_json, encode_text, get_codec
 from django_jobchains.statuses import FINAL
 from django_jobchains.store.blockers import Blockers
-from django_jobchains.store.database import Database, ids_json
+from django_jobchains.store.database import Database, ids_json, rows_json
 from django_jobchains.store.deferred_writes import FENCE
 from django_jobchains.store.errors import is_lock_timeout, retried
-from django_jobchains.store.fenced_writes import FencedWrites, Written, rows_json
+from django_jobchains.store.fenced_writes import FencedWrites, Written
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.last_jobs import LastJobs
 from django_jobchains.store.rows import (

@@ -358,3 +358,9 @@ class Database(ABC):
 
 def ids_json(ids: Iterable[UUID]) -> str:
     return json.dumps([{"job_id": id_.hex} for id_ in ids])
+
+
+def rows_json(columns: str, rows: Iterable[Sequence[Any]]) -> str:
+    """Return the parameter of ``Database.rows`` with these values of its columns."""
+    names = [column.split()[0] for column in columns.split(", ")]
+    return json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=str)

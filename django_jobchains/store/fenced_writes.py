@@ -1,12 +1,11 @@
 """The UPDATE that ends attempts. It writes only to attempts that still hold their job, by their lease number."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django_jobchains.store.blockers import Blockers
-from django_jobchains.store.database import Database
+from django_jobchains.store.database import Database, rows_json
 from django_jobchains.store.deferred_writes import FENCE
 from django_jobchains.store.on_failure import FailureChains
 from django_jobchains.store.rows import AttemptKey, Effects, OpenTransaction
@@ -105,8 +104,3 @@ class FencedWrites(Part):
         job_id = self.db.id(id)
         chain_id = job_id if other_chain_id is None else self.db.id(other_chain_id)
         return Written((job_id, lease_number), chain_id, *rest)
-
-
-def rows_json(columns: str, rows: Sequence[tuple[Any, ...]]) -> str:
-    names = [column.split()[0] for column in columns.split(", ")]
-    return json.dumps([dict(zip(names, row, strict=True)) for row in rows])

@@ -1,6 +1,5 @@
 """The SQL names of record tables, which belong to models of the project, and the rows that record methods take."""
 
-import json
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -160,9 +159,3 @@ class RecordPart(Part):
 
     def _returned(self, table: RecordTable, *columns: str) -> str:
         return ", ".join(f"{self.db.returned}{getattr(table, column)}" for column in columns)
-
-
-def rows_json(columns: str, rows: Sequence[Sequence[Any]]) -> str:
-    """Return the parameter of ``rows`` with these values of its columns."""
-    names = [column.split()[0] for column in columns.split(", ")]
-    return json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=str)

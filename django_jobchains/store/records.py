@@ -12,6 +12,7 @@ from django.db import OperationalError
 
 from django_jobchains.exceptions import JobchainsError, JobLocked
 from django_jobchains.payload_codecs import encode_json, encode_text
+from django_jobchains.store.database import rows_json
 from django_jobchains.store.errors import is_lock_timeout, retried, retried_at_read_committed
 from django_jobchains.store.record_tables import (
     KEY,
@@ -22,7 +23,6 @@ from django_jobchains.store.record_tables import (
     RecordKey,
     RecordPart,
     RecordTable,
-    rows_json,
 )
 from django_jobchains.store.rows import OpenTransaction
 from django_jobchains.store.statements import one_line, statements

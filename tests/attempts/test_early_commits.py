@@ -12,7 +12,7 @@ from django.db import OperationalError, connection, transaction
 from django_jobchains import chains
 from django_jobchains.models import Chain
 from django_jobchains.processors import Processors, RunningJob
-from django_jobchains.store.direct import Direct
+from django_jobchains.store.postgresql.wire import Direct
 from tests.batches.test_locked_rows import is_a_session_waiting
 from tests.shop.models import Effect
 from tests.support.attempts import Work, committed, on_own_connection

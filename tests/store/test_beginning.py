@@ -9,7 +9,8 @@ from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 from psycopg import IsolationLevel, pq
 
-from django_jobchains.store import Store, direct
+from django_jobchains.store import Store
+from django_jobchains.store.postgresql import wire
 from tests.support.connections import committing, holding
 from tests.support.jobs import finished, running, running_job, stored
 
@@ -137,7 +138,7 @@ def test_number_of_prepared_statements_is_limited(store: Store, monkeypatch: pyt
     """Slow statements are prepared again under new names."""
     jobs = running(store, 25)
     connection.close()
-    monkeypatch.setattr(direct, "MAX_PREPARED", 20)
+    monkeypatch.setattr(wire, "MAX_PREPARED", 20)
     for number, job in enumerate(jobs):
         monkeypatch.setattr(store.db, "_plan_generation", number)
         with transaction.atomic():

@@ -16,9 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.db.connections import own_statements
 from django_jobchains.exceptions import TransactionEnded
-from django_jobchains.store.base import Store
 from django_jobchains.store.database import Database
-from django_jobchains.store.direct import Direct, can_begin, is_watched
 from django_jobchains.store.errors import (
     QUERY_CANCELED,
     UNIQUE_VIOLATION,
@@ -27,9 +25,9 @@ from django_jobchains.store.errors import (
     is_serialization_conflict,
     sqlstate,
 )
-from django_jobchains.store.keys import KeyRows
+from django_jobchains.store.postgresql.claim import groups
+from django_jobchains.store.postgresql.wire import Direct, can_begin, is_watched
 from django_jobchains.store.rows import OpenTransaction
-from django_jobchains.store.skip_scan import SkipScan, groups
 
 #: How long the plan of a prepared statement is used.
 PLAN_SECONDS = 30
@@ -366,12 +364,6 @@ class PostgreSQLDatabase(Database):
 
     def _direct(self, raw: "psycopg.Connection[Any]") -> Direct:
         return self._directs.get(raw) or self._directs.setdefault(raw, Direct(raw))
-
-
-class PostgreSQLStore(Store):
-    database_class = PostgreSQLDatabase
-    jobs_class = SkipScan
-    keys_class = KeyRows
 
 
 @lru_cache(maxsize=1_000)  # Jobs that are enqueued or claimed together have the same times.
