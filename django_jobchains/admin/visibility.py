@@ -13,7 +13,7 @@ from django.db.models import Exists, Model, OuterRef, QuerySet, Subquery
 from django.db.models.lookups import IsNull
 from django.http import HttpRequest
 
-from django_jobchains.admin.payload_display import PERMISSION, Payloads
+from django_jobchains.admin.display import PERMISSION, Payloads
 from django_jobchains.chains.tree import with_ids
 from django_jobchains.conf import get_settings
 from django_jobchains.models import Chain, Job

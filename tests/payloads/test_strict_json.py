@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from django_jobchains.admin.actions.payload_forms import PayloadForm
+from django_jobchains.admin.actions.forms import PayloadForm
 from django_jobchains.exceptions import InvalidInput, InvalidPayload, JobchainsError
 from django_jobchains.payloads import Codec, decode, encode
 from django_jobchains.processors import JobType

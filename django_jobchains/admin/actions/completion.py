@@ -14,9 +14,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import chains
 from django_jobchains.admin.actions.action import Refused
-from django_jobchains.admin.actions.forms import ActionForm, NextTypeForm
+from django_jobchains.admin.actions.forms import ActionForm, NextTypeForm, PayloadForm, add_problems, written
 from django_jobchains.admin.actions.job_action import HAS_CONTINUED, Check, JobAction, JobTarget
-from django_jobchains.admin.actions.payload_forms import PayloadForm, add_problems, written
 from django_jobchains.chains import CurrentJob
 from django_jobchains.exceptions import InvalidInput, InvalidOutput, JobTypeNotFound
 from django_jobchains.payloads import Codec, check_size

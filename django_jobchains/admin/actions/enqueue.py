@@ -16,8 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from django_jobchains import chains
 from django_jobchains import context as job_context
 from django_jobchains.admin.actions import audit
-from django_jobchains.admin.actions.forms import TimeFields, TypeForm
-from django_jobchains.admin.actions.payload_forms import PayloadForm
+from django_jobchains.admin.actions.forms import PayloadForm, TimeFields, TypeForm
 from django_jobchains.admin.actions.row_actions import ChainActionAdmin
 from django_jobchains.chains import Chain
 from django_jobchains.conf import get_settings

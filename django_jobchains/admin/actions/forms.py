@@ -1,18 +1,27 @@
-"""The forms of the actions: times, types of chains, and whether to delete blockers."""
+"""The forms of the actions: for times, types of chains, and inputs and outputs with fields for their members."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django import forms
 from django.conf import settings
 from django.core.exceptions import ValidationError
+from django.core.serializers.json import DjangoJSONEncoder
+from django.forms.utils import pretty_name
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_jobchains.exceptions import InvalidPayload
+from django_jobchains.json_schemas import NO_DEFAULT, Member, Schema, example_of, members_of
+from django_jobchains.payloads import Codec, check_size
 from django_jobchains.values import MAX_SECONDS
 
+#: Longer texts, and those without a limit, are entered in a field with several lines.
+MAX_LINE_LENGTH = 255
 _MAX_MINUTES = int(MAX_SECONDS // 60)
 
 
@@ -108,3 +117,222 @@ class NextTypeForm(TypeForm):
         self.fields["type"].required = False
         nothing = ("", _("nothing (the chain ends)"))
         self.fields["type"].choices = [nothing, *self.fields["type"].choices]  # type: ignore[attr-defined]
+
+
+class PayloadForm(ActionForm):
+    """Fields for the members of an input or output, or one field for its JSON if the type has no members.
+
+    The value is ``cleaned_data["payload"]``.
+    """
+
+    def __init__(
+        self, *args: Any, codec: Codec, error: type[InvalidPayload], json_label: Any, legend: Any, **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
+        self._codec, self._error = codec, error
+        schema = codec.json_schema()
+        self._members = {f"payload_{member.name}": member for member in members_of(schema)}
+        self.legend = legend if self._members else ""
+        self.schema = _indented(schema) if schema else ""
+        self.fields |= {name: field_of(member) for name, member in self._members.items()} or {
+            "payload": JSONTextField(label=json_label, initial=_indented(example_of(schema)) if schema else "")
+        }
+
+    def member_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in self._members]
+
+    def other_fields(self) -> list[forms.BoundField]:
+        return [field for field in self.visible_fields() if field.name not in self._members]
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or self.cleaned_data
+        if {"payload", *self._members} & self.errors.keys():
+            return values
+        try:
+            text = self._text(values)
+            check_size(text, self._error)
+            values["payload"] = self._codec.decode(text, self._error)
+            self._codec.encode(values["payload"], self._error)
+        except InvalidPayload as problem:
+            self._add_problems(problem)
+        return values
+
+    def _text(self, values: Mapping[str, Any]) -> str:
+        """Return the JSON text of the value."""
+        if not self._members:
+            return str(values["payload"])
+        payload: dict[str, Any] = {}
+        for name, member in self._members.items():
+            add_to(payload, member, values[name])
+        return written(payload)
+
+    def _add_problems(self, problem: InvalidPayload) -> None:
+        """Show each problem at its field."""
+        names = {member.name: name for name, member in self._members.items()}
+        if names:
+            add_problems(self, problem, names)
+        else:
+            self.add_error("payload", _invalid(problem))
+
+
+def written(value: Any) -> str:
+    """Return the value of a form as JSON, not longer than ``payloads.encode`` would write it."""
+    return json.dumps(value, cls=DjangoJSONEncoder, ensure_ascii=False, separators=(",", ":"))
+
+
+def add_problems(form: forms.BaseForm, problem: InvalidPayload, names: Mapping[str, str]) -> None:
+    """Show each problem at the field of its member. ``names``: the fields by the names of their members."""
+    if not problem.problems:
+        form.add_error(None, _invalid(problem))
+    for path, text in problem.problems:
+        inner = ".".join(map(str, path[1:]))
+        form.add_error(names.get(str(path[0])) if path else None, _invalid(f"{inner}: {text}" if inner else text))
+
+
+def _invalid(problem: object) -> ValidationError:
+    return ValidationError(gettext("Invalid value: %(problem)s"), params={"problem": problem})
+
+
+def _indented(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+class JSONTextField(forms.CharField):
+    """JSON as text. Its value is the text, so that a codec can decode it."""
+
+    def __init__(self, *, rows: int = 8, **options: Any) -> None:
+        attributes = {"rows": rows, "cols": 80, "spellcheck": "false", "class": "vLargeTextField jobchains-json"}
+        missing = {"required": _('Enter JSON, such as null, 5, "text" or {"key": 1}.')}
+        super().__init__(widget=forms.Textarea(attributes), strip=False, error_messages=missing, **options)
+
+    def clean(self, value: Any) -> Any:
+        text: str = super().clean(value)
+        if text.strip():
+            read_json(text)
+        return text
+
+
+class JSONMemberField(JSONTextField):
+    """JSON as text. Its value is the decoded JSON, or None without any."""
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        return read_json(text) if text.strip() else None
+
+
+def read_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValidationError(
+            gettext("Invalid JSON: line %(line)s, column %(column)s: %(problem)s."),
+            params={"line": error.lineno, "column": error.colno, "problem": error.msg},
+        ) from error
+    except (ValueError, RecursionError) as error:  # a number with too many digits, or too deep a nesting
+        raise ValidationError(gettext("This JSON cannot be read: %(problem)s."), params={"problem": error}) from error
+
+
+def field_of(member: Member) -> forms.Field:
+    """Return the form field of a member: JSON if its type has no other field."""
+    field = _field(member)
+    field.label = _label(member)
+    field.help_text = field.help_text or member.description
+    if not isinstance(field, forms.BooleanField) or isinstance(field, forms.NullBooleanField):
+        field.required = is_required(member)
+        field.widget.is_required = field.required
+    return field
+
+
+def is_required(member: Member) -> bool:
+    """Return whether the field may not be empty. An empty text is a text, if the type has one as its default."""
+    if member.accepts_null:
+        return False
+    return member.is_required or (member.default is not NO_DEFAULT and not _is_text(member.schema))
+
+
+def add_to(payload: dict[str, Any], member: Member, value: Any) -> None:
+    """Add the value of a form field to the object. Without a value, the type's default applies."""
+    if value not in (None, ""):
+        payload[member.name] = value
+    elif member.accepts_null and (member.is_required or member.default is not NO_DEFAULT):
+        payload[member.name] = None
+    elif member.default is not NO_DEFAULT:
+        payload[member.name] = ""
+
+
+def _label(member: Member) -> str:
+    """Return the title, unless it is the one that pydantic derives from the name."""
+    is_derived = member.title in ("", member.name.replace("_", " ").title())
+    return pretty_name(member.name) if is_derived else member.title
+
+
+def _field(member: Member) -> forms.Field:
+    schema, initial = member.schema, _initial(member)
+    if "const" in schema or isinstance(schema.get("enum"), list):
+        return _choice_field(member)
+    if _is_number_or_text(schema):
+        return forms.CharField(initial=initial, widget=forms.TextInput({"class": "vTextField"}))
+    match schema.get("type"):
+        case "boolean":
+            if member.accepts_null or not (member.is_required or member.default is not NO_DEFAULT):
+                return forms.NullBooleanField(initial=initial)
+            return forms.BooleanField(required=False, initial=initial)
+        case "integer":
+            return forms.IntegerField(initial=initial, **_limits(schema))
+        case "number":
+            return forms.FloatField(initial=initial, **_limits(schema))
+        case "string":
+            return _text_field(member)
+    is_filled = member.is_required or member.default is not NO_DEFAULT
+    text = json.dumps(member.example, indent=2, ensure_ascii=False) if is_filled else ""
+    return JSONMemberField(rows=3 + text.count("\n"), initial=text, help_text=_("As JSON."))
+
+
+def _initial(member: Member) -> Any:
+    return None if member.default is NO_DEFAULT else member.default
+
+
+def _choice_field(member: Member) -> forms.Field:
+    values = [member.schema["const"]] if "const" in member.schema else member.schema["enum"]
+    choices = [(json.dumps(value), str(value)) for value in values]
+    if member.default is NO_DEFAULT or member.accepts_null:
+        choices = [("", "---------"), *choices]
+    initial = None if member.default in (NO_DEFAULT, None) else json.dumps(member.default)
+    return forms.TypedChoiceField(choices=choices, coerce=json.loads, empty_value=None, initial=initial)
+
+
+def _limits(schema: Schema) -> dict[str, Any]:
+    """Return the limits that the field can check. The type checks the other ones."""
+    limits = {"min_value": schema.get("minimum"), "max_value": schema.get("maximum")}
+    return {name: limit for name, limit in limits.items() if isinstance(limit, int | float)}
+
+
+def _text_field(member: Member) -> forms.Field:
+    schema, initial = member.schema, _initial(member)
+    widget: forms.Widget
+    match schema.get("format"):
+        case "date":
+            return forms.DateField(initial=initial, widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d"))
+        case "time":
+            widget = forms.TimeInput({"type": "time", "step": "1"}, format="%H:%M:%S")
+            return forms.TimeField(initial=initial, widget=widget)
+        case "date-time":
+            moment = parse_datetime(initial) if isinstance(initial, str) else None
+            widget = forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+            return forms.DateTimeField(initial=moment, widget=widget)
+        case "uuid":
+            return forms.UUIDField(initial=initial, widget=forms.TextInput({"class": "vTextField"}))
+    length = schema.get("maxLength") if isinstance(schema.get("maxLength"), int) else None
+    is_line = "pattern" in schema or "format" in schema or (length is not None and length <= MAX_LINE_LENGTH)
+    attributes = {"class": "vTextField"} if is_line else {"class": "vLargeTextField", "rows": 2}
+    widget = forms.TextInput(attributes) if is_line else forms.Textarea(attributes)
+    return forms.CharField(strip=False, widget=widget, max_length=length, initial=initial)
+
+
+def _is_text(schema: Schema) -> bool:
+    return schema.get("type") == "string" and not {"const", "enum", "format"} & schema.keys()
+
+
+def _is_number_or_text(schema: Schema) -> bool:
+    """Return whether values are numbers that may be written as text, as pydantic describes a ``Decimal``."""
+    return sorted(str(option.get("type")) for option in schema.get("anyOf", ())) == ["number", "string"]

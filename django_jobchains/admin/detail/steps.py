@@ -8,8 +8,7 @@ from typing import Any
 from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 
-from django_jobchains.admin.payload_display import Payloads, PayloadView
-from django_jobchains.admin.timestamps import Timestamps
+from django_jobchains.admin.display import Payloads, PayloadView, Timestamps
 from django_jobchains.chains.tree import Step
 from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.models.jobs import ShownStatus, shown_status

@@ -16,12 +16,21 @@ from django.db.models import Model, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext, ngettext
 
-from django_jobchains.admin.base import TIME_LIMIT_PAGE, ReadOnlyAdmin, TimeLimitExceeded, time_limit
+from django_jobchains.admin.base import (
+    FRAGMENT,
+    TIME_LIMIT_PAGE,
+    ReadOnlyAdmin,
+    TimeLimitExceeded,
+    integer_parameter,
+    log_position,
+    parse_uuid,
+    time_limit,
+    url_with,
+)
 from django_jobchains.admin.detail import queries
 from django_jobchains.admin.detail.graph import graph_of
 from django_jobchains.admin.detail.steps import Presenter, TimeScale
-from django_jobchains.admin.timestamps import Timestamps
-from django_jobchains.admin.urls import FRAGMENT, integer_parameter, log_position, parse_uuid, url_with
+from django_jobchains.admin.display import Timestamps
 from django_jobchains.admin.visibility import LARGE, Visibility, with_current_jobs
 from django_jobchains.chains.tree import Step, count_blockers, with_ids
 from django_jobchains.conf import get_settings

@@ -4,6 +4,7 @@ A request can only affect the query through filters, the search and the cursor, 
 page numbers and no "show all" link, so the cost of a page does not depend on the number of rows.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -12,18 +13,18 @@ from urllib.parse import urlencode
 from django.contrib import messages
 from django.contrib.admin.options import IS_POPUP_VAR, TO_FIELD_VAR
 from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
+from django.db import connections
 from django.db.models import BooleanField, ExpressionWrapper, QuerySet
 from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.admin.base import ReadOnlyAdmin
+from django_jobchains.admin.base import ReadOnlyAdmin, TimeLimitExceeded, time_limit
 from django_jobchains.admin.lists.columns import ERROR_LENGTH, ChainColumns, Columns, JobColumns
-from django_jobchains.admin.lists.estimates import Precision, RowCount, count_rows
 from django_jobchains.admin.lists.filters import CHAIN_FILTERS, JOB_FILTERS
 from django_jobchains.admin.lists.search import SearchResult, find
-from django_jobchains.admin.visibility import LARGE, Visibility
+from django_jobchains.admin.visibility import LARGE, Visibility, with_current_jobs
 from django_jobchains.conf import get_settings
 from django_jobchains.db.keyset import Page, PagedQuerySet
 from django_jobchains.exceptions import InvalidCursor
@@ -32,6 +33,7 @@ from django_jobchains.models.jobs import LAST
 from django_jobchains.models.payload_fields import text_start
 from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import get_store
+from django_jobchains.text.humanize import number
 
 AFTER_VAR = "after"
 #: The number of types and of queues that are read from the database for the filters.
@@ -40,6 +42,10 @@ MAX_NAMES = 1_000
 MAX_CHECKED_ROWS = 500
 #: How many times rows are read to fill a page of which ``has_view_permission`` hides some.
 MAX_PAGE_READS = 20
+#: The number of rows up to which they are counted.
+COUNT_LIMIT = 10_000
+#: The time limit of the count.
+COUNT_SECONDS = 0.05
 
 Rows = PagedQuerySet[Any]
 
@@ -137,12 +143,12 @@ class KeysetChangeList(ChangeList):
         return bool(self.has_active_filters or self.query)
 
     @cached_property
-    def row_count(self) -> RowCount:
+    def row_count(self) -> str:
         """Count the rows when the page is rendered, so that a slow count does not prevent the page."""
         if self.after is None and self.page.next_cursor is None:
-            return RowCount(len(self.page))
+            return _exactly(len(self.page))
         if self.visibility.checks_each_row(self.model):
-            return RowCount(len(self.page), Precision.MORE)
+            return _more_than(len(self.page))
         return count_rows(self.queryset, len(self.page))
 
 
@@ -243,9 +249,7 @@ class ChainListAdmin(ListAdmin):
             chain.is_job_hidden = chain.current_job_id in hidden  # type: ignore[attr-defined]
 
     def shown(self, rows: Rows) -> Rows:
-        large = ("input", "output", "last_error")
-        jobs = (f"current_job__{name}" for name in (*large, "context"))
-        chains = rows.select_related("current_job").defer(*large, *jobs)
+        chains: Rows = with_current_jobs(rows)  # type: ignore[assignment]
         return chains.annotate(error_start=text_start("last_error", ERROR_LENGTH))
 
 
@@ -265,7 +269,41 @@ class JobListAdmin(ListAdmin):
             job.is_chain_hidden = job.chain_id in hidden  # type: ignore[attr-defined]
 
     def shown(self, rows: Rows) -> Rows:
-        return rows.defer("input", "output", "last_error", "context").annotate(
+        return rows.defer(*LARGE, "context").annotate(
             error_start=text_start("last_error", ERROR_LENGTH),
             is_last=ExpressionWrapper(LAST, output_field=BooleanField()),
         )
+
+
+def count_rows(rows: Rows, shown: int) -> str:
+    """Count the rows of a list that has more than the ``shown`` rows: exactly if there are few, or else roughly."""
+    planned = _planner_estimate(rows)
+    if planned is not None and planned > COUNT_LIMIT:
+        return _rounded(planned)
+    try:
+        with time_limit(rows.db, COUNT_SECONDS):
+            counted = rows.order_by()[: COUNT_LIMIT + 1].count()
+    except TimeLimitExceeded:
+        return _more_than(shown) if planned is None or planned <= shown else _rounded(planned)
+    return _more_than(COUNT_LIMIT) if counted > COUNT_LIMIT else _exactly(counted)
+
+
+def _planner_estimate(rows: Rows) -> int | None:
+    """Return the estimate of the query planner, or None if the database has none."""
+    if connections[rows.db].vendor != "postgresql":
+        return None
+    [plan] = json.loads(rows.order_by().values("pk").explain(format="json"))
+    return int(plan["Plan"]["Plan Rows"])
+
+
+def _exactly(rows: int) -> str:
+    return gettext("%(number)s in total") % {"number": number(rows)}
+
+
+def _more_than(rows: int) -> str:
+    return gettext("more than %(number)s in total") % {"number": number(rows)}
+
+
+def _rounded(estimate: int) -> str:
+    """Round an estimate to two significant digits."""
+    return gettext("about %(number)s in total") % {"number": number(int(float(f"{estimate:.1e}")))}

@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.admin.timestamps import Timestamps
+from django_jobchains.admin.display import Timestamps
 from django_jobchains.admin.visibility import Visibility
 from django_jobchains.models import Chain, Job
 from django_jobchains.models.jobs import ShownStatus, shown_status

@@ -1,6 +1,7 @@
 """The mixin for the admin class of a model with records: its list, with limits on large tables, and its page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -9,27 +10,33 @@ from django.core import checks
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.dateparse import parse_datetime
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_jobchains.admin.base import url_with
+from django_jobchains.admin.display import PERMISSION, Payloads, Timestamps
 from django_jobchains.admin.lists.filters import ChoiceFilter
-from django_jobchains.admin.payload_display import PERMISSION, Payloads
 from django_jobchains.admin.records.actions import STATE_LABELS, RecordActionAdmin, state_label, state_style
-from django_jobchains.admin.records.display import attempts_of, record_view
-from django_jobchains.admin.timestamps import Timestamps
-from django_jobchains.admin.urls import url_with
 from django_jobchains.admin.visibility import has_own_view_permission, is_whole
+from django_jobchains.payload_codecs import Unreadable
+from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordTypeNotFound
 from django_jobchains.records.operations import record_types_of
 from django_jobchains.store import get_store
-from django_jobchains.text.humanize import age, number
+from django_jobchains.text.humanize import age, number, span
 
 #: The number of rows that a list counts and shows. Filters and the search find the others.
 MAX_ROWS = 10_000
 #: The number of rows that are checked where ``has_view_permission`` hides single rows.
 MAX_CHECKED_ROWS = 1_000
+#: The number of entries of the execution logs that are shown, the last ones.
+MAX_ENTRIES = 200
+#: The states that change without user action.
+OPEN = ("queued", "processing", "errored")
 #: The columns that the form for a new record has.
 _COLUMNS_OF_NEW = ("process_after",)
 
@@ -218,6 +225,78 @@ class JobRecordAdmin(RecordActionAdmin):
                 )
             )
         return found
+
+
+def record_view(kind: RecordType, record: Any, payloads: Payloads, times: Timestamps) -> dict[str, Any]:
+    """Return the context of the section about a record."""
+    state, cancel = kind.value(record, "state"), kind.value(record, "cancel")
+    started, finished = kind.value(record, "started_at"), kind.value(record, "finished_at")
+    failures, resets = kind.value(record, "num_failures") or 0, kind.value(record, "num_resets") or 0
+    took = times.between(started, finished) if finished or state == "processing" else None
+    logs, message = _entries(kind.value(record, "execution_logs")), kind.value(record, "failure_message")
+    return {
+        "state": state_label(state),
+        "style": state_style(state),
+        "is_open": state in OPEN,
+        "is_stopping": state == "processing" and bool(cancel),
+        "queued": times.optional(kind.value(record, "queued_at")),
+        "process_after": times.optional(kind.value(record, "process_after")) if state == "queued" else None,
+        "started": times.optional(started),
+        "took": "" if took is None else span(took),
+        "finished": times.optional(finished),
+        "heartbeat": times.optional(kind.value(record, "last_heartbeat_at")) if state == "processing" else None,
+        "worker": kind.value(record, "worker_hostname") or "",
+        "attempts": number(attempts_of(kind, record)),
+        "failures": number(failures),
+        "resets": number(resets),
+        "failure": payloads.text(message),
+        "failure_type": payloads.error_line(message),
+        "logs": tuple(_views(logs, payloads, times)) if payloads.is_allowed else (),
+        "omitted_logs": number(len(logs) - MAX_ENTRIES) if len(logs) > MAX_ENTRIES else "",
+        "is_logs_hidden": bool(logs) and not payloads.is_allowed,
+    }
+
+
+def attempts_of(kind: RecordType, record: Any) -> int:
+    """Return the number of started attempts: failed ones, reset ones, and one that runs or has completed."""
+    ended = (kind.value(record, "num_failures") or 0) + (kind.value(record, "num_resets") or 0)
+    return int(ended) + (kind.value(record, "state") in ("processing", "completed"))
+
+
+def _entries(value: Any) -> list[dict[str, Any]]:
+    """Return the entries that are valid: programs may have written anything to the column."""
+    if isinstance(value, Unreadable):
+        return [{"out": str(value)}]
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _views(logs: list[dict[str, Any]], payloads: Payloads, times: Timestamps) -> Iterator[dict[str, Any]]:
+    first = max(0, len(logs) - MAX_ENTRIES)
+    for index, entry in enumerate(logs[first:], start=first):
+        # Without an exit code and a duration, the command still runs.
+        duration, exit_code = entry.get("duration_ms"), entry.get("exit_code")
+        is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
+        yield {
+            "key": f"log-{index}",
+            "name": payloads.line(str(entry.get("key") or gettext("entry"))),
+            "command": payloads.text(_command(entry.get("command"))),
+            "out": payloads.text(str(entry.get("out") or "")),
+            "exit_code": "" if exit_code is None else payloads.line(str(exit_code)),
+            "is_failed": exit_code not in (None, 0),
+            "took": span(duration / 1000) if is_number else "",  # type: ignore[operator]
+            "started": times.optional(_time(entry.get("start_time"))),
+        }
+
+
+def _command(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
+
+
+def _time(value: Any) -> datetime | None:
+    try:
+        return parse_datetime(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
 
 
 def _without(names: Sequence[Any], hidden: set[str]) -> list[Any]:

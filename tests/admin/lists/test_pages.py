@@ -9,7 +9,7 @@ from django.db import connection
 from django.test import Client
 
 from django_jobchains.admin import ChainAdmin, JobAdmin, base
-from django_jobchains.admin.lists import estimates
+from django_jobchains.admin.lists import changelists
 from django_jobchains.models import Job
 from tests.admin.lists.browsing import CHAINS, JOBS, ListPage, open_list
 from tests.support.chain_shapes import rows, statements, steps
@@ -141,8 +141,8 @@ def test_many_rows_are_counted_up_to_a_limit(
     staff: Staff, name: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows(9)
-    monkeypatch.setattr(estimates, "COUNT_LIMIT", 8)
-    monkeypatch.setattr(estimates, "_planner_estimate", lambda rows: None)
+    monkeypatch.setattr(changelists, "COUNT_LIMIT", 8)
+    monkeypatch.setattr(changelists, "_planner_estimate", lambda rows: None)
     assert "more than 8 in total" in open_list(staff(), name).text
 
 
@@ -162,12 +162,12 @@ def test_many_rows_are_estimated_by_the_planner(staff: Staff, name: str) -> None
 @BOTH
 def test_a_slow_count_is_stopped(staff: Staff, name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows(9)
-    monkeypatch.setattr(estimates, "_planner_estimate", lambda rows: None)
+    monkeypatch.setattr(changelists, "_planner_estimate", lambda rows: None)
 
     def give_up(*args: object) -> None:
         raise base.TimeLimitExceeded
 
-    monkeypatch.setattr(estimates, "time_limit", give_up)
+    monkeypatch.setattr(changelists, "time_limit", give_up)
     page = open_list(staff(), name)
     assert (len(page.ids), "more than 4 in total" in page.text) == (4, True)
 

@@ -1,22 +1,28 @@
-"""Shows inputs, outputs, context, errors, log lines and progress texts of jobs, for all pages of the admin.
+"""How all pages of the admin show payloads and times.
 
-All of them are redacted, and hidden from users without the permission ``view_payload``. The results are plain text,
-which templates escape.
+Payloads are inputs, outputs, context, errors, log lines and progress texts. All of them are redacted, and hidden from
+users without the permission ``view_payload``. The results are plain text, which templates escape.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone
+from django.utils.dateformat import format as format_date
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
+from django_jobchains.db.times import Times
 from django_jobchains.exceptions import InvalidPayload
 from django_jobchains.payload_codecs import Unreadable, decode_json
 from django_jobchains.payloads import decode
-from django_jobchains.text.humanize import number
+from django_jobchains.text.humanize import ago, number
 from django_jobchains.text.redaction import redacted, redacted_text
 
 PERMISSION = "view_payload"
@@ -32,6 +38,33 @@ _EXCEPTION_TYPE = re.compile(r"[A-Za-z_]\w{0,99}(?:\.(?:[A-Za-z_]\w{0,99}|<local
 _MODULE_AND_CLASS = re.compile(r"(?:[a-z_][a-z0-9_]*\.)+[A-Z]\w*")
 
 _write_scalar = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
+
+@dataclass(frozen=True)
+class Timestamp:
+    """A time as ISO 8601, in the current time zone, and relative to now."""
+
+    iso: str
+    exact: str
+    relative: str
+
+    @property
+    def html(self) -> SafeString:
+        """Return a ``time`` element, also for use in translated sentences."""
+        return format_html('<time datetime="{}" title="{}">{}</time>', self.iso, self.exact, self.relative)
+
+
+class Timestamps(Times):
+    """Makes timestamps relative to the time when it was created."""
+
+    def timestamp(self, time: datetime, describe: Callable[[float], str] = ago) -> Timestamp:
+        """Return a timestamp whose relative time is described by a function of the seconds since then."""
+        aware = self.aware(time)
+        exact = format_date(timezone.localtime(aware), "Y-m-d H:i:s T")
+        return Timestamp(aware.astimezone(UTC).isoformat(), exact, describe(self.seconds_since(aware)))
+
+    def optional(self, time: datetime | None) -> Timestamp | None:
+        return None if time is None else self.timestamp(time)
 
 
 @dataclass(frozen=True)
