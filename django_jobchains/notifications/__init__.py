@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings
 from django_jobchains.db.connections import call_after_commit
-from django_jobchains.notifications.base import Notifier, NullNotifier
+from django_jobchains.notifications.base import Listener, ListeningThread, Notifier, NullNotifier, Subscribers
 from django_jobchains.notifications.hints import (
     EVERY,
     KINDS,
@@ -25,8 +25,6 @@ from django_jobchains.notifications.hints import (
     job_scheduled,
     ownership_lost,
 )
-from django_jobchains.notifications.listening_thread import ListeningThread
-from django_jobchains.notifications.subscriptions import Listener, Subscribers
 
 __all__ = (
     "EVERY",

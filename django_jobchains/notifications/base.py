@@ -1,43 +1,25 @@
 """The contract of a notifier: publish hints, listen for them, and distribute their jobs among workers."""
 
+import random
 import re
+import threading
 import time
 from collections.abc import Callable, Collection
 from logging import getLogger
 
 from django_jobchains.conf import get_settings
-from django_jobchains.notifications.hints import KINDS, Hint, HintKind, HintMerger
-from django_jobchains.notifications.subscriptions import Listener, Subscribers
-from django_jobchains.text.errors import log_text
+from django_jobchains.notifications.hints import KINDS, RESYNC_HINTS, Hint, HintKind, HintMerger
+from django_jobchains.telemetry import observes, report
+from django_jobchains.telemetry.events import NotifierConnected, NotifierFailed
+from django_jobchains.text.errors import log_error, log_text
 
 logger = getLogger("django_jobchains")
 
 #: A failure that persists is logged once in this time.
 WARNING_INTERVAL_SECONDS = 10.0
-
-
-def default_prefix(using: str) -> str:
-    """Return the default prefix of channels on a server that several databases share: each alias has its own."""
-    if using == get_settings().DATABASE:
-        return "django_jobchains"
-    return f"django_jobchains.{re.sub('[^A-Za-z0-9_-]', '_', using)}"
-
-
-class WarningThrottle:
-    """Allows one warning in ``WARNING_INTERVAL_SECONDS``."""
-
-    def __init__(self) -> None:
-        self._next_at = 0.0
-
-    def allows(self) -> bool:
-        now = time.monotonic()
-        if now < self._next_at:
-            return False
-        self._next_at = now + WARNING_INTERVAL_SECONDS
-        return True
-
-    def reset(self) -> None:
-        self._next_at = 0.0
+FIRST_RETRY_SECONDS = 0.2
+MAX_RETRY_SECONDS = 10.0
+CLOSE_SECONDS = 0.5
 
 
 class Notifier:
@@ -62,7 +44,7 @@ class Notifier:
     def send(self, hints: Collection[Hint]) -> None:
         """Send hints, in few and short steps: an enqueue waits for it."""
 
-    def connect(self, subscribers: Subscribers) -> Listener:
+    def connect(self, subscribers: "Subscribers") -> "Listener":
         """Start to listen. One listener serves all subscribers of this process.
 
         The listener calls ``subscribers(hint)`` for the hints it receives, at least for those in
@@ -108,7 +90,7 @@ class Notifier:
                     self._failures = 0
                     self._throttle.reset()
 
-    def listen(self, on_hint: Callable[[Hint], None], kinds: Collection[HintKind] = KINDS) -> Listener:
+    def listen(self, on_hint: Callable[[Hint], None], kinds: Collection[HintKind] = KINDS) -> "Listener":
         """Call ``on_hint`` for each hint of these kinds, from a thread of the notifier, until the listener is closed.
 
         At first, and whenever hints may have been missed, call it with one hint per kind whose subject is ``EVERY``.
@@ -126,3 +108,189 @@ class NullNotifier(Notifier):
     """Sends nothing: workers poll."""
 
     carries_hints = False
+
+
+class Listener:
+    """Passes on hints until it is closed."""
+
+    #: The kinds that it receives.
+    kinds: frozenset[HintKind] = KINDS
+
+    def close(self) -> None:
+        """Stop the callbacks, and release threads and connections within a second or two."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether hints can arrive. If not, the worker is unhealthy, but continues to work."""
+        return True
+
+
+class Subscribers:
+    """Passes hints to subscribers. ``connect`` starts the listener, which calls this object from any thread."""
+
+    def __init__(self, connect: Callable[["Subscribers"], Listener]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._all: tuple[Subscription, ...] = ()
+        self._listener: Listener | None = None
+
+    def __call__(self, hint: Hint) -> None:
+        for subscription in self._all:
+            subscription.notify(hint)
+
+    @property
+    def kinds(self) -> frozenset[HintKind]:
+        """The kinds that subscribers want now."""
+        return frozenset[HintKind]().union(*(subscription.kinds for subscription in self._all))
+
+    def resync(self, kinds: Collection[HintKind]) -> None:
+        """Let subscribers query, because hints of these kinds may have been missed."""
+        for subscription in self._all:
+            subscription.resync(kinds)
+
+    def add(self, on_hint: Callable[[Hint], None], kinds: Collection[HintKind]) -> Listener:
+        subscription = Subscription(self, on_hint, kinds)
+        with self._lock:
+            before, self._all = self._all, (*self._all, subscription)
+            is_first = self._listener is None
+            try:
+                listener = self._listener = self._listener or self._connect(self)
+            except BaseException:
+                self._all = before
+                raise
+        # The listener resyncs kinds that it does not receive yet when it has subscribed to them.
+        if not is_first and listener.is_alive:
+            subscription.resync(listener.kinds)
+        return subscription
+
+    def remove(self, subscription: "Subscription") -> None:
+        with self._lock:
+            self._all = tuple(other for other in self._all if other is not subscription)
+            listener = None
+            if not self._all:
+                listener, self._listener = self._listener, None
+        if listener:
+            listener.close()
+
+    @property
+    def is_alive(self) -> bool:
+        listener = self._listener
+        return listener is not None and listener.is_alive
+
+
+class Subscription(Listener):
+    """One subscriber. Exceptions in its callback do not affect the others."""
+
+    def __init__(self, subscribers: Subscribers, on_hint: Callable[[Hint], None], kinds: Collection[HintKind]) -> None:
+        self._subscribers = subscribers
+        self._on_hint = on_hint
+        self.kinds = frozenset(kinds)
+
+    def notify(self, hint: Hint) -> None:
+        if hint.kind in self.kinds:
+            try:
+                self._on_hint(hint)
+            except Exception as error:
+                log_error(logger, error, "The callback for the wake-up %s failed: %s", hint)
+
+    def resync(self, kinds: Collection[HintKind]) -> None:
+        for hint in RESYNC_HINTS:
+            if hint.kind in kinds:
+                self.notify(hint)
+
+    def close(self) -> None:
+        self._subscribers.remove(self)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._subscribers.is_alive
+
+
+class ListeningThread(Listener):
+    """Calls ``watch`` again and again. A subclass connects there, calls ``connected`` and passes hints until closed.
+
+    If each kind of hint has its own subscription, the subclass sets ``kinds`` to the current subscriptions, and
+    follows ``subscribers.kinds``.
+    """
+
+    def __init__(self, name: str, subscribers: Subscribers) -> None:
+        self.subscribers = subscribers
+        self.closing = threading.Event()
+        self._connected = threading.Event()
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def watch(self) -> None:
+        raise NotImplementedError
+
+    def connected(self) -> None:
+        """Let subscribers query what was committed before. From now on, hints arrive."""
+        self._failures = 0
+        self._connected.set()
+        if observes(NotifierConnected):
+            report(NotifierConnected("", type(self).__name__))
+        self.subscribers.resync(self.kinds)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._connected.is_set() and self._thread.is_alive()
+
+    def retry_seconds(self, error: BaseException) -> float | None:
+        """Return the seconds to wait after this error; None: an increasing pause."""
+        return None
+
+    def close(self) -> None:
+        self.closing.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while not self.closing.is_set():
+            seconds = None
+            try:
+                self.watch()
+            except BaseException as error:  # the thread must never end silently
+                self._report(error)
+                seconds = self.retry_seconds(error)
+            finally:
+                self._connected.clear()
+            self.closing.wait(retry_pause(self._failures, MAX_RETRY_SECONDS) if seconds is None else seconds)
+
+    def _report(self, error: BaseException) -> None:
+        if not self.closing.is_set():
+            self._failures += 1
+            text = "Listening for wake-ups failed (%d in a row), polling in the meantime: %s"
+            logger.warning(text, self._failures, log_text(error))
+            if observes(NotifierFailed):
+                report(NotifierFailed("", type(self).__name__, log_text(error), self._failures))
+
+
+def retry_pause(failures: int, max_seconds: float) -> float:
+    """Return the seconds to wait after this number of consecutive failures, with jitter."""
+    seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures, 10), max_seconds)
+    return seconds * random.uniform(0.5, 1)  # noqa: S311 - jitter
+
+
+class WarningThrottle:
+    """Allows one warning in ``WARNING_INTERVAL_SECONDS``."""
+
+    def __init__(self) -> None:
+        self._next_at = 0.0
+
+    def allows(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_at:
+            return False
+        self._next_at = now + WARNING_INTERVAL_SECONDS
+        return True
+
+    def reset(self) -> None:
+        self._next_at = 0.0
+
+
+def default_prefix(using: str) -> str:
+    """Return the default prefix of channels on a server that several databases share: each alias has its own."""
+    if using == get_settings().DATABASE:
+        return "django_jobchains"
+    return f"django_jobchains.{re.sub('[^A-Za-z0-9_-]', '_', using)}"

@@ -115,14 +115,15 @@ class HintMerger:
                     self._chain_finished_at = now
                     hint = chain_finished(EVERY) if is_close else given
                 if now - self._sent.get(hint, _LONG_AGO) < MERGE_SECONDS:
-                    self._left_out[hint] = _sum(self._left_out.get(hint, 0), hint.count)
+                    self._left_out[hint] = add_counts(self._left_out.get(hint, 0), hint.count)
                     continue
                 self._sent[hint] = now
-                count = _sum(self._left_out.pop(hint, 0), hint.count)
+                count = add_counts(self._left_out.pop(hint, 0), hint.count)
                 hint_id = "" if count is None else f"{random.getrandbits(64):016x}"
                 fresh.append(replace(hint, count=count, id=hint_id))
         return fresh
 
 
-def _sum(first: int | None, second: int | None) -> int | None:
+def add_counts(first: int | None, second: int | None) -> int | None:
+    """Return the count of two hints together, or None if one is unknown."""
     return None if first is None or second is None else first + second

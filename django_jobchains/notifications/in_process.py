@@ -5,9 +5,8 @@ import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection
 
-from django_jobchains.notifications.base import Notifier
+from django_jobchains.notifications.base import Listener, Notifier, Subscribers
 from django_jobchains.notifications.hints import Hint
-from django_jobchains.notifications.subscriptions import Listener, Subscribers
 
 #: Hints whose wake budgets are remembered. Workers that receive a hint ask at once, so old ones are not needed.
 _MAX_REMEMBERED = 1_000

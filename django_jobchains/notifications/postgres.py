@@ -12,10 +12,8 @@ from django.db import connections
 from psycopg import pq
 
 from django_jobchains.db import libpq
-from django_jobchains.notifications.base import Notifier, logger
+from django_jobchains.notifications.base import Listener, ListeningThread, Notifier, Subscribers, logger
 from django_jobchains.notifications.hints import EVERY, Hint, HintKind, decode, encode
-from django_jobchains.notifications.listening_thread import ListeningThread
-from django_jobchains.notifications.subscriptions import Listener, Subscribers
 from django_jobchains.text.errors import log_text
 
 #: One channel per kind, so that listeners receive only the kinds they want.

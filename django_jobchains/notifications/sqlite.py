@@ -3,9 +3,7 @@
 from django.db import connections
 from django.db.backends.utils import CursorWrapper
 
-from django_jobchains.notifications.base import Notifier
-from django_jobchains.notifications.listening_thread import ListeningThread
-from django_jobchains.notifications.subscriptions import Listener, Subscribers
+from django_jobchains.notifications.base import Listener, ListeningThread, Notifier, Subscribers
 
 #: The pause between two queries, each of which takes a few microseconds.
 POLL_SECONDS = 0.02

@@ -76,7 +76,7 @@ def _impatient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("django_jobchains.notifications.postgres.PROBE_SECONDS", 0)
     monkeypatch.setattr("django_jobchains.worker.threads.MAX_FAILURES", 1_000)
     monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.05)
-    for module in ("worker.threads.FIRST_WAIT_SECONDS", "notifications.listening_thread.FIRST_RETRY_SECONDS"):
+    for module in ("worker.threads.FIRST_WAIT_SECONDS", "notifications.base.FIRST_RETRY_SECONDS"):
         monkeypatch.setattr(f"django_jobchains.{module}", 0.01)
 
 

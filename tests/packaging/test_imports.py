@@ -27,12 +27,8 @@ DRIVERS = (
 OF_A_DRIVER = {
     "django_jobchains.notifications.postgres",
     "django_jobchains.notifications.redis",
-    "django_jobchains.notifications.redis_connections",
     "django_jobchains.notifications.nats",
     "django_jobchains.notifications.nats.budgets",
-    "django_jobchains.notifications.nats.connection",
-    "django_jobchains.notifications.nats.listener",
-    "django_jobchains.notifications.nats.outbox",
     "django_jobchains.notifications.nats.thread",
     "django_jobchains.store.postgresql",
     "django_jobchains.store.postgresql.claim",

@@ -1,19 +1,22 @@
 """Hints over a NATS server, and wake budgets in its JetStream where it has one."""
 
+import atexit
 import importlib.util
+import os
 import re
+import threading
+import weakref
 from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_jobchains.notifications.base import Notifier, default_prefix
-from django_jobchains.notifications.hints import Hint
-from django_jobchains.notifications.subscriptions import Listener, Subscribers
+from django_jobchains.notifications.base import Listener, Notifier, Subscribers, default_prefix
+from django_jobchains.notifications.hints import KINDS, Hint, HintKind
 
 try:
-    from django_jobchains.notifications.nats.connection import NatsConnection
+    from django_jobchains.notifications.nats.thread import MAX_WAITING, NatsListener, NatsThread, Outbox
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "nats":
         raise
@@ -32,6 +35,8 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 class NatsNotifier(Notifier):
     """Sends and listens on one connection per process. Its own thread keeps the connection, so no caller waits for it.
+
+    The thread starts when it is first needed. After a fork, the child starts another one.
 
     ``servers``: a ``nats://`` or ``tls://`` URL, or several of one cluster. ``prefix``: the prefix of the subjects,
     different for each project that shares the server. The default is ``"django_jobchains"``, and
@@ -62,22 +67,50 @@ class NatsNotifier(Notifier):
         if not self._servers:
             raise ImproperlyConfigured("servers: give at least one URL.")
         self._has_credentials = not credentials.keys().isdisjoint({*CREDENTIALS, "tls"})
-        self._connection = NatsConnection(
-            f"jobchains-nats-{using}",
-            {"servers": self._servers, **credentials},
-            prefix,
-            WakeBudgets(prefix.replace(".", "_") + "_wakes", wanted=budgets),
-        )
+        self.subjects: dict[HintKind, str] = {kind: f"{prefix}.{kind}" for kind in KINDS}
+        self._name = f"jobchains-nats-{using}"
+        self._options = {"servers": self._servers, **credentials}
+        self._budgets = WakeBudgets(prefix.replace(".", "_") + "_wakes", wanted=budgets)
+        self._reset()
+        _notifiers.add(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._outbox = Outbox(self.subjects)
+        self._thread: NatsThread | None = None
+        self._has_sent = False
+
+    def forget_parent(self) -> None:
+        """Start again in a forked child: the thread, the socket and the listeners belong to the parent."""
+        _kept_for_parents.append(self._thread)
+        self._reset()
 
     def send(self, hints: Collection[Hint]) -> None:
-        """Hand hints to the connection's thread. Raises ``OutboxFull`` if too many wait for the server already."""
-        self._connection.send(hints)
+        """Hand hints to the thread. Raises ``OutboxFull`` if too many wait for the server already."""
+        with self._lock:
+            self._has_sent = True
+            dropped = self._outbox.add(hints)
+            thread = self._started_thread()
+        thread.wake()
+        if dropped:
+            raise OutboxFull(
+                f"{dropped} of {len(hints)} hints were dropped, because {MAX_WAITING} wait for the NATS server already"
+            )
 
     def connect(self, subscribers: Subscribers) -> Listener:
-        return self._connection.listen(subscribers)
+        listener = NatsListener(f"{self._name}-hints", self.subjects, subscribers, self._stop_if_idle)
+        with self._lock:
+            thread = self._started_thread()
+            thread.add(listener)
+        thread.wake()
+        return listener
 
     def take(self, hint: Hint, limit: int, group: str) -> int | None:
-        return self._connection.take(hint, limit, group)
+        """See ``Notifier.take``. Waits for a fifth of a second at most."""
+        thread = self._thread
+        if hint.count is None or not hint.id or thread is None or not thread.is_connected:
+            return None
+        return thread.take(hint, limit, group)
 
     def security_problem(self) -> str | None:
         for server in self._servers:
@@ -87,7 +120,53 @@ class NatsNotifier(Notifier):
         return None
 
     def close(self) -> None:
-        self._connection.close()
+        """Send what waits, for one second at most, and stop the thread unless there are listeners."""
+        with self._lock:
+            thread = self._thread
+            must_flush = thread and self._has_sent and (thread.is_connected or self._outbox)
+        if thread and must_flush:
+            thread.flush()
+        with self._lock:
+            self._has_sent = False
+        self._stop_if_idle()
+
+    def _stop_if_idle(self) -> None:
+        with self._lock:
+            thread = self._thread
+            is_idle = thread is not None and not thread.has_listeners and not self._has_sent
+            if is_idle:
+                self._thread = None
+        if thread:
+            thread.stop() if is_idle else thread.wake()
+
+    def _started_thread(self) -> NatsThread:
+        if self._thread is None:
+            self._thread = NatsThread(self._name, self._options, self._outbox, self._budgets)
+        return self._thread
+
+
+class OutboxFull(Exception):
+    """Hints were dropped because too many wait for the server already."""
+
+
+_notifiers: weakref.WeakSet[NatsNotifier] = weakref.WeakSet()
+#: Threads of parents, kept in a forked child so that none of their resources are cleaned up.
+_kept_for_parents: list[object] = []
+
+
+def _forget_parents() -> None:
+    for notifier in list(_notifiers):
+        notifier.forget_parent()
+
+
+def _close_all() -> None:
+    for notifier in list(_notifiers):
+        notifier.close()
+
+
+os.register_at_fork(after_in_child=_forget_parents)
+# A command that enqueues and ends at once still has to send its hints.
+atexit.register(_close_all)
 
 
 def _check_credentials(credentials: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The thread that keeps a connection to NATS: connects, serves the connection while it lasts, and connects again."""
+"""The threads that keep a connection to NATS and pass on its hints, and the hints that wait to be sent over it."""
 
 import asyncio
 import contextvars
@@ -7,20 +7,20 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from logging import getLogger
 from typing import Any
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import NoServersError, SlowConsumerError
 
-from django_jobchains.notifications.base import WarningThrottle
-from django_jobchains.notifications.hints import Hint
-from django_jobchains.notifications.listening_thread import retry_pause
+from django_jobchains.notifications.base import CLOSE_SECONDS, Listener, Subscribers, WarningThrottle, retry_pause
+from django_jobchains.notifications.hints import Hint, HintKind, add_counts, decode, encode
 from django_jobchains.notifications.nats.budgets import WakeBudgets
-from django_jobchains.notifications.nats.listener import NatsListener
-from django_jobchains.notifications.nats.outbox import Outbox
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import NotifierConnected, NotifierFailed
 from django_jobchains.text.errors import log_text
@@ -45,6 +45,10 @@ TAKE_SECONDS = 0.2
 FLUSH_SECONDS = 1.0
 #: How long stopping waits for the thread to end.
 STOP_SECONDS = 1.0
+#: Hints that wait to be sent or to be passed on. If there are more, they are dropped, or subscribers resync instead.
+MAX_WAITING = 1_000
+#: What the driver may hold during a flood. The rest is dropped.
+MAX_MESSAGES, MAX_BYTES = 4_096, 1_024 * 1_024
 
 _OPTIONS: dict[str, Any] = {
     "name": "django_jobchains",
@@ -65,7 +69,7 @@ class NatsConnectionLost(Exception):
 class NatsThread:
     """Sends the hints of the outbox and keeps the subscriptions of its listeners, until it is stopped."""
 
-    def __init__(self, name: str, options: Mapping[str, Any], outbox: Outbox, budgets: WakeBudgets) -> None:
+    def __init__(self, name: str, options: Mapping[str, Any], outbox: "Outbox", budgets: WakeBudgets) -> None:
         self.is_connected = False
         self._options = options
         self._outbox = outbox
@@ -90,7 +94,7 @@ class NatsThread:
     def has_listeners(self) -> bool:
         return any(not listener.is_closed for listener in tuple(self._listeners))
 
-    def add(self, listener: NatsListener) -> None:
+    def add(self, listener: "NatsListener") -> None:
         self._listeners.append(listener)
 
     def wake(self) -> None:
@@ -196,7 +200,7 @@ class NatsThread:
         for flushed in flushes:
             flushed.set()
 
-    async def _update(self, listener: NatsListener, client: Client) -> None:
+    async def _update(self, listener: "NatsListener", client: Client) -> None:
         # Read first: a listener that is closed after this unsubscribes in the next step.
         is_closed = listener.is_closed
         if await listener.subscribe(client):
@@ -258,6 +262,140 @@ class NatsThread:
     def _warn(self, text: str, *arguments: object) -> None:
         if self._throttle.allows():
             logger.warning(text, *arguments)
+
+
+class NatsListener(Listener):
+    """A listener. The connection's thread calls ``subscribe``, ``confirm`` and ``lost``."""
+
+    kinds = frozenset()
+
+    def __init__(
+        self,
+        name: str,
+        subjects: Mapping[HintKind, str],
+        subscribers: Subscribers,
+        on_closed: Callable[[], None],
+    ) -> None:
+        self.is_closed = False
+        self._subjects = subjects
+        self._kinds = {subject: kind for kind, subject in subjects.items()}
+        self._subscribers = subscribers
+        self._on_closed = on_closed
+        self._client: Client | None = None
+        self._unconfirmed: dict[HintKind, Subscription] = {}
+        self._subscribed: dict[HintKind, Subscription] = {}
+        self._changed = threading.Condition()
+        self._waiting: deque[Hint] = deque()
+        self._missed: frozenset[HintKind] = frozenset()
+        self._thread = threading.Thread(target=self._pass_on, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return bool(self._subscribed) and self._thread.is_alive()
+
+    def close(self) -> None:
+        with self._changed:
+            self.is_closed = True
+            self._changed.notify()
+        self._on_closed()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_SECONDS)
+
+    async def subscribe(self, client: Client) -> bool:
+        """Subscribe to the kinds that subscribers want now. Return True if there are new ones to ``confirm``."""
+        if client is not self._client:
+            self._client, self._subscribed, self.kinds = client, {}, frozenset()
+        wanted = frozenset[HintKind]() if self.is_closed else self._subscribers.kinds
+        for kind in self._subscribed.keys() - wanted:
+            await self._subscribed.pop(kind).unsubscribe()
+        self.kinds &= wanted
+        new = sorted(wanted - self._subscribed.keys())
+        self._unconfirmed = {kind: await self._subscribe(client, kind) for kind in new}
+        return bool(new)
+
+    def confirm(self) -> None:
+        """Mark the subscriptions as confirmed: the server has processed them, so hints arrive from now on."""
+        new, self._unconfirmed = self._unconfirmed, {}
+        self._subscribed.update(new)
+        self.kinds = frozenset(self._subscribed)
+        self.resync(new)
+
+    def lost(self, client: Client) -> None:
+        """Forget the subscriptions, which ended with the connection."""
+        if client is self._client:
+            self._subscribed = {}
+            self.kinds = frozenset()
+
+    def resync(self, kinds: Collection[HintKind]) -> None:
+        """Let subscribers query, because hints of these kinds may have been missed."""
+        with self._changed:
+            self._missed |= frozenset(kinds)
+            self._changed.notify()
+
+    async def _subscribe(self, client: Client, kind: HintKind) -> Subscription:
+        return await client.subscribe(
+            self._subjects[kind], cb=self._receive, pending_msgs_limit=MAX_MESSAGES, pending_bytes_limit=MAX_BYTES
+        )
+
+    async def _receive(self, message: Msg) -> None:
+        """Keep the hint of a message. Drop anything else, because any client of the server may publish."""
+        if hint := decode(self._kinds[message.subject], message.data):
+            with self._changed:
+                if len(self._waiting) >= MAX_WAITING:
+                    self._missed |= {waiting.kind for waiting in (*self._waiting, hint)}
+                    self._waiting.clear()
+                else:
+                    self._waiting.append(hint)
+                self._changed.notify()
+
+    def _pass_on(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._missed or self.is_closed)
+                missed, self._missed = self._missed, frozenset()
+                hint = self._waiting.popleft() if self._waiting else None
+            if self.is_closed:
+                return
+            self._subscribers.resync(missed)
+            if hint:
+                self._subscribers(hint)
+
+
+class Outbox:
+    """Keeps hints until they are sent. May be used from any thread.
+
+    Hints with the same kind and subject are merged, so that the server may be unavailable for long.
+    """
+
+    def __init__(self, subjects: Mapping[HintKind, str]) -> None:
+        self._subjects = subjects
+        self._lock = threading.Lock()
+        self._waiting: dict[Hint, Hint] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, hints: Collection[Hint]) -> int:
+        """Keep hints, and return how many were dropped instead."""
+        dropped = 0
+        with self._lock:
+            for given in hints:
+                hint = given
+                if waiting := self._waiting.pop(given, None):
+                    count = add_counts(waiting.count, given.count)
+                    hint = replace(given, count=count, id="" if count is None else given.id)
+                elif len(self._waiting) >= MAX_WAITING:
+                    dropped += 1
+                    continue
+                self._waiting[hint] = hint
+        return dropped
+
+    def take(self) -> list[tuple[str, bytes]]:
+        """Remove all hints and return their subjects and messages. They may get lost with their connection."""
+        with self._lock:
+            hints, self._waiting = list(self._waiting), {}
+        return [(self._subjects[hint.kind], encode(hint).encode(errors="replace")) for hint in hints]
 
 
 async def within(seconds: float, driver: Coroutine[Any, Any, None]) -> None:

@@ -24,10 +24,8 @@ from django_jobchains.notifications import (
     ownership_lost,
 )
 from django_jobchains.notifications.hints import KINDS, RESYNC_HINTS, encode
-from django_jobchains.notifications.nats import NatsNotifier
-from django_jobchains.notifications.nats.connection import NatsConnection
-from django_jobchains.notifications.nats.listener import NatsListener
-from django_jobchains.notifications.nats.outbox import MAX_WAITING, Outbox, OutboxFull
+from django_jobchains.notifications.nats import NatsNotifier, OutboxFull
+from django_jobchains.notifications.nats.thread import MAX_WAITING, NatsListener
 from django_jobchains.testing.contracts import ReceivedHints
 from tests.notifications.nats import processes as nats_processes
 from tests.support.servers.nats import NatsServer, StartServer, core_server, nats_server, start_server
@@ -70,7 +68,7 @@ def listen() -> Iterator[Listen]:
 
 
 def waiting_hints(notifier: NatsNotifier) -> dict[Hint, Hint]:
-    return notifier._connection._outbox._waiting
+    return notifier._outbox._waiting
 
 
 @pytest.fixture
@@ -174,7 +172,7 @@ listener = notifier.listen(received.append)
 until(lambda: len(received) == 3)
 notifier.publish([job_scheduled("from.parent")])
 until(lambda: len(received) == 4)
-lock, held, go_on = notifier._connection._lock, threading.Event(), threading.Event()
+lock, held, go_on = notifier._lock, threading.Event(), threading.Event()
 holder = threading.Thread(target=lambda: (lock.acquire(), held.set(), go_on.wait(), lock.release()))
 holder.start()
 held.wait()
@@ -273,7 +271,7 @@ class TestListening:
                 shares.append(notifier.take(hint, 5, "all"))
 
         listen(notifier, take_slowly)
-        until(lambda: notifier._connection.budgets._opened)
+        until(lambda: notifier._budgets._opened)
         for number in range(3):
             notifier.publish([job_scheduled(f"a.{number}", 2)])
         until(lambda: len(shares) == 3)
@@ -306,7 +304,7 @@ class TestListening:
         self, nats_server: NatsServer, make: Make, listen: Listen, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Hints beyond the limit are replaced by one for every subject, so memory is limited."""
-        monkeypatch.setattr("django_jobchains.notifications.nats.listener.MAX_WAITING", 10)
+        monkeypatch.setattr("django_jobchains.notifications.nats.thread.MAX_WAITING", 10)
         received, gate, notifier = ReceivedHints(), threading.Event(), make(nats_server.url, budgets=False)
 
         def blocked_callback(hint: Hint) -> None:
@@ -356,7 +354,7 @@ class TestSecurity:
         notifier = make(server.url, user="shop", password="secret", budgets=True)
         received = ReceivedHints()
         listen(notifier, received)
-        until(lambda: notifier._connection.budgets._opened)
+        until(lambda: notifier._budgets._opened)
         notifier.publish([job_scheduled("a.b", 3)])
         until(lambda: received.of_a_type())
         hint = received.of_a_type()[0]
@@ -402,11 +400,10 @@ def test_closing_a_notifier_does_not_close_its_listener(nats_server: NatsServer,
     until(lambda: {SHIP, MAIL} <= set(received.hints))
 
 
-def test_every_kind_has_its_own_subject() -> None:
-    connection = NatsConnection("name", {}, "our.shop", None)  # type: ignore[arg-type]
-    outbox = Outbox(connection.subjects)
-    outbox.add([SHIP, chain_finished(uuid4()), ownership_lost(uuid4())])
-    subjects = [subject for subject, _ in outbox.take()]
+def test_every_kind_has_its_own_subject(make: Make) -> None:
+    notifier = make(prefix="our.shop")
+    notifier._outbox.add([SHIP, chain_finished(uuid4()), ownership_lost(uuid4())])
+    subjects = [subject for subject, _ in notifier._outbox.take()]
     assert subjects == ["our.shop.job_scheduled", "our.shop.chain_finished", "our.shop.ownership_lost"]
 
 

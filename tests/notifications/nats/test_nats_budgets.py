@@ -35,7 +35,7 @@ def make() -> Iterator[Make]:
         made.append((notifier, notifier.listen(ReceivedHints())))
         until(lambda: made[-1][1].is_alive)
         if waits:
-            until(lambda: notifier._connection.budgets._opened)
+            until(lambda: notifier._budgets._opened)
         return notifier
 
     yield make
@@ -106,7 +106,7 @@ def test_budget_is_unknown_after_too_many_conflicts(
     nats_server: NatsServer, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notifier = make(nats_server)
-    opened = notifier._connection.budgets._opened
+    opened = notifier._budgets._opened
     assert opened
 
     async def write(*arguments: Any) -> bool:
@@ -132,7 +132,7 @@ def test_simultaneous_connections_create_the_bucket(start_server: StartServer, m
     server = start_server()
     notifiers = [make(server, waits=False) for _ in range(10)]
     for notifier in notifiers:
-        until(lambda notifier=notifier: notifier._connection.budgets._opened)  # type: ignore[misc]
+        until(lambda notifier=notifier: notifier._budgets._opened)  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("patient")
@@ -197,7 +197,7 @@ def test_budget_is_unknown_during_an_outage(start_server: StartServer, make: Mak
     server.kill()
     assert notifier.take(hint, 1, "all") is None
     server.start()
-    until(lambda: notifier._connection.budgets._opened)
+    until(lambda: notifier._budgets._opened)
     assert notifier.take(hint, 1, "all") in (1, None)
 
 

@@ -188,8 +188,8 @@ def test_outbox_is_limited_and_the_connection_abandoned_on_a_dead_network(
         server.pause()
         for number in range(40):
             notifier.publish([job_scheduled(f"{number}.{step}." + "x" * 180) for step in range(900)])
-            until(lambda: not notifier._connection._outbox or not listener.is_alive)
-            assert len(notifier._connection._outbox) <= 1_000
+            until(lambda: not notifier._outbox or not listener.is_alive)
+            assert len(notifier._outbox) <= 1_000
         until(lambda: not listener.is_alive)
         until(lambda: not connections_to(server), what="sockets of an abandoned connection are open")
         server.resume()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.notifications import Notifier, get_notifier, job_scheduled, listening_thread, redis
+from django_jobchains.notifications import Notifier, base, get_notifier, job_scheduled, redis
 from django_jobchains.notifications.hints import RESYNC_HINTS
 from django_jobchains.notifications.redis import RedisNotifier
 from django_jobchains.testing.contracts import NotifierContract, ReceivedHints
@@ -32,7 +32,7 @@ class TestRedis(NotifierContract):
 
     @pytest.fixture(autouse=True)
     def _server(self, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(listening_thread, "MAX_RETRY_SECONDS", 0.4)
+        monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.4)
         self.server = redis_server
 
     def make(self) -> Notifier:

@@ -10,9 +10,9 @@ import pytest
 from django.db.models import F
 
 from django_jobchains.models import Job
-from django_jobchains.notifications import Hint, circuit_breaker, get_notifier, job_scheduled, listening_thread, redis
+from django_jobchains.notifications import Hint, base, get_notifier, job_scheduled, redis
+from django_jobchains.notifications.base import Listener
 from django_jobchains.notifications.hints import RESYNC_HINTS
-from django_jobchains.notifications.subscriptions import Listener
 from django_jobchains.testing.contracts import ReceivedHints
 from tests.notifications.redis.silent_proxy import SilentProxy, proxy_to
 from tests.shop.models import Effect
@@ -30,7 +30,7 @@ MARGIN_SECONDS = 10
 @pytest.fixture(autouse=True)
 def _redis(redis_server: RedisServer, use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr(listening_thread, "MAX_RETRY_SECONDS", 0.4)
+    monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.4)
     use_redis(redis_server.url)
 
 
@@ -59,7 +59,7 @@ def test_enqueueing_does_not_wait_for_an_unreachable_redis(
 def test_hints_arrive_again_after_an_outage(
     redis_server: RedisServer, outage: Callable[[RedisServer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(circuit_breaker, "MAX_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(redis, "MAX_PAUSE_SECONDS", 0.5)
     notifier = get_notifier("default")
     notifier.publish([job_scheduled("before")])
     outage(redis_server)

@@ -69,7 +69,6 @@ def test_missing_django_redis_names_the_extra(use_redis: UseRedis, monkeypatch: 
     monkeypatch.setitem(sys.modules, "django_redis", None)
     monkeypatch.setitem(sys.modules, "django_redis.cache", None)
     monkeypatch.delitem(sys.modules, "django_jobchains.notifications.redis")
-    monkeypatch.delitem(sys.modules, "django_jobchains.notifications.redis_connections")
     use_redis(AWAY)
     with pytest.raises(ImproperlyConfigured, match=r"install django_jobchains\[redis\]"):
         get_notifier("default")

@@ -12,7 +12,7 @@ from django_redis.pool import ConnectionFactory
 from redis import RedisCluster
 from redis.exceptions import NoPermissionError
 
-from django_jobchains.notifications import Notifier, get_notifier, job_scheduled, listening_thread, redis
+from django_jobchains.notifications import Notifier, base, get_notifier, job_scheduled, redis
 from django_jobchains.testing.contracts import NotifierContract, ReceivedHints
 from tests.support.servers import free_port
 from tests.support.servers.redis import RedisServer, certificate, program, running
@@ -27,7 +27,7 @@ PATIENT: dict[str, Any] = {"timeout_seconds": 15}
 @pytest.fixture(autouse=True)
 def _short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr(listening_thread, "MAX_RETRY_SECONDS", 0.4)
+    monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.4)
 
 
 def check_hints_and_budgets() -> None:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.notifications import circuit_breaker
-from django_jobchains.notifications.circuit_breaker import CircuitBreaker, Unreachable
+from django_jobchains.notifications import redis
+from django_jobchains.notifications.redis import CircuitBreaker, Unreachable
 from tests.support.clocks import Clock
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(circuit_breaker, "time", clock)
+    monkeypatch.setattr(redis, "time", clock)
     return clock
 
 
