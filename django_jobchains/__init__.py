@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django_jobchains import chains
-    from django_jobchains.enqueue_options import Deduplicate
     from django_jobchains.exceptions import FailJob, RescheduleJob
     from django_jobchains.handlers.batch import Batch
     from django_jobchains.handlers.running_job import RunningJob
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from django_jobchains.registry.job_types import JobType
     from django_jobchains.registry.processors import Processors
     from django_jobchains.store import FailedJob
+    from django_jobchains.store.deduplication import Deduplicate
 
 __version__ = "0.1.0"
 

@@ -1,6 +1,5 @@
 """The policies of job types: backoff, lease, limits of attempts, errors that are retried, and retention."""
 
-import math
 import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,15 +14,16 @@ from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings, is_set
 from django_jobchains.isolation import Isolation, to_isolation
-from django_jobchains.values import LONG_DURATION, MAX_SECONDS, Count, Duration, Number, Or, check_fields
-
-#: The largest value of the database column, which stands for ``math.inf`` there: no job has more attempts.
-ATTEMPTS_LIMIT = 2**31 - 1
-
-
-#: A limit of failed attempts.
-MAX_ATTEMPTS = Or(Count(1, ATTEMPTS_LIMIT), math.inf)
-TIMEOUT = Or(Duration(), math.inf)
+from django_jobchains.values import (
+    LONG_DURATION,
+    MAX_ATTEMPTS,
+    MAX_SECONDS,
+    TIMEOUT,
+    Duration,
+    Number,
+    Or,
+    check_fields,
+)
 
 
 @dataclass(frozen=True)

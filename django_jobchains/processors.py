@@ -4,7 +4,6 @@ An app declares its slice in a ``jobs`` module: ``processors = Processors()`` an
 The modules are imported when the apps are ready. The registry is ``apps.get_app_config("django_jobchains").registry``.
 """
 
-from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.exceptions import FailJob, RescheduleJob
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import Batch, BatchJob
@@ -16,6 +15,7 @@ from django_jobchains.registry.job_types import JobType, Processor
 from django_jobchains.registry.processors import Processors
 from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.store import FailedJob
+from django_jobchains.store.deduplication import Deduplicate
 
 __all__ = (
     "AbortSignal",

@@ -188,3 +188,8 @@ QUEUE = Name(100)
 TYPE_NAME = Name(200)
 #: Jobs with a higher priority run first.
 PRIORITY = Count(-32_768, 32_767)
+#: The largest value of the database column, which stands for ``math.inf`` there: no job has more attempts.
+ATTEMPTS_LIMIT = 2**31 - 1
+#: How often a job or a record may fail, and how long an attempt may take.
+MAX_ATTEMPTS = Or(Count(1, ATTEMPTS_LIMIT), math.inf)
+TIMEOUT = Or(Duration(), math.inf)

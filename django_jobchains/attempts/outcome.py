@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from django.db import DatabaseError
 
 from django_jobchains.conf import get_settings
-from django_jobchains.enqueue_options import resolve_schedule
+from django_jobchains.db.times import resolve_schedule
 from django_jobchains.exceptions import FailJob, HandlerStuck, InvalidPayload, JobAborted, RescheduleJob
 from django_jobchains.payload_codecs import unmarked
 from django_jobchains.policies import (
-    ATTEMPTS_LIMIT,
     AttemptPolicy,
     Backoff,
     BackoffFunction,
@@ -29,6 +28,7 @@ from django_jobchains.registry.job_types import Processor
 from django_jobchains.store import ClaimedJob, Effects, FailedTry, FailureKind, FinishedJob
 from django_jobchains.store.errors import is_serialization_conflict
 from django_jobchains.text.errors import clean, describe, log_error, log_text, traceback_of, without_variables
+from django_jobchains.values import ATTEMPTS_LIMIT
 
 if TYPE_CHECKING:
     from django_jobchains.telemetry.otel.tracing import AttemptSpan

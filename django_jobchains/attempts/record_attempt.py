@@ -22,7 +22,7 @@ from django_jobchains.attempts.outcome import MAX_CONFLICTS, PhaseConflict
 from django_jobchains.attempts.transaction import AttemptTransaction
 from django_jobchains.context import clear_context
 from django_jobchains.db.connections import close_thread_connections, usable_connections
-from django_jobchains.enqueue_options import resolve_schedule
+from django_jobchains.db.times import resolve_schedule
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError, RescheduleJob
 from django_jobchains.handlers.abort_signal import AbortSignal, call_on, refuse_on_event_loop
 from django_jobchains.records.declarations import RecordType

@@ -24,7 +24,7 @@ from django_jobchains.chains.completion import (
 from django_jobchains.chains.pruning import aprune, prune
 from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.ids import as_list, chain_id_of, chain_ids_of, checked_id
-from django_jobchains.enqueue_options import Deduplicate, EnqueueOptions, resolve_schedule
+from django_jobchains.db.times import resolve_schedule
 from django_jobchains.exceptions import (
     ChainCancelled,
     ChainFailed,
@@ -47,10 +47,11 @@ from django_jobchains.exceptions import (
 )
 from django_jobchains.models import Chain, Job
 from django_jobchains.registry.enqueueing import Item, create_chains
-from django_jobchains.registry.job_types import JobType, name_of
+from django_jobchains.registry.job_types import EnqueueOptions, JobType, name_of
 from django_jobchains.registry.registry import get_registry
 from django_jobchains.results import await_chain, wait
 from django_jobchains.store import Store, get_store
+from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.telemetry import observes
 from django_jobchains.telemetry.events import (
     ChainCancelRequested,

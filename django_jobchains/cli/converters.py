@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from django_jobchains.chains.pruning import MAX_BATCH_SIZE
 from django_jobchains.db.times import checked_time
-from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.statuses import FINAL, Status
+from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.values import PRIORITY, QUEUE
 
 #: The limit of the rows that ``list`` shows at once.

@@ -6,9 +6,9 @@ from typing import Any
 from django_jobchains.cli.screen import Screen
 from django_jobchains.cli.tables import Cell, Column
 from django_jobchains.handlers.functions import plain_function
-from django_jobchains.policies import ATTEMPTS_LIMIT
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.processor import FunctionProcessor
+from django_jobchains.values import ATTEMPTS_LIMIT
 
 COLUMNS = (Column("SETTING"), Column("VALUE", min_width=12), Column("SOURCE"))
 

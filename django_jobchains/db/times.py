@@ -1,9 +1,15 @@
-"""Times as a database returns them, and how long ago they are."""
+"""Times as a database returns them, how long ago they are, and times for which jobs are scheduled."""
 
-from datetime import UTC, datetime, tzinfo
+import math
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
 
 from django.db import connections
 from django.utils import timezone
+
+from django_jobchains.values import Duration
+
+_DELAY = Duration(least=-math.inf)
 
 
 class Times:
@@ -39,3 +45,19 @@ def checked_time(time: datetime, name: str) -> datetime:
     except OverflowError as error:
         raise ValueError(f"{name}={time!r} is before the year 1 or after the year 9999 in UTC: use another.") from error
     return time
+
+
+def resolve_schedule(run_at: datetime | None, delay: timedelta | float | None) -> tuple[datetime | None, float | None]:
+    """Return ``(run_at, delay_seconds)``, with at most one of them set.
+
+    Raise ``TypeError`` or ``ValueError`` if both are given, or if one is not valid.
+    """
+    if run_at is not None and delay is not None:
+        raise TypeError("Give run_at= or delay=, not both.")
+    given: Any = run_at
+    if given is not None and not isinstance(given, datetime):
+        remedy = " Use delay= for a length of time." if isinstance(given, timedelta | int | float) else ""
+        raise TypeError(f"run_at is a datetime with a time zone, not {type(given).__name__}.{remedy}")
+    if delay is None:
+        return run_at and checked_time(run_at, "run_at"), None
+    return None, max(_DELAY.check("delay", delay), 0.0)

@@ -4,13 +4,13 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import GenericAlias, MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, TypedDict, Unpack, overload
 from uuid import UUID
 
 from django_jobchains.context import decode_context
-from django_jobchains.enqueue_options import ContinuationOptions
+from django_jobchains.db.ids import ChainRef
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
 from django_jobchains.handlers.log_entries import (
@@ -48,6 +48,17 @@ PrepareMode = Literal["staged", "atomic"]
 
 #: Shared by all jobs, because most of them never log.
 _log_lock = threading.Lock()
+
+
+class ContinuationOptions(TypedDict, total=False):
+    """The keyword arguments of ``continue_with``, documented at ``JobType.item``."""
+
+    run_at: datetime | None
+    delay: timedelta | float | None
+    blockers: Sequence[ChainRef]
+    priority: int | None
+    queue: str | None
+    id: UUID | None
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,16 @@ from django_jobchains.conf import get_settings
 from django_jobchains.db.ids import ChainPart, ChainRef, chain_id_of, new_id
 from django_jobchains.db.keyset import InArray, JobTablesQuerySet, Orders, PagedQuerySet
 from django_jobchains.db.times import Times
-from django_jobchains.enqueue_options import KEY_LENGTH
 from django_jobchains.exceptions import ChainNotFound, InvalidOutput
 from django_jobchains.models.chain_view import NAME
 from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
 from django_jobchains.payload_codecs import Unreadable
 from django_jobchains.payload_types import OutputT_co
 from django_jobchains.payloads import output_codec
-from django_jobchains.policies import ATTEMPTS_LIMIT
 from django_jobchains.results import await_chain, wait
 from django_jobchains.statuses import OPEN, Status
-from django_jobchains.values import QUEUE, TYPE_NAME
+from django_jobchains.store.deduplication import KEY_LENGTH
+from django_jobchains.values import ATTEMPTS_LIMIT, QUEUE, TYPE_NAME
 
 TYPE_NAME_LENGTH, QUEUE_LENGTH = TYPE_NAME.length, QUEUE.length
 #: The number of ids in one statement. SQLite allows 32,766 parameters.

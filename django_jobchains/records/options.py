@@ -9,10 +9,9 @@ from django.db.models import CompositePrimaryKey, Model, QuerySet
 
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.isolation import Isolation, Level, to_isolation
-from django_jobchains.policies import MAX_ATTEMPTS, TIMEOUT
 from django_jobchains.records.declarations import CANCEL_SECONDS, RESET_MESSAGE
 from django_jobchains.store.record_tables import COLUMNS
-from django_jobchains.values import Count, Duration, Value
+from django_jobchains.values import MAX_ATTEMPTS, TIMEOUT, Count, Duration, Value
 
 
 class RecordOptions(TypedDict, total=False):

@@ -15,7 +15,7 @@ from django.forms import BaseForm
 from django_jobchains.conf import get_settings
 from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.ids import ChainRef, chain_ids_of, new_id
-from django_jobchains.enqueue_options import ContinuationOptions, Deduplicate, EnqueueOptions, resolve_schedule
+from django_jobchains.db.times import resolve_schedule
 from django_jobchains.exceptions import (
     ContinuationNotAllowed,
     DuplicateJobType,
@@ -28,13 +28,13 @@ from django_jobchains.exceptions import (
     RegistryError,
 )
 from django_jobchains.handlers.functions import plain_function
-from django_jobchains.handlers.running_job import RunningJob
+from django_jobchains.handlers.running_job import ContinuationOptions, RunningJob
 from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.models import Chain
 from django_jobchains.payload_codecs import ENCODED_JSON, decode_json
 from django_jobchains.payload_types import OutputT_co, PayloadType, is_payload_type, name_of_type
 from django_jobchains.payloads import NOT_ABOUT_THE_VALUE, Codec, HasOutput, decode
-from django_jobchains.policies import ATTEMPTS_LIMIT, MAX_ATTEMPTS, Policy, RetryRule, check_function
+from django_jobchains.policies import Policy, RetryRule, check_function
 from django_jobchains.registry.arguments import (
     check_options,
     checked_form,
@@ -49,8 +49,9 @@ from django_jobchains.registry.signatures import (
     type_hints,
 )
 from django_jobchains.store import ClaimedJob, LastJob, NewJob
+from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.text.errors import describe
-from django_jobchains.values import FLAG, PRIORITY, QUEUE, Choice
+from django_jobchains.values import ATTEMPTS_LIMIT, FLAG, MAX_ATTEMPTS, PRIORITY, QUEUE, Choice
 
 InputT = TypeVar("InputT")
 NewJobT = TypeVar("NewJobT", bound=NewJob)
@@ -60,6 +61,14 @@ OnBlockerFailure = Literal["wait", "fail", "run"]
 
 #: The default of parameters that take a type. It has its own type, which satisfies all type checkers.
 ANY: Any = Any
+
+
+class EnqueueOptions(ContinuationOptions, total=False):
+    """The keyword arguments of ``enqueue``, except ``using``, documented at ``JobType.item``."""
+
+    deduplicate: Deduplicate | None
+    #: ``math.inf``: never give up.
+    max_attempts: float | None
 
 
 class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):

@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from django_jobchains.enqueue_options import Deduplicate
-from django_jobchains.policies import Backoff
 from django_jobchains.statuses import FINAL
+from django_jobchains.store.deduplication import Deduplicate
 
 #: How an attempt failed, as ``FailedAttempt.Kind``: by an error, because it took too long, or because the process that
 #: ran it died.
@@ -242,7 +241,7 @@ class EndedAttempt:
     ending: Literal["completed", "retried", "rescheduled", "failed", "handed_back"]
     row: FinishedJob | FailedTry | AttemptKey
     #: The wait before the job is tried again if this cannot be written. None: the job fails.
-    retry_seconds: float | None = Backoff().initial_seconds
+    retry_seconds: float | None = 10
 
     @property
     def key(self) -> AttemptKey:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.models import Chain
 from django_jobchains.store import Effects, Store
+from django_jobchains.store.deduplication import Deduplicate
 from tests.blockers.chains import STEP, WAITS, claim_only, continued, statuses
 from tests.blockers.consistency import assert_consistent
 from tests.support.connections import committing, is_conflict

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.store import ClaimedJob, LastJob, NewJob
+from django_jobchains.store.deduplication import Deduplicate
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ import pytest
 from django.core.management.color import no_style
 from django.db import transaction
 
-from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.processors import Backoff, Processors, Registry, RunningJob
+from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.telemetry import add_sink, remove_sink
 from django_jobchains.telemetry.terminal import TerminalSink
 from django_jobchains.worker import Worker

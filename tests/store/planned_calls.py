@@ -9,7 +9,6 @@ from uuid import UUID
 
 from django.apps import apps
 
-from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import (
     ClaimedJob,
@@ -21,6 +20,7 @@ from django_jobchains.store import (
     NewProgress,
     Store,
 )
+from django_jobchains.store.deduplication import Deduplicate
 from tests.support.jobs import MAIL, SHIP, claim, create, failed_try, finished, lease, new_job, next_job
 
 

@@ -14,8 +14,8 @@ from django.utils.translation import gettext, ngettext
 
 from django_jobchains.admin.visibility import LARGE, Visibility
 from django_jobchains.db.keyset import InArray, PagedQuerySet
-from django_jobchains.enqueue_options import KEY_LENGTH, TENANT_SEPARATOR
 from django_jobchains.models import Chain, Job
+from django_jobchains.store.deduplication import KEY_LENGTH, TENANT_SEPARATOR
 from django_jobchains.text.humanize import number
 
 Rows = PagedQuerySet[Any]

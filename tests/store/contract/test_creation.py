@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import Job
 from django_jobchains.store import CreatedJob, Effects, NewJob, Store
+from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.testing.contracts.payload_codecs import JSON_VALUES
 from tests.support.connections import committing, holding, waiting
 from tests.support.jobs import (

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from django_jobchains.enqueue_options import Deduplicate
 from django_jobchains.models import Job
 from django_jobchains.store import (
     Beat,
@@ -21,6 +20,7 @@ from django_jobchains.store import (
     TypeRuns,
     TypeTally,
 )
+from django_jobchains.store.deduplication import Deduplicate
 from tests.store.conftest import locks_rows
 from tests.support.connections import committing, elsewhere, holding
 from tests.support.jobs import (

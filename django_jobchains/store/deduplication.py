@@ -1,22 +1,19 @@
-"""The options of an enqueued job: its schedule, its blockers, and one chain per deduplication key."""
+"""Deduplication: one chain for each key of a type."""
 
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from hashlib import blake2b
-from typing import Any, Literal, TypedDict, get_args
+from typing import Literal, get_args
 from uuid import UUID
 
-from django_jobchains.db.ids import ChainRef, chain_ids_of
-from django_jobchains.db.times import checked_time
-from django_jobchains.values import MAX_SECONDS, Choice, Duration
+from django_jobchains.db.ids import chain_ids_of
+from django_jobchains.values import MAX_SECONDS, Choice
 
 #: The length of a stored key, including its tenant.
 KEY_LENGTH = 200
 #: Stored between a tenant and a key: "acme␟order-7". Neither may contain it, so that no two pairs are stored alike.
 TENANT_SEPARATOR = "\N{SYMBOL FOR UNIT SEPARATOR}"
-_DELAY = Duration(least=-math.inf)
 
 Scope = Literal["incomplete", "any", "incomplete_or_recent"]
 
@@ -84,25 +81,6 @@ class Deduplicate:
         return None if self.window is None else self.window.total_seconds()
 
 
-class ContinuationOptions(TypedDict, total=False):
-    """The keyword arguments of ``continue_with``, documented at ``JobType.item``."""
-
-    run_at: datetime | None
-    delay: timedelta | float | None
-    blockers: Sequence[ChainRef]
-    priority: int | None
-    queue: str | None
-    id: UUID | None
-
-
-class EnqueueOptions(ContinuationOptions, total=False):
-    """The keyword arguments of ``enqueue``, except ``using``, documented at ``JobType.item``."""
-
-    deduplicate: Deduplicate | None
-    #: ``math.inf``: never give up.
-    max_attempts: float | None
-
-
 def lock_id(chain_type_name: str, stored_key: str) -> int:
     """Return the lock number of a chain type and key: a signed 64-bit hash of both.
 
@@ -112,22 +90,6 @@ def lock_id(chain_type_name: str, stored_key: str) -> int:
     # Neither of the two can contain a NUL.
     digest = blake2b(f"{chain_type_name}\0{stored_key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
-
-
-def resolve_schedule(run_at: datetime | None, delay: timedelta | float | None) -> tuple[datetime | None, float | None]:
-    """Return ``(run_at, delay_seconds)``, with at most one of them set.
-
-    Raise ``TypeError`` or ``ValueError`` if both are given, or if one is not valid.
-    """
-    if run_at is not None and delay is not None:
-        raise TypeError("Give run_at= or delay=, not both.")
-    given: Any = run_at
-    if given is not None and not isinstance(given, datetime):
-        remedy = " Use delay= for a length of time." if isinstance(given, timedelta | int | float) else ""
-        raise TypeError(f"run_at is a datetime with a time zone, not {type(given).__name__}.{remedy}")
-    if delay is None:
-        return run_at and checked_time(run_at, "run_at"), None
-    return None, max(_DELAY.check("delay", delay), 0.0)
 
 
 def _is_storable(text: object) -> bool:
