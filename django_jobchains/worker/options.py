@@ -27,7 +27,7 @@ from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.store import Store, get_store
 from django_jobchains.text.errors import log_text
 from django_jobchains.values import Value
-from django_jobchains.worker.isolated.attempt_messages import is_known_to_children
+from django_jobchains.worker.isolated.messages import is_known_to_children
 
 logger = getLogger("django_jobchains")
 

@@ -262,7 +262,7 @@ class OutcomeWriter:
                 self._report_rest(outcome)
             else:
                 if key in held:  # Otherwise the lost lease was reported when the worker noticed it.
-                    error = outcome.error or TAKEN
+                    error = outcome.abandoned_reason or outcome.error or TAKEN
                     report(AttemptAbandoned(self.worker, outcome.job.id, error))
                 report(_ended(self.worker, outcome, OutcomeKind.ABANDONED))
             if outcome.span is not None:

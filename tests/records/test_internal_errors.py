@@ -17,7 +17,7 @@ from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.store import get_store
 from django_jobchains.store.record_tables import RecordTable
 from django_jobchains.telemetry.events import AttemptAbandoned
-from django_jobchains.worker.isolated import child_record
+from django_jobchains.worker.isolated import child_attempt
 from django_jobchains.worker.records import conditions
 from django_jobchains.worker.records.lane import RecordSource
 from django_jobchains.worker.records.leases import RecordLeases
@@ -229,7 +229,7 @@ def test_a_child_process_hands_a_record_back_that_it_cannot_load(
         else:
             stack.enter_context(renamed_column())
         environment = RecordEnvironment(processors.record_types["records.upload"], get_store(), print)
-        ended = child_record._handle((upload.pk, 1), environment, AbortSignal())
+        ended = child_attempt._handle((upload.pk, 1), environment, AbortSignal())
     assert ended.is_handed_back
     assert ended.exception is not None
 

@@ -10,6 +10,8 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 
 from django_jobchains import chains, records
+from django_jobchains.attempts.record_attempt import RecordEnvironment
+from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.monitoring import record_overview
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
@@ -17,7 +19,7 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.queryset import RecordQuerySet
 from django_jobchains.store import DequeueRequest, RecordTable, Store, get_store
 from django_jobchains.store.errors import is_lock_timeout
-from django_jobchains.worker.isolated import child_record
+from django_jobchains.worker.isolated import child_attempt
 from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.records.models import Export, Repository, Upload
 from tests.support.connections import Actor, end_all, holding
@@ -167,7 +169,7 @@ def test_records_whose_related_table_is_locked_are_handed_back(
 def test_a_child_process_that_cannot_read_its_record_hands_it_back(kind: RecordType) -> None:
     upload = Upload.objects.create(state="processing", lease_number=1)
     lock("ACCESS EXCLUSIVE")
-    ended = child_record._handle(kind, (upload.pk, 1), get_store(), {})
+    ended = child_attempt._handle((upload.pk, 1), RecordEnvironment(kind, get_store(), print), AbortSignal())
     assert (ended.end and ended.end.kind) == "handed_back"
 
 

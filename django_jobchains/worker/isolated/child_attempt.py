@@ -1,25 +1,42 @@
-"""Runs attempts in a child process. The worker holds their leases, applies time limits and writes most outcomes."""
+"""Runs attempts in a child process. The worker holds their leases, applies time limits and writes most ends."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome
+from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, RecordEnvironment, not_loaded
 from django_jobchains.children.call_loop import RunningCall, running_call
+from django_jobchains.db.connections import ThreadConnections, repair_connections
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.records.errors import RecordHidden
 from django_jobchains.registry.registry import get_registry
-from django_jobchains.store import ClaimedJob, get_store
+from django_jobchains.store import ClaimedJob, RecordKey, Store, get_store
+from django_jobchains.store.errors import is_database_away
 from django_jobchains.telemetry.child_processes import ChildTelemetry
 from django_jobchains.telemetry.tracing import AttemptSpans
-from django_jobchains.worker.isolated.attempt_messages import jobs_of_request, outcome_message, policy_of_request
-from django_jobchains.worker.isolated.child_loop import run_on_loop
+from django_jobchains.worker.isolated.child_loop import this_loop
+from django_jobchains.worker.isolated.messages import (
+    ended_message,
+    jobs_of_request,
+    key_of_request,
+    outcome_message,
+    policy_of_request,
+)
+from django_jobchains.worker.threads import LOCK_SECONDS
 
-#: The name of the function that a worker calls in its child processes.
+#: The names of the functions that a worker calls in its child processes.
 TARGET = f"{__name__}:run_attempt"
+RECORD_TARGET = f"{__name__}:run_record"
 #: Sent when an attempt begins, if the worker has asked for it.
 BEGIN = {"begin": True}
+#: Sent before the attempt at a record commits its end. From then on, the worker does not abort it because of what the
+#: row contains.
+ENDING = {"ending": True}
 
 
 def run_attempt(request: Mapping[str, Any]) -> Any:
@@ -36,6 +53,21 @@ def run_attempt(request: Mapping[str, Any]) -> Any:
     return [outcome_message(outcome, index_of[outcome.job.key]) for outcome in outcomes]
 
 
+def run_record(request: Mapping[str, Any]) -> Any:
+    """Handle a record that the worker has dequeued, and return how the attempt ended. The worker calls the hooks."""
+    call = running_call.get()
+    telemetry = ChildTelemetry(request["telemetry"], call.send)
+    kind, store = get_registry().record_type(request["type_name"]), get_store(request["using"])
+    # The worker passes on how the attempt ended, not this process.
+    environment = RecordEnvironment(kind, store, lambda ended: None, "", telemetry, partial(call.send, ENDING))
+    ended = _handle(key_of_request(request, kind), environment, call.signal)
+    telemetry.flush()
+    return ended_message(ended)
+
+
+# Jobs
+
+
 def _run(
     jobs: Sequence[ClaimedJob], request: Mapping[str, Any], call: RunningCall, spans: AttemptSpans
 ) -> Sequence[Outcome]:
@@ -47,7 +79,8 @@ def _run(
         return BatchAttempt(_with_signals(jobs, call), environment).run()
     [job] = jobs
     if processor.is_async:
-        return run_on_loop(job, environment, call.signal)
+        loop = this_loop(job.worker)
+        return loop.run(JobAttempt(job, environment, call.signal, loop.transactions).arun)
     return JobAttempt(job, environment, call.signal).run()
 
 
@@ -96,3 +129,40 @@ class SentLog(AttemptLog):
 
     def set_progress(self, fraction: float, text: str) -> None:
         self._send({"job": self._id, "progress": [fraction, text]})
+
+
+# Records
+
+
+def _handle(key: RecordKey, environment: RecordEnvironment, signal: AbortSignal) -> EndedRecord:
+    kind = environment.kind
+    loop = this_loop("child") if kind.is_async else None
+    try:
+        record = _load(kind, key, environment.store)
+        attempt = RecordAttempt(record, key, environment, signal, loop.transactions if loop else None)
+    except Exception as error:  # Reading a deferred field may fail, too.
+        repair_connections()
+        return not_loaded(kind, key, error)
+    return attempt.handle() if loop is None else loop.run(attempt.ahandle)
+
+
+def _load(kind: RecordType, key: RecordKey, store: Store) -> Any:
+    """Return the record. This tries twice, because a connection may have been lost while the child was idle."""
+    connections = ThreadConnections()
+    try:
+        return _read(kind, key, store)
+    except Exception as error:
+        if not is_database_away(error):
+            raise
+        repair_connections()
+        return _read(kind, key, store)
+    finally:
+        connections.clean()
+
+
+def _read(kind: RecordType, key: RecordKey, store: Store) -> Any:
+    with store.db.waits_at_most(LOCK_SECONDS), store.db.limited():
+        record = kind.queryset.using(store.using).filter(pk=key[0]).first()
+    if record is None:
+        raise RecordHidden(kind.name)
+    return record

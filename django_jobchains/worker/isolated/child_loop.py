@@ -4,27 +4,17 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from logging import getLogger
 from typing import Any, TypeVar
 
 from django_jobchains.attempts.handler_task import follow_tasks
-from django_jobchains.attempts.job_attempt import Environment, JobAttempt
-from django_jobchains.attempts.outcome import Outcome
-from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.store import ClaimedJob
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.slots.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
 
 logger = getLogger("django_jobchains")
 
 ResultT = TypeVar("ResultT")
-
-
-def run_on_loop(job: ClaimedJob, environment: Environment, signal: AbortSignal) -> Sequence[Outcome]:
-    """Run an attempt on the event loop of this thread, and return its outcome."""
-    loop = this_loop(job.worker)
-    return loop.run(JobAttempt(job, environment, signal, loop.transactions).arun)
 
 
 def this_loop(worker: str) -> "ChildLoop":

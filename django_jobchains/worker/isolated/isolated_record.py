@@ -11,7 +11,6 @@ from django.db import Error
 from django_jobchains.attempts.record_attempt import NOT_BY_HANDLER, EndedRecord, RecordAttempt
 from django_jobchains.children.pooled_child import AbortWatch
 from django_jobchains.db.connections import repair_connections
-from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.pools import (
     Call,
     ChildCrashed,
@@ -21,12 +20,12 @@ from django_jobchains.pools import (
     RemoteError,
 )
 from django_jobchains.store import RecordEnd
-from django_jobchains.telemetry import events, report
 from django_jobchains.telemetry.child_processes import report_message, telemetry_request
 from django_jobchains.text.errors import clean, describe, log_error
-from django_jobchains.worker.isolated.child_record import ENDING, TARGET
+from django_jobchains.worker.isolated.child_attempt import ENDING, RECORD_TARGET
+from django_jobchains.worker.isolated.isolated_attempt import error_of_killed, report_death
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
-from django_jobchains.worker.isolated.record_messages import ended_of_message, record_request
+from django_jobchains.worker.isolated.messages import ended_of_message, record_request
 
 logger = getLogger("django_jobchains")
 
@@ -89,7 +88,7 @@ class IsolatedRecordAttempt(RecordAttempt):
     def _run_in(self, worker: PooledChild) -> EndedRecord:
         request = record_request(self.kind, self.record, self.key, self.store.using)
         request["telemetry"] = telemetry_request({str(self.key[0]): self.span} if self.span else {})
-        call = self._call = worker.start(TARGET, request, on_message=self._receive)
+        call = self._call = worker.start(RECORD_TARGET, request, on_message=self._receive)
         self.expires_at = time.monotonic() + self.kind.max_runtime_seconds
         try:
             watch = AbortWatch(call, self.signal, self.pool.isolation.grace_seconds)
@@ -111,21 +110,19 @@ class IsolatedRecordAttempt(RecordAttempt):
 
     def _ended_by_death(self, pid: int, error: ChildCrashed) -> EndedRecord:
         """Return the end after a child process died: it crashed, or was killed because it did not stop."""
-        reason, record, worker = self.signal.reason, str(self.key[0]), self.environment.worker
-        is_own = self.signal.has_ended or reason != "already_completed"
+        is_own = self.signal.has_ended or self.signal.reason != "already_completed"
         if is_own and self._was_committed():
             ended = self._ended(RecordEnd(*self.key, "completed"))
             ended.state = "completed"
             return ended
-        if reason is None:
-            report(events.ChildCrashed(worker, record, self.kind.name, pid, error.exitcode, str(error)))
+        report_death(self.signal, self.environment.worker, str(self.key[0]), self.kind.name, pid, error)
+        killed = error_of_killed(self)
+        if killed is None:
             return self._crashed(error)
-        report(events.ChildKilled(worker, record, self.kind.name, pid, reason))
-        if reason in NOT_BY_HANDLER:
+        if self.signal.reason in NOT_BY_HANDLER:
             return self.hand_back()
-        if reason in ("timed_out", "cancelled"):
-            return self._errored(HandlerStuck(reason, time.monotonic() - (self.signal.aborted_at or 0)))
-        return self._abandoned(reason, reason)
+        [ended] = self.ends_after(killed)
+        return ended
 
     def _crashed(self, error: ChildCrashed) -> EndedRecord:
         """Return the end of an attempt whose child process crashed: an error, with the last output of the child."""

@@ -27,7 +27,7 @@ from django_jobchains.telemetry.events import ChildRecycled, IsolationFailed, Is
 from django_jobchains.text.errors import describe
 
 #: What children import before their first attempt, so that the import does not count towards its time limit.
-CHILD_MODULES = tuple(f"django_jobchains.worker.isolated.{name}" for name in ("child_attempt", "child_record"))
+CHILD_MODULES = ("django_jobchains.worker.isolated.child_attempt",)
 #: How long no job is claimed for a strict isolation after its child process could not start.
 RETRY_SECONDS = 10.0
 #: The number of characters of a key that are reported.

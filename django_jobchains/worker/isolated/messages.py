@@ -1,4 +1,7 @@
-"""The messages between a worker and the child process that runs an attempt. They are JSON, in both directions."""
+"""The messages between a worker and the child process that runs an attempt: requests, and how the attempt ended.
+
+They are JSON, in both directions.
+"""
 
 import json
 import math
@@ -12,13 +15,15 @@ from uuid import UUID
 from django.utils.module_loading import import_string
 
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
+from django_jobchains.attempts.record_attempt import EndedRecord
 from django_jobchains.isolation import Isolation
 from django_jobchains.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, resolve
 from django_jobchains.pools import RemoteError
+from django_jobchains.records.declarations import RecordType
 from django_jobchains.registry.job_types import Processor
-from django_jobchains.store import AttemptKey, ClaimedJob, EndedAttempt, FailedTry, FinishedJob
+from django_jobchains.store import AttemptKey, ClaimedJob, EndedAttempt, FailedTry, FinishedJob, RecordEnd, RecordKey
 from django_jobchains.store.outcome_json import effects_of, effects_values, ended_attempt, outcome_json, outcome_values
-from django_jobchains.text.errors import type_name
+from django_jobchains.text.errors import traceback_of, type_name
 
 #: Positions of columns in a claimed job.
 _ID, _LEASE_NUMBER = map(ClaimedJob._fields.index, ("id", "lease_number"))
@@ -83,7 +88,7 @@ def outcome_of_message(
         None if effects is None else effects_of(effects),
         seconds,
         error,
-        remote_error(failed, error_type) if failed and failed.traceback else None,
+        remote_error(failed.error, failed.traceback, error_type) if failed and failed.traceback else None,
         processor if was_called else None,
         policy if was_called else None,
     )
@@ -95,12 +100,12 @@ def _row(job: ClaimedJob, ending: str, values: Any) -> FinishedJob | FailedTry |
     return FinishedJob(*job.key, values) if ending == OutcomeKind.COMPLETED else None
 
 
-def remote_error(failed: FailedTry, qualified_type_name: str | None) -> RemoteError:
+def remote_error(description: str, traceback: str, qualified_type_name: str | None) -> RemoteError:
     """Return an error that stands for the one in the child process, in telemetry."""
-    name, _, text = failed.error.partition(": ")
-    error = RemoteError(name, text, failed.traceback)
+    name, _, text = description.partition(": ")
+    error = RemoteError(name, text, traceback)
     error.qualified_type_name = qualified_type_name
-    error.add_note(failed.traceback)
+    error.add_note(traceback)
     return error
 
 
@@ -173,3 +178,49 @@ def _name_of(function: BackoffFunction) -> str | None:
         return path if import_string(path) is function else None
     except ImportError:
         return None
+
+
+# Records
+
+
+def record_request(kind: RecordType, record: Any, key: RecordKey, using: str) -> dict[str, Any]:
+    """Return the request to handle a record that the worker has dequeued."""
+    id_text = _primary_key(kind).value_to_string(record)
+    return {"type_name": kind.name, "id": id_text, "lease_number": key[1], "using": using}
+
+
+def key_of_request(request: Mapping[str, Any], kind: RecordType) -> RecordKey:
+    return _primary_key(kind).to_python(request["id"]), request["lease_number"]
+
+
+def ended_message(ended: EndedRecord) -> dict[str, Any]:
+    """Return how an attempt ended as JSON values. The worker knows the rest."""
+    end = ended.end
+    return {
+        "end": None if end is None else [end.kind, end.process_after and end.process_after.isoformat(), end.message],
+        "state": ended.state,
+        "seconds": ended.seconds,
+        "error": ended.error,
+        "error_type": ended.exception and type_name(ended.exception),
+        "abandoned_reason": ended.abandoned_reason,
+        "traceback": None if ended.exception is None else traceback_of(ended.exception),
+    }
+
+
+def ended_of_message(message: Mapping[str, Any], kind: RecordType, key: RecordKey, attempt: int) -> EndedRecord:
+    """Return what a child process has sent."""
+    end = message["end"] and _end(key, *message["end"], max_attempts=kind.max_attempts)
+    ended = EndedRecord(kind, key, attempt, end, message["state"], message["seconds"], message["error"])
+    ended.abandoned_reason = message["abandoned_reason"]
+    if message["traceback"]:
+        ended.exception = remote_error(message["error"], message["traceback"], message["error_type"])
+    return ended
+
+
+def _end(key: RecordKey, kind: Any, process_after: str | None, message: str, *, max_attempts: int) -> RecordEnd:
+    time = None if process_after is None else datetime.fromisoformat(process_after)
+    return RecordEnd(*key, kind, time, message, max_attempts)
+
+
+def _primary_key(kind: RecordType) -> Any:
+    return kind.model._meta.pk
