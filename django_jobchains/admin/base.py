@@ -1,5 +1,6 @@
 """The base classes of the admin classes, the time limit of their queries, and the parameters in their URLs."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -131,18 +132,14 @@ def parse_uuid(text: str | None) -> UUID | None:
 
 
 def integer_parameter(request: HttpRequest, name: str, minimum: int, maximum: int = _MAX_INTEGER) -> int | None:
-    text = request.GET.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= 10):
-        return None
-    return int(text) if minimum <= int(text) <= maximum else None
+    found = re.fullmatch("[0-9]{1,10}", request.GET.get(name, ""))
+    return int(found[0]) if found and minimum <= int(found[0]) <= maximum else None
 
 
 def log_position(request: HttpRequest) -> tuple[int, int] | None:
     """Return the lease number of the attempt that logged a line, and the line's position in that attempt's log."""
-    lease_number, _separator, position = request.GET.get("log", "").partition(".")
-    if not all(part.isascii() and part.isdecimal() and len(part) <= 9 for part in (lease_number, position)):
-        return None
-    return int(lease_number), int(position)
+    found = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", request.GET.get("log", ""))
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def url_with(request: HttpRequest, **changes: Any) -> str:

@@ -79,6 +79,11 @@ class PayloadView:
         return bool(self.text or self.note)
 
 
+def badge(style: str, label: Any) -> SafeString:
+    """Return a status of a list as HTML."""
+    return format_html('<span class="jobchains-status jobchains-status-{}">{}</span>', style, label)
+
+
 class Payloads:
     """Formats payloads for users who may see them, and hides them from others. See ``Visibility.payloads``."""
 
@@ -124,6 +129,11 @@ class Payloads:
         if self.is_allowed:
             return self._first_line(text, limit)
         return error_type(text)
+
+    def error_html(self, text: str | None) -> SafeString | str:
+        """Return the same for a column of a list."""
+        line = self.error_line(text)
+        return format_html('<span class="jobchains-error-line">{}</span>', line) if line else ""
 
     def _first_line(self, text: str | None, limit: int) -> str:
         # Redact the whole text first: the name of a secret may be on the line before its value.

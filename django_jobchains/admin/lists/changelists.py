@@ -5,16 +5,15 @@ page numbers and no "show all" link, so the cost of a page does not depend on th
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.admin.options import IS_POPUP_VAR, TO_FIELD_VAR
 from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
 from django.db import connections
-from django.db.models import BooleanField, ExpressionWrapper, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, Model, QuerySet
 from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext
@@ -66,7 +65,7 @@ class KeysetChangeList(ChangeList):
             narrowed = spec.queryset(request, rows)
             rows = rows if narrowed is None else narrowed  # type: ignore[assignment]
         self.search_result: SearchResult = self.model_admin.searched(request, rows, self.query)  # type: ignore[attr-defined]
-        self.clear_all_filters_qs = f"?{urlencode(self.get_query_parameters(without=self._filter_names))}"
+        self.clear_all_filters_qs = self.get_query_string(remove=self._filter_names)
         ordered: Rows = self.search_result.rows.order_by(*self.get_ordering(request, rows))
         return ordered
 
@@ -123,11 +122,6 @@ class KeysetChangeList(ChangeList):
         """Return the parameters of simple filters. Filters for fields would allow any lookup."""
         filters: Any = self.list_filter
         return [each.parameter_name for each in filters]
-
-    def get_query_parameters(self, *, without: str | Iterable[str]) -> list[tuple[str, str]]:
-        """Return the parameters of the URL except these."""
-        names = {without} if isinstance(without, str) else {*without}
-        return [(name, value) for name, value in self.params.items() if name not in names]
 
     @property
     def next_page_link(self) -> str | None:
@@ -198,12 +192,9 @@ class ListAdmin(ReadOnlyAdmin):
 
     def type_names(self, request: HttpRequest) -> set[str]:
         """Return the types to filter by: all known types, or the types of the newest rows that the user may see."""
-        visibility = self.visibility(request)
-        if visibility.sees_all(self.model):
+        if self.visibility(request).sees_all(self.model):
             return self.known_type_names()
-        rows: Rows = visibility.rows(self.model)  # type: ignore[assignment]
-        newest = rows.order_by(*rows.page_orders[0]).defer(*LARGE)[:MAX_CHECKED_ROWS]
-        return {row.type_name for row in visibility.seen(newest)}
+        return {row.type_name for row in self._newest(request, self.model)}
 
     def known_type_names(self) -> set[str]:
         """Return the types that are declared or have rows."""
@@ -219,9 +210,12 @@ class ListAdmin(ReadOnlyAdmin):
             return set(get_store().stats.queue_names(MAX_NAMES))
         if self.model is Chain and visibility.checks_each_row(Job):
             return set()
-        jobs: Rows = visibility.rows(Job)  # type: ignore[assignment]
-        newest = jobs.order_by(*jobs.page_orders[0]).defer(*LARGE)[:MAX_CHECKED_ROWS]
-        return {job.queue for job in visibility.seen(newest)}
+        return {job.queue for job in self._newest(request, Job)}
+
+    def _newest(self, request: HttpRequest, model: type[Model]) -> list[Any]:
+        visibility = self.visibility(request)
+        rows: Rows = visibility.rows(model)  # type: ignore[assignment]
+        return visibility.seen(rows.order_by(*rows.page_orders[0]).defer(*LARGE)[:MAX_CHECKED_ROWS])
 
     def mark(self, request: HttpRequest, rows: Sequence[Any]) -> None:
         """Mark rows whose chain or current job is hidden, so that the columns do not show it."""

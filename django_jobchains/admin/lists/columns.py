@@ -5,7 +5,6 @@
 
 from datetime import datetime
 from typing import ClassVar
-from uuid import UUID
 
 from django.contrib import admin
 from django.urls import reverse
@@ -14,10 +13,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.admin.display import Timestamps
+from django_jobchains.admin.display import Timestamps, badge
 from django_jobchains.admin.visibility import Visibility
 from django_jobchains.models import Chain, Job
-from django_jobchains.models.jobs import ShownStatus, shown_status
+from django_jobchains.models.jobs import shown_status
 from django_jobchains.statuses import OPEN, Status
 from django_jobchains.text.humanize import age, number, span
 
@@ -36,11 +35,6 @@ class Columns:
         self._timestamps = Timestamps(using)
         self._site_name = site_name
 
-    def _badge(self, status: ShownStatus) -> SafeString:
-        return format_html(
-            '<span class="jobchains-status jobchains-status-{}">{}</span>', status.value, str(status.label)
-        )
-
     def _age(self, time: datetime) -> SafeString:
         return self._timestamps.timestamp(time, age).html
 
@@ -52,14 +46,6 @@ class Columns:
             "limit": number(job.finite_max_attempts),
         }
 
-    def _error_line(self, start: str | None, *rows: Chain | Job) -> SafeString | str:
-        line = self._visibility.payloads(*rows).error_line(start)
-        return format_html('<span class="jobchains-error-line">{}</span>', line) if line else ""
-
-    def _chain_link(self, chain_id: UUID, text: str) -> SafeString:
-        url = reverse("admin:django_jobchains_chain_change", args=(chain_id,), current_app=self._site_name)
-        return format_html('<a href="{}">{}</a>', url, text)
-
 
 class ChainColumns(Columns):
     """The columns of chains, which include values of the current job."""
@@ -68,7 +54,8 @@ class ChainColumns(Columns):
 
     @admin.display(description=_("status"))
     def status(self, chain: Chain) -> SafeString:
-        return self._badge(shown_status(chain.current_job, self._timestamps))
+        status = shown_status(chain.current_job, self._timestamps)
+        return badge(status.value, status.label)
 
     @admin.display(description=_("type"))
     def type_name(self, chain: Chain) -> str:
@@ -109,7 +96,7 @@ class ChainColumns(Columns):
         """Return the first line of the current job's error."""
         if _is_job_hidden(chain):
             return ""
-        return self._error_line(chain.error_start, chain, chain.current_job)  # type: ignore[attr-defined]  # annotated
+        return self._visibility.payloads(chain, chain.current_job).error_html(chain.error_start)  # type: ignore[attr-defined]  # annotated
 
 
 class JobColumns(Columns):
@@ -119,7 +106,8 @@ class JobColumns(Columns):
 
     @admin.display(description=_("status"))
     def status(self, job: Job) -> SafeString:
-        return self._badge(shown_status(job, self._timestamps, is_last=job.is_last))  # type: ignore[attr-defined]  # annotated
+        status = shown_status(job, self._timestamps, is_last=job.is_last)  # type: ignore[attr-defined]  # annotated
+        return badge(status.value, status.label)
 
     @admin.display(description=_("type"))
     def type_name(self, job: Job) -> str:
@@ -129,7 +117,8 @@ class JobColumns(Columns):
     def chain(self, job: Job) -> SafeString | str:
         if getattr(job, "is_chain_hidden", False):
             return "–"
-        return self._chain_link(job.chain_id, job.chain_type_name)
+        url = reverse("admin:django_jobchains_chain_change", args=(job.chain_id,), current_app=self._site_name)
+        return format_html('<a href="{}">{}</a>', url, job.chain_type_name)
 
     @admin.display(description=_("step"))
     def step(self, job: Job) -> str:
@@ -160,7 +149,7 @@ class JobColumns(Columns):
 
     @admin.display(description=_("error"))
     def error(self, job: Job) -> SafeString | str:
-        return self._error_line(job.error_start, job)  # type: ignore[attr-defined]  # annotated
+        return self._visibility.payloads(job).error_html(job.error_start)  # type: ignore[attr-defined]  # annotated
 
 
 def _is_job_hidden(chain: Chain) -> bool:

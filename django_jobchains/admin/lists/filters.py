@@ -89,7 +89,7 @@ class NameFilter(SimpleListFilter):
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """Return the options for the template, with the other parameters that the form has to send."""
-        kept = changelist.get_query_parameters(without=self.parameter_name)  # type: ignore[attr-defined]
+        kept = [(name, value) for name, value in changelist.params.items() if name != self.parameter_name]
         yield {"selected": not self.value(), "value": "", "display": _("All"), "kept": kept}
         for name, _name in self.lookup_choices:
             yield {"selected": name == self.value(), "value": name, "display": name}

@@ -12,13 +12,12 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.dateparse import parse_datetime
 from django.utils.functional import cached_property
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.base import url_with
-from django_jobchains.admin.display import PERMISSION, Payloads, Timestamps
+from django_jobchains.admin.display import PERMISSION, Payloads, Timestamps, badge
 from django_jobchains.admin.lists.filters import ChoiceFilter
 from django_jobchains.admin.records.actions import STATE_LABELS, RecordActionAdmin, state_label, state_style
 from django_jobchains.admin.visibility import has_own_view_permission, is_whole
@@ -139,9 +138,7 @@ class JobRecordAdmin(RecordActionAdmin):
     @admin.display(description=_("state"))
     def record_state(self, record: Any) -> SafeString:
         state = self.record_type.value(record, "state")
-        return format_html(
-            '<span class="jobchains-status jobchains-status-{}">{}</span>', state_style(state), state_label(state)
-        )
+        return badge(state_style(state), state_label(state))
 
     @admin.display(description=_("queued"))
     def record_queued(self, record: Any) -> SafeString | str:
@@ -156,8 +153,7 @@ class JobRecordAdmin(RecordActionAdmin):
     def record_error(self, record: Any) -> SafeString | str:
         """Return the first line of the failure message, or the error's type unless the list allows this user more."""
         payloads = getattr(record, "_payloads", Payloads(is_allowed=False))
-        line = payloads.error_line(self.record_type.value(record, "failure_message"))
-        return format_html('<span class="jobchains-error-line">{}</span>', line) if line else ""
+        return payloads.error_html(self.record_type.value(record, "failure_message"))
 
     # The list and the page
 
