@@ -15,12 +15,9 @@ import django_jobchains
 PACKAGE = Path(django_jobchains.__file__).parent
 LOCALE = PACKAGE / "locale"
 
-#: The functions that mark messages, by the number and meaning of their arguments.
-SINGULAR = {"gettext", "gettext_lazy", "gettext_noop"}
+#: The functions that mark messages. No message has a context.
 PLURAL = {"ngettext", "ngettext_lazy"}
-IN_CONTEXT = {"pgettext", "pgettext_lazy"}
-PLURAL_IN_CONTEXT = {"npgettext", "npgettext_lazy"}
-FUNCTIONS = SINGULAR | PLURAL | IN_CONTEXT | PLURAL_IN_CONTEXT
+FUNCTIONS = {"gettext", "gettext_lazy", "gettext_noop", *PLURAL}
 _PLACEHOLDER = re.compile(r"%\((\w+)\)|(?<!\{)\{(\w+)\}|(%%)|(%[a-z])")
 
 
@@ -30,7 +27,6 @@ class Message:
 
     text: str
     plural: str = ""
-    context: str = ""
 
     @property
     def forms(self) -> tuple[str, ...]:
@@ -99,7 +95,7 @@ def _name(call: ast.Call) -> str:
 
 def _calls(written: str) -> Iterator[tuple[str, ast.Call]]:
     """Find calls of ``_`` and of the functions. A call ends at the first bracket that completes an expression."""
-    for match in re.finditer(r"(?<!\w)(_|n?p?gettext)\(", written):
+    for match in re.finditer(r"(?<!\w)(_|n?gettext)\(", written):
         ends = (end.end() for end in re.finditer(r"\)", written[match.start() :]))
         [call] = _first_expression(written[match.start() :], ends)
         yield "gettext" if match[1] == "_" else match[1], call
@@ -117,15 +113,7 @@ def _first_expression(text: str, ends: Iterator[int]) -> list[ast.Call]:
 
 
 def _message(function: str, call: ast.Call) -> Message:
-    arguments = [ast.literal_eval(argument) for argument in call.args[: _count(function)]]
-    context = arguments.pop(0) if function in IN_CONTEXT | PLURAL_IN_CONTEXT else ""
-    return Message(arguments[0], arguments[1] if len(arguments) > 1 else "", context)
-
-
-def _count(function: str) -> int:
-    return {"gettext": 1, "ngettext": 2, "pgettext": 2, "npgettext": 3}[
-        function.removesuffix("_lazy").replace("_noop", "")
-    ]
+    return Message(*[ast.literal_eval(argument) for argument in call.args[: 1 + (function in PLURAL)]])
 
 
 # The catalogues
@@ -158,6 +146,6 @@ def _entry(block: str) -> Entry:
         if not line.startswith('"'):
             field, line = line.split(" ", 1)
         fields[field] = fields.get(field, "") + ast.literal_eval(line)
-    message = Message(fields.get("msgid", ""), fields.get("msgid_plural", ""), fields.get("msgctxt", ""))
+    message = Message(fields.get("msgid", ""), fields.get("msgid_plural", ""))
     translations = tuple(text for name, text in fields.items() if name.startswith("msgstr"))
     return Entry(message, translations, frozenset(flags), is_obsolete)

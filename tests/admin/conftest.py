@@ -1,7 +1,5 @@
 """Clients of users with different permissions."""
 
-from collections.abc import Callable, Iterator
-
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
@@ -12,14 +10,14 @@ VIEW = ("view_chain", "view_job")
 
 
 @pytest.fixture(autouse=True)
-def _language() -> Iterator[None]:
+def _language():
     """Restore the language, because the one that a request activates stays active."""
     with translation.override("en"):
         yield
 
 
 @pytest.fixture
-def staff(db: None) -> Callable[..., Client]:
+def staff(db):
     """Return a function: ``staff("retry_job")`` is a client of a user who may view the pages, and retry."""
 
     def log_in(*permissions: str, view: bool = True) -> Client:
@@ -37,7 +35,7 @@ def staff(db: None) -> Callable[..., Client]:
 
 
 @pytest.fixture
-def superuser(db: None) -> Client:
+def superuser(db):
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
     return client

@@ -1,7 +1,5 @@
 """Access to the pages requires a login and the view permission."""
 
-from collections.abc import Callable
-
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -10,7 +8,7 @@ LISTS = ("chain", "job")
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_lists_require_a_login_and_the_view_permission(staff: Callable[..., Client], name: str) -> None:
+def test_lists_require_a_login_and_the_view_permission(staff, name):
     address = reverse(f"admin:django_jobchains_{name}_changelist")
     reply = Client().get(address)
     assert (reply.status_code, "/login/" in reply["Location"]) == (302, True)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
 from tests.browser.databases import database
 from tests.browser.shop import Shop
@@ -41,7 +41,7 @@ FAILURE = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser():
     # Chromium cannot use its sandbox when it runs as root.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as driver, driver.chromium.launch(executable_path=chromium(), args=arguments) as browser:
@@ -49,7 +49,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Shop]]:
+def open_shop(tmp_path_factory):
     """``open_shop("flows")`` opens a shop with tables, users and a server."""
     with ExitStack() as stack:
 
@@ -61,32 +61,32 @@ def open_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 
 @pytest.fixture(scope="session")
-def shop(open_shop: Callable[[str], Shop]) -> Shop:
+def shop(open_shop):
     """The shop for tests that change something, with a worker while a test needs it."""
     return open_shop("flows")
 
 
 @pytest.fixture(scope="session")
-def busy(open_shop: Callable[[str], Shop]) -> Shop:
+def busy(open_shop):
     """A shop with rows of all kinds, which tests do not change."""
     return open_shop("busy")
 
 
 @pytest.fixture(scope="session")
-def ids(busy: Shop) -> dict[str, str]:
+def ids(busy):
     """The ids of the rows in the busy shop."""
     known: dict[str, str] = busy.script("scene")
     return known
 
 
 @pytest.fixture(scope="module")
-def worker(shop: Shop) -> Iterator[None]:
+def worker(shop):
     with shop.worker():
         yield
 
 
 @pytest.fixture
-def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visit]:
+def visit(browser, request):
     """``visit(shop, "root")`` opens an empty page for a user. Other options are Playwright's for a context.
 
     Every problem on the page fails the test, except responses with the error codes in ``may_answer``.

@@ -7,8 +7,6 @@ from playwright.sync_api import expect
 
 from tests.browser.accessibility import OF_DJANGO, is_of_django, violations, violations_of_ours
 from tests.browser.admin import ADMIN, DASHBOARD, RECORDS, chain_page, job_page, list_of
-from tests.browser.conftest import Visit
-from tests.browser.shop import Shop
 
 Address = Callable[[dict[str, str]], str]
 PAGES: dict[str, Address] = {
@@ -33,7 +31,7 @@ PHONE = {"width": 360, "height": 740}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_violations(busy: Shop, ids: dict[str, str], visit: Visit, scheme: str) -> None:
+def test_axe_finds_no_violations(busy, ids, visit, scheme):
     page = visit(busy, "root", color_scheme=scheme, bypass_csp=True)
     found = {}
     for name, address in PAGES.items():
@@ -42,7 +40,7 @@ def test_axe_finds_no_violations(busy: Shop, ids: dict[str, str], visit: Visit, 
     assert found == {name: {} for name in PAGES}
 
 
-def test_axe_finds_violations(busy: Shop, visit: Visit) -> None:
+def test_axe_finds_violations(busy, visit):
     page = visit(busy, "root", bypass_csp=True)
     page.goto(ADMIN)
     wrong = "<input><p style='color: #ccc; background: #fff'>pale</p>"
@@ -51,16 +49,14 @@ def test_axe_finds_violations(busy: Shop, visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("rule", OF_DJANGO)
-def test_accepted_violations_are_those_of_djangos_admin(busy: Shop, visit: Visit, rule: str) -> None:
+def test_accepted_violations_are_those_of_djangos_admin(busy, visit, rule):
     page = visit(busy, "root", bypass_csp=True)
     page.goto(f"{ADMIN}auth/")
     assert any(is_of_django(page, rule, selector) for selector in violations(page)[rule])
 
 
 @pytest.mark.parametrize(("locale", "log_out"), [("en-GB", "Log out"), ("de-DE", "Abmelden")])
-def test_pages_do_not_scroll_horizontally_on_a_phone(
-    busy: Shop, ids: dict[str, str], visit: Visit, locale: str, log_out: str
-) -> None:
+def test_pages_do_not_scroll_horizontally_on_a_phone(busy, ids, visit, locale, log_out):
     page = visit(busy, "root", viewport=PHONE, locale=locale)
     widths = {}
     for name, address in PAGES.items():

@@ -4,9 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.admin import DASHBOARD, RECORDS, Admin, chain_page, eventually, list_of
-from tests.browser.conftest import Visit
-from tests.browser.ordering import DECLINED, WORK_SECONDS, Ordering, Placed
-from tests.browser.shop import Shop
+from tests.browser.ordering import DECLINED, WORK_SECONDS, Ordering
 
 pytestmark = [pytest.mark.flow, pytest.mark.usefixtures("worker")]
 with_and_without_scripts = pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
@@ -15,7 +13,7 @@ STATUS = ".jobchains-status"
 
 
 @with_and_without_scripts
-def test_an_expensive_order_is_approved(shop: Shop, visit: Visit, scripts: bool) -> None:
+def test_an_expensive_order_is_approved(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
     customer, admin = Ordering(page), Admin(page)
     order = customer.place("Stoneware cup", 14)
@@ -31,7 +29,7 @@ def test_an_expensive_order_is_approved(shop: Shop, visit: Visit, scripts: bool)
 
 
 @with_and_without_scripts
-def test_a_job_is_completed_with_the_input_of_the_next_one(shop: Shop, visit: Visit, scripts: bool) -> None:
+def test_a_job_is_completed_with_the_input_of_the_next_one(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
     customer, admin = Ordering(page), Admin(page)
     order = customer.place("Stoneware cup", 14)
@@ -47,7 +45,7 @@ def test_a_job_is_completed_with_the_input_of_the_next_one(shop: Shop, visit: Vi
 
 
 @with_and_without_scripts
-def test_a_declined_order_gets_a_good_card_and_is_retried(shop: Shop, visit: Visit, scripts: bool) -> None:
+def test_a_declined_order_gets_a_good_card_and_is_retried(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
     customer, admin = Ordering(page), Admin(page)
     order = customer.place(card=DECLINED)
@@ -62,7 +60,7 @@ def test_a_declined_order_gets_a_good_card_and_is_retried(shop: Shop, visit: Vis
     customer.comes_to(order, "Points credited")
 
 
-def test_a_running_job_is_cancelled(shop: Shop, visit: Visit) -> None:
+def test_a_running_job_is_cancelled(shop, visit):
     page = visit(shop, "root")
     admin = Admin(page)
     page.goto("/admin/shop/product/")
@@ -76,7 +74,7 @@ def test_a_running_job_is_cancelled(shop: Shop, visit: Visit) -> None:
 
 
 @with_and_without_scripts
-def test_a_queue_is_paused_and_resumed(shop: Shop, visit: Visit, scripts: bool) -> None:
+def test_a_queue_is_paused_and_resumed(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
     customer = Ordering(page)
     page.goto(DASHBOARD)
@@ -93,7 +91,7 @@ def test_a_queue_is_paused_and_resumed(shop: Shop, visit: Visit, scripts: bool) 
     customer.comes_to(order, "Points credited")
 
 
-def test_several_jobs_are_retried_after_a_confirmation(shop: Shop, visit: Visit) -> None:
+def test_several_jobs_are_retried_after_a_confirmation(shop, visit):
     page = visit(shop, "root")
     customer, admin = Ordering(page), Admin(page)
     orders = [customer.place(card=DECLINED) for _ in range(2)]
@@ -107,7 +105,7 @@ def test_several_jobs_are_retried_after_a_confirmation(shop: Shop, visit: Visit)
     admin.confirm("Retry", "2 jobs retried.")
 
 
-def test_several_jobs_are_completed_with_the_same_output(shop: Shop, visit: Visit) -> None:
+def test_several_jobs_are_completed_with_the_same_output(shop, visit):
     page = visit(shop, "root")
     admin = Admin(page)
     chain_ids = [enqueue_for_later(page) for _ in range(2)]
@@ -139,7 +137,7 @@ def enqueue_for_later(page: Page) -> str:
     return page.url.split("/")[-3]
 
 
-def test_a_chain_is_enqueued_and_deleted(shop: Shop, visit: Visit) -> None:
+def test_a_chain_is_enqueued_and_deleted(shop, visit):
     page = visit(shop, "root")
     admin = Admin(page)
     page.goto(list_of("chain"))
@@ -158,14 +156,14 @@ def test_a_chain_is_enqueued_and_deleted(shop: Shop, visit: Visit) -> None:
 
 
 @pytest.fixture
-def declined(shop: Shop, visit: Visit) -> Placed:
+def declined(shop, visit):
     customer = Ordering(visit(shop))
     order = customer.place(card=DECLINED)
     customer.comes_to(order, "Card declined")
     return order
 
 
-def test_users_who_may_only_view_see_no_buttons_and_no_payloads(shop: Shop, visit: Visit, declined: Placed) -> None:
+def test_users_who_may_only_view_see_no_buttons_and_no_payloads(shop, visit, declined):
     root, viewer = visit(shop, "root"), visit(shop, "viewer")
     told = f'"order_id": {declined.number}'
     root.goto(chain_page(declined.chain_id))
@@ -188,7 +186,7 @@ def assert_no_controls(page: Page) -> None:
     expect(page.locator("button[name=verb]")).to_have_count(0)
 
 
-def test_a_job_is_retried_with_the_keyboard(shop: Shop, visit: Visit, declined: Placed) -> None:
+def test_a_job_is_retried_with_the_keyboard(shop, visit, declined):
     page = visit(shop, "root")
     page.goto(chain_page(declined.chain_id))
     tab_to(page, "Retry")
@@ -200,9 +198,7 @@ def test_a_job_is_retried_with_the_keyboard(shop: Shop, visit: Visit, declined: 
 
 
 @with_and_without_scripts
-def test_a_delivery_is_imported_and_a_wrong_one_is_corrected_and_retried(
-    shop: Shop, visit: Visit, scripts: bool
-) -> None:
+def test_a_delivery_is_imported_and_a_wrong_one_is_corrected_and_retried(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
     admin = Admin(page)
     page.goto("/deliveries/")

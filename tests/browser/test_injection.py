@@ -1,14 +1,11 @@
 """Hostile texts in all columns of rows are escaped on every page."""
 
-from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.admin import ADMIN, RECORDS, Admin, chain_page, job_page, list_of
-from tests.browser.conftest import Visit
-from tests.browser.shop import Shop
 from tests.support.hostile_texts import VECTORS
 
 #: Finds what a text could have added as markup: on our pages, scripts have a source, no element has a handler or a
@@ -36,18 +33,18 @@ Written = dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def hostile(open_shop: Callable[[str], Shop]) -> Shop:
+def hostile(open_shop):
     return open_shop("hostile")
 
 
 @pytest.fixture(scope="module")
-def rows(hostile: Shop) -> list[Written]:
+def rows(hostile):
     written: list[Written] = hostile.script("hostile")
     return written
 
 
 @pytest.fixture
-def page(hostile: Shop, visit: Visit) -> Page:
+def page(hostile, visit):
     return visit(hostile, "root")
 
 
@@ -66,7 +63,7 @@ SEEN = (
 
 
 @pytest.mark.parametrize("markup", SEEN)
-def test_the_look_for_harm_sees(hostile: Shop, browser: Browser, markup: str) -> None:
+def test_the_look_for_harm_sees(hostile, browser, markup):
     with browser.new_page(base_url=hostile.url) as page:
         assert_harmless(page, "/")
         page.evaluate("markup => { document.querySelector('main').innerHTML = markup }", markup)
@@ -74,24 +71,24 @@ def test_the_look_for_harm_sees(hostile: Shop, browser: Browser, markup: str) ->
 
 
 @pytest.mark.parametrize("which", ["failed", "running", "completed"])
-def test_the_page_of_a_chain_that(page: Page, rows: list[Written], which: str) -> None:
+def test_the_page_of_a_chain_that(page, rows, which):
     for vector, of_vector in zip(VECTORS, rows, strict=True):
         assert_harmless(page, chain_page(of_vector[which]), vector)
 
 
-def test_the_page_of_a_job(page: Page, rows: list[Written]) -> None:
+def test_the_page_of_a_job(page, rows):
     for vector, of_vector in zip(VECTORS, rows, strict=True):
         assert_harmless(page, job_page(of_vector["job"]), vector)
 
 
 @pytest.mark.parametrize("which", ["record", "other_record"])
-def test_the_page_of_a_record(page: Page, rows: list[Written], which: str) -> None:
+def test_the_page_of_a_record(page, rows, which):
     for vector, of_vector in zip(VECTORS, rows, strict=True):
         assert_harmless(page, f"{RECORDS}{of_vector[which]}/change/", vector)
 
 
 @pytest.mark.parametrize(("which", "verb"), [("running", "complete"), ("failed", "retry"), ("completed", "delete")])
-def test_the_page_that_asks_before(page: Page, rows: list[Written], which: str, verb: str) -> None:
+def test_the_page_that_asks_before(page, rows, which, verb):
     for vector, of_vector in zip(VECTORS, rows, strict=True):
         assert_harmless(page, f"{list_of('chain')}{of_vector[which]}/{verb}/", vector)
 
@@ -100,7 +97,7 @@ def test_the_page_that_asks_before(page: Page, rows: list[Written], which: str, 
     ("address", "shown"),
     [(f"{list_of('chain')}?status=failed", "{failed}"), (f"{RECORDS}?record_state=failed", "({record})")],
 )
-def test_the_confirmation_page_for_all_of_them(page: Page, rows: list[Written], address: str, shown: str) -> None:
+def test_the_confirmation_page_for_all_of_them(page, rows, address, shown):
     admin = Admin(page)
     page.goto(address)
     admin.tick_all("Retry")
@@ -110,17 +107,17 @@ def test_the_confirmation_page_for_all_of_them(page: Page, rows: list[Written], 
 
 
 @pytest.mark.usefixtures("rows")
-def test_lists_and_the_dashboard_show_all_of_them(page: Page) -> None:
+def test_lists_and_the_dashboard_show_all_of_them(page):
     for address in (ADMIN, f"{ADMIN}django_jobchains/", list_of("chain"), list_of("job"), RECORDS):
         assert_harmless(page, address)
 
 
-def test_what_is_searched_for_is_shown_as_text(page: Page) -> None:
+def test_what_is_searched_for_is_shown_as_text(page):
     for vector in VECTORS[::4]:
         assert_harmless(page, f"{list_of('chain')}?q={quote(vector)}", vector)
 
 
-def test_what_is_typed_into_forms_is_shown_as_text(page: Page) -> None:
+def test_what_is_typed_into_forms_is_shown_as_text(page):
     for vector in VECTORS:
         page.goto(f"{list_of('chain')}enqueue/?type=shop.count_stock")
         page.get_by_label("Product ids").fill(vector)

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Visit
-from tests.browser.shop import Shop
 from tests.browser.test_accessibility import PAGES, PHONE
 
 FOLDER = Path(os.environ.get("JOBCHAINS_PICTURES", ".cache/browser"))
@@ -41,7 +39,7 @@ PICTURES = (
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
-def test_pictures(busy: Shop, ids: dict[str, str], visit: Visit, picture: Picture) -> None:
+def test_pictures(busy, ids, visit, picture):
     page = visit(busy, "root", **picture.options)
     page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
     page.goto(PAGES[picture.page](ids))

@@ -1,15 +1,13 @@
 """Auto-refresh does not disturb the user. The tests control the clock of the page."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Page, Request, Response, expect
 
 from tests.browser.admin import DASHBOARD, chain_page
-from tests.browser.conftest import Visit
 from tests.browser.ordering import Ordering
-from tests.browser.shop import Shop
 
 PART = "**/job/dashboard/"
 SECONDS = 10
@@ -17,13 +15,13 @@ NAME = "Queue name"
 
 
 @pytest.fixture(scope="module")
-def idle(open_shop: Callable[[str], Shop]) -> Shop:
+def idle(open_shop):
     """A shop without a worker, where new jobs stay due."""
     return open_shop("idle")
 
 
 @pytest.fixture
-def page(idle: Shop, visit: Visit) -> Page:
+def page(idle, visit):
     page = visit(idle, "root", may_answer=(503,))
     page.clock.install()
     page.goto(DASHBOARD)
@@ -67,7 +65,7 @@ def expect_message(page: Page, text: str) -> None:
     expect(page.get_by_role("status")).to_have_text(text)
 
 
-def test_the_dashboard_shows_new_jobs(idle: Shop, visit: Visit, page: Page) -> None:
+def test_the_dashboard_shows_new_jobs(idle, visit, page):
     before = due(page)
     Ordering(visit(idle)).place()
     assert due(page) == before
@@ -77,7 +75,7 @@ def test_the_dashboard_shows_new_jobs(idle: Shop, visit: Visit, page: Page) -> N
     expect_message(page, "")
 
 
-def test_the_page_of_an_open_chain_too(idle: Shop, visit: Visit) -> None:
+def test_the_page_of_an_open_chain_too(idle, visit):
     order, page = Ordering(visit(idle)).place(), visit(idle, "root")
     page.clock.install()
     page.goto(chain_page(order.chain_id))
@@ -87,7 +85,7 @@ def test_the_page_of_an_open_chain_too(idle: Shop, visit: Visit) -> None:
     expect(page.locator("#content h1")).to_have_count(1)
 
 
-def test_auto_refresh_is_paused_and_resumed(page: Page) -> None:
+def test_auto_refresh_is_paused_and_resumed(page):
     page.get_by_role("button", name="Pause auto-refresh").click()
     stays(page)
     with refreshed(page):
@@ -95,7 +93,7 @@ def test_auto_refresh_is_paused_and_resumed(page: Page) -> None:
     refreshes(page)
 
 
-def test_a_refresh_keeps_open_details_and_the_focus(page: Page) -> None:
+def test_a_refresh_keeps_open_details_and_the_focus(page):
     page.get_by_text("Pause another queue").click()
     page.get_by_label(NAME).focus()
     refreshes(page)
@@ -103,7 +101,7 @@ def test_a_refresh_keeps_open_details_and_the_focus(page: Page) -> None:
     expect(page.get_by_label(NAME)).to_be_focused()
 
 
-def test_a_refresh_does_not_interrupt_typing(page: Page) -> None:
+def test_a_refresh_does_not_interrupt_typing(page):
     page.get_by_text("Pause another queue").click()
     page.get_by_label(NAME).fill("half a na")
     next_response(page)
@@ -114,7 +112,7 @@ def test_a_refresh_does_not_interrupt_typing(page: Page) -> None:
     expect_message(page, "")
 
 
-def test_refresh_backs_off_after_errors(page: Page) -> None:
+def test_refresh_backs_off_after_errors(page):
     page.route(PART, lambda route: route.fulfill(status=503, body="too slow"))
     assert next_response(page).status == 503
     expect_message(page, "The page could not be refreshed. Retrying in 20 seconds.")
@@ -128,7 +126,7 @@ def test_refresh_backs_off_after_errors(page: Page) -> None:
     refreshes(page)
 
 
-def test_after_a_logout_the_page_keeps_its_content_and_shows_a_message(page: Page) -> None:
+def test_after_a_logout_the_page_keeps_its_content_and_shows_a_message(page):
     page.context.clear_cookies()
     assert next_response(page).status == 302
     expect_message(page, "You are logged out, or are no longer allowed to view this page. Auto-refresh has stopped.")

@@ -3,11 +3,9 @@
 import time
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from tests.browser.conftest import Visit
 from tests.browser.ordering import WORK_SECONDS, Ordering
-from tests.browser.shop import Shop
 from tests.browser.watching import Watch
 
 POLICY = "Content Security Policy"
@@ -15,7 +13,7 @@ POLICY = "Content Security Policy"
 
 @pytest.mark.flow
 @pytest.mark.usefixtures("worker")
-def test_an_order_is_followed_until_its_chain_has_ended(shop: Shop, visit: Visit) -> None:
+def test_an_order_is_followed_until_its_chain_has_ended(shop, visit):
     page = visit(shop)
     Ordering(page).place()
     expect(page.locator("#progress .badge").first).to_have_text("Points credited", timeout=WORK_SECONDS * 1000)
@@ -23,7 +21,7 @@ def test_an_order_is_followed_until_its_chain_has_ended(shop: Shop, visit: Visit
 
 @pytest.mark.flow
 @pytest.mark.usefixtures("worker")
-def test_labels_are_rendered_although_the_renderer_leaks_crashes_and_hangs(shop: Shop, visit: Visit) -> None:
+def test_labels_are_rendered_although_the_renderer_leaks_crashes_and_hangs(shop, visit):
     page = visit(shop)
     failures = {"Nothing": "", "It leaks": "", "It crashes": "SIGSEGV", "It hangs": "timed out"}
     for trouble in failures:
@@ -38,7 +36,7 @@ def test_labels_are_rendered_although_the_renderer_leaks_crashes_and_hangs(shop:
         expect(label).to_contain_text(failure or "Attempts: 1")
 
 
-def test_people_log_in_to_the_admin_and_find_the_jobs(shop: Shop, visit: Visit) -> None:
+def test_people_log_in_to_the_admin_and_find_the_jobs(shop, visit):
     page = visit(shop)
     page.goto("/admin/")
     page.get_by_label("Username").fill("root")
@@ -61,7 +59,7 @@ def test_people_log_in_to_the_admin_and_find_the_jobs(shop: Shop, visit: Visit) 
         ("fetch('/no-such-page/')", "404: GET"),
     ],
 )
-def test_the_watch_sees(shop: Shop, browser: Browser, deed: str, told: str) -> None:
+def test_the_watch_sees(shop, browser, deed, told):
     with browser.new_context(base_url=shop.url) as context:
         watch = Watch(context)
         page = context.new_page()

@@ -2,7 +2,6 @@
 
 import io
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +47,7 @@ class Login:
 
 
 @pytest.fixture
-def log() -> Iterator[io.StringIO]:
+def log():
     """Return the log, with tracebacks, as a file would contain it."""
     written = io.StringIO()
     handler = logging.StreamHandler(written)
@@ -63,7 +62,7 @@ def log() -> Iterator[io.StringIO]:
 
 
 @pytest.fixture
-def processors() -> Processors:
+def processors():
     processors = Processors()
 
     @processors.register("handler", retry_if=lambda error: fail("retry_if"), backoff=BrokenBackoff())
@@ -89,7 +88,7 @@ def processors() -> Processors:
 
 
 @pytest.fixture
-def terminal(settings: Any, processors: Processors, log: io.StringIO) -> str:
+def terminal(settings, processors, log):
     """Return what the terminal showed while a worker ran one job of each type."""
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
     registry, shown = Registry(), io.StringIO()
@@ -110,7 +109,7 @@ def terminal(settings: Any, processors: Processors, log: io.StringIO) -> str:
     return shown.getvalue()
 
 
-def test_the_log_of_a_worker_contains_no_secret(terminal: str, log: io.StringIO) -> None:
+def test_the_log_of_a_worker_contains_no_secret(terminal, log):
     written = log.getvalue()
     for where in ("handler", "retry_if", "backoff", "on_commit", "on_abort"):
         assert f"Broken: {where}: no answer" in written
@@ -119,10 +118,10 @@ def test_the_log_of_a_worker_contains_no_secret(terminal: str, log: io.StringIO)
     assert SECRET not in written
 
 
-def test_an_error_cannot_forge_a_line_of_the_log(terminal: str, log: io.StringIO) -> None:
+def test_an_error_cannot_forge_a_line_of_the_log(terminal, log):
     assert not [line for line in log.getvalue().splitlines() if line.startswith("password")]
 
 
-def test_the_terminal_of_a_worker_shows_no_secret(terminal: str) -> None:
+def test_the_terminal_of_a_worker_shows_no_secret(terminal):
     assert "handler: no answer" in terminal
     assert SECRET not in terminal

@@ -20,27 +20,27 @@ SECRET = "hunter2"
         '["Authorization", "{}"]',
     ],
 )
-def test_a_long_secret_is_not_separated_from_its_name(text: str, length: int) -> None:
+def test_a_long_secret_is_not_separated_from_its_name(text, length):
     stored = clean(text.format("x" * length + SECRET))
     assert SECRET not in redacted_text(stored)
 
 
-def test_the_limit_is_in_bytes() -> None:
+def test_the_limit_is_in_bytes():
     stored = clean("token=" + "\U0001f642" * (MAX_BYTES // 2) + SECRET)
     assert SECRET not in redacted_text(stored)
 
 
-def test_a_short_text_is_stored_unchanged() -> None:
+def test_a_short_text_is_stored_unchanged():
     text = f"token={SECRET}"
     assert clean(text) == text
 
 
-def test_the_text_after_a_long_secret_is_kept() -> None:
+def test_the_text_after_a_long_secret_is_kept():
     stored = clean(f"login(token='{'x' * MAX_BYTES}')\nValueError: declined")
     assert stored == "login(token='********')\nValueError: declined"
 
 
-def test_the_part_of_a_very_long_text_that_is_not_redacted_is_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_part_of_a_very_long_text_that_is_not_redacted_is_omitted(monkeypatch):
     monkeypatch.setattr(errors, "_MAX_REDACTED", 100_000)
     text = f"said: token='{'x' * 200_000}{SECRET}'"
     assert clean(text) == f"said: token='********\n… {len(text) - 100_000} characters omitted …"

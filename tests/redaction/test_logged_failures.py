@@ -32,7 +32,7 @@ Run = Callable[..., list[logging.LogRecord]]
 
 
 @pytest.fixture
-def run(caplog: pytest.LogCaptureFixture) -> Run:
+def run(caplog):
     """Return a function that runs a handler with several inputs and returns the log records of its attempts."""
 
     def run(handler: Callable[[RunningJob[Any]], Any], *inputs: Any, **options: Any) -> list[logging.LogRecord]:
@@ -53,7 +53,7 @@ def fail(job: RunningJob[Any]) -> None:
     raise (FailJob if card == "fails" else ValueError)("no luck")
 
 
-def test_a_failed_attempt_is_a_warning_and_a_failed_job_an_error_with_one_template(run: Run) -> None:
+def test_a_failed_attempt_is_a_warning_and_a_failed_job_an_error_with_one_template(run):
     records = run(fail, "tries", "fails")
     assert [record.levelname for record in records] == ["WARNING", "ERROR"]
     assert records[0].msg == records[1].msg, "log search cannot group them"
@@ -64,7 +64,7 @@ def test_a_failed_attempt_is_a_warning_and_a_failed_job_an_error_with_one_templa
         assert "exception" not in fields
 
 
-def test_records_contain_the_error_for_error_trackers(run: Run) -> None:
+def test_records_contain_the_error_for_error_trackers(run):
     (record,) = run(fail, "tries")
     assert record.exc_info is not None
     kind, error, calls = record.exc_info
@@ -78,7 +78,7 @@ def test_records_contain_the_error_for_error_trackers(run: Run) -> None:
     assert names[-1] == "fail"
 
 
-def test_local_variables_of_a_cause_are_removed(run: Run) -> None:
+def test_local_variables_of_a_cause_are_removed(run):
     def charge(job: RunningJob[Any]) -> None:
         try:
             fail(job)
@@ -93,7 +93,7 @@ def test_local_variables_of_a_cause_are_removed(run: Run) -> None:
     assert not cause.__traceback__.tb_frame.f_locals
 
 
-def test_an_error_with_a_secret_is_logged_as_a_redacted_copy(run: Run) -> None:
+def test_an_error_with_a_secret_is_logged_as_a_redacted_copy(run):
     def leak(job: RunningJob[Any]) -> None:
         raise LookupError(f"token={SECRET}")
 
@@ -104,7 +104,7 @@ def test_an_error_with_a_secret_is_logged_as_a_redacted_copy(run: Run) -> None:
     assert SECRET not in logging.Formatter().format(record)
 
 
-def test_rescheduling_is_not_logged_as_a_failure(run: Run) -> None:
+def test_rescheduling_is_not_logged_as_a_failure(run):
     def later(job: RunningJob[Any]) -> None:
         raise RescheduleJob(delay=60)
 
@@ -113,7 +113,7 @@ def test_rescheduling_is_not_logged_as_a_failure(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("status", "level"), [("pending", "WARNING"), ("cancelled", "WARNING"), ("failed", "ERROR")])
-def test_a_crash_is_an_error_if_it_ends_the_job(caplog: pytest.LogCaptureFixture, status: str, level: str) -> None:
+def test_a_crash_is_an_error_if_it_ends_the_job(caplog, status, level):
     report(JobReaped("worker", Job().id, Job().id, "shop.broken", 1, status, 1))
     assert [record.levelname for record in caplog.records] == [level]
 
@@ -134,9 +134,7 @@ def fail_in_a_worker(blocker: Chain) -> None:
 
 
 @pytest.mark.parametrize("end", [fail_in_a_worker, lambda blocker: chains.cancel(blocker)], ids=["fails", "cancelled"])
-def test_a_job_that_fails_with_its_blocker_is_an_error(
-    caplog: pytest.LogCaptureFixture, end: Callable[[Chain], object]
-) -> None:
+def test_a_job_that_fails_with_its_blocker_is_an_error(caplog, end):
     blocker = NEEDED.enqueue("fails")
     job = DEPENDENT.enqueue(blockers=[blocker]).current_job
     end(blocker)
@@ -147,7 +145,7 @@ def test_a_job_that_fails_with_its_blocker_is_an_error(
     assert fields["error"] == Job.objects.get(pk=job.pk).last_error
 
 
-def test_a_failure_with_a_blocker_is_logged_only_after_the_commit(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_with_a_blocker_is_logged_only_after_the_commit(caplog):
     blocker = NEEDED.enqueue()
     DEPENDENT.enqueue(blockers=[blocker])
     with transaction.atomic():
@@ -160,7 +158,7 @@ def test_a_failure_with_a_blocker_is_logged_only_after_the_commit(caplog: pytest
     assert len(failed_with_blocker(caplog)) == 1
 
 
-def test_a_continuation_that_fails_with_its_blocker_is_logged(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_continuation_that_fails_with_its_blocker_is_logged(run, caplog):
     blocker = NEEDED.enqueue()
     chains.cancel(blocker)
 

@@ -47,7 +47,7 @@ def _value(annotation: str, text: str) -> Any:
 KINDS = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
 
 
-def test_secrets_in_errors_are_masked_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_in_errors_are_masked_in_the_log(caplog):
     report(ended(f"ConnectionError: no answer, token={SECRET}"))
     (record,) = caplog.records
     assert "no answer" in record.getMessage()
@@ -55,7 +55,7 @@ def test_secrets_in_errors_are_masked_in_the_log(caplog: pytest.LogCaptureFixtur
     assert SECRET not in str(vars(record)["jobchains"])
 
 
-def test_secrets_are_masked_on_the_terminal_as_in_the_log() -> None:
+def test_secrets_are_masked_on_the_terminal_as_in_the_log():
     assert shown(ThreadFailed("worker", "jobchains-claim-loop", f"no answer, token={SECRET}", 1, False)).endswith(
         "no answer, token=********"
     )
@@ -63,7 +63,7 @@ def test_secrets_are_masked_on_the_terminal_as_in_the_log() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_event_shows_a_secret_on_the_terminal(kind: type[Event]) -> None:
+def test_no_event_shows_a_secret_on_the_terminal(kind):
     if kind is not Event:
         assert SECRET not in shown(with_texts(kind, f"no answer, token='{SECRET}'"))
 
@@ -76,26 +76,26 @@ def test_no_event_shows_a_secret_on_the_terminal(kind: type[Event]) -> None:
         f"ValueError: private_key='{'x' * 150}{SECRET * 50}'",
     ],
 )
-def test_an_error_is_redacted_before_it_is_shortened_to_a_line(error: str) -> None:
+def test_an_error_is_redacted_before_it_is_shortened_to_a_line(error):
     assert SECRET not in shown(ended(error))
     assert "*" in shown(ended(error))
 
 
 @pytest.mark.parametrize("forged", ["a\nERROR forged", "a\r\x1b[2Jb", "a\u2028b", "a\x85b", "a\u202eb"])
-def test_control_characters_cannot_forge_a_line_of_the_log(forged: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_control_characters_cannot_forge_a_line_of_the_log(forged, caplog):
     report(ended(forged))
     report(AttemptAbandoned("worker", uuid4(), forged))
     assert len(caplog.records) == 2
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
-def test_an_error_in_a_log_message_is_one_line_without_secrets() -> None:
+def test_an_error_in_a_log_message_is_one_line_without_secrets():
     assert log_text(OSError(f"no answer\nfrom redis://:{SECRET}@localhost")) == (
         "OSError: no answer from redis://:********@localhost"
     )
 
 
-def test_a_traceback_in_a_log_record_has_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_traceback_in_a_log_record_has_no_secrets(caplog):
     try:
         raise OSError(f"no answer\nERROR from redis://:{SECRET}@localhost")
     except OSError as error:
@@ -112,14 +112,14 @@ def test_a_traceback_in_a_log_record_has_no_secrets(caplog: pytest.LogCaptureFix
     assert traceback[-1] == "  ERROR from redis://:********@localhost"
 
 
-def test_an_error_without_secrets_is_logged_unchanged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_without_secrets_is_logged_unchanged(caplog):
     error = OSError("no answer")
     error.__cause__ = KeyError("host")
     log_error(logging.getLogger("django_jobchains"), error, "Job %s: %s", 5)
     assert caplog.records[0].exc_info == (OSError, error, None)
 
 
-def test_a_cause_with_a_secret_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cause_with_a_secret_is_not_logged(caplog):
     try:
         raise OSError("no answer") from ValueError(f"password={SECRET}")
     except OSError as error:
@@ -127,7 +127,7 @@ def test_a_cause_with_a_secret_is_not_logged(caplog: pytest.LogCaptureFixture) -
     assert SECRET not in "".join(format_exception(*caplog.records[0].exc_info))
 
 
-def test_no_module_sets_exc_info_itself() -> None:
+def test_no_module_sets_exc_info_itself():
     """Formatters and error trackers use ``exc_info`` with its secrets, so only ``add_traceback`` may set it."""
     package = Path(str(django_jobchains.__file__)).parent
     sources = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
@@ -135,7 +135,7 @@ def test_no_module_sets_exc_info_itself() -> None:
     assert [path.name for path, text in sources.items() if "logger.exception(" in text or "exc_info=" in text] == []
 
 
-def test_an_error_of_maintenance_is_one_line_without_secrets(caplog: pytest.LogCaptureFixture, db: None) -> None:
+def test_an_error_of_maintenance_is_one_line_without_secrets(caplog, db):
     class Failing:
         seconds = 0.0
 

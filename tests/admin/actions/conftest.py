@@ -2,16 +2,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from django.http import HttpRequest
-from django.test import Client
 
 from django_jobchains.processors import JobType, get_registry
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from tests.support.chains import mail, ship
 
 
 @pytest.fixture
-def store(db: None) -> Store:
+def store(db):
     return get_store()
 
 
@@ -33,12 +31,12 @@ send: JobType[Parcel, Any] = JobType("shop.send", input=Parcel, entry=False)
 
 
 @pytest.fixture(autouse=True)
-def _declared_types(monkeypatch: pytest.MonkeyPatch) -> None:
+def _declared_types(monkeypatch):
     declared: dict[str, Any] = {part.name: part for part in (ship, mail, pack, send, weigh)}
     monkeypatch.setattr(get_registry(), "declared", declared)
 
 
 @pytest.fixture
-def admin_request(superuser: Client) -> HttpRequest:
+def admin_request(superuser):
     """A request of a superuser."""
     return superuser.get("/admin/").wsgi_request

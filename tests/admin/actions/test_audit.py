@@ -8,7 +8,6 @@ from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.db import IntegrityError, router
-from django.test import Client
 from django.utils import translation
 from django.utils.translation import gettext_lazy as _
 
@@ -34,13 +33,7 @@ def a_chain_for(verb: str, store: Store) -> Chain:
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_a_change_adds_a_log_entry_and_a_log_record(
-    superuser: Client,
-    store: Store,
-    verb: str,
-    caplog: pytest.LogCaptureFixture,
-    django_capture_on_commit_callbacks: Any,
-) -> None:
+def test_a_change_adds_a_log_entry_and_a_log_record(superuser, store, verb, caplog, django_capture_on_commit_callbacks):
     chain, user = a_chain_for(verb, store), User.objects.get()
     with caplog.at_level(logging.INFO, "django_jobchains"), django_capture_on_commit_callbacks(execute=True):
         act(superuser, verb, chain)
@@ -55,20 +48,20 @@ def test_a_change_adds_a_log_entry_and_a_log_record(
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_each_changed_row_has_a_log_entry(superuser: Client, store: Store, verb: str) -> None:
+def test_each_changed_row_has_a_log_entry(superuser, store, verb):
     rows = [a_chain_for(verb, store) for _ in range(3)]
     act_many(superuser, verb, rows, **answers(verb, *rows))
     assert set(LogEntry.objects.values_list("object_id", flat=True)) == {str(row.pk) for row in rows}
 
 
-def test_a_cascade_adds_a_log_entry_for_each_deleted_chain(superuser: Client, store: Store) -> None:
+def test_a_cascade_adds_a_log_entry_for_each_deleted_chain(superuser, store):
     blocker = mail.enqueue()
     chain = ship.enqueue(blockers=[blocker])
     act(superuser, "delete", chain, cascade="on")
     assert set(LogEntry.objects.values_list("object_id", flat=True)) == {str(chain.pk), str(blocker.pk)}
 
 
-def test_log_entries_of_jobs_refer_to_jobs(superuser: Client, store: Store) -> None:
+def test_log_entries_of_jobs_refer_to_jobs(superuser, store):
     job = scheduled(store).refresh().current_job
     superuser.post(url("run_now", job, "job"))
     [entry] = LogEntry.objects.all()
@@ -76,9 +69,7 @@ def test_log_entries_of_jobs_refer_to_jobs(superuser: Client, store: Store) -> N
     assert (entry.content_type.model, entry.object_id) == ("job", str(job.pk))
 
 
-def test_an_error_in_the_log_undoes_the_change(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_the_log_undoes_the_change(superuser, store, monkeypatch):
     """The log entry and the change are in one transaction."""
     chain = scheduled(store).refresh()
     before = everything()
@@ -93,8 +84,8 @@ def test_an_error_in_the_log_undoes_the_change(
 
 
 def test_a_log_in_another_database_is_written_after_the_commit(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
-) -> None:
+    superuser, store, monkeypatch, django_capture_on_commit_callbacks
+):
     chain = scheduled(store).refresh()
     monkeypatch.setattr(router, "db_for_write", lambda model: "elsewhere" if model is LogEntry else "default")
     with django_capture_on_commit_callbacks() as callbacks:
@@ -106,7 +97,7 @@ def test_a_log_in_another_database_is_written_after_the_commit(
     assert LogEntry.objects.count() == 1
 
 
-def test_the_history_pages_show_the_change(superuser: Client, store: Store) -> None:
+def test_the_history_pages_show_the_change(superuser, store):
     chain = failed(store)
     act(superuser, "retry", chain)
     assert "Retried." in text_of(superuser.get(url("history", chain)))
@@ -114,7 +105,7 @@ def test_the_history_pages_show_the_change(superuser: Client, store: Store) -> N
     assert "Rescheduled by 90 min." in text_of(superuser.get(url("history", chain.current_job, "job")))
 
 
-def test_the_history_of_a_chain_includes_its_jobs(superuser: Client, store: Store) -> None:
+def test_the_history_of_a_chain_includes_its_jobs(superuser, store):
     chain, other = failed(store), failed(store)
     superuser.post(url("retry", chain.current_job, "job"))
     superuser.post(url("run_now", scheduled(store).refresh().current_job, "job"))
@@ -123,14 +114,14 @@ def test_the_history_of_a_chain_includes_its_jobs(superuser: Client, store: Stor
     assert "Made due now." not in text_of(superuser.get(url("history", chain)))
 
 
-def test_the_history_of_a_job_includes_its_chain(superuser: Client, store: Store) -> None:
+def test_the_history_of_a_job_includes_its_chain(superuser, store):
     chain, other = failed(store), failed(store)
     act(superuser, "retry", chain)
     assert "Retried." in text_of(superuser.get(url("history", chain.current_job, "job")))
     assert "Retried." not in text_of(superuser.get(url("history", other.current_job, "job")))
 
 
-def test_the_history_is_paginated(superuser: Client, store: Store, admin_request: Any) -> None:
+def test_the_history_is_paginated(superuser, store, admin_request):
     chain = failed(store)
     for number in range(views.ENTRIES_ON_PAGE + 1):
         audit.log(admin_request, [(chain, chain.current_job)[number % 2]], f"entry {number}.", verb="test")
@@ -143,7 +134,7 @@ def test_the_history_is_paginated(superuser: Client, store: Store, admin_request
     assert "entry 100." in second
 
 
-def test_the_history_requires_the_view_permission(client: Client, store: Store, superuser: Client) -> None:
+def test_the_history_requires_the_view_permission(client, store, superuser):
     chain = failed(store)
     client.force_login(User.objects.create_user("clerk", is_staff=True))
     assert client.get(url("history", chain)).status_code == 403
@@ -151,9 +142,7 @@ def test_the_history_requires_the_view_permission(client: Client, store: Store, 
 
 
 @pytest.mark.parametrize(("of_site", "of_reader", "text"), [("en", "de", "Delete"), ("de", "en", "Löschen")])
-def test_the_log_is_in_the_language_of_the_site(
-    superuser: Client, store: Store, settings: Any, of_site: str, of_reader: str, text: str
-) -> None:
+def test_the_log_is_in_the_language_of_the_site(superuser, store, settings, of_site, of_reader, text):
     request: Any = superuser.get("/admin/").wsgi_request
     settings.LANGUAGE_CODE = of_site
     with translation.override(of_reader):
@@ -161,9 +150,7 @@ def test_the_log_is_in_the_language_of_the_site(
     assert LogEntry.objects.get().change_message == text
 
 
-def test_a_log_record_is_one_line(
-    superuser: Client, caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
-) -> None:
+def test_a_log_record_is_one_line(superuser, caplog, django_capture_on_commit_callbacks):
     request: Any = superuser.get("/admin/").wsgi_request
     row = QueueState(name="slow\nINFO forged\x1b[31m")
     with caplog.at_level(logging.INFO, "django_jobchains"), django_capture_on_commit_callbacks(execute=True):
@@ -172,9 +159,7 @@ def test_a_log_record_is_one_line(
     assert record.getMessage().isprintable()
 
 
-def test_payloads_are_not_logged(
-    superuser: Client, store: Store, caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
-) -> None:
+def test_payloads_are_not_logged(superuser, store, caplog, django_capture_on_commit_callbacks):
     chain = scheduled(store).refresh()
     with caplog.at_level(logging.DEBUG, "django_jobchains"), django_capture_on_commit_callbacks(execute=True):
         reply = act(superuser, "complete", chain, payload='{"secret": "canary-77"}')

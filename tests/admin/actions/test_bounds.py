@@ -2,7 +2,6 @@
 
 import pytest
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
@@ -24,9 +23,7 @@ def rows_for(verb: str, store: Store, count: int) -> list[Chain]:
 
 @pytest.mark.parametrize("model", ["chain", "job"])
 @pytest.mark.parametrize("verb", [verb for verb in PERMISSIONS if verb != "complete"])
-def test_the_number_of_statements_does_not_depend_on_the_number_of_rows(
-    superuser: Client, store: Store, verb: str, model: str
-) -> None:
+def test_the_number_of_statements_does_not_depend_on_the_number_of_rows(superuser, store, verb, model):
     if (verb, model) == ("delete", "job"):
         return
     counts = []
@@ -45,7 +42,7 @@ def test_the_number_of_statements_does_not_depend_on_the_number_of_rows(
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
-def test_each_completion_takes_the_same_number_of_statements(superuser: Client, store: Store, model: str) -> None:
+def test_each_completion_takes_the_same_number_of_statements(superuser, store, model):
     page_counts, action_counts = [], []
     for number in (1, 2, 40):
         rows = [chain.refresh() for chain in rows_for("complete", store, number)]
@@ -64,9 +61,7 @@ def test_each_completion_takes_the_same_number_of_statements(superuser: Client, 
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_more_rows_than_allowed_are_refused(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
+def test_more_rows_than_allowed_are_refused(superuser, store, monkeypatch, verb):
     [kind] = [type(each) for each in row_actions.CHAIN_ACTIONS if each.name == verb]
     monkeypatch.setattr(kind, "max_rows", 2)
     rows = rows_for(verb, store, 3)
@@ -77,9 +72,7 @@ def test_more_rows_than_allowed_are_refused(
     assert everything() == before
 
 
-def test_the_page_lists_the_first_rows_and_submits_all(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_lists_the_first_rows_and_submits_all(superuser, store, monkeypatch):
     monkeypatch.setattr(confirmed, "MAX_LISTED_ROWS", 2)
     rows = rows_for("cancel", store, 5)
     page = text_of(choose_action(superuser, "cancel", rows))
@@ -88,7 +81,7 @@ def test_the_page_lists_the_first_rows_and_submits_all(
     assert all(f'name="_selected_action" value="{row.pk}"' in page for row in rows)
 
 
-def test_a_message_names_some_of_the_skipped_rows(superuser: Client, store: Store) -> None:
+def test_a_message_names_some_of_the_skipped_rows(superuser, store):
     gone = [new_id() for _ in range(8)]
     [message] = messages_in(act_many(superuser, "cancel", gone))
     assert message.startswith("8 rows skipped: no longer exists (")

@@ -3,23 +3,20 @@
 from typing import Any
 
 import pytest
-from django.test import Client
 
-from django_jobchains.chains import Chain
 from django_jobchains.models import Job
 from django_jobchains.processors import get_registry
-from django_jobchains.store import Store
 from tests.admin.actions.browsing import act, messages_in, text_of, url
 from tests.admin.actions.conftest import Parcel, Receipt, pack, weigh
 from tests.support.chains import everything, running, ship, statuses
 
 
 @pytest.fixture
-def chain(store: Store) -> Chain:
+def chain(store):
     return pack.enqueue(Parcel(7, "Ada Vogel")).refresh()
 
 
-def test_the_output_is_converted_by_the_type_and_completes_the_chain(superuser: Client, chain: Chain) -> None:
+def test_the_output_is_converted_by_the_type_and_completes_the_chain(superuser, chain):
     reply = act(superuser, "complete", chain, payload_reference="r-1")
     assert messages_in(reply) == ["1 job completed."]
     assert reply["Location"] == url("change", chain)
@@ -42,9 +39,7 @@ def test_the_output_is_converted_by_the_type_and_completes_the_chain(superuser: 
     ],
     ids=range(10),
 )
-def test_an_invalid_output_shows_an_error_and_is_kept(
-    superuser: Client, store: Store, payload: str, problem: str
-) -> None:
+def test_an_invalid_output_shows_an_error_and_is_kept(superuser, store, payload, problem):
     chain, before = weigh.enqueue().refresh(), everything()
     reply = act(superuser, "complete", chain, payload=payload)
     assert reply.status_code == 200
@@ -56,7 +51,7 @@ def test_an_invalid_output_shows_an_error_and_is_kept(
     assert everything() == before
 
 
-def test_deeply_nested_json_is_rejected(superuser: Client, store: Store) -> None:
+def test_deeply_nested_json_is_rejected(superuser, store):
     """Whether Python can parse it depends on its version."""
     chain = ship.enqueue().refresh()
     reply = act(superuser, "complete", chain, payload="[" * 5000 + "]" * 5000)
@@ -65,25 +60,25 @@ def test_deeply_nested_json_is_rejected(superuser: Client, store: Store) -> None
 
 
 @pytest.mark.parametrize("payload", ["NaN", "Infinity", "-Infinity", "[1e999]"])
-def test_nan_and_infinity_are_rejected_for_untyped_jobs_too(superuser: Client, store: Store, payload: str) -> None:
+def test_nan_and_infinity_are_rejected_for_untyped_jobs_too(superuser, store, payload):
     chain = ship.enqueue().refresh()
     reply = act(superuser, "complete", chain, payload=payload)
     assert "is not JSON" in reply.context["form"].errors["payload"][0]
     assert chain.refresh().status == "pending"
 
 
-def test_the_page_shows_the_schema_of_the_output(superuser: Client, chain: Chain) -> None:
+def test_the_page_shows_the_schema_of_the_output(superuser, chain):
     page = text_of(superuser.get(url("complete", chain)))
     assert "&quot;reference&quot;" in page
     assert "JSON Schema" in page
 
 
-def test_the_input_requires_the_permission_to_view_payloads(staff: Any, chain: Chain) -> None:
+def test_the_input_requires_the_permission_to_view_payloads(staff, chain):
     assert "Ada Vogel" in text_of(staff("complete_job", "view_payload").get(url("complete", chain)))
     assert "Ada Vogel" not in text_of(staff("complete_job").get(url("complete", chain)))
 
 
-def test_the_chain_continues_with_an_allowed_type(superuser: Client, chain: Chain) -> None:
+def test_the_chain_continues_with_an_allowed_type(superuser, chain):
     page = url("complete", chain) + "?type=shop.send"
     page_text = text_of(superuser.get(page))
     assert "Input of the next step" in page_text
@@ -96,13 +91,13 @@ def test_the_chain_continues_with_an_allowed_type(superuser: Client, chain: Chai
     assert (chain.current_job.type_name, chain.current_job.input) == ("shop.send", {"number": 8, "to": "Bob"})
 
 
-def test_the_input_of_the_next_job_is_validated_by_its_type(superuser: Client, chain: Chain) -> None:
+def test_the_input_of_the_next_job_is_validated_by_its_type(superuser, chain):
     reply = act(superuser, "complete", chain, type="shop.send", payload_number="x")
     assert reply.context["form"].errors == {"payload_number": ["Enter a whole number."]}
     assert statuses(chain) == ["pending"]
 
 
-def test_other_types_are_neither_offered_nor_accepted(superuser: Client, chain: Chain) -> None:
+def test_other_types_are_neither_offered_nor_accepted(superuser, chain):
     page = superuser.get(url("complete", chain) + "?type=shop.mail")
     assert {name for name, _ in page.context["type_form"].fields["type"].choices} == {"", "shop.ship", "shop.send"}
     before = everything()
@@ -113,16 +108,14 @@ def test_other_types_are_neither_offered_nor_accepted(superuser: Client, chain: 
     assert everything() == before, "an input must not become the output"
 
 
-def test_a_job_of_an_undeclared_type_accepts_any_json(
-    superuser: Client, chain: Chain, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_of_an_undeclared_type_accepts_any_json(superuser, chain, monkeypatch):
     monkeypatch.delitem(get_registry().declared, "shop.pack")
     assert "No installed app declares the type shop.pack" in text_of(superuser.get(url("complete", chain)))
     act(superuser, "complete", chain, payload="[1, 2]")
     assert (chain.refresh().status, chain.stored_output) == ("completed", [1, 2])
 
 
-def test_completing_a_running_job_discards_the_result_of_its_worker(superuser: Client, store: Store) -> None:
+def test_completing_a_running_job_discards_the_result_of_its_worker(superuser, store):
     chain = running(store)
     lease = chain.current_job
     act(superuser, "complete", chain, payload="5")
@@ -131,7 +124,7 @@ def test_completing_a_running_job_discards_the_result_of_its_worker(superuser: C
     assert claimed.leased_by is None
 
 
-def test_a_step_can_be_completed_on_the_page_of_its_job(superuser: Client, chain: Chain) -> None:
+def test_a_step_can_be_completed_on_the_page_of_its_job(superuser, chain):
     answer = {"job": chain.current_job_id, "payload_reference": "r-1"}
     reply = superuser.post(url("complete", chain.current_job, "job"), answer)
     assert reply["Location"] == url("change", chain.current_job, "job")

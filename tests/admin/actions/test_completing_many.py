@@ -13,7 +13,6 @@ from django_jobchains.chains import Chain
 from django_jobchains.chains.completion import CurrentJob
 from django_jobchains.exceptions import JobAlreadyCompleted
 from django_jobchains.processors import get_registry
-from django_jobchains.store import Store
 from tests.admin.actions.browsing import act_many, answers, choose_action, messages_in, text_of, ticked, url
 from tests.admin.actions.conftest import Parcel, Receipt, pack
 from tests.support.chains import completed, everything, failed, ship, statuses
@@ -23,7 +22,7 @@ PARCEL = {"payload_number": "8", "payload_to": "Bob"}
 
 
 @pytest.fixture
-def rows(store: Store) -> list[Chain]:
+def rows(store):
     return [pack.enqueue(Parcel(number, "Ada Vogel")).refresh() for number in range(3)]
 
 
@@ -38,7 +37,7 @@ def choose(client: Client, rows: list[Chain], type_name: str, **changes: Any) ->
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
-def test_several_jobs_get_the_same_output(superuser: Client, rows: list[Chain], model: str) -> None:
+def test_several_jobs_get_the_same_output(superuser, rows, model):
     chosen = [row.current_job for row in rows] if model == "job" else rows
     page = text_of(choose_action(superuser, "complete", chosen, model))
     assert "3 jobs are completed with the output below" in page
@@ -51,7 +50,7 @@ def test_several_jobs_get_the_same_output(superuser: Client, rows: list[Chain], 
     }
 
 
-def test_several_chains_continue_with_the_same_type_and_input(superuser: Client, rows: list[Chain]) -> None:
+def test_several_chains_continue_with_the_same_type_and_input(superuser, rows):
     page = text_of(choose(superuser, rows, "shop.send"))
     assert "Input of the next step" in page
     assert "3 jobs are completed, and their chains continue with shop.send" in page
@@ -65,17 +64,17 @@ def test_several_chains_continue_with_the_same_type_and_input(superuser: Client,
         assert (row.current_job.type_name, row.current_job.input) == ("shop.send", {"number": 8, "to": "Bob"})
 
 
-def test_the_choice_of_a_type_can_be_undone(superuser: Client, rows: list[Chain]) -> None:
+def test_the_choice_of_a_type_can_be_undone(superuser, rows):
     assert 'name="payload_reference"' in text_of(choose(superuser, rows, ""))
 
 
-def test_a_type_filter_of_the_list_does_not_choose_a_type(superuser: Client, rows: list[Chain]) -> None:
+def test_a_type_filter_of_the_list_does_not_choose_a_type(superuser, rows):
     """The filter and the choice have the same parameter name."""
     reply = choose_action(superuser, "complete", rows, query="?type=shop.send")
     assert reply.context["form"].target_name == ""
 
 
-def test_only_types_that_all_chains_may_continue_with_are_offered(superuser: Client, rows: list[Chain]) -> None:
+def test_only_types_that_all_chains_may_continue_with_are_offered(superuser, rows):
     page = choose(superuser, rows, "shop.mail")
     assert {name for name, _ in page.context["type_form"].fields["type"].choices} == {"", "shop.ship", "shop.send"}
     before = everything()
@@ -84,9 +83,7 @@ def test_only_types_that_all_chains_may_continue_with_are_offered(superuser: Cli
     assert everything() == before
 
 
-def test_an_input_never_ends_chains_if_its_type_is_no_longer_allowed(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_never_ends_chains_if_its_type_is_no_longer_allowed(superuser, store, monkeypatch):
     """The type of the jobs accepts any output, including one that was entered as an input."""
     rows = [ship.enqueue().refresh() for _ in range(2)]
     choose(superuser, rows, "shop.send")
@@ -97,7 +94,7 @@ def test_an_input_never_ends_chains_if_its_type_is_no_longer_allowed(
     assert everything() == before
 
 
-def test_an_invalid_payload_shows_an_error_and_keeps_the_form(superuser: Client, rows: list[Chain]) -> None:
+def test_an_invalid_payload_shows_an_error_and_keeps_the_form(superuser, rows):
     before = everything()
     reply = complete(superuser, rows, payload_reference="")
     assert reply.context["form"].errors == {"payload_reference": ["This field is required."]}
@@ -108,7 +105,7 @@ def test_an_invalid_payload_shows_an_error_and_keeps_the_form(superuser: Client,
     assert everything() == before
 
 
-def test_jobs_of_several_types_are_refused(superuser: Client, rows: list[Chain]) -> None:
+def test_jobs_of_several_types_are_refused(superuser, rows):
     mixed = [*rows, ship.enqueue().refresh()]
     before = everything()
     problem = "Nothing was changed: the jobs have different types (shop.pack, shop.ship), select jobs of one type."
@@ -121,7 +118,7 @@ def test_jobs_of_several_types_are_refused(superuser: Client, rows: list[Chain])
     assert everything() == before
 
 
-def test_the_types_of_skipped_jobs_are_ignored(superuser: Client, store: Store, rows: list[Chain]) -> None:
+def test_the_types_of_skipped_jobs_are_ignored(superuser, store, rows):
     skipped = [failed(store), completed(store)]
     page = text_of(choose_action(superuser, "complete", [*skipped, *rows]))
     assert "skipped: failed" in page
@@ -135,7 +132,7 @@ def test_the_types_of_skipped_jobs_are_ignored(superuser: Client, store: Store, 
 
 
 @pytest.mark.parametrize("type_name", ["shop.pack", "shop.mail"])
-def test_a_chain_that_has_continued_is_skipped(superuser: Client, rows: list[Chain], type_name: str) -> None:
+def test_a_chain_that_has_continued_is_skipped(superuser, rows, type_name):
     """Another job of the same type is not completed either, because the page did not show it."""
     answer = {**answers("complete", *rows), **RECEIPT}
     continued = rows[1]
@@ -148,9 +145,7 @@ def test_a_chain_that_has_continued_is_skipped(superuser: Client, rows: list[Cha
 
 
 @pytest.mark.parametrize("type_name", ["shop.pack", "shop.mail"])
-def test_a_chain_that_continues_during_the_action_is_skipped(
-    superuser: Client, rows: list[Chain], type_name: str
-) -> None:
+def test_a_chain_that_continues_during_the_action_is_skipped(superuser, rows, type_name):
     real, continued = chains.current_job, rows[0]
 
     def then(chain_id: Any, *args: Any, **options: Any) -> Any:
@@ -167,7 +162,7 @@ def test_a_chain_that_continues_during_the_action_is_skipped(
     assert set(LogEntry.objects.values_list("object_id", flat=True)) == {str(row.id) for row in rows[1:]}
 
 
-def test_a_refusal_affects_only_its_own_chain(superuser: Client, rows: list[Chain]) -> None:
+def test_a_refusal_affects_only_its_own_chain(superuser, rows):
     real, refused = CurrentJob.finish, rows[1]
 
     def finish(current: CurrentJob, output: Any) -> None:
@@ -182,7 +177,7 @@ def test_a_refusal_affects_only_its_own_chain(superuser: Client, rows: list[Chai
     assert [row.refresh().status for row in rows] == ["completed", "pending", "completed"]
 
 
-def test_a_database_error_undoes_all(superuser: Client, rows: list[Chain]) -> None:
+def test_a_database_error_undoes_all(superuser, rows):
     real, before = CurrentJob.finish, everything()
 
     def finish(current: CurrentJob, output: Any) -> None:
@@ -198,15 +193,13 @@ def test_a_database_error_undoes_all(superuser: Client, rows: list[Chain]) -> No
 
 
 @pytest.mark.parametrize("shown", [(), ("",), ("x", "\0"), ("01890000-0000-7000-8000-000000000000",)])
-def test_a_form_without_the_shown_jobs_completes_nothing(
-    superuser: Client, rows: list[Chain], shown: tuple[str, ...]
-) -> None:
+def test_a_form_without_the_shown_jobs_completes_nothing(superuser, rows, shown):
     before = everything()
     assert complete(superuser, rows, job=list(shown)).status_code in (200, 302)
     assert everything() == before
 
 
-def test_the_input_of_one_job_is_shown_with_the_permission(staff: Any, rows: list[Chain]) -> None:
+def test_the_input_of_one_job_is_shown_with_the_permission(staff, rows):
     may, may_not = staff("complete_job", "view_payload"), staff("complete_job")
     assert "Ada Vogel" in text_of(choose_action(may, "complete", rows[:1]))
     assert "Ada Vogel" not in text_of(choose_action(may_not, "complete", rows[:1]))

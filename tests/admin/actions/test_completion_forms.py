@@ -15,7 +15,6 @@ from django_jobchains.chains import Chain
 from django_jobchains.checks import check_registry
 from django_jobchains.exceptions import InvalidDeclaration
 from django_jobchains.processors import JobType, Processors, RunningJob, get_registry
-from django_jobchains.store import Store
 from tests.admin.actions.browsing import act, act_many, choose_action, messages_in, text_of, url
 from tests.admin.actions.conftest import Receipt, send
 from tests.support.chains import everything, statuses
@@ -60,12 +59,12 @@ def declare(monkeypatch: pytest.MonkeyPatch, form: Any) -> JobType[Any, Any]:
 
 
 @pytest.fixture
-def approval(store: Store, monkeypatch: pytest.MonkeyPatch) -> JobType[Any, Any]:
+def approval(store, monkeypatch):
     return declare(monkeypatch, Decision)
 
 
 @pytest.fixture
-def chain(approval: JobType[Any, Any]) -> Chain:
+def chain(approval):
     return approval.enqueue("kettle").refresh()
 
 
@@ -78,38 +77,34 @@ def is_unchanged(chain: Chain) -> bool:
     return statuses(chain) == ["pending"] and not Group.objects.exists() and not LogEntry.objects.exists()
 
 
-def test_the_form_replaces_the_fields_and_the_choice_of_a_type(superuser: Client, chain: Chain) -> None:
+def test_the_form_replaces_the_fields_and_the_choice_of_a_type(superuser, chain):
     page = text_of(superuser.get(url("complete", chain)))
     assert 'name="completion-group"' in page
     assert "payload" not in page.replace("jobchains-payload", "")
     assert "Continue with" not in page
 
 
-def test_the_form_gets_the_job_and_the_request_and_completes(superuser: Client, chain: Chain) -> None:
+def test_the_form_gets_the_job_and_the_request_and_completes(superuser, chain):
     assert messages_in(decide(superuser, chain, "finish")) == ["1 job completed."]
     assert (chain.refresh().status, chain.output) == ("completed", Receipt("root, kettle, friends"))
     assert Group.objects.get().name == "friends"
     assert LogEntry.objects.get().change_message == "Completed."
 
 
-def test_the_form_can_continue_the_chain(superuser: Client, chain: Chain) -> None:
+def test_the_form_can_continue_the_chain(superuser, chain):
     with patch.object(send.input_codec, "encode", lambda value, error: '{"number": 1}'):
         decide(superuser, chain, "continue")
     assert statuses(chain.refresh()) == ["completed", "pending"]
     assert LogEntry.objects.get().change_message == "Completed, and continued with shop.send."
 
 
-def test_cleaned_data_is_the_output_of_a_form_without_complete(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cleaned_data_is_the_output_of_a_form_without_complete(superuser, store, monkeypatch):
     chain = declare(monkeypatch, ReceiptForm).enqueue().refresh()
     act(superuser, "complete", chain, **{"completion-reference": "r-1"})
     assert chain.refresh().output == Receipt("r-1")
 
 
-def test_an_output_that_does_not_fit_is_an_error_of_its_field(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_that_does_not_fit_is_an_error_of_its_field(superuser, store, monkeypatch):
     monkeypatch.setattr(ReceiptForm, "clean", lambda form: {"reference": 5})
     chain = declare(monkeypatch, ReceiptForm).enqueue().refresh()
     reply = act(superuser, "complete", chain, **{"completion-reference": "r-1"})
@@ -118,14 +113,14 @@ def test_an_output_that_does_not_fit_is_an_error_of_its_field(
     assert is_unchanged(chain)
 
 
-def test_invalid_data_is_shown_at_its_field(superuser: Client, chain: Chain) -> None:
+def test_invalid_data_is_shown_at_its_field(superuser, chain):
     reply = decide(superuser, chain, "finish", **{"completion-group": ""})
     assert reply.context["form"].own.errors == {"group": ["This field is required."]}
     assert "Please correct the error below." in text_of(reply)
     assert is_unchanged(chain)
 
 
-def test_a_validation_error_of_complete_is_shown_and_undoes_its_changes(superuser: Client, chain: Chain) -> None:
+def test_a_validation_error_of_complete_is_shown_and_undoes_its_changes(superuser, chain):
     reply = decide(superuser, chain, "refuse")
     assert reply.context["form"].own.errors == {"outcome": ["Not today."]}
     assert "Not today." in text_of(reply)
@@ -135,15 +130,13 @@ def test_a_validation_error_of_complete_is_shown_and_undoes_its_changes(superuse
 @pytest.mark.parametrize(
     ("outcome", "reason"), [("wrong", "Not a Receipt"), ("nothing", "the form did not complete the job")]
 )
-def test_a_form_that_does_not_complete_the_job_changes_nothing(
-    superuser: Client, chain: Chain, outcome: str, reason: str
-) -> None:
+def test_a_form_that_does_not_complete_the_job_changes_nothing(superuser, chain, outcome, reason):
     [message] = messages_in(decide(superuser, chain, outcome))
     assert reason in message
     assert is_unchanged(chain)
 
 
-def test_a_second_decision_changes_nothing(superuser: Client, chain: Chain) -> None:
+def test_a_second_decision_changes_nothing(superuser, chain):
     decide(superuser, chain, "finish")
     before = everything()
     assert messages_in(decide(superuser, chain, "finish"))[-1] == f"1 row skipped: already completed ({chain.id})."
@@ -152,7 +145,7 @@ def test_a_second_decision_changes_nothing(superuser: Client, chain: Chain) -> N
 
 
 @pytest.mark.parametrize("is_continued", [True, False])
-def test_a_job_that_changes_during_the_action_is_skipped(superuser: Client, chain: Chain, is_continued: bool) -> None:
+def test_a_job_that_changes_during_the_action_is_skipped(superuser, chain, is_continued):
     """The form is not called."""
 
     def meanwhile(form: Decision) -> None:
@@ -168,7 +161,7 @@ def test_a_job_that_changes_during_the_action_is_skipped(superuser: Client, chai
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_only_one_of_two_simultaneous_decisions_counts(superuser: Client, chain: Chain, is_undone: bool) -> None:
+def test_only_one_of_two_simultaneous_decisions_counts(superuser, chain, is_undone):
     """The second one waits for the first, and is skipped unless the first is rolled back."""
     first = holding(lambda store: decide(superuser, chain, "finish"))
     second = waiting(lambda store: decide(superuser, chain, "continue", **{"completion-group": "family"}))
@@ -182,7 +175,7 @@ def test_only_one_of_two_simultaneous_decisions_counts(superuser: Client, chain:
     assert LogEntry.objects.count() == 1
 
 
-def test_several_jobs_are_refused(superuser: Client, chain: Chain, approval: JobType[Any, Any]) -> None:
+def test_several_jobs_are_refused(superuser, chain, approval):
     rows = [chain, approval.enqueue("cup").refresh()]
     problem = "Nothing was changed: jobs of the type shop.approval have their own form, select one job."
     answer = {"job": [row.current_job_id for row in rows], "completion-group": "g", "completion-outcome": "finish"}
@@ -191,25 +184,25 @@ def test_several_jobs_are_refused(superuser: Client, chain: Chain, approval: Job
     assert is_unchanged(chain)
 
 
-def test_one_selected_job_has_its_form(superuser: Client, chain: Chain) -> None:
+def test_one_selected_job_has_its_form(superuser, chain):
     assert 'name="completion-group"' in text_of(choose_action(superuser, "complete", [chain]))
     answer = {"job": chain.current_job_id, "completion-group": "g", "completion-outcome": "finish"}
     assert messages_in(act_many(superuser, "complete", [chain], **answer)) == ["1 job completed."]
 
 
-def test_completing_requires_the_permission(staff: Any, chain: Chain) -> None:
+def test_completing_requires_the_permission(staff, chain):
     client = staff("retry_job", "view_payload")
     assert client.get(url("complete", chain)).status_code == 403
     assert decide(client, chain, "finish").status_code == 403
     assert is_unchanged(chain)
 
 
-def test_a_form_may_be_a_dotted_path(superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_may_be_a_dotted_path(superuser, store, monkeypatch):
     chain = declare(monkeypatch, f"{__name__}.Decision").enqueue("cup").refresh()
     assert 'name="completion-group"' in text_of(superuser.get(url("complete", chain)))
 
 
-def test_register_accepts_a_form() -> None:
+def test_register_accepts_a_form():
     @Processors().register("shop.registered", completion_form=Decision)
     def handler(job: RunningJob[Any]) -> None: ...
 
@@ -217,13 +210,13 @@ def test_register_accepts_a_form() -> None:
 
 
 @pytest.mark.parametrize("form", [5, "Decision", object, Decision(job=None, request=None)])
-def test_an_invalid_form_is_refused(form: Any) -> None:
+def test_an_invalid_form_is_refused(form):
     with pytest.raises(InvalidDeclaration, match="a form class, or its dotted path"):
         JobType("shop.wrong", completion_form=form)
 
 
 @pytest.mark.parametrize("path", ["shop.absent.Form", f"{__name__}.Absent", f"{__name__}.declare"])
-def test_a_path_without_a_form_is_a_system_check_error(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_a_path_without_a_form_is_a_system_check_error(monkeypatch, path):
     declare(monkeypatch, path)
     [error] = [error for error in check_registry() if error.id == "jobchains.E012"]
     assert "shop.approval" in error.msg

@@ -1,18 +1,15 @@
 """The page shows what will be deleted, and nothing else is deleted."""
 
 import pytest
-from django.test import Client
 
 from django_jobchains.admin.actions import deletion
-from django_jobchains.chains import Chain
 from django_jobchains.models import Job
-from django_jobchains.store import Store
 from tests.admin.actions.browsing import act, act_many, choose_action, messages_in, text_of, url
 from tests.support.chains import everything, go_on, mail, pending, ship
 
 
 @pytest.fixture
-def waiting(store: Store) -> list[Chain]:
+def waiting(store):
     """Create three chains, each of which waits for the previous one."""
     first = mail.enqueue()
     second = ship.enqueue(blockers=[first])
@@ -23,30 +20,28 @@ def words(page: str) -> str:
     return " ".join(page.split()).replace(" <", "<")
 
 
-def test_the_page_shows_how_much_is_deleted(superuser: Client, waiting: list[Chain]) -> None:
+def test_the_page_shows_how_much_is_deleted(superuser, waiting):
     go_on(waiting[0])
     page = words(text_of(superuser.get(url("delete", waiting[2]))))
     assert "1 selected chain: 1 job<" in page
     assert "If you check the box below, also 2 chains that they waited for. In total: 4 jobs<" in page
 
 
-def test_without_the_cascade_blockers_are_kept(superuser: Client, waiting: list[Chain]) -> None:
+def test_without_the_cascade_blockers_are_kept(superuser, waiting):
     reply = act(superuser, "delete", waiting[2])
     assert messages_in(reply) == ["1 chain deleted."]
     assert reply["Location"] == url("changelist")
     assert set(Job.objects.values_list("chain_id", flat=True)) == {waiting[0].id, waiting[1].id}
 
 
-def test_with_the_cascade_blockers_are_deleted_too(superuser: Client, waiting: list[Chain]) -> None:
+def test_with_the_cascade_blockers_are_deleted_too(superuser, waiting):
     other = mail.enqueue()
     reply = act(superuser, "delete", waiting[2], cascade="on")
     assert messages_in(reply) == ["3 chains deleted."]
     assert set(Job.objects.values_list("chain_id", flat=True)) == {other.id}
 
 
-def test_a_chain_that_others_wait_for_is_kept_and_the_page_links_to_them(
-    superuser: Client, waiting: list[Chain]
-) -> None:
+def test_a_chain_that_others_wait_for_is_kept_and_the_page_links_to_them(superuser, waiting):
     page = text_of(superuser.get(url("delete", waiting[0])))
     assert f'href="{url("change", waiting[1])}"' in page
     before = everything()
@@ -57,20 +52,18 @@ def test_a_chain_that_others_wait_for_is_kept_and_the_page_links_to_them(
     assert everything() == before
 
 
-def test_chains_that_wait_for_each_other_are_deleted_together(superuser: Client, waiting: list[Chain]) -> None:
+def test_chains_that_wait_for_each_other_are_deleted_together(superuser, waiting):
     assert messages_in(act_many(superuser, "delete", waiting)) == ["3 chains deleted."]
     assert not Job.objects.exists()
 
 
-def test_all_chains_are_deleted_or_none(superuser: Client, store: Store, waiting: list[Chain]) -> None:
+def test_all_chains_are_deleted_or_none(superuser, store, waiting):
     before = everything()
     act_many(superuser, "delete", [pending(store), waiting[0]])
     assert len(everything()[0]) == len(before[0]) + 1
 
 
-def test_a_cascade_that_is_too_large_is_refused(
-    superuser: Client, waiting: list[Chain], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cascade_that_is_too_large_is_refused(superuser, waiting, monkeypatch):
     monkeypatch.setattr(deletion, "MAX_CHAINS", 2)
     assert "more chains than can be shown" in text_of(superuser.get(url("delete", waiting[2])))
     before = everything()
@@ -79,8 +72,6 @@ def test_a_cascade_that_is_too_large_is_refused(
     assert everything() == before
 
 
-def test_jobs_are_counted_up_to_a_limit(
-    superuser: Client, waiting: list[Chain], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_are_counted_up_to_a_limit(superuser, waiting, monkeypatch):
     monkeypatch.setattr(deletion, "MAX_JOBS", 2)
     assert "more than 2 jobs" in text_of(choose_action(superuser, "delete", waiting))

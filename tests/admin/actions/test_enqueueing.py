@@ -19,7 +19,7 @@ def enqueue(client: Client, type_name: str = "shop.pack", **answers: Any) -> Any
     return client.post(f"{url(PAGE)}?type={type_name}", {"payload_number": "1", **answers})
 
 
-def test_only_entry_types_are_offered(superuser: Client) -> None:
+def test_only_entry_types_are_offered(superuser):
     page = superuser.get(url(PAGE))
     assert [name for name, _ in page.context["type_form"].fields["type"].choices] == [
         "shop.mail",
@@ -33,7 +33,7 @@ def test_only_entry_types_are_offered(superuser: Client) -> None:
     assert not Job.objects.exists()
 
 
-def test_it_enqueues_a_chain_with_the_given_options_and_shows_its_page(superuser: Client) -> None:
+def test_it_enqueues_a_chain_with_the_given_options_and_shows_its_page(superuser):
     reply = enqueue(
         superuser,
         queue="slow",
@@ -49,7 +49,7 @@ def test_it_enqueues_a_chain_with_the_given_options_and_shows_its_page(superuser
     assert (job.priority, job.run_at, job.deduplication_key) == (5, datetime(2099, 1, 1, 10, tzinfo=UTC), "p-1")
 
 
-def test_the_schema_of_the_input_is_shown(superuser: Client) -> None:
+def test_the_schema_of_the_input_is_shown(superuser):
     assert "&quot;number&quot;" in text_of(superuser.get(f"{url(PAGE)}?type=shop.pack"))
 
 
@@ -66,16 +66,14 @@ def test_the_schema_of_the_input_is_shown(superuser: Client) -> None:
         ({"run_at": "2099-01-01T10:00", "delay_minutes": "5"}, "__all__"),
     ],
 )
-def test_an_invalid_form_shows_errors_and_enqueues_nothing(
-    superuser: Client, answers: dict[str, str], field: str
-) -> None:
+def test_an_invalid_form_shows_errors_and_enqueues_nothing(superuser, answers, field):
     reply = enqueue(superuser, **answers)
     assert reply.status_code == 200
     assert set(reply.context["form"].errors) == {field}
     assert not Job.objects.exists()
 
 
-def test_a_duplicate_key_leads_to_the_existing_chain(superuser: Client) -> None:
+def test_a_duplicate_key_leads_to_the_existing_chain(superuser):
     enqueue(superuser, deduplication_key="p-1")
     [chain] = Chain.objects.all()
     reply = enqueue(superuser, deduplication_key="p-1")
@@ -85,25 +83,25 @@ def test_a_duplicate_key_leads_to_the_existing_chain(superuser: Client) -> None:
     assert LogEntry.objects.count() == 1, "only the first request has enqueued a chain"
 
 
-def test_the_user_is_the_actor_of_the_chain(superuser: Client) -> None:
+def test_the_user_is_the_actor_of_the_chain(superuser):
     enqueue(superuser)
     assert Job.objects.get().context == {"actor": User.objects.get().pk}
 
 
-def test_an_actor_bound_by_the_project_is_kept(superuser: Client) -> None:
+def test_an_actor_bound_by_the_project_is_kept(superuser):
     with context.bound(actor="staff:7"):
         enqueue(superuser)
     assert Job.objects.get().context == {"actor": "staff:7"}
 
 
-def test_enqueueing_adds_a_log_entry(superuser: Client) -> None:
+def test_enqueueing_adds_a_log_entry(superuser):
     enqueue(superuser)
     [entry] = LogEntry.objects.all()
     assert (entry.object_id, entry.action_flag) == (str(Chain.objects.get().pk), ADDITION)
     assert entry.change_message == "Enqueued."
 
 
-def test_enqueueing_requires_the_permission(staff: Any) -> None:
+def test_enqueueing_requires_the_permission(staff):
     for permissions in ((), ("run_job", "retry_job", "complete_job", "delete_chain")):
         client = staff(*permissions)
         assert client.get(url(PAGE)).status_code == 403
@@ -116,11 +114,11 @@ def test_enqueueing_requires_the_permission(staff: Any) -> None:
     assert Job.objects.count() == 1
 
 
-def test_users_who_may_not_view_chains_return_to_the_form(staff: Any) -> None:
+def test_users_who_may_not_view_chains_return_to_the_form(staff):
     assert enqueue(staff("enqueue_job", view=False))["Location"] == url(PAGE)
 
 
-def test_a_get_or_a_post_without_the_csrf_token_enqueues_nothing(superuser: Client) -> None:
+def test_a_get_or_a_post_without_the_csrf_token_enqueues_nothing(superuser):
     superuser.get(f"{url(PAGE)}?type=shop.ship&payload=1")
     strict = Client(enforce_csrf_checks=True)
     strict.cookies = superuser.cookies

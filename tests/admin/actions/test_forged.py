@@ -10,7 +10,6 @@ from django.test import Client, override_settings
 from django_jobchains import chains
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Chain, Job
-from django_jobchains.store import Store
 from tests.admin.actions.browsing import PERMISSIONS, act_many, answers, messages_in, text_of, ticked, url
 from tests.support.chains import everything, ship
 
@@ -33,7 +32,7 @@ def submit_list(client: Client, model: str, verb: str | list[str], **forged: Any
 
 
 @every_action
-def test_all_rows_of_the_list_cannot_be_selected(superuser: Client, store: Store, model: str, verb: str) -> None:
+def test_all_rows_of_the_list_cannot_be_selected(superuser, store, model, verb):
     row, _other = rows_for(model, verb)
     before = everything()
     for across in ("1", "true", "", ["1", "0", "1"]):
@@ -43,7 +42,7 @@ def test_all_rows_of_the_list_cannot_be_selected(superuser: Client, store: Store
 
 
 @every_action
-def test_only_the_selected_rows_are_changed(superuser: Client, store: Store, model: str, verb: str) -> None:
+def test_only_the_selected_rows_are_changed(superuser, store, model, verb):
     row, other = rows_for(model, verb)
     reply = submit_list(superuser, model, verb, select_across=["1", "0"], **ticked([row]))
     assert str(other.pk) not in text_of(reply)
@@ -59,7 +58,7 @@ JUNK = ["x", "", "../1", "' OR 1=1 --", "0" * 33, "\0", "0" * 31 + "\0", "é" * 
 
 
 @every_action
-def test_malformed_ids_are_a_bad_request(superuser: Client, store: Store, model: str, verb: str) -> None:
+def test_malformed_ids_are_a_bad_request(superuser, store, model, verb):
     [row] = rows_for(model, verb, 1)
     before = everything()
     # Every action parses ids in the same function.
@@ -77,9 +76,7 @@ def test_malformed_ids_are_a_bad_request(superuser: Client, store: Store, model:
     ("model", "verb", "most_fields"),
     [(*each, 1000) for each in ACTIONS[:2]] + [("chain", "complete", None), ("job", "cancel", None)],
 )
-def test_ten_thousand_ids_are_refused(
-    superuser: Client, store: Store, model: str, verb: str, most_fields: int | None
-) -> None:
+def test_ten_thousand_ids_are_refused(superuser, store, model, verb, most_fields):
     [row] = rows_for(model, verb, 1)
     before = everything()
     ids = ticked([row.pk, *(new_id() for _ in range(9_999))])
@@ -95,7 +92,7 @@ def test_ten_thousand_ids_are_refused(
 
 
 @every_action
-def test_without_ids_nothing_is_changed(superuser: Client, store: Store, model: str, verb: str) -> None:
+def test_without_ids_nothing_is_changed(superuser, store, model, verb):
     before = everything()
     assert submit_list(superuser, model, verb).status_code == 302
     assert act_many(superuser, verb, [], model).status_code == 400
@@ -103,7 +100,7 @@ def test_without_ids_nothing_is_changed(superuser: Client, store: Store, model: 
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
-def test_an_unknown_action_does_nothing(superuser: Client, store: Store, model: str) -> None:
+def test_an_unknown_action_does_nothing(superuser, store, model):
     rows = rows_for(model, "cancel")
     before = everything()
     for index in ("0", "x", "99", "-1", "\0", "9" * 5000):

@@ -18,7 +18,6 @@ from typing_extensions import TypedDict
 from django_jobchains.chains import Chain
 from django_jobchains.payload_types import MAX_PROBLEMS
 from django_jobchains.processors import JobType, get_registry
-from django_jobchains.store import Store
 from tests.admin.actions.browsing import act, messages_in, url
 
 
@@ -95,7 +94,7 @@ def answer(client: Client, chain: Chain, **values: str) -> Any:
     return act(client, "complete", chain, **{f"payload_{name}": value for name, value in values.items()})
 
 
-def test_every_kind_of_member_has_its_field(superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_member_has_its_field(superuser, store, monkeypatch):
     fields = form_of(superuser, waiting(monkeypatch, Everything))
     json_fields = {name for name, found in fields.items() if "jobchains-json" in found.widget.attrs.get("class", "")}
     assert json_fields == {"address", "either", "anything", "tags"}
@@ -107,9 +106,7 @@ def test_every_kind_of_member_has_its_field(superuser: Client, store: Store, mon
     assert required == {"decision", "colour", "price", "address", "on", "at", "of_day", "by", "either", "kind"}
 
 
-def test_fields_have_defaults_and_skeletons_of_json(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fields_have_defaults_and_skeletons_of_json(superuser, store, monkeypatch):
     fields = form_of(superuser, waiting(monkeypatch, Everything))
     initial = {name: found.initial for name, found in fields.items() if found.initial not in (None, "")}
     skeleton = '{\n  "street": ""\n}'
@@ -118,9 +115,7 @@ def test_fields_have_defaults_and_skeletons_of_json(
     }  # fmt: skip
 
 
-def test_the_values_have_the_types_of_the_output(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_values_have_the_types_of_the_output(superuser, store, monkeypatch):
     chain = waiting(monkeypatch, Everything)
     assert messages_in(answer(superuser, chain, **ANSWERS)) == ["1 job completed."]
     assert chain.refresh().output.at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -132,19 +127,19 @@ def test_the_values_have_the_types_of_the_output(
     }  # fmt: skip
 
 
-def test_optional_keys_can_be_omitted(superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optional_keys_can_be_omitted(superuser, store, monkeypatch):
     chain = waiting(monkeypatch, Keys)
     answer(superuser, chain, here="on", there="unknown", maybe="", nothing="")
     assert chain.refresh().stored_output == {"here": True, "nothing": None}
 
 
-def test_a_text_with_a_default_can_be_emptied(superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_with_a_default_can_be_emptied(superuser, store, monkeypatch):
     chain = waiting(monkeypatch, Model)
     answer(superuser, chain, required="2", titled="t", with_default="", enough="2")
     assert chain.refresh().stored_output == {"required": 2, "titled": "t", "with_default": "", "enough": 2.0}
 
 
-def test_titles_and_descriptions_are_shown(superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_titles_and_descriptions_are_shown(superuser, store, monkeypatch):
     fields = form_of(superuser, waiting(monkeypatch, Model))
     assert [str(found.label) for found in fields.values()] == ["Required", "The title", "With default", "Enough"]
     assert fields["required"].help_text == "From two to nine."
@@ -162,13 +157,7 @@ def test_titles_and_descriptions_are_shown(superuser: Client, store: Store, monk
         ),
     ],
 )
-def test_errors_are_shown_at_their_fields(
-    superuser: Client,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, str],
-    errors: dict[str, list[str]],
-) -> None:
+def test_errors_are_shown_at_their_fields(superuser, store, monkeypatch, changes, errors):
     chain = waiting(monkeypatch, Model)
     values = {"required": "2", "titled": "t", "with_default": "w", "enough": "1", **changes}
     assert answer(superuser, chain, **values).context["form"].errors == errors
@@ -179,9 +168,7 @@ def test_errors_are_shown_at_their_fields(
     ("address", "problem"),
     [("{", "Invalid JSON: line 1, column 2"), ('{"street": 5}', "street: Input should be a valid string")],
 )
-def test_an_error_inside_json_is_shown_at_its_field(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, address: str, problem: str
-) -> None:
+def test_an_error_inside_json_is_shown_at_its_field(superuser, store, monkeypatch, address, problem):
     chain = waiting(monkeypatch, Everything)
     errors = answer(superuser, chain, **{**ANSWERS, "address": address}).context["form"].errors
     assert set(errors) == {"payload_address"}
@@ -189,9 +176,7 @@ def test_an_error_inside_json_is_shown_at_its_field(
 
 
 @pytest.mark.parametrize(("output", "name"), [(list[int], "payload"), (Address, "payload_lines")])
-def test_a_page_shows_the_first_problems_and_counts_the_others(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, output: Any, name: str
-) -> None:
+def test_a_page_shows_the_first_problems_and_counts_the_others(superuser, store, monkeypatch, output, name):
     chain = waiting(monkeypatch, output)
     text = json.dumps([["wrong"]] * 30_000)
     reply = act(superuser, "complete", chain, **{"payload_street": "Main", name: text})
@@ -203,9 +188,7 @@ def test_a_page_shows_the_first_problems_and_counts_the_others(
 
 
 @pytest.mark.parametrize("output", [list[int], Address])
-def test_the_size_is_checked_before_the_type(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, settings: Any, output: Any
-) -> None:
+def test_the_size_is_checked_before_the_type(superuser, store, monkeypatch, settings, output):
     chain = waiting(monkeypatch, output)
     settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 200}
     many = json.dumps(["wrong"] * 30)
@@ -235,16 +218,12 @@ class Node(BaseModel):
         (Any, ""),
     ],
 )
-def test_a_type_without_members_has_one_field_with_a_skeleton(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch, output: Any, skeleton: str
-) -> None:
+def test_a_type_without_members_has_one_field_with_a_skeleton(superuser, store, monkeypatch, output, skeleton):
     [(name, found)] = form_of(superuser, waiting(monkeypatch, output)).items()
     assert (name, found.initial) == ("payload", skeleton)
 
 
-def test_a_type_that_contains_itself_has_fields(
-    superuser: Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_type_that_contains_itself_has_fields(superuser, store, monkeypatch):
     chain = waiting(monkeypatch, Node)
     assert set(form_of(superuser, chain)) == {"name", "children", "parent"}
     answer(superuser, chain, name="root", children='[{"name": "leaf"}]', parent="")

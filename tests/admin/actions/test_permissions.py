@@ -36,7 +36,7 @@ def a_chain_for(verb: str, store: Store) -> Chain:
 
 @allowed_or_not
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_an_action_requires_its_own_permission(staff: Staff, store: Store, verb: str, is_allowed: bool) -> None:
+def test_an_action_requires_its_own_permission(staff, store, verb, is_allowed):
     chain, client = a_chain_for(verb, store), staff(*permissions(verb, is_allowed))
     before = everything()
     assert client.get(url(verb, chain)).status_code == (200 if is_allowed else 403)
@@ -47,9 +47,7 @@ def test_an_action_requires_its_own_permission(staff: Staff, store: Store, verb:
 
 @allowed_or_not
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_an_action_on_several_rows_requires_the_permission(
-    staff: Staff, store: Store, verb: str, is_allowed: bool
-) -> None:
+def test_an_action_on_several_rows_requires_the_permission(staff, store, verb, is_allowed):
     rows, client = [a_chain_for(verb, store) for _ in range(2)], staff(*permissions(verb, is_allowed))
     before = everything()
     shown = text_of(client.get(url("changelist")))
@@ -62,7 +60,7 @@ def test_an_action_on_several_rows_requires_the_permission(
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_actions_require_the_view_permission(staff: Staff, store: Store, verb: str) -> None:
+def test_actions_require_the_view_permission(staff, store, verb):
     chain, client = a_chain_for(verb, store), staff(PERMISSIONS[verb], view=False)
     before = everything()
     assert client.get(url(verb, chain)).status_code == 403
@@ -71,20 +69,20 @@ def test_actions_require_the_view_permission(staff: Staff, store: Store, verb: s
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_without_the_permission_responses_do_not_reveal_which_rows_exist(staff: Staff, store: Store, verb: str) -> None:
+def test_without_the_permission_responses_do_not_reveal_which_rows_exist(staff, store, verb):
     client = staff(*permissions(verb, is_allowed=False))
     assert client.get(url(verb, Chain(id=new_id()))).status_code == 403
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_the_page_for_several_rows_rejects_get(superuser: Client, store: Store, verb: str) -> None:
+def test_the_page_for_several_rows_rejects_get(superuser, store, verb):
     before = everything()
     assert superuser.get(url(f"{verb}_many")).status_code == 405
     assert everything() == before
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_a_post_without_the_csrf_token_changes_nothing(superuser: Client, store: Store, verb: str) -> None:
+def test_a_post_without_the_csrf_token_changes_nothing(superuser, store, verb):
     chain = a_chain_for(verb, store)
     strict = Client(enforce_csrf_checks=True)
     strict.cookies = superuser.cookies
@@ -97,7 +95,7 @@ def test_a_post_without_the_csrf_token_changes_nothing(superuser: Client, store:
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_anonymous_users_are_redirected_to_the_login(client: Client, store: Store, verb: str) -> None:
+def test_anonymous_users_are_redirected_to_the_login(client, store, verb):
     chain = a_chain_for(verb, store)
     before = everything()
     assert "/login/" in client.get(url(verb, chain))["Location"]

@@ -8,7 +8,6 @@ from unittest.mock import patch
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import OperationalError
-from django.test import Client
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain
@@ -32,9 +31,7 @@ def user_deletes(store: Store, chain: Chain) -> None:
 
 @pytest.mark.parametrize("meanwhile", [worker_finishes, user_deletes])
 @pytest.mark.parametrize("verb", [verb for verb in PERMISSIONS if verb not in ("retry", "delete")])
-def test_changes_after_the_rows_were_read_are_reported(
-    superuser: Client, store: Store, verb: str, meanwhile: Meanwhile
-) -> None:
+def test_changes_after_the_rows_were_read_are_reported(superuser, store, verb, meanwhile):
     """The row changes right before the action is performed."""
     chain = scheduled(store).refresh()
     answer = answers(verb, chain)
@@ -52,7 +49,7 @@ def test_changes_after_the_rows_were_read_are_reported(
     assert not LogEntry.objects.exists(), "nothing was changed, so nothing may be logged"
 
 
-def test_a_second_retry_is_reported(superuser: Client, store: Store) -> None:
+def test_a_second_retry_is_reported(superuser, store):
     other, chain = failed(store), failed(store)
     with just_before("retry", lambda: chains.retry(chain)):
         reply = act_many(superuser, "retry", [other, chain])
@@ -60,7 +57,7 @@ def test_a_second_retry_is_reported(superuser: Client, store: Store) -> None:
 
 
 @pytest.mark.parametrize("verb", ["run_now", "reschedule", "delete"])
-def test_all_or_nothing_actions_change_nothing_after_a_race(superuser: Client, store: Store, verb: str) -> None:
+def test_all_or_nothing_actions_change_nothing_after_a_race(superuser, store, verb):
     rows = [scheduled(store).refresh() for _ in range(3)]
 
     def meanwhile() -> None:
@@ -73,7 +70,7 @@ def test_all_or_nothing_actions_change_nothing_after_a_race(superuser: Client, s
     assert rows[0].refresh().current_job.run_at == rows[0].current_job.run_at
 
 
-def test_a_chain_that_has_continued_is_not_completed_at_another_step(superuser: Client, store: Store) -> None:
+def test_a_chain_that_has_continued_is_not_completed_at_another_step(superuser, store):
     chain = scheduled(store).refresh()
     answer = answers("complete", chain)
     go_on(chain, delay=3600)
@@ -85,9 +82,7 @@ def test_a_chain_that_has_continued_is_not_completed_at_another_step(superuser: 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
 @pytest.mark.parametrize("verb", ["retry", "run_now", "reschedule"])
-def test_a_chain_that_continues_meanwhile_is_not_changed_at_another_step(
-    superuser: Client, store: Store, verb: str, model: str
-) -> None:
+def test_a_chain_that_continues_meanwhile_is_not_changed_at_another_step(superuser, store, verb, model):
     """The page showed the id of the first job, which also stands for the chain."""
     chain = failed(store) if verb == "retry" else scheduled(store).refresh()
     row = chain if model == "chain" else chain.current_job
@@ -105,9 +100,7 @@ def test_a_chain_that_continues_meanwhile_is_not_changed_at_another_step(
     assert not LogEntry.objects.exists()
 
 
-def test_a_database_error_is_reported_and_logged(
-    superuser: Client, store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_database_error_is_reported_and_logged(superuser, store, caplog):
     chain = scheduled(store).refresh()
     before = everything()
     with patch("django_jobchains.chains.run_now", side_effect=OperationalError("deadlock detected")):
@@ -118,7 +111,7 @@ def test_a_database_error_is_reported_and_logged(
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_deleted_rows_are_reported_and_others_are_changed(superuser: Client, store: Store, verb: str) -> None:
+def test_deleted_rows_are_reported_and_others_are_changed(superuser, store, verb):
     chain, gone = failed(store) if verb == "retry" else scheduled(store).refresh(), new_id()
     before = everything()
     reply = act_many(superuser, verb, [chain, gone], **answers(verb, chain))
@@ -126,7 +119,7 @@ def test_deleted_rows_are_reported_and_others_are_changed(superuser: Client, sto
     assert everything() != before
 
 
-def test_the_page_for_a_deleted_chain_is_not_found(superuser: Client, store: Store) -> None:
+def test_the_page_for_a_deleted_chain_is_not_found(superuser, store):
     chain = ship.enqueue()
     chains.delete(chain)
     assert superuser.get(url("cancel", chain)).status_code == 404

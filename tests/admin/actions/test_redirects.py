@@ -1,10 +1,7 @@
 """The URL after an action is always on the same site."""
 
 import pytest
-from django.test import Client
 
-from django_jobchains.models import Chain
-from django_jobchains.store import Store
 from tests.admin.actions.browsing import act, act_many, choose_action, text_of, url
 from tests.support.chains import failed, scheduled
 
@@ -20,11 +17,11 @@ ELSEWHERE = (
 
 
 @pytest.fixture
-def chain(store: Store) -> Chain:
+def chain(store):
     return scheduled(store).refresh()
 
 
-def test_a_next_url_on_another_site_is_ignored(superuser: Client, chain: Chain) -> None:
+def test_a_next_url_on_another_site_is_ignored(superuser, chain):
     for vector in ELSEWHERE:
         assert vector not in text_of(superuser.get(url("cancel", chain), {"next": vector}))
         reply = superuser.post(url("cancel", chain), {"next": vector})
@@ -32,12 +29,12 @@ def test_a_next_url_on_another_site_is_ignored(superuser: Client, chain: Chain) 
         assert act_many(superuser, "cancel", [chain], next=vector)["Location"] == url("changelist")
 
 
-def test_without_a_next_url_one_row_leads_to_its_page_and_several_to_the_list(superuser: Client, chain: Chain) -> None:
+def test_without_a_next_url_one_row_leads_to_its_page_and_several_to_the_list(superuser, chain):
     assert act(superuser, "run_now", chain)["Location"] == url("change", chain)
     assert act_many(superuser, "cancel", [chain])["Location"] == url("changelist")
 
 
-def test_the_list_keeps_its_filters(superuser: Client, store: Store) -> None:
+def test_the_list_keeps_its_filters(superuser, store):
     chain = failed(store)
     query = "?status=failed"
     page = choose_action(superuser, "retry", [chain], query=query)
@@ -47,13 +44,13 @@ def test_the_list_keeps_its_filters(superuser: Client, store: Store) -> None:
     assert act_many(superuser, "retry", [chain], next=wanted)["Location"] == wanted
 
 
-def test_a_page_can_set_the_next_url(superuser: Client, chain: Chain) -> None:
+def test_a_page_can_set_the_next_url(superuser, chain):
     wanted = url("changelist") + "?q=shop"
     assert f'href="{wanted}"' in text_of(superuser.get(url("cancel", chain), {"next": wanted}))
     assert act(superuser, "cancel", chain, next=wanted)["Location"] == wanted
 
 
-def test_an_invalid_form_keeps_the_next_url(superuser: Client, chain: Chain) -> None:
+def test_an_invalid_form_keeps_the_next_url(superuser, chain):
     wanted = url("changelist") + "?q=shop"
     reply = act_many(superuser, "reschedule", [chain], next=wanted, delay_minutes="x")
     assert reply.context["next"] == wanted

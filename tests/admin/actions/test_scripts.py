@@ -3,11 +3,9 @@
 from typing import Any
 
 import pytest
-from django.test import Client
 
-from django_jobchains.models import Chain, Job
+from django_jobchains.models import Job
 from django_jobchains.processors import JobType, get_registry
-from django_jobchains.store import Store
 from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, choose_action, text_of, url
 
 #: Values for attributes, elements, templates, URLs and format strings.
@@ -20,14 +18,14 @@ VECTORS = [
 
 
 @pytest.fixture(params=VECTORS)
-def vector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def vector(request, monkeypatch):
     name: str = request.param
     monkeypatch.setattr(get_registry(), "declared", {name: JobType(name)})
     return name
 
 
 @pytest.fixture
-def chain(store: Store, vector: str) -> Chain:
+def chain(store, vector):
     job_type: JobType[Any, Any] = JobType(vector)
     return job_type.enqueue({vector: vector}, delay=3600).refresh()
 
@@ -36,7 +34,7 @@ def harmless(page: str) -> bool:
     return not any(part in page for part in ("<script>alert", "<img src=x", "<svg onload", "' onmouseover='"))
 
 
-def test_scripts_are_escaped_on_confirmation_pages(superuser: Client, chain: Chain, vector: str) -> None:
+def test_scripts_are_escaped_on_confirmation_pages(superuser, chain, vector):
     for verb in PERMISSIONS:
         if verb == "retry":
             Job.objects.update(status="failed")
@@ -45,14 +43,14 @@ def test_scripts_are_escaped_on_confirmation_pages(superuser: Client, chain: Cha
     assert harmless(text_of(choose_action(superuser, "cancel", [chain])))
 
 
-def test_scripts_are_escaped_in_invalid_forms(superuser: Client, chain: Chain, vector: str) -> None:
+def test_scripts_are_escaped_in_invalid_forms(superuser, chain, vector):
     assert harmless(text_of(act(superuser, "complete", chain, payload=vector)))
     typed = dict.fromkeys(("payload", "queue", "priority", "run_at", "deduplication_key"), vector)
     assert harmless(text_of(superuser.post(url("enqueue") + "?type=shop.ship", typed)))
     assert harmless(text_of(superuser.get(url("enqueue"), {"type": vector})))
 
 
-def test_scripts_are_escaped_in_messages_and_the_history(superuser: Client, chain: Chain, vector: str) -> None:
+def test_scripts_are_escaped_in_messages_and_the_history(superuser, chain, vector):
     for verb in ("run_now", "complete", "cancel"):
         superuser.post(url(verb, chain), answers(verb, chain) | {"next": url("changelist")})
         assert harmless(text_of(superuser.get(url("changelist"))))

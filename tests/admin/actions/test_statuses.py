@@ -3,12 +3,10 @@
 from typing import Any
 
 import pytest
-from django.test import Client
 
 from django_jobchains.admin.actions.row_actions import ChainActionAdmin, JobActionAdmin
 from django_jobchains.chains import Chain
 from django_jobchains.models import Job
-from django_jobchains.store import Store
 from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, messages_in, text_of, url
 from tests.support.chains import STATES, everything, go_on
 
@@ -39,9 +37,7 @@ every_status = pytest.mark.parametrize("state", STATES)
 
 @every_status
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_an_action_depends_on_the_status_and_reports_the_reason(
-    superuser: Client, store: Store, verb: str, state: str
-) -> None:
+def test_an_action_depends_on_the_status_and_reports_the_reason(superuser, store, verb, state):
     chain = STATES[state](store).refresh()
     before = everything()
     is_possible = state in POSSIBLE[verb]
@@ -55,7 +51,7 @@ def test_an_action_depends_on_the_status_and_reports_the_reason(
 
 
 @every_status
-def test_buttons_are_shown_for_possible_actions(admin_request: Any, store: Store, state: str) -> None:
+def test_buttons_are_shown_for_possible_actions(admin_request, store, state):
     chain = STATES[state](store).refresh()
     expected = {verb for verb in PERMISSIONS if state in POSSIBLE[verb]}
     if state == "pending":
@@ -64,14 +60,14 @@ def test_buttons_are_shown_for_possible_actions(admin_request: Any, store: Store
     assert offered(admin_request, chain, chain.current_job, JobActionAdmin) == expected - {"delete"}
 
 
-def test_the_page_of_an_impossible_action_has_no_form(superuser: Client, store: Store) -> None:
+def test_the_page_of_an_impossible_action_has_no_form(superuser, store):
     chain = STATES["completed"](store)
     page = text_of(superuser.get(url("retry", chain)))
     assert "skipped: already completed" in page
     assert 'type="submit" class' not in page
 
 
-def test_an_earlier_step_of_a_chain_is_skipped(superuser: Client, admin_request: Any, store: Store) -> None:
+def test_an_earlier_step_of_a_chain_is_skipped(superuser, admin_request, store):
     chain = STATES["pending"](store)
     first = chain.refresh().current_job
     go_on(chain)
@@ -84,7 +80,7 @@ def test_an_earlier_step_of_a_chain_is_skipped(superuser: Client, admin_request:
     assert everything() == before
 
 
-def test_impossible_rows_are_skipped_and_named(superuser: Client, store: Store) -> None:
+def test_impossible_rows_are_skipped_and_named(superuser, store):
     failed, done = [STATES["failed"](store) for _ in range(2)], STATES["completed"](store)
     reply = act_many(superuser, "retry", [*failed, done])
     assert messages_in(reply) == ["2 jobs retried.", f"1 row skipped: already completed ({done.id})."]

@@ -4,17 +4,15 @@ from typing import Any
 
 import pytest
 from django.http import HttpRequest
-from django.test import Client
 
 from django_jobchains.admin import ChainAdmin, JobAdmin
-from django_jobchains.store import Store
 from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, messages_in, url
 from tests.admin.actions.conftest import Parcel, pack
 from tests.support.chains import everything, failed, scheduled, ship
 
 
 @pytest.fixture(autouse=True)
-def _untouchable_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def _untouchable_rows(monkeypatch):
     """The user may view rows of the type ``shop.ship``, but not change them."""
     for admin_class in (ChainAdmin, JobAdmin):
         monkeypatch.setattr(admin_class, "may", _unless_untouchable(admin_class.may))
@@ -28,7 +26,7 @@ def _unless_untouchable(may: Any) -> Any:
 
 
 @pytest.mark.parametrize("verb", PERMISSIONS)
-def test_a_row_that_the_user_may_not_change_is_refused(superuser: Client, store: Store, verb: str) -> None:
+def test_a_row_that_the_user_may_not_change_is_refused(superuser, store, verb):
     chain = failed(store) if verb == "retry" else scheduled(store).refresh()
     before = everything()
     assert superuser.get(url(verb, chain)).status_code == 403
@@ -38,7 +36,7 @@ def test_a_row_that_the_user_may_not_change_is_refused(superuser: Client, store:
     assert everything() == before
 
 
-def test_a_cascade_is_refused_if_the_user_may_not_delete_all(superuser: Client, store: Store) -> None:
+def test_a_cascade_is_refused_if_the_user_may_not_delete_all(superuser, store):
     chain = pack.enqueue(Parcel(1), blockers=[ship.enqueue()])
     before = everything()
     reply = act(superuser, "delete", chain, cascade="on")

@@ -26,7 +26,7 @@ def only(seen: ListPage) -> dict[str, str]:
     return seen.rows[0]
 
 
-def test_the_columns_of_a_chain(staff: Staff) -> None:
+def test_the_columns_of_a_chain(staff):
     chain_id = steps(
         3,
         type_name="shop.ship",
@@ -55,13 +55,13 @@ def test_the_columns_of_a_chain(staff: Staff) -> None:
     }
 
 
-def test_the_duration_of_a_finished_chain(staff: Staff) -> None:
+def test_the_duration_of_a_finished_chain(staff):
     rows(1, status="completed", created_at=ago(days=3), finished_at=ago(days=3) + timedelta(seconds=90))
     seen = only(open_list(staff(), CHAINS))
     assert (seen["duration"], seen["created"], seen["step"], seen["status"]) == ("1 min 30 s", "3 d", "1", "completed")
 
 
-def test_the_columns_of_a_job(staff: Staff) -> None:
+def test_the_columns_of_a_job(staff):
     id_, chain_id = new_id(), new_id()
     job = row(
         id_, chain_id, 1, type_name="shop.ship", status="running", queue="parcels", created_at=ago(hours=3),
@@ -85,27 +85,27 @@ def test_the_columns_of_a_job(staff: Staff) -> None:
     assert page.links["shop.pack"].endswith(f"/chain/{chain_id}/change/")
 
 
-def test_a_scheduled_job_shows_when_it_is_due(staff: Staff) -> None:
+def test_a_scheduled_job_shows_when_it_is_due(staff):
     rows(1, run_at=ago(minutes=-61))
     seen = only(open_list(staff(), JOBS))
     assert (seen["status"], seen["run_at"]) == ("scheduled", "in 60 min")
 
 
-def test_a_step_before_the_last_is_continued(staff: Staff) -> None:
+def test_a_step_before_the_last_is_continued(staff):
     steps(2, status="completed", output={}, completed_by="worker-2")
     seen = open_list(staff(), JOBS)
     assert [each["status"] for each in seen.rows] == ["completed", "continued"]
     assert seen.rows[0]["worker"] == "worker-2"
 
 
-def test_a_status_has_a_css_class(staff: Staff) -> None:
+def test_a_status_has_a_css_class(staff):
     rows(1, status="failed")
     classes = [given.get("class") for tag, given in open_list(staff(), CHAINS).tags if tag == "span"]
     assert "jobchains-status jobchains-status-failed" in classes
 
 
 @pytest.mark.parametrize("name", [CHAINS, JOBS])
-def test_times_have_an_exact_tooltip(staff: Staff, name: str) -> None:
+def test_times_have_an_exact_tooltip(staff, name):
     created = ago(hours=3)
     rows(1, created_at=created)
     [moment, *_] = [given for tag, given in open_list(staff(), name).tags if tag == "time"]
@@ -114,7 +114,7 @@ def test_times_have_an_exact_tooltip(staff: Staff, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [CHAINS, JOBS])
-def test_without_view_payload_only_the_type_of_an_error_is_shown(staff: Staff, name: str) -> None:
+def test_without_view_payload_only_the_type_of_an_error_is_shown(staff, name):
     rows(1, status="failed", last_error="shop.errors.NoStamps: canary-7 is not to be seen")
     page = open_list(staff(), name)
     assert only(page)["error"] == "shop.errors.NoStamps"
@@ -122,7 +122,7 @@ def test_without_view_payload_only_the_type_of_an_error_is_shown(staff: Staff, n
 
 
 @pytest.mark.parametrize("name", [CHAINS, JOBS])
-def test_large_columns_are_not_read(staff: Staff, name: str) -> None:
+def test_large_columns_are_not_read(staff, name):
     rows(3, status="failed", last_error="E: " + "x" * 60_000, input={"canary": 1}, context={"canary": 2})
     client = staff("view_payload")
     with CaptureQueriesContext(connection) as queries:
@@ -137,7 +137,7 @@ def test_large_columns_are_not_read(staff: Staff, name: str) -> None:
 
 @pytest.mark.parametrize("name", [CHAINS, JOBS])
 @pytest.mark.parametrize("query", ["", "?status=failed", "?status=open&type=shop.pack", "?q=shop"])
-def test_the_number_of_statements_does_not_depend_on_the_rows_of_a_page(staff: Staff, name: str, query: str) -> None:
+def test_the_number_of_statements_does_not_depend_on_the_rows_of_a_page(staff, name, query):
     client = staff("view_payload")
     rows(1, status="failed"), rows(1, status="running")
     few = len(statements(lambda: open_list(client, name, query)))

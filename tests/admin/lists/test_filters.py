@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("name", [CHAINS, JOBS])
 
 
 @pytest.fixture(autouse=True)
-def _declared_types(monkeypatch: pytest.MonkeyPatch) -> None:
+def _declared_types(monkeypatch):
     monkeypatch.setattr(get_registry(), "declared", {job_type.name: job_type for job_type in DECLARED})
 
 
@@ -48,19 +48,19 @@ def texts(ids: list[UUID]) -> list[str]:
 
 @BOTH
 @pytest.mark.parametrize("status", Status.values)
-def test_filter_by_status(staff: Staff, name: str, status: str) -> None:
+def test_filter_by_status(staff, name, status):
     made = {each: rows(2, status=each) for each in Status.values}
     assert open_list(staff(), name, f"?status={status}").ids == texts(made[status])
 
 
 @BOTH
-def test_filter_by_unfinished(staff: Staff, name: str) -> None:
+def test_filter_by_unfinished(staff, name):
     made = {each: rows(1, status=each) for each in Status.values}
     open_ids = [made[status][0] for status in Status.values if status in ("blocked", "pending", "running")]
     assert open_list(staff(), name, "?status=open").ids == texts(open_ids)
 
 
-def test_a_chain_has_the_status_of_its_last_step_and_the_type_of_its_first(staff: Staff) -> None:
+def test_a_chain_has_the_status_of_its_last_step_and_the_type_of_its_first(staff):
     chain_id = steps(3, type_name="shop.ship", status="failed")
     client = staff()
     assert open_list(client, CHAINS, "?status=failed&type=shop.pack").ids == [str(chain_id)]
@@ -70,7 +70,7 @@ def test_a_chain_has_the_status_of_its_last_step_and_the_type_of_its_first(staff
 
 
 @BOTH
-def test_status_and_type_can_be_combined(staff: Staff, name: str) -> None:
+def test_status_and_type_can_be_combined(staff, name):
     rows(2, status="failed"), rows(2, type_name="shop.mail", chain_type_name="shop.mail")
     wanted = rows(2, status="failed", type_name="shop.mail", chain_type_name="shop.mail")
     client = staff()
@@ -79,7 +79,7 @@ def test_status_and_type_can_be_combined(staff: Staff, name: str) -> None:
 
 
 @BOTH
-def test_filter_by_blocker(staff: Staff, name: str) -> None:
+def test_filter_by_blocker(staff, name):
     blocker = mail.enqueue()
     waiting = chains.enqueue_many([pack.item(number, blockers=[blocker]) for number in range(3)])
     page = open_list(staff(), name, f"?blocked_by={blocker.id}")
@@ -88,12 +88,12 @@ def test_filter_by_blocker(staff: Staff, name: str) -> None:
 
 
 @BOTH
-def test_the_type_filter_offers_declared_and_existing_types(staff: Staff, name: str) -> None:
+def test_the_type_filter_offers_declared_and_existing_types(staff, name):
     rows(2, type_name="other.present", chain_type_name="other.present")
     assert offered(open_list(staff(), name), "type") == ["", "other.present", "shop.mail", "shop.pack", "shop.ship"]
 
 
-def test_filter_by_the_type_of_the_chain(staff: Staff) -> None:
+def test_filter_by_the_type_of_the_chain(staff):
     chain_id = steps(2, type_name="shop.ship")
     rows(1, type_name="shop.ship", chain_type_name="shop.ship")
     assert len(open_list(staff(), JOBS, "?chain_type=shop.pack").ids) == 2
@@ -102,7 +102,7 @@ def test_filter_by_the_type_of_the_chain(staff: Staff) -> None:
 
 
 @BOTH
-def test_filter_by_creation_time(staff: Staff, name: str) -> None:
+def test_filter_by_creation_time(staff, name):
     now = database_now()
     ago = {hours: now - timedelta(hours=hours) for hours in (2, 30, 300)}
     made = {hours: str(rows(1, [first_id_at(time)], time)[0]) for hours, time in ago.items()}
@@ -114,7 +114,7 @@ def test_filter_by_creation_time(staff: Staff, name: str) -> None:
     assert open_list(client, name, "?created=month").ids == [young, *made.values()]
 
 
-def test_filter_for_chains_that_are_not_blockers(staff: Staff) -> None:
+def test_filter_for_chains_that_are_not_blockers(staff):
     blocker = mail.enqueue()
     waiting = pack.enqueue(blockers=[blocker])
     assert open_list(staff(), CHAINS, "?roots=1").ids == [str(waiting.id)]
@@ -122,16 +122,14 @@ def test_filter_for_chains_that_are_not_blockers(staff: Staff) -> None:
 
 
 @pytest.mark.parametrize(("name", "parameter"), [(CHAINS, "type"), (JOBS, "chain_type")])
-def test_the_filter_by_the_type_of_chains_offers_entry_types(
-    staff: Staff, name: str, parameter: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_filter_by_the_type_of_chains_offers_entry_types(staff, name, parameter, monkeypatch):
     monkeypatch.setattr(mail, "entry", False)
     steps(2, type_name="shop.later")
     assert offered(open_list(staff(), name), parameter) == ["", "shop.pack", "shop.ship"]
 
 
 @BOTH
-def test_filter_by_queue(staff: Staff, name: str) -> None:
+def test_filter_by_queue(staff, name):
     rows(2), rows(1, queue="mail", status="failed")
     wanted = rows(2, queue="mail", status="cancelled")
     client = staff()
@@ -141,7 +139,7 @@ def test_filter_by_queue(staff: Staff, name: str) -> None:
     assert open_list(client, name, "?queue=mail&status=cancelled&type=shop.pack&q=shop.").ids == texts(wanted)
 
 
-def test_a_chain_is_in_the_queue_of_its_last_step(staff: Staff) -> None:
+def test_a_chain_is_in_the_queue_of_its_last_step(staff):
     chain_id = steps(3, queue="mail")
     Job.objects.filter(chain_id=chain_id, chain_index__lt=2).update(queue="bank")
     client = staff()
@@ -151,14 +149,14 @@ def test_a_chain_is_in_the_queue_of_its_last_step(staff: Staff) -> None:
 
 
 @BOTH
-def test_the_queue_filter_offers_the_queues_of_jobs(staff: Staff, name: str) -> None:
+def test_the_queue_filter_offers_the_queues_of_jobs(staff, name):
     rows(2, queue="mail"), rows(2, queue="bank")
     assert offered(open_list(staff(), name), "queue") == ["", "bank", "mail"]
     assert offered(open_list(staff(), name, "?queue=absent"), "queue") == ["", "absent", "bank", "mail"]
 
 
 @BOTH
-def test_the_form_of_types_keeps_the_other_filters(staff: Staff, name: str) -> None:
+def test_the_form_of_types_keeps_the_other_filters(staff, name):
     page = open_list(staff(), name, "?status=failed&q=shop.&after=x&unknown=1")
     kept = [
         (given["name"], given["value"]) for tag, given in page.tags if tag == "input" and given.get("type") == "hidden"
@@ -169,7 +167,7 @@ def test_the_form_of_types_keeps_the_other_filters(staff: Staff, name: str) -> N
 
 
 @BOTH
-def test_a_filter_starts_at_the_first_page_and_drops_unknown_parameters(staff: Staff, name: str) -> None:
+def test_a_filter_starts_at_the_first_page_and_drops_unknown_parameters(staff, name):
     rows(60, status="failed")
     client = staff()
     second = open_list(
@@ -180,14 +178,14 @@ def test_a_filter_starts_at_the_first_page_and_drops_unknown_parameters(staff: S
 
 
 @BOTH
-def test_all_filters_are_cleared_at_once(staff: Staff, name: str) -> None:
+def test_all_filters_are_cleared_at_once(staff, name):
     page = open_list(staff(), name, "?status=failed&type=shop.pack&q=shop")
     clear = next(link for text, link in page.links.items() if "Clear all filters" in text)
     assert clear == "?q=shop"
 
 
 @BOTH
-def test_an_invalid_filter_value_redirects_to_the_whole_list(staff: Staff, name: str) -> None:
+def test_an_invalid_filter_value_redirects_to_the_whole_list(staff, name):
     ids, client = rows(2), staff()
     for query in (
         "?status=lost",
@@ -212,7 +210,7 @@ LOOKUPS = [
 
 
 @BOTH
-def test_other_parameters_do_not_reach_a_query(staff: Staff, name: str) -> None:
+def test_other_parameters_do_not_reach_a_query(staff, name):
     ids = rows(2)
     client = staff()
     plain = [_without_values(sql) for sql in statements(lambda: open_list(client, name))]
@@ -224,7 +222,7 @@ def test_other_parameters_do_not_reach_a_query(staff: Staff, name: str) -> None:
 
 
 @BOTH
-def test_each_shape_of_chain_is_listed(staff: Staff, name: str) -> None:
+def test_each_shape_of_chain_is_listed(staff, name):
     for make in SHAPES.values():
         make()
     seen = open_list(staff("view_payload"), name)

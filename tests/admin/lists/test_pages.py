@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("name", [CHAINS, JOBS])
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> int:
+def few(monkeypatch):
     for each in (ChainAdmin, JobAdmin):
         monkeypatch.setattr(each, "list_per_page", 4)
     return 4
@@ -43,7 +43,7 @@ def oldest_first(client: Client, name: str) -> str:
 
 
 @BOTH
-def test_pages_have_every_row_once_newest_first(staff: Staff, name: str, few: int) -> None:
+def test_pages_have_every_row_once_newest_first(staff, name, few):
     chain_ids = [*rows(5), steps(3), *rows(3)]
     Job.objects.update(created_at="2024-05-01T00:00:00Z")  # all at the same time
     found = [id_ for page in walk(staff(), name) for id_ in page.ids]
@@ -52,7 +52,7 @@ def test_pages_have_every_row_once_newest_first(staff: Staff, name: str, few: in
 
 
 @BOTH
-def test_the_age_column_reverses_the_order(staff: Staff, name: str, few: int) -> None:
+def test_the_age_column_reverses_the_order(staff, name, few):
     ids = rows(9)
     client = staff()
     link = oldest_first(client, name)
@@ -60,7 +60,7 @@ def test_the_age_column_reverses_the_order(staff: Staff, name: str, few: int) ->
 
 
 @BOTH
-def test_no_other_column_is_sortable(staff: Staff, name: str) -> None:
+def test_no_other_column_is_sortable(staff, name):
     ids = rows(3)
     client = staff()
     heads = {text for text, link in open_list(client, name).links.items() if "o=" in link}
@@ -70,7 +70,7 @@ def test_no_other_column_is_sortable(staff: Staff, name: str) -> None:
 
 
 @BOTH
-def test_pagination_is_stable_while_rows_are_added_and_deleted(staff: Staff, name: str, few: int) -> None:
+def test_pagination_is_stable_while_rows_are_added_and_deleted(staff, name, few):
     random = Random(7)
     there = rows(25, [uuid4() for _ in range(25)])
     stays = set(there)
@@ -88,7 +88,7 @@ def test_pagination_is_stable_while_rows_are_added_and_deleted(staff: Staff, nam
 
 
 @BOTH
-def test_links_keep_filters_and_search(staff: Staff, name: str, few: int) -> None:
+def test_links_keep_filters_and_search(staff, name, few):
     rows(9, status="failed"), rows(9, status="running")
     client = staff()
     first, second, third = walk(client, name, "?status=failed&q=shop.&type=shop.pack")
@@ -99,7 +99,7 @@ def test_links_keep_filters_and_search(staff: Staff, name: str, few: int) -> Non
 
 
 @BOTH
-def test_an_invalid_cursor_shows_the_first_page_and_a_message(staff: Staff, name: str, few: int) -> None:
+def test_an_invalid_cursor_shows_the_first_page_and_a_message(staff, name, few):
     ids, client = rows(5), staff()
     for cursor in ("x", "%00", "bnVsbA", "W10", "9" * 5_000, "ä", "../", "WyItaWQiLCAieCJd"):
         page = open_list(client, name, f"?after={cursor}")
@@ -109,7 +109,7 @@ def test_an_invalid_cursor_shows_the_first_page_and_a_message(staff: Staff, name
 
 
 @BOTH
-def test_the_cursor_of_the_other_order_is_invalid(staff: Staff, name: str, few: int) -> None:
+def test_the_cursor_of_the_other_order_is_invalid(staff, name, few):
     rows(9)
     client = staff()
     turned = oldest_first(client, name)
@@ -118,7 +118,7 @@ def test_the_cursor_of_the_other_order_is_invalid(staff: Staff, name: str, few: 
 
 
 @BOTH
-def test_there_are_no_page_numbers_and_no_select_across(staff: Staff, name: str, few: int) -> None:
+def test_there_are_no_page_numbers_and_no_select_across(staff, name, few):
     rows(9)
     page = open_list(staff(), name, "?all=1&p=3")
     assert len(page.ids) == 4
@@ -127,7 +127,7 @@ def test_there_are_no_page_numbers_and_no_select_across(staff: Staff, name: str,
 
 
 @BOTH
-def test_a_page_shows_the_row_count(staff: Staff, name: str, few: int) -> None:
+def test_a_page_shows_the_row_count(staff, name, few):
     client = staff()
     rows(1)
     assert "1 in total" in open_list(client, name).text
@@ -137,9 +137,7 @@ def test_a_page_shows_the_row_count(staff: Staff, name: str, few: int) -> None:
 
 
 @BOTH
-def test_many_rows_are_counted_up_to_a_limit(
-    staff: Staff, name: str, few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_rows_are_counted_up_to_a_limit(staff, name, few, monkeypatch):
     rows(9)
     monkeypatch.setattr(changelists, "COUNT_LIMIT", 8)
     monkeypatch.setattr(changelists, "_planner_estimate", lambda rows: None)
@@ -148,7 +146,7 @@ def test_many_rows_are_counted_up_to_a_limit(
 
 @BOTH
 @pytest.mark.postgresql
-def test_many_rows_are_estimated_by_the_planner(staff: Staff, name: str) -> None:
+def test_many_rows_are_estimated_by_the_planner(staff, name):
     rows(12_000, status="failed", last_error="x")
     rows(400, status="running")
     with connection.cursor() as cursor:
@@ -160,7 +158,7 @@ def test_many_rows_are_estimated_by_the_planner(staff: Staff, name: str) -> None
 
 
 @BOTH
-def test_a_slow_count_is_stopped(staff: Staff, name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_count_is_stopped(staff, name, few, monkeypatch):
     rows(9)
     monkeypatch.setattr(changelists, "_planner_estimate", lambda rows: None)
 
@@ -173,7 +171,7 @@ def test_a_slow_count_is_stopped(staff: Staff, name: str, few: int, monkeypatch:
 
 
 @BOTH
-def test_no_statement_counts_or_skips_without_a_limit(staff: Staff, name: str, few: int) -> None:
+def test_no_statement_counts_or_skips_without_a_limit(staff, name, few):
     rows(9, status="failed")
     client = staff()
     for query in ("", "?status=failed", "?q=shop", open_list(client, name).links["Next page"]):
@@ -184,7 +182,7 @@ def test_no_statement_counts_or_skips_without_a_limit(staff: Staff, name: str, f
 
 
 @BOTH
-def test_an_empty_list_shows_the_next_step(staff: Staff, name: str, few: int) -> None:
+def test_an_empty_list_shows_the_next_step(staff, name, few):
     client = staff()
     page = open_list(client, name)
     assert "manage.py run_jobworker" in page.text
@@ -200,6 +198,6 @@ def test_an_empty_list_shows_the_next_step(staff: Staff, name: str, few: int) ->
 
 
 @BOTH
-def test_the_title_of_a_list(staff: Staff, name: str) -> None:
+def test_the_title_of_a_list(staff, name):
     page = open_list(staff(), name)
     assert f"<h1>{name.capitalize()}s</h1>" in page.html

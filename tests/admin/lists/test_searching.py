@@ -22,7 +22,7 @@ def last_job(chain_id: UUID) -> UUID:
 
 
 @pytest.mark.parametrize("write", [str, lambda id_: id_.hex, lambda id_: f"  {id_} ", lambda id_: str(id_).upper()])
-def test_the_id_of_a_job_finds_its_chain(staff: Staff, write: Callable[[UUID], str]) -> None:
+def test_the_id_of_a_job_finds_its_chain(staff, write):
     rows(2)
     chain_id = steps(3)
     rows(2)
@@ -31,7 +31,7 @@ def test_the_id_of_a_job_finds_its_chain(staff: Staff, write: Callable[[UUID], s
     assert open_list(client, CHAINS, {"q": write(last_job(chain_id))}).ids == [str(chain_id)]
 
 
-def test_an_id_finds_a_job_or_the_steps_of_a_chain(staff: Staff) -> None:
+def test_an_id_finds_a_job_or_the_steps_of_a_chain(staff):
     rows(2)
     chain_id = steps(3)
     last = last_job(chain_id)
@@ -45,7 +45,7 @@ def test_an_id_finds_a_job_or_the_steps_of_a_chain(staff: Staff) -> None:
 
 
 @BOTH
-def test_the_beginning_of_an_id_finds_matching_ids(staff: Staff, name: str) -> None:
+def test_the_beginning_of_an_id_finds_matching_ids(staff, name):
     ids = [UUID(f"abcdef12-3456-4000-8000-00000000000{number}") for number in range(3)]
     rows(3, ids)
     rows(2, [UUID(f"abcdef13-3456-4000-8000-00000000000{number}") for number in range(2)])
@@ -57,7 +57,7 @@ def test_the_beginning_of_an_id_finds_matching_ids(staff: Staff, name: str) -> N
     assert open_list(client, name, {"q": "abcdef1"}).ids == []
 
 
-def test_the_beginning_of_a_later_jobs_id_finds_its_chain(staff: Staff) -> None:
+def test_the_beginning_of_a_later_jobs_id_finds_its_chain(staff):
     job_id = UUID("abcdef12-3456-4000-8000-000000000001")
     chain_id = steps(2)
     Job.objects.filter(chain_id=chain_id, chain_index=1).update(id=job_id)
@@ -67,7 +67,7 @@ def test_the_beginning_of_a_later_jobs_id_finds_its_chain(staff: Staff) -> None:
 
 
 @BOTH
-def test_a_key_finds_all_steps_of_its_chains(staff: Staff, name: str) -> None:
+def test_a_key_finds_all_steps_of_its_chains(staff, name):
     rows(2, deduplication_key="order-70")
     chain_ids = [steps(2, deduplication_key="order-7"), steps(2, deduplication_key="order-7")]
     Job.objects.filter(chain_id__in=chain_ids).update(deduplication_key="order-7")
@@ -80,7 +80,7 @@ def test_a_key_finds_all_steps_of_its_chains(staff: Staff, name: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("term", ["acme␟order-7", "acme/order-7"])
-def test_the_key_of_a_tenant_is_found_with_both_separators(staff: Staff, name: str, term: str) -> None:
+def test_the_key_of_a_tenant_is_found_with_both_separators(staff, name, term):
     rows(1, deduplication_key="order-7"), rows(1, deduplication_key="globex␟order-7")
     [wanted] = rows(1, deduplication_key="acme␟order-7")
     page = open_list(staff(), name, {"q": term})
@@ -89,14 +89,14 @@ def test_the_key_of_a_tenant_is_found_with_both_separators(staff: Staff, name: s
 
 
 @BOTH
-def test_a_key_with_a_slash_is_first_searched_literally(staff: Staff, name: str) -> None:
+def test_a_key_with_a_slash_is_first_searched_literally(staff, name):
     rows(1, deduplication_key="acme␟order-7")
     [wanted] = rows(1, deduplication_key="acme/order-7")
     assert open_list(staff(), name, {"q": "acme/order-7"}).ids == [str(wanted)]
 
 
 @BOTH
-def test_the_beginning_of_a_type_finds_matching_types(staff: Staff, name: str) -> None:
+def test_the_beginning_of_a_type_finds_matching_types(staff, name):
     wanted = [
         rows(1, type_name=each, chain_type_name=each)[0] for each in ("mail.send", "mail.sort", "mail.sort", "mailer")
     ]
@@ -110,7 +110,7 @@ def test_the_beginning_of_a_type_finds_matching_types(staff: Staff, name: str) -
 
 
 @BOTH
-def test_a_search_stays_within_the_filters(staff: Staff, name: str) -> None:
+def test_a_search_stays_within_the_filters(staff, name):
     wanted = rows(1, status="failed")
     rows(1, status="running"), rows(1, status="failed", type_name="other", chain_type_name="other")
     client = staff()
@@ -120,7 +120,7 @@ def test_a_search_stays_within_the_filters(staff: Staff, name: str) -> None:
 
 
 @BOTH
-def test_a_key_takes_precedence_over_a_type(staff: Staff, name: str) -> None:
+def test_a_key_takes_precedence_over_a_type(staff, name):
     rows(1)
     with_key = rows(1, deduplication_key="shop.pack", type_name="other", chain_type_name="other")
     page = open_list(staff(), name, {"q": "shop.pack"})
@@ -129,7 +129,7 @@ def test_a_key_takes_precedence_over_a_type(staff: Staff, name: str) -> None:
 
 
 @BOTH
-def test_exceeded_limits_are_reported(staff: Staff, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exceeded_limits_are_reported(staff, name, monkeypatch):
     monkeypatch.setattr(searching, "MAX_MATCHES", 3)
     monkeypatch.setattr(searching, "MAX_TYPES", 2)
     rows(5, deduplication_key="often")
@@ -144,7 +144,7 @@ def test_exceeded_limits_are_reported(staff: Staff, name: str, monkeypatch: pyte
 
 
 @BOTH
-def test_the_search_box_has_a_help_text(staff: Staff, name: str) -> None:
+def test_the_search_box_has_a_help_text(staff, name):
     text = open_list(staff(), name).text
     assert (
         "Search for an id or at least its first 8 digits, a complete deduplication key, or the beginning of a type."
@@ -159,7 +159,7 @@ ODD = [
 
 
 @BOTH
-def test_unusual_terms_find_nothing(staff: Staff, name: str) -> None:
+def test_unusual_terms_find_nothing(staff, name):
     rows(2)
     client = staff()
     for term in ODD:

@@ -24,7 +24,7 @@ class ShopJobs(JobAdmin):
         return [*super().get_list_display(request), "priority"]
 
 
-def test_a_subclass_can_change_the_page_size() -> None:
+def test_a_subclass_can_change_the_page_size():
     rows(3)
     request = RequestFactory().get("/")
     request.user = User.objects.create_superuser("root")
@@ -35,7 +35,7 @@ def test_a_subclass_can_change_the_page_size() -> None:
 
 
 @pytest.mark.parametrize("term", ["\0", "a\0b", "shop.\0"])
-def test_an_unvalidated_search_for_a_null_character_finds_nothing(term: str) -> None:
+def test_an_unvalidated_search_for_a_null_character_finds_nothing(term):
     rows(1)
     request = RequestFactory().get("/")
     request.user = User.objects.create_superuser("root")

@@ -1,11 +1,9 @@
 """The time limit of the queries of a list."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
-from django.test import Client
 
 from django_jobchains.admin import base
 from django_jobchains.admin.base import TimeLimitExceeded, time_limit
@@ -42,9 +40,7 @@ def settings_now() -> Any:
 
 @pytest.mark.django_db
 @BOTH
-def test_a_list_that_exceeds_the_time_limit_shows_what_to_do(
-    staff: Callable[..., Client], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_exceeds_the_time_limit_shows_what_to_do(staff, name, monkeypatch):
     rows(3)
     monkeypatch.setattr(base, "QUERY_SECONDS", 0.05)
     monkeypatch.setattr(changelists.ListAdmin, "searched", lambda *args: read_for_ever())
@@ -58,7 +54,7 @@ def test_a_list_that_exceeds_the_time_limit_shows_what_to_do(
 
 
 @pytest.mark.django_db
-def test_the_transaction_is_usable_after_the_time_limit() -> None:
+def test_the_transaction_is_usable_after_the_time_limit():
     before = settings_now()
     rows(1)
     with pytest.raises(TimeLimitExceeded), time_limit("default", 0.05):
@@ -68,7 +64,7 @@ def test_the_transaction_is_usable_after_the_time_limit() -> None:
 
 
 @pytest.mark.django_db
-def test_a_query_within_the_time_limit_leaves_no_limit_behind() -> None:
+def test_a_query_within_the_time_limit_leaves_no_limit_behind():
     before = settings_now()
     with time_limit("default", 60):
         assert Job.objects.count() == 0
@@ -79,7 +75,7 @@ def test_a_query_within_the_time_limit_leaves_no_limit_behind() -> None:
 
 
 @committed
-def test_the_time_limit_works_outside_of_a_transaction() -> None:
+def test_the_time_limit_works_outside_of_a_transaction():
     before = settings_now()
     with pytest.raises(TimeLimitExceeded), time_limit("default", 0.05):
         read_for_ever()
@@ -90,14 +86,14 @@ def test_the_time_limit_works_outside_of_a_transaction() -> None:
 
 
 @pytest.mark.django_db
-def test_other_database_errors_are_not_translated() -> None:
+def test_other_database_errors_are_not_translated():
     with pytest.raises(OperationalError), time_limit("default"):
         raise OperationalError("the server is gone")
 
 
 @pytest.mark.django_db
 @pytest.mark.postgresql
-def test_a_shorter_timeout_of_the_project_is_kept() -> None:
+def test_a_shorter_timeout_of_the_project_is_kept():
     with transaction.atomic():
         run("SELECT set_config('statement_timeout', '70', true)")
         with time_limit("default", 60):

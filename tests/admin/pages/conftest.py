@@ -10,7 +10,7 @@ OpenPage = Callable[..., str]
 
 
 @pytest.fixture
-def open_page(superuser: Client) -> OpenPage:
+def open_page(superuser):
     """Return a function that returns a page as HTML: of a job's chain or with ``model="job"`` of the job itself."""
 
     def open_page(job: Job, model: str = "chain", by: Client | None = None, **parameters: str | int) -> str:

@@ -1,21 +1,18 @@
 """The page of a chain of any length, in a limited number of statements."""
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.contrib import admin
 from django.http import HttpRequest
-from django.test import Client, override_settings
+from django.test import override_settings
 from django.urls import reverse
 
 from django_jobchains.models import Chain, Job
 from tests.admin.pages import rows
-from tests.admin.pages.conftest import OpenPage
 
 
 def _numbers(page: str) -> list[int]:
@@ -27,7 +24,7 @@ def _address(id_: object, model: str = "chain") -> str:
     return reverse(f"admin:django_jobchains_{model}_change", args=[id_])
 
 
-def test_steps_are_in_order_and_the_current_one_is_marked(open_page: OpenPage) -> None:
+def test_steps_are_in_order_and_the_current_one_is_marked(open_page):
     jobs = rows.chain(3, "running")
     page = open_page(jobs[0])
     assert _numbers(page) == [1, 2, 3]
@@ -35,7 +32,7 @@ def test_steps_are_in_order_and_the_current_one_is_marked(open_page: OpenPage) -
     assert page.count("jobchains-status-continued") == 2
 
 
-def test_the_summary_shows_status_queue_and_key(open_page: OpenPage) -> None:
+def test_the_summary_shows_status_queue_and_key(open_page):
     page = open_page(rows.chain(2, "failed", queue="mail", deduplication_key="order-17")[0])
     assert '<span class="jobchains-status jobchains-status-failed">failed</span>' in page
     assert "<dd>mail</dd>" in page
@@ -43,14 +40,14 @@ def test_the_summary_shows_status_queue_and_key(open_page: OpenPage) -> None:
     assert "took 19 s" in page
 
 
-def test_a_step_shows_its_duration_and_worker(open_page: OpenPage) -> None:
+def test_a_step_shows_its_duration_and_worker(open_page):
     page = open_page(rows.chain(1, "completed")[0])
     assert "ran for 6.5 s" in page
     assert "9.0 s in total" in page
     assert "by worker mail:1:ab" in page
 
 
-def test_a_step_completed_without_a_worker(open_page: OpenPage) -> None:
+def test_a_step_completed_without_a_worker(open_page):
     page = open_page(rows.chain(1, "completed", completed_by=None)[0])
     assert "completed without a worker" in page
     assert "ran for" not in page
@@ -58,7 +55,7 @@ def test_a_step_completed_without_a_worker(open_page: OpenPage) -> None:
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
-def test_a_failed_attempt_shows_its_duration_unless_its_lease_ran_out(open_page: OpenPage, model: str) -> None:
+def test_a_failed_attempt_shows_its_duration_unless_its_lease_ran_out(open_page, model):
     failed, lost = rows.chain(1, "failed")[0], rows.chain(1, "failed")[0]
     rows.attempts(failed, 1)
     rows.attempts(lost, 1, kind="crash", error="The lease ran out: worker mail:1:ab died, hung or lost the database.")
@@ -70,13 +67,13 @@ def test_a_failed_attempt_shows_its_duration_unless_its_lease_ran_out(open_page:
     assert not [text for text in ("after 2.0 s", "ran for") if text in page]
 
 
-def test_a_scheduled_step_shows_when_it_is_due(open_page: OpenPage) -> None:
+def test_a_scheduled_step_shows_when_it_is_due(open_page):
     page = open_page(rows.chain(1, run_at=datetime.now(UTC) + timedelta(hours=3, seconds=30))[0])
     assert "jobchains-status-scheduled" in page
     assert "due in 3 h" in page
 
 
-def test_failed_attempts_are_collapsed_with_their_tracebacks(open_page: OpenPage) -> None:
+def test_failed_attempts_are_collapsed_with_their_tracebacks(open_page):
     job = rows.chain(1, "failed")[0]
     rows.attempts(job, 5)
     page = open_page(job)
@@ -85,7 +82,7 @@ def test_failed_attempts_are_collapsed_with_their_tracebacks(open_page: OpenPage
     assert page.count("Traceback (most recent call last)") == 3
 
 
-def test_a_crash_shows_the_standard_error_of_its_process_masked(open_page: OpenPage) -> None:
+def test_a_crash_shows_the_standard_error_of_its_process_masked(open_page):
     job = rows.chain(1, "failed")[0]
     error = "ChildCrashed: The worker process was killed by SIGSEGV."
     rows.attempts(job, 1, kind="crash", error=error, traceback="password=secret-7\nassertion failed")
@@ -97,26 +94,26 @@ def test_a_crash_shows_the_standard_error_of_its_process_masked(open_page: OpenP
     assert "secret-7" not in page
 
 
-def test_a_long_traceback_is_only_shown_on_the_page_of_the_job(open_page: OpenPage) -> None:
+def test_a_long_traceback_is_only_shown_on_the_page_of_the_job(open_page):
     job = rows.chain(1, "failed")[0]
     rows.attempts(job, 1, traceback="x" * 20_000)
     assert "20,000 characters, shown on the page of the job." in open_page(job)
     assert "x" * 20_000 in open_page(job, "job")
 
 
-def test_input_and_output_are_collapsed_and_indented(open_page: OpenPage) -> None:
+def test_input_and_output_are_collapsed_and_indented(open_page):
     page = open_page(rows.chain(1, "completed", input={"order": [1, 2]})[0])
     assert "{\n  &quot;order&quot;: [\n    1,\n    2\n  ]\n}" in page
     assert "&quot;done&quot;: true" in page
 
 
-def test_a_large_input_is_only_shown_on_the_page_of_the_job(open_page: OpenPage) -> None:
+def test_a_large_input_is_only_shown_on_the_page_of_the_job(open_page):
     job = rows.chain(1, input="y" * 50_000)[0]
     assert "50,002 characters, too long to display." in open_page(job)
     assert "y" * 50_000 in open_page(job, "job")
 
 
-def test_progress_and_the_last_log_lines_of_the_current_step_are_shown(open_page: OpenPage) -> None:
+def test_progress_and_the_last_log_lines_of_the_current_step_are_shown(open_page):
     job = rows.chain(2, "running")[-1]
     rows.progress(job)
     rows.lines(job, 50)
@@ -126,7 +123,7 @@ def test_progress_and_the_last_log_lines_of_the_current_step_are_shown(open_page
     assert re.findall(r"line (\d+)</", page) == [str(number) for number in range(30, 50)]
 
 
-def test_times_have_their_exact_value_in_the_time_zone_of_the_user(open_page: OpenPage) -> None:
+def test_times_have_their_exact_value_in_the_time_zone_of_the_user(open_page):
     job = rows.chain(1, created_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))[0]
     with override_settings(TIME_ZONE="Asia/Tokyo"):
         page = open_page(job)
@@ -137,13 +134,13 @@ def test_times_have_their_exact_value_in_the_time_zone_of_the_user(open_page: Op
 
 
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_only_the_first_and_last_steps_of_a_long_chain_are_shown(open_page: OpenPage, count: int) -> None:
+def test_only_the_first_and_last_steps_of_a_long_chain_are_shown(open_page, count):
     page = open_page(rows.chain(count, "running")[0])
     assert _numbers(page) == [*range(1, 11), *range(count - 9, count + 1)]
     assert f"{count - 20:,} steps are not shown here" in page
 
 
-def test_links_lead_to_all_other_steps(open_page: OpenPage) -> None:
+def test_links_lead_to_all_other_steps(open_page):
     job = rows.chain(120, "running")[0]
     seen: list[int] = []
     while len(seen) < 120:
@@ -155,14 +152,14 @@ def test_links_lead_to_all_other_steps(open_page: OpenPage) -> None:
     assert seen == list(range(1, 121))
 
 
-def test_links_lead_forwards_and_backwards(open_page: OpenPage) -> None:
+def test_links_lead_forwards_and_backwards(open_page):
     job = rows.chain(120, "running")[0]
     assert re.findall(r"\?from=(\d+)#steps", open_page(job)) == ["11"]
     assert re.findall(r"\?from=(\d+)#steps", open_page(job, **{"from": 61})) == ["31", "91"]
     assert "is not shown here" not in open_page(job, **{"from": 91}).split("steps are not shown here", 1)[1]
 
 
-def test_an_invalid_step_number_is_ignored(open_page: OpenPage) -> None:
+def test_an_invalid_step_number_is_ignored(open_page):
     [job] = rows.chain(3)[:1]
     for wrong in ("0", "201", "-1", "x", "9" * 5_000, "1\x00", "\u0663", ""):
         assert _numbers(open_page(job, **{"from": wrong, "dependents": wrong})) == [1, 2, 3], wrong
@@ -171,7 +168,7 @@ def test_an_invalid_step_number_is_ignored(open_page: OpenPage) -> None:
 # Blockers and dependents
 
 
-def test_blockers_and_dependents_are_shown_in_a_graph_and_in_lists(open_page: OpenPage) -> None:
+def test_blockers_and_dependents_are_shown_in_a_graph_and_in_lists(open_page):
     job = rows.chain(1, "blocked")[-1]
     stock, money = rows.chain(2, "completed", "shop.stock"), rows.chain(1, "running", "shop.money")
     rows.waits(job, stock, money)
@@ -185,18 +182,18 @@ def test_blockers_and_dependents_are_shown_in_a_graph_and_in_lists(open_page: Op
     assert f'href="{_address(later[-1].id, "job")}"' in page
 
 
-def test_the_graph_includes_blockers_of_blockers(open_page: OpenPage) -> None:
+def test_the_graph_includes_blockers_of_blockers(open_page):
     first, second, third = (rows.chain(1, status, f"shop.{status}") for status in ("blocked", "blocked", "running"))
     rows.waits(first[0], second)
     rows.waits(second[0], third)
     assert _address(third[0].id) in open_page(first[0])
 
 
-def test_a_chain_without_blockers_and_dependents_has_no_graph(open_page: OpenPage) -> None:
+def test_a_chain_without_blockers_and_dependents_has_no_graph(open_page):
     assert "jobchains-graph" not in open_page(rows.chain(1)[0])
 
 
-def test_many_blockers_are_partly_listed_and_counted(open_page: OpenPage) -> None:
+def test_many_blockers_are_partly_listed_and_counted(open_page):
     job = rows.chain(1, "blocked")[-1]
     rows.link(job, [rows.chain(1, "running")[0] for _ in range(30)])
     page = open_page(job)
@@ -204,7 +201,7 @@ def test_many_blockers_are_partly_listed_and_counted(open_page: OpenPage) -> Non
     assert "Waiting for 30 of 30 blockers" in page
 
 
-def test_dependents_are_paged(open_page: OpenPage) -> None:
+def test_dependents_are_paged(open_page):
     blocker = rows.chain(1, "running")
     waiting = [rows.chain(1, "blocked")[-1] for _ in range(45)]
     for job in waiting:
@@ -222,13 +219,13 @@ def test_dependents_are_paged(open_page: OpenPage) -> None:
 # Access
 
 
-def test_an_unknown_id_redirects_with_a_message(superuser: Client) -> None:
+def test_an_unknown_id_redirects_with_a_message(superuser):
     for id_ in (uuid4(), "nonsense", "%00", "1"):
         reply = superuser.get(_address(id_), follow=True)
         assert "Perhaps it was deleted?" in reply.content.decode()
 
 
-def test_the_id_of_a_job_leads_to_its_chain(superuser: Client) -> None:
+def test_the_id_of_a_job_leads_to_its_chain(superuser):
     jobs = rows.chain(2)
     reply = superuser.get(_address(jobs[-1].id))
     assert reply.status_code == 302
@@ -236,7 +233,7 @@ def test_the_id_of_a_job_leads_to_its_chain(superuser: Client) -> None:
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
-def test_the_pages_require_the_view_permission(staff: Callable[..., Client], model: str) -> None:
+def test_the_pages_require_the_view_permission(staff, model):
     job = rows.chain(1)[0]
     for id_ in (job.id, uuid4(), "nonsense"):
         assert staff("view_payload", view=False).get(_address(id_, model)).status_code == 403
@@ -244,7 +241,7 @@ def test_the_pages_require_the_view_permission(staff: Callable[..., Client], mod
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
-def test_the_pages_reject_post(superuser: Client, model: str) -> None:
+def test_the_pages_reject_post(superuser, model):
     job = rows.chain(1)[0]
     assert superuser.post(_address(job.id, model), {"status": "completed"}).status_code == 403
     assert Job.objects.get(pk=job.pk).status == "pending"
@@ -253,14 +250,14 @@ def test_the_pages_reject_post(superuser: Client, model: str) -> None:
 # The HTML and its statements
 
 
-def test_only_pages_of_unfinished_chains_refresh(open_page: OpenPage) -> None:
+def test_only_pages_of_unfinished_chains_refresh(open_page):
     page = open_page(rows.chain(1)[0])
     assert 'data-jobchains-refresh="' in page
     assert "fragment=1" in page
     assert "data-jobchains-refresh" not in open_page(rows.chain(1, "completed")[0])
 
 
-def test_a_fragment_equals_the_part_of_the_page(open_page: OpenPage) -> None:
+def test_a_fragment_equals_the_part_of_the_page(open_page):
     job = rows.chain(2, "failed")[0]
     rows.attempts(job, 1)
     fragment, page = (_without_ages(open_page(job, **parameters)) for parameters in ({"fragment": 1}, {}))
@@ -273,7 +270,7 @@ def _without_ages(html: str) -> str:
     return re.sub(r"\d+ (?:s|min) ago", "some time ago", html)
 
 
-def test_headings_are_nested(open_page: OpenPage) -> None:
+def test_headings_are_nested(open_page):
     job = rows.chain(2, "running")[-1]
     rows.lines(job, 1)
     rows.waits(job, rows.chain(1))
@@ -296,16 +293,14 @@ def _large() -> Job:
 
 
 @pytest.mark.parametrize(("model", "most"), [("chain", 24), ("job", 20)])
-def test_a_page_takes_a_constant_number_of_statements(
-    open_page: OpenPage, django_assert_max_num_queries: Any, model: str, most: int
-) -> None:
+def test_a_page_takes_a_constant_number_of_statements(open_page, django_assert_max_num_queries, model, most):
     small, large = rows.chain(1)[0], _large()
     for job in (small, large):
         with django_assert_max_num_queries(most):
             open_page(job, model)
 
 
-def test_the_admin_finds_a_chain_by_its_last_job(superuser: Client) -> None:
+def test_the_admin_finds_a_chain_by_its_last_job(superuser):
     chain_admin = admin.site._registry[Chain]
     jobs = rows.chain(3)
     request = HttpRequest()

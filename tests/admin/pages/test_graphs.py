@@ -28,13 +28,13 @@ def _graph(*sizes: int) -> Graph:
     return layout(columns, lines, own)
 
 
-def test_columns_are_arranged_from_left_to_right() -> None:
+def test_columns_are_arranged_from_left_to_right():
     graph = _graph(2, 1)
     assert [box.x for box in graph.boxes] == [4, 4, 4 + WIDTH + GAP_X]
     assert [box.is_self for box in graph.boxes] == [False, False, True]
 
 
-def test_no_two_boxes_overlap_and_all_are_inside() -> None:
+def test_no_two_boxes_overlap_and_all_are_inside():
     graph = _graph(7, 3, 20, 1, 8)
     for one, other in combinations(graph.boxes, 2):
         assert abs(one.x - other.x) >= WIDTH or abs(one.y - other.y) >= HEIGHT
@@ -43,19 +43,19 @@ def test_no_two_boxes_overlap_and_all_are_inside() -> None:
         assert 0 <= box.y <= graph.height - HEIGHT
 
 
-def test_a_long_column_shows_how_many_are_omitted() -> None:
+def test_a_long_column_shows_how_many_are_omitted():
     columns = [GraphColumn([_link() for _ in range(20)], omitted=12_000), GraphColumn([_link()])]
     graph = layout(columns, [], columns[1].links[0].id)
     assert len(graph.boxes) == MAX_BOXES_PER_COLUMN + 1
     assert [more["text"] for more in graph.more_labels] == ["and 12,012 more"]
 
 
-def test_uncounted_chains_are_shown_as_more() -> None:
+def test_uncounted_chains_are_shown_as_more():
     graph = layout([GraphColumn([_link()], has_uncounted=True)], [], "")
     assert [more["text"] for more in graph.more_labels] == ["and more"]
 
 
-def test_lines_connect_shown_boxes_once() -> None:
+def test_lines_connect_shown_boxes_once():
     left, right = _link(), _link()
     lines = [GraphLine(left.id, right.id, True), GraphLine(left.id, right.id, True), GraphLine("gone", right.id, True)]
     graph = layout([GraphColumn([left]), GraphColumn([right])], lines, right.id)
@@ -64,12 +64,12 @@ def test_lines_connect_shown_boxes_once() -> None:
     ]
 
 
-def test_a_repeated_chain_has_one_box() -> None:
+def test_a_repeated_chain_has_one_box():
     link, own = _link(), _link()
     assert len(layout([GraphColumn([link]), GraphColumn([own]), GraphColumn([link])], [], own.id).boxes) == 2
 
 
-def test_a_long_name_is_cut_at_its_beginning() -> None:
+def test_a_long_name_is_cut_at_its_beginning():
     link = _link("shop." + "x" * 100 + ".charge")
     (box,) = layout([GraphColumn([link])], [], "").boxes
     assert len(box.title) == 24

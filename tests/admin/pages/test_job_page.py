@@ -1,23 +1,21 @@
 """The page of a job, with pagination of its attempts and log lines."""
 
 import re
-from typing import Any
 
 import pytest
 from django.db import connection
 
 from django_jobchains.models import Job
 from tests.admin.pages import rows
-from tests.admin.pages.conftest import OpenPage
 
 
-def test_it_shows_its_step_number(open_page: OpenPage) -> None:
+def test_it_shows_its_step_number(open_page):
     page = open_page(rows.chain(3)[1], "job")
     assert "2 of 3" in page
     assert "jobchains-status-continued" in page
 
 
-def test_all_attempts_are_paginated_newest_first(open_page: OpenPage) -> None:
+def test_all_attempts_are_paginated_newest_first(open_page):
     job = rows.chain(1, "failed")[0]
     rows.attempts(job, 35)
     seen: list[int] = []
@@ -31,13 +29,13 @@ def test_all_attempts_are_paginated_newest_first(open_page: OpenPage) -> None:
 
 
 @pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_a_job_with_any_number_of_attempts_has_a_page(open_page: OpenPage, count: int) -> None:
+def test_a_job_with_any_number_of_attempts_has_a_page(open_page, count):
     job = rows.chain(1, "failed")[0]
     rows.attempts(job, count)
     assert len(re.findall(r"Attempt \d+: error", open_page(job, "job"))) == 10
 
 
-def test_all_log_lines_are_paginated_from_the_end(open_page: OpenPage) -> None:
+def test_all_log_lines_are_paginated_from_the_end(open_page):
     job = rows.chain(1, "running")[0]
     rows.lines(job, 250)
     later = [rows.line(job, place, lease_number=2, attempt=2, text=f"line {250 + place}") for place in range(20)]
@@ -52,14 +50,14 @@ def test_all_log_lines_are_paginated_from_the_end(open_page: OpenPage) -> None:
     assert seen == list(range(270))
 
 
-def test_omitted_lines_are_counted(open_page: OpenPage) -> None:
+def test_omitted_lines_are_counted(open_page):
     job = rows.chain(1, "running")[0]
     lines = [rows.line(job, 0), rows.line(job, 1), rows.line(job, 500), rows.line(job, 0, lease_number=2)]
     type(lines[0]).objects.bulk_create(lines)
     assert re.findall(r"(\d+) lines? omitted", open_page(job, "job")) == ["498"]
 
 
-def test_progress_of_an_earlier_attempt_is_not_shown(open_page: OpenPage) -> None:
+def test_progress_of_an_earlier_attempt_is_not_shown(open_page):
     job = rows.chain(1, "running")[0]
     rows.progress(job)
     assert "page 4 of 10" in open_page(job, "job")
@@ -68,14 +66,14 @@ def test_progress_of_an_earlier_attempt_is_not_shown(open_page: OpenPage) -> Non
     assert "page 4 of 10" not in open_page(job)
 
 
-def test_invalid_positions_are_ignored(open_page: OpenPage) -> None:
+def test_invalid_positions_are_ignored(open_page):
     job = rows.chain(1, "running")[0]
     rows.lines(job, 2)
     for wrong in ("x", "1", ".", "-1.2", "9" * 30 + ".1", "1.\x00", "1.2.3"):
         assert "line 1<" in open_page(job, "job", log=wrong, attempts=wrong, blockers=wrong), wrong
 
 
-def test_all_blockers_are_paginated_in_order(open_page: OpenPage) -> None:
+def test_all_blockers_are_paginated_in_order(open_page):
     job = rows.chain(1, "blocked")[0]
     blockers = [rows.chain(1, "running")[0] for _ in range(120)]
     rows.link(job, blockers)
@@ -89,12 +87,12 @@ def test_all_blockers_are_paginated_in_order(open_page: OpenPage) -> None:
     assert seen == [str(blocker.id) for blocker in blockers]
 
 
-def test_the_error_of_a_job_without_a_failed_attempt_is_shown(open_page: OpenPage) -> None:
+def test_the_error_of_a_job_without_a_failed_attempt_is_shown(open_page):
     page = open_page(rows.chain(1, "failed", last_error="BlockerFailed: chain 4711 failed")[0], "job")
     assert "BlockerFailed: chain 4711 failed" in page
 
 
-def test_an_input_that_cannot_be_decoded_shows_a_note(open_page: OpenPage) -> None:
+def test_an_input_that_cannot_be_decoded_shows_a_note(open_page):
     job = rows.chain(1)[0]
     deep = "[" * 2_000 + "]" * 2_000
     cast = "%s::jsonb" if connection.vendor == "postgresql" else "%s"
@@ -108,7 +106,7 @@ def test_an_input_that_cannot_be_decoded_shows_a_note(open_page: OpenPage) -> No
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def test_the_trace_of_a_job_is_linked(open_page: OpenPage, settings: Any) -> None:
+def test_the_trace_of_a_job_is_linked(open_page, settings):
     job = rows.chain(1)[0]
     assert "Trace" not in open_page(job, "job")
     Job.objects.filter(pk=job.pk).update(context={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"})
@@ -118,7 +116,7 @@ def test_the_trace_of_a_job_is_linked(open_page: OpenPage, settings: Any) -> Non
 
 
 @pytest.mark.parametrize("value", ["javascript:alert(1)", f"00-{TRACE}", 7, None])
-def test_a_trace_context_that_is_not_valid_is_not_linked(open_page: OpenPage, settings: Any, value: object) -> None:
+def test_a_trace_context_that_is_not_valid_is_not_linked(open_page, settings, value):
     settings.JOBCHAINS = {"TRACE_URL": "{trace_id}"}
     job = rows.chain(1)[0]
     Job.objects.filter(pk=job.pk).update(context={"traceparent": value})

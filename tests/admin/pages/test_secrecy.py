@@ -1,19 +1,17 @@
 """Payloads require the permission, and are escaped on all pages."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import Client
 from django.urls import reverse
 
 import django_jobchains
 from django_jobchains.models import Job, LogLine
 from tests.admin.pages import rows
-from tests.admin.pages.conftest import OpenPage
 from tests.support.hostile_texts import VECTORS, problems_of
 
 CANARY = "canary4711"
@@ -47,7 +45,7 @@ def _addresses(job: Job) -> list[str]:
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "running"])
-def test_without_the_permission_no_page_shows_payloads(staff: Callable[..., Client], status: str) -> None:
+def test_without_the_permission_no_page_shows_payloads(staff, status):
     job = rows.chain(2, status)[-1]
     _fill_texts(job, _canaries())
     rest = ("complete_job", "retry_job", "cancel_job", "run_job", "enqueue_job", "delete_chain")
@@ -58,7 +56,7 @@ def test_without_the_permission_no_page_shows_payloads(staff: Callable[..., Clie
         assert CANARY not in reply.content.decode(), address
 
 
-def test_with_the_permission_the_pages_show_all_payloads(staff: Callable[..., Client], open_page: OpenPage) -> None:
+def test_with_the_permission_the_pages_show_all_payloads(staff, open_page):
     job = rows.chain(2, "failed")[-1]
     _fill_texts(job, _canaries())
     for model in ("chain", "job"):
@@ -67,9 +65,7 @@ def test_with_the_permission_the_pages_show_all_payloads(staff: Callable[..., Cl
         assert "Hidden" not in page
 
 
-def test_without_the_permission_the_type_of_an_error_is_shown(
-    staff: Callable[..., Client], open_page: OpenPage
-) -> None:
+def test_without_the_permission_the_type_of_an_error_is_shown(staff, open_page):
     job = rows.chain(1, "failed")[-1]
     rows.attempt(job, error=f"shop.errors.Declined: {CANARY}").save()
     page = open_page(job, by=staff())
@@ -78,9 +74,7 @@ def test_without_the_permission_the_type_of_an_error_is_shown(
 
 
 @pytest.mark.parametrize("reason", [f"{CANARY}: account blocked", CANARY])
-def test_without_the_permission_the_first_word_of_a_reason_is_hidden(
-    staff: Callable[..., Client], open_page: OpenPage, reason: str
-) -> None:
+def test_without_the_permission_the_first_word_of_a_reason_is_hidden(staff, open_page, reason):
     """The reason of a ``RescheduleJob`` is stored as the error, without a type."""
     job = rows.chain(1)[-1]
     Job.objects.filter(pk=job.pk).update(last_error=reason)
@@ -88,7 +82,7 @@ def test_without_the_permission_the_first_word_of_a_reason_is_hidden(
         assert CANARY not in open_page(job, model, staff())
 
 
-def test_secrets_are_masked_for_everybody(open_page: OpenPage) -> None:
+def test_secrets_are_masked_for_everybody(open_page):
     job = rows.chain(1, "failed")[-1]
     _fill_texts(job, cycle([f"password={CANARY}"]))
     Job.objects.filter(pk=job.pk).update(input={"api_key": CANARY, "sku": "visible4711"})
@@ -100,7 +94,7 @@ def test_secrets_are_masked_for_everybody(open_page: OpenPage) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vector", VECTORS)
-def test_values_of_rows_never_become_markup(open_page: OpenPage, vector: str) -> None:
+def test_values_of_rows_never_become_markup(open_page, vector):
     names: dict[str, Any] = {
         "type_name": vector[:200],
         "queue": vector[:100],
@@ -121,27 +115,13 @@ def test_values_of_rows_never_become_markup(open_page: OpenPage, vector: str) ->
             assert vector not in page
 
 
-def test_the_check_finds_all_vectors() -> None:
-    """Check that the previous test can fail."""
-    harmless = (
-        "javascript:alert(1)",
-        "{{ request.user.password }}{% debug %}",
-        "&lt;script&gt;alert(1)&lt;/script&gt;",
-    )
-    quoted = ('" onmouseover="alert(1)', "' onmouseover='alert(1)", '" autofocus onfocus=alert(1) x="')
-    for vector in VECTORS:
-        if vector not in harmless:
-            place = f"<p title={vector[0]}{vector}{vector[0]}>" if vector in quoted else f"<p>{vector}</p>"
-            assert problems_of(place), vector
-
-
-def test_right_to_left_marks_are_made_visible(open_page: OpenPage) -> None:
+def test_right_to_left_marks_are_made_visible(open_page):
     job = rows.chain(1)[-1]
     Job.objects.filter(pk=job.pk).update(input="a\u202eb")
     assert "\u202e" not in open_page(job)
 
 
-def test_the_admin_does_not_use_mark_safe() -> None:
+def test_the_admin_does_not_use_mark_safe():
     folder = Path(django_jobchains.__file__).parent
     for path in [*folder.glob("admin/*.py"), *folder.glob("templatetags/*.py"), *folder.glob("templates/**/*.html")]:
         assert not re.search(r"mark_safe|\|\s*safe\b|autoescape off|safeseq", path.read_text()), path

@@ -1,12 +1,8 @@
 """Jobs of half a year, a small version of the data of ``benchmarks.admin``."""
 
-from collections.abc import Iterator
-
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
-from django.test import Client
-from pytest_django import DjangoDbBlocker
 
 from benchmarks.admin.filling import make_user, write
 from benchmarks.admin.places import Places
@@ -20,7 +16,7 @@ JOBS = 50_000
 
 
 @pytest.fixture(scope="package")
-def places(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Places]:
+def places(django_db_setup, django_db_blocker):
     """Create the rows, commit them, and return places in them that the visits need."""
     with django_db_blocker.unblock():
         with statements() as run:
@@ -32,7 +28,7 @@ def places(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterato
 
 
 @pytest.fixture(scope="package")
-def user(places: Places, django_db_blocker: DjangoDbBlocker) -> Iterator[User]:
+def user(places, django_db_blocker):
     """Create and return the superuser, who may view everything."""
     with django_db_blocker.unblock():
         make_user()
@@ -41,11 +37,11 @@ def user(places: Places, django_db_blocker: DjangoDbBlocker) -> Iterator[User]:
 
 
 @pytest.fixture(scope="package")
-def browser(user: User, django_db_blocker: DjangoDbBlocker) -> Client:
+def browser(user, django_db_blocker):
     with django_db_blocker.unblock():
         return operator()
 
 
 @pytest.fixture(scope="package")
-def lists(user: User) -> ListReader:
+def lists(user):
     return ListReader(user)

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.http import HttpRequest
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from benchmarks.admin.jobs import RARE_FAILURES
-from benchmarks.admin.places import Places
 from benchmarks.admin.sizes import COMMON
 from benchmarks.admin.visiting import Visit
 from benchmarks.admin.visits import RELIABLE, all_visits
@@ -24,7 +22,6 @@ from django_jobchains.admin.lists import changelists
 from django_jobchains.models import Chain, Job
 from django_jobchains.store import get_store
 from tests.admin.plans.conftest import JOBS
-from tests.admin.plans.list_reader import ListReader
 from tests.admin.plans.reading import reading_of
 from tests.support.plans import nodes, plans
 
@@ -64,16 +61,16 @@ def parametrized(visits: list[Visit]) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(autouse=True)
-def _without_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_counts(monkeypatch):
     monkeypatch.setattr(changelists, "count_rows", lambda rows, shown: shown)
 
 
-def test_the_tables_are_large_enough_for_realistic_plans(places: Places) -> None:
+def test_the_tables_are_large_enough_for_realistic_plans(places):
     assert Job.objects.count() > JOBS * 0.95
 
 
 @pytest.fixture(scope="module")
-def choices() -> Choices:
+def choices():
     """The choices of filters where rows are hidden, by class and method. The first test fills them."""
     return {}
 
@@ -86,21 +83,19 @@ def assert_reads_little(call: Callable[[], object]) -> None:
 
 
 @parametrized(PAGES)
-def test_a_page_reads_few_rows_more_than_it_shows(visit: Visit, browser: Client, places: Places) -> None:
+def test_a_page_reads_few_rows_more_than_it_shows(visit, browser, places):
     responses = []
     assert_reads_little(lambda: responses.append(visit.request(browser, places)))
     assert responses[0].status_code == visit.status
 
 
 @parametrized(LISTS)
-def test_a_list_reads_few_rows_more_than_it_shows(visit: Visit, lists: ListReader, places: Places) -> None:
+def test_a_list_reads_few_rows_more_than_it_shows(visit, lists, places):
     assert_reads_little(lambda: visit.request(lists, places))
 
 
 @parametrized([visit for visit in LISTS if visit.name in RENDERED])
-def test_the_page_of_a_list_runs_the_same_statements_as_its_rows(
-    visit: Visit, browser: Client, lists: ListReader, places: Places
-) -> None:
+def test_the_page_of_a_list_runs_the_same_statements_as_its_rows(visit, browser, lists, places):
     """Only reading the rows takes statements that are specific to a list; middleware and templates add none."""
     read = statements_of(lambda: visit.request(lists, places))
     assert statements_of(lambda: visit.request(browser, places)) == read
@@ -108,16 +103,14 @@ def test_the_page_of_a_list_runs_the_same_statements_as_its_rows(
 
 @pytest.mark.parametrize("model", [Chain, Job])
 @pytest.mark.parametrize("type_name", [COMMON, RELIABLE])
-def test_failed_jobs_of_a_common_type_use_an_index(
-    places: Places, model: type[Chain] | type[Job], type_name: str
-) -> None:
+def test_failed_jobs_of_a_common_type_use_an_index(places, model, type_name):
     failed = model.objects.of_type(type_name).with_status("failed")
     found = reading_of(lambda: list(failed.page()))
     assert found.rows <= RARE_FAILURES, found.plan
 
 
 @pytest.mark.parametrize("model", [Chain, Job])
-def test_failed_jobs_of_several_types_read_one_page_of_each(places: Places, model: type[Chain] | type[Job]) -> None:
+def test_failed_jobs_of_several_types_read_one_page_of_each(places, model):
     types = [f"shop.type_{number}" for number in range(10, 100, 10)]
     for rows in (
         model.objects.of_type(*types).with_status("failed"),
@@ -128,13 +121,13 @@ def test_failed_jobs_of_several_types_read_one_page_of_each(places: Places, mode
         assert "Append" in found.plan, found.plan
 
 
-def test_pending_jobs_are_counted_with_an_index_only_scan(places: Places) -> None:
+def test_pending_jobs_are_counted_with_an_index_only_scan(places):
     found = reading_of(lambda: get_store().stats.pending_groups(10_000))
     assert "Index Only Scan django_jobchains_job job jobchains_claimable" in found.plan
     assert "Index Scan django_jobchains_job" not in found.plan
 
 
-def test_each_existing_type_and_queue_takes_one_index_probe(places: Places) -> None:
+def test_each_existing_type_and_queue_takes_one_index_probe(places):
     """A probe may pass over some steps of the same type that are not the last one of their chain."""
     stats = get_store().stats
     columns = {"type_name": stats.type_names, "chain_type_name": stats.chain_type_names, "queue": stats.queue_names}
@@ -147,21 +140,14 @@ def test_each_existing_type_and_queue_takes_one_index_probe(places: Places) -> N
 
 
 @pytest.mark.parametrize("model", [Chain, Job])
-def test_an_estimate_reads_no_rows(places: Places, model: type[Chain] | type[Job]) -> None:
+def test_an_estimate_reads_no_rows(places, model):
     with plans() as found:
         assert changelists._planner_estimate(model.objects.all()) > 1_000
     assert not [node for plan in found for node in nodes(plan) if "Actual Rows" in node]
 
 
 @parametrized(NARROWED)
-def test_hiding_a_rare_type_reads_few_more_rows(
-    visit: Visit,
-    browser: Client,
-    lists: ListReader,
-    places: Places,
-    choices: Choices,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hiding_a_rare_type_reads_few_more_rows(visit, browser, lists, places, choices, monkeypatch):
     """The condition that hides rows is applied only to rows that are read anyway."""
     for each in (ChainAdmin, JobAdmin):
         monkeypatch.setattr(each, "get_queryset", _without_rare(each.get_queryset))

@@ -8,19 +8,19 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from django_jobchains.processors import Processors, Registry
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
 
 Staff = Callable[..., Client]
 
 
 @pytest.fixture
-def store(db: None) -> Store:
+def store(db):
     return get_store()
 
 
 @pytest.fixture(autouse=True)
-def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
+def processors(monkeypatch):
     """Return the only slice of the project, which handles the records of all models."""
     registry, part = Registry(), Processors()
     part.records(Upload, retry_after=60)(lambda record, run: None)
@@ -32,7 +32,7 @@ def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
 
 
 @pytest.fixture
-def member(db: None) -> Staff:
+def member(db):
     """Return a function: ``member("change_upload")`` is a client of a staff user with this permission."""
 
     def log_in(*codenames: str) -> Client:

@@ -5,14 +5,11 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.test import Client
 
 from django_jobchains import monitoring as overview
-from django_jobchains.store import Store
 from tests.admin.dashboard.browsing import open_dashboard
-from tests.admin.dashboard.conftest import Beating, beat
+from tests.admin.dashboard.conftest import beat
 from tests.admin.records.browsing import put
-from tests.admin.records.conftest import Staff
 from tests.records.models import Export, Letter
 
 __all__ = ("beat",)
@@ -22,7 +19,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site"
 VIEW_JOBS = ("view_job", "view_chain")
 
 
-def test_record_workers_are_listed_with_their_counts(superuser: Client, store: Store, beat: Beating) -> None:
+def test_record_workers_are_listed_with_their_counts(superuser, store, beat):
     now = store.stats.time_ago(0)
     beat(type_names=("records.upload",))
     for state in ("queued", "processing", "completed", "failed", "failed", "canceled", "uploading"):
@@ -36,7 +33,7 @@ def test_record_workers_are_listed_with_their_counts(superuser: Client, store: S
     assert letters == ["records.letter letters", "1", "2 h", "0", "0", "1", "0"], "errored letters are not retried"
 
 
-def test_waiting_records_without_a_worker_are_an_alert(superuser: Client, store: Store, beat: Beating) -> None:
+def test_waiting_records_without_a_worker_are_an_alert(superuser, store, beat):
     now = store.stats.time_ago(0)
     beat(type_names=("records.letter",))
     put(Letter, "queued", code="a", queued_at=now - timedelta(hours=2))
@@ -47,7 +44,7 @@ def test_waiting_records_without_a_worker_are_an_alert(superuser: Client, store:
     assert open_dashboard(superuser).alerts() == [problem]
 
 
-def test_a_missing_table_is_an_alert_and_the_others_are_listed(superuser: Client, beat: Beating) -> None:
+def test_a_missing_table_is_an_alert_and_the_others_are_listed(superuser, beat):
     beat(type_names=("records.upload",))
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE records_letter RENAME TO not_migrated")
@@ -57,7 +54,7 @@ def test_a_missing_table_is_an_alert_and_the_others_are_listed(superuser: Client
     assert page.alerts() == [problem]
 
 
-def test_the_alert_about_records_is_for_users_who_see_them_all(member: Staff, store: Store, beat: Beating) -> None:
+def test_the_alert_about_records_is_for_users_who_see_them_all(member, store, beat):
     beat(type_names=("records.letter",))
     put(state="queued", queued_at=store.stats.time_ago(180))
     assert open_dashboard(member(*VIEW_JOBS)).alerts() == []
@@ -65,7 +62,7 @@ def test_the_alert_about_records_is_for_users_who_see_them_all(member: Staff, st
     assert "records.upload" in alert
 
 
-def test_counts_have_a_limit(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_have_a_limit(superuser, monkeypatch):
     for _ in range(3):
         put(state="failed")
     monkeypatch.setattr(overview.record_overview, "__kwdefaults__", {**_defaults(), "count_to": 2})
@@ -77,22 +74,20 @@ def _defaults() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("permissions", "names"), [((), []), (("view_upload",), ["records.upload uploads"])])
-def test_a_user_sees_no_counts_of_models_they_may_not_view(
-    member: Staff, permissions: tuple[str, ...], names: list[str]
-) -> None:
+def test_a_user_sees_no_counts_of_models_they_may_not_view(member, permissions, names):
     page = open_dashboard(member(*VIEW_JOBS, *permissions))
     sections = page.root.all("section", **{"aria-labelledby": "jobchains-records"})
     assert bool(sections) is bool(names)
     assert [row[0] for row in page.rows("records")] == names if names else True
 
 
-def test_records_of_a_model_whose_rows_may_be_hidden_are_not_counted(member: Staff) -> None:
+def test_records_of_a_model_whose_rows_may_be_hidden_are_not_counted(member):
     put(Export, "queued")
     names = [row[0] for row in open_dashboard(member(*VIEW_JOBS, "view_export", "view_letter")).rows("records")]
     assert names == ["records.letter letters"]
 
 
-def test_a_model_takes_a_constant_number_of_statements(django_assert_max_num_queries: Any) -> None:
+def test_a_model_takes_a_constant_number_of_statements(django_assert_max_num_queries):
     for state in ("queued", "errored", "failed"):
         for _ in range(20):
             put(state=state)

@@ -8,16 +8,12 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.db.models import JSONField, Value
-from django.test import Client, RequestFactory
 
 from django_jobchains import records
 from django_jobchains.admin.records import record_admin
 from django_jobchains.admin.records.record_admin import JobRecordAdmin
-from django_jobchains.processors import Processors
-from django_jobchains.store import Store
 from tests.admin.actions.browsing import text_of
 from tests.admin.records.browsing import STATES, put, state_of, url
-from tests.admin.records.conftest import Staff
 from tests.admin.records.site import site
 from tests.records.models import Export, Letter, Repository, Upload
 
@@ -41,7 +37,7 @@ def rows_in(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_the_list_shows_and_filters_the_state(superuser: Client, state: str) -> None:
+def test_the_list_shows_and_filters_the_state(superuser, state):
     record = put(state=state)
     put(state="queued" if state == "completed" else "completed")
     style = "other" if state == "uploading" else state
@@ -53,7 +49,7 @@ def test_the_list_shows_and_filters_the_state(superuser: Client, state: str) -> 
         assert rows_in(text_of(reply)) == {str(record.pk)}
 
 
-def test_queued_records_are_filtered_by_whether_they_are_due(superuser: Client, store: Store) -> None:
+def test_queued_records_are_filtered_by_whether_they_are_due(superuser, store):
     now = store.stats.time_ago(0)
     due = {str(put(state="queued", process_after=time).pk) for time in (None, now - timedelta(hours=1))}
     later = {str(put(state="queued", process_after=now + timedelta(hours=1)).pk)}
@@ -62,7 +58,7 @@ def test_queued_records_are_filtered_by_whether_they_are_due(superuser: Client, 
     assert rows_in(text_of(superuser.get(url("changelist") + "?record_wait=later"))) == later
 
 
-def test_the_columns_of_a_model_can_have_other_names(superuser: Client) -> None:
+def test_the_columns_of_a_model_can_have_other_names(superuser):
     put(Letter, "failed", code="a/b", failure_message=ERROR, execution_logs=[LOG])
     put(Letter, "queued", code="c")
     assert rows_in(text_of(superuser.get(url("changelist", model=Letter) + "?record_state=failed"))) == {"a/b"}
@@ -71,7 +67,7 @@ def test_the_columns_of_a_model_can_have_other_names(superuser: Client) -> None:
     assert "exit code 3" in page
 
 
-def test_the_page_shows_timings_and_logs(superuser: Client, store: Store) -> None:
+def test_the_page_shows_timings_and_logs(superuser, store):
     now = store.stats.time_ago(0)
     record = put(
         state="failed",
@@ -91,7 +87,7 @@ def test_the_page_shows_timings_and_logs(superuser: Client, store: Store) -> Non
 
 
 @pytest.mark.parametrize("model", [Upload, Letter])
-def test_secrets_are_masked_everywhere(superuser: Client, model: Any) -> None:
+def test_secrets_are_masked_everywhere(superuser, model):
     own = {"code": "a"} if model is Letter else {}
     record = put(model, "failed", failure_message=ERROR, execution_logs=[LOG], **own)
     for page in (url("changelist", model=model), url("change", record), url("record_retry", record)):
@@ -100,7 +96,7 @@ def test_secrets_are_masked_everywhere(superuser: Client, model: Any) -> None:
         assert "abcdefghijkl" not in shown
 
 
-def test_messages_and_logs_require_the_permission_for_payloads(member: Staff) -> None:
+def test_messages_and_logs_require_the_permission_for_payloads(member):
     record = put(failure_message=ERROR, execution_logs=[LOG])
     for permissions, is_shown in ((["view_upload"], False), (["view_upload", "view_payload"], True)):
         client = member(*permissions)
@@ -123,7 +119,7 @@ def test_messages_and_logs_require_the_permission_for_payloads(member: Staff) ->
         "size__gt={}",
     ],
 )
-def test_only_declared_filters_change_the_list(member: Staff, lookup: str) -> None:
+def test_only_declared_filters_change_the_list(member, lookup):
     """Lookups would reveal hidden columns letter by letter, and a regular expression might block the process."""
     record, client = put(failure_message=ERROR, execution_logs=[LOG], worker_hostname="tea-1"), member("view_upload")
     for guess in ("ValueError", "convert", "5", "nothing"):
@@ -131,7 +127,7 @@ def test_only_declared_filters_change_the_list(member: Staff, lookup: str) -> No
         assert rows_in(text_of(reply)) == {str(record.pk)}
 
 
-def test_filters_of_a_subclass_are_kept(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_of_a_subclass_are_kept(superuser, monkeypatch):
     repository = Repository.objects.create(name="tea")
     record, _other = put(repository=repository), put()
     assert rows_in(text_of(superuser.get(f"{url('changelist')}?repository__id__exact={repository.pk}"))) == {
@@ -144,9 +140,7 @@ def test_filters_of_a_subclass_are_kept(superuser: Client, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("query", ["", "?q=Error", "?record_state=failed", "?o=1"])
-def test_the_list_omits_rows_that_are_hidden_elsewhere(
-    superuser: Client, monkeypatch: pytest.MonkeyPatch, query: str
-) -> None:
+def test_the_list_omits_rows_that_are_hidden_elsewhere(superuser, monkeypatch, query):
     model_admin = site.get_model_admin(Export)
     monkeypatch.setattr(model_admin, "search_fields", ("failure_message",))
     shown = put(Export, name="shown", failure_message="Error one")
@@ -158,9 +152,7 @@ def test_the_list_omits_rows_that_are_hidden_elsewhere(
     assert reply.context["cl"].result_count == 1, "the count would tell whether a search finds a hidden row"
 
 
-def test_actions_of_the_list_and_other_pages_do_not_get_hidden_rows(
-    superuser: Client, monkeypatch: pytest.MonkeyPatch, rf: RequestFactory
-) -> None:
+def test_actions_of_the_list_and_other_pages_do_not_get_hidden_rows(superuser, monkeypatch, rf):
     model_admin: Any = site.get_model_admin(Export)
     monkeypatch.setattr(model_admin, "search_fields", ("name",))
     shown, hidden = (put(Export, name=name) for name in ("shown", "hidden"))
@@ -173,7 +165,7 @@ def test_actions_of_the_list_and_other_pages_do_not_get_hidden_rows(
     assert not found.exists()
 
 
-def test_a_list_with_hidden_rows_checks_a_limited_number(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_with_hidden_rows_checks_a_limited_number(superuser, monkeypatch):
     monkeypatch.setattr(record_admin, "MAX_CHECKED_ROWS", 2)
     for name in ("a", "b", "c"):
         put(Export, name=name)
@@ -196,7 +188,7 @@ def test_a_list_with_hidden_rows_checks_a_limited_number(superuser: Client, monk
         ("bob.miller: refused", ""),
     ],
 )
-def test_without_the_permission_only_a_type_of_exceptions_is_shown(member: Staff, message: str, shown: str) -> None:
+def test_without_the_permission_only_a_type_of_exceptions_is_shown(member, message, shown):
     record, client = put(failure_message=message), member("view_upload")
     page = text_of(client.get(url("changelist"))) + text_of(client.get(url("change", record)))
     assert (message.partition(":")[0] in page) is bool(shown)
@@ -205,25 +197,25 @@ def test_without_the_permission_only_a_type_of_exceptions_is_shown(member: Staff
 @pytest.mark.parametrize(
     "logs", [None, "text", {"key": 1}, [1, None, {}], [{"start_time": "never", "duration_ms": "x"}]]
 )
-def test_invalid_logs_do_not_break_the_page(superuser: Client, logs: Any) -> None:
+def test_invalid_logs_do_not_break_the_page(superuser, logs):
     record = put(state="failed", failure_message="")
     Upload.objects.update(execution_logs=Value(logs, JSONField()))
     assert superuser.get(url("change", record)).status_code == 200
 
 
-def test_the_pages_have_no_inline_scripts_or_styles(superuser: Client) -> None:
+def test_the_pages_have_no_inline_scripts_or_styles(superuser):
     record = put(state="processing", failure_message=ERROR, execution_logs=[LOG])
     for page in (url("changelist"), url("change", record), url("record_cancel", record)):
         assert not INLINE.search(text_of(superuser.get(page))), page
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_the_page_of_an_unfinished_record_is_refreshed(superuser: Client, state: str) -> None:
+def test_the_page_of_an_unfinished_record_is_refreshed(superuser, state):
     page = text_of(superuser.get(url("change", put(state=state))))
     assert ("refresh.js" in page) is (state in ("queued", "processing", "errored"))
 
 
-def test_the_form_does_not_have_the_columns_of_records(superuser: Client) -> None:
+def test_the_form_does_not_have_the_columns_of_records(superuser):
     page = text_of(superuser.get(url("change", put())))
     assert 'name="size"' in page
     assert not re.search(r'name="(state|process_after_0|failure_message)"', page)
@@ -233,7 +225,7 @@ def test_the_form_does_not_have_the_columns_of_records(superuser: Client) -> Non
     assert 'name="process_after_0"' in text_of(superuser.get(url("add"))), "a new record may be scheduled"
 
 
-def test_saving_the_form_does_not_undo_changes_of_a_worker(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_the_form_does_not_undo_changes_of_a_worker(superuser, monkeypatch):
     """The worker finishes the record after the form has read it."""
     record = put(state="processing", lease_number=3)
     model_admin = site.get_model_admin(Upload)
@@ -251,13 +243,13 @@ def test_saving_the_form_does_not_undo_changes_of_a_worker(superuser: Client, mo
     assert (record.lease_number, record.size, record.repository) == (4, 12, repository)
 
 
-def test_a_new_record_is_queued(superuser: Client) -> None:
+def test_a_new_record_is_queued(superuser):
     answer = {"size": "12", "result": "x", "repository": Repository.objects.create(name="tea").pk}
     superuser.post(url("add"), {**answer, "process_after_0": "", "process_after_1": ""})
     assert records.queryset(Upload).queued_count() == 1
 
 
-def test_a_list_counts_and_shows_a_limited_number_of_rows(superuser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_counts_and_shows_a_limited_number_of_rows(superuser, monkeypatch):
     for _ in range(3):
         put()
     assert "Only the first" not in text_of(superuser.get(url("changelist")))
@@ -265,7 +257,7 @@ def test_a_list_counts_and_shows_a_limited_number_of_rows(superuser: Client, mon
     assert "Only the first 2 rows are listed." in text_of(superuser.get(url("changelist")))
 
 
-def test_a_list_does_not_count_the_whole_table(superuser: Client, django_assert_max_num_queries: Any) -> None:
+def test_a_list_does_not_count_the_whole_table(superuser, django_assert_max_num_queries):
     put()
     with django_assert_max_num_queries(10) as context:
         superuser.get(url("changelist"))
@@ -274,16 +266,14 @@ def test_a_list_does_not_count_the_whole_table(superuser: Client, django_assert_
     assert all(f"LIMIT {record_admin.MAX_ROWS + 1}" in sql for sql in counts), counts
 
 
-def test_the_number_of_queries_does_not_depend_on_the_number_of_rows(
-    superuser: Client, django_assert_max_num_queries: Any
-) -> None:
+def test_the_number_of_queries_does_not_depend_on_the_number_of_rows(superuser, django_assert_max_num_queries):
     for _ in range(30):
         put(failure_message=ERROR)
     with django_assert_max_num_queries(10):
         superuser.get(url("changelist"))
 
 
-def test_a_model_without_a_handler_is_a_system_check_error(processors: Processors) -> None:
+def test_a_model_without_a_handler_is_a_system_check_error(processors):
     class Unhandled(JobRecordAdmin, admin.ModelAdmin):  # type: ignore[type-arg]
         pass
 

@@ -13,14 +13,14 @@ from django_jobchains.processors import JobType, get_registry
 from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, choose_action, messages_in, text_of, url
 from tests.admin.pages import rows
 from tests.admin.visibility.test_pages import leaks
-from tests.admin.visibility.world import OWN, PEOPLE, World, browser, hidden_rows, own, rival
+from tests.admin.visibility.world import OWN, PEOPLE, browser, hidden_rows, own, rival
 
 pytestmark = pytest.mark.django_db
 EVERY_VERB = pytest.mark.parametrize("verb", PERMISSIONS)
 
 
 @pytest.fixture
-def operator() -> Client:
+def operator():
     return browser(*PEOPLE["may do all"])
 
 
@@ -35,7 +35,7 @@ def chain_of(job: Job) -> Chain:
 
 @EVERY_VERB
 @pytest.mark.parametrize("model", ["chain", "job"])
-def test_only_visible_rows_are_changed(way: str, operator: Client, verb: str, model: str) -> None:
+def test_only_visible_rows_are_changed(way, operator, verb, model):
     if (verb, model) == ("delete", "job"):
         return  # there is no such action
     (mine,), (hidden,) = own(**state_for(verb)), rival(**state_for(verb))
@@ -50,7 +50,7 @@ def test_only_visible_rows_are_changed(way: str, operator: Client, verb: str, mo
 
 
 @EVERY_VERB
-def test_a_chain_whose_current_job_is_hidden_is_not_changed(way: str, operator: Client, verb: str) -> None:
+def test_a_chain_whose_current_job_is_hidden_is_not_changed(way, operator, verb):
     jobs = rows.chain(2, type_name=OWN, **state_for(verb))
     Job.objects.filter(pk=jobs[1].pk).update(type_name="rival.step")
     before = hidden_rows()
@@ -63,7 +63,7 @@ def test_a_chain_whose_current_job_is_hidden_is_not_changed(way: str, operator: 
 
 
 @pytest.mark.parametrize("verb", [verb for verb in PERMISSIONS if verb != "delete"])
-def test_a_job_of_a_hidden_chain_is_not_changed(way: str, operator: Client, verb: str) -> None:
+def test_a_job_of_a_hidden_chain_is_not_changed(way, operator, verb):
     jobs = rows.chain(2, type_name="rival.type", **state_for(verb))
     Job.objects.filter(pk=jobs[1].pk).update(type_name=OWN)
     before = hidden_rows()
@@ -73,12 +73,12 @@ def test_a_job_of_a_hidden_chain_is_not_changed(way: str, operator: Client, verb
     assert hidden_rows() == before
 
 
-def test_a_chain_with_a_hidden_step_is_not_deleted(way: str, operator: Client, world: World) -> None:
+def test_a_chain_with_a_hidden_step_is_not_deleted(way, operator, world):
     assert act(operator, "delete", chain_of(world.stepped[0])).status_code == 403
     assert Job.objects.filter(chain_id=world.stepped[0].pk).count() == 3
 
 
-def test_a_cascade_to_hidden_chains_is_refused_and_not_counted(way: str, operator: Client, world: World) -> None:
+def test_a_cascade_to_hidden_chains_is_refused_and_not_counted(way, operator, world):
     [mine] = own("completed")
     rows.waits(mine, *[rival("completed") for _ in range(7)])
     before = hidden_rows()
@@ -91,7 +91,7 @@ def test_a_cascade_to_hidden_chains_is_refused_and_not_counted(way: str, operato
     assert messages_in(act(operator, "delete", chain_of(mine)))[-1] == "1 chain deleted."
 
 
-def test_the_blocker_of_a_hidden_job_can_be_cancelled_but_not_deleted(way: str, operator: Client, world: World) -> None:
+def test_the_blocker_of_a_hidden_job_can_be_cancelled_but_not_deleted(way, operator, world):
     """A hidden job follows its own ``on_blocker_failure``, as it would if the chain had failed."""
     before = hidden_rows()
     for reply in (act(operator, "delete", chain_of(world.plain)), act(operator, "cancel", chain_of(world.plain))):
@@ -100,9 +100,7 @@ def test_the_blocker_of_a_hidden_job_can_be_cancelled_but_not_deleted(way: str, 
     assert hidden_rows() == before
 
 
-def test_a_hidden_chain_with_the_same_key_is_not_named(
-    way: str, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hidden_chain_with_the_same_key_is_not_named(way, operator, monkeypatch):
     from tests.admin.visibility.world import _Own
 
     rival(key="k")
@@ -116,7 +114,7 @@ def test_a_hidden_chain_with_the_same_key_is_not_named(
 
 
 @pytest.fixture
-def _types(monkeypatch: pytest.MonkeyPatch) -> None:
+def _types(monkeypatch):
     types: list[JobType[Any, Any]] = [
         JobType("shop.free"),
         JobType("shop.bound", continues_with=["shop.inner"]),
@@ -140,7 +138,7 @@ def offered(client: Client, chain: Chain) -> set[str]:
         ("shop.gone", {"shop.free", "shop.bound"}),
     ],
 )
-def test_a_chain_continues_with_entry_types_or_declared_types(type_name: str, allowed: set[str]) -> None:
+def test_a_chain_continues_with_entry_types_or_declared_types(type_name, allowed):
     [job] = rows.chain(1, type_name=type_name)
     client = browser("view_chain", "view_job", "complete_job", "enqueue_job")
     assert offered(client, chain_of(job)) == allowed
@@ -150,7 +148,7 @@ def test_a_chain_continues_with_entry_types_or_declared_types(type_name: str, al
 
 
 @pytest.mark.usefixtures("_types")
-def test_complete_job_does_not_imply_enqueue_job() -> None:
+def test_complete_job_does_not_imply_enqueue_job():
     [job] = rows.chain(1, type_name="shop.bound")
     client = browser("view_chain", "view_job", "complete_job")
     assert offered(client, chain_of(job)) == set()
@@ -161,7 +159,7 @@ def test_complete_job_does_not_imply_enqueue_job() -> None:
 
 
 @pytest.mark.usefixtures("_types")
-def test_a_hook_grants_a_continuation_that_the_type_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_grants_a_continuation_that_the_type_allows(monkeypatch):
     from django_jobchains.admin import ChainAdmin
 
     types = get_registry().job_types()
@@ -183,9 +181,7 @@ def _narrow_entry_types(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 @pytest.mark.usefixtures("_types")
 @pytest.mark.parametrize("model", ["chain", "job"])
 @pytest.mark.parametrize("type_name", ["shop.free", "shop.gone"])
-def test_a_chain_does_not_continue_with_an_entry_type_that_is_not_offered(
-    monkeypatch: pytest.MonkeyPatch, model: str, type_name: str
-) -> None:
+def test_a_chain_does_not_continue_with_an_entry_type_that_is_not_offered(monkeypatch, model, type_name):
     """The admin class of chains decides which entry types a user may choose, also on the pages of jobs."""
     _narrow_entry_types(monkeypatch, "shop.free")
     [job] = rows.chain(1, type_name=type_name)
@@ -204,7 +200,7 @@ def test_a_chain_does_not_continue_with_an_entry_type_that_is_not_offered(
 
 
 @pytest.mark.usefixtures("_types")
-def test_declared_continuations_need_not_be_entry_types(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declared_continuations_need_not_be_entry_types(monkeypatch):
     _narrow_entry_types(monkeypatch)
     [job] = rows.chain(1, type_name="shop.bound")
     client = browser("view_chain", "view_job", "complete_job", "enqueue_job")
@@ -212,7 +208,7 @@ def test_declared_continuations_need_not_be_entry_types(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("_types")
-def test_a_hook_offers_an_entry_type_that_cannot_be_enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_offers_an_entry_type_that_cannot_be_enqueued(monkeypatch):
     from django_jobchains.admin import ChainAdmin
 
     _narrow_entry_types(monkeypatch)

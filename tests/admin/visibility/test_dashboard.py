@@ -3,14 +3,12 @@
 from typing import Any
 
 import pytest
-from django.test import Client
 
 from django_jobchains import queues
 from django_jobchains.admin import JobAdmin
 from django_jobchains.models import Job, QueueState
-from django_jobchains.store import Store
 from tests.admin.dashboard.browsing import change, fragment, open_dashboard
-from tests.admin.dashboard.conftest import Beating, fail
+from tests.admin.dashboard.conftest import fail
 from tests.admin.visibility.world import OWN, PEOPLE, RIVAL, browser
 from tests.support.jobs import create
 
@@ -20,12 +18,12 @@ OF_ALL = ("throughput", "workers", "slow", "database")
 
 
 @pytest.fixture
-def operator() -> Client:
+def operator():
     return browser(*PEOPLE["may do all"])
 
 
 @pytest.fixture
-def _both(store: Store, beat: Beating) -> None:
+def _both(store, beat):
     """Create due and failed jobs of both tenants, in a queue of each and in a shared queue."""
     beat("rival:1:a", host="rival-host", type_names=(OWN, RIVAL), queues=("rival-queue", "default"))
     fail(store, OWN, "failing", "OwnError: mine")
@@ -38,7 +36,7 @@ def _both(store: Store, beat: Beating) -> None:
 
 
 @pytest.mark.usefixtures("_both")
-def test_it_counts_visible_jobs_and_shows_no_queue(way: str, operator: Client) -> None:
+def test_it_counts_visible_jobs_and_shows_no_queue(way, operator):
     for page in (open_dashboard(operator), open_dashboard(operator, fragment())):
         assert "rival" not in page.root.text.lower()
         assert set(page.figures()) == {"due jobs", "oldest due job"}
@@ -52,7 +50,7 @@ def test_it_counts_visible_jobs_and_shows_no_queue(way: str, operator: Client) -
 
 @pytest.mark.usefixtures("_both")
 @pytest.mark.parametrize("queue", ["own-queue", "rival-queue", "default", "new"])
-def test_no_queue_is_changed(way: str, operator: Client, queue: str) -> None:
+def test_no_queue_is_changed(way, operator, queue):
     before = list(QueueState.objects.order_by("pk").values())
     for verb in ("pause", "resume", "limit"):
         assert change(operator, verb, queue, slots="1").status_code == 403
@@ -60,9 +58,7 @@ def test_no_queue_is_changed(way: str, operator: Client, queue: str) -> None:
 
 
 @pytest.mark.usefixtures("_both")
-def test_a_queue_that_the_project_names_is_shown_and_changed(
-    way: str, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queue_that_the_project_names_is_shown_and_changed(way, operator, monkeypatch):
     monkeypatch.setattr(JobAdmin, "visible_queues", lambda self, request: {"own-queue"})
     page = open_dashboard(operator)
     assert [(row[0], row[1], row[2]) for row in page.rows("queues")] == [("own-queue", "paused", "2")]
@@ -74,7 +70,7 @@ def test_a_queue_that_the_project_names_is_shown_and_changed(
     assert change(operator, "pause", "default").status_code == 403
 
 
-def test_may_is_called_for_each_queue(operator: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_may_is_called_for_each_queue(operator, store, monkeypatch):
     own = JobAdmin.may
 
     def may(self: JobAdmin, request: Any, permission: str, obj: Any = None) -> bool:
@@ -91,9 +87,7 @@ def test_may_is_called_for_each_queue(operator: Client, store: Store, monkeypatc
     assert change(operator, "pause", "mail").status_code == 200
 
 
-def test_the_last_error_requires_the_permission_for_its_job(
-    operator: Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_error_requires_the_permission_for_its_job(operator, store, monkeypatch):
     own = JobAdmin.may
 
     def may(self: JobAdmin, request: Any, permission: str, obj: Any = None) -> bool:

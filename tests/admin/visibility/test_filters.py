@@ -9,7 +9,7 @@ from django_jobchains.admin.lists import changelists
 from django_jobchains.models import Chain, Job
 from tests.admin.lists.browsing import CHAINS, JOBS, open_list
 from tests.admin.pages import rows
-from tests.admin.visibility.world import BY_QUERY, OWN, RIVAL, World, browser, own, rival
+from tests.admin.visibility.world import BY_QUERY, OWN, RIVAL, browser, own, rival
 
 pytestmark = pytest.mark.django_db
 BOTH = pytest.mark.parametrize("model", [CHAINS, JOBS])
@@ -32,9 +32,7 @@ def offered(model: str, name: str) -> list[str]:
     [{"queue": "default"}, {"queue": "rival-queue"}, {"created": "hour"}, {"roots": "1"}, {"chain_type": RIVAL}],
     ids=str,
 )
-def test_hidden_rows_change_neither_a_page_nor_the_number_of_rows(
-    way: str, model: str, query: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hidden_rows_change_neither_a_page_nor_the_number_of_rows(way, model, query, monkeypatch):
     monkeypatch.setattr(changelists.ListAdmin, "list_per_page", 2)
     mine = [own()[0] for _ in range(5)]
 
@@ -50,31 +48,31 @@ def test_hidden_rows_change_neither_a_page_nor_the_number_of_rows(
 
 
 @BOTH
-def test_the_queue_of_a_hidden_job_finds_nothing(way: str, world: World, model: str) -> None:
+def test_the_queue_of_a_hidden_job_finds_nothing(way, world, model):
     """It does not find the visible chain whose current job is hidden either."""
     assert seen(model, queue="rival-queue").ids == []
     assert "rival-queue" not in offered(model, "queue")
 
 
-def test_chains_are_found_by_the_queue_of_a_visible_job(way: str, world: World) -> None:
+def test_chains_are_found_by_the_queue_of_a_visible_job(way, world):
     found = set(seen(CHAINS, queue="default").ids)
     assert str(world.ends_hidden[0].pk) not in found
     assert (str(world.plain.pk) in found) == (way == BY_QUERY)
 
 
-def test_the_type_of_a_hidden_chain_does_not_find_its_visible_job(way: str, world: World) -> None:
+def test_the_type_of_a_hidden_chain_does_not_find_its_visible_job(way, world):
     assert str(world.inside.pk) in seen(JOBS).ids
     assert seen(JOBS, chain_type=RIVAL).ids == []
     assert RIVAL not in offered(JOBS, "chain_type")
 
 
-def test_jobs_are_found_by_the_type_of_their_visible_chain(way: str, world: World) -> None:
+def test_jobs_are_found_by_the_type_of_their_visible_chain(way, world):
     found = set(seen(JOBS, chain_type=OWN).ids)
     assert (str(world.plain.pk) in found) == (way == BY_QUERY)
     assert offered(JOBS, "chain_type") == ([OWN] if way == BY_QUERY else [])
 
 
-def test_the_filter_for_blockers_ignores_hidden_jobs_that_wait(way: str) -> None:
+def test_the_filter_for_blockers_ignores_hidden_jobs_that_wait(way):
     [awaited] = own()
     rows.waits(rival("blocked")[0], [awaited])
     page = seen(CHAINS, roots="1")
@@ -83,6 +81,6 @@ def test_the_filter_for_blockers_ignores_hidden_jobs_that_wait(way: str) -> None
 
 
 @BOTH
-def test_the_filter_by_time_finds_visible_rows(way: str, world: World, model: str) -> None:
+def test_the_filter_by_time_finds_visible_rows(way, world, model):
     all_rows = {CHAINS: Chain, JOBS: Job}[model].objects
     assert set(seen(model, created="hour").ids) == {str(row.pk) for row in all_rows.filter(type_name=OWN)}

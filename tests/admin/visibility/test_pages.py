@@ -95,7 +95,7 @@ def everything_of(reply: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("person", PEOPLE)
-def test_nothing_of_a_hidden_row_is_on_any_page(way: str, world: World, person: str) -> None:
+def test_nothing_of_a_hidden_row_is_on_any_page(way, world, person):
     other = User.objects.create_user("other")
     for job, message in ((world.hidden_job, "Retried for the rival."), (world.inside, "Retried.")):
         LogEntry.objects.log_actions(other.pk, [job], CHANGE, message)
@@ -107,7 +107,7 @@ def test_nothing_of_a_hidden_row_is_on_any_page(way: str, world: World, person: 
 
 
 @pytest.mark.slow
-def test_the_same_pages_show_visible_rows(superuser: Client, world: World) -> None:
+def test_the_same_pages_show_visible_rows(superuser, world):
     """Check that the previous test can fail."""
     found = {title for title, page in PAGES.items() if leaks(world, everything_of(superuser.get(page(world))))}
     pages = {title for title in PAGES if not title.startswith(VERBS)}
@@ -132,7 +132,7 @@ NAMED: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("person", PEOPLE)
-def test_a_hidden_row_is_like_a_missing_one(way: str, world: World, person: str) -> None:
+def test_a_hidden_row_is_like_a_missing_one(way, world, person):
     client = browser(*PEOPLE[person])
     [waiting] = Job.objects.filter(type_name="rival.type", status="blocked")
     [awaited] = Job.objects.filter(type_name="rival.type", status="running")
@@ -153,26 +153,26 @@ def _answer(client: Client, address: Callable[[str], str], id_: str) -> tuple[in
     return reply.status_code, text.replace(id_, "ID").replace(id_[:20], "START")
 
 
-def test_the_id_of_a_hidden_step_does_not_lead_to_its_chain(way: str, world: World) -> None:
+def test_the_id_of_a_hidden_step_does_not_lead_to_its_chain(way, world):
     client = browser(*PEOPLE["may do all"])
     reply = client.get(_page("chain", world.hidden_job.pk))
     assert reply["Location"] == reverse("admin:index")
     assert client.get(_page("chain", world.stepped[2].pk))["Location"].endswith(f"#step-{world.stepped[2].pk}")
 
 
-def test_hidden_steps_are_replaced_by_a_note(way: str, world: World) -> None:
+def test_hidden_steps_are_replaced_by_a_note(way, world):
     page = everything_of(browser("view_chain", "view_job").get(_page("chain", world.stepped[0].pk)))
     assert page.count('class="jobchains-step"') == 2
     assert "1 step that you may not view" in page
 
 
-def test_without_the_permission_for_jobs_a_chain_shows_no_steps(way: str, world: World) -> None:
+def test_without_the_permission_for_jobs_a_chain_shows_no_steps(way, world):
     page = everything_of(browser("view_chain").get(_page("chain", world.stepped[0].pk)))
     assert page.count('class="jobchains-step"') == 0
     assert "3 steps that you may not view" in page
 
 
-def test_visible_rows_are_on_all_lists(way: str, world: World) -> None:
+def test_visible_rows_are_on_all_lists(way, world):
     client = browser("view_chain", "view_job")
     for name, model in (("chain", Chain), ("job", Job)):
         expected = model.objects.filter(type_name=OWN)
@@ -180,7 +180,7 @@ def test_visible_rows_are_on_all_lists(way: str, world: World) -> None:
         assert set(open_list(client, name).ids) == {str(row.pk) for row in expected}
 
 
-def test_a_page_with_many_hidden_rows_is_filled(way: str, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_with_many_hidden_rows_is_filled(way, db, monkeypatch):
     [mine] = own()
     for _ in range(120):
         rival()
@@ -188,7 +188,7 @@ def test_a_page_with_many_hidden_rows_is_filled(way: str, db: None, monkeypatch:
     assert str(mine.pk) in page
 
 
-def test_dependents_are_paged_past_hidden_ones_and_by_visible_ids(way: str, db: None) -> None:
+def test_dependents_are_paged_past_hidden_ones_and_by_visible_ids(way, db):
     [awaited] = own()
     wanted = []
     for _ in range(12):

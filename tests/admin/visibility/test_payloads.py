@@ -25,7 +25,7 @@ def fill_payloads(job: Job) -> None:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+def client(monkeypatch):
     """Return a client of a user who may view payloads of all rows except those in the queue ``secret``."""
     own = JobAdmin.may
 
@@ -51,7 +51,7 @@ def pages(client: Client, job: Job) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("is_secret", [True, False])
-def test_each_page_checks_the_permission_for_the_job(client: Client, is_secret: bool) -> None:
+def test_each_page_checks_the_permission_for_the_job(client, is_secret):
     [job] = rows.chain(1, "running", OWN, queue="secret" if is_secret else "default")
     fill_payloads(job)
     shown = {name for name, page in pages(client, job).items() if CANARY in page}
@@ -59,7 +59,7 @@ def test_each_page_checks_the_permission_for_the_job(client: Client, is_secret: 
     assert shown == (set() if is_secret else everywhere)
 
 
-def test_the_page_of_a_chain_checks_each_step(client: Client) -> None:
+def test_the_page_of_a_chain_checks_each_step(client):
     jobs = rows.chain(2, "running", OWN)
     fill_payloads(jobs[0])
     Job.objects.filter(pk=jobs[0].pk).update(queue="secret")
@@ -69,7 +69,7 @@ def test_the_page_of_a_chain_checks_each_step(client: Client) -> None:
     assert CANARY not in page
 
 
-def test_the_pages_of_a_chain_also_check_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_of_a_chain_also_check_the_chain(monkeypatch):
     own = ChainAdmin.may
 
     def may(self: Any, request: Any, permission: str, obj: Any = None) -> bool:

@@ -75,7 +75,7 @@ def replied(reply: Any, id_: UUID) -> tuple[int, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("person", PEOPLE)
-def test_no_post_changes_or_names_a_hidden_row(way: str, world: World, person: str) -> None:
+def test_no_post_changes_or_names_a_hidden_row(way, world, person):
     client = browser(*PEOPLE[person])
     for verb, row, post in CASES:
         make_possible(verb, world)
@@ -95,7 +95,7 @@ def test_no_post_changes_or_names_a_hidden_row(way: str, world: World, person: s
             assert replied(reply, id_) == replied(expected, absent), case
 
 
-def test_the_same_posts_change_visible_rows(superuser: Client, world: World) -> None:
+def test_the_same_posts_change_visible_rows(superuser, world):
     """Check that the previous test can fail."""
     for verb, row, post in CASES:
         if post not in ACTING:

@@ -30,7 +30,7 @@ EVERY_POST = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def operator(db: None) -> Client:
+def operator(db):
     return browser(*PEOPLE["may do all"])
 
 
@@ -65,7 +65,7 @@ def before_it_begins(verb: str, meanwhile: Callable[[], None]) -> Iterator[None]
 
 @pytest.mark.django_db
 @EVERY_POST
-def test_a_hidden_step_is_not_changed(way: str, operator: Client, verb: str, post: str) -> None:
+def test_a_hidden_step_is_not_changed(way, operator, verb, post):
     [job] = own("failed" if verb == "retry" else "pending")
     with before_it_begins(verb, lambda: go_on(job, to="rival.step")):
         reply = POSTS[post](operator, verb, job)
@@ -81,7 +81,7 @@ def test_a_hidden_step_is_not_changed(way: str, operator: Client, verb: str, pos
 @pytest.mark.django_db
 @pytest.mark.parametrize("post", ["chain", "chains"])
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
-def test_a_visible_step_is_changed(way: str, operator: Client, verb: str, post: str) -> None:
+def test_a_visible_step_is_changed(way, operator, verb, post):
     """Otherwise, a chain of many short steps could not be stopped."""
     [job] = own()
     with before_it_begins(verb, lambda: go_on(job)):
@@ -91,7 +91,7 @@ def test_a_visible_step_is_changed(way: str, operator: Client, verb: str, post: 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
-def test_rows_selected_together_with_a_hidden_step_are_not_changed(way: str, operator: Client, verb: str) -> None:
+def test_rows_selected_together_with_a_hidden_step_are_not_changed(way, operator, verb):
     [job], [other] = own(), own()
     with before_it_begins(verb, lambda: go_on(job, to="rival.step")):
         reply = act_many(operator, verb, [other, job])
@@ -101,7 +101,7 @@ def test_rows_selected_together_with_a_hidden_step_are_not_changed(way: str, ope
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
-def test_an_action_waits_for_a_continuing_chain_and_checks_again(way: str, operator: Client, verb: str) -> None:
+def test_an_action_waits_for_a_continuing_chain_and_checks_again(way, operator, verb):
     [job] = own()
     worker = holding(lambda store: go_on(job, to="rival.step"))
     user = waiting(lambda store: act(operator, verb, Chain.objects.get(pk=job.chain_id)))

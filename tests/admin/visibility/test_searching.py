@@ -40,7 +40,7 @@ def ids(model: str, **query: str) -> list[str]:
 @pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("term", [SHARED_KEY, SHARED_START])
-def test_visible_rows_are_found_behind_many_hidden_ones(way: str, model: str, term: str) -> None:
+def test_visible_rows_are_found_behind_many_hidden_ones(way, model, term):
     [mine] = own(deduplication_key=SHARED_KEY)
     last = UUID(f"{SHARED_START}-ffff-4000-8000-000000000000")
     Job.objects.filter(pk=mine.pk).update(id=last, chain_id=last, created_at="2001-01-01T00:00:00Z")
@@ -51,7 +51,7 @@ def test_visible_rows_are_found_behind_many_hidden_ones(way: str, model: str, te
 
 
 @BOTH
-def test_visible_types_are_found_behind_many_hidden_ones(way: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visible_types_are_found_behind_many_hidden_ones(way, model, monkeypatch):
     monkeypatch.setattr(searching, "MAX_TYPES", 2)
     [mine] = rows.chain(1, type_name="rz.own")
     for number in range(3):
@@ -62,7 +62,7 @@ def test_visible_types_are_found_behind_many_hidden_ones(way: str, model: str, m
 
 
 @BOTH
-def test_hidden_rows_do_not_affect_the_choice_of_the_lookup(way: str, model: str) -> None:
+def test_hidden_rows_do_not_affect_the_choice_of_the_lookup(way, model):
     """The term is also the id, the key and the type of hidden rows, which would be looked up first."""
     [hidden] = rows.chain(1, type_name=RIVAL)
     [by_key] = own(deduplication_key=str(hidden.pk))
@@ -73,7 +73,7 @@ def test_hidden_rows_do_not_affect_the_choice_of_the_lookup(way: str, model: str
 
 
 @BOTH
-def test_the_type_filter_offers_types_of_visible_rows(way: str, model: str) -> None:
+def test_the_type_filter_offers_types_of_visible_rows(way, model):
     own()
     many(1)
     html = open_list(browser("view_chain", "view_job"), model).html
@@ -82,7 +82,7 @@ def test_the_type_filter_offers_types_of_visible_rows(way: str, model: str) -> N
 
 
 @BOTH
-def test_the_row_count_does_not_include_hidden_rows(way: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_row_count_does_not_include_hidden_rows(way, model, monkeypatch):
     monkeypatch.setattr(changelists.ListAdmin, "list_per_page", 2)
     for _ in range(3):
         own()
@@ -91,7 +91,7 @@ def test_the_row_count_does_not_include_hidden_rows(way: str, model: str, monkey
 
 
 @BOTH
-def test_pages_of_a_list_have_each_visible_row_once(way: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_a_list_have_each_visible_row_once(way, model, monkeypatch):
     monkeypatch.setattr(changelists.ListAdmin, "list_per_page", 3)
     wanted = []
     for _ in range(8):
@@ -111,7 +111,7 @@ def test_pages_of_a_list_have_each_visible_row_once(way: str, model: str, monkey
     assert [len(part) for part in found if part] == [3, 3, 2]
 
 
-def test_a_search_does_not_find_jobs_of_hidden_chains(way: str) -> None:
+def test_a_search_does_not_find_jobs_of_hidden_chains(way):
     outer = rows.chain(2, type_name=RIVAL, deduplication_key="k")
     Job.objects.filter(pk=outer[1].pk).update(type_name=OWN)
     Job.objects.filter(pk=outer[0].pk).update(deduplication_key="k")
@@ -120,7 +120,7 @@ def test_a_search_does_not_find_jobs_of_hidden_chains(way: str) -> None:
         assert ids("job", q=term) == []
 
 
-def test_a_hidden_job_does_not_lead_to_its_visible_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hidden_job_does_not_lead_to_its_visible_chain(monkeypatch):
     own_queryset = JobAdmin.get_queryset
     monkeypatch.setattr(
         JobAdmin, "get_queryset", lambda self, request: own_queryset(self, request).exclude(type_name=RIVAL)
