@@ -10,8 +10,7 @@ from django_jobchains.handlers.batch import Batch, BatchJob
 from django_jobchains.handlers.running_job import Continuation, RunningJob
 from django_jobchains.payload_types import PayloadType
 from django_jobchains.policies import Backoff, BackoffFunction, Lease, Retention
-from django_jobchains.registry.enqueueing import Item
-from django_jobchains.registry.job_types import JobType, Processor
+from django_jobchains.registry.job_types import Item, JobType, Processor
 from django_jobchains.registry.processors import Processors
 from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.store import FailedJob

@@ -46,10 +46,8 @@ from django_jobchains.exceptions import (
     TransactionRequired,
 )
 from django_jobchains.models import Chain, Job
-from django_jobchains.registry.enqueueing import Item, create_chains
-from django_jobchains.registry.job_types import EnqueueOptions, JobType, name_of
+from django_jobchains.registry.job_types import EnqueueOptions, Item, JobType, create_chains, name_of
 from django_jobchains.registry.registry import get_registry
-from django_jobchains.results import await_chain, wait
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.telemetry import observes
@@ -62,6 +60,7 @@ from django_jobchains.telemetry.events import (
     JobTriggered,
 )
 from django_jobchains.values import FLAG
+from django_jobchains.waiting import await_chain, wait
 from django_jobchains.wakeups import announced, report_after_commit
 
 __all__ = (

@@ -1,22 +1,27 @@
-"""Deleting chains that ended long ago, in batches, while workers run."""
+"""Retention: how long chains are kept after they have ended, and deleting them in batches, while workers run."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from django_jobchains.chains.retention import MAX_AGE, retention_rules
 from django_jobchains.db.ids import first_id_at, milliseconds_of
+from django_jobchains.policies import Retention, resolve_retention
 from django_jobchains.registry.job_types import JobType, name_of
-from django_jobchains.registry.registry import get_registry
+from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store import EndedChains, EndPosition, Store, get_store
 from django_jobchains.values import Count, Duration
 
+#: No chain is older, and every database can subtract this from today's date.
+MAX_AGE = timedelta(days=365 * 1000)
+#: Chains are first examined when this additional share of their retention has passed. Most of them have ended by then.
+DELAY_SHARE = 0.1
+MAX_DELAY = timedelta(hours=1)
 MAX_BATCH_SIZE = 10_000
 #: The limit of chains that were kept for a job, and are tried again at the end, when that job may have been deleted.
 MAX_KEPT = 100_000
@@ -174,3 +179,40 @@ def _final(statuses: Iterable[str]) -> tuple[str, ...]:
 
 def _names(types: "Iterable[str | JobType[Any, Any]]") -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(name_of, [types] if isinstance(types, str | JobType) else types)))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How long chains of some types that ended with some status are kept.
+
+    ``keyed``: whether chains are deleted even if their deduplication keys can still match.
+    """
+
+    status: str
+    kept: timedelta
+    keyed: bool
+    types: tuple[str, ...]
+
+    def ended(self, now: datetime) -> EndedChains:
+        return EndedChains((self.status,), now - self.kept, self.types, self.keyed)
+
+    def last(self, now: datetime) -> UUID:
+        """Return the id at which most rounds end. Later ids belong to young chains, or to hosts with fast clocks."""
+        return first_id_at(now - self.kept - min(self.kept * DELAY_SHARE, MAX_DELAY))
+
+
+def retention_rules(registry: Registry) -> list[Rule]:
+    """Return the rules of a project's types, slices and settings. Types with the same rule share one walk."""
+    retentions: Mapping[str, Retention] = {
+        name: resolve_retention(*job_type.processor.policies) if job_type.processor else resolve_retention()
+        for name, job_type in sorted(registry.job_types().items())
+    }
+    types: dict[tuple[str, float, bool], list[str]] = {}
+    for name, retention in retentions.items():
+        for status in sorted(FINAL):
+            if (seconds := retention.seconds(status)) is not None:
+                types.setdefault((status, seconds, not retention.keeps_keyed), []).append(name)
+    return [
+        Rule(status, timedelta(seconds=min(seconds, MAX_AGE.total_seconds())), keyed, tuple(names))
+        for (status, seconds, keyed), names in types.items()
+    ]

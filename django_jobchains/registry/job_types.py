@@ -1,7 +1,9 @@
-"""A job type: a name with the types of its input and output, and how its jobs are enqueued."""
+"""Job types: a name with the types of its input and output, and how its jobs are enqueued."""
 
+import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import randrange
@@ -10,10 +12,13 @@ from typing import Any, Generic, Literal, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.forms import BaseForm
 
 from django_jobchains.conf import get_settings
 from django_jobchains.context import capture_context, merge_contexts
+from django_jobchains.db.connections import opened_connections
 from django_jobchains.db.ids import ChainRef, chain_ids_of, new_id
 from django_jobchains.db.times import resolve_schedule
 from django_jobchains.exceptions import (
@@ -26,6 +31,7 @@ from django_jobchains.exceptions import (
     NotAnEntryType,
     ProcessorNotFound,
     RegistryError,
+    TransactionRequired,
 )
 from django_jobchains.handlers.functions import plain_function
 from django_jobchains.handlers.running_job import ContinuationOptions, RunningJob
@@ -35,12 +41,6 @@ from django_jobchains.payload_codecs import ENCODED_JSON, decode_json
 from django_jobchains.payload_types import OutputT_co, PayloadType, is_payload_type, name_of_type
 from django_jobchains.payloads import NOT_ABOUT_THE_VALUE, Codec, HasOutput, decode
 from django_jobchains.policies import Policy, RetryRule, check_function
-from django_jobchains.registry.arguments import (
-    check_options,
-    checked_form,
-    checked_name,
-)
-from django_jobchains.registry.enqueueing import MAX_FIRST_LEASE, Item, create_chains
 from django_jobchains.registry.signatures import (
     blocker_types,
     first_annotation,
@@ -48,10 +48,19 @@ from django_jobchains.registry.signatures import (
     output_type,
     type_hints,
 )
-from django_jobchains.store import ClaimedJob, LastJob, NewJob
+from django_jobchains.store import ClaimedJob, Effects, LastJob, NewJob, get_store
 from django_jobchains.store.deduplication import Deduplicate
+from django_jobchains.telemetry import observes
+from django_jobchains.telemetry.events import ChainCreated, JobCreated
+from django_jobchains.telemetry.tracing import start_sending
 from django_jobchains.text.errors import describe
-from django_jobchains.values import ATTEMPTS_LIMIT, FLAG, MAX_ATTEMPTS, PRIORITY, QUEUE, Choice
+from django_jobchains.values import ATTEMPTS_LIMIT, FLAG, MAX_ATTEMPTS, PRIORITY, QUEUE, TYPE_NAME, Choice
+from django_jobchains.wakeups import publish, report_created
+
+#: Faster than ``json.loads``, which looks for whitespace on both sides.
+_read = json.JSONDecoder().raw_decode
+#: The id of a deleted job may be used again. Random first lease numbers keep the attempts of both jobs apart.
+MAX_FIRST_LEASE = 2**30
 
 InputT = TypeVar("InputT")
 NewJobT = TypeVar("NewJobT", bound=NewJob)
@@ -69,6 +78,13 @@ class EnqueueOptions(ContinuationOptions, total=False):
     deduplicate: Deduplicate | None
     #: ``math.inf``: never give up.
     max_attempts: float | None
+
+
+@dataclass(slots=True)
+class Item(NewJob, Generic[OutputT_co]):
+    """The first job of a chain to create, with its input already checked."""
+
+    job_type: HasOutput[OutputT_co] | None = None
 
 
 class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
@@ -399,3 +415,87 @@ def name_of(job_type: "str | JobType[Any, Any]") -> str:
     if isinstance(given, str):
         return given
     raise TypeError(f"A job type is given as a JobType or by its name, not as {type(given).__name__}: {given!r:.100}.")
+
+
+def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -> list[Chain[OutputT_co]]:
+    """Create chains in the caller's transaction, in order, with a constant number of statements."""
+    store = get_store(using)
+    if not items:
+        return []
+    connection = connections[store.using]
+    _check_transaction(connection)
+    # Only items whose id the caller has chosen have a lease number. Such an id may exist already, and the savepoint
+    # keeps the caller's transaction usable after that error.
+    is_guarded = connection.in_atomic_block and any(item.lease_number for item in items)
+    guard = transaction.atomic(store.using) if is_guarded else nullcontext()
+    effects, sent = Effects(), start_sending(items, store.chains.contexts)
+    with guard:
+        rows = store.jobs.create(items, effects)
+    publish(store.using, effects)
+    if sent is not None or observes(JobCreated, ChainCreated):
+        fresh = [item for item, row in zip(items, rows, strict=True) if not row.is_deduplicated]
+        report_created(store.using, fresh, effects, sent)
+    # The chains are not read. A deduplicated chain has its own input, which is read when it is needed.
+    created: list[Chain[OutputT_co]] = []
+    for item, row in zip(items, rows, strict=True):
+        chain: Chain[OutputT_co] = Chain.partly_known(store.using)
+        chain.id, chain.type_name, chain.created_at = row.id, item.type_name, row.created_at
+        chain.job_type = item.job_type
+        if row.is_deduplicated:
+            chain.deduplicated = True
+        else:
+            chain.input = _read(item.input)[0]
+        created.append(chain)
+    return created
+
+
+def _check_transaction(connection: BaseDatabaseWrapper) -> None:
+    """Raise ``TransactionRequired``, or warn, if the settings do not allow an enqueue on this connection now."""
+    settings = get_settings()
+    may_have_another = settings.OTHER_TRANSACTION != "ignore" and len(connections.settings) > 1
+    if not (settings.REQUIRE_TRANSACTION or may_have_another) or _is_in_transaction(connection):
+        return
+    if settings.REQUIRE_TRANSACTION:
+        raise TransactionRequired(connection.alias)
+    for other in opened_connections():
+        if _is_in_atomic(other):
+            error = TransactionRequired(connection.alias, other.alias)
+            if settings.OTHER_TRANSACTION == "error":
+                raise error
+            # The line that calls ``JobType.enqueue`` or ``chains.enqueue_many``, which call ``create_chains``.
+            warnings.warn(str(error), RuntimeWarning, stacklevel=4)
+            return
+
+
+def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    return _is_in_atomic(connection) or not (connection.in_atomic_block or connection.get_autocommit())
+
+
+def _is_in_atomic(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether an atomic block is open, other than the blocks around a ``TestCase`` and its tests."""
+    return any(not block._from_testcase for block in connection.atomic_blocks)  # type: ignore[attr-defined]
+
+
+def checked_name(name: object) -> str:
+    """Return the name of a new job type; raise ``RegistryError`` if it is not valid."""
+    if callable(name):
+        raise RegistryError("register() takes the name of the job type first: @processors.register('app.name').")
+    try:
+        return TYPE_NAME.check("name", name)
+    except ValueError as error:
+        raise RegistryError(str(error)) from error
+
+
+def check_options(function: str, options: Mapping[str, object], kind: type) -> None:
+    """Raise ``TypeError`` for keyword arguments that are not among the options of this TypedDict."""
+    known = kind.__annotations__
+    if unknown := ", ".join(sorted(options.keys() - known.keys())):
+        raise TypeError(f"{function}() does not take the argument {unknown}. It takes {', '.join(known)}.")
+
+
+def checked_form(form: object) -> Any:
+    """Return a Django form class or the dotted path of one; raise ``ValueError`` for anything else."""
+    is_class = isinstance(form, type) and issubclass(form, BaseForm)
+    if not (form is None or is_class or (isinstance(form, str) and "." in form)):
+        raise ValueError(f"completion_form={form!r:.100}: a form class, or its dotted path as in 'shop.forms.Decide'.")
+    return form

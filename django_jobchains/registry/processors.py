@@ -29,16 +29,14 @@ from django_jobchains.policies import (
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.options import RecordOptions, checked_model, checked_options
 from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
-from django_jobchains.registry.arguments import (
-    check_options,
-    checked_name,
-)
 from django_jobchains.registry.job_types import (
     ANY,
     HandlerMode,
     JobType,
     OnBlockerFailure,
     Processor,
+    check_options,
+    checked_name,
     declaration_errors,
     name_of,
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.job_attempt import Environment
-from django_jobchains.chains.retention import retention_rules
+from django_jobchains.chains.pruning import retention_rules
 from django_jobchains.notifications import Hint, Listener, get_notifier
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.telemetry.probes import NotifierState, PoolCount, SlotCount

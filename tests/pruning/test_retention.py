@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains, testing
 from django_jobchains.chains import Chain
-from django_jobchains.chains.retention import Rule, retention_rules
+from django_jobchains.chains.pruning import Rule, retention_rules
 from django_jobchains.db.ids import milliseconds_of
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.models import Job

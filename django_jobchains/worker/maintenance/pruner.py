@@ -10,8 +10,7 @@ from uuid import UUID
 
 from django.db import IntegrityError
 
-from django_jobchains.chains.pruning import Walk, full_ranges
-from django_jobchains.chains.retention import Rule
+from django_jobchains.chains.pruning import Rule, Walk, full_ranges
 from django_jobchains.store import EndedChains, Store
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import ChainsPruned
