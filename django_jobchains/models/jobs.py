@@ -165,7 +165,7 @@ class Job(ChainPart, models.Model):
                 name="jobchains_claimable",
             ),
             models.Index(fields=["leased_until"], condition=Q(status=Status.RUNNING), name="jobchains_leased"),
-            # For pages by status and by type, and for the sweeper.
+            # For pages by status and by type, and to find jobs that are blocked by mistake.
             models.Index(fields=["status", "chain_id", "chain_index"], name="jobchains_status"),
             models.Index(fields=["type_name", "chain_id", "chain_index"], name="jobchains_type"),
             # For pages of chains of a type, and of their jobs.

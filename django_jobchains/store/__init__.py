@@ -14,7 +14,7 @@ from django_jobchains.store.last_jobs import LastJob
 from django_jobchains.store.leases import CrashBackoff
 from django_jobchains.store.on_failure import FailedJob, FailureType
 from django_jobchains.store.queues import QueueRule
-from django_jobchains.store.record_tables import Dequeued, RecordBeat, RecordEnd, RecordKey, RecordTable, StalledRecord
+from django_jobchains.store.record_tables import Dequeued, RecordEnd, RecordKey, RecordTable, StalledRecord
 from django_jobchains.store.records import DequeueRequest
 from django_jobchains.store.retention import EndedChains, EndPosition
 from django_jobchains.store.rows import (
@@ -94,7 +94,6 @@ __all__ = (
     "PresentWorker",
     "QueueRule",
     "ReapedJob",
-    "RecordBeat",
     "RecordEnd",
     "RecordKey",
     "RecordTable",

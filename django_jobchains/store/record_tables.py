@@ -102,14 +102,6 @@ class RecordEnd(NamedTuple):
         return self.id, self.lease_number
 
 
-class RecordBeat(NamedTuple):
-    """The result of a heartbeat: abort reasons of lost records, records to cancel, and records locked by others."""
-
-    lost: dict[RecordKey, str]
-    canceled: set[RecordKey]
-    locked: set[RecordKey]
-
-
 class StalledRecord(NamedTuple):
     """A record whose heartbeats were missing: "queued" again, "failed", or "canceled" if this was requested."""
 

@@ -18,13 +18,12 @@ from django_jobchains.store.record_tables import (
     KEY,
     Dequeued,
     IdsSelect,
-    RecordBeat,
     RecordEnd,
     RecordKey,
     RecordPart,
     RecordTable,
 )
-from django_jobchains.store.rows import OpenTransaction
+from django_jobchains.store.rows import OpenTransaction, Renewal
 from django_jobchains.store.statements import one_line, statements
 
 _END = f"{KEY}, kind text, process_after timestamptz, message text, attempts bigint"
@@ -72,26 +71,26 @@ class Records(RecordPart):
         return self._dequeue(table, request)
 
     @retried_at_read_committed
-    def beat(self, table: RecordTable, keys: Sequence[RecordKey]) -> RecordBeat:
+    def beat(self, table: RecordTable, keys: Sequence[RecordKey]) -> Renewal:
         """Write a heartbeat for running records, in the order of their ids. Locked records are skipped."""
         rows = rows_json(KEY, [(table.ids.to_parameter(id_), number) for id_, number in keys])
         beaten = self._fetch(self._beat(table), [rows, *([rows] if self.db.locks_rows else [])])
         by_key = {(table.ids.from_column(id_), number): bool(cancel) for id_, number, cancel in beaten}
         found = self.check(table, [key for key in keys if key not in by_key])
         canceled = {key for key, is_canceled in by_key.items() if is_canceled}
-        return RecordBeat(found.lost, canceled | found.canceled, found.locked)
+        return Renewal(found.lost, canceled | found.cancelled, locked=found.locked)
 
     @retried_at_read_committed
-    def check(self, table: RecordTable, keys: Sequence[RecordKey]) -> RecordBeat:
+    def check(self, table: RecordTable, keys: Sequence[RecordKey]) -> Renewal:
         """Like ``beat``, without writing. All records that are still held are in ``locked``."""
         if not keys:
-            return RecordBeat({}, set(), set())
+            return Renewal({}, set())
         rows = self._fetch(self._check(table), [rows_json(KEY, [(table.ids.to_parameter(id_), 0) for id_, _ in keys])])
         found = {table.ids.from_column(id_): (state, number, bool(cancel)) for id_, state, number, cancel in rows}
         reasons = {key: lost_reason(found.get(key[0]), key[1]) for key in keys}
         held = {key for key, reason in reasons.items() if reason is None}
         lost = {key: reason for key, reason in reasons.items() if reason is not None}
-        return RecordBeat(lost, {key for key in held if found[key[0]][2]}, held)
+        return Renewal(lost, {key for key in held if found[key[0]][2]}, locked=held)
 
     @retried
     def state_of(self, table: RecordTable, id: Any) -> tuple[str, int] | None:

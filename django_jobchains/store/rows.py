@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from django_jobchains.statuses import FINAL
@@ -298,9 +298,11 @@ class ReapedJob(NamedTuple):
 class Renewal(NamedTuple):
     """The attempts that lost their lease, with the abort reason, and the attempts that should stop.
 
-    ``completed``: the attempts that lost their lease because they have completed their jobs themselves.
+    ``completed``: the attempts that lost their lease because they have completed their jobs themselves. ``locked``: the
+    records whose heartbeat was not written, because another transaction has locked them.
     """
 
-    lost: dict[AttemptKey, str]
-    cancelled: set[AttemptKey]
-    completed: AbstractSet[AttemptKey] = frozenset()
+    lost: dict[tuple[Any, int], str]
+    cancelled: set[tuple[Any, int]]
+    completed: AbstractSet[tuple[Any, int]] = frozenset()
+    locked: AbstractSet[tuple[Any, int]] = frozenset()

@@ -174,15 +174,18 @@ class AttemptStuck(Event):
 class OutcomeDelayed(Event):
     """The outcome of an attempt could not be written for ``seconds``, and is retried.
 
-    If ``error`` is "", another transaction has locked the job, or a job that waits for its chain.
+    If ``error`` is "", another transaction has locked the job or record, or a job that waits for its chain.
     """
 
     counter = names.OUTCOME_DELAYED
     level = WARNING
-    job_id: UUID
+    #: Of a record, its primary key as text.
+    job_id: UUID | str
     type_name: str
     seconds: float
     error: str
+    #: "job" or "record".
+    kind: str = "job"
 
     def line(self) -> str:
         reason = self.error or "another transaction has locked it, or a job that waits for it"

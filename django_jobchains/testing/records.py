@@ -14,10 +14,10 @@ from django_jobchains.store import RecordKey
 from django_jobchains.testing.this_thread import ThisThread
 from django_jobchains.text.errors import traceback_of
 from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.end_writer import EndWriter
+from django_jobchains.worker.record_ends import RecordSink
 from django_jobchains.worker.records.conditions import condition_of
 from django_jobchains.worker.records.lane import RecordSource
-from django_jobchains.worker.records.resets import known_kinds
-from django_jobchains.worker.records.writer import RecordWriter
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class RecordOutcome:
     error: str
 
 
-class _ImmediateWriter(RecordWriter):
+class _ImmediateWriter(EndWriter[EndedRecord]):
     """Writes each end on the thread of its attempt, before ``post_handle`` is called."""
 
-    def put(self, ended: EndedRecord) -> None:
-        super().put(ended)
-        while not ended.is_written:
+    def put(self, end: EndedRecord) -> None:
+        super().put(end)
+        while not end.is_written:
             self.step()
 
 
@@ -52,9 +52,10 @@ class RecordRunner:
     def __init__(self, context: WorkerContext) -> None:
         self._store = context.store
         self._throttle = WarningThrottle()
-        writer = _ImmediateWriter(context)
+        writer = _ImmediateWriter(context, RecordSink(context))
         self._sources = [
-            RecordSource(context, kind, writer, _make, joins_transaction=True) for kind in known_kinds(context.options)
+            RecordSource(context, kind, writer, _make, joins_transaction=True)
+            for kind in context.options.records.values()
         ]
 
     def next(self) -> RecordAttempt | None:

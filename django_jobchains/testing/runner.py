@@ -31,8 +31,9 @@ from django_jobchains.testing.records import RecordRunner
 from django_jobchains.testing.this_thread import ThisThread
 from django_jobchains.values import Duration
 from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.end_writer import EndWriter
+from django_jobchains.worker.job_ends import JobSink
 from django_jobchains.worker.options import WorkerOptions
-from django_jobchains.worker.outcome_writer import OutcomeWriter
 
 ResultT = TypeVar("ResultT")
 
@@ -61,20 +62,21 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
     ``.ending``, ``.error``) or a ``RecordOutcome`` (``.record`` instead of ``.job``) for each. Jobs come first.
     """
     store = get_store(using)
-    context = WorkerContext(WorkerOptions(WORKER, store, name=socket.gethostname()))
-    outcome_writer, log_buffer = OutcomeWriter(context), context.log_buffer
+    records = {kind.name: kind for kind in get_registry().record_types() if kind.is_in(store.using)}
+    context = WorkerContext(WorkerOptions(WORKER, store, name=socket.gethostname(), records=records))
+    outcome_writer, log_buffer = EndWriter(context, JobSink(context)), context.log_buffer
     outcomes: list[Any] = []
-    records = RecordRunner(context)
+    record_runner = RecordRunner(context)
     while limit is None or len(outcomes) < limit:
         if len(outcomes) >= ATTEMPTS_LIMIT:
             raise AssertionError(f"Jobs are still due after {ATTEMPTS_LIMIT} attempts: pass a limit.")
         jobs = _claim(store, limit and limit - len(outcomes))
         if not jobs:
-            record = records.next()
+            record = record_runner.next()
             if record is None:
                 break
-            ended = _in_savepoint(store, partial(records.handle, record))
-            outcomes.append(records.conclude(record, ended, raise_errors=raise_errors))
+            ended = _in_savepoint(store, partial(record_runner.handle, record))
+            outcomes.append(record_runner.conclude(record, ended, raise_errors=raise_errors))
             continue
         stored = Job.objects.using(store.using).in_bulk([job.id for job in jobs])
         job_outcomes = _run(jobs, store, log_buffer)

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable, Sequence
 
 from django_jobchains.attempts.job_attempt import Environment
-from django_jobchains.attempts.outcome import not_started
+from django_jobchains.attempts.outcome import Outcome, not_started
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.store import AttemptKey, ClaimedJob
 from django_jobchains.telemetry import measured
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.outcome_writer import OutcomeWriter
+from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.queue_limits import ClaimSpec
 from django_jobchains.worker.records.component import RecordWorkers
 from django_jobchains.worker.records.lane import RecordLane
@@ -34,7 +34,7 @@ class ClaimLoop:
     """Claims jobs of each lane for its free slots, creates their attempts, and puts these into the lane's pool."""
 
     def __init__(
-        self, context: WorkerContext, lanes: Sequence[Lane], outcome_writer: OutcomeWriter, records: RecordWorkers
+        self, context: WorkerContext, lanes: Sequence[Lane], outcome_writer: EndWriter[Outcome], records: RecordWorkers
     ) -> None:
         self._context = context
         self._store = context.store
@@ -187,7 +187,7 @@ class ClaimLoop:
             self._hand_back([job.key for job in jobs])
             return
         try:
-            claimed = [(job, self._leases.hold(job, lane.leases[job.type_name], since)) for job in jobs]
+            claimed = [(job, self._leases.hold(job.key, lane.leases[job.type_name], since, job.queue)) for job in jobs]
             lane.pool.put(self._attempts(lane, claimed))
         except BaseException:  # Nothing runs these jobs, so their leases must expire.
             self._leases.release(job.key for job in jobs)

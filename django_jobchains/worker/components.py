@@ -10,24 +10,25 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.telemetry.probes import NotifierState, PoolCount, SlotCount
 from django_jobchains.worker.claim_loop import ClaimLoop
 from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.health import HealthMonitor
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
-from django_jobchains.worker.lease_keeper import LeaseKeeper
+from django_jobchains.worker.job_ends import JobSink
 from django_jobchains.worker.log_writer import LogWriter
 from django_jobchains.worker.maintenance.heartbeat import Heartbeat
 from django_jobchains.worker.maintenance.periodic_tasks import PeriodicTask, PeriodicTasks
 from django_jobchains.worker.maintenance.pruner import Pruner
 from django_jobchains.worker.maintenance.reaper import Reaper
-from django_jobchains.worker.maintenance.sweeper import Sweeper
+from django_jobchains.worker.maintenance.unblock import Unblocker
 from django_jobchains.worker.options import WorkerOptions
-from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.records.component import RecordWorkers
 from django_jobchains.worker.records.resets import RecordResetter, known_kinds
+from django_jobchains.worker.renewal import LeaseRenewal
 from django_jobchains.worker.slots.child_slots import ChildSlots
 from django_jobchains.worker.slots.event_loop import AsyncSlots
 from django_jobchains.worker.slots.lanes import AnyAttempt, Claimed, Lane, SlotPool, single
 from django_jobchains.worker.slots.threads import Slots
-from django_jobchains.worker.slots.watchdog import Watchdog
+from django_jobchains.worker.stuck import StuckAttempts
 from django_jobchains.worker.threads import OwnedThread
 from django_jobchains.worker.wake_order import WakeOrder
 
@@ -38,7 +39,7 @@ class Components:
     def __init__(self, options: WorkerOptions, *, give_up: Callable[[], None]) -> None:
         self.context = context = WorkerContext(options, give_up)
         self.using = options.store.using
-        self.outcome_writer = OutcomeWriter(context)
+        self.outcome_writer = EndWriter(context, JobSink(context))
         self.slots = Slots(context, self.outcome_writer)
         isolations = [*(policy.isolation for policy in options.policies.values()), *options.record_isolations.values()]
         #: By isolation. Types with an equal isolation share them.
@@ -53,11 +54,11 @@ class Components:
         self.claim_loop = ClaimLoop(context, self.lanes, self.outcome_writer, self.records)
         lanes = {name: lane for lane in self.lanes for name in lane.leases}
         self.wake_order = WakeOrder(context, self.notifier, lanes)
-        self.lease_keeper = LeaseKeeper(context)
+        self.renewal = LeaseRenewal(context)
         self.heartbeat = Heartbeat(context, self.pools, self.wake_order)
         self.maintenance = PeriodicTasks(*self._periodic_tasks())
         self.log_writer = LogWriter(context)
-        self.watchdog = Watchdog(context, self.pools, self.outcome_writer)
+        self.stuck_attempts = StuckAttempts(context, self.pools, self.outcome_writer)
         self.threads = self._threads()
         self.listener: Listener | None = None
         self.health_monitor = HealthMonitor(context, self.threads.values(), self.maintenance, self.pools, self.notifier)
@@ -74,7 +75,7 @@ class Components:
     def on_hint(self, hint: Hint) -> None:
         self.context.queues.on_hint(hint)  # before the claim loop wakes up
         self.wake_order.on_hint(hint)
-        self.lease_keeper.on_hint(hint)
+        self.renewal.on_hint(hint)
         self.records.on_hint(hint)
 
     def slot_counts(self) -> list[SlotCount]:
@@ -186,7 +187,7 @@ class Components:
         yield Reaper(self.context)
         if known_kinds(options):
             yield RecordResetter(self.context)
-        yield Sweeper(self.context, self.heartbeat)
+        yield Unblocker(self.context, self.heartbeat)
         if settings.PRUNE_SECONDS is not None and (rules := retention_rules(options.registry)):
             yield Pruner(self.context.store, rules, worker=self.context.worker, seconds=settings.PRUNE_SECONDS)
 
@@ -199,8 +200,8 @@ class Components:
         if context.options.slots:  # Otherwise only maintenance runs. The claim loop waits until it is stopped.
             steps |= {
                 "outcome-writer": self.outcome_writer.step,
-                "lease-keeper": self.lease_keeper.step,
-                "watchdog": self.watchdog.step,
+                "lease-renewal": self.renewal.step,
+                "stuck-attempts": self.stuck_attempts.step,
                 "log-writer": self.log_writer.step,
                 **self.records.steps,
             }

@@ -3,13 +3,12 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.store import QueueRule, Store
-from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.held_leases import HeldLeases
 
 #: Before a claim, the limits of queues are read again if they are older than this.
 MAX_AGE_SECONDS = 1.0
@@ -29,12 +28,9 @@ class ClaimSpec:
 class ServedQueues:
     """The queues of a worker, None for all. Only the claim loop uses it, except ``on_hint`` and ``has_limits``."""
 
-    def __init__(
-        self, store: Store, leases: HeldLeases, queues: Collection[str] | None, records: RecordLeases | None = None
-    ) -> None:
+    def __init__(self, store: Store, held: Sequence[HeldLeases], queues: Collection[str] | None) -> None:
         self._store = store
-        self._leases = leases
-        self._records = records
+        self._held = held
         self._queues = queues
         self._rules: tuple[QueueRule, ...] = ()
         self._read_at: float | None = None
@@ -79,9 +75,7 @@ class ServedQueues:
     def _left(self) -> dict[str, int]:
         """Return how many more jobs of each limited queue may run."""
         limits = {rule.name: rule.slot_limit for rule in self._rules if rule.slot_limit is not None}
-        running = self._leases.count_by_queue() if limits else Counter()
-        if limits and self._records:
-            running += self._records.count_by_queue()
+        running = sum((held.count_by_queue() for held in self._held if limits), Counter[str]())
         return {name: limit - running.get(name, 0) for name, limit in limits.items() if self._is_served(name)}
 
     def _is_served(self, name: str) -> bool:

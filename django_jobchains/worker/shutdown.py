@@ -14,7 +14,7 @@ from django_jobchains.text.errors import log_error
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.claim_loop import keys_of
 from django_jobchains.worker.components import Components
-from django_jobchains.worker.outcome_writer import ended_attempts
+from django_jobchains.worker.job_ends import ended_attempts
 from django_jobchains.worker.process import StopRequest
 from django_jobchains.worker.threads import LOCK_SECONDS, OwnedThread
 
@@ -68,8 +68,8 @@ class Shutdown:
         while time.monotonic() < deadline and not self._request.is_urgent:
             if not self._join_pools(min(time.monotonic() + CHECK_SECONDS, deadline)):
                 return
-        self._components.context.leases.abort_all("worker_stopping")
-        self._components.context.record_leases.abort_all("worker_stopping")
+        for held in self._components.context.held:
+            held.abort_all("worker_stopping")
         if self._join_pools(time.monotonic() + ABORT_GRACE_SECONDS):
             self._kill_children()
         if names := self._join_pools(time.monotonic()):
@@ -181,7 +181,7 @@ class Shutdown:
         components = self._components
         for thread in components.threads.values():
             thread.stop()
-        for component in (components.maintenance, components.lease_keeper, components.watchdog):
+        for component in (components.maintenance, components.renewal, components.stuck_attempts):
             component.pause.set()
         components.outcome_writer.interrupt()
         components.records.close()

@@ -245,7 +245,7 @@ class TestFailingLoops:
         caplog: pytest.LogCaptureFixture,
         settings: Any,
     ) -> None:
-        """The watchdog checks the loop more often than it could be reported, so each block is reported once."""
+        """The worker checks the loop more often than it could be reported, so each block is reported once."""
         settings.JOBCHAINS = {"STUCK_SECONDS": 0.2}
         monkeypatch.setattr("django_jobchains.worker.slots.event_loop.LAG_SECONDS", 0.5)
         gate = threading.Event()

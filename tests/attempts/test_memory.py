@@ -10,7 +10,7 @@ import pytest
 from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.processors import Processors, Registry, RunningJob
 from django_jobchains.testing import run_due_jobs
-from django_jobchains.worker.outcome_writer import OutcomeWriter
+from django_jobchains.worker.end_writer import EndWriter
 from tests.support.attempts import Work, committed
 
 pytestmark = committed
@@ -49,7 +49,7 @@ def test_outcome_that_is_not_written_yet_does_not_keep_its_attempt_alive(
 ) -> None:
     attempts: list[ref[Any]] = []
     kept: list[object] = []
-    put = OutcomeWriter.put
+    put = EndWriter.put
 
     @processors.register("waits")
     def waits(job: RunningJob[str]) -> None:
@@ -57,11 +57,11 @@ def test_outcome_that_is_not_written_yet_does_not_keep_its_attempt_alive(
         if job.input == "fails":
             raise ValueError(how)
 
-    def record_and_put(outcome_writer: OutcomeWriter, outcome: Outcome) -> None:
+    def record_and_put(outcome_writer: EndWriter[Outcome], outcome: Outcome) -> None:
         kept.extend(attempt() for attempt in attempts)
         put(outcome_writer, outcome)
 
-    monkeypatch.setattr(OutcomeWriter, "put", record_and_put)
+    monkeypatch.setattr(EndWriter, "put", record_and_put)
     registry = Registry()
     registry.add(processors)
     monkeypatch.setattr("django_jobchains.testing.runner.get_registry", lambda: registry)

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.policies import Backoff
 from django_jobchains.store import Store
+from django_jobchains.worker.held_leases import HeldJobs
 from tests.blockers.chains import STEP, WAITS, claim_only
 from tests.support.connections import committing, holding
 from tests.support.jobs import alter, database_now, stored
@@ -20,8 +20,8 @@ def test_attempt_of_a_blocker_continues_and_is_not_reaped(store: Store, monkeypa
     blocker = STEP.enqueue()
     [job] = claim_only(store, blocker)
     alter([job], leased_until=database_now() + timedelta(seconds=1))
-    leases = HeldLeases(store)
-    signal = leases.hold(job, 60, since=time.monotonic() - 59)
+    leases = HeldJobs(store)
+    signal = leases.hold(job.key, 60, time.monotonic() - 59, job.queue)
     enqueueing = holding(lambda store: WAITS.enqueue(blockers=[blocker]))
     leases.renew_due()
     leases.abort_overdue()

@@ -11,7 +11,6 @@ from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.attempts.job_attempt import JobAttempt
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.models import Job
 from django_jobchains.notifications import get_notifier, ownership_lost
 from django_jobchains.processors import (
@@ -27,7 +26,8 @@ from django_jobchains.processors import (
 from django_jobchains.store import get_store
 from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.claim_wait import WakeUp
-from django_jobchains.worker.outcome_writer import OutcomeWriter
+from django_jobchains.worker.end_writer import EndWriter
+from django_jobchains.worker.held_leases import HeldLeases
 from django_jobchains.worker.slots.threads import Slots
 from django_jobchains.worker.wake_order import WakeOrder
 from tests.chaos.faults import Faults
@@ -49,16 +49,16 @@ STEPS = {
         "store.jobs.claim store.jobs.next_due",
         "leases.hold slots.room slots.put slots.take_back",
         "wake.clear wake.record_query wake.wait",
-        "registry.processor attempt.__init__",
+        "attempt.__init__",
     ],
     "slot": ["attempt.run store.attempts.lock store.attempts.finish", "outcome_writer.put", "wake.set"],
     "outcome-writer": [
         "store.attempts.finish store.attempts.reschedule store.attempts.fail",
-        "leases.release wake.set counter.ended worker.outcome_writer.publish",
+        "leases.release wake.set counter.ended worker.job_ends.publish",
     ],
     "maintenance": ["store.leases.reap store.blockers.sweep leases.held wakeups.publish"],
-    "lease-keeper": ["leases.renew_due store.leases.renew leases.check store.leases.check"],
-    "watchdog": ["leases.abort_overdue"],
+    "lease-renewal": ["leases.renew_due store.leases.renew leases.check store.leases.check"],
+    "stuck-attempts": ["leases.abort_overdue"],
     "listener": ["wake_order.on_hint listening"],
 }
 
@@ -88,11 +88,10 @@ def parts() -> dict[str, Any]:
         "store.leases": type(get_store().leases),
         "leases": HeldLeases,
         "slots": Slots,
-        "outcome_writer": OutcomeWriter,
+        "outcome_writer": EndWriter,
         "counter": AttemptCounter,
         "wake": WakeUp,
         "wake_order": WakeOrder,
-        "registry": Registry,
         "attempt": JobAttempt,
     }
 

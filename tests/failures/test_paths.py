@@ -147,7 +147,7 @@ def test_outcome_that_cannot_be_written_is_followed_by_an_alert(
     assert_alerts_for(chain)
 
 
-def test_attempt_that_the_watchdog_fails_is_followed_by_an_alert(
+def test_stuck_attempt_that_fails_is_followed_by_an_alert(
     processors: Processors, alert: JobType[Any, Any], settings: Any, registry: Registry
 ) -> None:
     """The handler still runs when the attempt fails."""

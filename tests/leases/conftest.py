@@ -2,9 +2,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_jobchains.attempts import leases
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.store import Store
+from django_jobchains.worker import held_leases
+from django_jobchains.worker.held_leases import HeldJobs, HeldLeases
 from tests.leases.observed_store import ObservedStore
 from tests.store.conftest import _end_actors, store
 from tests.support.clocks import Clock
@@ -15,7 +15,7 @@ __all__ = ("_end_actors", "store")
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(leases, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(held_leases, "time", SimpleNamespace(monotonic=clock))
     return clock
 
 
@@ -26,4 +26,4 @@ def observed(store: Store) -> ObservedStore:
 
 @pytest.fixture
 def held(observed: ObservedStore, clock: Clock) -> HeldLeases:
-    return HeldLeases(observed)  # type: ignore[arg-type]
+    return HeldJobs(observed)  # type: ignore[arg-type]

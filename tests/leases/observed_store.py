@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.store import AttemptKey, ClaimedJob, Renewal, Store
+from django_jobchains.worker.held_leases import HeldLeases
 from tests.support.clocks import Clock
 
 LEASE_SECONDS = 30
@@ -35,4 +35,4 @@ class ObservedStore:
 
 
 def hold(held: HeldLeases, job: ClaimedJob, clock: Clock, seconds: float = LEASE_SECONDS) -> AbortSignal:
-    return held.hold(job, seconds, clock())
+    return held.hold(job.key, seconds, clock(), job.queue)

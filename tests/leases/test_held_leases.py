@@ -7,8 +7,8 @@ import pytest
 from django.db import OperationalError
 from pytest_django import DjangoAssertNumQueries
 
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.store import Store
+from django_jobchains.worker.held_leases import HeldLeases
 from tests.leases.observed_store import ABORT_AT, LEASE_SECONDS, RENEW_AT, ObservedStore, hold
 from tests.support.clocks import Clock
 from tests.support.connections import committing, holding
@@ -22,7 +22,7 @@ def test_without_leases_no_statement_is_sent(
 ) -> None:
     with django_assert_num_queries(0):
         assert held.renew_due() == {}
-    assert held.abort_overdue() == []
+    assert held.abort_overdue() == {}
     assert held.held() == []
     assert len(held) == 0
 
@@ -68,7 +68,7 @@ def test_time_of_a_lease_starts_before_its_claim(
     job = running_job(store)
     since = clock()
     clock.forward(RENEW_AT)  # the time that the claim took
-    held.hold(job, LEASE_SECONDS, since)
+    held.hold(job.key, LEASE_SECONDS, since, job.queue)
     held.renew_due()
     assert observed.renewed == [job.key]
 
@@ -80,9 +80,9 @@ def test_time_of_a_renewed_lease_starts_before_the_renewal(
     clock.forward(RENEW_AT)
     observed.after = lambda: clock.forward(ABORT_AT - 1)
     held.renew_due()
-    assert held.abort_overdue() == []
+    assert held.abort_overdue() == {}
     clock.forward(1)
-    assert held.abort_overdue() != []
+    assert held.abort_overdue() != {}
     assert signal.reason == "error"
 
 
@@ -115,11 +115,11 @@ def test_attempt_is_aborted_once_shortly_before_its_lease_expires_and_without_a_
     signal = hold(held, job, clock)
     with django_assert_num_queries(0):
         clock.forward(ABORT_AT - 0.1)
-        assert held.abort_overdue() == []
+        assert held.abort_overdue() == {}
         assert not signal.aborted
         clock.forward(0.1)
-        assert held.abort_overdue() == [job.id]
-        assert held.abort_overdue() == []
+        assert held.abort_overdue() == {job.key: "error"}
+        assert held.abort_overdue() == {}
     assert signal.reason == "error"
 
 
@@ -127,7 +127,7 @@ def test_attempt_that_has_ended_is_not_aborted(store: Store, held: HeldLeases, c
     signal = hold(held, running_job(store), clock)
     signal.end()
     clock.forward(ABORT_AT)
-    assert held.abort_overdue() == []
+    assert held.abort_overdue() == {}
     assert not signal.aborted
 
 
@@ -136,7 +136,7 @@ def test_renewal_postpones_the_abort(store: Store, held: HeldLeases, clock: Cloc
     clock.forward(ABORT_AT - 0.1)
     held.renew_due()
     clock.forward(ABORT_AT - 0.1)
-    assert held.abort_overdue() == []
+    assert held.abort_overdue() == {}
     assert not signal.aborted
 
 
@@ -155,7 +155,7 @@ def test_failed_renewal_does_not_postpone_the_abort(
         held.renew_due()
     assert not signal.aborted
     clock.forward(ABORT_AT - RENEW_AT)
-    assert held.abort_overdue() == [job.id]
+    assert held.abort_overdue() == {job.key: "error"}
     assert signal.reason == "error"
 
 
@@ -181,7 +181,7 @@ def test_released_lease_is_neither_renewed_nor_aborted(
     held.release([job.key])
     clock.forward(LEASE_SECONDS)
     assert held.renew_due() == {}
-    assert held.abort_overdue() == []
+    assert held.abort_overdue() == {}
     assert (observed.renewed, signal.aborted, len(held)) == ([], False, 0)
 
 
@@ -219,7 +219,7 @@ def test_leases_can_be_added_and_released_during_a_renewal(
     changed = threading.Event()
 
     def other_thread() -> None:
-        held.hold(second, LEASE_SECONDS, clock())
+        held.hold(second.key, LEASE_SECONDS, clock(), second.queue)
         held.release([first.key])
         changed.set()
 
@@ -246,6 +246,6 @@ def test_attempt_whose_row_is_locked_by_another_transaction_continues(
     clock.forward(RENEW_AT)
     assert held.renew_due() == {}
     clock.forward(ABORT_AT - RENEW_AT)
-    assert held.abort_overdue() == []
+    assert held.abort_overdue() == {}
     assert not signal.aborted
     locking.result()

@@ -6,7 +6,7 @@ import pytest
 
 from django_jobchains.notifications import EVERY, ownership_lost
 from django_jobchains.store import Store
-from django_jobchains.worker.lease_keeper import LeaseKeeper
+from django_jobchains.worker.renewal import LeaseRenewal
 from tests.support.jobs import running_job, taken_over
 from tests.support.workers import context_for
 
@@ -18,11 +18,11 @@ def test_forged_hint_aborts_no_attempt(store: Store, is_named: bool) -> None:
     job = running_job(store)
     context = context_for(store)
     held = context.leases
-    signal = held.hold(job, 60, time.monotonic())
-    keeper = LeaseKeeper(context)
-    keeper._seconds = 0
-    keeper.on_hint(ownership_lost(job.id if is_named else EVERY))
-    keeper.step()
+    signal = held.hold(job.key, 60, time.monotonic(), job.queue)
+    renewal = LeaseRenewal(context)
+    renewal._seconds = 0
+    renewal.on_hint(ownership_lost(job.id if is_named else EVERY))
+    renewal.step()
     assert not signal.aborted
     assert held.holds(job.id)
 
@@ -32,10 +32,10 @@ def test_correct_hint_aborts_the_attempt_before_its_lease_is_renewed(store: Stor
     job = running_job(store)
     context = context_for(store)
     held = context.leases
-    signal = held.hold(job, 60, time.monotonic())
+    signal = held.hold(job.key, 60, time.monotonic(), job.queue)
     taken_over(store, job)
-    keeper = LeaseKeeper(context)
-    keeper._seconds = 0
-    keeper.on_hint(ownership_lost(job.id if is_named else EVERY))
-    keeper.step()
+    renewal = LeaseRenewal(context)
+    renewal._seconds = 0
+    renewal.on_hint(ownership_lost(job.id if is_named else EVERY))
+    renewal.step()
     assert signal.reason == "taken_by_another_worker"

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.models import Job
 from django_jobchains.store import ClaimedJob, Store
+from django_jobchains.worker.held_leases import HeldLeases
 from tests.leases.observed_store import ABORT_AT, RENEW_AT, ObservedStore, hold
 from tests.support.clocks import Clock
 from tests.support.connections import committing, holding

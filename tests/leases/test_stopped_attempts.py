@@ -3,8 +3,8 @@
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.store import ClaimedJob, Effects, Store
+from django_jobchains.worker.held_leases import HeldLeases
 from tests.leases.observed_store import RENEW_AT, ObservedStore, hold
 from tests.support.clocks import Clock
 from tests.support.jobs import alter, running, running_job, stored, tables, taken_over
@@ -38,7 +38,7 @@ def test_lease_is_renewed_until_the_attempt_has_stopped(
         clock.forward(RENEW_AT)
         assert held.renew_due() == {}
     assert observed.renewed == [job.key] * 3
-    assert held.abort_overdue() == []
+    assert held.abort_overdue() == {}
 
 
 def test_check_aborts_the_attempt_of_a_cancelled_job(store: Store, held: HeldLeases, clock: Clock) -> None:

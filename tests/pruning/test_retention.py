@@ -25,7 +25,7 @@ from django_jobchains.telemetry.events import ChainsPruned
 from django_jobchains.worker.maintenance import pruner as pruner_module
 from django_jobchains.worker.maintenance.periodic_tasks import PeriodicTasks
 from django_jobchains.worker.maintenance.pruner import Pruner
-from django_jobchains.worker.maintenance.sweeper import Sweeper
+from django_jobchains.worker.maintenance.unblock import Unblocker
 from tests.support import clocks
 from tests.support.chains import STATES, completed, each, failed, go_on, mail, pending, ship
 from tests.support.jobs import MAIL, SHIP
@@ -298,7 +298,7 @@ class TestRounds:
         clock.advance(3 * DAY)
         remaining: list[int] = []
         unused: Any = None  # the sweeper's step is replaced
-        sweeper = Sweeper(context_for(store), unused)
+        sweeper = Unblocker(context_for(store), unused)
         sweeper.seconds = 0.0
         monkeypatch.setattr(sweeper, "step", lambda: remaining.append(len(chain_ids())))
         tasks = PeriodicTasks(sweeper, make_pruner(store))

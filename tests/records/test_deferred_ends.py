@@ -16,8 +16,8 @@ from django_jobchains.records import NonRetryable, RecordRun
 from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.store.records import Records
 from django_jobchains.worker import Worker
+from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.records.resets import RecordResetter
-from django_jobchains.worker.records.writer import RecordWriter
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
 from tests.records.test_unwritable_ends import refusing
 from tests.store.test_retries import DriverError
@@ -145,7 +145,7 @@ def test_a_refused_end_does_not_affect_the_others(
     register(poll_every=0.05, max_attempts=3)
     uploads = Upload.objects.bulk_create([Upload(size=size) for size in (1, 13, 3)])
     with monkeypatch.context() as patched, refusing("NEW.state = 'completed' AND NEW.size = 13"):
-        patched.setattr(RecordWriter, "_write", lambda *args: None)  # A writer that is late.
+        patched.setattr(EndWriter, "_write", lambda *args: None)  # A writer that is late.
         worker = start_worker(slots=4)
         until(lambda: len(worker.components.records.writer.pending()) == len(uploads))
         patched.setattr("django_jobchains.worker.shutdown.STEP_SECONDS", 0.5)
@@ -196,7 +196,7 @@ def test_a_request_to_cancel_a_locked_record_is_applied_when_it_is_free(processo
     locker = lock(model)
     assert records.cancel(record) == 1
     table = kind.table(store.using)
-    assert store.records.check(table, [(record.pk, 1)]).canceled == {(record.pk, 1)}
+    assert store.records.check(table, [(record.pk, 1)]).cancelled == {(record.pk, 1)}
     store.deferred.apply_records(table)
     assert DeferredWrite.objects.count() == 1
     locker.result()

@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_jobchains.processors import Processors
-from django_jobchains.worker.records.leases import RecordLeases
+from django_jobchains.worker.renewal import LeaseRenewal
 from tests.records.models import Export, Upload
 from tests.support.waiting import until
 from tests.support.workers import StartWorker
@@ -68,7 +68,7 @@ def test_a_session_that_the_server_ends_is_logged_without_a_traceback(
 @pytest.mark.parametrize(
     ("thread", "call_of"),
     [
-        ("record-keeper", lambda worker: (RecordLeases, "connect")),
+        ("lease-renewal", lambda worker: (LeaseRenewal, "_each")),
         ("record-writer", lambda worker: (worker.store.records, "end")),
     ],
 )

@@ -17,10 +17,10 @@ from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.store import get_store
 from django_jobchains.store.record_tables import RecordTable
 from django_jobchains.telemetry.events import AttemptAbandoned
+from django_jobchains.worker.held_leases import HeldRecords
 from django_jobchains.worker.isolated import child_attempt
 from django_jobchains.worker.records import conditions
 from django_jobchains.worker.records.lane import RecordSource
-from django_jobchains.worker.records.leases import RecordLeases
 from django_jobchains.worker.slots.threads import Slots
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.store.test_retries import DriverError
@@ -99,7 +99,7 @@ def test_records_are_handed_back_after_an_error_of_the_worker(
     register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(slots=2)
-    fail_once(monkeypatch, RecordLeases, "hold", MemoryError())
+    fail_once(monkeypatch, HeldRecords, "hold", MemoryError())
     Upload.objects.bulk_create([Upload(), Upload()])
     start_worker(poll_seconds=0.1)
     until(lambda: Upload.objects.filter(state="completed").count() == 2)

@@ -15,7 +15,7 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordEnd, RecordKey, get_store
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordReset
 from django_jobchains.worker import Worker
-from django_jobchains.worker.records.leases import LostRecord, RecordLeases
+from django_jobchains.worker.held_leases import HeldRecords
 from tests.records.models import Letter, Upload
 from tests.support.waiting import until
 from tests.support.worker_processes import StartProcess
@@ -138,34 +138,28 @@ class TestOverdueRecords:
         return processors.record_types["records.upload"]
 
     @pytest.fixture
-    def leases(self) -> RecordLeases:
-        return RecordLeases(get_store())
+    def leases(self, kind: RecordType) -> HeldRecords:
+        return HeldRecords(kind, get_store())
 
     @pytest.fixture
-    def key(self, kind: RecordType, leases: RecordLeases) -> RecordKey:
+    def key(self, kind: RecordType, leases: HeldRecords) -> RecordKey:
         key = (Upload.objects.create(state="processing", lease_number=1).pk, 1)
-        self.signal = leases.hold(kind, key, time.monotonic() - 3600)
+        self.signal = leases.hold(key, kind.stalled_seconds, time.monotonic() - 3600, kind.queue)
         return key
 
     @pytest.mark.parametrize("is_found", [True, False])
-    def test_a_loss_is_reported_once(
-        self, kind: RecordType, leases: RecordLeases, key: RecordKey, is_found: bool
-    ) -> None:
-        assert [(lost.id, lost.reason) for lost in leases.abort_overdue()] == [(key[0], "error")]
-        assert leases.abort_overdue() == []
-        found: list[LostRecord] = []
+    def test_a_loss_is_reported_once(self, leases: HeldRecords, key: RecordKey, is_found: bool) -> None:
+        assert leases.abort_overdue() == {key: "error"}
+        assert leases.abort_overdue() == {}
         if is_found:  # by a heartbeat, before the attempt has ended
             Upload.objects.update(lease_number=2)
-            leases.beat_due(found.extend)
-        assert found == []
-        assert not leases.release(kind, key)
+            assert leases.renew_due() == {}
+        assert leases.release([key]) == set()
 
-    def test_an_attempt_that_has_ended_is_not_reported(
-        self, kind: RecordType, leases: RecordLeases, key: RecordKey
-    ) -> None:
+    def test_an_attempt_that_has_ended_is_not_reported(self, leases: HeldRecords, key: RecordKey) -> None:
         self.signal.end()
-        assert leases.abort_overdue() == []
-        assert leases.release(kind, key)
+        assert leases.abort_overdue() == {}
+        assert leases.release([key]) == {key}
 
 
 @pytest.fixture
@@ -198,23 +192,21 @@ def test_a_child_process_that_is_killed_hands_its_record_back(
     assert (letter.failures, letter.resets) == (0, 0)
 
 
-@pytest.mark.parametrize("query", [RecordLeases.beat_due, RecordLeases.check])
+@pytest.mark.parametrize("query", [HeldRecords.renew_due, HeldRecords.check])
 @pytest.mark.parametrize("is_announced", [True, False])
 def test_an_attempt_in_a_child_that_has_committed_its_end_has_not_lost_its_record(
-    register: Register, processors: Processors, query: Callable[..., None], is_announced: bool
+    register: Register, processors: Processors, query: Callable[[HeldRecords], object], is_announced: bool
 ) -> None:
     """The worker may not have read yet that the child was about to commit. Then the loss is not reported yet."""
     register()
     [kind] = processors.record_types.values()
     key = (Upload.objects.create(state="processing", lease_number=1).pk, 1)
-    leases = RecordLeases(get_store())
-    lost: list[LostRecord] = []
-    signal = leases.hold(kind, key, since=time.monotonic() - 3600)
+    leases = HeldRecords(kind, get_store())
+    signal = leases.hold(key, kind.stalled_seconds, time.monotonic() - 3600, kind.queue)
     signal.ends_elsewhere = True
     if is_announced:
         signal.end()
     get_store().records.end(kind.table("default"), [RecordEnd(*key, "completed")])
-    query(leases, lost.extend)
-    assert not lost
+    assert query(leases) == {}
     assert signal.aborted != is_announced
-    assert leases.release(kind, key)
+    assert leases.release([key])

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from django_jobchains.processors import Processors
 from django_jobchains.records.declarations import RecordType
+from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import DequeueRequest, RecordKey, get_store
 from django_jobchains.telemetry.events import RecordReset
 from django_jobchains.worker.maintenance.reaper import REAP_LIMIT
@@ -33,8 +34,8 @@ def _ended() -> Any:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of resetters and keepers."""
     clock = Clock()
-    for module in ("resets", "leases"):
-        monkeypatch.setattr(f"django_jobchains.worker.records.{module}.time", clock)
+    for module in ("records.resets", "held_leases"):
+        monkeypatch.setattr(f"django_jobchains.worker.{module}.time", clock)
     return clock
 
 
@@ -43,7 +44,8 @@ class Process:
 
     def __init__(self) -> None:
         self.store = get_store()
-        context = context_for(self.store)
+        kinds = {kind.name: kind for kind in get_registry().record_types()}
+        context = context_for(self.store, records=kinds)
         self.leases = context.record_leases
         self.resetter = RecordResetter(context)
 
@@ -51,14 +53,12 @@ class Process:
         """Dequeue a record, and let its last heartbeat be long ago."""
         request = DequeueRequest(kind.select("default"), 1, "host", kind.queue)
         [found] = self.store.records.dequeue(kind.table("default"), request)
-        self.leases.hold(kind, found.key, clock() - HOUR.total_seconds())
+        self.leases[kind.name].hold(found.key, kind.stalled_seconds, clock() - HOUR.total_seconds(), kind.queue)
         Upload.objects.update(last_heartbeat_at=timezone.now() - HOUR)
         return found.key
 
     def beat(self) -> list[Any]:
-        lost: list[Any] = []
-        self.leases.beat_due(lost.extend)
-        return lost
+        return [lost for leases in self.leases.values() for lost in leases.renew_due()]
 
     def reset(self, clock: Clock) -> None:
         """Reset all records that may be reset, with the pauses in between."""

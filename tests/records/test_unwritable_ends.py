@@ -12,9 +12,10 @@ from django_jobchains.attempts.record_attempt import EndedRecord
 from django_jobchains.processors import Processors
 from django_jobchains.records import RecordRun
 from django_jobchains.store import RecordEnd, get_store
-from django_jobchains.telemetry.events import AttemptAbandoned
-from django_jobchains.worker.records import writer as writing
-from django_jobchains.worker.records.writer import RecordWriter
+from django_jobchains.telemetry.events import AttemptAbandoned, OutcomeDelayed
+from django_jobchains.worker import end_writer
+from django_jobchains.worker.end_writer import MAX_WAIT_SECONDS, EndWriter
+from django_jobchains.worker.record_ends import RecordSink
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.store.test_retries import DriverError
 from tests.support.clocks import Clock
@@ -93,7 +94,9 @@ def test_a_completion_that_is_refused_is_an_error(register: Register, make_worke
     assert (upload.state, "refused" in (upload.failure_message or "")) == ("errored", True)
 
 
-def test_an_end_waits_for_a_column_that_is_missing(register: Register, start_worker: StartWorker, caplog: Any) -> None:
+def test_an_end_waits_for_a_column_that_is_missing(
+    register: Register, start_worker: StartWorker, events: Events
+) -> None:
     """As during a deployment. The handler is not called again."""
     attempts: list[int] = []
     gate = threading.Event()
@@ -109,7 +112,7 @@ def test_an_end_waits_for_a_column_that_is_missing(register: Register, start_wor
     execute(["ALTER TABLE records_upload RENAME COLUMN finished_at TO ended_at"])
     try:
         gate.set()
-        until(lambda: "cannot be written yet" in caplog.text)
+        until(lambda: events.of(OutcomeDelayed))
     finally:
         execute(["ALTER TABLE records_upload RENAME COLUMN ended_at TO finished_at"])
     until(lambda: Upload.objects.get().state == "completed")
@@ -141,10 +144,11 @@ class Failing:
         self.clock, self._sqlstate = Clock(), sqlstate
         self.tried_at: set[float] = set()
         monkeypatch.setattr(store.records, "end", self._fail)
-        monkeypatch.setattr(writing, "time", self.clock)
+        monkeypatch.setattr(end_writer, "time", self.clock)
         processors.records(Upload)(lambda record, run: None)
         [kind] = processors.record_types.values()
-        self.writer = RecordWriter(context_for(store))
+        context = context_for(store, records=processors.record_types)
+        self.writer = EndWriter(context, RecordSink(context))
         self.writer.put(EndedRecord(kind, (1, 1), 1, RecordEnd(1, 1, "completed")))
 
     def _fail(self, *args: Any) -> None:
@@ -159,16 +163,18 @@ class Failing:
             self.clock.forward(0.05)
 
 
-@pytest.mark.parametrize(("sqlstate", "grows"), [("40001", True), ("55P03", False)])
-def test_the_waits_after_conflicts_grow_unless_the_row_is_locked(
-    processors: Processors, monkeypatch: pytest.MonkeyPatch, sqlstate: str, grows: bool
+@pytest.mark.parametrize("sqlstate", ["40001", "55P03"])
+def test_the_waits_after_conflicts_and_locks_grow_and_are_reported(
+    processors: Processors, monkeypatch: pytest.MonkeyPatch, events: Events, sqlstate: str
 ) -> None:
     failing = Failing(processors, monkeypatch, sqlstate)
     failing.try_for(30)
     *_, before, last = sorted(failing.tried_at)
     assert not failing.writer.is_idle
-    assert (len(failing.tried_at) < 20, len(failing.tried_at) > 100) == (grows, not grows)
-    assert (last - before > 1) is grows
+    assert len(failing.tried_at) < 40
+    assert last - before == pytest.approx(MAX_WAIT_SECONDS, abs=0.1)
+    [delayed] = events.of(OutcomeDelayed)
+    assert (delayed.job_id, delayed.kind, delayed.error) == ("1", "record", "OperationalError: conflict")
 
 
 def test_an_end_that_always_exceeds_a_time_limit_is_not_tried_for_ever(

@@ -83,7 +83,7 @@ def context_for(store: Store | None = None, **options: Any) -> WorkerContext:
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> Lease:
     """A lease that is renewed every 1.5 seconds, and that a thread which stops for several seconds does not lose."""
-    monkeypatch.setattr("django_jobchains.attempts.leases.RENEW_SHARE", 0.01)
+    monkeypatch.setattr("django_jobchains.worker.held_leases.RENEW_SHARE", 0.01)
     return Lease(9)
 
 

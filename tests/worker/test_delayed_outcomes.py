@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from django_jobchains.processors import Processors, RunningJob
-from django_jobchains.worker import delayed_outcomes
-from django_jobchains.worker.delayed_outcomes import MAX_RETRY_SECONDS, DelayedOutcomes
+from django_jobchains.worker import end_writer
+from django_jobchains.worker.end_writer import MAX_RETRY_SECONDS, DelayedEnds
 from tests.support.clocks import Clock
 from tests.support.connections import Actor, holding
 from tests.support.workers import StartWorker
@@ -19,7 +19,7 @@ TRIES_WHILE_LOCKED = 7
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(delayed_outcomes, "time", clock)
+    monkeypatch.setattr(end_writer, "time", clock)
     return clock
 
 
@@ -28,7 +28,7 @@ def outcome(number: int) -> Any:
 
 
 def test_delayed_outcomes_are_retried_in_the_order_of_their_due_times_for_a_limited_time(clock: Clock) -> None:
-    delayed, tried = DelayedOutcomes("worker"), list[int]()
+    delayed, tried = DelayedEnds[Any](lambda *reported: None), list[int]()
 
     def write(outcome: Any) -> None:
         tried.append(outcome.job.id)
@@ -51,19 +51,21 @@ def test_delayed_write_of_the_last_outcome_wakes_the_claim_loop(
 ) -> None:
     """The claim loop polls once a minute, and has already found that the outcome is still to be written."""
     others: list[Actor] = []
-    add = DelayedOutcomes.add
+    tries: list[Any] = []
+    add = DelayedEnds.add
 
     @processors.register("worker.locked")
     def locked(job: RunningJob[Any]) -> str:
         others.append(holding(lambda store: store.attempts.lock(job.id)))
         return "done"
 
-    def add_and_release(self: DelayedOutcomes, outcome: Any, error: str = "") -> None:
+    def add_and_release(self: DelayedEnds[Any], outcome: Any, error: str = "") -> None:
         add(self, outcome, error)
-        if self.tries(outcome) == TRIES_WHILE_LOCKED:
+        tries.append(outcome)
+        if len(tries) == TRIES_WHILE_LOCKED:
             others.pop().result()
 
-    monkeypatch.setattr(DelayedOutcomes, "add", add_and_release)
+    monkeypatch.setattr(DelayedEnds, "add", add_and_release)
     chain = locked.enqueue()
     make_worker().run_until_idle(timeout=30)
     assert chain.refresh().output == "done"

@@ -138,8 +138,8 @@ def test_blocked_event_loop_makes_the_worker_not_live(
 @override_settings(JOBCHAINS=JOBCHAINS)
 def test_loop_that_has_ended_makes_the_worker_not_live(ready_worker: Callable[..., Worker]) -> None:
     worker = ready_worker()
-    worker.components.threads["watchdog"].stop()
-    until(reports_problem(worker, "jobchains-watchdog has ended"))
+    worker.components.threads["stuck-attempts"].stop()
+    until(reports_problem(worker, "jobchains-stuck-attempts has ended"))
     assert not worker.health().is_live
 
 

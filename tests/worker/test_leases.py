@@ -9,13 +9,13 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_jobchains import chains
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.exceptions import LeaseLost as LeaseLostError
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.policies import Backoff
 from django_jobchains.processors import JobType, Lease, Processors, RunningJob
 from django_jobchains.store import Store
 from django_jobchains.telemetry.events import AttemptAbandoned
+from django_jobchains.worker.held_leases import HeldJobs
 from tests.shop.models import Effect
 from tests.support.statements import statements_of_others
 from tests.support.waiting import until, until_completed
@@ -290,12 +290,12 @@ def test_older_attempt_of_the_same_worker_is_aborted(processors: Processors, sto
     """The worker claims the job again before the older attempt has noticed that its lease is lost."""
     slow: JobType[Any, Any] = processors.register("worker.slow")(lambda job: None)
     slow.enqueue()
-    leases = HeldLeases(store)
+    leases = HeldJobs(store)
     (first,) = store.jobs.claim("worker", 1, {"worker.slow": 0.0})
-    old = leases.hold(first, 0.0, time.monotonic())
+    old = leases.hold(first.key, 0.0, time.monotonic(), first.queue)
     until(lambda: store.leases.reap(10, Backoff(0, 1, 0, 0), 10))
     (second,) = until(lambda: store.jobs.claim("worker", 1, {"worker.slow": 60.0}))
-    new = leases.hold(second, 0.0, time.monotonic())
+    new = leases.hold(second.key, 0.0, time.monotonic(), second.queue)
     leases.renew_due()
     assert (old.reason, new.reason) == ("taken_by_another_worker", None)
     assert [number for _, number in leases.held()] == [second.lease_number]

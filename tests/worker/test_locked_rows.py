@@ -20,7 +20,7 @@ from django_jobchains.store.deferred import Deferred
 from django_jobchains.store.leases import Leases
 from django_jobchains.store.statements import Part
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, JobReaped, OutcomeDelayed
-from django_jobchains.worker.outcome_writer import MAX_BATCH_SIZE
+from django_jobchains.worker.end_writer import MAX_BATCH_SIZE
 from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.shop.models import Effect
 from tests.support.connections import Actor, holding

@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, Registry, RescheduleJob, RunningJob
-from django_jobchains.worker.outcome_writer import OutcomeWriter
+from django_jobchains.worker.end_writer import EndWriter
 from tests.support.waiting import until, until_completed
 from tests.support.workers import StartWorker
 
@@ -174,14 +174,14 @@ def test_max_jobs_ends_when_the_last_outcome_is_written(
 ) -> None:
     """The worker does not wait for the next poll, an hour later."""
     worker = make_worker(max_jobs=1, poll_seconds=3600)
-    write, components = OutcomeWriter._write, worker.components
+    write, components = EndWriter._write, worker.components
 
-    def write_late(self: OutcomeWriter, batch: Any) -> None:
+    def write_late(self: EndWriter[Any], batch: Any) -> None:
         """Write when the claim loop waits again, after the slot has become free."""
         until(lambda: components.slots.is_idle and not components.context.wake._is_set)
         write(self, batch)
 
-    monkeypatch.setattr(OutcomeWriter, "_write", write_late)
+    monkeypatch.setattr(EndWriter, "_write", write_late)
     double.enqueue(1)
     running = threading.Thread(target=worker.run)
     running.start()

@@ -143,7 +143,7 @@ def test_slot_that_becomes_free_causes_no_query_if_others_were_free(
 def test_continuation_needs_no_notifier(
     processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, is_committed_by_attempt: bool
 ) -> None:
-    monkeypatch.setattr("django_jobchains.worker.outcome_writer.publish", lambda *args: None)
+    monkeypatch.setattr("django_jobchains.worker.job_ends.publish", lambda *args: None)
     monkeypatch.setattr("django_jobchains.notifications.sqlite.POLL_SECONDS", 60)
     gate = threading.Event()
 

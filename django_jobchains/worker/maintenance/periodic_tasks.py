@@ -11,14 +11,14 @@ from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.maintenance.heartbeat import Heartbeat
 from django_jobchains.worker.maintenance.pruner import Pruner
 from django_jobchains.worker.maintenance.reaper import Reaper
-from django_jobchains.worker.maintenance.sweeper import Sweeper
+from django_jobchains.worker.maintenance.unblock import Unblocker
 from django_jobchains.worker.records.resets import RecordResetter
 from django_jobchains.worker.threads import waiting
 
 logger = getLogger("django_jobchains")
 
 
-PeriodicTask = Heartbeat | AttemptCounter | Reaper | RecordResetter | Sweeper | Pruner
+PeriodicTask = Heartbeat | AttemptCounter | Reaper | RecordResetter | Unblocker | Pruner
 
 
 class PeriodicTasks:

@@ -14,11 +14,10 @@ from django_jobchains.store import RecordEnd, RecordTable
 from django_jobchains.store.errors import is_conflict, is_database_away
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.end_writer import EndWriter
+from django_jobchains.worker.record_ends import RecordSink, by_kind
 from django_jobchains.worker.records.conditions import Conditions
-from django_jobchains.worker.records.keeper import RecordKeeper
 from django_jobchains.worker.records.lane import RecordLane
-from django_jobchains.worker.records.leases import by_kind
-from django_jobchains.worker.records.writer import RecordWriter
 from django_jobchains.worker.slots.lanes import SlotPool
 from django_jobchains.worker.threads import LOCK_SECONDS
 
@@ -36,11 +35,9 @@ class RecordWorkers:
     def __init__(self, context: WorkerContext, pool_of: Callable[[RecordType], SlotPool]) -> None:
         self._context = context
         self._store = context.store
-        self._leases = context.record_leases
         self._wake = context.wake
         self._kinds = context.options.records
-        self.writer = RecordWriter(context, self._on_written)
-        self.keeper = RecordKeeper(context)
+        self.writer = EndWriter(context, RecordSink(context, self._on_written))
         self.lanes = {name: RecordLane(context, kind, pool_of(kind), self.writer) for name, kind in self._kinds.items()}
         #: Ends that ``finish`` has written or stored.
         self._finished: set[EndedRecord] = set()
@@ -51,7 +48,7 @@ class RecordWorkers:
         if not self._kinds:
             return {}
         hooks = {f"pre-dequeue-{each.name}": each.step for each in self._conditions}
-        return {"record-writer": self.writer.step, "record-keeper": self.keeper.step, **hooks}
+        return {"record-writer": self.writer.step, **hooks}
 
     @property
     def is_quiet(self) -> bool:
@@ -65,7 +62,6 @@ class RecordWorkers:
     def on_hint(self, hint: Hint) -> None:
         if not self.lanes:
             return
-        self.keeper.on_hint(hint)
         is_reason = [lane.on_hint(hint) for lane in self.lanes.values()]
         if any(is_reason) and self._wake.accepts_hints:
             self._wake.query_in(0.0, is_shared=False)
@@ -104,7 +100,8 @@ class RecordWorkers:
         deadline = time.monotonic() + seconds
         while not self.writer.is_idle and time.monotonic() < deadline:
             time.sleep(0.005)
-        held = self._leases.all()  # Read first, so that an attempt that ends now is in at least one of the lists.
+        # Read first, so that an attempt that ends now is in at least one of the lists.
+        held = [(leases.kind, key) for leases in self._context.record_leases.values() for key in leases.held()]
         pending = self.writer.pending()
         ended = {(each.kind, each.key) for each in pending}
         rest = [(kind, key) for kind, key in held if (kind, key) not in ended]
@@ -115,12 +112,11 @@ class RecordWorkers:
         if ends:
             self._write_on_thread(ends, seconds)
         for kind, key in held:
-            self._leases.release(kind, key)
+            self._context.record_leases[kind.name].release([key])
         return len(rest)
 
     def close(self) -> None:
         """End the waits of the threads, and of attempts that wait for the write of their ends."""
-        self.keeper.pause.set()
         self.writer.interrupt()
         for conditions in self._conditions:
             conditions.interrupt()

@@ -19,9 +19,9 @@ from django_jobchains.store.errors import blames_row
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import RecordCanceled
 from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.records.conditions import Condition, Conditions
 from django_jobchains.worker.records.record_failures import RecordFailures
-from django_jobchains.worker.records.writer import RecordWriter
 from django_jobchains.worker.slots.lanes import SlotPool
 from django_jobchains.worker.threads import LOCK_SECONDS
 
@@ -36,13 +36,13 @@ class RecordSource:
         self,
         context: WorkerContext,
         kind: RecordType,
-        writer: RecordWriter,
+        writer: EndWriter[EndedRecord],
         make: Callable[..., RecordAttempt] = RecordAttempt,
         *,
         joins_transaction: bool = False,
     ) -> None:
         self.kind = kind
-        self.leases = context.record_leases
+        self.leases = context.record_leases[kind.name]
         self.writer = writer
         self._store = context.store
         self._worker = context.worker
@@ -87,7 +87,7 @@ class RecordSource:
         """Hold the records that were started, and create their attempts. A record without an attempt ends."""
         keys = list(self._started(found))
         try:
-            signals = {key: self.leases.hold(self.kind, key, since) for key in keys}
+            signals = {key: self.leases.hold(key, self.kind.stalled_seconds, since, self.kind.queue) for key in keys}
             made = [self._attempt(key, record, signals[key], options) for key, record in self._load(keys)]
         except BaseException:
             for key in keys:
@@ -157,7 +157,9 @@ class RecordLane:
     leases: Mapping[str, float] = {}
     batch_limit: int | None = None
 
-    def __init__(self, context: WorkerContext, kind: RecordType, pool: SlotPool, writer: RecordWriter) -> None:
+    def __init__(
+        self, context: WorkerContext, kind: RecordType, pool: SlotPool, writer: EndWriter[EndedRecord]
+    ) -> None:
         self.source = RecordSource(context, kind, writer, pool.record_attempt)
         self.kind = kind
         self.pool = pool
@@ -193,7 +195,7 @@ class RecordLane:
             return 0
         room = self.pool.room()
         if self.kind.slots is not None:
-            room = min(room, self.kind.slots - self.source.leases.count(self.kind))
+            room = min(room, self.kind.slots - self.source.leases.count_by_queue()[self.kind.queue])
         return max(self._queues.room_in(self.kind.queue, room), 0)
 
     def dequeue(self, limit: int) -> Iterator[list[RecordAttempt]]:

@@ -12,9 +12,9 @@ from django_jobchains.store.record_tables import RecordTable, StalledRecord
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import RecordCanceled, RecordReset
 from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.held_leases import locked_seconds
 from django_jobchains.worker.maintenance.reaper import REAP_LIMIT
 from django_jobchains.worker.options import WorkerOptions
-from django_jobchains.worker.records.leases import locked_seconds
 from django_jobchains.worker.records.record_failures import RecordFailures
 from django_jobchains.worker.threads import LOCK_SECONDS
 
@@ -58,7 +58,7 @@ class _TableResets:
 
     def __init__(self, context: WorkerContext, kinds: Sequence[RecordType]) -> None:
         self._store = context.store
-        self._leases = context.record_leases
+        self._held = [context.record_leases[kind.name] for kind in kinds if kind.name in context.record_leases]
         self._kinds = kinds
         self._worker = context.worker
         self._strictest = min(kinds, key=lambda kind: kind.max_resets)
@@ -89,7 +89,7 @@ class _TableResets:
 
     def _overdue(self, table: RecordTable, kept: Sequence[Any]) -> list[RecordKey]:
         """Return the records that have been stalled and not locked for long enough. ``kept``: ids to leave out."""
-        held = [*kept, *(id_ for kind in self._kinds for id_ in self._leases.ids(kind))]
+        held = [*kept, *(id_ for held in self._held for id_, _ in held.held())]
         before, self._suspects = self._suspects, {}  # Forgotten if the table is locked.
         found = self._store.record_operations.stalled(
             table, SUSPECT_LIMIT, stalled_seconds=self._stalled_seconds, held=held

@@ -14,13 +14,14 @@ from typing import Any
 
 from django_jobchains.attempts.handler_task import follow_tasks
 from django_jobchains.attempts.job_attempt import Environment, JobAttempt
+from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
 from django_jobchains.exceptions import JobAborted
 from django_jobchains.handlers.abort_signal import AbortSignal, call_on
 from django_jobchains.store import RecordKey
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.outcome_writer import OutcomeWriter
+from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.slots.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
 from django_jobchains.worker.slots.lanes import PATIENCE_SECONDS, AnyAttempt, Claimed, SlotPool, SlotTask, release
 from django_jobchains.worker.threads import OwnedThread
@@ -50,7 +51,7 @@ class AsyncSlots(SlotPool):
     moment, unless something blocks it.
     """
 
-    def __init__(self, context: WorkerContext, outcome_writer: OutcomeWriter) -> None:
+    def __init__(self, context: WorkerContext, outcome_writer: EndWriter[Outcome]) -> None:
         super().__init__(context)
         self.count = context.options.async_slots
         self.outcome_writer = outcome_writer

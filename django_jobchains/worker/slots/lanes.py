@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.job_attempt import Environment, JobAttempt
-from django_jobchains.attempts.leases import HeldLeases
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.store import ClaimedJob, PoolState
 from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.held_leases import HeldLeases
 from django_jobchains.worker.isolated.child_run import ChildRun
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
 from django_jobchains.worker.isolated.isolated_record import IsolatedRecordAttempt

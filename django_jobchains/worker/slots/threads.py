@@ -5,10 +5,11 @@ import time
 import traceback
 from collections.abc import Sequence
 
+from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.isolated.child_run import ChildRun
-from django_jobchains.worker.outcome_writer import OutcomeWriter
 from django_jobchains.worker.slots.lanes import AnyAttempt, ChildTask, SlotPool, SlotTask, release
 from django_jobchains.worker.threads import OwnedThread
 
@@ -50,7 +51,7 @@ class Slot:
 class Slots(SlotPool):
     """Runs up to ``count`` attempts at once, each on its own thread. ``MAX_STUCK_SLOTS`` of them may be replaced."""
 
-    def __init__(self, context: WorkerContext, outcome_writer: OutcomeWriter) -> None:
+    def __init__(self, context: WorkerContext, outcome_writer: EndWriter[Outcome]) -> None:
         super().__init__(context)
         context.backlogs.append(self.backlog)
         self.count = context.options.slots

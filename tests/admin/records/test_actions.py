@@ -128,7 +128,7 @@ def test_a_record_that_its_handler_has_locked_is_asked_to_stop(superuser):
     locker = holding(lambda store: list(Upload.objects.select_for_update(no_key=True)))
     assert messages_in(act(superuser, "cancel", record)) == ["1 record canceled or stopping."]
     table = record_types_of(Upload)[0].table("default")
-    assert get_store().records.check(table, [(record.pk, record.lease_number)]).canceled
+    assert get_store().records.check(table, [(record.pk, record.lease_number)]).cancelled
     locker.result()
 
 

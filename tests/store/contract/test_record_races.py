@@ -113,8 +113,8 @@ def test_a_record_in_process_that_is_locked_is_canceled_without_waiting(model, s
     assert elsewhere(lambda store: records.cancel(everything)) == 3
     assert model.row(waiting)["state"] == "canceled"
     table = model.table
-    assert store.records.check(table, [key, other_key]).canceled == {key, other_key}
-    assert store.records.beat(table, [key, other_key]).canceled == {key, other_key}
+    assert store.records.check(table, [key, other_key]).cancelled == {key, other_key}
+    assert store.records.beat(table, [key, other_key]).cancelled == {key, other_key}
     assert store.deferred.apply_records(table) == [locked.pk]
     holder.result()
     if end is not None:
@@ -124,7 +124,7 @@ def test_a_record_in_process_that_is_locked_is_canceled_without_waiting(model, s
     row = model.row(locked)
     state = {"completed": "completed", None: "processing"}.get(end, "canceled")
     assert (row["state"], row["cancel"], row["num_failures"]) == (state, end is None, 0)
-    assert not store.records.check(table, [key]).canceled or end is None
+    assert not store.records.check(table, [key]).cancelled or end is None
 
 
 @locks_rows

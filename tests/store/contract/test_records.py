@@ -191,7 +191,7 @@ def test_a_heartbeat_finds_deleted_and_canceled_records(model, store):
     key = (deleted.pk, 1)
     deleted.delete()
     beat = store.records.beat(model.table, [key, (flagged.pk, 1)])
-    assert (beat.lost, beat.canceled, beat.locked) == ({key: "not_found"}, {(flagged.pk, 1)}, set())
+    assert (beat.lost, beat.cancelled, beat.locked) == ({key: "not_found"}, {(flagged.pk, 1)}, set())
 
 
 @pytest.mark.parametrize("state", [*STATES, "uploading"])

@@ -6,22 +6,22 @@ from collections.abc import Sequence
 
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.job_attempt import JobAttempt
+from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.exceptions import HandlerStuck
 from django_jobchains.telemetry import report
-from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck
+from django_jobchains.telemetry.events import AttemptStuck
 from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
-from django_jobchains.worker.outcome_writer import OutcomeWriter
-from django_jobchains.worker.records.keeper import report_lost
 from django_jobchains.worker.slots.lanes import AnyAttempt, SlotPool
 from django_jobchains.worker.threads import waiting
 
 
-class Watchdog:
+class StuckAttempts:
     """Aborts attempts that run too long or whose lease could not be renewed, and gives up attempts that do not stop."""
 
-    def __init__(self, context: WorkerContext, pools: Sequence[SlotPool], outcome_writer: OutcomeWriter) -> None:
+    def __init__(self, context: WorkerContext, pools: Sequence[SlotPool], outcome_writer: EndWriter[Outcome]) -> None:
         options, self._stuck_seconds = context.options, context.settings.STUCK_SECONDS
         timeouts = [policy.timeout_seconds for policy in options.policies.values()]
         timeouts += [kind.max_runtime_seconds for kind in options.records.values()]
@@ -35,9 +35,8 @@ class Watchdog:
         self.pause = threading.Event()
 
     def step(self) -> None:
-        for job_id in self._context.leases.abort_overdue():
-            report(AttemptAbandoned(self._worker, job_id, "error"))
-        report_lost(self._worker, self._context.record_leases.abort_overdue())
+        for held in self._context.held:
+            held.report(held.abort_overdue())
         for pool in self._pools:
             for attempt in pool.attempts():
                 self._check(pool, attempt)

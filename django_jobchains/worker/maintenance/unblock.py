@@ -15,7 +15,7 @@ SWEEP_LIMIT = 1_000
 FORGET_LIMIT = 10_000
 
 
-class Sweeper:
+class Unblocker:
     """A periodic task that frees jobs that should not be blocked, and reports their number. There should be none.
 
     It also deletes the rows of deduplication keys that are no longer in use. All workers would find the same rows, so
