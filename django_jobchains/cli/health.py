@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from django_jobchains.cli import converters
-from django_jobchains.cli.formatting import counted, database_message
+from django_jobchains.cli.screen import counted, database_message
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.monitoring import QueueFacts, RecordFacts, overview, record_overview
 from django_jobchains.monitoring.facts import COUNT_TO
@@ -125,9 +125,9 @@ def _report(found: Found | None, problems: Sequence[Problem], call: Invocation) 
         screen.json({"healthy": not problems, "problems": [problem._asdict() for problem in problems], **_json(found)})
         return
     for problem in problems:
-        screen.line(problem.text, screen.style.ERROR)
+        screen.line(problem.text, "error")
     if found and not problems:
-        screen.line(f"Healthy: {counted(found.workers, 'worker')}, {found.due} due.", screen.style.SUCCESS)
+        screen.line(f"Healthy: {counted(found.workers, 'worker')}, {found.due} due.", "success")
 
 
 def _json(found: Found | None) -> dict[str, Any]:

@@ -7,34 +7,12 @@ from django.core.management.base import CommandError
 
 from django_jobchains.chains import Chain, Job
 from django_jobchains.cli import converters
-from django_jobchains.cli.formatting import counted, first_line
+from django_jobchains.cli.screen import Column, ElapsedTimes, counted, first_line, status_cell
 from django_jobchains.cli.subcommand import Invocation, Subcommand
-from django_jobchains.cli.tables import Cell, Column
 from django_jobchains.db.keyset import MAX_PAGE_SIZE
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.models.jobs import shown_status
 from django_jobchains.text.humanize import span
-
-CHAINS = (
-    Column("CHAIN"),
-    Column("STATUS"),
-    Column("TYPE", min_width=8),
-    Column("CREATED", is_number=True, is_optional=True),
-    Column("DURATION", is_number=True, is_optional=True),
-    Column("STEP", is_number=True, is_optional=True),
-    Column("CURRENT", min_width=8, is_optional=True),
-    Column("LAST ERROR", min_width=10, is_optional=True),
-)
-JOBS = (
-    Column("JOB"),
-    Column("STATUS"),
-    Column("TYPE", min_width=8),
-    Column("CREATED", is_number=True, is_optional=True),
-    Column("STEP", is_number=True, is_optional=True),
-    Column("ATTEMPT", is_number=True, is_optional=True),
-    Column("QUEUE", min_width=8, is_optional=True),
-    Column("LAST ERROR", min_width=10, is_optional=True),
-)
 
 
 class ListCommand(Subcommand):
@@ -118,38 +96,43 @@ def _table(rows: list[Any], cursor: str | None, call: Invocation) -> None:
     if not rows:
         screen.line(f"No {'jobs' if call['jobs'] else 'chains'}.")
         return
-    screen.table(JOBS if call["jobs"] else CHAINS, [(_job if call["jobs"] else _chain)(row, call) for row in rows])
+    screen.table((_job_columns if call["jobs"] else _chain_columns)(screen.times), rows)
     if cursor:
         screen.out.write("")
         screen.out.write(f"More: --after {cursor}")
 
 
-def _chain(chain: Chain, call: Invocation) -> list[Cell | str]:
-    job, times = chain.current_job, call.screen.times
-    took = times.between(chain.created_at, chain.finished_at)
-    return [
-        str(chain.id),
-        call.screen.status(shown_status(job, times)),
-        chain.type_name,
-        times.ago(chain.created_at),
-        span(took) if took is not None and chain.finished_at else "",
-        str(job.chain_index + 1),
-        job.type_name if job.chain_index else "",
-        first_line(job.last_error),
-    ]
+def _chain_columns(times: ElapsedTimes) -> tuple[Column, ...]:
+    def duration(chain: Chain) -> str:
+        seconds = times.between(chain.created_at, chain.finished_at) if chain.finished_at else None
+        return "" if seconds is None else span(seconds)
+
+    def current(chain: Chain) -> str:
+        return chain.current_job.type_name if chain.current_job.chain_index else ""
+
+    return (
+        Column("CHAIN", lambda chain: str(chain.id)),
+        Column("STATUS", lambda chain: status_cell(shown_status(chain.current_job, times))),
+        Column("TYPE", lambda chain: chain.type_name, min_width=8),
+        Column("CREATED", lambda chain: times.ago(chain.created_at), is_number=True, is_optional=True),
+        Column("DURATION", duration, is_number=True, is_optional=True),
+        Column("STEP", lambda chain: str(chain.current_job.chain_index + 1), is_number=True, is_optional=True),
+        Column("CURRENT", current, min_width=8, is_optional=True),
+        Column("LAST ERROR", lambda chain: first_line(chain.last_error), min_width=10, is_optional=True),
+    )
 
 
-def _job(job: Job, call: Invocation) -> list[Cell | str]:
-    return [
-        str(job.id),
-        call.screen.status(shown_status(job, call.screen.times)),
-        job.type_name,
-        call.screen.times.ago(job.created_at),
-        str(job.chain_index + 1),
-        str(job.attempt),
-        job.queue,
-        first_line(job.last_error),
-    ]
+def _job_columns(times: ElapsedTimes) -> tuple[Column, ...]:
+    return (
+        Column("JOB", lambda job: str(job.id)),
+        Column("STATUS", lambda job: status_cell(shown_status(job, times))),
+        Column("TYPE", lambda job: job.type_name, min_width=8),
+        Column("CREATED", lambda job: times.ago(job.created_at), is_number=True, is_optional=True),
+        Column("STEP", lambda job: str(job.chain_index + 1), is_number=True, is_optional=True),
+        Column("ATTEMPT", lambda job: str(job.attempt), is_number=True, is_optional=True),
+        Column("QUEUE", lambda job: job.queue, min_width=8, is_optional=True),
+        Column("LAST ERROR", lambda job: first_line(job.last_error), min_width=10, is_optional=True),
+    )
 
 
 def _json(rows: list[Any], cursor: str | None, call: Invocation) -> None:

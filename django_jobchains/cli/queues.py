@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from django_jobchains import queues
 from django_jobchains.cli import converters
-from django_jobchains.cli.status import QUEUES, queue_rows
+from django_jobchains.cli.status import queues_section
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.monitoring import overview
 
@@ -21,7 +21,7 @@ class QueuesCommand(Subcommand):
         if call.screen.is_json:
             call.screen.json({"queues": [asdict(queue) for queue in found.queues]})
         elif found.queues:
-            call.screen.table(QUEUES, queue_rows(found, call.screen))
+            call.screen.table(queues_section(found).columns, found.queues)
         else:
             call.screen.line("No jobs are waiting or running, and no queue is paused or limited.")
 
@@ -39,7 +39,7 @@ class _QueueCommand(Subcommand):
         if call.screen.is_json:
             call.screen.json({self.participle: names})
         else:
-            call.screen.line(f"{', '.join(names)} {self.participle}.", call.screen.style.SUCCESS)
+            call.screen.line(f"{', '.join(names)} {self.participle}.", "success")
 
 
 class PauseCommand(_QueueCommand):
@@ -70,4 +70,4 @@ class LimitCommand(Subcommand):
             call.screen.json({"queue": call["queue"], "slot_limit": call["slots"]})
             return
         limit = "no limit" if call["slots"] is None else f"{call['slots']} slots of each worker"
-        call.screen.line(f"{call['queue']}: {limit}.", call.screen.style.SUCCESS)
+        call.screen.line(f"{call['queue']}: {limit}.", "success")

@@ -12,9 +12,7 @@ from django.db.models import QuerySet
 
 from django_jobchains import records
 from django_jobchains.cli import converters
-from django_jobchains.cli.chain_commands import batches, report_changes, unknown_ids
-from django_jobchains.cli.screen import ProgressBar
-from django_jobchains.cli.subcommand import Invocation, Subcommand
+from django_jobchains.cli.subcommand import Invocation, Subcommand, batches, report_changes, unknown_ids
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.registry.registry import get_registry
 
@@ -61,9 +59,9 @@ class RecordsCommand(Subcommand):
         kind = _record_type(call["type"], call.using)
         keys = _existing(kind, _keys(kind, call["keys"]), call.using)
         changed = 0
-        with ProgressBar(call.screen.errors, participle) as progress:
+        with call.screen.progress(participle) as show:
             for batch in batches(keys):
-                progress.show(changed, changed / len(keys))
+                show(changed, changed / len(keys))
                 changed += change(_rows(kind, batch, call.using))
         report_changes(call.screen, len(keys), changed, "record", participle, reason, changed)
 

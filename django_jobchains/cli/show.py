@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 from django_jobchains.chains import Job
 from django_jobchains.chains.tree import ChainTree, Extent, Step, tree_of
 from django_jobchains.cli import converters
-from django_jobchains.cli.formatting import counted, first_line, shortened
+from django_jobchains.cli.screen import counted, first_line, shortened
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.context import trace_id_in, trace_url_of
 from django_jobchains.models import FailedAttempt, LogLine
@@ -76,7 +76,7 @@ class _Text:
         chain, times = tree.chain, self._times
         status = shown_status(chain.current_job, times)
         self._screen.heading(f"{chain.type_name} {chain.id}")
-        self._screen.line(" · ".join(self._facts(tree, status)), self._screen.paint_of(status), begin="  ")
+        self._screen.line(" · ".join(self._facts(tree, status)), status, begin="  ")
         self._value("input", chain.input)
         if chain.status == "completed":
             self._value("output", chain.stored_output)
@@ -126,7 +126,7 @@ class _Text:
         begin = f"{indent}{job.chain_index + 1} {job.type_name} "
         mark = " ← requested" if job.id == self._asked != tree.chain.id else ""
         text = " · ".join([status, *self._when(step)]) + mark
-        self._screen.line(text, self._screen.paint_of(status), begin=begin)
+        self._screen.line(text, status, begin=begin)
         inner = indent + "    "
         if job.chain_index and not indent and self._is_whole:
             self._screen.lines(f"{job.id} {shortened(job.input, NO_LIMIT)}", inner)
@@ -160,13 +160,13 @@ class _Text:
         for attempt in step.attempts:
             self._attempt(attempt, indent)
         if step.job.last_error and not step.attempts:
-            self._screen.line(first_line(step.job.last_error), self._screen.style.ERROR, begin=indent)
+            self._screen.line(first_line(step.job.last_error), "error", begin=indent)
 
     def _attempt(self, attempt: FailedAttempt, indent: str) -> None:
         took = "" if attempt.duration_seconds is None else f"{span(attempt.duration_seconds)} · "
         kind = "" if attempt.kind == "error" else f"{attempt.kind} · "
         begin = f"{indent}✗ {attempt.attempt} · {self._times.shown(attempt.finished_at)} · {took}{kind}"
-        self._screen.line(first_line(attempt.error), self._screen.style.ERROR, begin=begin)
+        self._screen.line(first_line(attempt.error), "error", begin=begin)
         if self._is_whole and attempt.traceback:
             self._screen.lines(attempt.traceback, indent + "  ")
         elif attempt.kind == "crash":
@@ -188,7 +188,7 @@ class _Text:
             self._log_line(line, indent)
 
     def _log_line(self, line: LogLine, indent: str) -> None:
-        paint = self._screen.style.ERROR if line.level >= ERROR else None
+        paint = "error" if line.level >= ERROR else ""
         begin = f"{indent}{self._times.shown(line.logged_at)} {_level(line)} · "
         fields = "" if line.fields is None else f" {shortened(line.fields, NO_LIMIT if self._is_whole else 100)}"
         if self._is_whole:
@@ -215,7 +215,7 @@ class _Text:
         facts = [status, f"{span(took or 0)}{'' if chain.finished_at else ' so far'}{repeated}"]
         inner = indent + "  "
         if tree.step_count > 1 or tree.is_repeated:
-            self._screen.line(" · ".join(facts), self._screen.paint_of(status), begin=f"{inner}{chain.type_name} ")
+            self._screen.line(" · ".join(facts), status, begin=f"{inner}{chain.type_name} ")
         if not tree.is_repeated:
             self._steps(tree, inner)
 

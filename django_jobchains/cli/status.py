@@ -1,17 +1,15 @@
-"""``status``: shows workers, queues, types, records and failures. ``top`` and ``queues`` share its tables."""
+"""``status``: shows workers, queues, types, records, failures and problems. ``top`` and ``queues`` share its tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
-from django_jobchains.cli.formatting import first_line
-from django_jobchains.cli.screen import Screen
+from django_jobchains.cli.screen import Cell, Column, first_line, status_cell
 from django_jobchains.cli.subcommand import Invocation, Subcommand
-from django_jobchains.cli.tables import Cell, Column
 from django_jobchains.monitoring import (
     AttemptTotals,
-    FailingType,
     Overview,
+    PoolState,
     QueueFacts,
     RecordFacts,
     Throughput,
@@ -22,169 +20,114 @@ from django_jobchains.monitoring import (
     throughput,
 )
 from django_jobchains.monitoring.problems import find_problems
-from django_jobchains.text.humanize import age, memory, number
+from django_jobchains.text.humanize import age, ago, memory, number
 
-Rows = list[list[Cell | str]]
 
-WORKERS = (
-    Column("WORKER", min_width=12),
-    Column("BUSY", is_number=True),
-    Column("STATE"),
-    Column("LAST SEEN", is_number=True),
-    Column("UPTIME", is_number=True),
-    Column("QUEUES", min_width=8, is_optional=True),
-    Column("TYPES", is_number=True, is_optional=True),
-    Column("VERSION", is_optional=True),
-)
-POOLS = (
-    Column("WORKER", min_width=12),
-    Column("POOL"),
-    Column("CHILDREN", is_number=True),
-    Column("BUSY", is_number=True),
-    Column("STATE"),
-    Column("MEMORY", is_number=True),
-    Column("LARGEST", is_number=True),
-    Column("CRASHED", is_number=True),
-    Column("KILLED", is_number=True),
-    Column("RECYCLED", is_number=True, is_optional=True),
-)
-QUEUES = (
-    Column("QUEUE", min_width=8),
-    Column("DUE", is_number=True),
-    Column("OLDEST", is_number=True),
-    Column("RUNNING", is_number=True),
-    Column("STATE", min_width=8),
-    Column("SCHEDULED", is_number=True, is_optional=True),
-    Column("BLOCKED", is_number=True, is_optional=True),
-    Column("EXTERNAL", is_number=True, is_optional=True),
-)
-TYPES = (
-    Column("TYPE", min_width=12),
-    Column("DUE", is_number=True),
-    Column("OLDEST", is_number=True),
-    Column("RUNNING", is_number=True),
-    Column("FAILED", is_number=True),
-    Column("WORKERS", is_number=True),
-    Column("SCHEDULED", is_number=True, is_optional=True),
-    Column("BLOCKED", is_number=True, is_optional=True),
-    Column("EXTERNAL", is_number=True, is_optional=True),
-)
-RECORDS = (
-    Column("RECORDS", min_width=12),
-    Column("MODEL", min_width=8),
-    Column("QUEUED", is_number=True),
-    Column("OLDEST", is_number=True),
-    Column("PROCESSING", is_number=True),
-    Column("ERRORED", is_number=True),
-    Column("FAILED", is_number=True),
-    Column("QUEUE", is_optional=True),
-)
-FAILING = (
-    Column("TYPE", min_width=12),
-    Column("ATTEMPTS", is_number=True),
-    Column("JOBS", is_number=True),
-    Column("LAST", is_number=True),
-    Column("LAST ERROR", min_width=10),
-)
+class Section(NamedTuple):
+    """A table with its title. ``otherwise``: what is shown if it has no rows, or "" to omit it then."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    otherwise: str = ""
 
 
 class StatusCommand(Subcommand):
     name = "status"
-    help = "shows workers, queues with their backlog, records, and the types that fail"
+    help = "shows workers, queues with their backlog, records, the types that fail, and problems"
 
     def run(self, call: Invocation) -> None:
         found, attempts, records = overview(call.using), throughput(call.using), record_overview(call.using)
-        if call.screen.is_json:
-            more = {"due": found.due, "throughput": throughput_json(attempts), "warnings": warnings(found, records)}
-            call.screen.json({**asdict(found), **more, "records": [asdict(kind) for kind in records]})
-        else:
-            show(found, attempts, records, call.screen)
-
-
-def show(found: Overview, attempts: Throughput, records: Sequence[RecordFacts], screen: Screen) -> None:
-    sections = (
-        ("Workers", WORKERS, worker_rows(found.workers, screen), "No workers are running: manage.py run_jobworker"),
-        ("Child processes", POOLS, pool_rows(found.workers, screen), ""),
-        ("Queues", QUEUES, queue_rows(found, screen), "No jobs are waiting or running."),
-        ("Types", TYPES, type_rows(found, screen), ""),
-        ("Records", RECORDS, record_rows(records, found, screen), ""),
-        ("Failed in the last day", FAILING, failing_rows(found.failing), ""),
-    )
-    for index, (title, columns, rows, otherwise) in enumerate(sections):
-        if rows or otherwise:
+        problems = [problem.text for problem in find_problems(found, records)]
+        if not found.is_complete:
+            problems.append("There are more queues and types than are shown.")
+        screen = call.screen
+        if screen.is_json:
+            more = {"due": found.due, "throughput": throughput_json(attempts), "warnings": problems}
+            screen.json({**asdict(found), **more, "records": [asdict(kind) for kind in records]})
+            return
+        for index, section in enumerate(_sections(found, records)):
             screen.line() if index else None
-            screen.heading(title)
-            screen.table(columns, rows, "  ") if rows else screen.line(otherwise, begin="  ")
-    screen.line()
-    screen.line(throughput_line(attempts))
-    for index, warning in enumerate(warnings(found, records)):
-        screen.line() if not index else None
-        screen.line(warning, screen.style.WARNING, begin="! ")
+            screen.heading(section.title)
+            if section.rows:
+                screen.table(section.columns, section.rows, "  ")
+            else:
+                screen.line(section.otherwise, begin="  ")
+        screen.line()
+        screen.line(throughput_line(attempts))
+        for index, problem in enumerate(problems):
+            screen.line() if not index else None
+            screen.line(problem, "warning", begin="! ")
 
 
-def warnings(found: Overview, records: Sequence[RecordFacts] = ()) -> list[str]:
-    """Return sentences about everything that needs attention."""
-    more = [] if found.is_complete else ["There are more queues and types than are shown."]
-    return [problem.text for problem in find_problems(found, records)] + more
+def _sections(found: Overview, records: Sequence[RecordFacts]) -> Iterator[Section]:
+    sections = (
+        workers_section(found)._replace(otherwise="No workers are running: manage.py run_jobworker"),
+        pools_section(found),
+        queues_section(found)._replace(otherwise="No jobs are waiting or running."),
+        _types_section(found),
+        records_section(found, records),
+        failing_section(found),
+    )
+    return (section for section in sections if section.rows or section.otherwise)
 
 
-def worker_rows(workers: Sequence[WorkerFacts], screen: Screen) -> Rows:
-    return [
-        [
-            worker.id,
-            f"{worker.busy} of {worker.slots}",
-            screen.status(_worker_state(worker)),
-            f"{age(worker.heartbeat_age_seconds)} ago",
-            age(worker.up_seconds),
-            "all" if worker.queues is None else ", ".join(worker.queues),
-            number(len(worker.type_names)),
-            worker.version,
-        ]
-        for worker in workers
-    ]
-
-
-def pool_rows(workers: Sequence[WorkerFacts], screen: Screen) -> Rows:
-    return [
-        [
-            worker.id,
-            f"{pool.level} {pool.key}",
-            f"{pool.workers} of {pool.max_workers}",
-            number(pool.busy),
-            screen.status("running" if pool.state == "busy" else pool.state.replace("_", " ")),
-            memory(pool.rss_bytes),
-            memory(pool.largest_rss_bytes),
-            number(pool.crashed),
-            number(pool.killed),
-            number(pool.recycled),
-        ]
-        for worker in workers
-        for pool in worker.pools
-    ]
+def workers_section(found: Overview) -> Section:
+    columns = (
+        Column("WORKER", lambda worker: worker.id, min_width=12),
+        Column("BUSY", lambda worker: f"{worker.busy} of {worker.slots}", is_number=True),
+        Column("STATE", lambda worker: status_cell(_worker_state(worker))),
+        Column("LAST SEEN", lambda worker: ago(worker.heartbeat_age_seconds), is_number=True),
+        Column("UPTIME", lambda worker: age(worker.up_seconds), is_number=True),
+        Column("QUEUES", _queues_of, min_width=8, is_optional=True),
+        Column("TYPES", lambda worker: number(len(worker.type_names)), is_number=True, is_optional=True),
+        Column("VERSION", lambda worker: worker.version, is_optional=True),
+    )
+    return Section("Workers", columns, found.workers)
 
 
 def _worker_state(worker: WorkerFacts) -> str:
-    return {
-        "stuck": f"stuck ({worker.stuck})",
-        "maintenance": "maintenance only",
-        "busy": "running",
-    }.get(worker.state, worker.state)
+    texts = {"stuck": f"stuck ({worker.stuck})", "maintenance": "maintenance only", "busy": "running"}
+    return texts.get(worker.state, worker.state)
 
 
-def queue_rows(overview: Overview, screen: Screen) -> Rows:
-    return [
-        [
-            queue.name,
-            overview.shown(queue, "due"),
-            _oldest(queue),
-            overview.shown(queue, "running"),
-            screen.status(_queue_state(queue)),
-            overview.shown(queue, "scheduled"),
-            overview.shown(queue, "blocked"),
-            overview.shown(queue, "outside"),
-        ]
-        for queue in overview.queues
-    ]
+def _queues_of(worker: WorkerFacts) -> str:
+    return "all" if worker.queues is None else ", ".join(worker.queues)
+
+
+def pools_section(found: Overview) -> Section:
+    """Return the table of the workers' pools, as pairs of a worker's id and a pool."""
+    columns = (
+        Column("WORKER", lambda row: row[0], min_width=12),
+        Column("POOL", lambda row: f"{row[1].level} {row[1].key}"),
+        Column("CHILDREN", lambda row: f"{row[1].workers} of {row[1].max_workers}", is_number=True),
+        Column("BUSY", lambda row: number(row[1].busy), is_number=True),
+        Column("STATE", lambda row: status_cell(_pool_state(row[1]))),
+        Column("MEMORY", lambda row: memory(row[1].rss_bytes), is_number=True),
+        Column("LARGEST", lambda row: memory(row[1].largest_rss_bytes), is_number=True),
+        Column("CRASHED", lambda row: number(row[1].crashed), is_number=True),
+        Column("KILLED", lambda row: number(row[1].killed), is_number=True),
+        Column("RECYCLED", lambda row: number(row[1].recycled), is_number=True, is_optional=True),
+    )
+    return Section("Child processes", columns, [(worker.id, pool) for worker in found.workers for pool in worker.pools])
+
+
+def _pool_state(pool: PoolState) -> str:
+    return "running" if pool.state == "busy" else pool.state.replace("_", " ")
+
+
+def queues_section(found: Overview) -> Section:
+    columns = (
+        Column("QUEUE", lambda queue: queue.name, min_width=8),
+        Column("DUE", lambda queue: found.shown(queue, "due"), is_number=True),
+        Column("OLDEST", _oldest, is_number=True),
+        Column("RUNNING", lambda queue: found.shown(queue, "running"), is_number=True),
+        Column("STATE", lambda queue: status_cell(_queue_state(queue)), min_width=8),
+        Column("SCHEDULED", lambda queue: found.shown(queue, "scheduled"), is_number=True, is_optional=True),
+        Column("BLOCKED", lambda queue: found.shown(queue, "blocked"), is_number=True, is_optional=True),
+        Column("EXTERNAL", lambda queue: found.shown(queue, "outside"), is_number=True, is_optional=True),
+    )
+    return Section("Queues", columns, found.queues)
 
 
 def _queue_state(queue: QueueFacts) -> str:
@@ -192,53 +135,54 @@ def _queue_state(queue: QueueFacts) -> str:
     return ", ".join(filter(None, ("paused" if queue.is_paused else "", limit))) or "open"
 
 
-def type_rows(overview: Overview, screen: Screen) -> Rows:
-    """Return the rows of types that have jobs."""
-    return [
-        [
-            kind.name,
-            overview.shown(kind, "due"),
-            _oldest(kind),
-            overview.shown(kind, "running"),
-            Cell(number(kind.failed), screen.paint_of("failed") if kind.failed else None),
-            Cell(str(kind.workers), screen.paint_of("failed") if kind.is_unserved else None),
-            overview.shown(kind, "scheduled"),
-            overview.shown(kind, "blocked"),
-            overview.shown(kind, "outside"),
-        ]
-        for kind in overview.types
-        if kind.has_jobs
-    ]
+def _oldest(facts: QueueFacts | TypeFacts) -> str:
+    return "" if facts.oldest_due_age_seconds is None else age(facts.oldest_due_age_seconds)
 
 
-def record_rows(records: Sequence[RecordFacts], overview: Overview, screen: Screen) -> Rows:
-    return [
-        [
-            kind.name,
-            kind.model,
-            overview.shown(kind, "queued"),
-            age(kind.oldest_seconds) if kind.oldest_seconds else "",
-            overview.shown(kind, "processing"),
-            overview.shown(kind, "errored"),
-            Cell(overview.shown(kind, "failed"), screen.paint_of("failed") if kind.failed else None),
-            kind.queue,
-        ]
-        for kind in records
-        if not kind.problem
-    ]
+def _types_section(found: Overview) -> Section:
+    """Return the table of the types that have jobs."""
+    columns = (
+        Column("TYPE", lambda kind: kind.name, min_width=12),
+        Column("DUE", lambda kind: found.shown(kind, "due"), is_number=True),
+        Column("OLDEST", _oldest, is_number=True),
+        Column("RUNNING", lambda kind: found.shown(kind, "running"), is_number=True),
+        Column("FAILED", lambda kind: Cell(number(kind.failed), "failed" if kind.failed else ""), is_number=True),
+        Column("WORKERS", lambda kind: Cell(str(kind.workers), "error" if kind.is_unserved else ""), is_number=True),
+        Column("SCHEDULED", lambda kind: found.shown(kind, "scheduled"), is_number=True, is_optional=True),
+        Column("BLOCKED", lambda kind: found.shown(kind, "blocked"), is_number=True, is_optional=True),
+        Column("EXTERNAL", lambda kind: found.shown(kind, "outside"), is_number=True, is_optional=True),
+    )
+    return Section("Types", columns, [kind for kind in found.types if kind.has_jobs])
 
 
-def failing_rows(failing: Sequence[FailingType]) -> Rows:
-    return [
-        [
-            kind.name,
-            number(kind.attempts),
-            number(kind.jobs),
-            f"{age(kind.last_age_seconds)} ago",
-            first_line(kind.last_error),
-        ]
-        for kind in failing
-    ]
+def records_section(found: Overview, records: Sequence[RecordFacts]) -> Section:
+    def failed(kind: RecordFacts) -> Cell:
+        return Cell(found.shown(kind, "failed"), "failed" if kind.failed else "")
+
+    columns = (
+        Column("RECORDS", lambda kind: kind.name, min_width=12),
+        Column("MODEL", lambda kind: kind.model, min_width=8),
+        Column("QUEUED", lambda kind: found.shown(kind, "queued"), is_number=True),
+        Column("OLDEST", lambda kind: age(kind.oldest_seconds) if kind.oldest_seconds else "", is_number=True),
+        Column("PROCESSING", lambda kind: found.shown(kind, "processing"), is_number=True),
+        Column("ERRORED", lambda kind: found.shown(kind, "errored"), is_number=True),
+        Column(
+            "FAILED", lambda kind: Cell(found.shown(kind, "failed"), "failed" if kind.failed else ""), is_number=True
+        ),
+        Column("QUEUE", lambda kind: kind.queue, is_optional=True),
+    )
+    return Section("Records", columns, [kind for kind in records if not kind.problem])
+
+
+def failing_section(found: Overview) -> Section:
+    columns = (
+        Column("TYPE", lambda kind: kind.name, min_width=12),
+        Column("ATTEMPTS", lambda kind: number(kind.attempts), is_number=True),
+        Column("JOBS", lambda kind: number(kind.jobs), is_number=True),
+        Column("LAST", lambda kind: ago(kind.last_age_seconds), is_number=True),
+        Column("LAST ERROR", lambda kind: first_line(kind.last_error), min_width=10),
+    )
+    return Section("Failed in the last day", columns, found.failing)
 
 
 def throughput_line(found: Throughput) -> str:
@@ -251,7 +195,3 @@ def throughput_json(found: Throughput) -> dict[str, Any]:
 
 def _totals(totals: AttemptTotals) -> str:
     return f"{number(totals.completed)} completed, {number(totals.failed)} failed"
-
-
-def _oldest(facts: QueueFacts | TypeFacts) -> str:
-    return "" if facts.oldest_due_age_seconds is None else age(facts.oldest_due_age_seconds)

@@ -1,10 +1,17 @@
-"""The base class of subcommands."""
+"""The base class of subcommands, and what those that change several rows share."""
 
 from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from django_jobchains.cli.screen import Screen
+from django.core.management.base import CommandError
+
+from django_jobchains.cli.screen import Screen, counted
+
+#: The number of ids in one call of the API, and so in one transaction.
+BATCH_SIZE = 500
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -31,3 +38,26 @@ class Subcommand:
     def run(self, call: Invocation) -> None:
         """Run it. Raises ``CommandError`` if a condition is not met or nothing is found."""
         raise NotImplementedError
+
+
+def batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (items[start : start + BATCH_SIZE] for start in range(0, len(items), BATCH_SIZE))
+
+
+def unknown_ids(noun: str, missing: Sequence[Any]) -> CommandError:
+    more = f" and {len(missing) - MAX_NAMED:,} more" if len(missing) > MAX_NAMED else ""
+    return CommandError(f"No {noun} {', '.join(map(str, missing[:MAX_NAMED]))}{more}. Nothing was changed.")
+
+
+def report_changes(
+    screen: Screen, asked: int, changed: int, noun: str, participle: str, reason: str, value: Any
+) -> None:
+    """Write how many were changed. ``value``: what the JSON contains about them."""
+    if screen.is_json:
+        screen.json({participle.replace(" ", "_"): value, "asked": asked})
+    elif changed:
+        screen.line(f"{counted(changed, noun)} {participle}.", "success")
+    if not changed:
+        raise CommandError(f"Nothing {participle}: {reason}.")
+    if changed < asked and not screen.is_json:
+        screen.line(f"{counted(asked - changed, 'id')} not changed: {reason}.", "warning")

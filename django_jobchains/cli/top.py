@@ -1,5 +1,6 @@
 """``top``: shows workers, queues and running jobs, live with rich, or as a sequence of snapshots."""
 
+import io
 import sys
 import time
 from argparse import ArgumentParser
@@ -7,31 +8,25 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from django.core.management.base import OutputWrapper
 from django.db import Error as DatabaseError
 from django.db import connections
 from django.db.models.functions import Now
 
 from django_jobchains.chains import Job
 from django_jobchains.cli import converters
-from django_jobchains.cli.formatting import counted, database_message
-from django_jobchains.cli.screen import Screen
+from django_jobchains.cli.screen import Column, Screen, counted, database_message
 from django_jobchains.cli.status import (
-    FAILING,
-    POOLS,
-    QUEUES,
-    RECORDS,
-    WORKERS,
-    Rows,
-    failing_rows,
-    pool_rows,
-    queue_rows,
-    record_rows,
+    Section,
+    failing_section,
+    pools_section,
+    queues_section,
+    records_section,
     throughput_json,
     throughput_line,
-    worker_rows,
+    workers_section,
 )
 from django_jobchains.cli.subcommand import Invocation, Subcommand
-from django_jobchains.cli.tables import Column, table
 from django_jobchains.monitoring import Overview, RecordFacts, Throughput, overview, record_overview, throughput
 from django_jobchains.text.humanize import number, span
 
@@ -39,16 +34,6 @@ from django_jobchains.text.humanize import number, span
 MAX_RUNNING = 1_000
 #: How many of them are shown: those that have been running longest.
 MAX_SHOWN = 20
-#: The width of a panel's borders.
-BORDER_WIDTH = 4
-
-RUNNING = (
-    Column("TYPE", min_width=10),
-    Column("RUNNING", is_number=True),
-    Column("ATTEMPT", is_number=True),
-    Column("WORKER", min_width=8),
-    Column("JOB", is_optional=True),
-)
 
 
 @dataclass(frozen=True)
@@ -72,7 +57,7 @@ class TopCommand(Subcommand):
     def run(self, call: Invocation) -> None:
         try:
             if call["once"]:
-                _show(snapshot(call.using), call)
+                _show(snapshot(call.using), call.screen)
             elif call.screen.is_json or call["plain"] or not call.screen.out.isatty() or not _has_rich():
                 _show_snapshots(call)
             else:
@@ -89,15 +74,7 @@ def snapshot(using: str) -> Snapshot:
     return Snapshot(overview(using), throughput(using), longest, record_overview(using))
 
 
-def running_rows(running: list[tuple[Job, float]]) -> Rows:
-    return [
-        [job.type_name, span(seconds), number(job.attempt), job.leased_by or "", str(job.id)]
-        for job, seconds in running
-    ]
-
-
-def _show(found: Snapshot, call: Invocation) -> None:
-    screen = call.screen
+def _show(found: Snapshot, screen: Screen) -> None:
     if screen.is_json:
         running = [_job_json(*pair) for pair in found.running]
         attempts = throughput_json(found.throughput)
@@ -108,10 +85,11 @@ def _show(found: Snapshot, call: Invocation) -> None:
         return
     screen.heading(f"{_title(found.overview)} · {time.strftime('%H:%M:%S')}")
     screen.line(throughput_line(found.throughput))
-    for title, columns, rows in _sections(found, screen):
-        screen.line()
-        screen.line(title)
-        screen.table(columns, rows, "  ")
+    for section in _sections(found):
+        if section.rows:
+            screen.line()
+            screen.line(section.title)
+            screen.table(section.columns, section.rows, "  ")
 
 
 def _job_json(job: Job, seconds: float) -> dict[str, Any]:
@@ -124,29 +102,20 @@ def _title(found: Overview) -> str:
     return f"{counted(len(found.alive), 'worker')} · {slots} · {counted(found.due, 'job')} due"
 
 
-def _sections(found: Snapshot, screen: Screen) -> Iterator[tuple[str, tuple[Column, ...], Rows]]:
-    """Yield the tables that have rows."""
-    for title, columns, rows in (
-        ("Workers", WORKERS, worker_rows(found.overview.workers, screen)),
-        ("Child processes", POOLS, pool_rows(found.overview.workers, screen)),
-        ("Queues", QUEUES, queue_rows(found.overview, screen)),
-        ("Records", RECORDS, record_rows(found.records, found.overview, screen)),
-        ("Running", RUNNING, running_rows(found.running)),
-        ("Failed in the last day", FAILING, failing_rows(found.overview.failing)),
-    ):
-        if rows:
-            yield title, columns, rows
-
-
-def _show_snapshots(call: Invocation) -> None:
-    for found in _snapshots(call):
-        if isinstance(found, str):
-            call.screen.errors.write(found)
-        else:
-            _show(found, call)
-            call.screen.line()
-        call.screen.out.flush()
-        time.sleep(call["interval"])
+def _sections(found: Snapshot) -> Iterator[Section]:
+    yield workers_section(found.overview)
+    yield pools_section(found.overview)
+    yield queues_section(found.overview)
+    yield records_section(found.overview, found.records)
+    columns = (
+        Column("TYPE", lambda row: row[0].type_name, min_width=10),
+        Column("RUNNING", lambda row: span(row[1]), is_number=True),
+        Column("ATTEMPT", lambda row: number(row[0].attempt), is_number=True),
+        Column("WORKER", lambda row: row[0].leased_by or "", min_width=8),
+        Column("JOB", lambda row: str(row[0].id), is_optional=True),
+    )
+    yield Section("Running", columns, found.running)
+    yield failing_section(found.overview)
 
 
 def _snapshots(call: Invocation) -> Iterator[Snapshot | str]:
@@ -157,6 +126,17 @@ def _snapshots(call: Invocation) -> Iterator[Snapshot | str]:
         except DatabaseError as error:
             connections[call.using].close()
             yield f"{database_message(error)} Trying again."
+
+
+def _show_snapshots(call: Invocation) -> None:
+    for found in _snapshots(call):
+        if isinstance(found, str):
+            call.screen.errors.write(found)
+        else:
+            _show(found, call.screen)
+            call.screen.line()
+        call.screen.out.flush()
+        time.sleep(call["interval"])
 
 
 def _has_rich() -> bool:
@@ -171,25 +151,16 @@ def _show_live(call: Invocation) -> None:
     """Use the alternate screen of the terminal, so that its contents are restored afterwards."""
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
     console = Console(file=sys.stdout)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for found in _snapshots(call):
-            live.update(_rendered(found, call.screen, console.width), refresh=True)
+            written = io.StringIO()
+            screen = call.screen.on(OutputWrapper(written), console.width)  # the window may have another size by now
+            if isinstance(found, str):
+                screen.line(found, "error")
+            else:
+                _show(found, screen)
+            live.update(Text.from_ansi(written.getvalue(), no_wrap=True, overflow="ellipsis"), refresh=True)
             time.sleep(call["interval"])
-
-
-def _rendered(found: Snapshot | str, screen: Screen, width: int) -> Any:
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.text import Text
-
-    if isinstance(found, str):
-        return Panel(Text(found), title="jobchains", border_style="red")
-    parts: list[Any] = [Text(f"{_title(found.overview)} · {time.strftime('%H:%M:%S')}", style="bold", no_wrap=True)]
-    parts.append(Text(throughput_line(found.throughput), no_wrap=True))
-    for title, columns, rows in _sections(found, screen):
-        lines = "\n".join(table(columns, rows, width - BORDER_WIDTH, screen.bold))
-        text = Text.from_ansi(lines, no_wrap=True, overflow="ellipsis")
-        parts.append(Panel(text, title=title, title_align="left", border_style="dim"))
-    return Group(*parts)

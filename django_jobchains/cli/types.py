@@ -11,19 +11,35 @@ from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError
 
-from django_jobchains.cli.record_types import record_json, show_record_type
+from django_jobchains.cli.screen import Column, Screen
 from django_jobchains.cli.subcommand import Invocation, Subcommand
-from django_jobchains.cli.tables import Cell, Column
 from django_jobchains.conf import get_settings, is_set
+from django_jobchains.handlers.functions import plain_function
 from django_jobchains.isolation import Isolation
 from django_jobchains.payloads import Codec
-from django_jobchains.policies import Backoff, Lease, Retention, resolve, resolve_retention, source, sources
+from django_jobchains.policies import (
+    Backoff,
+    Lease,
+    Retention,
+    resolve,
+    resolve_retention,
+    source,
+    sources,
+)
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.records.processor import FunctionProcessor
 from django_jobchains.registry.job_types import JobType, Processor
 from django_jobchains.registry.processors import Processors
 from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.statuses import FINAL
+from django_jobchains.values import ATTEMPTS_LIMIT
 
-COLUMNS = (Column("SETTING"), Column("VALUE", min_width=12), Column("SOURCE"))
+#: The columns of the pairs of a setting's name, and its value and source.
+COLUMNS = (
+    Column("SETTING", lambda row: row[0].removesuffix("_seconds").removeprefix("is_").replace("_", " ")),
+    Column("VALUE", lambda row: _in_words(row[0], row[1]["value"]), min_width=12),
+    Column("SOURCE", lambda row: row[1]["source"]),
+)
 #: Fields of a processor that are shown separately.
 _SHOWN_SEPARATELY = {"job_type", "function", "policies", "retry", "queue", "priority", "on_failure"}
 
@@ -56,7 +72,7 @@ class TypesCommand(Subcommand):
         else:
             for index, kind in enumerate([*found, *records]):
                 call.screen.line() if index else None
-                show_record_type(kind, call.screen) if "model" in kind else _show(kind, call)
+                (_show_records if "model" in kind else _show_type)(kind, call.screen)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -159,23 +175,53 @@ def _name(value: Any) -> str:
     return f"{value.__module__}.{name}" if name and value.__module__ != "builtins" else name or repr(value)
 
 
-def _show(kind: dict[str, Any], call: Invocation) -> None:
-    screen = call.screen
+def record_json(kind: RecordType) -> dict[str, Any]:
+    """Return a record worker as JSON values. The ``source`` of a setting is where it is set, as for job types."""
+
+    def setting(value: Any, own: Any) -> dict[str, Any]:
+        return {"value": value, "source": "settings" if own is None else "processor"}
+
+    def limit(value: float) -> float | None:
+        return None if value in (math.inf, ATTEMPTS_LIMIT) else value
+
+    processor = kind.processor
+    handler: Any = plain_function(processor.function) if isinstance(processor, FunctionProcessor) else type(processor)
+    return {
+        "name": kind.name,
+        "model": kind.model._meta.label,
+        "handler": _name(handler),
+        "columns": {column: name for column, name in kind.columns.items() if column != name},
+        "settings": {
+            "queue": setting(kind.queue, kind.own_queue),
+            "slots": setting(kind.slots, kind.slots),
+            "max_attempts": setting(limit(kind.max_attempts), kind.own_max_attempts),
+            "retry_after_seconds": setting(kind.retry_seconds, kind.retry_seconds),
+            "stalled_after_seconds": setting(kind.stalled_seconds, kind.own_stalled_seconds),
+            "heartbeat_seconds": setting(kind.heartbeat_seconds, kind.own_heartbeat_seconds),
+            "max_resets": setting(kind.max_resets, kind.own_max_resets),
+            "max_runtime_seconds": setting(limit(kind.max_runtime_seconds), limit(kind.max_runtime_seconds)),
+        },
+    }
+
+
+def _show_records(kind: dict[str, Any], screen: Screen) -> None:
+    screen.heading(kind["name"])
+    screen.line(f"records of {kind['model']}", begin="  ")
+    screen.line(kind["handler"], begin="  ")
+    if kind["columns"]:
+        named = ", ".join(f"{column}: {name}" for column, name in kind["columns"].items())
+        screen.line(f"columns {named}", begin="  ")
+    screen.table(COLUMNS, list(kind["settings"].items()), "  ")
+
+
+def _show_type(kind: dict[str, Any], screen: Screen) -> None:
     screen.heading(kind["name"])
     screen.line(_rules(kind), begin="  ")
     if not kind["handler"]:
         screen.line("No processor: jobs of this type are completed from outside.", begin="  ")
         return
     screen.line(f"{kind['handler']}, in the slice {kind['slice']}", begin="  ")
-    rows: list[list[Cell | str]] = [
-        [
-            name.removesuffix("_seconds").removeprefix("is_").replace("_", " "),
-            _in_words(name, setting["value"]),
-            setting["source"],
-        ]
-        for name, setting in kind["settings"].items()
-    ]
-    screen.table(COLUMNS, rows, "  ")
+    screen.table(COLUMNS, list(kind["settings"].items()), "  ")
 
 
 def _rules(kind: dict[str, Any]) -> str:
@@ -195,7 +241,7 @@ def _in_words(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or value == float("inf"):
-        return {"batch_limit": "one job at a time"}.get(name, "no limit")
+        return {"batch_limit": "one job at a time", "retry_after_seconds": "not retried"}.get(name, "no limit")
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     if name == "isolation":

@@ -8,7 +8,7 @@ from django.db import connection
 
 from django_jobchains import queues
 from django_jobchains.chains import enqueue
-from django_jobchains.cli import chain_commands
+from django_jobchains.cli import subcommand
 from django_jobchains.processors import Processors, Registry
 from django_jobchains.store import Store
 from tests.commands.conftest import Run
@@ -175,7 +175,7 @@ class TestOperations:
     def test_keys_can_come_from_standard_input_in_several_batches(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(chain_commands, "BATCH_SIZE", 2)
+        monkeypatch.setattr(subcommand, "BATCH_SIZE", 2)
         Letter.objects.bulk_create([Letter(code=f"letter {number}") for number in range(5)])
         codes = Letter.objects.values_list("code", flat=True)
         assert run("records", "cancel", "records.letter", "-", stdin="\n".join(codes)).out == "5 records canceled.\n"

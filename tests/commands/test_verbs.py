@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from django_jobchains.chains import Chain, enqueue
-from django_jobchains.cli import chain_commands as verbs
+from django_jobchains.cli import subcommand
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
 from django_jobchains.store import Store
@@ -125,7 +125,7 @@ def test_run_now_of_a_failed_job_names_the_remedy(run: Run, store: Store) -> Non
 
 
 def test_many_ids_are_changed_in_batches(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verbs, "BATCH_SIZE", 10)
+    monkeypatch.setattr(subcommand, "BATCH_SIZE", 10)
     made = [pending(store) for _ in range(35)]
     done = run("cancel", "-", "--format", "json", stdin="\n".join(str(chain.id) for chain in made))
     assert len(done.json["cancelled"]) == done.json["asked"] == 35

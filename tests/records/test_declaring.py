@@ -14,7 +14,7 @@ from django.db.migrations.state import ModelState, ProjectState
 from django.db.models import Q
 from django.test.utils import isolate_apps
 
-from django_jobchains.cli.record_types import record_json
+from django_jobchains.cli.types import record_json
 from django_jobchains.exceptions import DuplicateJobType, InvalidDeclaration, RegistryError
 from django_jobchains.processors import Processors, Registry
 from django_jobchains.records import (

@@ -5,20 +5,25 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.color import supports_color
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db import Error as DatabaseError
 from django.utils import translation
 
-from django_jobchains.cli.chain_commands import CancelCommand, DeleteCommand, RetryCommand, RunNowCommand
-from django_jobchains.cli.complete import CompleteCommand
-from django_jobchains.cli.enqueue import EnqueueCommand
-from django_jobchains.cli.formatting import ElapsedTimes, database_message
+from django_jobchains.cli.chains import (
+    CancelCommand,
+    CompleteCommand,
+    DeleteCommand,
+    EnqueueCommand,
+    PruneCommand,
+    RetryCommand,
+    RunNowCommand,
+)
 from django_jobchains.cli.health import HealthCommand
 from django_jobchains.cli.list import ListCommand
-from django_jobchains.cli.prune import PruneCommand
 from django_jobchains.cli.queues import LimitCommand, PauseCommand, QueuesCommand, ResumeCommand
 from django_jobchains.cli.records import RecordsCommand
-from django_jobchains.cli.screen import Screen, discard_output
+from django_jobchains.cli.screen import ElapsedTimes, Screen, database_message, discard_output, terminal_width
 from django_jobchains.cli.show import ShowCommand
 from django_jobchains.cli.status import StatusCommand
 from django_jobchains.cli.subcommand import Invocation, Subcommand
@@ -83,14 +88,14 @@ class Command(BaseCommand):
 
     def _run(self, options: dict[str, Any]) -> None:
         using = _alias(options["database"])
-        style = self.style
+        is_painted = self.stdout.isatty() and supports_color() and not options["no_color"]
         screen = Screen(
             self.stdout,
             self.stderr,
-            style,
             options["format"],
             ElapsedTimes(using),
-            is_painted=bool(options["force_color"]),
+            width=terminal_width(self.stdout),
+            is_painted=is_painted or bool(options["force_color"]),
         )
         options["run"](Invocation(options, screen, using))
 
