@@ -1,32 +1,163 @@
 """Leases can be renewed and lost, and the reaper takes back jobs whose leases have expired."""
 
+from collections.abc import Collection
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
+from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.policies import Backoff
-from django_jobchains.store import Effects
+from django_jobchains.store import ClaimedJob, Effects, ReapedJob, Renewal, Store
 from tests.store.conftest import locks_rows
-from tests.support.connections import committing, elsewhere, holding
+from tests.support.connections import committing, holding
 from tests.support.jobs import (
     AT_ONCE,
-    LEASE_SECONDS,
     MAX_CRASHES,
     SHIP,
-    WORKER,
+    alter,
     claim,
+    create,
+    database_now,
+    expire,
+    failed_try,
     finished,
-    history,
     lease,
     let_leases_end,
+    lost,
+    row,
     running,
     running_job,
     statuses,
     stored,
+    tables,
     taken_over,
 )
 
 pytestmark = pytest.mark.django_db
+
+QUERIES = {
+    "renew": lambda store, jobs: store.leases.renew([lease(job) for job in jobs]),
+    "check": lambda store, jobs: store.leases.check([job.key for job in jobs]),
+}
+both = pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+BACKOFF = Backoff(initial_seconds=10, multiplier=2, maximum_seconds=35, jitter=0)
+#: The wait after the first, second … crash.
+WAITS = (10, 20, 35, 35)
+
+
+# Renewals
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_renew_extends_leases_from_now_and_changes_nothing_else(store, count):
+    other, *jobs = running(store, 1 + count)
+    expire(*jobs, ago=-5)
+    before = {job.id: row(job) for job in (other, *jobs)}
+    start = database_now()
+    assert store.leases.renew([lease(job, 100 + number) for number, job in enumerate(jobs)]) == lost({})
+    for number, job in enumerate(jobs):
+        changed = {name: value for name, value in row(job).items() if value != before[job.id][name]}
+        seconds = timedelta(seconds=100 + number)
+        assert start + seconds <= changed.pop("leased_until") <= database_now() + seconds
+        assert changed == {}
+    assert row(other) == before[other.id]
+
+
+def test_a_lease_may_be_shortened(store):
+    job = running_job(store)
+    store.leases.renew([lease(job, 0.5)])
+    assert stored(job).leased_until < database_now() + timedelta(seconds=1)
+
+
+def test_an_expired_lease_that_is_renewed_is_not_reaped(store):
+    renewed, other = running(store, 2)
+    expire(renewed, other)
+    assert store.leases.renew([lease(renewed)]) == lost({})
+    assert [job.id for job in store.leases.reap(10, Backoff(), 10)] == [other.id]
+
+
+def test_one_thousand_leases_are_renewed_in_one_call(store):
+    jobs = running(store, 1_000)
+    expire(*jobs)
+    stale = jobs[::100]
+    for job in stale:
+        Job.objects.filter(pk=job.id).update(lease_number=7)
+    assert store.leases.renew([lease(job) for job in jobs]) == lost(
+        {job.key: "taken_by_another_worker" for job in stale}
+    )
+    assert Job.objects.filter(leased_until__gt=database_now()).count() == 990
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["stale_first", "fresh_first"])
+def test_a_stale_lease_is_lost_while_the_fresh_one_of_its_job_is_kept(store, turned):
+    stale = running_job(store)
+    fresh = taken_over(store, stale)
+    expire(fresh)
+    batch = [lease(stale, 500), lease(fresh)]
+    renewal = store.leases.renew(batch[::-1] if turned else batch)
+    assert renewal == lost({stale.key: "taken_by_another_worker"})
+    assert database_now() < stored(fresh).leased_until < database_now() + timedelta(seconds=70)
+
+
+@both
+def test_each_lost_lease_has_its_reason(store, query):
+    kept, taken, completed, completed_later, cancelled, deleted, failed, blocked = jobs = running(store, 8)
+    taken_over(store, taken)
+    store.attempts.finish([finished(completed)])
+    store.attempts.finish([finished(taken_over(store, completed_later))])
+    store.chains.cancel([cancelled.chain_id], Effects())
+    assert store.attempts.reschedule([failed_try(cancelled)]) == {cancelled.key: "cancelled"}
+    store.chains.delete([deleted.chain_id], cascade=False, effects=Effects())
+    store.attempts.fail([failed_try(failed)])
+    alter([blocked], status="blocked")
+    expire(kept)
+    before = tables()
+    reasons = {
+        taken.key: "taken_by_another_worker",
+        completed.key: "already_completed",
+        completed_later.key: "already_completed",
+        cancelled.key: "cancelled",
+        deleted.key: "not_found",
+        failed.key: "taken_by_another_worker",
+        blocked.key: "taken_by_another_worker",
+    }
+    assert query(store, jobs) == lost(reasons, completed.key)
+    if query is QUERIES["check"]:
+        assert tables() == before
+    else:
+        assert stored(kept).leased_until > database_now()
+
+
+@both
+def test_an_attempt_that_was_asked_to_stop_is_reported_and_a_stale_one_of_its_job_is_lost(store, query):
+    stale, other = running(store, 2)
+    fresh = taken_over(store, stale)
+    store.chains.cancel([fresh.chain_id], Effects())
+    assert query(store, [stale, fresh, other]) == Renewal({stale.key: "taken_by_another_worker"}, {fresh.key})
+
+
+@committing
+@locks_rows
+def test_a_lease_is_not_lost_before_its_completion_is_committed(store):
+    job = running_job(store)
+    attempt = holding(lambda store: store.attempts.finish([finished(job)]))
+    assert store.leases.renew([lease(job)]) == lost({})
+    attempt.result()
+    assert store.leases.renew([lease(job)]) == lost({job.key: "already_completed"}, job.key)
+
+
+@committing
+@locks_rows
+def test_an_attempt_that_has_locked_its_row_is_asked_to_stop(store):
+    job = running_job(store)
+    store.chains.cancel([job.chain_id], Effects())
+    attempt = holding(lambda store: store.attempts.lock(job.id))
+    assert store.leases.renew([lease(job)]) == Renewal({}, {job.key})
+    attempt.result()
+
+
+# The reaper
 
 
 def test_expired_leases_are_listed_with_their_types_and_crashes(store):
@@ -37,68 +168,94 @@ def test_expired_leases_are_listed_with_their_types_and_crashes(store):
     assert statuses(own, lapsed) == ["running", "running"]
 
 
-def test_a_lease_is_prolonged(store):
-    job = running_job(store)
-    until = stored(job).leased_until
-    store.db.ahead_seconds = LEASE_SECONDS / 2
-    assert not store.leases.check([job.key]).lost
-    assert stored(job).leased_until == until
-    renewal = store.leases.renew([lease(job)])
-    assert (renewal.lost, renewal.cancelled) == ({}, set())
-    assert until is not None
-    assert (stored(job).leased_until or until) - until > timedelta(seconds=LEASE_SECONDS / 3)
+def reap(
+    store: Store, limit: int = 100, max_crashes: int = 10, held: Collection[UUID] = (), effects: Effects | None = None
+) -> list[ReapedJob]:
+    return store.leases.reap(limit, BACKOFF, max_crashes, held, effects)
 
 
-def test_the_reason_of_a_lost_lease_is_returned(store):
-    gone, done, cancelled, taken = running(store, 4)
-    store.chains.delete([gone.chain_id], cascade=False, effects=Effects())
-    store.attempts.finish([finished(done)])
-    store.attempts.hand_back([cancelled.key])
-    store.chains.cancel([cancelled.chain_id], Effects())
-    taken_over(store, taken)
-    reasons = {
-        gone.key: "not_found",
-        done.key: "already_completed",
-        cancelled.key: "cancelled",
-        taken.key: "taken_by_another_worker",
-    }
-    leases = [lease(job) for job in (gone, done, cancelled, taken)]
-    keys = [lease.key for lease in leases]
-    assert (store.leases.check(keys).lost, store.leases.renew(leases).lost) == (reasons, reasons)
+def crashed_again(store: Store, job: ClaimedJob) -> ClaimedJob:
+    """Claim a job again after it was reaped, and let its lease expire."""
+    alter([job], run_at=database_now() - timedelta(seconds=1))
+    [job] = claim(store)
+    expire(job)
+    return job
 
 
-def test_attempts_that_should_stop_are_returned(store):
-    job, other = running(store, 2)
-    store.chains.cancel([job.chain_id], Effects())
-    leases = [lease(job), lease(other)]
-    assert store.leases.check([job.key, other.key]).cancelled == store.leases.renew(leases).cancelled == {job.key}
-    assert not store.leases.renew(leases).lost
-
-
-def test_a_job_whose_lease_ran_out_is_taken_back(store):
+def test_a_reaped_job_is_pending_after_a_backoff_and_nothing_else_changed(store):
     job, effects = running_job(store), Effects()
-    let_leases_end(store)
-    (reaped,) = store.leases.reap(10, Backoff(600, 1, 600, 0), MAX_CRASHES, (), effects)
-    assert reaped == (job.id, job.chain_id, SHIP, 1, "pending", 1)
-    saved = stored(job)
-    assert (saved.status, saved.crashes, saved.leased_by, saved.leased_until) == ("pending", 1, None, None)
-    assert [(id_, attempt, kind) for id_, attempt, kind, _ in history()] == [(job.id, 1, "crash")]
-    assert WORKER in (saved.last_error or "")
+    expire(job)
+    before, start = row(job), database_now()
+    assert reap(store, effects=effects) == [(job.id, job.chain_id, SHIP, 1, "pending", 1)]
+    changed = {name: value for name, value in row(job).items() if value != before[name]}
+    assert "worker-1" in changed.pop("last_error")
+    assert start + timedelta(seconds=10) <= changed.pop("run_at") <= database_now() + timedelta(seconds=10)
+    assert changed == {"status": "pending", "crashes": 1, "leased_by": None, "leased_until": None}
     assert effects.due_types == {SHIP}
-    assert claim(store) == []
-    store.db.ahead_seconds += 601
-    assert [again.attempt for again in claim(store)] == [2]
 
 
-def test_a_job_that_crashed_too_often_has_failed(store):
+def test_each_crash_backs_off_longer_up_to_the_maximum(store):
     job = running_job(store)
-    for _ in range(MAX_CRASHES):
-        let_leases_end(store)
-        (reaped,) = store.leases.reap(10, AT_ONCE, MAX_CRASHES)
-        claim(store)
-    assert (reaped.status, reaped.crashes) == ("failed", MAX_CRASHES)
-    assert statuses(job) == ["failed"]
-    assert len(history()) == MAX_CRASHES
+    expire(job)
+    for crash, wait in enumerate(WAITS, start=1):
+        start = database_now()
+        assert [reaped.crashes for reaped in reap(store)] == [crash]
+        assert start + timedelta(seconds=wait) <= stored(job).run_at <= database_now() + timedelta(seconds=wait)
+        job = crashed_again(store, job)
+
+
+def test_each_job_backs_off_by_its_own_crashes(store):
+    jobs = running(store, 4)
+    for crashes, job in enumerate(jobs):
+        alter([job], crashes=crashes)
+    expire(*jobs)
+    start = database_now()
+    assert {job.id: job.crashes for job in reap(store)} == {job.id: number for number, job in enumerate(jobs, start=1)}
+    for job, wait in zip(jobs, WAITS, strict=True):
+        assert start + timedelta(seconds=wait) <= stored(job).run_at <= database_now() + timedelta(seconds=wait)
+
+
+def test_a_job_with_more_crashes_than_the_current_limit_fails(store):
+    job = running_job(store)
+    alter([job], crashes=7)
+    expire(job)
+    assert [(reaped.status, reaped.crashes) for reaped in reap(store, max_crashes=3)] == [("failed", 8)]
+
+
+def test_crashes_and_failures_are_counted_separately(store):
+    job = running_job(store)
+    store.attempts.reschedule([failed_try(job)])
+    [job] = claim(store)
+    expire(job)
+    reap(store)
+    assert (stored(job).attempt, stored(job).crashes) == (2, 1)
+    job = crashed_again(store, job)
+    reap(store)
+    assert (stored(job).attempt, stored(job).crashes) == (3, 2)
+
+
+def test_each_crash_is_recorded(store):
+    create(store)
+    name = 'wör\'ker "%s" %% \\ 🔧'
+    [job] = claim(store, worker=name)
+    started_at = stored(job).last_attempt_at
+    expire(job)
+    start = database_now()
+    reap(store)
+    values = FailedAttempt.objects.values().get()
+    del values["id"]
+    assert start <= values.pop("finished_at") <= database_now()
+    error = values.pop("error")
+    assert name in error == stored(job).last_error
+    assert values == {
+        "job_id": job.id,
+        "attempt": 1,
+        "lease_number": 1,
+        "kind": "crash",
+        "traceback": "",
+        "worker": name,
+        "started_at": started_at,
+    }
 
 
 def test_running_leases_and_the_callers_own_are_not_reaped(store):
@@ -116,11 +273,35 @@ def test_the_leases_that_expired_first_are_reaped_first(store):
     assert [reaped.id for reaped in store.leases.reap(5, Backoff(), MAX_CRASHES)] == ids[1:]
 
 
+def test_held_jobs_do_not_count_towards_the_limit(store):
+    own, foreign = running(store, 2)
+    expire(own, ago=100)
+    expire(foreign, ago=1)
+    assert [job.id for job in reap(store, limit=1, held=(own.id,))] == [foreign.id]
+
+
+def test_one_thousand_held_jobs_are_not_reaped(store):
+    jobs = running(store, 1_001)
+    expire(*jobs)
+    assert [job.id for job in reap(store, 2_000, held=tuple(job.id for job in jobs[1:]))] == [jobs[0].id]
+
+
 @committing
 @locks_rows
-def test_the_reaper_skips_a_job_that_its_attempt_has_locked(store):
-    locked, lapsed = running(store, 2)
-    let_leases_end(store)
-    holding(lambda store: store.attempts.lock(locked.id))
-    reaped = elsewhere(lambda store: store.leases.reap(10, AT_ONCE, MAX_CRASHES))
-    assert [job.id for job in reaped] == [lapsed.id]
+def test_locked_rows_do_not_count_towards_the_limit(store):
+    completing, dead = running(store, 2)
+    expire(completing, ago=100)
+    expire(dead, ago=1)
+    attempt = holding(lambda store: store.attempts.lock(completing.id))
+    assert [job.id for job in reap(store, limit=1)] == [dead.id]
+    attempt.result()
+
+
+@committing
+def test_two_concurrent_reapers_take_each_job_once(store):
+    expire(*running(store, 20))
+    first = holding(lambda store: reap(store, limit=10))
+    second = holding(lambda store: reap(store, limit=20)) if store.db.locks_rows else None
+    reaped = first.result() + (second.result() if second else reap(store))
+    assert len(reaped) == len({job.id for job in reaped}) == 20
+    assert set(Job.objects.values_list("status", "crashes")) == {("pending", 1)}

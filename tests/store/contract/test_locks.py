@@ -9,7 +9,7 @@ from django_jobchains.exceptions import JobLocked
 from django_jobchains.models import DeferredWrite, Job
 from django_jobchains.store import ClaimedJob, Effects, EndedAttempt
 from tests.store.conftest import locks_rows
-from tests.store.contract.test_outcomes import ENDS, ends
+from tests.store.contract.ends import ENDS, ends
 from tests.support.connections import committing, elsewhere, holding
 from tests.support.jobs import (
     AT_ONCE,

@@ -8,20 +8,19 @@ from django.db import transaction
 
 from django_jobchains.statuses import TRANSITIONS, Status
 from django_jobchains.store import Effects, Store
-from tests.store.methods import public_methods
-from tests.store.moves import (
+from tests.store.contract.moves import (
     CREATIONS,
     ENDS,
     FREEINGS,
     MOVES,
     TARGETS,
-    Call,
     Freeing,
     Move,
     add_blocker,
     job_with_status,
     waiting_with_status,
 )
+from tests.store.methods import public_methods
 from tests.support.jobs import MAIL, alter, create, link, row, running, stored, tables
 
 pytestmark = pytest.mark.django_db
@@ -55,9 +54,7 @@ WALK = [pytest.param(move, status, id=f"{move}-{status}") for move in MOVES for 
 
 
 @pytest.mark.parametrize(("move", "status"), WALK)
-def test_move_is_made_from_the_statuses_of_the_table_and_from_no_other(
-    store: Store, move: Move, status: Status
-) -> None:
+def test_move_is_made_from_the_statuses_of_the_table_and_from_no_other(store, move, status):
     job = job_with_status(store, status, move.before)
     before = tables()
     made = move.call(store, job)
@@ -70,7 +67,7 @@ def test_move_is_made_from_the_statuses_of_the_table_and_from_no_other(
         assert tables() == before
 
 
-def test_all_moves_together_are_exactly_the_table(store: Store) -> None:
+def test_all_moves_together_are_exactly_the_table(store):
     made = {("create", None, rolled_back(created, store)) for created in CREATIONS.values()}
     for status in Status:
         moves = [move for move in MOVES if allowed(move.method, status)]
@@ -104,11 +101,11 @@ def rolled_back(call: Callable[..., str | None], *args: Any) -> str | None:
 
 
 @pytest.mark.parametrize("status", CREATIONS)
-def test_job_is_created_with_each_status_of_the_table(store: Store, status: str) -> None:
+def test_job_is_created_with_each_status_of_the_table(store, status):
     assert CREATIONS[status](store) == status
 
 
-def test_every_initial_status_is_tested() -> None:
+def test_every_initial_status_is_tested():
     assert allowed("create", None) == set(CREATIONS)
 
 
@@ -117,9 +114,7 @@ def test_every_initial_status_is_tested() -> None:
 
 @pytest.mark.parametrize("status", Status)
 @pytest.mark.parametrize("freeing", FREEINGS, ids=str)
-def test_end_of_the_last_blocker_frees_a_blocked_job_and_changes_no_other(
-    store: Store, freeing: Freeing, status: Status
-) -> None:
+def test_end_of_the_last_blocker_frees_a_blocked_job_and_changes_no_other(store, freeing, status):
     dependent, blocker = waiting_with_status(store, status, freeing.policy)
     before = row(dependent)
     freeing.end(store, blocker)
@@ -131,7 +126,7 @@ def test_end_of_the_last_blocker_frees_a_blocked_job_and_changes_no_other(
 
 
 @pytest.mark.parametrize("end", [end for end, is_good in ENDS.values() if not is_good])
-def test_blocker_that_fails_or_is_cancelled_does_not_change_a_waiting_job(store: Store, end: Call) -> None:
+def test_blocker_that_fails_or_is_cancelled_does_not_change_a_waiting_job(store, end):
     dependent, blocker = waiting_with_status(store, Status.BLOCKED, "wait")
     before = row(dependent)
     end(store, blocker)
@@ -139,7 +134,7 @@ def test_blocker_that_fails_or_is_cancelled_does_not_change_a_waiting_job(store:
 
 
 @pytest.mark.parametrize("freeing", FREEINGS, ids=str)
-def test_job_with_another_open_blocker_is_not_made_pending(store: Store, freeing: Freeing) -> None:
+def test_job_with_another_open_blocker_is_not_made_pending(store, freeing):
     dependent, blocker = waiting_with_status(store, Status.BLOCKED, freeing.policy)
     link(dependent, *create(store, 1, MAIL, delay_seconds=60))
     freeing.end(store, blocker)
@@ -147,9 +142,7 @@ def test_job_with_another_open_blocker_is_not_made_pending(store: Store, freeing
 
 
 @pytest.mark.parametrize("freeing", FREEINGS, ids=str)
-def test_job_created_after_its_blocker_ended_gets_the_same_status_as_one_created_before(
-    store: Store, freeing: Freeing
-) -> None:
+def test_job_created_after_its_blocker_ended_gets_the_same_status_as_one_created_before(store, freeing):
     [blocker] = running(store, type_name=MAIL)
     freeing.end(store, blocker)
     [job_id] = create(store, blockers=(blocker.id,), on_blocker_failure=freeing.policy)
@@ -159,20 +152,20 @@ def test_job_created_after_its_blocker_ended_gets_the_same_status_as_one_created
 # The table itself
 
 
-def test_every_row_of_the_table_is_a_public_method_of_the_store(store: Store) -> None:
+def test_every_row_of_the_table_is_a_public_method_of_the_store(store):
     assert {row.move for row in TRANSITIONS} - movers() == {"free"}
 
 
-def test_every_public_method_of_the_store_has_a_row_or_is_listed_here(store: Store) -> None:
+def test_every_public_method_of_the_store_has_a_row_or_is_listed_here(store):
     assert movers() == {row.move for row in TRANSITIONS} - {"free"}
 
 
-def test_every_row_of_the_table_is_tested() -> None:
+def test_every_row_of_the_table_is_tested():
     assert {move.method for move in MOVES} | {"free"} == {row.move for row in TRANSITIONS}
 
 
 @pytest.mark.parametrize("status", Status)
-def test_reading_changes_nothing_in_any_status(store: Store, status: Status) -> None:
+def test_reading_changes_nothing_in_any_status(store, status):
     job = job_with_status(store, status)
     before = tables()
     assert store.attempts.lock(job.id) == store.jobs.state_of(job.id) == (status, job.lease_number)
@@ -186,7 +179,7 @@ def test_reading_changes_nothing_in_any_status(store: Store, status: Status) -> 
 
 
 @pytest.mark.parametrize("move", MOVES, ids=str)
-def test_no_move_changes_another_job(store: Store, move: Move) -> None:
+def test_no_move_changes_another_job(store, move):
     taken = {"claim": "pending", "reap": "running"}.get(move.method)  # these moves take all jobs with the status
     others = {status: job_with_status(store, Status.BLOCKED) for status in Status if status != taken}
     job = job_with_status(store, Status.BLOCKED, move.before)
@@ -199,7 +192,7 @@ def test_no_move_changes_another_job(store: Store, move: Move) -> None:
 
 
 @pytest.mark.parametrize("status", Status)
-def test_job_is_deleted_from_any_status(store: Store, status: Status) -> None:
+def test_job_is_deleted_from_any_status(store, status):
     job = job_with_status(store, status, add_blocker)
     assert store.chains.delete([job.id], cascade=True, effects=Effects()) > {job.id}
     assert tables() == [[], [], []]

@@ -1,4 +1,4 @@
-"""Claims on several connections at the same time, and claims with a bad query plan."""
+"""A claim or a reaper takes no more than its limit, whatever plan PostgreSQL chooses."""
 
 from uuid import UUID
 
@@ -8,47 +8,14 @@ from django.db import connection, transaction
 from django_jobchains.models import Job
 from django_jobchains.policies import Backoff
 from django_jobchains.store import Store
-from tests.support.connections import Actor, committing, holding, waiting
+from tests.support.connections import committing, holding
 from tests.support.jobs import MAIL, SHIP, claim, create, expire, stored
 
-pytestmark = committing
+pytestmark = [committing, pytest.mark.postgresql]
 
 
-def ids_of(actor: Actor) -> list[UUID]:
-    return [job.id for job in actor.result()]
-
-
-def test_claim_during_an_uncommitted_one_takes_other_jobs(store: Store) -> None:
-    created = create(store, 20)
-    first = holding(lambda store: claim(store, 10, "worker-1"))
-    second = waiting(lambda store: claim(store, 10, "worker-2"))
-    first.go_on()
-    assert sorted(ids_of(first) + ids_of(second)) == sorted(created)
-    assert Job.objects.filter(leased_by="worker-1").count() == Job.objects.filter(leased_by="worker-2").count() == 10
-
-
-@pytest.mark.postgresql
-def test_jobs_that_another_transaction_has_locked_are_skipped(store: Store) -> None:
-    locked, *free = create(store, 3)
-    other = holding(lambda store: store.attempts.lock(locked))
-    assert [job.id for job in claim(store, 2)] == free
-    assert claim(store) == []
-    other.result()
-    assert [job.id for job in claim(store)] == [locked]
-
-
-@pytest.mark.postgresql
-def test_claim_does_not_wait_for_a_job_that_is_being_deleted(store: Store) -> None:
-    deleted, free = create(store, 2)
-    other = holding(lambda store: Job.objects.filter(pk=deleted).delete())
-    assert [job.id for job in claim(store)] == [free]
-    other.result()
-    assert claim(store) == []
-
-
-@pytest.mark.postgresql
 @pytest.mark.parametrize("limit", [1, 3])
-def test_bad_query_plan_claims_no_more_than_the_limit(store: Store, limit: int) -> None:
+def test_bad_query_plan_claims_no_more_than_the_limit(store, limit):
     analyze_with_one_job(store)
     create(store, 19)
     with bad_plan():
@@ -56,8 +23,7 @@ def test_bad_query_plan_claims_no_more_than_the_limit(store: Store, limit: int) 
     assert Job.objects.with_status("running").count() == limit
 
 
-@pytest.mark.postgresql
-def test_bad_query_plan_claims_no_more_than_the_limit_over_many_groups(store: Store) -> None:
+def test_bad_query_plan_claims_no_more_than_the_limit_over_many_groups(store):
     analyze_with_one_job(store)
     for priority in range(1, 6):
         create(store, 2, SHIP, priority=priority)
@@ -67,8 +33,7 @@ def test_bad_query_plan_claims_no_more_than_the_limit_over_many_groups(store: St
     assert Job.objects.with_status("running").count() == 6
 
 
-@pytest.mark.postgresql
-def test_bad_query_plan_reaps_no_more_than_the_limit(store: Store) -> None:
+def test_bad_query_plan_reaps_no_more_than_the_limit(store):
     analyze_with_one_job(store)
     create(store, 19)
     expire(*claim(store))
@@ -77,8 +42,7 @@ def test_bad_query_plan_reaps_no_more_than_the_limit(store: Store) -> None:
     assert Job.objects.with_status("running").count() == 19
 
 
-@pytest.mark.postgresql
-def test_bad_query_plan_claims_no_job_that_is_locked(store: Store) -> None:
+def test_bad_query_plan_claims_no_job_that_is_locked(store):
     locked = analyze_with_one_job(store)
     [free] = create(store)
     other = holding(lambda store: store.attempts.lock(locked))

@@ -10,10 +10,11 @@ from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Effects, EndedAttempt, Store
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.chains import Chains
+from tests.store.conftest import locks_rows
 from tests.support.connections import Actor, committing, holding
 from tests.support.jobs import claim, create, expire, failed_try, finished, lease, lost, running, running_job, stored
 
-pytestmark = [committing, pytest.mark.postgresql]
+pytestmark = [committing, locks_rows]
 
 
 def lock(job: ClaimedJob) -> Actor:
@@ -33,7 +34,7 @@ def apply(store: Store, after: int = 0, limit: int = 10) -> int | None:
         return store.deferred.apply(limit, after, Effects())
 
 
-def test_renewals_do_not_wait_for_a_chain_that_is_being_deleted(store: Store) -> None:
+def test_renewals_do_not_wait_for_a_chain_that_is_being_deleted(store):
     job, other = running(store, 2)
     locking = lock(job)
     store.leases.renew([lease(job)])
@@ -45,7 +46,7 @@ def test_renewals_do_not_wait_for_a_chain_that_is_being_deleted(store: Store) ->
     assert store.leases.renew([lease(job)]) == lost({job.key: "not_found"})
 
 
-def test_only_the_locked_one_of_several_chains_is_cancelled_later(store: Store) -> None:
+def test_only_the_locked_one_of_several_chains_is_cancelled_later(store):
     job, other = running(store, 2)
     [waits] = create(store, delay_seconds=60)
     locking = lock(job)
@@ -57,7 +58,7 @@ def test_only_the_locked_one_of_several_chains_is_cancelled_later(store: Store) 
     locking.result()
 
 
-def test_request_to_cancel_does_not_wait_for_another_one(store: Store) -> None:
+def test_request_to_cancel_does_not_wait_for_another_one(store):
     job = running_job(store)
     locking = lock(job)
     first = holding(lambda store: store.chains.cancel([job.chain_id], Effects()))
@@ -69,7 +70,7 @@ def test_request_to_cancel_does_not_wait_for_another_one(store: Store) -> None:
     assert not DeferredWrite.objects.exists()
 
 
-def test_request_whose_chain_is_locked_does_not_delay_others(store: Store) -> None:
+def test_request_whose_chain_is_locked_does_not_delay_others(store):
     """The job may no longer run."""
     stuck, free = running(store, 2)
     defer_cancelling(store, stuck).result()
@@ -84,7 +85,7 @@ def test_request_whose_chain_is_locked_does_not_delay_others(store: Store) -> No
     assert not DeferredWrite.objects.exists()
 
 
-def test_requests_that_are_being_deleted_are_skipped(store: Store) -> None:
+def test_requests_that_are_being_deleted_are_skipped(store):
     job = running_job(store)
     defer_cancelling(store, job).result()
     store.attempts.hand_back([job.key])
@@ -104,7 +105,7 @@ def test_request_that_cannot_be_written_is_dropped(store, monkeypatch):
     assert not DeferredWrite.objects.exists()
 
 
-def test_outcome_that_cannot_be_written_does_not_delay_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcome_that_cannot_be_written_does_not_delay_others(store, monkeypatch):
     bad, good = running(store, 2)
     store.deferred.defer([EndedAttempt("completed", finished(job)) for job in (bad, good)])
     finish = Attempts.finish
@@ -122,9 +123,7 @@ def test_outcome_that_cannot_be_written_does_not_delay_others(store: Store, monk
 
 
 @pytest.mark.parametrize("retry_seconds", [500.0, None])
-def test_stored_wait_applies_after_an_outcome_that_cannot_be_written(
-    store: Store, monkeypatch: pytest.MonkeyPatch, retry_seconds: float | None
-) -> None:
+def test_stored_wait_applies_after_an_outcome_that_cannot_be_written(store, monkeypatch, retry_seconds):
     job = running_job(store)
     store.deferred.defer([EndedAttempt("completed", finished(job), retry_seconds)])
     monkeypatch.setattr(Attempts, "finish", refuse)
@@ -140,7 +139,7 @@ def refuse(*args: Any, **options: Any) -> Any:
     raise IntegrityError("no")
 
 
-def test_outcomes_behind_many_that_are_locked_are_reached(store: Store) -> None:
+def test_outcomes_behind_many_that_are_locked_are_reached(store):
     *many, last = running(store, 4)
     store.deferred.defer([EndedAttempt("completed", finished(job)) for job in (*many, last)])
     locking = holding(lambda store: store.attempts.lock_all([job.id for job in many]))
@@ -155,7 +154,7 @@ def test_outcomes_behind_many_that_are_locked_are_reached(store: Store) -> None:
     assert {stored(job).status for job in many} == {"completed"}
 
 
-def test_renewed_leases_leave_no_rows_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renewed_leases_leave_no_rows_behind(store, monkeypatch):
     job = running_job(store)
     locking = lock(job)
     store.leases.renew([lease(job)])
@@ -168,7 +167,7 @@ def test_renewed_leases_leave_no_rows_behind(store: Store, monkeypatch: pytest.M
     assert not DeferredWrite.objects.exists()
 
 
-def test_no_failure_is_recorded_for_an_attempt_that_ends_meanwhile(store: Store) -> None:
+def test_no_failure_is_recorded_for_an_attempt_that_ends_meanwhile(store):
     """The row is read when it is locked, and not when the statement began."""
     job = running_job(store)
     person = holding(
@@ -182,7 +181,7 @@ def test_no_failure_is_recorded_for_an_attempt_that_ends_meanwhile(store: Store)
     assert stored(job).status == "completed"
 
 
-def test_reaper_skips_locked_requests(store: Store) -> None:
+def test_reaper_skips_locked_requests(store):
     stuck, dead = running(store, 2)
     locking = defer_cancelling(store, stuck)
     expire(dead)

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains.models import Job
 from django_jobchains.statuses import TRANSITIONS, Status
 from django_jobchains.store import Store
-from tests.store.moves import FREEINGS, MOVES, job_with_status, waiting_with_status
+from tests.store.contract.moves import FREEINGS, MOVES, job_with_status, waiting_with_status
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +33,7 @@ def assert_guarded(statements: list[str]) -> None:
 
 
 @pytest.mark.parametrize("move", [move for move in MOVES if move.method != "create"], ids=str)
-def test_move_has_a_condition_on_the_old_status(store: Store, move: Any) -> None:
+def test_move_has_a_condition_on_the_old_status(store, move):
     source = next(row.source for row in TRANSITIONS if row.move == move.method)
     job = job_with_status(store, source or Status.PENDING, move.before)
     statements = updates(store, lambda: move.call(store, job))
@@ -42,6 +42,6 @@ def test_move_has_a_condition_on_the_old_status(store: Store, move: Any) -> None
 
 
 @pytest.mark.parametrize("freeing", FREEINGS, ids=str)
-def test_end_of_a_blocker_has_a_condition_on_the_old_status(store: Store, freeing: Any) -> None:
+def test_end_of_a_blocker_has_a_condition_on_the_old_status(store, freeing):
     _, blocker = waiting_with_status(store, Status.BLOCKED, freeing.policy)
     assert_guarded(updates(store, lambda: freeing.end(store, blocker)))
