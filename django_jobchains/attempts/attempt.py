@@ -232,27 +232,28 @@ class Attempt(TransactionOwner, Generic[EndT]):
     # What handlers call
 
     def prepare(self, mode: PrepareMode) -> AbstractContextManager[None]:
-        self._refuse_async("prepare")
+        if self.calls is not None:
+            raise self._refusal("prepare")
         return self.own_transaction().prepare(mode)
 
     def complete(self) -> AbstractContextManager[None]:
-        self._refuse_async("complete")
+        if self.calls is not None:
+            raise self._refusal("complete")
         return self.own_transaction().complete()
 
     def aprepare(self, function: Callable[[], ResultT], mode: PrepareMode) -> Coroutine[Any, Any, ResultT]:
-        return self._async_calls("prepare").prepare(function, mode)
+        if self.calls is None:
+            raise self._refusal("prepare")
+        return self.calls.prepare(function, mode)
 
     def acomplete(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]:
-        return self._async_calls("complete").complete(function)
-
-    def _refuse_async(self, name: str) -> None:
-        if self.calls is not None:
-            job = self.argument_name
-            raise PhaseError(f"In an 'async def' handler use 'await {job}.a{name}(function)' for {job}.{name}().")
-
-    def _async_calls(self, name: str) -> AsyncCalls:
-        """Return the calls of an ``async def`` handler; raise ``PhaseError`` for a plain one."""
         if self.calls is None:
-            job = self.argument_name
-            raise PhaseError(f"{job}.a{name}() is for 'async def' handlers: use 'with {job}.{name}():'.")
-        return self.calls
+            raise self._refusal("complete")
+        return self.calls.complete(function)
+
+    def _refusal(self, name: str) -> PhaseError:
+        """Return the error of a method that is for handlers of the other kind."""
+        job = self.argument_name
+        if self.calls is None:
+            return PhaseError(f"{job}.a{name}() is for 'async def' handlers: use 'with {job}.{name}():'.")
+        return PhaseError(f"In an 'async def' handler use 'await {job}.a{name}(function)' for {job}.{name}().")

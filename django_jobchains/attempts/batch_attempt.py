@@ -79,8 +79,9 @@ class BatchAttempt(Attempt[Outcome]):
         return self._invalid + (super()._process() if self._attempts else [])
 
     def _batch_job(self, attempt: JobAttempt) -> BatchJob[Any]:
-        encode_output = self._environment.processor.job_type.encode_output
-        job: BatchJob[Any] = BatchJob(attempt.job, attempt.decoded_input(), attempt, encode_output, self._blockers_of)
+        job_type = self._environment.processor.job_type
+        given = job_type.decode_input(attempt.job.input)
+        job: BatchJob[Any] = BatchJob(attempt.job, given, attempt, job_type.encode_output, self._blockers_of)
         attempt.has_input = True
         return job
 

@@ -84,15 +84,13 @@ class JobAttempt(Attempt[Outcome]):
 
     def argument(self) -> RunningJob[Any]:
         """Return the running job. Raise ``InvalidInput``, after which the job is not retried."""
-        job: RunningJob[Any] = RunningJob(self.job, self.decoded_input(), self)
+        job_type = self.environment.processor.job_type
+        job: RunningJob[Any] = RunningJob(self.job, job_type.decode_input(self.job.input), self)
         self.has_input = True
         return job
 
-    def decoded_input(self) -> Any:
-        return self.environment.processor.job_type.decode_input(self.job.input)
-
     def ends_of(self, result: Any) -> list[Outcome]:
-        finished = FinishedJob(self.job.id, self.job.lease_number)
+        environment, finished = self.environment, FinishedJob(self.job.id, self.job.lease_number)
         if isinstance(result, Continuation):
             if result is not self.continuation:
                 raise PhaseError("The handler returned the continuation of another job.")
@@ -100,8 +98,10 @@ class JobAttempt(Attempt[Outcome]):
         elif self.continuation is not None:
             raise PhaseError("job.continue_with(…) must be returned: 'return job.continue_with(…)'.")
         else:
-            finished.output = self.environment.processor.job_type.encode_output(result)
-        outcome = self.outcome(OutcomeKind.COMPLETED, finished)
+            finished.output = environment.processor.job_type.encode_output(result)
+        outcome = Outcome(
+            self.job, OutcomeKind.COMPLETED, finished, processor=environment.processor, policy=environment.policy
+        )
         if self.transaction is not None and self.transaction.is_open:
             outcome.effects = complete_jobs(self.transaction, [finished])
         return [outcome]

@@ -56,12 +56,13 @@ class ThreadConnections:
             raise ConnectionLost(connection.alias) if is_lost(connection) else TransactionLeftOpen(connection.alias)
 
     def clean(self, *, suspicious: bool = False) -> None:
-        """Drop connections with a transaction that the handler left open; if ``suspicious``, the others, too."""
+        """Drop connections with a transaction that the handler left open; if ``suspicious``, the others, too.
+
+        Those that are kept are repaired before their next use.
+        """
         for connection in opened_connections() if self._after is None else self._after:
             if self.is_left_open(connection) or (suspicious and not connection.in_atomic_block):
                 drop_connection(connection)
-            else:
-                _repair(connection)
 
     def is_left_open(self, connection: BaseDatabaseWrapper) -> bool:
         """Return whether a transaction was opened on this connection since the beginning, in any way."""

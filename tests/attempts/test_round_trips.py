@@ -13,7 +13,7 @@ from psycopg import pq
 from django_jobchains import chains
 from django_jobchains.models import Chain, FailedAttempt
 from django_jobchains.processors import Backoff, Batch, Processors, RunningJob
-from django_jobchains.store import postgresql
+from django_jobchains.store.postgresql import dialect
 from tests.shop.models import Effect
 from tests.support.attempts import Work, committed
 
@@ -50,8 +50,8 @@ class Trace:
 @pytest.fixture
 def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trace]:
     """Trace messages. Slow or old statements are not prepared again, because that would take another round trip."""
-    monkeypatch.setattr(postgresql, "SLOW_SECONDS", math.inf)
-    monkeypatch.setattr(postgresql, "PLAN_SECONDS", math.inf)
+    monkeypatch.setattr(dialect, "SLOW_SECONDS", math.inf)
+    monkeypatch.setattr(dialect, "PLAN_SECONDS", math.inf)
     trace = Trace(tmp_path / "trace")
     yield trace
     trace._file.close()
