@@ -30,7 +30,7 @@ class ThreadConnections:
 
     def __init__(self) -> None:
         self._before: dict[str, int] = {}
-        #: The connections that ``check`` has found. No user code has run since.
+        #: The connections that ``check`` has found without an open transaction. No user code has run since.
         self._after: list[BaseDatabaseWrapper] | None = None
         for connection in opened_connections():
             _repair(connection)
@@ -41,9 +41,10 @@ class ThreadConnections:
 
         Raise ``ConnectionLost`` if a connection broke, because it may have had an open transaction.
         """
-        self._after = opened_connections()
-        for connection in self._after:
+        found = opened_connections()
+        for connection in found:
             self._check(connection)
+        self._after = found
 
     def check_others(self, own: BaseDatabaseWrapper) -> None:
         """Check every connection except ``own``, which has the transaction of the attempt itself."""
@@ -61,14 +62,19 @@ class ThreadConnections:
         Those that are kept are repaired before their next use.
         """
         for connection in opened_connections() if self._after is None else self._after:
-            if self.is_left_open(connection) or (suspicious and not connection.in_atomic_block):
+            is_left_open = self._after is None and self.is_left_open(connection)
+            if is_left_open or (suspicious and not connection.in_atomic_block):
                 drop_connection(connection)
 
     def is_left_open(self, connection: BaseDatabaseWrapper) -> bool:
         """Return whether a transaction was opened on this connection since the beginning, in any way."""
         if before := self._before.get(connection.alias, 0):
             return _depth(connection) != before
-        return connection.connection is not None and _has_open_transaction(connection)
+        if connection.in_atomic_block:
+            return True
+        if connection.connection is None or not connection.settings_dict["AUTOCOMMIT"]:
+            return False
+        return not connection.get_autocommit() or _raw_transaction(connection.connection)
 
 
 def usable_connections() -> ThreadConnections:
@@ -175,14 +181,6 @@ connection_created.connect(_on_connection_created)
 
 def _depth(connection: BaseDatabaseWrapper) -> int:
     return len(connection.savepoint_ids) + 1 if connection.in_atomic_block else 0
-
-
-def _has_open_transaction(connection: BaseDatabaseWrapper) -> bool:
-    if connection.in_atomic_block:
-        return True
-    if not connection.settings_dict["AUTOCOMMIT"]:
-        return False
-    return not connection.get_autocommit() or _raw_transaction(connection.connection)
 
 
 def _raw_transaction(raw: object) -> bool:
