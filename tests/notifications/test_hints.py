@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_jobchains.notifications import EVERY, KINDS, Hint, HintKind, chain_finished, decode, encode, job_scheduled
+from django_jobchains.notifications import EVERY, KINDS, Hint, chain_finished, decode, encode, job_scheduled
 
 names = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=200)
 numbers = st.integers(0, 2**64 - 1).map("{:x}".format)
 
 
 @given(names, st.none() | st.integers(1, 10**9 - 1), numbers)
-def test_decoding_reverses_encoding(name: str, count: int | None, number: str) -> None:
+def test_decoding_reverses_encoding(name, count, number):
     hint = Hint("job_scheduled", name, count, "" if count is None else number)
     for text in (encode(hint), encode(hint).encode()):
         decoded = decode("job_scheduled", text)
@@ -23,17 +23,17 @@ def test_decoding_reverses_encoding(name: str, count: int | None, number: str) -
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_hint_for_every_subject_is_decoded(kind: HintKind) -> None:
+def test_hint_for_every_subject_is_decoded(kind):
     assert decode(kind, encode(Hint(kind, EVERY))) == Hint(kind, EVERY)
 
 
-def test_hint_about_a_chain_contains_its_id() -> None:
+def test_hint_about_a_chain_contains_its_id():
     hint = chain_finished(uuid4())
     assert decode("chain_finished", encode(hint)) == hint
 
 
 @given(st.text() | st.binary(), st.sampled_from(sorted(KINDS)))
-def test_arbitrary_input_decodes_to_a_hint_or_none(text: str | bytes, kind: HintKind) -> None:
+def test_arbitrary_input_decodes_to_a_hint_or_none(text, kind):
     hint = decode(kind, text)
     assert hint is None or encode(hint) == (text if isinstance(text, str) else text.decode())
 
@@ -55,9 +55,9 @@ def test_arbitrary_input_decodes_to_a_hint_or_none(text: str | bytes, kind: Hint
         ("ownership_lost", "::{" + str(UUID(int=7)) + "}"),
     ],
 )
-def test_invalid_input_decodes_to_none(kind: HintKind, text: str | bytes) -> None:
+def test_invalid_input_decodes_to_none(kind, text):
     assert decode(kind, text) is None
 
 
-def test_hints_of_one_kind_and_subject_are_equal() -> None:
+def test_hints_of_one_kind_and_subject_are_equal():
     assert len({job_scheduled("a", 1), job_scheduled("a", 2), job_scheduled("a")}) == 1

@@ -2,16 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
 from django_jobchains.notifications.in_process import InProcessNotifier
-from django_jobchains.processors import JobType, Processors, Registry
 from django_jobchains.store import Beat, PresentWorker
 from django_jobchains.worker import Worker
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS
@@ -46,19 +44,17 @@ class IdleWorkers:
 
 
 @pytest.fixture
-def gate() -> threading.Event:
+def gate():
     return threading.Event()
 
 
 @pytest.fixture
-def hold(processors: Processors, gate: threading.Event) -> JobType[Any, Any]:
+def hold(processors, gate):
     return processors.register("idle_workers.hold")(lambda job: gate.wait(30))
 
 
 @pytest.fixture
-def start_idle_workers(
-    hold: JobType[Any, Any], registry: Registry, gate: threading.Event
-) -> Iterator[Callable[[], IdleWorkers]]:
+def start_idle_workers(hold, registry, gate):
     workers: list[Worker] = []
     listeners: list[Listener] = []
     with statements_of_others() as statements:
@@ -66,7 +62,7 @@ def start_idle_workers(
         def start() -> IdleWorkers:
             resynced: set[str] = set()
             workers.extend(Worker(registry=registry, slots=1, poll_seconds=60) for _ in range(WORKERS))
-            present = [PresentWorker(beat_of(worker), None, None, 0.0) for worker in workers]  # type: ignore[arg-type]
+            present = [PresentWorker(beat_of(worker), None, None, 0.0) for worker in workers]
             for worker in workers:
                 worker.components.wake_order.update(worker.id, present)
                 worker.components.slots.start()
@@ -128,14 +124,12 @@ NOTIFIERS = {
 @pytest.fixture(
     params=[pytest.param(name, marks=[pytest.mark.postgresql] * (name == "postgres")) for name in NOTIFIERS]
 )
-def kind(request: Any, settings: Any) -> str:
+def kind(request, settings):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": NOTIFIERS[request.param]}}
     return str(request.param)
 
 
-def test_one_job_does_not_make_all_workers_query(
-    kind: str, hold: JobType[Any, Any], start_idle_workers: Callable[[], IdleWorkers]
-) -> None:
+def test_one_job_does_not_make_all_workers_query(kind, hold, start_idle_workers):
     idle_workers = start_idle_workers()
     began = time.monotonic()
     hold.enqueue()
@@ -151,17 +145,13 @@ def late_queries(seconds: float) -> int:
     return sum(LATE_SECONDS * LATE_FACTOR**number <= seconds for number in range(WORKERS))
 
 
-def test_many_jobs_are_claimed_at_once_by_as_many_workers(
-    kind: str, hold: JobType[Any, Any], start_idle_workers: Callable[[], IdleWorkers]
-) -> None:
+def test_many_jobs_are_claimed_at_once_by_as_many_workers(kind, hold, start_idle_workers):
     idle_workers = start_idle_workers()
     chains.enqueue_many([hold.item() for _ in range(30)])
     until(lambda: idle_workers.claimed == 30)
 
 
-def test_jobs_whose_hints_were_merged_are_claimed(
-    kind: str, hold: JobType[Any, Any], start_idle_workers: Callable[[], IdleWorkers]
-) -> None:
+def test_jobs_whose_hints_were_merged_are_claimed(kind, hold, start_idle_workers):
     """A worker that found as many jobs as it had room for notifies others."""
     idle_workers = start_idle_workers()
     for _ in range(20):
@@ -169,12 +159,7 @@ def test_jobs_whose_hints_were_merged_are_claimed(
     until(lambda: idle_workers.claimed == 20)
 
 
-def test_busy_workers_take_nothing_from_the_budget(
-    hold: JobType[Any, Any],
-    start_idle_workers: Callable[[], IdleWorkers],
-    settings: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_busy_workers_take_nothing_from_the_budget(hold, start_idle_workers, settings, monkeypatch):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
     idle_workers = start_idle_workers()
     chains.enqueue_many([hold.item() for _ in range(WORKERS)])
@@ -185,22 +170,18 @@ def test_busy_workers_take_nothing_from_the_budget(
     assert stays(lambda: not taken, 0.3)
 
 
-def test_dead_workers_at_the_front_of_the_order_delay_no_job(
-    hold: JobType[Any, Any], start_idle_workers: Callable[[], IdleWorkers], settings: Any
-) -> None:
+def test_dead_workers_at_the_front_of_the_order_delay_no_job(hold, start_idle_workers, settings):
     """Half of the workers ignore hints, and their rows still exist: the other half query soon after."""
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": f"{__name__}.WithoutBudgets"}}
     idle_workers = start_idle_workers()
     for worker in idle_workers.workers[::2]:
-        worker.components.wake_order.seconds_until = lambda hint: None  # type: ignore[method-assign]
+        worker.components.wake_order.seconds_until = lambda hint: None
     for number in range(1, 11):
         hold.enqueue()
-        until(lambda number=number: idle_workers.claimed == number)  # type: ignore[misc]
+        until(lambda number=number: idle_workers.claimed == number)
 
 
-def test_full_workers_with_a_backlog_do_not_notify_each_other(
-    kind: str, hold: JobType[Any, Any], start_idle_workers: Callable[[], IdleWorkers]
-) -> None:
+def test_full_workers_with_a_backlog_do_not_notify_each_other(kind, hold, start_idle_workers):
     idle_workers = start_idle_workers()
     chains.enqueue_many([hold.item() for _ in range(2 * WORKERS)])
     until(lambda: idle_workers.claimed == WORKERS)

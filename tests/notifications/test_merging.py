@@ -1,7 +1,5 @@
 """Hints that follow closely are dropped, and the next one includes their counts."""
 
-from collections.abc import Callable
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,14 +12,14 @@ SHIP = "shop.ship"
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("django_jobchains.notifications.hints.time", clock)
     return clock
 
 
 @pytest.fixture
-def advance(clock: Clock) -> Callable[[float], None]:
+def advance(clock):
     def advance(merge_intervals: float) -> None:
         clock.now += merge_intervals * MERGE_SECONDS
 
@@ -32,7 +30,7 @@ def counts(hints: list[Hint]) -> list[int | None]:
     return [hint.count for hint in hints]
 
 
-def test_dropped_counts_are_added_to_the_next_hint(advance: Any) -> None:
+def test_dropped_counts_are_added_to_the_next_hint(advance):
     merger = HintMerger()
     assert counts(merger.fresh([job_scheduled(SHIP, 3)])) == [3]
     assert merger.fresh([job_scheduled(SHIP, 1)]) == merger.fresh([job_scheduled(SHIP, 4)]) == []
@@ -42,7 +40,7 @@ def test_dropped_counts_are_added_to_the_next_hint(advance: Any) -> None:
     assert counts(merger.fresh([job_scheduled(SHIP, 2)])) == [2]
 
 
-def test_dropped_unknown_count_makes_the_next_unknown(advance: Any) -> None:
+def test_dropped_unknown_count_makes_the_next_unknown(advance):
     merger = HintMerger()
     merger.fresh([job_scheduled(SHIP, 1)])
     merger.fresh([job_scheduled(SHIP)])
@@ -51,7 +49,7 @@ def test_dropped_unknown_count_makes_the_next_unknown(advance: Any) -> None:
     assert (hint.count, hint.id) == (None, "")
 
 
-def test_each_publication_has_its_own_id(advance: Any) -> None:
+def test_each_publication_has_its_own_id(advance):
     merger, ids = HintMerger(), set()
     for _ in range(100):
         advance(1.1)
@@ -59,12 +57,12 @@ def test_each_publication_has_its_own_id(advance: Any) -> None:
     assert len(ids) == 200
 
 
-def test_chains_that_end_together_are_named(clock: Clock) -> None:
+def test_chains_that_end_together_are_named(clock):
     hints = [chain_finished(uuid4()) for _ in range(5)]
     assert HintMerger().fresh(hints) == hints
 
 
-def test_chains_that_end_in_quick_succession_share_few_hints(advance: Any) -> None:
+def test_chains_that_end_in_quick_succession_share_few_hints(advance):
     """Thousands of chains may end in a second, each with a different subject."""
     merger, sent = HintMerger(), 0
     for _ in range(1_000):
@@ -75,7 +73,7 @@ def test_chains_that_end_in_quick_succession_share_few_hints(advance: Any) -> No
     assert 15 <= sent <= 25
 
 
-def test_chain_that_ends_after_a_pause_is_named(advance: Any) -> None:
+def test_chain_that_ends_after_a_pause_is_named(advance):
     merger = HintMerger()
     merger.fresh([chain_finished(uuid4())])
     advance(0.5)
@@ -85,13 +83,13 @@ def test_chain_that_ends_after_a_pause_is_named(advance: Any) -> None:
     assert merger.fresh(hints) == hints
 
 
-def test_every_lost_job_is_named(clock: Clock) -> None:
+def test_every_lost_job_is_named(clock):
     merger = HintMerger()
     hints = [ownership_lost(uuid4()) for _ in range(50)]
     assert [merger.fresh([hint]) for hint in hints] == [[hint] for hint in hints]
 
 
-def test_memory_is_bounded(advance: Any) -> None:
+def test_memory_is_bounded(advance):
     merger = HintMerger()
     for number in range(20_000):
         merger.fresh([job_scheduled(f"type.{number}", 1)])

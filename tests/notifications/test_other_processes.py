@@ -1,14 +1,10 @@
 """Commits wake workers in other processes, with the database's own notifier."""
 
-from typing import Any
-
 import pytest
 from django.db import transaction
 
 from tests.support.waiting import until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
-from tests.support.workers import StartWorker
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -17,7 +13,7 @@ POLL_SECONDS = 60
 MAX_WAIT_SECONDS = 15
 
 
-def test_commit_wakes_an_idle_worker_in_another_process(start_process: StartProcess) -> None:
+def test_commit_wakes_an_idle_worker_in_another_process(start_process):
     process = start_process(jobchains={"POLL_SECONDS": POLL_SECONDS}).until_ready()
     for _ in range(5):
         with transaction.atomic():
@@ -25,9 +21,7 @@ def test_commit_wakes_an_idle_worker_in_another_process(start_process: StartProc
         until_completed(chain, MAX_WAIT_SECONDS, lambda: process.output)
 
 
-def test_commit_in_another_process_wakes_a_worker_of_this_one(
-    start_worker: StartWorker, start_process: StartProcess, registry: Any
-) -> None:
+def test_commit_in_another_process_wakes_a_worker_of_this_one(start_worker, start_process, registry):
     """The worker here runs the continuations of a job that only the other worker runs."""
     registry.add(jobs.processors)
     worker = start_worker(types=["chaos.step"])

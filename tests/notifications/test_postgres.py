@@ -1,7 +1,6 @@
 """Wake-ups by LISTEN and NOTIFY. Lost connections, junk and floods only delay jobs."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -14,13 +13,12 @@ from django_jobchains.models import Job
 from django_jobchains.notifications import EVERY, KINDS, chain_finished, decode, get_notifier, job_scheduled
 from django_jobchains.notifications.hints import RESYNC_HINTS
 from django_jobchains.notifications.postgres import PostgresNotifier
-from django_jobchains.processors import JobType, Processors
+from django_jobchains.processors import JobType
 from django_jobchains.testing.contracts import ReceivedHints
 from django_jobchains.waiting import get_watcher
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.workers import StartWorker
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -30,7 +28,7 @@ LOST = "django_jobchains_lost"
 
 
 @pytest.fixture
-def session() -> Iterator[Any]:
+def session():
     """A session that Django does not know."""
     parameters = connection.get_connection_params()
     names = ("dbname", "user", "password", "host", "port")
@@ -40,7 +38,7 @@ def session() -> Iterator[Any]:
 
 
 @pytest.fixture
-def quick(processors: Processors) -> JobType[Any, Any]:
+def quick(processors):
     return processors.register("worker.quick")(lambda job: None)
 
 
@@ -53,7 +51,7 @@ def end_listeners(session: Any) -> int:
     return len(rows.fetchall())
 
 
-def test_listener_requests_a_resync_after_each_connection(session: Any) -> None:
+def test_listener_requests_a_resync_after_each_connection(session):
     received = ReceivedHints()
     listener = PostgresNotifier("default").listen(received)
     try:
@@ -68,9 +66,7 @@ def until_resynced(received: ReceivedHints, count: int) -> None:
     until(lambda: received.hints == [*RESYNC_HINTS] * count, what=lambda: received.hints)
 
 
-def test_job_committed_without_a_listener_runs_after_the_reconnection(
-    quick: JobType[Any, Any], start_worker: StartWorker, session: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_committed_without_a_listener_runs_after_the_reconnection(quick, start_worker, session, monkeypatch):
     worker = start_worker()
     until(worker.components.claim_loop.idle.is_set)
     monkeypatch.setattr(get_notifier("default"), "send", lambda hints: None)
@@ -79,7 +75,7 @@ def test_job_committed_without_a_listener_runs_after_the_reconnection(
     until_completed(chain)
 
 
-def test_process_listens_on_one_connection(quick: JobType[Any, Any], start_worker: StartWorker, session: Any) -> None:
+def test_process_listens_on_one_connection(quick, start_worker, session):
     """Its workers and its waiters share a listener."""
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
     listeners = sessions + "AND query ~ '^LISTEN|pg_listening_channels'"
@@ -91,7 +87,7 @@ def test_process_listens_on_one_connection(quick: JobType[Any, Any], start_worke
     get_watcher("default").close()
 
 
-def test_session_follows_the_kinds_its_listeners_want(session: Any) -> None:
+def test_session_follows_the_kinds_its_listeners_want(session):
     notifier = get_notifier("default")
     worker, waiter = ReceivedHints(), ReceivedHints()
     first = notifier.listen(worker, {"job_scheduled"})
@@ -114,7 +110,7 @@ def test_session_follows_the_kinds_its_listeners_want(session: Any) -> None:
     assert len(worker.hints) == 2
 
 
-def test_session_that_no_longer_listens_is_replaced(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_that_no_longer_listens_is_replaced(session, monkeypatch):
     """Behind a transaction pooler, a connection works but may receive no notifications."""
     monkeypatch.setattr("django_jobchains.notifications.postgres.PROBE_SECONDS", 0.1)
     monkeypatch.setattr("django_jobchains.notifications.postgres.TICK_SECONDS", 0.05)
@@ -145,7 +141,7 @@ JUNK = ["", "*", ":", "::", "1:2", "x::worker.quick", "-1::a", "{}", "\u202e", "
 JUNK.append("::" + "x" * 201)
 
 
-def test_junk_payloads_are_ignored(session: Any) -> None:
+def test_junk_payloads_are_ignored(session):
     received = ReceivedHints()
     listener = get_notifier("default").listen(received)
     try:
@@ -171,9 +167,7 @@ def test_junk_payloads_are_ignored(session: Any) -> None:
         (LOST, "::00000000-0000-4000-8000-{:012x}"),
     ],
 )
-def test_flood_of_irrelevant_hints_causes_no_statement(
-    quick: JobType[Any, Any], start_worker: StartWorker, session: Any, channel: str, payload: str
-) -> None:
+def test_flood_of_irrelevant_hints_causes_no_statement(quick, start_worker, session, channel, payload):
     with statements_of_others() as statements:
         worker = start_worker()
         until(worker.components.claim_loop.idle.is_set)
@@ -185,9 +179,7 @@ def test_flood_of_irrelevant_hints_causes_no_statement(
         assert len(statements) - before < 30 + allowance_of_an_idle_worker
 
 
-def test_flood_of_forged_hints_causes_few_queries(
-    quick: JobType[Any, Any], start_worker: StartWorker, session: Any
-) -> None:
+def test_flood_of_forged_hints_causes_few_queries(quick, start_worker, session):
     """Any database user may write to the channel. One query every few milliseconds covers all hints."""
     with statements_of_others() as statements:
         worker = start_worker()
@@ -216,7 +208,7 @@ def notified(session: Any) -> list[tuple[str, int | None]]:
     return [(hint.subject, hint.count) for hint in hints if hint]
 
 
-def test_notify_is_sent_outside_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notify_is_sent_outside_the_transaction(monkeypatch):
     """The commit of a transaction with NOTIFY takes a lock on the whole database."""
     execute, sent = libpq.execute, []
 
@@ -230,7 +222,7 @@ def test_notify_is_sent_outside_the_transaction(monkeypatch: pytest.MonkeyPatch)
     assert sent == [("NOTIFY", "IDLE")]
 
 
-def test_several_hints_take_one_round_trip(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_hints_take_one_round_trip(session, monkeypatch):
     for channel in (CHANNEL, FINISHED):
         session.execute(f"LISTEN {channel}")
     execute, sent = libpq.execute, []
@@ -243,14 +235,14 @@ def test_several_hints_take_one_round_trip(session: Any, monkeypatch: pytest.Mon
     assert sorted(channels) == [FINISHED, CHANNEL, CHANNEL]
 
 
-def test_thousand_types_are_sent_as_one_notification(session: Any) -> None:
+def test_thousand_types_are_sent_as_one_notification(session):
     session.execute(f"LISTEN {CHANNEL}")
     types = [JobType[Any, Any](f"type.{number}") for number in range(1_000)]
     chains.enqueue_many([job_type.item() for job_type in types])
     assert notified(session) == [("*", None)]
 
 
-def test_session_lost_before_the_notification_undoes_nothing(session: Any, caplog: Any) -> None:
+def test_session_lost_before_the_notification_undoes_nothing(session, caplog):
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         pid = cursor.fetchone()[0]

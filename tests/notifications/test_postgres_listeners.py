@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture
-def notifier(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def notifier(settings, monkeypatch):
     """A notifier that has not passed the self-test yet."""
     monkeypatch.setattr(postgres, "SELF_TEST_SECONDS", 30)
     monkeypatch.setattr(postgres, "TICK_SECONDS", 0.05)
@@ -23,12 +23,12 @@ def notifier(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return get_notifier("default")
 
 
-def test_self_test_succeeds_once_per_notifier(notifier: Any, caplog: Any) -> None:
+def test_self_test_succeeds_once_per_notifier(notifier, caplog):
     for _ in range(2):
         received = ReceivedHints()
         listener = notifier.listen(received)
         try:
-            until(lambda received=received: received.hints == [*RESYNC_HINTS])  # type: ignore[misc]
+            until(lambda received=received: received.hints == [*RESYNC_HINTS])
             assert notifier.is_proven
             assert listener.is_alive
         finally:
@@ -37,9 +37,7 @@ def test_self_test_succeeds_once_per_notifier(notifier: Any, caplog: Any) -> Non
     assert not caplog.text
 
 
-def test_listener_that_receives_nothing_logs_a_remedy_and_is_not_alive(
-    notifier: Any, caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listener_that_receives_nothing_logs_a_remedy_and_is_not_alive(notifier, caplog, monkeypatch):
     monkeypatch.setattr(postgres, "SELF_TEST_SECONDS", 0.3)
     monkeypatch.setattr(notifier, "notify", lambda payloads: None)
     listener = notifier.listen(ReceivedHints())
@@ -52,7 +50,7 @@ def test_listener_that_receives_nothing_logs_a_remedy_and_is_not_alive(
         listener.close()
 
 
-def test_failed_self_test_does_not_prevent_listening(notifier: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_self_test_does_not_prevent_listening(notifier, monkeypatch):
     def notify(payloads: Any) -> None:
         raise ConnectionError("too many clients")
 
@@ -66,13 +64,13 @@ def test_failed_self_test_does_not_prevent_listening(notifier: Any, monkeypatch:
         listener.close()
 
 
-def test_listen_using_selects_the_database(settings: Any, django_db_blocker: Any) -> None:
+def test_listen_using_selects_the_database(settings, django_db_blocker):
     settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"listen_using": "direct"}}}
     with database("direct", {"HOST": "nowhere.invalid"}, django_db_blocker):
-        assert postgres._connection_parameters(get_notifier("default").listen_using)["host"] == "nowhere.invalid"  # type: ignore[attr-defined]
+        assert postgres._connection_parameters(get_notifier("default").listen_using)["host"] == "nowhere.invalid"
 
 
-def test_listen_using_must_be_an_alias(settings: Any) -> None:
+def test_listen_using_must_be_an_alias(settings):
     settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"listen_using": "direkt"}}}
     with pytest.raises(ImproperlyConfigured, match=r"no database 'direkt'\. Known: default"):
         get_notifier("default")

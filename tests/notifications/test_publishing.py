@@ -1,6 +1,6 @@
 """Publishing hints: after the outermost commit, merged, and without affecting the committed work."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +21,12 @@ from django_jobchains.notifications import (
 )
 from django_jobchains.notifications.hints import MERGE_SECONDS, REQUERY_SECONDS
 from django_jobchains.notifications.in_process import InProcessNotifier
-from django_jobchains.processors import JobType, Processors
+from django_jobchains.processors import JobType
 from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.wake_order import WakeOrder
 from tests.support.clocks import Clock
 from tests.support.waiting import until_completed
-from tests.support.workers import StartWorker, context_for
+from tests.support.workers import context_for
 
 SHIP, MAIL = job_scheduled("shop.ship"), job_scheduled("mail.send")
 
@@ -52,7 +52,7 @@ def order_for_every_hint(wake: WakeUp) -> WakeOrder:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("django_jobchains.notifications.hints.time", clock)
     monkeypatch.setattr("django_jobchains.worker.claim_wait.time", clock)
@@ -60,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def sent(settings: Any, transactional_db: None) -> Iterator[list[set[Hint]]]:
+def sent(settings, transactional_db):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": f"{__name__}.RecordingNotifier"}}
     RecordingNotifier.sent, RecordingNotifier.error = [], None
     yield RecordingNotifier.sent
@@ -68,16 +68,16 @@ def sent(settings: Any, transactional_db: None) -> Iterator[list[set[Hint]]]:
 
 
 @pytest.fixture
-def ship() -> JobType[Any, Any]:
+def ship():
     return JobType("shop.ship")
 
 
-def test_hint_is_sent_at_once_without_a_transaction(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_hint_is_sent_at_once_without_a_transaction(ship, sent):
     ship.enqueue()
     assert sent == [{SHIP}]
 
 
-def test_hint_is_sent_after_the_outermost_commit(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_hint_is_sent_after_the_outermost_commit(ship, sent):
     with transaction.atomic():
         with transaction.atomic():
             ship.enqueue()
@@ -85,7 +85,7 @@ def test_hint_is_sent_after_the_outermost_commit(ship: JobType[Any, Any], sent: 
     assert sent == [{SHIP}]
 
 
-def test_rolled_back_savepoint_drops_its_own_hints(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_rolled_back_savepoint_drops_its_own_hints(ship, sent):
     with transaction.atomic():
         ship.enqueue()
         with transaction.atomic():
@@ -94,7 +94,7 @@ def test_rolled_back_savepoint_drops_its_own_hints(ship: JobType[Any, Any], sent
     assert sent == [{SHIP}]
 
 
-def test_rolled_back_transaction_sends_nothing(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_rolled_back_transaction_sends_nothing(ship, sent):
     with transaction.atomic():
         ship.enqueue()
         transaction.set_rollback(True)
@@ -102,21 +102,21 @@ def test_rolled_back_transaction_sends_nothing(ship: JobType[Any, Any], sent: li
     assert not Job.objects.exists()
 
 
-def test_thousand_jobs_in_one_transaction_send_few_hints(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_thousand_jobs_in_one_transaction_send_few_hints(ship, sent):
     with transaction.atomic():
         for _ in range(1_000):
             ship.enqueue()
     assert 1 <= len(sent) < 50
 
 
-def test_many_items_send_one_hint_per_type(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_many_items_send_one_hint_per_type(ship, sent):
     mail = JobType[Any, Any]("mail.send")
     chains.enqueue_many([job_type.item() for job_type in (ship, mail) for _ in range(500)])
     assert sent == [{SHIP, MAIL}]
 
 
 @pytest.mark.parametrize("error", [DatabaseError("gone"), OSError("refused"), RuntimeError("a bug in a driver")])
-def test_failure_to_send_undoes_nothing(ship: JobType[Any, Any], sent: list[set[Hint]], error: Exception) -> None:
+def test_failure_to_send_undoes_nothing(ship, sent, error):
     RecordingNotifier.error = error
     ship.enqueue()
     with transaction.atomic():
@@ -124,7 +124,7 @@ def test_failure_to_send_undoes_nothing(ship: JobType[Any, Any], sent: list[set[
     assert Job.objects.count() == 2
 
 
-def test_nothing_is_sent_with_manual_transaction_management(ship: JobType[Any, Any], sent: list[set[Hint]]) -> None:
+def test_nothing_is_sent_with_manual_transaction_management(ship, sent):
     """Django does not report the commit in this case, so the poll finds the jobs."""
     transaction.set_autocommit(False)
     try:
@@ -136,14 +136,14 @@ def test_nothing_is_sent_with_manual_transaction_management(ship: JobType[Any, A
     assert Job.objects.count() == 1
 
 
-def test_publish_after_commit_sends_any_hint(sent: list[set[Hint]]) -> None:
+def test_publish_after_commit_sends_any_hint(sent):
     with transaction.atomic():
         publish_after_commit("default", [Hint("chain_finished", "1")])
         assert sent == []
     assert sent == [{Hint("chain_finished", "1")}]
 
 
-def test_hint_that_follows_closely_is_dropped(sent: list[set[Hint]], clock: Clock) -> None:
+def test_hint_that_follows_closely_is_dropped(sent, clock):
     notifier = get_notifier("default")
     notifier.publish([SHIP])
     clock.now += MERGE_SECONDS * 0.9
@@ -153,14 +153,14 @@ def test_hint_that_follows_closely_is_dropped(sent: list[set[Hint]], clock: Cloc
     assert sent == [{SHIP}, {MAIL}, {SHIP}]
 
 
-def test_hints_are_dropped_by_kind_and_subject(sent: list[set[Hint]], clock: Clock) -> None:
+def test_hints_are_dropped_by_kind_and_subject(sent, clock):
     notifier = get_notifier("default")
     for hint in (SHIP, Hint("chain_finished", SHIP.subject), Hint("ownership_lost", SHIP.subject)):
         notifier.publish([hint])
     assert len(sent) == 3
 
 
-def test_worker_queries_again_after_hints_may_have_been_dropped(clock: Clock) -> None:
+def test_worker_queries_again_after_hints_may_have_been_dropped(clock):
     """The jobs of dropped hints are committed before the second query."""
     wake = WakeUp()
     order = order_for_every_hint(wake)
@@ -175,7 +175,7 @@ def test_worker_queries_again_after_hints_may_have_been_dropped(clock: Clock) ->
     assert not wake.is_second_query_due
 
 
-def test_later_hint_postpones_the_second_query(clock: Clock) -> None:
+def test_later_hint_postpones_the_second_query(clock):
     wake = WakeUp()
     order = order_for_every_hint(wake)
     order.on_hint(SHIP)
@@ -196,7 +196,7 @@ def test_later_hint_postpones_the_second_query(clock: Clock) -> None:
         (Hint("ownership_lost", "shop.ship"), False),
     ],
 )
-def test_worker_wakes_only_for_its_own_types(hint: Hint, wakes: bool) -> None:
+def test_worker_wakes_only_for_its_own_types(hint, wakes):
     wake = WakeUp()
     order = order_for_every_hint(wake)
     order.on_hint(hint)
@@ -204,9 +204,7 @@ def test_worker_wakes_only_for_its_own_types(hint: Hint, wakes: bool) -> None:
     assert wake.is_second_query_due is wakes
 
 
-def test_jobs_are_found_by_the_poll_without_hints(
-    processors: Processors, start_worker: StartWorker, settings: Any
-) -> None:
+def test_jobs_are_found_by_the_poll_without_hints(processors, start_worker, settings):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": "django_jobchains.notifications.NullNotifier"}}
     quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
     start_worker(poll_seconds=0.3)
@@ -216,21 +214,18 @@ def test_jobs_are_found_by_the_poll_without_hints(
             until_completed(chain)
 
 
-MakeSettings = Callable[[dict[str, Any]], None]
-
-
 class TestBackendSetting:
     @pytest.fixture(autouse=True)
-    def _database(self, db: None) -> None:
+    def _database(self, db):
         """Allow the database, because some checks of settings connect to it."""
 
-    def test_default_depends_on_the_vendor(self) -> None:
+    def test_default_depends_on_the_vendor(self):
         from django.db import connection
 
         expected = {"postgresql": "PostgresNotifier", "sqlite": "SqliteNotifier"}[connection.vendor]
         assert type(get_notifier("default")).__name__ == expected
 
-    def test_setting_selects_the_backend(self, settings: Any) -> None:
+    def test_setting_selects_the_backend(self, settings):
         settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": "django_jobchains.notifications.in_process.InProcessNotifier"}}
         assert isinstance(get_notifier("default"), InProcessNotifier)
         settings.JOBCHAINS = {
@@ -238,7 +233,7 @@ class TestBackendSetting:
         }
         assert isinstance(get_notifier("default"), NullNotifier)
 
-    def test_notifier_is_cached_per_alias(self) -> None:
+    def test_notifier_is_cached_per_alias(self):
         assert get_notifier("default") is get_notifier("default")
 
     @pytest.mark.parametrize(
@@ -251,9 +246,7 @@ class TestBackendSetting:
             ({"URL": "x"}, "URL"),
         ],
     )
-    def test_invalid_setting_raises_improperly_configured(
-        self, settings: Any, notifier: dict[str, Any], message: str
-    ) -> None:
+    def test_invalid_setting_raises_improperly_configured(self, settings, notifier, message):
         settings.JOBCHAINS = {"NOTIFIER": notifier}
         with pytest.raises(ImproperlyConfigured, match=message):
             get_notifier("default")

@@ -7,13 +7,11 @@ from django.db import connection, transaction
 
 from django_jobchains.notifications import get_notifier
 from django_jobchains.notifications.hints import RESYNC_HINTS
-from django_jobchains.processors import JobType, Processors
 from django_jobchains.testing.contracts import ReceivedHints
 from tests.shop.models import Effect
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.workers import StartWorker
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,11 +21,11 @@ pytestmark = [
 
 
 @pytest.fixture
-def quick(processors: Processors) -> JobType[Any, Any]:
+def quick(processors):
     return processors.register("worker.quick")(lambda job: None)
 
 
-def test_listener_notices_commits_but_not_rollbacks_or_reads() -> None:
+def test_listener_notices_commits_but_not_rollbacks_or_reads():
     received = ReceivedHints()
     listener = get_notifier("default").listen(received)
     try:
@@ -43,7 +41,7 @@ def test_listener_notices_commits_but_not_rollbacks_or_reads() -> None:
         listener.close()
 
 
-def test_empty_claims_do_not_wake_other_workers(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_empty_claims_do_not_wake_other_workers(quick, start_worker):
     """Two idle workers must not wake each other with their queries."""
     with statements_of_others() as statements:
         workers = [start_worker(), start_worker()]
@@ -57,9 +55,7 @@ def stays_quiet(statements: Any) -> bool:
     return stays(lambda: statements.count("UPDATE") - before < 10, 0.7)
 
 
-def test_listener_recovers_from_errors_of_its_file(
-    quick: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listener_recovers_from_errors_of_its_file(quick, start_worker, monkeypatch):
     from django_jobchains.notifications import sqlite
 
     worker = start_worker()

@@ -1,9 +1,6 @@
-from collections.abc import Callable, Iterator
-
 import pytest
 from django.apps import apps
 
-from django_jobchains.processors import Registry
 from django_jobchains.telemetry import probes
 from tests.support.tracing import recorded
 from tests.support.workers import events, make_worker, processors, registry, start_worker, store
@@ -12,13 +9,13 @@ __all__ = ("events", "make_worker", "processors", "recorded", "registry", "start
 
 
 @pytest.fixture
-def _of_project(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def _of_project(registry, monkeypatch):
     """The registry of the test is that of the project, whose records are counted."""
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
 
 
 @pytest.fixture
-def add_worker() -> Iterator[Callable[[probes.WorkerProbe], None]]:
+def add_worker():
     """Adds workers to this process, until the end of the test."""
     added: list[probes.WorkerProbe] = []
 

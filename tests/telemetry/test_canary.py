@@ -6,16 +6,13 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 from django.db import DEFAULT_DB_ALIAS
 
 from django_jobchains import context, notifications
 from django_jobchains.notifications import Hint, Notifier
 from django_jobchains.notifications.hints import encode
-from django_jobchains.processors import Deduplicate, Processors, RunningJob
+from django_jobchains.processors import Deduplicate, RunningJob
 from tests.support.attempts import committed
-from tests.support.tracing import Recorded
-from tests.support.workers import StartWorker
 
 pytestmark = committed
 
@@ -26,9 +23,7 @@ class Broken(Exception):
     """An error with a secret in its message, like those of database drivers and HTTP clients."""
 
 
-def test_spans_and_metrics_hold_no_secrets(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_spans_and_metrics_hold_no_secrets(recorded, processors, make_worker):
     @processors.register("pay")
     def pay(job: RunningJob[Any]) -> Any:
         with job.prepare():
@@ -51,9 +46,7 @@ def test_spans_and_metrics_hold_no_secrets(
     assert SECRET not in str(recorded.metrics())
 
 
-def test_notifications_and_their_logs_hold_no_secrets(
-    processors: Processors, make_worker: StartWorker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_notifications_and_their_logs_hold_no_secrets(processors, make_worker, caplog):
     @processors.register("pay")
     def pay(job: RunningJob[Any]) -> Any:
         return job.continue_with("ship", {"token": SECRET})

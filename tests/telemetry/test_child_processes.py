@@ -1,7 +1,6 @@
 """Attempts in child processes: they share a trace with their worker, which records each event and metric once."""
 
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from django_jobchains import chains
 from django_jobchains.children.preload import close_preload
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, Registry, RunningJob
+from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry import DetailEvent, Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStarted, ChildCrashed, ChildKilled, JobCreated
@@ -20,7 +19,6 @@ from tests.records.models import Export
 from tests.support.attempts import committed
 from tests.support.tracing import Recorded, id_of, parent_of, trace_of
 from tests.support.waiting import until
-from tests.support.workers import Events, StartWorker
 from tests.telemetry.otlp_receiver import Receiver
 
 pytestmark = [committed, pytest.mark.slow]
@@ -31,7 +29,7 @@ SET_UP = f"{set_up_tracing.__module__}:{set_up_tracing.__qualname__}"
 
 
 @pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> Iterator[Receiver]:
+def receiver(monkeypatch, registry):
     """Receives the spans of child processes, which run the types of ``traced_jobs``."""
     receiver = Receiver()
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
@@ -54,9 +52,7 @@ def register(processors: Processors, isolation: Isolation) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("level", ["process", "transient"])
-def test_a_chain_is_one_trace(
-    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver, level: Any
-) -> None:
+def test_a_chain_is_one_trace(recorded, processors, start_worker, receiver, level):
     chain = register(processors, Isolation(level, setup=SET_UP))["first"].enqueue()
     start_worker()
     until(lambda: chain.refresh().status == "failed" and not Job.objects.with_status("pending", "running").exists())
@@ -84,9 +80,7 @@ def test_a_chain_is_one_trace(
     assert "hunter2" not in last.to_json()
 
 
-def test_metrics_and_events_count_each_attempt_and_job_once(
-    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
-) -> None:
+def test_metrics_and_events_count_each_attempt_and_job_once(recorded, processors, start_worker, receiver):
     types = register(processors, Isolation("process"))
     seen: list[Event] = []
     add_sink(seen.append, DetailEvent)
@@ -107,8 +101,8 @@ def test_metrics_and_events_count_each_attempt_and_job_once(
 
 
 def test_threads_that_replace_child_processes_count_each_attempt_and_job_once(
-    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
-) -> None:
+    recorded, processors, start_worker, receiver
+):
     isolation = Isolation("process", setup="tests.isolation.broken:refuse")
     second = processors.register("ends", isolation=isolation)(lambda job: None)
 
@@ -134,9 +128,7 @@ def test_threads_that_replace_child_processes_count_each_attempt_and_job_once(
     assert parent_of(recorded.one("process ends")) == id_of(sent)
 
 
-def test_a_child_process_without_an_sdk_passes_the_trace_on(
-    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
-) -> None:
+def test_a_child_process_without_an_sdk_passes_the_trace_on(recorded, processors, start_worker, receiver):
     chain = register(processors, Isolation("process"))["first"].enqueue()
     start_worker()
     until(lambda: chain.refresh().status == "failed")
@@ -148,8 +140,8 @@ def test_a_child_process_without_an_sdk_passes_the_trace_on(
 
 
 def test_an_attempt_at_a_record_continues_in_the_child_process(
-    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver, monkeypatch: Any
-) -> None:
+    recorded, processors, start_worker, receiver, monkeypatch
+):
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.records.worker_settings")
 
     @processors.records(Export, isolation=Isolation("process", setup=SET_UP), max_attempts=1)
@@ -168,9 +160,7 @@ def test_an_attempt_at_a_record_continues_in_the_child_process(
     until(lambda: [count for _, count in recorded.values("messaging.process.duration")] == [1, 1])
 
 
-def test_deaths_of_child_processes_are_events(
-    events: Events, recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
-) -> None:
+def test_deaths_of_child_processes_are_events(events, recorded, processors, start_worker, receiver):
     isolation = Isolation("process", grace_seconds=0.1)
     dies = processors.register("isolation.always_dies", isolation=isolation, max_attempts=1)(lambda job: None)
     hangs = processors.register("isolation.hangs_for_ever", isolation=isolation, timeout=1, max_attempts=1)
@@ -183,9 +173,7 @@ def test_deaths_of_child_processes_are_events(
     assert outcomes_of(recorded.all("process isolation.always_dies")[0]) == ["retried"]
 
 
-def test_metrics_show_the_pools_of_child_processes_and_their_slots(
-    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
-) -> None:
+def test_metrics_show_the_pools_of_child_processes_and_their_slots(recorded, processors, start_worker, receiver):
     isolation = Isolation("process", key="films", max_workers=1, max_jobs_per_worker=1, grace_seconds=0.1)
     hangs = processors.register("isolation.hangs_for_ever", isolation=isolation)(lambda job: None).enqueue()
     doubled = processors.register("isolation.double", isolation=isolation)(lambda job: None)
@@ -209,9 +197,7 @@ def test_metrics_show_the_pools_of_child_processes_and_their_slots(
     assert ({kind: "process"}, 1) in recorded.values("jobchains.worker.slots.peak")
 
 
-def test_a_batch_in_a_child_process(
-    recorded: Recorded, processors: Processors, start_worker: StartWorker, receiver: Receiver
-) -> None:
+def test_a_batch_in_a_child_process(recorded, processors, start_worker, receiver):
     batch_type = register(processors, Isolation("process", setup=SET_UP))["batch"]
     chains.enqueue_many([batch_type.item() for _ in range(2)])
     start_worker()

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from tests.shop.models import Effect
 from tests.support.attempts import committed
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, start_process
+from tests.support.worker_processes import start_process
 from tests.telemetry.otlp_receiver import Receiver
 
 __all__ = ("start_process",)
@@ -45,14 +44,14 @@ urlpatterns = [path("buy", buy, name="buy")]
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
+def receiver():
     receiver = Receiver()
     yield receiver
     receiver.close()
 
 
 @pytest.fixture
-def exporting(receiver: Receiver) -> Iterator[TracerProvider]:
+def exporting(receiver):
     """This process, instrumented as a web server is, exports to the receiver."""
     provider, meters = TracerProvider(), MeterProvider()
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{receiver.url}/v1/traces")))
@@ -66,9 +65,7 @@ def exporting(receiver: Receiver) -> Iterator[TracerProvider]:
 @pytest.mark.slow
 @pytest.mark.postgresql
 @pytest.mark.urls("tests.telemetry.test_end_to_end")
-def test_a_view_a_worker_and_its_statements_are_one_trace(
-    exporting: TracerProvider, receiver: Receiver, start_process: StartProcess, settings: Any
-) -> None:
+def test_a_view_a_worker_and_its_statements_are_one_trace(exporting, receiver, start_process, settings):
     settings.MIDDLEWARE = []
     DjangoInstrumentor().instrument(tracer_provider=exporting)
     try:
@@ -97,9 +94,7 @@ def test_a_view_a_worker_and_its_statements_are_one_trace(
 
 @pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="about processes: run on SQLite")
-def test_child_processes_of_an_instrumented_worker_are_instrumented_too(
-    exporting: TracerProvider, receiver: Receiver, start_process: StartProcess
-) -> None:
+def test_child_processes_of_an_instrumented_worker_are_instrumented_too(exporting, receiver, start_process):
     traced_jobs.traced_first.enqueue()
     exporting.force_flush()
     process = start_process(
@@ -143,7 +138,7 @@ def exporter_environment(url: str, timeout: str = "20") -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="about processes: run on SQLite")
-def test_a_dead_collector_affects_no_job(start_process: StartProcess) -> None:
+def test_a_dead_collector_affects_no_job(start_process):
     made = chains.enqueue_many([jobs.write.item(0.02) for _ in range(50)])
     process = start_process(
         "--slots",
@@ -160,7 +155,7 @@ def test_a_dead_collector_affects_no_job(start_process: StartProcess) -> None:
     assert "Traceback" not in process.output
 
 
-def test_importing_the_instrumentation_needs_no_settings() -> None:
+def test_importing_the_instrumentation_needs_no_settings():
     """``opentelemetry-instrument`` imports it before ``manage.py`` has chosen the settings."""
     code = (
         "from importlib.metadata import entry_points\n"

@@ -1,6 +1,5 @@
 """Sinks receive an event for everything that happens, but only after the commit."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +8,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from django_jobchains import chains
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.telemetry import DetailEvent, Event, add_sink, observes, remove_sink
 from django_jobchains.telemetry import events as all_events
@@ -39,7 +38,6 @@ from django_jobchains.telemetry.events import (
 from tests.records.models import Upload
 from tests.support.attempts import committed
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = committed
 
@@ -50,14 +48,14 @@ class Facts(list[Event]):
 
 
 @pytest.fixture
-def facts() -> Iterator[Facts]:
+def facts():
     facts = Facts()
     add_sink(facts.append, DetailEvent)
     yield facts
     remove_sink(facts.append)
 
 
-def test_without_a_sink_for_details_none_are_created(processors: Processors, make_worker: StartWorker) -> None:
+def test_without_a_sink_for_details_none_are_created(processors, make_worker):
     details = [kind for kind in vars(all_events).values() if isinstance(kind, type) and issubclass(kind, DetailEvent)]
     assert not any(map(observes, details))
     seen: list[Event] = []
@@ -71,7 +69,7 @@ def test_without_a_sink_for_details_none_are_created(processors: Processors, mak
     assert not [event for event in seen if isinstance(event, DetailEvent)]
 
 
-def test_a_sink_receives_only_the_details_that_it_asked_for(processors: Processors) -> None:
+def test_a_sink_receives_only_the_details_that_it_asked_for(processors):
     seen: list[Event] = []
     add_sink(seen.append, ChainCreated)
     try:
@@ -80,10 +78,10 @@ def test_a_sink_receives_only_the_details_that_it_asked_for(processors: Processo
         remove_sink(seen.append)
     assert [type(event) for event in seen] == [ChainCreated]
     with pytest.raises(TypeError, match="subclasses of DetailEvent"):
-        add_sink(seen.append, AttemptEnded)  # type: ignore[arg-type]
+        add_sink(seen.append, AttemptEnded)
 
 
-def test_a_chain_from_its_creation_to_its_end(facts: Facts, processors: Processors, make_worker: StartWorker) -> None:
+def test_a_chain_from_its_creation_to_its_end(facts, processors, make_worker):
     @processors.register("pay")
     def pay(job: RunningJob[Any]) -> Any:
         return job.continue_with("ship")
@@ -102,7 +100,7 @@ def test_a_chain_from_its_creation_to_its_end(facts: Facts, processors: Processo
         JobCreated("", chain.id, chain.id, "pay", "default", 0, False),
         JobCreated("", last.id, chain.id, "ship", "parcels", 1, False),
     ]
-    assert [(event.type_name, event.attempt) for event in facts.of(AttemptStarted)] == [("pay", 1), ("ship", 1)]  # type: ignore[attr-defined]
+    assert [(event.type_name, event.attempt) for event in facts.of(AttemptStarted)] == [("pay", 1), ("ship", 1)]
     [ended] = facts.of(ChainEnded)
     assert isinstance(ended, ChainEnded)
     assert (ended.chain_id, ended.type_name, ended.status) == (chain.id, "pay", "completed")
@@ -110,23 +108,23 @@ def test_a_chain_from_its_creation_to_its_end(facts: Facts, processors: Processo
 
 
 def operations(facts: Facts) -> set[str]:
-    return {event.operation for event in facts.of(OperationEnded)}  # type: ignore[attr-defined]
+    return {event.operation for event in facts.of(OperationEnded)}
 
 
-def test_blockers(facts: Facts, processors: Processors, make_worker: StartWorker) -> None:
+def test_blockers(facts, processors, make_worker):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
     blocker = ship.enqueue()
     waiting = ship.enqueue(blockers=[blocker])
-    assert [event.is_blocked for event in facts.of(JobCreated)] == [False, True]  # type: ignore[attr-defined]
+    assert [event.is_blocked for event in facts.of(JobCreated)] == [False, True]
     make_worker().run_until_idle()
     assert facts.of(JobUnblocked) == [JobUnblocked("", waiting.id, "ship")]
     after = ship.enqueue(blockers=[blocker])
     assert facts.of(JobCreated)[-1] == JobCreated("", after.id, after.id, "ship", "default", 0, False)
 
 
-def test_interventions(facts: Facts, processors: Processors) -> None:
+def test_interventions(facts, processors):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -151,7 +149,7 @@ def test_interventions(facts: Facts, processors: Processors) -> None:
     ]
 
 
-def test_what_was_rolled_back_is_not_reported(facts: Facts, processors: Processors) -> None:
+def test_what_was_rolled_back_is_not_reported(facts, processors):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -165,7 +163,7 @@ def test_what_was_rolled_back_is_not_reported(facts: Facts, processors: Processo
     assert facts == []
 
 
-def test_the_life_of_a_worker(facts: Facts, processors: Processors, start_worker: StartWorker) -> None:
+def test_the_life_of_a_worker(facts, processors, start_worker):
     processors.register("ship")(lambda job: None)
     worker = start_worker()
     worker.stop()
@@ -177,7 +175,7 @@ def test_the_life_of_a_worker(facts: Facts, processors: Processors, start_worker
     assert (started.slots, started.type_names, started.queues) == (2, ("ship",), None)
 
 
-def test_records_from_their_start_to_their_end(facts: Facts, processors: Processors, make_worker: StartWorker) -> None:
+def test_records_from_their_start_to_their_end(facts, processors, make_worker):
     @processors.records(Upload, queue="uploads")
     def upload(record: Upload, run: RecordRun) -> None: ...
 
@@ -191,9 +189,7 @@ def test_records_from_their_start_to_their_end(facts: Facts, processors: Process
     assert canceled.record == str(flagged.pk)
 
 
-def test_a_record_that_is_canceled_before_it_is_due(
-    facts: Facts, processors: Processors, start_worker: StartWorker
-) -> None:
+def test_a_record_that_is_canceled_before_it_is_due(facts, processors, start_worker):
     processors.records(Upload)(lambda record, run: None)
     flagged = Upload.objects.create(cancel=True, process_after=timezone.now() + timedelta(hours=1))
     worker = start_worker()
@@ -203,7 +199,7 @@ def test_a_record_that_is_canceled_before_it_is_due(
     assert (canceled.worker, canceled.record, canceled.type_name) == (worker.id, str(flagged.pk), "records.upload")
 
 
-def test_the_hooks_of_a_record(facts: Facts, processors: Processors, start_worker: StartWorker) -> None:
+def test_the_hooks_of_a_record(facts, processors, start_worker):
     @processors.records(Upload)
     class Convert(RecordProcessor[Upload]):
         def handle(self, record: Upload, run: RecordRun) -> None: ...
@@ -222,7 +218,7 @@ def test_the_hooks_of_a_record(facts: Facts, processors: Processors, start_worke
 
 
 @pytest.mark.postgresql
-def test_a_listener_that_loses_its_connection(facts: Facts, processors: Processors, start_worker: StartWorker) -> None:
+def test_a_listener_that_loses_its_connection(facts, processors, start_worker):
     processors.register("ship")(lambda job: None)
     start_worker()
     until(lambda: facts.of(NotifierConnected))
@@ -235,7 +231,7 @@ def test_a_listener_that_loses_its_connection(facts: Facts, processors: Processo
     until(lambda: facts.of(NotifierFailed) and len(facts.of(NotifierConnected)) > 1)
 
 
-def test_leases_and_listeners(facts: Facts, processors: Processors, start_worker: StartWorker, store: Any) -> None:
+def test_leases_and_listeners(facts, processors, start_worker, store):
     @processors.register("ship", lease=3)
     def ship(job: RunningJob[Any]) -> None:
         job.signal.wait(20)
@@ -243,6 +239,6 @@ def test_leases_and_listeners(facts: Facts, processors: Processors, start_worker
     ship.enqueue()
     start_worker()
     until(lambda: facts.of(LeasesRenewed))
-    assert facts.of(LeasesRenewed)[0].count == 1  # type: ignore[attr-defined]
+    assert facts.of(LeasesRenewed)[0].count == 1
     if store.connection.vendor == "postgresql":
         until(lambda: facts.of(NotifierConnected))

@@ -13,15 +13,13 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 
-from django_jobchains.processors import Processors
 from django_jobchains.telemetry.otel import EXPORTER_LOGGERS, JobchainsInstrumentor
 from tests.support.attempts import committed
 from tests.support.tracing import recording
-from tests.support.workers import StartWorker
 
 
 @pytest.fixture
-def closed_port() -> int:
+def closed_port():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port: int = bound.getsockname()[1]
@@ -32,7 +30,7 @@ def failures(caplog: pytest.LogCaptureFixture, logger: str) -> int:
     return sum(record.name == logger for record in caplog.records)
 
 
-def test_an_exporter_logs_its_first_failure_only(closed_port: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exporter_logs_its_first_failure_only(closed_port, caplog):
     url = f"http://127.0.0.1:{closed_port}"
     traces, metrics, *_ = EXPORTER_LOGGERS
     tracers = TracerProvider()
@@ -70,7 +68,7 @@ class Hanging(SpanExporter):
 
 
 @committed
-def test_a_collector_that_does_not_answer_delays_no_job(processors: Processors, make_worker: StartWorker) -> None:
+def test_a_collector_that_does_not_answer_delays_no_job(processors, make_worker):
     ship = processors.register("ship")(lambda job: None)
     collector = Hanging()
     with recording() as recorded:

@@ -1,7 +1,6 @@
 """A worker that ends, or an attempt in a child process, waits for an export only for a limited time."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ class Hanging:
 
 
 @pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
+def hanging(monkeypatch):
     hanging: Any = Hanging()
     monkeypatch.setattr(tracing, "_tracing", hanging)
     monkeypatch.setattr(tracing, "_flushing", None)
@@ -30,7 +29,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
     hanging.answered.set()
 
 
-def test_an_export_that_hangs_is_left_to_itself(hanging: Hanging) -> None:
+def test_an_export_that_hangs_is_left_to_itself(hanging):
     tracing.flush(0.01)
     tracing.flush(0.01)
     assert not hanging.answered.is_set()

@@ -5,7 +5,6 @@ import json
 import logging
 import logging.config
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 from opentelemetry.instrumentation.logging import LoggingInstrumentor
 
 from django_jobchains.middleware import LogContext
-from django_jobchains.processors import Processors, Registry, RunningJob
+from django_jobchains.processors import Processors, RunningJob
 from tests.support.attempts import committed
-from tests.support.tracing import Recorded, trace_of
-from tests.support.workers import StartWorker
+from tests.support.tracing import trace_of
 
 pytestmark = committed
 
@@ -31,15 +29,15 @@ def formatter_of(name: str) -> logging.Formatter:
     namespace: dict[str, Any] = {}
     exec(RECIPES[name], namespace)
     if name == "JSONFormatter":
-        return namespace["JSONFormatter"]()  # type: ignore[no-any-return]
+        return namespace["JSONFormatter"]()
     if name == "ProcessorFormatter":
-        return namespace["formatter"]  # type: ignore[no-any-return]
+        return namespace["formatter"]
     configured = logging.config.DictConfigurator(namespace["LOGGING"])
-    return configured.configure_formatter(namespace["LOGGING"]["formatters"]["json"])  # type: ignore[no-any-return]
+    return configured.configure_formatter(namespace["LOGGING"]["formatters"]["json"])
 
 
 @pytest.fixture
-def written() -> Iterator[Callable[[str], io.StringIO]]:
+def written():
     stream, handlers = io.StringIO(), []
 
     def write(name: str) -> io.StringIO:
@@ -55,13 +53,7 @@ def written() -> Iterator[Callable[[str], io.StringIO]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_writes_the_job_and_its_trace(
-    written: Callable[[str], io.StringIO],
-    name: str,
-    recorded: Recorded,
-    registry: Registry,
-    make_worker: StartWorker,
-) -> None:
+def test_a_recipe_writes_the_job_and_its_trace(written, name, recorded, registry, make_worker):
     part = Processors(middleware=[LogContext()])
     registry.add(part)
 

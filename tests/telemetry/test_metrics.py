@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_jobchains import chains
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.telemetry import events, names, probes, report
 from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, ChainEnded, Event, RecordHookEnded
@@ -20,7 +20,6 @@ from tests.records.models import Upload
 from tests.support.attempts import committed
 from tests.support.tracing import Recorded
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = committed
 
@@ -165,14 +164,7 @@ NOT_COUNTED = {events.AttemptAbandoned, events.SupervisorGaveUp}
 
 
 @pytest.fixture
-def everything(
-    _of_project: None,
-    recorded: Recorded,
-    processors: Processors,
-    start_worker: StartWorker,
-    settings: Any,
-    add_worker: Callable[[probes.WorkerProbe], None],
-) -> dict[str, Any]:
+def everything(_of_project, recorded, processors, start_worker, settings, add_worker):
     """Return the metrics of a worker after everything that is counted has happened."""
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.05, "TIMEOUT_SECONDS": 0.1}
     release = threading.Event()
@@ -252,7 +244,7 @@ def outcomes(recorded: Recorded) -> set[str]:
     return {attributes[OUTCOME] for attributes, _ in recorded.values("jobchains.attempt.ended")}
 
 
-def test_names_units_kinds_and_attributes(everything: dict[str, Any]) -> None:
+def test_names_units_kinds_and_attributes(everything):
     assert everything.keys() == expected_names()
     for name in expected_names():
         unit, kind, attributes = EXPECTED[name]
@@ -267,7 +259,7 @@ def test_names_units_kinds_and_attributes(everything: dict[str, Any]) -> None:
             )
 
 
-def test_no_attribute_holds_an_id(everything: dict[str, Any]) -> None:
+def test_no_attribute_holds_an_id(everything):
     values = {
         str(value)
         for metric in everything.values()
@@ -278,7 +270,7 @@ def test_no_attribute_holds_an_id(everything: dict[str, Any]) -> None:
     assert not [value for value in values if ":" in value]
 
 
-def test_the_values_of_an_attribute_are_limited(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_values_of_an_attribute_are_limited(recorded, monkeypatch):
     monkeypatch.setattr(metrics, "MAX_VALUES", 3)
     for number in range(10):
         error = type(f"Error{number}", (Exception,), {})("no")
@@ -290,7 +282,7 @@ def test_the_values_of_an_attribute_are_limited(recorded: Recorded, monkeypatch:
             assert not found or "_OTHER" in found
 
 
-def test_what_is_counted(recorded: Recorded, processors: Processors, start_worker: StartWorker) -> None:
+def test_what_is_counted(recorded, processors, start_worker):
     @processors.register("pay")
     def pay(job: RunningJob[Any]) -> Any:
         if job.attempt == 1:
@@ -322,38 +314,36 @@ def test_what_is_counted(recorded: Recorded, processors: Processors, start_worke
 
 
 @pytest.mark.parametrize(("event", "name", "attributes"), COUNTED)
-def test_an_event_increments_its_counter(
-    event: Event, name: str, attributes: dict[str, str], recorded: Recorded
-) -> None:
+def test_an_event_increments_its_counter(event, name, attributes, recorded):
     assert recorded.values(name) == []
     report(event)
     report(event)
     assert recorded.values(name) == [(attributes, 2)]
 
 
-def test_every_counter_of_an_event_is_tested() -> None:
+def test_every_counter_of_an_event_is_tested():
     kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
     assert {type(event) for event, _, _ in COUNTED} == {kind for kind in kinds if kind.counter is not None}
 
 
-def test_every_event_that_needs_a_person_has_a_counter() -> None:
+def test_every_event_that_needs_a_person_has_a_counter():
     kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
     urgent = {kind for kind in kinds if kind.level in (logging.WARNING, logging.ERROR)}
     assert {kind for kind in urgent if kind.counter is None} == NOT_COUNTED
 
 
-def test_an_attempt_that_lost_its_lease_counts_by_its_reason(recorded: Recorded) -> None:
+def test_an_attempt_that_lost_its_lease_counts_by_its_reason(recorded):
     report(AttemptEnded("w", A, A, "ship", 1, "abandoned", 1.0, "", None, abandoned_reason="cancelled"))
     report(events.AttemptAbandoned("w", A, "cancelled"))
     assert recorded.values("jobchains.lease.lost") == [({TYPE: "ship", "jobchains.reason": "cancelled"}, 1)]
 
 
-def test_a_record_that_lost_its_lease_counts_when_it_is_abandoned(recorded: Recorded) -> None:
+def test_a_record_that_lost_its_lease_counts_when_it_is_abandoned(recorded):
     report(events.AttemptAbandoned("w", "1", "not_found", "shop", kind="record"))
     assert recorded.values("jobchains.lease.lost") == [({TYPE: "shop", "jobchains.reason": "not_found"}, 1)]
 
 
-def test_a_chain_that_is_cancelled_without_a_worker_counts(recorded: Recorded, processors: Processors) -> None:
+def test_a_chain_that_is_cancelled_without_a_worker_counts(recorded, processors):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -366,9 +356,7 @@ def test_a_chain_that_is_cancelled_without_a_worker_counts(recorded: Recorded, p
 # Gauges
 
 
-def test_gauges_about_queues_come_from_workers_and_from_processes_that_register_them(
-    recorded: Recorded, processors: Processors
-) -> None:
+def test_gauges_about_queues_come_from_workers_and_from_processes_that_register_them(recorded, processors):
     @processors.register("ship", queue="parcels")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -388,9 +376,7 @@ def test_gauges_about_queues_come_from_workers_and_from_processes_that_register_
     assert recorded.values("jobchains.queue.jobs") == []
 
 
-def test_the_most_slots_in_use_since_the_last_collection_are_reported(
-    recorded: Recorded, processors: Processors, start_worker: StartWorker
-) -> None:
+def test_the_most_slots_in_use_since_the_last_collection_are_reported(recorded, processors, start_worker):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -405,9 +391,7 @@ def test_the_most_slots_in_use_since_the_last_collection_are_reported(
     until(lambda: recorded.values("jobchains.worker.slots.peak") == [(kind, 0) for kind in kinds])
 
 
-def test_the_child_processes_of_all_workers_are_added_up(
-    recorded: Recorded, add_worker: Callable[[probes.WorkerProbe], None]
-) -> None:
+def test_the_child_processes_of_all_workers_are_added_up(recorded, add_worker):
     add_worker(WithChildren())
     add_worker(WithChildren())
     pool = {"jobchains.pool.level": "process", "jobchains.pool.key": "images"}
@@ -419,7 +403,7 @@ def test_the_child_processes_of_all_workers_are_added_up(
     assert recorded.values("jobchains.pool.memory") == [(pool, 2000)]
 
 
-def test_the_figures_are_read_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figures_are_read_once_in_ten_seconds(monkeypatch):
     reads = []
 
     def measure(using: str | None) -> list[probes.Measurement]:
@@ -434,7 +418,7 @@ def test_the_figures_are_read_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatc
     until(lambda: figures.get() and len(reads) > 1)  # repeated, because the first thread may not have ended yet
 
 
-def test_a_database_that_does_not_answer_delays_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_does_not_answer_delays_no_reader(monkeypatch):
     hangs, ends = threading.Event(), threading.Event()
 
     def measure(using: str | None) -> list[probes.Measurement]:
@@ -452,8 +436,8 @@ def test_a_database_that_does_not_answer_delays_no_reader(monkeypatch: pytest.Mo
 
 
 def test_stranded_jobs_stay_visible_although_the_sweep_that_found_them_unblocked_them(
-    recorded: Recorded, processors: Processors, start_worker: StartWorker
-) -> None:
+    recorded, processors, start_worker
+):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -473,7 +457,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
@@ -484,7 +468,7 @@ def tally() -> metrics.Tally:
     return metrics.Tally(lambda counts: None)
 
 
-def test_of_many_durations_an_even_share_is_recorded_from_the_first_second_on(clock: Clock) -> None:
+def test_of_many_durations_an_even_share_is_recorded_from_the_first_second_on(clock):
     ended = tally()
     assert all(ended.add(("ship", "completed")) for _ in range(LIMIT))
     clock.now += 2
@@ -495,7 +479,7 @@ def test_of_many_durations_an_even_share_is_recorded_from_the_first_second_on(cl
     assert sum(taken[: 50 * LIMIT]) == pytest.approx(sum(taken) / 2, abs=1)
 
 
-def test_rare_values_do_not_vanish_among_frequent_ones(clock: Clock) -> None:
+def test_rare_values_do_not_vanish_among_frequent_ones(clock):
     ended = tally()
     for _ in range(5):
         clock.now += 1
@@ -505,7 +489,7 @@ def test_rare_values_do_not_vanish_among_frequent_ones(clock: Clock) -> None:
     assert 4 <= sum(taken["a", number] for number in range(5000)) <= LIMIT / 4 + 1
 
 
-def test_the_first_duration_in_a_second_is_recorded_however_many_there_were_before(clock: Clock) -> None:
+def test_the_first_duration_in_a_second_is_recorded_however_many_there_were_before(clock):
     ended = tally()
     for _ in range(100 * LIMIT):
         ended.add(("ship", "completed"))
@@ -513,7 +497,7 @@ def test_the_first_duration_in_a_second_is_recorded_however_many_there_were_befo
     assert ended.add(("ship", "completed"))
 
 
-def test_the_durations_of_a_second_are_limited_for_all_values_together(clock: Clock) -> None:
+def test_the_durations_of_a_second_are_limited_for_all_values_together(clock):
     ended, kinds = tally(), [(f"type-{number}",) for number in range(3 * LIMIT)]
     for _ in range(3):
         clock.now += 1
@@ -521,7 +505,7 @@ def test_the_durations_of_a_second_are_limited_for_all_values_together(clock: Cl
     assert sum(taken) == len(kinds)  # one of each
 
 
-def test_a_collection_counts_each_event_once(recorded: Recorded, clock: Clock) -> None:
+def test_a_collection_counts_each_event_once(recorded, clock):
     name = "messaging.client.sent.messages"
     for second in range(3):
         clock.now = 100.0 + second
@@ -531,7 +515,7 @@ def test_a_collection_counts_each_event_once(recorded: Recorded, clock: Clock) -
         assert count == 2 * (second + 1)
 
 
-def test_types_and_outcomes_that_are_rare_are_in_the_histograms(recorded: Recorded, clock: Clock) -> None:
+def test_types_and_outcomes_that_are_rare_are_in_the_histograms(recorded, clock):
     for name, ending, attempts in (("ship", "completed", 500), ("ship", "failed", 1), ("pay", "completed", 1)):
         for _ in range(attempts):
             report(AttemptEnded("w", A, A, name, 1, ending, 1.0, "", None, None, "q"))

@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from django.db import connection
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_jobchains import chains
-from django_jobchains.processors import Processors, RunningJob
-from django_jobchains.telemetry import names, probes, report
+from django_jobchains.processors import RunningJob
+from django_jobchains.telemetry import names, report
 from django_jobchains.telemetry.otel.prometheus import MergedMetrics, ProcessMetrics, family_name
 from django_jobchains.worker import health_server
 from django_jobchains.worker.health import Health
@@ -24,8 +24,7 @@ from django_jobchains.worker.health_server import HealthServer
 from tests.support.attempts import committed
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, start_process
-from tests.support.workers import StartWorker
+from tests.support.worker_processes import start_process
 from tests.telemetry.test_metrics import COUNTED, WithChildren
 from tests.worker.test_supervisor import free_port, until_working
 
@@ -36,7 +35,7 @@ WELL = Health("mail:7:a", True, True, (), 10, 3)
 
 
 @pytest.fixture
-def metrics() -> Iterator[ProcessMetrics]:
+def metrics():
     metrics = ProcessMetrics()
     yield metrics
     metrics.close()
@@ -63,9 +62,7 @@ def completed(port: int) -> float:
 
 
 @committed
-def test_a_worker_serves_what_it_counted(
-    metrics: ProcessMetrics, processors: Processors, start_worker: StartWorker
-) -> None:
+def test_a_worker_serves_what_it_counted(metrics, processors, start_worker):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -84,7 +81,7 @@ def test_a_worker_serves_what_it_counted(
 
 
 @pytest.mark.parametrize("broken", [None, RuntimeError("no")])
-def test_without_metrics_the_health_port_still_answers(broken: Exception | None) -> None:
+def test_without_metrics_the_health_port_still_answers(broken):
     def fail() -> str:
         assert broken is not None
         raise broken
@@ -101,7 +98,7 @@ def test_without_metrics_the_health_port_still_answers(broken: Exception | None)
 @pytest.mark.slow
 @committed
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="about processes: run on SQLite")
-def test_the_processes_of_a_supervisor_are_merged_and_those_that_ended_still_count(start_process: StartProcess) -> None:
+def test_the_processes_of_a_supervisor_are_merged_and_those_that_ended_still_count(start_process):
     port = free_port()
     process = start_process("--processes", "2", "--slots", "1", "--health-port", str(port))
     until_working(process)
@@ -136,7 +133,7 @@ jobchains_chain_duration_seconds_sum {count}
 """
 
 
-def test_counters_and_slots_are_added_up_and_figures_about_the_database_are_not() -> None:
+def test_counters_and_slots_are_added_up_and_figures_about_the_database_are_not():
     merged = MergedMetrics()
     merged.add_ended(exposition(count=100, jobs=1000, slots=10))
     text = merged.text([exposition(count=1, jobs=5, slots=10), exposition(count=2, jobs=4, slots=10)])
@@ -155,7 +152,7 @@ FUNCTIONS |= {"unless", "offset"}
 
 
 @pytest.fixture(scope="module")
-def exported() -> tuple[set[str], set[str]]:
+def exported():
     """The names of all samples and labels in a scrape of every metric."""
     metrics = ProcessMetrics()
     samples, labels = set(), set()
@@ -180,7 +177,7 @@ def expressions() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("expression", list(expressions()))
-def test_expressions_use_what_is_exported(expression: str, exported: tuple[set[str], set[str]]) -> None:
+def test_expressions_use_what_is_exported(expression, exported):
     samples, labels = exported
     bare = re.sub(r'"[^"]*"|\[[^]]*\]|\b\d+m\b', "", expression)
     words = set(re.findall(r"[a-zA-Z_]\w*", bare)) - FUNCTIONS
@@ -191,12 +188,12 @@ def test_expressions_use_what_is_exported(expression: str, exported: tuple[set[s
 
 
 @pytest.mark.parametrize("metric", names.METRICS, ids=lambda metric: metric.name)
-def test_the_dashboard_or_an_alert_uses_each_metric(metric: names.MetricName) -> None:
+def test_the_dashboard_or_an_alert_uses_each_metric(metric):
     assert re.search(rf"\b{family_name(metric)}(_total|_bucket|_sum|_count)?\b", "\n".join(expressions()))
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, from Debian's package prometheus")
-def test_promtool_accepts_the_alerts_and_the_dashboard(tmp_path: Path) -> None:
+def test_promtool_accepts_the_alerts_and_the_dashboard(tmp_path):
     dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
     shown = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     rules = [{"record": f"panel:{number}", "expr": each} for number, each in enumerate(shown)]
@@ -209,7 +206,7 @@ def test_promtool_accepts_the_alerts_and_the_dashboard(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_has_a_summary_and_a_severity() -> None:
+def test_every_alert_has_a_summary_and_a_severity():
     text = (MONITORING / "alerts.yml").read_text()
     alerts = text.split("- alert: ")[1:]
     assert len(alerts) == 18
@@ -219,13 +216,7 @@ def test_every_alert_has_a_summary_and_a_severity() -> None:
 
 
 @committed
-def test_the_names_in_a_real_scrape_are_those_that_are_checked(
-    metrics: ProcessMetrics,
-    processors: Processors,
-    start_worker: StartWorker,
-    add_worker: Callable[[probes.WorkerProbe], None],
-    exported: tuple[set[str], set[str]],
-) -> None:
+def test_the_names_in_a_real_scrape_are_those_that_are_checked(metrics, processors, start_worker, add_worker, exported):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None:
         if job.input:

@@ -2,21 +2,18 @@
 
 import threading
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 from opentelemetry.trace import SpanKind, StatusCode
 
-from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.telemetry.otel import register_gauges
 from tests.records.models import Export, Upload
 from tests.support.attempts import committed
 from tests.support.tracing import Recorded, id_of, parent_of
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = committed
 
@@ -28,9 +25,7 @@ TYPE, QUEUE, OUTCOME, ERROR = (
 )
 
 
-def test_an_attempt_at_a_record_has_a_span(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_an_attempt_at_a_record_has_a_span(recorded, processors, make_worker):
     @processors.records(Upload, queue="uploads")
     def upload(record: Upload, run: RecordRun) -> None:
         with run.complete(), recorded.tracer.start_as_current_span("inside"):
@@ -56,9 +51,7 @@ def test_an_attempt_at_a_record_has_a_span(
     }
 
 
-def test_metrics_count_the_attempts_by_their_outcomes(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_metrics_count_the_attempts_by_their_outcomes(recorded, processors, make_worker):
     @processors.records(Upload, max_attempts=1)
     def upload(record: Upload, run: RecordRun) -> None:
         if run.attempt == 1 and not record.num_failures:
@@ -76,9 +69,7 @@ def test_metrics_count_the_attempts_by_their_outcomes(
     assert consumed == 1
 
 
-def test_an_attempt_that_lost_its_record_says_so(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_an_attempt_that_lost_its_record_says_so(recorded, processors, make_worker):
     @processors.records(Upload)
     def upload(record: Upload, run: RecordRun) -> None:
         Upload.objects.all().delete()
@@ -97,9 +88,7 @@ def test_an_attempt_that_lost_its_record_says_so(
 HOUR = timedelta(hours=1)
 
 
-def test_hooks_and_the_wait_for_the_first_attempt_are_measured(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_hooks_and_the_wait_for_the_first_attempt_are_measured(recorded, processors, make_worker):
     @processors.records(Upload, max_attempts=2, retry_after=0)
     class Convert(RecordProcessor[Upload]):
         def pre_handle(self, record: Upload) -> None:
@@ -123,9 +112,7 @@ def test_hooks_and_the_wait_for_the_first_attempt_are_measured(
     assert HOUR.total_seconds() <= wait.sum < 2 * HOUR.total_seconds()
 
 
-def test_the_wait_is_unknown_if_the_queryset_defers_its_times(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_the_wait_is_unknown_if_the_queryset_defers_its_times(recorded, processors, make_worker):
     processors.records(Upload, queryset=Upload.objects.defer("queued_at"))(lambda record, run: None)
     Upload.objects.create()
     make_worker().run_until_idle()
@@ -133,9 +120,7 @@ def test_the_wait_is_unknown_if_the_queryset_defers_its_times(
     assert recorded.values("jobchains.job.wait.duration") == []
 
 
-def test_operations_are_measured(
-    recorded: Recorded, processors: Processors, start_worker: StartWorker, settings: Any
-) -> None:
+def test_operations_are_measured(recorded, processors, start_worker, settings):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
 
     @processors.records(Upload, stalled_after=60, heartbeat_every=0.05)
@@ -153,9 +138,7 @@ def operations(recorded: Recorded) -> set[str]:
     return {each["messaging.operation.name"] for each, _ in found if each.get(TYPE) == "records.upload"}
 
 
-def test_the_most_handlers_at_once_are_reported_by_type(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_the_most_handlers_at_once_are_reported_by_type(recorded, processors, make_worker):
     together = threading.Barrier(2)
 
     @processors.records(Upload)
@@ -175,9 +158,7 @@ def test_the_most_handlers_at_once_are_reported_by_type(
     assert peaks(recorded) == {"records.upload": 0, "records.export": 0}
 
 
-def test_hooks_are_not_handlers_that_run_at_once(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_hooks_are_not_handlers_that_run_at_once(recorded, processors, make_worker):
     is_in_hook, is_handled = threading.Event(), threading.Event()
 
     @processors.records(Upload)
@@ -207,7 +188,7 @@ def peaks(recorded: Recorded) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("_of_project")
-def test_gauges_show_the_records_of_each_worker_and_their_age(recorded: Recorded, processors: Processors) -> None:
+def test_gauges_show_the_records_of_each_worker_and_their_age(recorded, processors):
     processors.records(Upload, queue="files", retry_after=60)(lambda record, run: None)
     now = timezone.now()
     for state in ("queued", "processing", "failed", "failed", "completed"):

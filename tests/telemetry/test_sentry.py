@@ -1,6 +1,5 @@
 """Errors of jobs and records in Sentry: once, when the job or record ends as failed, with the scope of the attempt."""
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,7 +17,6 @@ from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptEnded
 from tests.records.models import Upload
 from tests.support.attempts import committed
-from tests.support.workers import StartWorker
 
 pytestmark = committed
 
@@ -38,7 +36,7 @@ class Kept(Transport):
 
 
 @pytest.fixture
-def sent() -> Iterator[list[dict[str, Any]]]:
+def sent():
     transport = Kept()
     sentry_sdk.init(dsn="http://key@127.0.0.1/1", transport=transport, auto_enabling_integrations=False)
     yield transport.events
@@ -52,9 +50,7 @@ def slice_of(registry: Registry, **options: Any) -> Processors:
     return part
 
 
-def test_a_job_that_ends_as_failed_is_sent_once(
-    sent: list[dict[str, Any]], registry: Registry, make_worker: StartWorker
-) -> None:
+def test_a_job_that_ends_as_failed_is_sent_once(sent, registry, make_worker):
     @slice_of(registry).register("ship", queue="parcels")
     def ship(job: RunningJob[Any]) -> None:
         sentry_sdk.set_tag("order", "7")
@@ -73,7 +69,7 @@ def test_a_job_that_ends_as_failed_is_sent_once(
     assert SECRET not in str(event)
 
 
-def test_retries_are_sent_on_request(sent: list[dict[str, Any]], registry: Registry, make_worker: StartWorker) -> None:
+def test_retries_are_sent_on_request(sent, registry, make_worker):
     @slice_of(registry, capture_retries=True).register("ship")
     def ship(job: RunningJob[Any]) -> None:
         if job.attempt == 1:
@@ -84,9 +80,7 @@ def test_retries_are_sent_on_request(sent: list[dict[str, Any]], registry: Regis
     assert [event["level"] for event in sent] == ["warning"]
 
 
-def test_what_was_to_be_expected_is_not_sent(
-    sent: list[dict[str, Any]], registry: Registry, make_worker: StartWorker
-) -> None:
+def test_what_was_to_be_expected_is_not_sent(sent, registry, make_worker):
     part = slice_of(registry)
 
     @part.register("ship")
@@ -107,9 +101,7 @@ def test_what_was_to_be_expected_is_not_sent(
     assert sent == []
 
 
-def test_each_failed_job_of_a_batch_is_sent(
-    sent: list[dict[str, Any]], registry: Registry, make_worker: StartWorker
-) -> None:
+def test_each_failed_job_of_a_batch_is_sent(sent, registry, make_worker):
     @slice_of(registry).register("ship", batch_limit=10)
     def ship(batch: Batch[Any]) -> None:
         for job in batch:
@@ -121,7 +113,7 @@ def test_each_failed_job_of_a_batch_is_sent(
     assert {event["contexts"]["job"]["id"] for event in sent} == {str(chain.id) for chain in made[1:]}
 
 
-def test_error_of_a_child_process_is_sent_by_its_worker(sent: list[dict[str, Any]]) -> None:
+def test_error_of_a_child_process_is_sent_by_its_worker(sent):
     SentryMiddleware()
     error = RemoteError("Declined", f"password={SECRET}", "Traceback of the child")
     ids = {"id": str(uuid4()), "chain_id": str(uuid4())}
@@ -141,9 +133,7 @@ def test_error_of_a_child_process_is_sent_by_its_worker(sent: list[dict[str, Any
     assert SECRET not in str(event)
 
 
-def test_a_record_that_ends_as_failed_is_sent_once(
-    sent: list[dict[str, Any]], registry: Registry, make_worker: StartWorker
-) -> None:
+def test_a_record_that_ends_as_failed_is_sent_once(sent, registry, make_worker):
     @slice_of(registry).records(Upload, queue="uploads", retry_after=0.01, max_attempts=2)
     def convert(upload: Upload, run: RecordRun) -> None:
         sentry_sdk.set_tag("size", upload.size)
@@ -163,9 +153,7 @@ def test_a_record_that_ends_as_failed_is_sent_once(
     assert not contrib._scopes
 
 
-def test_errored_records_are_sent_on_request(
-    sent: list[dict[str, Any]], registry: Registry, make_worker: StartWorker
-) -> None:
+def test_errored_records_are_sent_on_request(sent, registry, make_worker):
     @slice_of(registry, capture_retries=True).records(Upload)
     def convert(upload: Upload, run: RecordRun) -> None:
         raise ValueError("no")
@@ -175,7 +163,7 @@ def test_errored_records_are_sent_on_request(
     assert [(event["level"], event["tags"]["job.type"]) for event in sent] == [("warning", "records.upload")]
 
 
-def test_error_of_a_record_in_a_child_process_is_sent_by_its_worker(sent: list[dict[str, Any]]) -> None:
+def test_error_of_a_record_in_a_child_process_is_sent_by_its_worker(sent):
     SentryMiddleware()
     error = RemoteError("Declined", f"password={SECRET}", "Traceback of the child")
     ended = AttemptEnded("w", "a/b", None, "records.letter", 3, "failed", 0.1, "", None, error, "post", kind="record")

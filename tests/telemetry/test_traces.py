@@ -13,18 +13,15 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from django_jobchains import chains, context
 from django_jobchains.models import Job
-from django_jobchains.processors import Batch, Deduplicate, Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import Batch, Deduplicate, RescheduleJob, RunningJob
 from django_jobchains.telemetry.otel import JobchainsInstrumentor
 from tests.support.attempts import committed
 from tests.support.tracing import Recorded, id_of, parent_of, recording, trace_of
-from tests.support.workers import StartWorker
 
 pytestmark = committed
 
 
-def test_an_attempt_is_a_child_of_what_enqueued_it(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_an_attempt_is_a_child_of_what_enqueued_it(recorded, processors, make_worker):
     @processors.register("ship", queue="parcels")
     def ship(job: RunningJob[Any]) -> None:
         with recorded.tracer.start_as_current_span("inside"):
@@ -60,9 +57,7 @@ def test_an_attempt_is_a_child_of_what_enqueued_it(
     }
 
 
-def test_a_continuation_is_a_child_of_the_attempt_that_continues(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_a_continuation_is_a_child_of_the_attempt_that_continues(recorded, processors, make_worker):
     @processors.register("pay")
     def pay(job: RunningJob[Any]) -> Any:
         return job.continue_with("ship")
@@ -78,9 +73,7 @@ def test_a_continuation_is_a_child_of_the_attempt_that_continues(
     assert len({trace_of(span) for span in recorded.spans}) == 1
 
 
-def test_phases_are_children_of_the_attempt_and_parents_of_what_happens_in_them(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_phases_are_children_of_the_attempt_and_parents_of_what_happens_in_them(recorded, processors, make_worker):
     @processors.register("pay")
     def pay(job: RunningJob[Any]) -> Any:
         with job.prepare(), recorded.tracer.start_as_current_span("preparing"):
@@ -99,9 +92,7 @@ def test_phases_are_children_of_the_attempt_and_parents_of_what_happens_in_them(
     assert parent_of(recorded.one("send ship")) == id_of(complete)
 
 
-def test_an_async_handler_and_its_phases_are_inside_the_attempt(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_an_async_handler_and_its_phases_are_inside_the_attempt(recorded, processors, make_worker):
     @processors.register("fetch")
     async def fetch(job: RunningJob[Any]) -> Any:
         with recorded.tracer.start_as_current_span("inside"):
@@ -122,8 +113,8 @@ def test_an_async_handler_and_its_phases_are_inside_the_attempt(
 
 
 def test_a_batch_has_a_span_for_its_handler_and_one_for_each_job_in_the_trace_of_that_job(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+    recorded, processors, make_worker
+):
     @processors.register("mail", batch_limit=10)
     def mail(batch: Batch[Any]) -> None:
         with recorded.tracer.start_as_current_span("inside"):
@@ -147,9 +138,7 @@ def test_a_batch_has_a_span_for_its_handler_and_one_for_each_job_in_the_trace_of
 # Links
 
 
-def test_with_links_each_attempt_is_a_trace_of_its_own(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker, settings: Any
-) -> None:
+def test_with_links_each_attempt_is_a_trace_of_its_own(recorded, processors, make_worker, settings):
     settings.JOBCHAINS = {"TRACE_PROPAGATION": "link"}
 
     @processors.register("ship")
@@ -164,9 +153,7 @@ def test_with_links_each_attempt_is_a_trace_of_its_own(
     assert [link.context.span_id for link in attempt.links] == [id_of(sent)]
 
 
-def test_an_attempt_is_linked_to_the_blockers_it_waited_for(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_an_attempt_is_linked_to_the_blockers_it_waited_for(recorded, processors, make_worker):
     @processors.register("part")
     def part(job: RunningJob[Any]) -> None: ...
 
@@ -179,9 +166,7 @@ def test_an_attempt_is_linked_to_the_blockers_it_waited_for(
     assert links == {id_of(span) for span in recorded.all("send part")}
 
 
-def test_a_completion_without_a_worker_is_a_child_of_the_caller_with_a_link(
-    recorded: Recorded, processors: Processors
-) -> None:
+def test_a_completion_without_a_worker_is_a_child_of_the_caller_with_a_link(recorded, processors):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -195,9 +180,7 @@ def test_a_completion_without_a_worker_is_a_child_of_the_caller_with_a_link(
     assert parent_of(second) == id_of(completion)
 
 
-def test_a_completion_in_a_savepoint_that_is_rolled_back_exports_nothing(
-    recorded: Recorded, processors: Processors
-) -> None:
+def test_a_completion_in_a_savepoint_that_is_rolled_back_exports_nothing(recorded, processors):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -208,9 +191,7 @@ def test_a_completion_in_a_savepoint_that_is_rolled_back_exports_nothing(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_wait_is_a_child_of_the_caller_with_a_link(
-    recorded: Recorded, processors: Processors, start_worker: StartWorker, is_async: bool
-) -> None:
+def test_a_wait_is_a_child_of_the_caller_with_a_link(recorded, processors, start_worker, is_async):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> str:
         return "sent"
@@ -228,7 +209,7 @@ def test_a_wait_is_a_child_of_the_caller_with_a_link(
 # What is exported, and when
 
 
-def test_what_was_rolled_back_exports_nothing(recorded: Recorded, processors: Processors) -> None:
+def test_what_was_rolled_back_exports_nothing(recorded, processors):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -250,7 +231,7 @@ def test_what_was_rolled_back_exports_nothing(recorded: Recorded, processors: Pr
     ]
 
 
-def test_a_deduplicated_enqueue_exports_nothing(recorded: Recorded, processors: Processors) -> None:
+def test_a_deduplicated_enqueue_exports_nothing(recorded, processors):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -259,9 +240,7 @@ def test_a_deduplicated_enqueue_exports_nothing(recorded: Recorded, processors: 
     assert recorded.names == ["send ship"]
 
 
-def test_more_than_a_hundred_jobs_of_one_call_share_a_span(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_more_than_a_hundred_jobs_of_one_call_share_a_span(recorded, processors, make_worker):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -275,9 +254,7 @@ def test_more_than_a_hundred_jobs_of_one_call_share_a_span(
     assert sum(parent_of(span) == id_of(shared) for span in recorded.all("process ship")) == 101
 
 
-def test_a_failed_attempt_records_its_error_and_a_rescheduled_one_does_not(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_a_failed_attempt_records_its_error_and_a_rescheduled_one_does_not(recorded, processors, make_worker):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None:
         if job.attempt == 1:
@@ -297,9 +274,7 @@ def test_a_failed_attempt_records_its_error_and_a_rescheduled_one_does_not(
     assert "hunter2" not in failed.to_json()
 
 
-def test_an_attempt_that_lost_its_lease_says_so_and_its_continuation_is_not_exported(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_an_attempt_that_lost_its_lease_says_so_and_its_continuation_is_not_exported(recorded, processors, make_worker):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> Any:
         chains.complete(job.chain_id)
@@ -321,7 +296,7 @@ def test_an_attempt_that_lost_its_lease_says_so_and_its_continuation_is_not_expo
 # Contexts
 
 
-def test_only_a_recorded_span_is_stored(processors: Processors) -> None:
+def test_only_a_recorded_span_is_stored(processors):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -335,9 +310,7 @@ def test_only_a_recorded_span_is_stored(processors: Processors) -> None:
     assert bound.current_job.context == {"tenant": "acme"}
 
 
-def test_in_an_attempt_that_is_not_sampled_nothing_is(
-    processors: Processors, make_worker: StartWorker, settings: Any
-) -> None:
+def test_in_an_attempt_that_is_not_sampled_nothing_is(processors, make_worker, settings):
     settings.JOBCHAINS = {"TRACE_PROPAGATION": "link"}
 
     @processors.register("pay")
@@ -368,7 +341,7 @@ class NoAttempts(Sampler):
         return "no attempts"
 
 
-def test_the_values_of_the_job_stay_beside_its_trace(recorded: Recorded, processors: Processors) -> None:
+def test_the_values_of_the_job_stay_beside_its_trace(recorded, processors):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 
@@ -381,9 +354,7 @@ def test_the_values_of_the_job_stay_beside_its_trace(recorded: Recorded, process
     assert stored["traceparent"].split("-")[1] == trace_id
 
 
-def test_baggage_is_passed_on_when_asked_for(
-    recorded: Recorded, processors: Processors, make_worker: StartWorker, settings: Any
-) -> None:
+def test_baggage_is_passed_on_when_asked_for(recorded, processors, make_worker, settings):
     seen = []
 
     @processors.register("ship")
@@ -406,7 +377,7 @@ def test_baggage_is_passed_on_when_asked_for(
 # Off
 
 
-def test_tracing_that_fails_changes_no_outcome(processors: Processors, make_worker: StartWorker) -> None:
+def test_tracing_that_fails_changes_no_outcome(processors, make_worker):
     class Broken(Sampler):
         def should_sample(self, *args: Any, **kwargs: Any) -> Any:
             raise RuntimeError("broken sampler")
@@ -427,7 +398,7 @@ def test_tracing_that_fails_changes_no_outcome(processors: Processors, make_work
     assert chain.refresh().status == "completed"
 
 
-def test_nothing_is_recorded_after_uninstrument(processors: Processors, make_worker: StartWorker) -> None:
+def test_nothing_is_recorded_after_uninstrument(processors, make_worker):
     @processors.register("ship")
     def ship(job: RunningJob[Any]) -> None: ...
 

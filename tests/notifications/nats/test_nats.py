@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,7 +28,7 @@ from django_jobchains.notifications.nats import NatsNotifier, OutboxFull
 from django_jobchains.notifications.nats.thread import MAX_WAITING, NatsListener
 from django_jobchains.testing.contracts import ReceivedHints
 from tests.notifications.nats import processes as nats_processes
-from tests.support.servers.nats import NatsServer, StartServer, core_server, nats_server, start_server
+from tests.support.servers.nats import core_server, nats_server, start_server
 from tests.support.waiting import stays, until
 
 __all__ = ("core_server", "nats_server", "start_server")
@@ -36,12 +36,9 @@ __all__ = ("core_server", "nats_server", "start_server")
 SHIP, MAIL = job_scheduled("shop.ship"), job_scheduled("mail.send")
 UNREACHABLE = "nats://127.0.0.1:1"
 
-Make = Callable[..., NatsNotifier]
-Listen = Callable[..., Listener]
-
 
 @pytest.fixture
-def make() -> Iterator[Make]:
+def make():
     made: list[NatsNotifier] = []
 
     def make(servers: Any = UNREACHABLE, **options: Any) -> NatsNotifier:
@@ -54,7 +51,7 @@ def make() -> Iterator[Make]:
 
 
 @pytest.fixture
-def listen() -> Iterator[Listen]:
+def listen():
     listeners: list[Listener] = []
 
     def listen(notifier: NatsNotifier, received: Callable[[Hint], None], kinds: Any = KINDS) -> Listener:
@@ -72,7 +69,7 @@ def waiting_hints(notifier: NatsNotifier) -> dict[Hint, Hint]:
 
 
 @pytest.fixture
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patient(monkeypatch):
     """Wait longer for budgets, because those that arrive late count as unknown."""
     monkeypatch.setattr("django_jobchains.notifications.nats.thread.TAKE_SECONDS", 15)
     monkeypatch.setattr("django_jobchains.notifications.nats.budgets.ANSWER_SECONDS", 15)
@@ -91,20 +88,18 @@ class TestOptions:
             ({"pasword": "s3cret"}, r"pasword. Known: user, password"),
         ],
     )
-    def test_invalid_option_raises_improperly_configured(
-        self, settings: Any, options: dict[str, Any], message: str
-    ) -> None:
+    def test_invalid_option_raises_improperly_configured(self, settings, options, message):
         settings.JOBCHAINS = nats_processes.jobchains(**{"servers": UNREACHABLE, **options})
         with pytest.raises(ImproperlyConfigured, match=message) as raised:
             get_notifier("default")
         assert "s3cret" not in str(raised.value)
 
-    def test_port_and_scheme_are_optional(self, make: Make) -> None:
+    def test_port_and_scheme_are_optional(self, make):
         servers = ["one", "nats://two", "tls://three:1234", "me:secret@four", "nats://[::1]"]
         expected = ["nats://one:4222", "nats://two:4222", "tls://three:1234", "nats://me:secret@four:4222"]
         assert make(servers)._servers == [*expected, "nats://[::1]:4222"]
 
-    def test_missing_driver_names_the_extra(self) -> None:
+    def test_missing_driver_names_the_extra(self):
         script = (
             "import sys; sys.modules['nats'] = None\n"
             "from django.core.exceptions import ImproperlyConfigured\n"
@@ -114,7 +109,7 @@ class TestOptions:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         assert "install django_jobchains[nats]" in done.stdout
 
-    def test_nkeys_require_their_package(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_nkeys_require_their_package(self, make, monkeypatch):
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(ImproperlyConfigured, match="nkeys"):
             make(nkeys_seed="seed.txt")
@@ -129,16 +124,16 @@ class TestOptions:
             {"servers": "host", "tls": ssl.create_default_context()},
         ],
     )
-    def test_credentials_are_sufficient_security(self, make: Make, options: dict[str, Any]) -> None:
+    def test_credentials_are_sufficient_security(self, make, options):
         assert make(**options).security_problem() is None
 
-    def test_security_problem_names_the_unprotected_server(self, make: Make) -> None:
+    def test_security_problem_names_the_unprotected_server(self, make):
         sentence = make(["nats://me:s3cret@one", "two"]).security_problem()
         assert sentence == "the NATS server at two:4222 is used without credentials"
 
 
 class TestSending:
-    def test_short_lived_process_sends_its_hints(self, nats_server: NatsServer, make: Make, listen: Listen) -> None:
+    def test_short_lived_process_sends_its_hints(self, nats_server, make, listen):
         """This includes resolving a name, for which an exiting interpreter cannot start threads."""
         received = ReceivedHints()
         listen(make(nats_server.url), received)
@@ -148,10 +143,10 @@ class TestSending:
                 f"nats://{host}:{nats_server.port}", f"notifier.publish([job_scheduled({hint.subject!r}, 3)])"
             )
             assert written == ""
-            until(lambda hint=hint: hint in received.hints)  # type: ignore[misc]
+            until(lambda hint=hint: hint in received.hints)
             assert received.hints[-1].count == 3
 
-    def test_names_are_resolved_without_an_executor(self, nats_server: NatsServer, make: Make, listen: Listen) -> None:
+    def test_names_are_resolved_without_an_executor(self, nats_server, make, listen):
         """An executor accepts no work while the interpreter ends."""
         before = set(threading.enumerate())
         listen(make(f"nats://localhost:{nats_server.port}"), ReceivedHints())
@@ -159,13 +154,13 @@ class TestSending:
         assert started == {"jobchains-nats-default", "jobchains-nats-default-hints"}
 
     @pytest.mark.slow
-    def test_process_ends_without_a_responding_server(self, start_server: StartServer) -> None:
+    def test_process_ends_without_a_responding_server(self, start_server):
         paused = start_server()
         paused.pause()
         for servers in (UNREACHABLE, paused.url):
             assert "Traceback" not in nats_processes.run(servers, "notifier.publish([job_scheduled('a.b')])")
 
-    def test_forked_child_does_not_use_the_connection_of_its_parent(self, nats_server: NatsServer) -> None:
+    def test_forked_child_does_not_use_the_connection_of_its_parent(self, nats_server):
         script = """
 received = []
 listener = notifier.listen(received.append)
@@ -197,7 +192,7 @@ until(lambda: len(received) == 7)
 """
         assert nats_processes.run(nats_server.url, script) == ""
 
-    def test_waiting_hints_of_one_subject_are_merged(self, make: Make) -> None:
+    def test_waiting_hints_of_one_subject_are_merged(self, make):
         notifier = make()
         for number in range(5):
             notifier.send([job_scheduled("a.b", 2), Hint("job_scheduled", "c.d", number or None, f"{number}")])
@@ -205,7 +200,7 @@ until(lambda: len(received) == 7)
         assert [(hint.subject, hint.count, hint.id) for hint in kept.values()] == [("a.b", 10, ""), ("c.d", None, "")]
         notifier.close()
 
-    def test_outbox_is_limited_while_the_server_is_unreachable(self, make: Make, caplog: Any) -> None:
+    def test_outbox_is_limited_while_the_server_is_unreachable(self, make, caplog):
         notifier = make()
         with pytest.raises(OutboxFull, match=f"500 of {MAX_WAITING + 500} hints were dropped"):
             notifier.send([job_scheduled(f"type.{number}") for number in range(MAX_WAITING + 500)])
@@ -214,9 +209,7 @@ until(lambda: len(received) == 7)
         assert len(waiting_hints(notifier)) == MAX_WAITING
         assert caplog.text.count("Wake-ups were not sent") == 1, "the warning is throttled"
 
-    def test_waiting_hints_are_sent_after_the_connection(
-        self, start_server: StartServer, make: Make, listen: Listen
-    ) -> None:
+    def test_waiting_hints_are_sent_after_the_connection(self, start_server, make, listen):
         server = start_server()
         server.stop()
         notifier = make(server.url)
@@ -227,7 +220,7 @@ until(lambda: len(received) == 7)
         until(lambda: job_scheduled("a.b") in received.hints, what=lambda: received.hints)
 
     @pytest.mark.parametrize("separate", [{"using": "other"}, {"prefix": "their-shop"}], ids=["database", "prefix"])
-    def test_subjects_depend_on_database_and_prefix(self, nats_server: NatsServer, separate: dict[str, str]) -> None:
+    def test_subjects_depend_on_database_and_prefix(self, nats_server, separate):
         received = ReceivedHints()
         notifier = NatsNotifier("default", servers=nats_server.url)
         other = NatsNotifier(**{"using": "default", "servers": nats_server.url, **separate})
@@ -245,7 +238,7 @@ until(lambda: len(received) == 7)
 
 
 class TestListening:
-    def test_only_requested_kinds_are_subscribed(self, nats_server: NatsServer, make: Make, listen: Listen) -> None:
+    def test_only_requested_kinds_are_subscribed(self, nats_server, make, listen):
         received, other = ReceivedHints(), ReceivedHints()
         notifier = make(nats_server.url)
         first = listen(notifier, received, {"job_scheduled"})
@@ -261,7 +254,7 @@ class TestListening:
         assert received.hints == [job_scheduled(EVERY)]
 
     @pytest.mark.usefixtures("_patient")
-    def test_slow_callback_may_take_from_the_budget(self, nats_server: NatsServer, make: Make, listen: Listen) -> None:
+    def test_slow_callback_may_take_from_the_budget(self, nats_server, make, listen):
         notifier = make(nats_server.url)
         shares: list[int | None] = []
 
@@ -277,7 +270,7 @@ class TestListening:
         until(lambda: len(shares) == 3)
         assert shares == [2, 2, 2]
 
-    def test_junk_is_ignored(self, nats_server: NatsServer, make: Make, listen: Listen, caplog: Any) -> None:
+    def test_junk_is_ignored(self, nats_server, make, listen, caplog):
         received = ReceivedHints()
         listen(make(nats_server.url), received)
         until(lambda: received.hints == [*RESYNC_HINTS])
@@ -300,9 +293,7 @@ class TestListening:
         assert received.hints == [*RESYNC_HINTS, SHIP]
         assert caplog.text == ""
 
-    def test_flood_is_replaced_by_one_resync_hint(
-        self, nats_server: NatsServer, make: Make, listen: Listen, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_flood_is_replaced_by_one_resync_hint(self, nats_server, make, listen, monkeypatch):
         """Hints beyond the limit are replaced by one for every subject, so memory is limited."""
         monkeypatch.setattr("django_jobchains.notifications.nats.thread.MAX_WAITING", 10)
         received, gate, notifier = ReceivedHints(), threading.Event(), make(nats_server.url, budgets=False)
@@ -323,7 +314,7 @@ class TestListening:
         assert received.hints.count(job_scheduled(EVERY)) == 2, "one after the connection and one for the flood"
         assert len(received.hints) < 30
 
-    def test_other_servers_of_a_cluster_are_tried(self, nats_server: NatsServer, make: Make, listen: Listen) -> None:
+    def test_other_servers_of_a_cluster_are_tried(self, nats_server, make, listen):
         received = ReceivedHints()
         listen(make([UNREACHABLE, nats_server.url]), received)
         assert received.hints
@@ -331,7 +322,7 @@ class TestListening:
 
 class TestSecurity:
     @pytest.mark.slow
-    def test_credentials_are_not_logged(self, start_server: StartServer, make: Make, caplog: Any) -> None:
+    def test_credentials_are_not_logged(self, start_server, make, caplog):
         server = start_server(configuration="authorization { user: shop, password: right }")
         caplog.set_level(logging.DEBUG)
         with_url = make(f"nats://shop:s3cret@127.0.0.1:{server.port}")
@@ -347,9 +338,7 @@ class TestSecurity:
             caplog.clear()
 
     @pytest.mark.usefixtures("_patient")
-    def test_documented_permissions_are_sufficient(
-        self, start_server: StartServer, make: Make, listen: Listen, caplog: Any
-    ) -> None:
+    def test_documented_permissions_are_sufficient(self, start_server, make, listen, caplog):
         server = start_server(configuration=_permissions_of_the_guide())
         notifier = make(server.url, user="shop", password="secret", budgets=True)
         received = ReceivedHints()
@@ -362,9 +351,7 @@ class TestSecurity:
         assert caplog.text == ""
         assert "iolation" not in server.output
 
-    def test_listener_without_permission_to_subscribe_is_not_alive_and_logs_it(
-        self, start_server: StartServer, make: Make, caplog: Any
-    ) -> None:
+    def test_listener_without_permission_to_subscribe_is_not_alive_and_logs_it(self, start_server, make, caplog):
         configuration = _permissions_of_the_guide().replace('subscribe: ["django_jobchains.*", ', "subscribe: [")
         server = start_server(configuration=configuration)
         listener = make(server.url, user="shop", password="secret").listen(ReceivedHints())
@@ -374,7 +361,7 @@ class TestSecurity:
         finally:
             listener.close()
 
-    def test_tls(self, start_server: StartServer, make: Make, listen: Listen, tmp_path: Path) -> None:
+    def test_tls(self, start_server, make, listen, tmp_path):
         key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
         subject = "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
         command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 {subject} -keyout {key} -out {certificate}"
@@ -390,7 +377,7 @@ class TestSecurity:
         distrustful.close()
 
 
-def test_closing_a_notifier_does_not_close_its_listener(nats_server: NatsServer, make: Make, listen: Listen) -> None:
+def test_closing_a_notifier_does_not_close_its_listener(nats_server, make, listen):
     notifier, received = make(nats_server.url), ReceivedHints()
     listener = listen(notifier, received)
     notifier.publish([SHIP])
@@ -400,7 +387,7 @@ def test_closing_a_notifier_does_not_close_its_listener(nats_server: NatsServer,
     until(lambda: {SHIP, MAIL} <= set(received.hints))
 
 
-def test_every_kind_has_its_own_subject(make: Make) -> None:
+def test_every_kind_has_its_own_subject(make):
     notifier = make(prefix="our.shop")
     notifier._outbox.add([SHIP, chain_finished(uuid4()), ownership_lost(uuid4())])
     subjects = [subject for subject, _ in notifier._outbox.take()]

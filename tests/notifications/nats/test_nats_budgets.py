@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import nats
@@ -15,18 +15,16 @@ from django_jobchains.notifications import Hint
 from django_jobchains.notifications.nats import NatsNotifier
 from django_jobchains.notifications.nats.budgets import MAX_BYTES, REMEMBERED_SECONDS
 from django_jobchains.testing.contracts import ReceivedHints
-from tests.support.servers.nats import NatsServer, StartServer, core_server, nats_server, start_server
+from tests.support.servers.nats import NatsServer, core_server, nats_server, start_server
 from tests.support.waiting import until
 
 __all__ = ("core_server", "nats_server", "start_server")
 
 BUCKET = "django_jobchains_wakes"
 
-Make = Callable[..., NatsNotifier]
-
 
 @pytest.fixture
-def make() -> Iterator[Make]:
+def make():
     """Create connected notifiers, like the notifiers of workers. With ``waits``, wait until their buckets are open."""
     made: list[tuple[NatsNotifier, Any]] = []
 
@@ -45,7 +43,7 @@ def make() -> Iterator[Make]:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def patient(monkeypatch):
     """Wait longer for budgets, because those that arrive late count as unknown. Undo it to test an outage."""
     with monkeypatch.context() as patch:
         patch.setattr("django_jobchains.notifications.nats.thread.TAKE_SECONDS", 15)
@@ -73,9 +71,7 @@ def on_server(server: NatsServer, work: Callable[[Any], Any]) -> Any:
     return asyncio.run(run())
 
 
-def test_twenty_simultaneous_requests_share_the_jobs(
-    nats_server: NatsServer, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_twenty_simultaneous_requests_share_the_jobs(nats_server, make, monkeypatch):
     """They have enough time for all conflicts. Otherwise some requests return None, and their workers query."""
     monkeypatch.setattr("django_jobchains.notifications.nats.budgets.MAX_TRIES", 100)
     monkeypatch.setattr("django_jobchains.notifications.nats.thread.TAKE_SECONDS", 15)
@@ -97,14 +93,12 @@ def test_twenty_simultaneous_requests_share_the_jobs(
 
 
 @pytest.mark.usefixtures("patient")
-def test_first_request_waits_for_the_bucket(start_server: StartServer, make: Make) -> None:
+def test_first_request_waits_for_the_bucket(start_server, make):
     server = start_server()
     assert [make(server, waits=False).take(hint_of(3), 1, "all") for _ in range(5)] == [1] * 5
 
 
-def test_budget_is_unknown_after_too_many_conflicts(
-    nats_server: NatsServer, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_budget_is_unknown_after_too_many_conflicts(nats_server, make, monkeypatch):
     notifier = make(nats_server)
     opened = notifier._budgets._opened
     assert opened
@@ -117,7 +111,7 @@ def test_budget_is_unknown_after_too_many_conflicts(
     assert notifier.take(hint_of(7), 1, "all") is None
 
 
-def test_bucket_is_limited_and_in_memory(nats_server: NatsServer, make: Make) -> None:
+def test_bucket_is_limited_and_in_memory(nats_server, make):
     make(nats_server)
 
     async def settings(jetstream: Any) -> Any:
@@ -128,15 +122,15 @@ def test_bucket_is_limited_and_in_memory(nats_server: NatsServer, make: Make) ->
     assert (config.storage, config.max_bytes) == (StorageType.MEMORY, MAX_BYTES)
 
 
-def test_simultaneous_connections_create_the_bucket(start_server: StartServer, make: Make) -> None:
+def test_simultaneous_connections_create_the_bucket(start_server, make):
     server = start_server()
     notifiers = [make(server, waits=False) for _ in range(10)]
     for notifier in notifiers:
-        until(lambda notifier=notifier: notifier._budgets._opened)  # type: ignore[misc]
+        until(lambda notifier=notifier: notifier._budgets._opened)
 
 
 @pytest.mark.usefixtures("patient")
-def test_existing_bucket_is_used(start_server: StartServer, make: Make) -> None:
+def test_existing_bucket_is_used(start_server, make):
     server = start_server()
 
     async def create(jetstream: Any) -> None:
@@ -148,9 +142,7 @@ def test_existing_bucket_is_used(start_server: StartServer, make: Make) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_bucket_created_concurrently_is_used(
-    start_server: StartServer, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bucket_created_concurrently_is_used(start_server, make, monkeypatch):
     server, find = start_server(), JetStreamContext.key_value
 
     async def create(jetstream: Any, name: str = BUCKET) -> Any:
@@ -164,7 +156,7 @@ def test_bucket_created_concurrently_is_used(
 
 
 @pytest.mark.usefixtures("patient")
-def test_budget_is_unknown_if_the_bucket_contains_junk(nats_server: NatsServer, make: Make) -> None:
+def test_budget_is_unknown_if_the_bucket_contains_junk(nats_server, make):
     notifier, hint = make(nats_server), hint_of(3)
     assert notifier.take(hint, 1, "all") == 1
 
@@ -177,9 +169,7 @@ def test_budget_is_unknown_if_the_bucket_contains_junk(nats_server: NatsServer, 
     assert notifier.take(hint, 1, "all") is None
 
 
-def test_deleted_bucket_is_created_again(
-    start_server: StartServer, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_bucket_is_created_again(start_server, make, monkeypatch):
     monkeypatch.setattr("django_jobchains.notifications.nats.budgets.RETRY_SECONDS", 0.1)
     server = start_server()
     notifier = make(server)
@@ -188,7 +178,7 @@ def test_deleted_bucket_is_created_again(
     until(lambda: notifier.take(hint_of(3), 1, "all") == 1)
 
 
-def test_budget_is_unknown_during_an_outage(start_server: StartServer, make: Make, patient: pytest.MonkeyPatch) -> None:
+def test_budget_is_unknown_during_an_outage(start_server, make, patient):
     server = start_server()
     notifier, hint = make(server), hint_of(1)
     assert notifier.take(hint, 1, "all") == 1
@@ -201,9 +191,7 @@ def test_budget_is_unknown_during_an_outage(start_server: StartServer, make: Mak
     assert notifier.take(hint, 1, "all") in (1, None)
 
 
-def test_request_to_a_frozen_server_times_out(
-    start_server: StartServer, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_to_a_frozen_server_times_out(start_server, make, monkeypatch):
     monkeypatch.setattr("django_jobchains.notifications.nats.budgets.ANSWER_SECONDS", 60)
     monkeypatch.setattr("django_jobchains.notifications.nats.thread.ANSWER_SECONDS", 60)
     server = start_server()
@@ -221,9 +209,7 @@ def test_request_to_a_frozen_server_times_out(
 
 
 @pytest.mark.parametrize(("budgets", "level"), [(None, "INFO"), (True, "WARNING")])
-def test_missing_jetstream_is_logged_once_and_budgets_are_unknown(
-    core_server: NatsServer, make: Make, caplog: Any, budgets: bool | None, level: str
-) -> None:
+def test_missing_jetstream_is_logged_once_and_budgets_are_unknown(core_server, make, caplog, budgets, level):
     caplog.set_level("INFO")
     notifier = make(core_server, waits=False, budgets=budgets)
     until(lambda: "no wake budgets" in caplog.text)
@@ -231,7 +217,7 @@ def test_missing_jetstream_is_logged_once_and_budgets_are_unknown(
     assert notifier.take(hint_of(3), 1, "all") is None
 
 
-def test_jetstream_is_not_used_without_budgets(start_server: StartServer, make: Make) -> None:
+def test_jetstream_is_not_used_without_budgets(start_server, make):
     server = start_server()
     notifier = make(server, waits=False, budgets=False)
     assert notifier.take(hint_of(3), 1, "all") is None

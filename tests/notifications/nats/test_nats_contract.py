@@ -17,13 +17,13 @@ class NatsContract(NotifierContract):
     server: NatsServer
 
     @pytest.fixture(autouse=True)
-    def _long_timeout(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _long_timeout(self, monkeypatch):
         """Budgets that arrive late count as unknown, but the contract needs them on a busy machine too."""
         monkeypatch.setattr("django_jobchains.notifications.nats.thread.TAKE_SECONDS", 15)
         monkeypatch.setattr("django_jobchains.notifications.nats.budgets.ANSWER_SECONDS", 15)
 
     @pytest.fixture(autouse=True)
-    def _closes_notifiers(self, _closes_listeners: None) -> Iterator[None]:
+    def _closes_notifiers(self, _closes_listeners):
         self.made: list[NatsNotifier] = []
         yield
         for listener in self.listeners:
@@ -46,11 +46,11 @@ class TestWithJetStream(NatsContract):
     has_budgets = True
 
     @pytest.fixture(autouse=True)
-    def _server(self, nats_server: NatsServer) -> None:
+    def _server(self, nats_server):
         self.server = nats_server
 
 
 class TestWithoutJetStream(NatsContract):
     @pytest.fixture(autouse=True)
-    def _server(self, core_server: NatsServer) -> None:
+    def _server(self, core_server):
         self.server = core_server

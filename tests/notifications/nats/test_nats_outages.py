@@ -21,10 +21,9 @@ from django_jobchains.testing.contracts import ReceivedHints
 from tests.notifications.nats.processes import jobchains
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
-from tests.support.servers.nats import NatsServer, StartServer, start_server
+from tests.support.servers.nats import NatsServer, start_server
 from tests.support.waiting import until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, WorkerProcess
 
 __all__ = ("start_server",)
 
@@ -47,12 +46,12 @@ def configured_notifier(server: NatsServer, settings: Any) -> Iterator[NatsNotif
 
 
 @pytest.fixture
-def server(start_server: StartServer) -> NatsServer:
+def server(start_server):
     return start_server()
 
 
 @pytest.fixture
-def start_worker(server: NatsServer, start_process: StartProcess) -> Callable[[], WorkerProcess]:
+def start_worker(server, start_process):
     options = {**jobchains(server.url), "POLL_SECONDS": POLL_SECONDS}
     return lambda: start_process(jobchains=options).until_ready()
 
@@ -69,9 +68,7 @@ def longest_wait_seconds() -> float:
 
 
 @pytest.mark.slow
-def test_repeated_kills_of_nats_delay_no_job_beyond_the_poll(
-    server: NatsServer, start_worker: Callable[[], WorkerProcess], settings: Any
-) -> None:
+def test_repeated_kills_of_nats_delay_no_job_beyond_the_poll(server, start_worker, settings):
     workers = [start_worker(), start_worker()]
     with configured_notifier(server, settings):
         restarts: list[threading.Timer] = []
@@ -101,7 +98,7 @@ def join_all(threads: list[threading.Timer]) -> None:
 
 
 @pytest.mark.parametrize("outage", ["stopped", "paused"])
-def test_enqueueing_does_not_wait_for_an_unreachable_server(server: NatsServer, settings: Any, outage: str) -> None:
+def test_enqueueing_does_not_wait_for_an_unreachable_server(server, settings, outage):
     quick: JobType[Any, Any] = JobType("worker.quick")
     with configured_notifier(server, settings) as notifier:
         listener = notifier.listen(ReceivedHints())
@@ -115,9 +112,7 @@ def test_enqueueing_does_not_wait_for_an_unreachable_server(server: NatsServer, 
         listener.close()
 
 
-def test_listener_notices_a_frozen_server_and_its_return(
-    server: NatsServer, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listener_notices_a_frozen_server_and_its_return(server, settings, monkeypatch):
     assert thread.PROBE_SECONDS + thread.ANSWER_SECONDS + thread.TICK_SECONDS < 15
     monkeypatch.setattr(thread, "PROBE_SECONDS", 0.3)
     monkeypatch.setattr(thread, "ANSWER_SECONDS", 0.3)
@@ -138,9 +133,7 @@ def test_listener_notices_a_frozen_server_and_its_return(
 
 @pytest.mark.parametrize("fault", ["hangs", "is cancelled"])
 @pytest.mark.parametrize("method", ["connect", "flush", "close"])
-def test_hanging_driver_call_is_abandoned(
-    server: NatsServer, settings: Any, monkeypatch: pytest.MonkeyPatch, method: str, fault: str
-) -> None:
+def test_hanging_driver_call_is_abandoned(server, settings, monkeypatch, method, fault):
     """The driver suppresses cancellations in some places, and is cancelled itself in others."""
     for name in ("PROBE_SECONDS", "CONNECT_SECONDS", "ANSWER_SECONDS", "STOP_SECONDS"):
         monkeypatch.setattr(thread, name, 0.2)
@@ -176,9 +169,7 @@ def test_hanging_driver_call_is_abandoned(
             listener.close()
 
 
-def test_outbox_is_limited_and_the_connection_abandoned_on_a_dead_network(
-    server: NatsServer, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outbox_is_limited_and_the_connection_abandoned_on_a_dead_network(server, settings, monkeypatch):
     """The test sends more than the sockets and the driver can hold to a server that reads nothing."""
     monkeypatch.setattr(thread, "PROBE_SECONDS", 1.0)
     monkeypatch.setattr(thread, "ANSWER_SECONDS", 1.0)
@@ -198,9 +189,7 @@ def test_outbox_is_limited_and_the_connection_abandoned_on_a_dead_network(
 
 
 @pytest.mark.slow
-def test_flood_delays_no_job_beyond_the_poll(
-    server: NatsServer, start_worker: Callable[[], WorkerProcess], settings: Any
-) -> None:
+def test_flood_delays_no_job_beyond_the_poll(server, start_worker, settings):
     """Ten thousand messages per second on every subject: junk, and forged hints."""
     worker = start_worker()
     stop = threading.Event()

@@ -12,7 +12,7 @@ from tests.support.clocks import Clock
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(redis, "time", clock)
     return clock
@@ -32,7 +32,7 @@ def is_allowed(breaker: CircuitBreaker) -> bool:
     return bool(attempts)
 
 
-def test_one_attempt_is_allowed_after_the_pause(clock: Clock) -> None:
+def test_one_attempt_is_allowed_after_the_pause(clock):
     breaker = CircuitBreaker(OSError)
     fail(breaker)
     clock.now += 0.49
@@ -43,7 +43,7 @@ def test_one_attempt_is_allowed_after_the_pause(clock: Clock) -> None:
     assert is_allowed(breaker)
 
 
-def test_each_failure_doubles_the_pause_up_to_ten_seconds(clock: Clock) -> None:
+def test_each_failure_doubles_the_pause_up_to_ten_seconds(clock):
     breaker, allowed_at = CircuitBreaker(OSError), []
     for _ in range(600):
         if is_allowed(breaker):
@@ -53,7 +53,7 @@ def test_each_failure_doubles_the_pause_up_to_ten_seconds(clock: Clock) -> None:
     assert pauses[:7] == pytest.approx([0.5, 1, 2, 4, 8, 10, 10], abs=0.11)
 
 
-def test_failure_of_an_earlier_attempt_does_not_extend_the_pause(clock: Clock) -> None:
+def test_failure_of_an_earlier_attempt_does_not_extend_the_pause(clock):
     breaker = CircuitBreaker(OSError)
     slow = breaker.attempt()
     slow.__enter__()
@@ -70,7 +70,7 @@ def test_failure_of_an_earlier_attempt_does_not_extend_the_pause(clock: Clock) -
     assert is_allowed(breaker)
 
 
-def test_any_response_closes_the_breaker(clock: Clock) -> None:
+def test_any_response_closes_the_breaker(clock):
     for error in (None, ValueError("no permission")):
         breaker = CircuitBreaker(OSError)
         fail(breaker)
@@ -84,7 +84,7 @@ def test_any_response_closes_the_breaker(clock: Clock) -> None:
             pass
 
 
-def test_refusal_names_the_last_error(clock: Clock) -> None:
+def test_refusal_names_the_last_error(clock):
     breaker: Any = CircuitBreaker(OSError)
     fail(breaker)
     with pytest.raises(Unreachable, match=r"for another 0\.5 s, after OSError: refused"), breaker.attempt():

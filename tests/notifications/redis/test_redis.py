@@ -1,6 +1,6 @@
 """The Redis notifier: the contract, stored budgets, subscriptions and forked processes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,17 +12,15 @@ from django_jobchains.notifications.hints import RESYNC_HINTS
 from django_jobchains.notifications.redis import RedisNotifier
 from django_jobchains.testing.contracts import NotifierContract, ReceivedHints
 from tests.support.forks import Child
-from tests.support.servers.redis import RedisServer
 from tests.support.waiting import stays, until
 
-UseRedis = Callable[..., None]
 SHIP = replace(job_scheduled("shop.ship", 5), id="00000000000000aa")
 #: Options of notifiers whose hints must arrive: on a busy machine, the default timeout might expire.
 PATIENT: dict[str, Any] = {"timeout_seconds": 15}
 
 
 @pytest.fixture(autouse=True)
-def _redis(redis_server: RedisServer, use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+def _redis(redis_server, use_redis, monkeypatch):
     monkeypatch.setattr(redis, "TICK_SECONDS", 0.05)
     use_redis(redis_server.url, PATIENT)
 
@@ -31,7 +29,7 @@ class TestRedis(NotifierContract):
     has_budgets = True
 
     @pytest.fixture(autouse=True)
-    def _server(self, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _server(self, redis_server, monkeypatch):
         monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.4)
         self.server = redis_server
 
@@ -46,7 +44,7 @@ class TestRedis(NotifierContract):
 
 
 @pytest.fixture
-def notifiers() -> Iterator[tuple[RedisNotifier, RedisNotifier]]:
+def notifiers():
     """Two notifiers, which stand for two processes."""
     pair = RedisNotifier("default", **PATIENT), RedisNotifier("default", **PATIENT)
     yield pair
@@ -54,10 +52,7 @@ def notifiers() -> Iterator[tuple[RedisNotifier, RedisNotifier]]:
         notifier.close()
 
 
-Pair = tuple[RedisNotifier, RedisNotifier]
-
-
-def test_budget_expires_soon(notifiers: Pair, redis_server: RedisServer) -> None:
+def test_budget_expires_soon(notifiers, redis_server):
     notifiers[0].take(SHIP, 3, "a")
     with redis_server.admin as admin:
         assert [key.decode() for key in admin.scan_iter()] == [f"django_jobchains:taken:a:{SHIP.id}"]
@@ -65,14 +60,14 @@ def test_budget_expires_soon(notifiers: Pair, redis_server: RedisServer) -> None
 
 
 @pytest.mark.parametrize("command", ["FLUSHALL", "SCRIPT FLUSH"])
-def test_lost_budget_does_not_prevent_queries(notifiers: Pair, redis_server: RedisServer, command: str) -> None:
+def test_lost_budget_does_not_prevent_queries(notifiers, redis_server, command):
     assert notifiers[0].take(SHIP, 3, "a") == 3
     with redis_server.admin as admin:
         admin.execute_command(command)
     assert (notifiers[0].take(SHIP, 3, "a") or 0) > 0
 
 
-def test_invalid_budget_is_unknown_and_logged_once(notifiers: Pair, redis_server: RedisServer, caplog: Any) -> None:
+def test_invalid_budget_is_unknown_and_logged_once(notifiers, redis_server, caplog):
     key = f"django_jobchains:taken:a:{SHIP.id}"
     with redis_server.admin as admin:
         admin.set(key, "junk")
@@ -83,7 +78,7 @@ def test_invalid_budget_is_unknown_and_logged_once(notifiers: Pair, redis_server
     assert caplog.text.count("every idle worker queries") == 1, "the warning is throttled"
 
 
-def test_invalid_budget_does_not_open_the_circuit_breaker(notifiers: Pair, redis_server: RedisServer) -> None:
+def test_invalid_budget_does_not_open_the_circuit_breaker(notifiers, redis_server):
     """The server responds, although with an error."""
     with redis_server.admin as admin:
         admin.set(f"django_jobchains:taken:a:{SHIP.id}", "junk")
@@ -91,7 +86,7 @@ def test_invalid_budget_does_not_open_the_circuit_breaker(notifiers: Pair, redis
         notifiers[0].send([SHIP])
 
 
-def test_listener_subscribes_only_to_the_requested_kinds(redis_server: RedisServer) -> None:
+def test_listener_subscribes_only_to_the_requested_kinds(redis_server):
     notifier, received, lost = RedisNotifier("default"), ReceivedHints(), ReceivedHints()
     with redis_server.admin as admin:
         channels = lambda: sorted(name.decode().partition(".")[2] for name in admin.pubsub_channels())  # noqa: E731
@@ -113,7 +108,7 @@ def test_listener_subscribes_only_to_the_requested_kinds(redis_server: RedisServ
 
 
 @pytest.mark.parametrize(("using", "prefix"), [("other", None), ("default", "shop")], ids=["database", "prefix"])
-def test_channels_depend_on_database_and_prefix(using: str, prefix: str | None) -> None:
+def test_channels_depend_on_database_and_prefix(using, prefix):
     options = {**PATIENT, **({"prefix": prefix} if prefix else {})}
     received, own, other = (
         ReceivedHints(),
@@ -134,7 +129,7 @@ def test_channels_depend_on_database_and_prefix(using: str, prefix: str | None) 
         other.close()
 
 
-def test_many_subjects_are_sent_as_one_hint(redis_server: RedisServer) -> None:
+def test_many_subjects_are_sent_as_one_hint(redis_server):
     received = ReceivedHints()
     listener = get_notifier("default").listen(received)
     try:
@@ -163,7 +158,7 @@ JUNK = [
 
 
 @pytest.mark.parametrize("options", [{}, {"CONNECTION_POOL_KWARGS": {"decode_responses": True, "protocol": 3}}])
-def test_junk_is_ignored(redis_server: RedisServer, use_redis: UseRedis, options: dict[str, Any], caplog: Any) -> None:
+def test_junk_is_ignored(redis_server, use_redis, options, caplog):
     use_redis(redis_server.url, **options)
     received, notifier = ReceivedHints(), RedisNotifier("default")
     listener = notifier.listen(received)
@@ -182,7 +177,7 @@ def test_junk_is_ignored(redis_server: RedisServer, use_redis: UseRedis, options
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_forked_child_has_its_own_connections(redis_server: RedisServer) -> None:
+def test_forked_child_has_its_own_connections(redis_server):
     received, notifier = ReceivedHints(), get_notifier("default")
     listener = notifier.listen(received)
     try:
@@ -210,7 +205,7 @@ def test_forked_child_has_its_own_connections(redis_server: RedisServer) -> None
         listener.close()
 
 
-def test_close_closes_the_connection(redis_server: RedisServer) -> None:
+def test_close_closes_the_connection(redis_server):
     with redis_server.admin as admin:
         clients = lambda: {client["id"] for client in admin.client_list()}  # noqa: E731
         before = clients()

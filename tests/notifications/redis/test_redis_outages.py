@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,16 +18,14 @@ from tests.shop.models import Effect
 from tests.support.servers.redis import RedisServer, cache_of, notifier_setting
 from tests.support.waiting import stays, until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
-UseRedis = Callable[..., None]
 #: What a busy machine adds to the time a job waits.
 MARGIN_SECONDS = 10
 
 
 @pytest.fixture(autouse=True)
-def _redis(redis_server: RedisServer, use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+def _redis(redis_server, use_redis, monkeypatch):
     monkeypatch.setattr(redis, "TICK_SECONDS", 0.05)
     monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.4)
     use_redis(redis_server.url)
@@ -41,9 +38,7 @@ OUTAGES = [RedisServer.stop, RedisServer.kill, RedisServer.freeze]
 
 @pytest.mark.parametrize("outage", [RedisServer.stop, RedisServer.freeze])
 @pytest.mark.parametrize("was_connected", [True, False])
-def test_enqueueing_does_not_wait_for_an_unreachable_redis(
-    redis_server: RedisServer, outage: Callable[[RedisServer], None], was_connected: bool, caplog: Any
-) -> None:
+def test_enqueueing_does_not_wait_for_an_unreachable_redis(redis_server, outage, was_connected, caplog):
     if was_connected:
         jobs.nothing.enqueue()
     outage(redis_server)
@@ -56,9 +51,7 @@ def test_enqueueing_does_not_wait_for_an_unreachable_redis(
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_hints_arrive_again_after_an_outage(
-    redis_server: RedisServer, outage: Callable[[RedisServer], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hints_arrive_again_after_an_outage(redis_server, outage, monkeypatch):
     monkeypatch.setattr(redis, "MAX_PAUSE_SECONDS", 0.5)
     notifier = get_notifier("default")
     notifier.publish([job_scheduled("before")])
@@ -77,7 +70,7 @@ def test_hints_arrive_again_after_an_outage(
         until(arrives)
 
 
-def test_hint_is_sent_over_a_new_connection_after_a_restart(redis_server: RedisServer, use_redis: UseRedis) -> None:
+def test_hint_is_sent_over_a_new_connection_after_a_restart(redis_server, use_redis):
     use_redis(redis_server.url, {"timeout_seconds": 15})
     notifier = get_notifier("default")
     notifier.send([job_scheduled("before")])
@@ -87,7 +80,7 @@ def test_hint_is_sent_over_a_new_connection_after_a_restart(redis_server: RedisS
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_budget_is_unknown_during_an_outage(redis_server: RedisServer, outage: Callable[[RedisServer], None]) -> None:
+def test_budget_is_unknown_during_an_outage(redis_server, outage):
     hint = Hint("job_scheduled", "shop.ship", 5, "aa")
     notifier = get_notifier("default")
     until(lambda: notifier.take(hint, 3, "a") is not None)
@@ -98,9 +91,7 @@ def test_budget_is_unknown_during_an_outage(redis_server: RedisServer, outage: C
 
 
 @pytest.mark.parametrize("seconds", [0.2, pytest.param(redis.PROBE_SECONDS, marks=pytest.mark.slow)])
-def test_silent_connection_is_replaced(
-    redis_server: RedisServer, use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
+def test_silent_connection_is_replaced(redis_server, use_redis, monkeypatch, seconds):
     """Neither end learns that a firewall has dropped a connection; new connections work."""
     monkeypatch.setattr(redis, "PROBE_SECONDS", seconds)
     with proxy_to(redis_server.port) as proxy:
@@ -125,9 +116,7 @@ def is_kept(proxy: SilentProxy, listener: Listener, seconds: float) -> bool:
     return stays(lambda: proxy.count == count and listener.is_alive, seconds)
 
 
-def test_listener_of_a_frozen_redis_is_not_alive_and_can_be_closed(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listener_of_a_frozen_redis_is_not_alive_and_can_be_closed(redis_server, monkeypatch):
     monkeypatch.setattr(redis, "PROBE_SECONDS", 0.2)
     before = set(threading.enumerate())
     listener = get_notifier("default").listen(ReceivedHints())
@@ -139,9 +128,7 @@ def test_listener_of_a_frozen_redis_is_not_alive_and_can_be_closed(
 
 
 @pytest.mark.slow
-def test_repeated_kills_of_redis_neither_lose_nor_repeat_jobs(
-    redis_server: RedisServer, start_process: StartProcess
-) -> None:
+def test_repeated_kills_of_redis_neither_lose_nor_repeat_jobs(redis_server, start_process):
     poll_seconds = 5
     workers = [
         start_process(

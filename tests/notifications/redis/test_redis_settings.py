@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,14 +15,13 @@ from django_jobchains.testing.contracts import ReceivedHints
 from tests.support.servers.redis import RedisServer, cache_of, notifier_setting, running
 from tests.support.waiting import until
 
-UseRedis = Callable[..., None]
 SHIP = job_scheduled("shop.ship")
 AWAY = "redis://127.0.0.1:1/0"
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 
 
 @pytest.fixture
-def reason(settings: Any) -> Callable[..., str]:
+def reason(settings):
     """Return a function that returns why settings are refused, without a connection."""
 
     def reason(caches: dict[str, Any], **options: Any) -> str:
@@ -36,36 +34,33 @@ def reason(settings: Any) -> Callable[..., str]:
     return reason
 
 
-Reason = Callable[..., str]
-
-
-def test_cache_entry_must_exist(reason: Reason) -> None:
+def test_cache_entry_must_exist(reason):
     assert "CACHES has no entry 'wakeups'. Known: default." in reason(cache_of(AWAY), cache="wakeups")
 
 
-def test_cache_entry_must_use_django_redis(reason: Reason) -> None:
+def test_cache_entry_must_use_django_redis(reason):
     assert "CACHES['default'] does not use django-redis" in reason({"default": LOCMEM})
     of_django = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": AWAY}
     assert "BACKEND 'django_redis.cache.RedisCache'" in reason({"default": LOCMEM, "other": of_django}, cache="other")
 
 
-def test_sharded_caches_are_refused(reason: Reason) -> None:
+def test_sharded_caches_are_refused(reason):
     assert "wake-ups need one" in reason(cache_of(AWAY, CLIENT_CLASS="django_redis.client.ShardClient"))
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:6379", "redis://:top/secret@127.0.0.1:6379/0", ["redis://[secret/0"]])
-def test_invalid_url_is_refused_without_quoting_it(reason: Reason, url: Any) -> None:
+def test_invalid_url_is_refused_without_quoting_it(reason, url):
     hint_ = reason(cache_of(url))
     assert "CACHES['default']: LOCATION is not the URL of a server" in hint_
     assert "secret" not in hint_
     assert "top" not in hint_
 
 
-def test_unknown_options_are_refused(reason: Reason) -> None:
+def test_unknown_options_are_refused(reason):
     assert "chache" in reason(cache_of(AWAY), chache="default")
 
 
-def test_missing_django_redis_names_the_extra(use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_django_redis_names_the_extra(use_redis, monkeypatch):
     monkeypatch.setitem(sys.modules, "django_redis", None)
     monkeypatch.setitem(sys.modules, "django_redis.cache", None)
     monkeypatch.delitem(sys.modules, "django_jobchains.notifications.redis")
@@ -74,7 +69,7 @@ def test_missing_django_redis_names_the_extra(use_redis: UseRedis, monkeypatch: 
         get_notifier("default")
 
 
-def test_option_selects_another_cache_entry(redis_server: RedisServer, settings: Any) -> None:
+def test_option_selects_another_cache_entry(redis_server, settings):
     settings.CACHES = {"default": LOCMEM, "wakeups": cache_of(redis_server.url)["default"]}
     settings.JOBCHAINS = {"NOTIFIER": notifier_setting(cache="wakeups", timeout_seconds=15)}
     get_notifier("default").send([SHIP])
@@ -93,9 +88,7 @@ def test_option_selects_another_cache_entry(redis_server: RedisServer, settings:
         {"CLIENT_CLASS": "django_redis.client.HerdClient"},
     ],
 )
-def test_notifier_has_its_own_timeouts_and_does_not_change_the_cache(
-    redis_server: RedisServer, use_redis: UseRedis, options: dict[str, Any]
-) -> None:
+def test_notifier_has_its_own_timeouts_and_does_not_change_the_cache(redis_server, use_redis, options):
     query = (
         "?socket_timeout=30&socket_connect_timeout=30&health_check_interval=7" if "SOCKET_TIMEOUT" in options else ""
     )
@@ -123,7 +116,7 @@ def test_notifier_has_its_own_timeouts_and_does_not_change_the_cache(
     pool.disconnect()
 
 
-def test_full_pool_drops_the_hint_without_waiting(redis_server: RedisServer, use_redis: UseRedis, caplog: Any) -> None:
+def test_full_pool_drops_the_hint_without_waiting(redis_server, use_redis, caplog):
     use_redis(redis_server.url, CONNECTION_POOL_KWARGS={"max_connections": 1})
     notifier: Any = get_notifier("default")
     with notifier._connections.client() as client, client.monitor():
@@ -134,9 +127,7 @@ def test_full_pool_drops_the_hint_without_waiting(redis_server: RedisServer, use
 ADDRESSES = ("127.0.0.1:{}/0", "127.0.0.1:1/0", "nowhere.invalid:6379/0", "127.0.0.1:1/0?password=s3cret")
 
 
-def test_passwords_are_not_logged(
-    redis_server: RedisServer, use_redis: UseRedis, tmp_path: Any, caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_passwords_are_not_logged(redis_server, use_redis, tmp_path, caplog, monkeypatch):
     caplog.set_level("DEBUG")
     server = RedisServer(tmp_path, password="right")
     with running(server):
@@ -168,7 +159,7 @@ def test_passwords_are_not_logged(
         ("unix:///run/redis.sock", {}, False),
     ],
 )
-def test_w004_unprotected_redis(use_redis: UseRedis, settings: Any, url: str, options: Any, is_open: bool) -> None:
+def test_w004_unprotected_redis(use_redis, settings, url, options, is_open):
     use_redis(url, **options)
     warnings = [message for message in deployment_checks() if message.id == "jobchains.W004"]
     assert bool(warnings) == is_open
@@ -179,7 +170,7 @@ def test_w004_unprotected_redis(use_redis: UseRedis, settings: Any, url: str, op
     assert not [message for message in deployment_checks() if message.id == "jobchains.W004"]
 
 
-def test_w004_requires_valid_redis_settings(settings: Any) -> None:
+def test_w004_requires_valid_redis_settings(settings):
     for jobchains in ({}, {"NOTIFIER": notifier_setting(cache="wakeups")}, {"SLOT": 1}):
         settings.JOBCHAINS = jobchains
         assert not [message for message in deployment_checks() if message.id == "jobchains.W004"]
@@ -189,9 +180,7 @@ def deployment_checks() -> list[Any]:
     return run_checks(include_deployment_checks=True, tags=["jobchains"])
 
 
-def test_publishing_does_not_wait_for_a_frozen_sentinel(
-    redis_server: RedisServer, use_redis: UseRedis, caplog: Any
-) -> None:
+def test_publishing_does_not_wait_for_a_frozen_sentinel(redis_server, use_redis, caplog):
     use_redis(
         "redis://jobs/0",
         CLIENT_CLASS="django_redis.client.SentinelClient",

@@ -2,7 +2,6 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,13 @@ from tests.support.servers import free_port
 from tests.support.servers.redis import RedisServer, certificate, program, running
 from tests.support.waiting import until
 
-UseRedis = Callable[..., None]
 SHIP = replace(job_scheduled("shop.ship", 5), id="00000000000000aa")
 #: Options of notifiers whose hints must arrive: on a busy machine, the default timeout might expire.
 PATIENT: dict[str, Any] = {"timeout_seconds": 15}
 
 
 @pytest.fixture(autouse=True)
-def _short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_intervals(monkeypatch):
     monkeypatch.setattr(redis, "TICK_SECONDS", 0.05)
     monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.4)
 
@@ -45,7 +43,7 @@ def check_hints_and_budgets() -> None:
         notifier.close()
 
 
-def test_tls(tmp_path: Path, use_redis: UseRedis) -> None:
+def test_tls(tmp_path, use_redis):
     if not has_tls():
         pytest.skip(f"{program()} was built without TLS.")
     shown, key = certificate(tmp_path)
@@ -65,7 +63,7 @@ def has_tls() -> bool:
     return b"tls-port" not in output
 
 
-def test_unix_socket(tmp_path: Path, use_redis: UseRedis) -> None:
+def test_unix_socket(tmp_path, use_redis):
     with running(RedisServer(tmp_path, "--unixsocket", str(tmp_path / "socket"))):
         use_redis(f"unix://{tmp_path / 'socket'}", PATIENT)
         check_hints_and_budgets()
@@ -87,22 +85,20 @@ FORBIDDEN_COMMANDS = (
 )
 
 
-def test_documented_permissions_are_sufficient_and_minimal(
-    redis_server: RedisServer, use_redis: UseRedis, caplog: Any
-) -> None:
+def test_documented_permissions_are_sufficient_and_minimal(redis_server, use_redis, caplog):
     with redis_server.admin as admin:
         admin.execute_command("ACL", "SETUSER", "jobs", *PERMISSIONS.split())
     use_redis(f"redis://jobs:secret@127.0.0.1:{redis_server.port}/0", PATIENT)
     check_hints_and_budgets()
     assert not caplog.text
-    with get_notifier("default")._connections.client() as client:  # type: ignore[attr-defined]
+    with get_notifier("default")._connections.client() as client:
         for refused in FORBIDDEN_COMMANDS:
             with pytest.raises(NoPermissionError):
                 client.execute_command(*refused.split())
 
 
 @pytest.mark.slow
-def test_sentinel_failover(tmp_path: Path, use_redis: UseRedis) -> None:
+def test_sentinel_failover(tmp_path, use_redis):
     primary = RedisServer(tmp_path / "primary")
     replica = RedisServer(tmp_path / "replica", "--replicaof", "127.0.0.1", str(primary.port))
     with running(primary, replica):
@@ -146,7 +142,7 @@ def sentinel_of(primary: RedisServer, folder: Path) -> RedisServer:
     return RedisServer(folder / "sentinel", mode=(str(file), "--sentinel"))
 
 
-class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
+class ClusterConnectionFactory(ConnectionFactory):
     """The example of docs/guides/redis.md."""
 
     def connect(self, url: str) -> Any:
@@ -174,7 +170,7 @@ def has_state(admin: Any, command: str, text: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def cluster(tmp_path_factory):
     """A cluster of one node."""
     only = node(tmp_path_factory.mktemp("cluster"))
     with running(only):
@@ -186,7 +182,7 @@ FACTORY = f"{__name__}.ClusterConnectionFactory"
 
 
 @pytest.fixture
-def use_cluster(cluster: RedisServer, use_redis: UseRedis) -> None:
+def use_cluster(cluster, use_redis):
     if not cluster.is_running:
         cluster.start()
     use_redis(cluster.url, CONNECTION_FACTORY=FACTORY)
@@ -201,7 +197,7 @@ class TestCluster(NotifierContract):
 
 
 @pytest.mark.usefixtures("use_cluster")
-def test_cluster_recovers_from_an_outage(cluster: RedisServer, use_redis: UseRedis) -> None:
+def test_cluster_recovers_from_an_outage(cluster, use_redis):
     use_redis(cluster.url, PATIENT, CONNECTION_FACTORY=FACTORY)
     with cluster.admin as admin:
         admin.flushall()
@@ -222,9 +218,7 @@ def test_cluster_recovers_from_an_outage(cluster: RedisServer, use_redis: UseRed
 
 @pytest.mark.usefixtures("use_cluster")
 @pytest.mark.parametrize("outage", [RedisServer.stop, RedisServer.freeze])
-def test_publishing_does_not_wait_for_an_unreachable_cluster(
-    cluster: RedisServer, outage: Callable[[RedisServer], None]
-) -> None:
+def test_publishing_does_not_wait_for_an_unreachable_cluster(cluster, outage):
     outage(cluster)
     try:
         notifier, started = get_notifier("default"), time.monotonic()
@@ -237,7 +231,7 @@ def test_publishing_does_not_wait_for_an_unreachable_cluster(
 
 
 @pytest.mark.slow
-def test_cluster_slots_may_move(tmp_path: Path, use_redis: UseRedis) -> None:
+def test_cluster_slots_may_move(tmp_path, use_redis):
     one, other = node(tmp_path / "one"), node(tmp_path / "other")
     with running(one, other), one.admin as admin, other.admin as other_admin:
         take_all_slots(one)
