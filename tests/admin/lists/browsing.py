@@ -1,12 +1,13 @@
 """A change list, parsed from its HTML."""
 
-from dataclasses import dataclass, field
-from html.parser import HTMLParser
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin
 
 from django.test import Client
 from django.urls import reverse
+
+from tests.admin.dashboard.browsing import Element, Page
 
 CHAINS, JOBS = "chain", "job"
 
@@ -21,11 +22,10 @@ class ListPage:
 
     status: int
     html: str
-    rows: list[dict[str, str]] = field(default_factory=list)
-    links: dict[str, str] = field(default_factory=dict)
-    headers: list[str] = field(default_factory=list)
-    text: str = ""
-    tags: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    rows: list[dict[str, str]]
+    links: dict[str, str]
+    text: str
+    tags: list[tuple[str, dict[str, str]]]
 
     @property
     def ids(self) -> list[str]:
@@ -39,57 +39,20 @@ def open_list(client: Client, name: str, query: str | dict[str, Any] = "", *, fo
     else:
         reply = client.get(path, query, follow=follow)
     html = reply.content.decode()
-    reader = _Reader(name)
-    reader.feed(html)
-    reader.close()
-    text = " ".join(" ".join(reader.text).split())
-    return ListPage(reply.status_code, html, reader.rows, reader.links, reader.headers, text, reader.tags)
+    root = Page(html).root
+    bodies = [body for table in root.all("table", id="result_list") for body in table.all("tbody")]
+    links = {link.text: link.attributes.get("href", "") for link in reversed(root.all("a")) if link.text}
+    tags = [(element.tag, element.attributes) for element in root.all()]
+    rows = [_row(line, name) for body in bodies for line in body.all("tr")]
+    return ListPage(reply.status_code, html, rows, links, root.text, tags)
 
 
-class _Reader(HTMLParser):
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.rows: list[dict[str, str]] = []
-        self.links: dict[str, str] = {}
-        self.headers: list[str] = []
-        self.text: list[str] = []
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self._name = name
-        self._column: str | None = None
-        self._in_table = self._in_head = False
-        self._link: str | None = None
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {key: value or "" for key, value in attrs}
-        self.tags.append((tag, given))
-        self._in_table |= given.get("id") == "result_list"
-        self._in_head = (self._in_head or tag == "thead") and tag != "tbody"
-        if tag == "tr" and self._in_table and not self._in_head:
-            self.rows.append({})
-        if tag in ("td", "th") and self._in_table:
-            names = [name for name in given.get("class", "").split() if name.startswith(("field-", "column-"))]
-            self._column = names[0].split("-", 1)[1] if names else None
-            if self._in_head and self._column:
-                self.headers.append(self._column)
-            elif self._column:
-                self.rows[-1][self._column] = ""
-        if tag == "a":
-            self._link = given.get("href", "")
-            change = f"/{self._name}/"
-            if self._column == "type_name" and not self._in_head and change in self._link:
-                self.rows[-1]["id"] = self._link.split(change)[1].split("/")[0]
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "table":
-            self._in_table = False
-        if tag in ("td", "th"):
-            self._column = None
-        if tag == "a":
-            self._link = None
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-        if self._link is not None and data.strip():
-            self.links.setdefault(data.strip(), self._link)
-        if self._in_table and self._column and not self._in_head:
-            self.rows[-1][self._column] = f"{self.rows[-1][self._column]} {data.strip()}".strip()
+def _row(line: Element, name: str) -> dict[str, str]:
+    row = {}
+    for cell in [*line.all("th"), *line.all("td")]:
+        for column in cell.attributes["class"].split():
+            if column.startswith("field-"):
+                row[column.removeprefix("field-")] = cell.text
+        for link in cell.all("a") if "field-type_name" in cell.attributes["class"] else ():
+            row["id"] = link.attributes["href"].split(f"/{name}/")[1].split("/")[0]
+    return row
