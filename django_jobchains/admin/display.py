@@ -40,31 +40,20 @@ _MODULE_AND_CLASS = re.compile(r"(?:[a-z_][a-z0-9_]*\.)+[A-Z]\w*")
 _write_scalar = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
-@dataclass(frozen=True)
-class Timestamp:
-    """A time as ISO 8601, in the current time zone, and relative to now."""
-
-    iso: str
-    exact: str
-    relative: str
-
-    @property
-    def html(self) -> SafeString:
-        """Return a ``time`` element, also for use in translated sentences."""
-        return format_html('<time datetime="{}" title="{}">{}</time>', self.iso, self.exact, self.relative)
-
-
 class Timestamps(Times):
-    """Makes timestamps relative to the time when it was created."""
+    """Formats times as HTML, relative to the time when it was created, also for use in translated sentences."""
 
-    def timestamp(self, time: datetime, describe: Callable[[float], str] = ago) -> Timestamp:
-        """Return a timestamp whose relative time is described by a function of the seconds since then."""
+    def timestamp(self, time: datetime | None, describe: Callable[[float], str] = ago) -> SafeString | str:
+        """Return a ``time`` element with the exact time as its tooltip, or an empty string without a time.
+
+        The relative time is described by a function of the seconds since then.
+        """
+        if time is None:
+            return ""
         aware = self.aware(time)
         exact = format_date(timezone.localtime(aware), "Y-m-d H:i:s T")
-        return Timestamp(aware.astimezone(UTC).isoformat(), exact, describe(self.seconds_since(aware)))
-
-    def optional(self, time: datetime | None) -> Timestamp | None:
-        return None if time is None else self.timestamp(time)
+        iso, relative = aware.astimezone(UTC).isoformat(), describe(self.seconds_since(aware))
+        return format_html('<time datetime="{}" title="{}">{}</time>', iso, exact, relative)
 
 
 @dataclass(frozen=True)

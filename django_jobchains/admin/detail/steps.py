@@ -49,10 +49,10 @@ class Presenter:
             "status": status,
             "is_current": job.chain_index == count - 1,
             "summary": self.summary(step),
-            "created": self.timestamps.optional(job.created_at),
-            "due": self.timestamps.optional(job.run_at) if job.status == Status.PENDING else None,
-            "started": self.timestamps.optional(job.last_attempt_at),
-            "finished": self.timestamps.optional(job.finished_at),
+            "created": self.timestamps.timestamp(job.created_at),
+            "due": self.timestamps.timestamp(job.run_at) if job.status == Status.PENDING else None,
+            "started": self.timestamps.timestamp(job.last_attempt_at),
+            "finished": self.timestamps.timestamp(job.finished_at),
             "error": payloads.error_line(_text(job, "error")) if not step.attempts else "",
             "attempts": self.attempts(step.attempts, payloads),
             "earlier_attempts": _earlier(job, step.attempts),
@@ -123,7 +123,7 @@ class Presenter:
                 # Whether a process died. If so, the traceback is what a child process wrote to its standard error.
                 "is_crash": attempt.kind == FailedAttempt.Kind.CRASH,
                 "worker": attempt.worker,
-                "finished": self.timestamps.optional(attempt.finished_at),
+                "finished": self.timestamps.timestamp(attempt.finished_at),
                 "took": "" if attempt.duration_seconds is None else span(attempt.duration_seconds),
             }
             for attempt in attempts
@@ -141,7 +141,7 @@ class Presenter:
         return {
             "key": f"line-{line.job_id}-{line.lease_number}-{line.position}",
             "omitted": _counted(text, omitted) if omitted else "",
-            "time": self.timestamps.optional(line.logged_at),
+            "time": self.timestamps.timestamp(line.logged_at),
             "level": LogLine.Level(line.level).name.lower() if line.level in LogLine.Level.values else "info",
             "level_name": str(line.get_level_display()),
             "attempt": line.attempt,
@@ -155,7 +155,7 @@ class Presenter:
             return None
         percent = round(100 * min(1.0, max(0.0, progress.fraction)))
         text = self.payloads_of(job).line(progress.text)
-        return {"percent": percent, "text": text, "time": self.timestamps.optional(progress.logged_at)}
+        return {"percent": percent, "text": text, "time": self.timestamps.timestamp(progress.logged_at)}
 
 
 def _traceback(attempt: FailedAttempt, payloads: Payloads) -> PayloadView:

@@ -35,8 +35,8 @@ class Columns:
         self._timestamps = Timestamps(using)
         self._site_name = site_name
 
-    def _age(self, time: datetime) -> SafeString:
-        return self._timestamps.timestamp(time, age).html
+    def _age(self, time: datetime) -> SafeString | str:
+        return self._timestamps.timestamp(time, age)
 
     def _attempts(self, job: Job) -> str:
         if job.finite_max_attempts is None:
@@ -66,7 +66,7 @@ class ChainColumns(Columns):
         return "" if _is_job_hidden(chain) else chain.current_job.queue
 
     @admin.display(description=_("age"), ordering="id")
-    def created(self, chain: Chain) -> SafeString:
+    def created(self, chain: Chain) -> SafeString | str:
         return self._age(chain.created_at)
 
     @admin.display(description=_("duration"))
@@ -129,15 +129,15 @@ class JobColumns(Columns):
         return job.queue
 
     @admin.display(description=_("age"), ordering="chain_id")
-    def created(self, job: Job) -> SafeString:
+    def created(self, job: Job) -> SafeString | str:
         return self._age(job.created_at)
 
     @admin.display(description=_("run at"))
     def run_at(self, job: Job) -> SafeString | str:
         """Return when a pending job is due, or when the last attempt of another job started."""
         if job.status == Status.PENDING:
-            return self._timestamps.timestamp(job.run_at).html
-        return self._timestamps.timestamp(job.last_attempt_at).html if job.last_attempt_at else ""
+            return self._timestamps.timestamp(job.run_at)
+        return self._timestamps.timestamp(job.last_attempt_at)
 
     @admin.display(description=_("attempts"))
     def attempts(self, job: Job) -> str:

@@ -143,7 +143,7 @@ class JobRecordAdmin(RecordActionAdmin):
     @admin.display(description=_("queued"))
     def record_queued(self, record: Any) -> SafeString | str:
         time = self.record_type.value(record, "queued_at")
-        return Timestamps(record._state.db).timestamp(time, age).html if time else ""
+        return Timestamps(record._state.db).timestamp(time, age)
 
     @admin.display(description=_("attempts"))
     def record_attempts(self, record: Any) -> str:
@@ -235,12 +235,12 @@ def record_view(kind: RecordType, record: Any, payloads: Payloads, times: Timest
         "style": state_style(state),
         "is_open": state in OPEN,
         "is_stopping": state == "processing" and bool(cancel),
-        "queued": times.optional(kind.value(record, "queued_at")),
-        "process_after": times.optional(kind.value(record, "process_after")) if state == "queued" else None,
-        "started": times.optional(started),
+        "queued": times.timestamp(kind.value(record, "queued_at")),
+        "process_after": times.timestamp(kind.value(record, "process_after")) if state == "queued" else None,
+        "started": times.timestamp(started),
         "took": "" if took is None else span(took),
-        "finished": times.optional(finished),
-        "heartbeat": times.optional(kind.value(record, "last_heartbeat_at")) if state == "processing" else None,
+        "finished": times.timestamp(finished),
+        "heartbeat": times.timestamp(kind.value(record, "last_heartbeat_at")) if state == "processing" else None,
         "worker": kind.value(record, "worker_hostname") or "",
         "attempts": number(attempts_of(kind, record)),
         "failures": number(failures),
@@ -280,7 +280,7 @@ def _views(logs: list[dict[str, Any]], payloads: Payloads, times: Timestamps) ->
             "exit_code": "" if exit_code is None else payloads.line(str(exit_code)),
             "is_failed": exit_code not in (None, 0),
             "took": span(duration / 1000) if is_number else "",  # type: ignore[operator]
-            "started": times.optional(_time(entry.get("start_time"))),
+            "started": times.timestamp(_time(entry.get("start_time"))),
         }
 
 
