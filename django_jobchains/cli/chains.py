@@ -12,6 +12,7 @@ from django.db import transaction
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, Job
+from django_jobchains.chains.pruning import MAX_BATCH_SIZE
 from django_jobchains.cli import converters
 from django_jobchains.cli.screen import counted
 from django_jobchains.cli.subcommand import (
@@ -272,7 +273,11 @@ class PruneCommand(Subcommand):
         )
         parser.add_argument("--type", action="append", metavar="NAME", help="only this type; may be repeated (all)")
         parser.add_argument(
-            "--batch", type=converters.batch, default=1_000, metavar="N", help="chains per transaction (1000)"
+            "--batch",
+            type=converters.integer(1, MAX_BATCH_SIZE),
+            default=1_000,
+            metavar="N",
+            help="chains per transaction (1000)",
         )
         parser.add_argument("--dry-run", action="store_true", help="only count them")
 

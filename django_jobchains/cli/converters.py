@@ -5,7 +5,7 @@ import math
 import re
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,14 +13,11 @@ from uuid import UUID
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from django_jobchains.chains.pruning import MAX_BATCH_SIZE
 from django_jobchains.db.times import checked_time
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.values import PRIORITY, QUEUE
 
-#: The limit of the rows that ``list`` shows at once.
-MAX_ROWS = 100_000
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)")
 
@@ -123,34 +120,23 @@ def deduplication_key(text: str) -> Deduplicate:
         raise ArgumentTypeError(str(error)) from None
 
 
+def integer(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a converter of integers from ``least``, to ``most`` if it is given."""
+
+    def convert(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= (most or 2**31 - 1):
+            limit = f" to {most:,}" if most else ""
+            raise ArgumentTypeError(f"{text!r} must be an integer from {least}{limit}")
+        return int(text)
+
+    return convert
+
+
+positive, non_negative = integer(1), integer(0)
+
+
 def slots(text: str) -> int | None:
     return None if text == "none" else positive(text)
-
-
-def positive(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) < 2**31:
-        raise ArgumentTypeError(f"{text!r} must be an integer from 1")
-    return int(text)
-
-
-def batch(text: str) -> int:
-    return _at_most(MAX_BATCH_SIZE, text)
-
-
-def rows(text: str) -> int:
-    return _at_most(MAX_ROWS, text)
-
-
-def _at_most(limit: int, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= limit:
-        raise ArgumentTypeError(f"{text!r} must be an integer from 1 to {limit:,}")
-    return int(text)
-
-
-def non_negative(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**31:
-        raise ArgumentTypeError(f"{text!r} must be an integer from 0")
-    return int(text)
 
 
 def json_text(text: str) -> str:

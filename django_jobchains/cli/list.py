@@ -14,6 +14,9 @@ from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.models.jobs import shown_status
 from django_jobchains.text.humanize import span
 
+#: The limit of the rows that are shown at once.
+MAX_ROWS = 100_000
+
 
 class ListCommand(Subcommand):
     name = "list"
@@ -45,8 +48,8 @@ class ListCommand(Subcommand):
                 option, type=converters.time, metavar="TIME", help=f"only those created {text}, as in 2026-11-22T09:30"
             )
         parser.add_argument("--oldest", action="store_true", help="oldest first")
-        text = f"the number of rows (50), at most {converters.MAX_ROWS:,}; --after continues"
-        parser.add_argument("--limit", type=converters.rows, default=50, metavar="N", help=text)
+        text = f"the number of rows (50), at most {MAX_ROWS:,}; --after continues"
+        parser.add_argument("--limit", type=converters.integer(1, MAX_ROWS), default=50, metavar="N", help=text)
         parser.add_argument("--after", metavar="CURSOR", help="continue after the last page")
 
     def run(self, call: Invocation) -> None:
@@ -141,7 +144,14 @@ def _json(rows: list[Any], cursor: str | None, call: Invocation) -> None:
 
 
 def _chain_json(chain: Chain, call: Invocation) -> dict[str, Any]:
-    times = call.screen.times
+    return {**chain_json(chain, call.screen.times), "current_job": _job_json(chain.current_job, call)}
+
+
+def _job_json(job: Job, call: Invocation) -> dict[str, Any]:
+    return {**job_json(job, call.screen.times), "chain": job.chain_id, "chain_type": job.chain_type_name}
+
+
+def chain_json(chain: Chain, times: ElapsedTimes) -> dict[str, Any]:
     return {
         "id": chain.id,
         "type": chain.type_name,
@@ -150,18 +160,14 @@ def _chain_json(chain: Chain, call: Invocation) -> dict[str, Any]:
         "finished_at": times.iso(chain.finished_at),
         "deduplication_key": chain.deduplication_key,
         "last_error": chain.last_error,
-        "current_job": _job_json(chain.current_job, call),
     }
 
 
-def _job_json(job: Job, call: Invocation) -> dict[str, Any]:
-    times = call.screen.times
+def job_json(job: Job, times: ElapsedTimes) -> dict[str, Any]:
     return {
         "id": job.id,
-        "chain": job.chain_id,
         "step": job.chain_index + 1,
         "type": job.type_name,
-        "chain_type": job.chain_type_name,
         "status": job.status,
         "queue": job.queue,
         "priority": job.priority,

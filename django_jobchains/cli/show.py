@@ -9,7 +9,8 @@ from django.core.management.base import CommandError
 from django_jobchains.chains import Job
 from django_jobchains.chains.tree import ChainTree, Extent, Step, tree_of
 from django_jobchains.cli import converters
-from django_jobchains.cli.screen import counted, first_line, shortened
+from django_jobchains.cli.list import chain_json, job_json
+from django_jobchains.cli.screen import ElapsedTimes, counted, first_line, shortened
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.context import trace_id_in, trace_url_of
 from django_jobchains.models import FailedAttempt, LogLine
@@ -58,7 +59,7 @@ class ShowCommand(Subcommand):
         )
         if call.screen.is_json:
             needed_by = [job.id for job in waiting[:MAX_DEPENDENTS]]
-            call.screen.json({**_Json(call).chain(tree), "needed_by": needed_by})
+            call.screen.json({**_Json(call.screen.times).chain(tree), "needed_by": needed_by})
         else:
             _Text(call).show(tree, waiting)
 
@@ -188,13 +189,13 @@ class _Text:
             self._log_line(line, indent)
 
     def _log_line(self, line: LogLine, indent: str) -> None:
-        paint = "error" if line.level >= ERROR else ""
+        style = "error" if line.level >= ERROR else ""
         begin = f"{indent}{self._times.shown(line.logged_at)} {_level(line)} · "
         fields = "" if line.fields is None else f" {shortened(line.fields, NO_LIMIT if self._is_whole else 100)}"
         if self._is_whole:
             self._screen.lines(f"{begin}{line.text}{fields}")
         else:
-            self._screen.line(f"{first_line(line.text)}{fields}", paint, begin=begin)
+            self._screen.line(f"{first_line(line.text)}{fields}", style, begin=begin)
 
     def _blockers(self, step: Step, indent: str) -> None:
         if not step.blocker_count:
@@ -221,51 +222,35 @@ class _Text:
 
 
 class _Json:
-    def __init__(self, call: Invocation) -> None:
-        self._times = call.screen.times
+    def __init__(self, times: ElapsedTimes) -> None:
+        self._times = times
 
     def chain(self, tree: ChainTree) -> dict[str, Any]:
-        chain, iso = tree.chain, self._times.iso
         return {
-            "id": chain.id,
-            "type": chain.type_name,
-            "status": chain.status,
-            "created_at": iso(chain.created_at),
-            "finished_at": iso(chain.finished_at),
-            "deduplication_key": chain.deduplication_key,
-            "input": chain.input,
-            "output": chain.stored_output,
-            "last_error": chain.last_error,
+            **chain_json(tree.chain, self._times),
+            "input": tree.chain.input,
+            "output": tree.chain.stored_output,
             "step_count": tree.step_count,
             "steps": [self._step(step) for step in tree.steps],
         }
 
     def _step(self, step: Step) -> dict[str, Any]:
-        job, iso = step.job, self._times.iso
+        job, progress = step.job, step.progress
         return {
-            "id": job.id,
-            "step": job.chain_index + 1,
-            "type": job.type_name,
-            "status": job.status,
-            "queue": job.queue,
-            "priority": job.priority,
+            **job_json(job, self._times),
             "input": job.input,
             "output": job.output,
-            "run_at": iso(job.run_at),
-            "created_at": iso(job.created_at),
-            "last_attempt_at": iso(job.last_attempt_at),
-            "finished_at": iso(job.finished_at),
             "duration_seconds": step.duration_seconds,
-            "cancel_requested_at": iso(job.cancel_requested_at),
-            "attempt": job.attempt,
             "max_attempts": job.finite_max_attempts,
-            "crashes": job.crashes,
-            "worker": job.leased_by,
             "completed_by": job.completed_by,
-            "last_error": job.last_error,
             "trace_id": trace_id_in(job.context) or None,
             "failed_attempts": [self._attempt(attempt) for attempt in step.attempts],
-            "progress": self._progress(step),
+            "progress": progress
+            and {
+                "fraction": progress.fraction,
+                "text": progress.text,
+                "logged_at": self._times.iso(progress.logged_at),
+            },
             "log_lines": [self._line(line) for line in step.lines],
             "blocker_count": step.blocker_count,
             "open_blocker_count": step.open_count,
@@ -283,12 +268,6 @@ class _Json:
             "finished_at": self._times.iso(attempt.finished_at),
             "duration_seconds": attempt.duration_seconds,
         }
-
-    def _progress(self, step: Step) -> dict[str, Any] | None:
-        if progress := step.progress:
-            logged_at = self._times.iso(progress.logged_at)
-            return {"fraction": progress.fraction, "text": progress.text, "logged_at": logged_at}
-        return None
 
     def _line(self, line: LogLine) -> dict[str, Any]:
         return {
