@@ -74,7 +74,7 @@ SLOW_ON_POSTGRESQL = {
     "tests/worker/test_supervisor.py",
 }
 SLOW_ON_SQLITE = {
-    "tests/children/test_contract.py",
+    "tests/children/test_pools.py",
     "tests/children/test_death_of_the_parent.py",
     "tests/model",
     "tests/notifications/test_other_processes.py",

@@ -5,5 +5,5 @@ from django.db import connection
 connection.ensure_connection()
 
 
-def set_up() -> None:
+def set_up():
     """Do nothing: the import is enough."""

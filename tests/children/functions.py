@@ -9,83 +9,76 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from django_jobchains.pools import current_signal, send
+
+__all__ = ("threading",)  # for evaluate()
 
 #: Longer than any test waits.
 FOREVER = 600
 
 calls = 0
 was_set_up = False
+kept = []
 
 
-def set_up() -> None:
+def set_up():
     global was_set_up
     was_set_up = True
 
 
-def fail_to_set_up() -> None:
+def fail_to_set_up():
     raise LookupError("no model to load")
 
 
-def die_in_set_up() -> None:
+def die_in_set_up():
     sys.stderr.write("cannot be set up\n")
     os._exit(7)
 
 
-def hang_in_set_up() -> None:
+def hang_in_set_up():
     time.sleep(FOREVER)
 
 
-def is_set_up(payload: Any) -> bool:
-    return was_set_up
-
-
-def echo(payload: Any) -> Any:
+def echo(payload):
     return payload
 
 
-def count(payload: Any) -> int:
+def pid(payload):
+    return os.getpid()
+
+
+def fail(payload):
+    raise ValueError(payload)
+
+
+def die(payload):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang(payload):
+    send("begun")
+    time.sleep(FOREVER)
+
+
+def wait_for_abort(payload):
+    send("begun")
+    current_signal().wait(FOREVER)
+    return current_signal().reason
+
+
+def evaluate(payload):
+    """Return the value of a Python expression, with the names of this module."""
+    return eval(payload)
+
+
+def count(payload):
     global calls
     calls += 1
     return calls
 
 
-def pid(payload: Any) -> int:
-    return os.getpid()
-
-
-def thread_name(payload: Any) -> str:
-    return threading.current_thread().name
-
-
-def fail(payload: str) -> None:
-    raise ValueError(payload)
-
-
-def exit_python(payload: Any) -> None:
-    sys.exit(3)
-
-
-def return_object(payload: Any) -> object:
-    return object()
-
-
-def exit_now(payload: int) -> None:
-    print("about to exit", file=sys.stderr, flush=True)
-    os._exit(payload)
-
-
-def kill_itself(payload: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def crash(payload: Any) -> None:
-    ctypes.string_at(0)
-
-
-def write_to_socket(payload: str) -> str:
+def write_to_socket(payload):
     """Write bytes to the socket of the child, as a C library may do that closes and uses wrong descriptors."""
     for path in list(Path("/proc/self/fd").iterdir()):
         with suppress(OSError):
@@ -94,11 +87,11 @@ def write_to_socket(payload: str) -> str:
     return "written"
 
 
-def recurse(payload: Any) -> None:
+def recurse(payload):
     recurse(payload)
 
 
-def leave_socket_behind(payload: Any) -> None:
+def leave_socket_behind(payload):
     """Die while a process of another session still has the socket open."""
     if not os.fork():
         os.setsid()
@@ -109,83 +102,48 @@ def leave_socket_behind(payload: Any) -> None:
     os._exit(5)
 
 
-def write_much_and_exit(payload: Any) -> None:
-    os.write(2, b"x" * 300_000 + b"the end")
-    os._exit(1)
-
-
-def wait_for_abort(payload: Any) -> None:
-    send("waiting")
+def stop_when_aborted(payload):
+    send("begun")
     assert current_signal().wait(FOREVER)
     current_signal().raise_if_aborted()
 
 
-def reason_of_abort(payload: Any) -> str | None:
-    send("waiting")
-    current_signal().wait(FOREVER)
-    return current_signal().reason
-
-
-def reason_of_abort_despite_sigterm(payload: Any) -> str | None:
+def wait_for_abort_despite_sigterm(payload):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return reason_of_abort(payload)
+    return wait_for_abort(payload)
 
 
-def send_forever(payload: Any) -> None:
+def send_forever(payload):
     while True:
         send("x" * 1000)
 
 
-def hang(payload: Any) -> None:
-    send("waiting")
-    time.sleep(FOREVER)
-
-
-def hang_without_sigterm(payload: Any) -> None:
+def hang_without_sigterm(payload):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    send("waiting")
+    send("begun")
     while True:
         with suppress(BaseException):
             time.sleep(FOREVER)
 
 
-def hang_in_c(payload: Any) -> None:
+def start_grandchild(payload):
+    kept.append(subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER})"]))
+    return kept[-1].pid
+
+
+def hang_in_c(payload):
     """Start a child process, and hold the GIL in a call that never returns."""
-    grandchild = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER})"])
-    Path(payload).write_text(f"{os.getpid()} {grandchild.pid}")
+    Path(payload).write_text(f"{os.getpid()} {start_grandchild(None)}")
     ctypes.PyDLL(None).sleep(FOREVER)
 
 
-def start_grandchild(payload: Any) -> int:
-    return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER})"]).pid
-
-
-def send_all(payload: list[Any]) -> str:
+def send_all(payload):
     for message in payload:
         send(message)
     return "sent"
 
 
-def return_letters(payload: int) -> str:
-    return "x" * payload
-
-
-def send_letters(payload: int) -> None:
-    send("x" * payload)
-
-
-def allocate(payload: int) -> int:
-    return len(bytearray(payload))
-
-
-_kept: list[bytearray] = []
-
-
-def leak(payload: int) -> None:
-    _kept.append(bytearray(b"x" * payload))
-
-
-def burn(payload: float) -> str:
+def burn(payload):
     """Use CPU time."""
     until = time.process_time() + payload
     while time.process_time() < until:
@@ -193,7 +151,7 @@ def burn(payload: float) -> str:
     return "burnt"
 
 
-def descriptors(payload: Any) -> dict[str, str]:
+def descriptors(payload):
     found = {}
     for path in list(Path("/proc/self/fd").iterdir()):
         with suppress(OSError):  # the descriptor of the listing is closed already
@@ -201,39 +159,13 @@ def descriptors(payload: Any) -> dict[str, str]:
     return found
 
 
-def environment(payload: Any) -> dict[str, str]:
-    return dict(os.environ)
-
-
-def initial_environment(payload: Any) -> str:
-    return Path("/proc/self/environ").read_bytes().decode()
-
-
-def environment_of_program(payload: Any) -> str:
-    return subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
-
-
-def oom_score(payload: Any) -> int:
-    return int(Path("/proc/self/oom_score_adj").read_text())
-
-
-def session(payload: Any) -> list[int]:
-    return [os.getpid(), os.getpgrp(), os.getsid(0), os.getppid()]
-
-
-def users(payload: Any) -> int:
+def users(payload):
     from django.contrib.auth.models import User
 
     return User.objects.count()
 
 
-def is_connected(payload: Any) -> bool:
-    from django.db import connection
-
-    return connection.connection is not None
-
-
-def leave_transaction_open(payload: str) -> None:
+def leave_transaction_open(payload):
     from django.contrib.auth.models import User
     from django.db import transaction
 
@@ -241,30 +173,27 @@ def leave_transaction_open(payload: str) -> None:
     User.objects.create(username=payload)
 
 
-def database_names(payload: Any) -> list[str]:
+def connections(payload):
+    """Return the names of the databases, and whether each of them is connected."""
     from django.db import connections
 
-    return [str(connection.settings_dict["NAME"]) for connection in connections.all()]
+    return [[str(each.settings_dict["NAME"]), each.connection is not None] for each in connections.all()]
 
 
-def step(payload: Any) -> Any:
+def step(payload):
     """Act as the payload requests: wait for an abort, die, hang in C, or return the payload."""
     if payload == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
+        die(payload)
     elif payload == "wait":
-        return reason_of_abort(payload)
+        return wait_for_abort(None)
     elif isinstance(payload, list):
         hang_in_c(payload[0])
     return payload
 
 
-def touch_and_wait(payload: Any) -> str | None:
+def touch_and_wait(payload):
     """Create a file, if one is given, and wait for an abort."""
     if payload is None:
         return None
     Path(payload).touch()
-    return reason_of_abort(payload)
-
-
-def is_imported(payload: str) -> bool:
-    return payload in sys.modules
+    return wait_for_abort(None)

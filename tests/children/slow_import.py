@@ -10,5 +10,5 @@ if path := os.environ.get("SLOW_IMPORT"):
         time.sleep(0.01)
 
 
-def set_up() -> None:
+def set_up():
     """Do nothing: the import is enough."""

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -72,7 +70,7 @@ pool.acquire().start(FUNCTIONS + ":hang")
 }
 
 
-def program(tmp_path: Path, body: str) -> "subprocess.Popen[str]":
+def program(tmp_path, body):
     code = f"{PROGRAM}\nfrom random import random\n{body}\n"
     command = [sys.executable, "-W", "error", "-c", code, str(tmp_path / "marks")]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -80,7 +78,7 @@ def program(tmp_path: Path, body: str) -> "subprocess.Popen[str]":
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("turn", range(3))
-def test_the_interpreter_exits_in_any_state_without_a_word(tmp_path: Path, state: str, turn: int) -> None:
+def test_the_interpreter_exits_in_any_state_without_a_word(tmp_path, state, turn):
     process = program(tmp_path, STATES[state])
     output, errors = process.communicate(timeout=60)
     errors = "\n".join(line for line in errors.splitlines() if "run without isolation" not in line)
@@ -88,7 +86,7 @@ def test_the_interpreter_exits_in_any_state_without_a_word(tmp_path: Path, state
     until(lambda: not survivors(tmp_path))
 
 
-def test_a_killed_process_takes_children_and_grandchildren_along(tmp_path: Path) -> None:
+def test_a_killed_process_takes_children_and_grandchildren_along(tmp_path):
     body = """
 with ChildSession(pool) as child:
     call = child.start(FUNCTIONS + ":hang_in_c", str(marks))
@@ -104,10 +102,10 @@ with ChildSession(pool) as child:
     process.kill()
     process.communicate()
     for pid in (preload, child, grandchild):
-        until(lambda pid=pid: not is_running(pid))  # type: ignore[misc]
+        until(lambda pid=pid: not is_running(pid))
 
 
-def test_a_killed_preload_process_takes_the_children_along(tmp_path: Path) -> None:
+def test_a_killed_preload_process_takes_the_children_along(tmp_path):
     body = """
 with ChildSession(pool) as child:
     call = child.start(FUNCTIONS + ":hang_in_c", str(marks))
@@ -131,7 +129,7 @@ with ChildSession(pool) as child:
     until(lambda: not any(map(is_running, pids)))
 
 
-def test_a_fork_of_the_process_has_pools_of_its_own(tmp_path: Path) -> None:
+def test_a_fork_of_the_process_has_pools_of_its_own(tmp_path):
     body = """
 pool = ReusablePool(1)
 
@@ -152,7 +150,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]), pids() == before, flush
     assert (output.split(), errors) == (["True", "0", "True"], "")
 
 
-def test_a_fork_that_lives_on_does_not_keep_the_children_alive(tmp_path: Path) -> None:
+def test_a_fork_that_lives_on_does_not_keep_the_children_alive(tmp_path):
     body = """
 with ChildSession(pool) as child:
     call = child.start(FUNCTIONS + ":hang_in_c", str(marks))
@@ -175,13 +173,13 @@ with ChildSession(pool) as child:
         process.communicate()
 
 
-def survivors(tmp_path: Path) -> list[int]:
+def survivors(tmp_path):
     """Return the processes of the test that still run."""
     return [pid for pid in pids_in(tmp_path / "marks") if is_running(pid)]
 
 
 @pytest.fixture(autouse=True)
-def _no_survivors(tmp_path: Path) -> Iterator[None]:
+def _no_survivors(tmp_path):
     yield
     for pid in survivors(tmp_path):
         kill(pid)

@@ -1,20 +1,13 @@
 """``Isolation`` is a value with checked limits."""
 
 from dataclasses import FrozenInstanceError, replace
-from typing import Any
 
 import pytest
 
-from django_jobchains.pools import (
-    Fallback,
-    Isolation,
-    ReusablePool,
-    TransientPool,
-    presets,
-)
+from django_jobchains.pools import Fallback, Isolation, ReusablePool, TransientPool, presets
 
 
-def test_equal_values_are_the_same_pool() -> None:
+def test_equal_values_are_the_same_pool():
     first = Isolation("process", key="images", max_rss="500M", memory_limit="1G")
     second = Isolation("process", key="images", max_rss=500 * 1024**2, memory_limit="1024m")
     assert first == second
@@ -22,8 +15,8 @@ def test_equal_values_are_the_same_pool() -> None:
     assert first != replace(first, cpu_seconds=1)
 
 
-def test_it_is_frozen() -> None:
-    isolation: Any = Isolation("thread")
+def test_it_is_frozen():
+    isolation = Isolation("thread")
     with pytest.raises(FrozenInstanceError):
         isolation.level = "process"
 
@@ -50,19 +43,19 @@ def test_it_is_frozen() -> None:
         ({"level": "transient", "max_rss": 1}, "max_rss: the level 'transient' has no such limit"),
     ],
 )
-def test_an_invalid_value_is_an_error_that_names_it(options: dict[str, Any], message: str) -> None:
+def test_an_invalid_value_is_an_error_that_names_it(options, message):
     with pytest.raises(ValueError, match=message):
         Isolation(**{"level": "process", **options})
 
 
-def test_presets_are_fresh_frozen_values() -> None:
+def test_presets_are_fresh_frozen_values():
     levels = [preset().level for preset in (presets.inline, presets.thread, presets.process, presets.transient)]
     assert levels == ["inline", "thread", "process", "transient"]
     assert presets.balanced() == presets.balanced()
     assert presets.balanced() is not presets.balanced()
 
 
-def test_the_constructors_of_pools_check_the_same_limits() -> None:
+def test_the_constructors_of_pools_check_the_same_limits():
     with pytest.raises(ValueError, match="max_workers=0"):
         ReusablePool(0)
     with pytest.raises(ValueError, match="memory_limit='much'"):
@@ -73,7 +66,7 @@ def test_the_constructors_of_pools_check_the_same_limits() -> None:
 
 
 @pytest.mark.parametrize("level", ["inline", "thread", "process", "transient"])
-def test_a_pool_is_of_its_own_level(level: Any) -> None:
+def test_a_pool_is_of_its_own_level(level):
     for pool, own in ((ReusablePool, "process"), (TransientPool, "transient")):
         if level == own:
             assert pool.of(Isolation(level)).isolation.level == own
@@ -82,5 +75,5 @@ def test_a_pool_is_of_its_own_level(level: Any) -> None:
                 pool.of(Isolation(level))
 
 
-def test_a_fallback_compares_by_value() -> None:
+def test_a_fallback_compares_by_value():
     assert Fallback("process", "thread", "why") == Fallback("process", "thread", "why")

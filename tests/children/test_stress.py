@@ -4,23 +4,14 @@ import os
 import random
 import threading
 from collections import deque
-from pathlib import Path
 
 import psutil
 import pytest
 
 from django_jobchains.children import child_process, preload
-from django_jobchains.pools import (
-    PENDING,
-    ChildCrashed,
-    ChildTimeout,
-    PooledChild,
-    PoolTimeout,
-    ReusablePool,
-)
+from django_jobchains.pools import PENDING, ChildCrashed, ChildTimeout, PooledChild, PoolTimeout, ReusablePool
 from django_jobchains.testing.contracts.pools import on_thread
-from tests.children.conftest import FUNCTIONS
-from tests.children.test_crashes import descriptors
+from tests.children.conftest import FUNCTIONS, open_files
 from tests.support.waiting import until
 
 MAX_WORKERS = 3
@@ -33,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 class Stress:
     """``users``: the child that each thread holds, by its pid, to notice a process with two users."""
 
-    def __init__(self, pool: ReusablePool) -> None:
+    def __init__(self, pool):
         self.pool = pool
         self.over = threading.Event()
         self.calls = 0
@@ -43,10 +34,10 @@ class Stress:
         #: Children that were released, or that their users hold for a call.
         self._known: deque[PooledChild] = deque(maxlen=20)
 
-    def has_done_enough(self) -> bool:
+    def has_done_enough(self):
         return self.calls > 5000 and self.crashes > 15
 
-    def use(self, seed: int) -> None:
+    def use(self, seed):
         chance = random.Random(seed)
         while not self.over.is_set():
             try:
@@ -65,7 +56,7 @@ class Stress:
                 self._known.append(child)
                 self.pool.release(child, broken=chance.random() < 0.05)
 
-    def _call(self, child: PooledChild, chance: random.Random) -> None:
+    def _call(self, child, chance):
         kind = chance.randrange(12)
         if kind == 0:
             child.run(STEP, "die")
@@ -89,13 +80,13 @@ class Stress:
             assert [call.wait() for call in child.start_all(STEP, numbers)] == numbers
             self.calls += len(numbers)
 
-    def release_late(self) -> None:
+    def release_late(self):
         """Release children again that their users have released before."""
         while not self.over.wait(0.0005):
             if self._known:
                 self.pool.release(self._known.popleft(), broken=random.random() < 0.5)
 
-    def watch(self) -> None:
+    def watch(self):
         """Check the number of processes."""
         process = psutil.Process(preload.get_preload().pid)
         while not self.over.wait(0.005):
@@ -104,7 +95,7 @@ class Stress:
             assert sum(map(uses_memory, running)) <= MAX_WORKERS
 
 
-def uses_memory(process: psutil.Process) -> bool:
+def uses_memory(process):
     """Return whether a process still runs. One that ends first frees its memory."""
     try:
         return bool(process.memory_info().rss)
@@ -112,17 +103,17 @@ def uses_memory(process: psutil.Process) -> bool:
         return False
 
 
-def test_threads_that_make_mistakes_do_not_affect_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_make_mistakes_do_not_affect_others(tmp_path, monkeypatch):
     preload.close_preload()
     # A child that is not ready is given up after this time, if the preload process is busy or stopped.
     monkeypatch.setattr(child_process, "MAX_REPORT_SECONDS", 30)
     monkeypatch.setenv("SLOW_IMPORT", str(tmp_path / "import"))
     options = {"max_jobs_per_worker": 2000, "idle_ttl": 0.05, "grace_seconds": 0.2, "strict": False}
-    with ReusablePool(MAX_WORKERS, setup="tests.children.slow_import:set_up", **options) as pool:  # type: ignore[arg-type]
+    with ReusablePool(MAX_WORKERS, setup="tests.children.slow_import:set_up", **options) as pool:
         pool.release(pool.acquire(), broken=True)
         (tmp_path / "import").touch()  # The next child lets the preload process import the module for a second.
         threading.Timer(1, (tmp_path / "import").unlink).start()
-        before = descriptors(os.getpid())
+        before = len(open_files(os.getpid()))
         stress = Stress(pool)
         uses = [*(lambda seed=seed: stress.use(seed) for seed in range(THREADS)), stress.release_late, stress.watch]
         ends = [on_thread(use) for use in uses]
@@ -132,6 +123,6 @@ def test_threads_that_make_mistakes_do_not_affect_others(tmp_path: Path, monkeyp
             end.result(60)
         until(lambda: pool.size == 0)  # after their idle time
         assert not pool.is_full()
-        until(lambda: descriptors(os.getpid()) <= before)
+        until(lambda: len(open_files(os.getpid())) <= before)
         until(lambda: not psutil.Process(preload.get_preload().pid).children())
     preload.close_preload()

@@ -5,5 +5,5 @@ import threading
 threading.Thread(target=threading.Event().wait, name="of-a-library", daemon=True).start()
 
 
-def set_up() -> None:
+def set_up():
     """Do nothing: the import is enough."""

@@ -1,8 +1,6 @@
-from typing import Any
-
 import pytest
 
-from tests.support.worker_processes import StartProcess, WorkerProcess, start_process
+from tests.support.worker_processes import start_process
 
 __all__ = ("start_process",)
 
@@ -11,10 +9,10 @@ SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.isolation.worker_settings"}
 
 
 @pytest.fixture
-def start_isolated(start_process: StartProcess) -> StartProcess:
+def start_isolated(start_process):
     """Starts workers that know the jobs of these tests, and waits until they are ready."""
 
-    def start(*arguments: str, **options: Any) -> WorkerProcess:
+    def start(*arguments, **options):
         return start_process(*arguments, **{**SETTINGS, **options}).until_ready()
 
     return start

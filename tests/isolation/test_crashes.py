@@ -5,7 +5,6 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,14 +18,13 @@ from tests.isolation.app import hostile_jobs
 from tests.isolation.ends import ended, failures, labels, output
 from tests.shop.models import Effect
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess, WorkerProcess
 
 LEVELS = ("process", "transient")
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_every_way_to_die_is_one_crash_and_neighbours_complete(start_isolated: StartProcess, level: str) -> None:
+def test_every_way_to_die_is_one_crash_and_neighbours_complete(start_isolated, level):
     ways = {"SIGKILL": "SIGKILL", "SIGSEGV": "SIGSEGV", "exit": "exited with code 3", "recursion": "SIGSEGV"}
     worker = start_isolated("--slots", "4", jobchains={"ISOLATION": level})
     neighbours = chains.enqueue_many([hostile_jobs.good.item(0.05) for _ in range(20)])
@@ -46,7 +44,7 @@ def test_every_way_to_die_is_one_crash_and_neighbours_complete(start_isolated: S
 
 
 @pytest.fixture
-def memory_group() -> Iterator[Path]:
+def memory_group():
     """A control group of processes with little memory, of version 1 or 2."""
     root = Path("/sys/fs/cgroup")
     root = root / "memory" if (root / "memory").exists() else root
@@ -64,9 +62,7 @@ def memory_group() -> Iterator[Path]:
     group.rmdir()
 
 
-def test_a_child_that_the_kernel_kills_because_memory_runs_out_has_crashed(
-    start_isolated: StartProcess, memory_group: Path
-) -> None:
+def test_a_child_that_the_kernel_kills_because_memory_runs_out_has_crashed(start_isolated, memory_group):
     worker = start_isolated(jobchains={"ISOLATION": "process"})
     chain = hostile_jobs.dies.enqueue(str(memory_group))
     assert output(chain) == 2
@@ -75,7 +71,7 @@ def test_a_child_that_the_kernel_kills_because_memory_runs_out_has_crashed(
     assert worker.is_alive
 
 
-def test_jobs_whose_children_are_killed_at_random_have_their_effects_once(start_isolated: StartProcess) -> None:
+def test_jobs_whose_children_are_killed_at_random_have_their_effects_once(start_isolated):
     worker = start_isolated("--slots", "4", jobchains={"ISOLATION": "process"})
     chains.enqueue_many([hostile_jobs.good.item(0.05) for _ in range(200)])
     until(Effect.objects.exists, 60)
@@ -90,21 +86,21 @@ def test_jobs_whose_children_are_killed_at_random_have_their_effects_once(start_
     assert worker.is_alive
 
 
-def kill_a_child(worker: WorkerProcess) -> None:
+def kill_a_child(worker):
     [preload] = psutil.Process(worker.pid).children()
     if children := preload.children():
         with suppress(psutil.NoSuchProcess):
             random.choice(children).kill()
 
 
-def test_what_was_logged_before_a_crash_is_kept(start_isolated: StartProcess) -> None:
+def test_what_was_logged_before_a_crash_is_kept(start_isolated):
     start_isolated(jobchains={"ISOLATION": "process"})
     chain = hostile_jobs.logs_and_dies.enqueue()
     until(lambda: [kind for kind, _ in failures(chain)] == ["crash"], 20)
     until(lambda: [line.text for line in chain.jobs.get().log_lines.all()] == ["about to die"], 10)
 
 
-def test_a_job_that_crashes_each_time_fails_at_the_limit_of_crashes(start_isolated: StartProcess) -> None:
+def test_a_job_that_crashes_each_time_fails_at_the_limit_of_crashes(start_isolated):
     start_isolated(jobchains={"ISOLATION": "process", "MAX_CRASHES": 3})
     chain = ended(hostile_jobs.always_dies.enqueue())
     job = chain.jobs.get()
@@ -112,7 +108,7 @@ def test_a_job_that_crashes_each_time_fails_at_the_limit_of_crashes(start_isolat
     assert [kind for kind, _ in failures(chain)] == ["crash"] * 3
 
 
-def test_a_reply_that_cannot_be_read_is_a_crash(start_isolated: StartProcess) -> None:
+def test_a_reply_that_cannot_be_read_is_a_crash(start_isolated):
     """The handler was called, so it must not be called any number of times."""
     start_isolated(jobchains={"ISOLATION": "process", "MAX_CRASHES": 2})
     junk = encode_frame({"junk": 1})[:-1] + b"!"
@@ -123,7 +119,7 @@ def test_a_reply_that_cannot_be_read_is_a_crash(start_isolated: StartProcess) ->
         assert "cannot be read" in failures(chain)[0][1]
 
 
-def test_an_attempt_that_has_committed_has_not_lost_its_lease(start_isolated: StartProcess, tmp_path: Path) -> None:
+def test_an_attempt_that_has_committed_has_not_lost_its_lease(start_isolated, tmp_path):
     """The worker checks its leases between the commit in a child and its reply. Another job is completed by hand."""
     worker = start_isolated("--slots", "6", jobchains={"ISOLATION": "process"})
     gate = tmp_path / "gate"
@@ -140,7 +136,7 @@ def test_an_attempt_that_has_committed_has_not_lost_its_lease(start_isolated: St
     assert (failures(committed), failures(by_hand)) == ([], [])
 
 
-def test_a_child_that_dies_after_its_commit_leaves_the_job_completed(start_isolated: StartProcess) -> None:
+def test_a_child_that_dies_after_its_commit_leaves_the_job_completed(start_isolated):
     worker = start_isolated(jobchains={"ISOLATION": "process"})
     assert output(hostile_jobs.good.enqueue(0)) != worker.pid  # a worker checks its leases when it begins to listen
     chain = hostile_jobs.dies_after_commit.enqueue()
@@ -152,7 +148,7 @@ def test_a_child_that_dies_after_its_commit_leaves_the_job_completed(start_isola
     assert str(chain.id) not in worker.output  # it is reported neither as crashed nor as lost
 
 
-def test_each_job_of_a_batch_that_dies_has_crashed_once(start_isolated: StartProcess) -> None:
+def test_each_job_of_a_batch_that_dies_has_crashed_once(start_isolated):
     start_isolated(jobchains={"ISOLATION": "process"})
     started = chains.enqueue_many([hostile_jobs.batch_dies.item() for _ in range(3)])
     assert [output(chain) for chain in started] == [None] * 3
@@ -160,7 +156,7 @@ def test_each_job_of_a_batch_that_dies_has_crashed_once(start_isolated: StartPro
     assert {kind for chain in started for kind, _ in failures(chain)} == {"crash"}
 
 
-def test_a_handler_that_uses_too_much_cpu_time_is_killed(start_isolated: StartProcess) -> None:
+def test_a_handler_that_uses_too_much_cpu_time_is_killed(start_isolated):
     start_isolated()
     chain = hostile_jobs.metered.enqueue("burn")
     assert output(chain)
@@ -168,13 +164,13 @@ def test_a_handler_that_uses_too_much_cpu_time_is_killed(start_isolated: StartPr
     assert (kind, "SIGXCPU" in error) == ("crash", True)
 
 
-def test_a_child_process_is_replaced_after_its_number_of_jobs(start_isolated: StartProcess) -> None:
+def test_a_child_process_is_replaced_after_its_number_of_jobs(start_isolated):
     start_isolated()
     started = chains.enqueue_many([hostile_jobs.metered.item("return") for _ in range(50)])
     assert list(Counter(map(output, started)).values()) == [5] * 10
 
 
-def test_a_memory_limit_is_an_ordinary_error(start_isolated: StartProcess) -> None:
+def test_a_memory_limit_is_an_ordinary_error(start_isolated):
     start_isolated()
     chain = hostile_jobs.allocates.enqueue()
     assert output(chain) == 2

@@ -1,20 +1,17 @@
 """Child processes that cannot start use no attempt, and a worker claims only as many jobs as it has children."""
 
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.apps import apps
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.pools import Fallback, Isolation
-from django_jobchains.processors import JobType, Processors, Registry, RunningJob
+from django_jobchains.pools import Isolation
 from django_jobchains.telemetry.events import IsolationFailed, IsolationWeakened
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import Events, StartWorker, events, make_worker, processors, registry, start_worker
+from tests.support.workers import events, make_worker, processors, registry, start_worker
 
 __all__ = ("events", "make_worker", "processors", "registry", "start_worker")
 
@@ -22,28 +19,28 @@ SETUP = "tests.isolation.broken:refuse"
 
 
 @pytest.fixture(autouse=True)
-def _project(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def _project(registry, monkeypatch):
     """Use the registry of the test as the project's."""
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
+def gate():
     gate = threading.Event()
     yield gate
     gate.set()
 
 
-def echo(processors: Processors, isolation: Isolation) -> JobType[Any, Any]:
+def echo(processors, isolation):
     @processors.register("isolation.echo", isolation=isolation)
-    def echo(job: RunningJob[Any]) -> list[Any]:
+    def echo(job):
         return [job.input, job.attempt]
 
     return echo
 
 
-def test_attempts_run_in_a_thread_instead(processors: Processors, start_worker: StartWorker, events: Events) -> None:
-    fallbacks: list[Fallback] = []
+def test_attempts_run_in_a_thread_instead(processors, start_worker, events):
+    fallbacks = []
     isolation = Isolation("process", setup=SETUP, on_fallback=fallbacks.append)
     chain = echo(processors, isolation).enqueue("heard")
     worker = start_worker()
@@ -56,7 +53,7 @@ def test_attempts_run_in_a_thread_instead(processors: Processors, start_worker: 
     assert (pool.level, pool.is_weakened, pool.cannot_start) == ("process", True, False)
 
 
-def test_a_thread_is_neither_recycled_nor_measured_as_a_child_process() -> None:
+def test_a_thread_is_neither_recycled_nor_measured_as_a_child_process():
     pool = IsolationPool(Isolation("process", setup=SETUP), slots=1, worker="")
     thread = pool.acquire()
     assert (thread.level, pool.state().workers, pool.state().rss_bytes) == ("thread", 1, 0)
@@ -64,9 +61,7 @@ def test_a_thread_is_neither_recycled_nor_measured_as_a_child_process() -> None:
     assert (pool.state().workers, pool.state().recycled) == (0, 0)
 
 
-def test_jobs_of_a_strict_isolation_are_handed_back_and_tried_later(
-    processors: Processors, start_worker: StartWorker, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_of_a_strict_isolation_are_handed_back_and_tried_later(processors, start_worker, events, monkeypatch):
     monkeypatch.setattr("django_jobchains.worker.isolated.isolation_pool.RETRY_SECONDS", 0.5)
     chain = echo(processors, Isolation("process", setup=SETUP, strict=True)).enqueue("heard")
     start_worker()
@@ -77,9 +72,9 @@ def test_jobs_of_a_strict_isolation_are_handed_back_and_tried_later(
     assert not FailedAttempt.objects.exists()
 
 
-def test_a_worker_is_not_idle_while_its_only_attempt_runs(processors: Processors, make_worker: StartWorker) -> None:
+def test_a_worker_is_not_idle_while_its_only_attempt_runs(processors, make_worker):
     @processors.register("isolation.slow", isolation=Isolation("process", setup=SETUP))
-    def slow(job: RunningJob[Any]) -> None:
+    def slow(job):
         job.signal.wait(0.5)
         job.signal.raise_if_aborted()
 
@@ -88,14 +83,12 @@ def test_a_worker_is_not_idle_while_its_only_attempt_runs(processors: Processors
     assert chain.refresh().status == "completed"
 
 
-def test_no_job_is_claimed_without_a_child_for_it(
-    processors: Processors, start_worker: StartWorker, gate: threading.Event
-) -> None:
+def test_no_job_is_claimed_without_a_child_for_it(processors, start_worker, gate):
     @processors.register("isolation.held", isolation=Isolation("process", max_workers=1, setup=SETUP))
-    def held(job: RunningJob[Any]) -> None:
+    def held(job):
         gate.wait(30)
 
-    quick: JobType[Any, Any] = processors.register("isolation.quick")(lambda job: None)
+    quick = processors.register("isolation.quick")(lambda job: None)
     waiting = chains.enqueue_many([held.item() for _ in range(3)])
     start_worker(slots=4)
     running = Job.objects.of_type("isolation.held").with_status("running")

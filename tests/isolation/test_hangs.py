@@ -3,8 +3,6 @@
 import os
 import signal
 from datetime import timedelta
-from typing import Any
-from uuid import UUID
 
 import psutil
 import pytest
@@ -17,7 +15,6 @@ from tests.isolation.app import hostile_jobs
 from tests.isolation.ends import ended, expire_lease, failures, labels, output
 from tests.shop.models import Effect
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess
 
 pytestmark = pytest.mark.slow
 
@@ -25,18 +22,18 @@ pytestmark = pytest.mark.slow
 LIMIT = timedelta(seconds=2)
 
 
-def pid_of(job_id: UUID, what: str) -> int:
+def pid_of(job_id, what):
     """Return the process id that a handler has stored."""
     until(lambda: Effect.objects.filter(job_id=job_id, label__startswith=what).exists(), 20)
     return int(Effect.objects.get(job_id=job_id, label__startswith=what).label.split()[-1])
 
 
-def has_ended(pid: int) -> bool:
+def has_ended(pid):
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize("way", ["heeds SIGTERM", "deaf to SIGTERM"])
-def test_one_that_hangs_has_failed_once_by_its_timeout(start_isolated: StartProcess, way: str) -> None:
+def test_one_that_hangs_has_failed_once_by_its_timeout(start_isolated, way):
     worker = start_isolated("--slots", "1", jobchains={"STUCK_SECONDS": 0.1})
     chain = hostile_jobs.hangs.enqueue(way)
     neighbour = hostile_jobs.good.enqueue(0)
@@ -50,7 +47,7 @@ def test_one_that_hangs_has_failed_once_by_its_timeout(start_isolated: StartProc
     assert "is stuck" not in worker.output  # its handler is killed, not abandoned
 
 
-def test_the_time_limit_begins_when_the_child_process_begins(start_isolated: StartProcess) -> None:
+def test_the_time_limit_begins_when_the_child_process_begins(start_isolated):
     start_isolated("--type", "isolation.limited")
     child = psutil.Process(output(hostile_jobs.limited.enqueue()))
     child.suspend()  # like a machine that is too busy to run it
@@ -63,7 +60,7 @@ def test_the_time_limit_begins_when_the_child_process_begins(start_isolated: Sta
     assert failures(chain) == []
 
 
-def test_one_that_ignores_a_cancel_is_killed(start_isolated: StartProcess) -> None:
+def test_one_that_ignores_a_cancel_is_killed(start_isolated):
     start_isolated()
     chain = hostile_jobs.hangs_for_ever.enqueue()
     pid = pid_of(chain.id, "started")
@@ -72,7 +69,7 @@ def test_one_that_ignores_a_cancel_is_killed(start_isolated: StartProcess) -> No
     until(lambda: has_ended(pid), 10)
 
 
-def test_one_whose_job_is_taken_away_is_killed(start_isolated: StartProcess) -> None:
+def test_one_whose_job_is_taken_away_is_killed(start_isolated):
     start_isolated()
     chain = hostile_jobs.hangs_for_ever.enqueue()
     pid = pid_of(chain.id, "started")
@@ -81,7 +78,7 @@ def test_one_whose_job_is_taken_away_is_killed(start_isolated: StartProcess) -> 
     assert failures(chain) == []
 
 
-def test_a_stopping_worker_kills_it_and_hands_its_job_back(start_isolated: StartProcess) -> None:
+def test_a_stopping_worker_kills_it_and_hands_its_job_back(start_isolated):
     jobchains = {"SHUTDOWN_SECONDS": 0.2, "ISOLATION": "process"}
     worker = start_isolated(jobchains=jobchains, STOP_SECONDS="10")
     chain = hostile_jobs.grandchild.enqueue()
@@ -95,7 +92,7 @@ def test_a_stopping_worker_kills_it_and_hands_its_job_back(start_isolated: Start
     until(lambda: has_ended(pid), 10)
 
 
-def test_children_and_their_children_die_with_a_killed_worker(start_isolated: StartProcess) -> None:
+def test_children_and_their_children_die_with_a_killed_worker(start_isolated):
     jobchains = {"ISOLATION": "process", "REAP_SECONDS": 0.2}
     worker = start_isolated(jobchains=jobchains)
     chain = hostile_jobs.grandchild.enqueue()
@@ -108,7 +105,7 @@ def test_children_and_their_children_die_with_a_killed_worker(start_isolated: St
     assert chain.jobs.get().crashes == 1
 
 
-def test_a_handler_that_holds_the_interpreter_keeps_its_lease(start_isolated: Any) -> None:
+def test_a_handler_that_holds_the_interpreter_keeps_its_lease(start_isolated):
     jobchains = {"REAP_SECONDS": 0.1}
     start_isolated(jobchains=jobchains)
     start_isolated("--type", "isolation.good", jobchains=jobchains)

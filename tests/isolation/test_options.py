@@ -2,7 +2,6 @@
 
 import math
 from io import StringIO
-from typing import Any
 
 import pytest
 from django.apps import apps
@@ -21,33 +20,31 @@ SMALL = Isolation("process", max_workers=1, memory_limit="1G")
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+def registry(monkeypatch):
     """The project's registry, without types."""
     registry = Registry()
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     return registry
 
 
-def register(registry: Registry, name: str, *, part: Any = None, **options: Any) -> None:
+def register(registry, name, *, part=None, **options):
     part = part or Processors()
     part.register(name, **options)(lambda job: None)
     registry.add(part)
 
 
-def isolation_of(name: str, **options: Any) -> Isolation:
+def isolation_of(name, **options):
     return Worker(**options).options.policies[name].isolation
 
 
-def test_handlers_run_in_threads_by_default(registry: Registry) -> None:
+def test_handlers_run_in_threads_by_default(registry):
     register(registry, "a")
     worker = Worker()
     assert worker.options.policies["a"].isolation == Isolation("thread")
     assert not worker.components.child_slots
 
 
-def test_the_processor_its_slice_the_worker_and_the_settings_decide_in_this_order(
-    registry: Registry, settings: Any
-) -> None:
+def test_the_processor_its_slice_the_worker_and_the_settings_decide_in_this_order(registry, settings):
     part = Processors(isolation="process")
     register(registry, "own", part=part, isolation=SMALL)
     register(registry, "of slice", part=part)
@@ -61,7 +58,7 @@ def test_the_processor_its_slice_the_worker_and_the_settings_decide_in_this_orde
 
 
 @pytest.mark.parametrize("given", ["child", 7, ["process"]])
-def test_other_values_are_refused_where_they_are_set(registry: Registry, settings: Any, given: Any) -> None:
+def test_other_values_are_refused_where_they_are_set(registry, settings, given):
     with pytest.raises(InvalidDeclaration, match=r"'a'.*isolation="):
         register(registry, "a", isolation=given)
     with pytest.raises(RegistryError, match="isolation="):
@@ -74,7 +71,7 @@ def test_other_values_are_refused_where_they_are_set(registry: Registry, setting
         get_settings()
 
 
-def test_types_with_an_equal_isolation_share_their_children(registry: Registry) -> None:
+def test_types_with_an_equal_isolation_share_their_children(registry):
     for name, isolation in {"a": SMALL, "b": Isolation("process", max_workers=1, memory_limit=1024**3)}.items():
         register(registry, name, isolation=isolation)
     register(registry, "c", isolation=Isolation("process", key="other"))
@@ -85,7 +82,7 @@ def test_types_with_an_equal_isolation_share_their_children(registry: Registry) 
     assert len(worker.components.child_slots) == 2
 
 
-def test_there_are_no_more_children_than_slots(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_no_more_children_than_slots(registry, monkeypatch):
     monkeypatch.setattr("django_jobchains.worker.isolated.isolation_pool.cpu_count", lambda: 2)
     levels = {"process": 2, "transient": 3}
     for level in levels:
@@ -96,16 +93,14 @@ def test_there_are_no_more_children_than_slots(registry: Registry, monkeypatch: 
     assert [pool.max_workers for isolation, pool in pools.items() if isolation.options] == [3]
 
 
-def test_types_of_another_registry_cannot_be_isolated() -> None:
+def test_types_of_another_registry_cannot_be_isolated():
     registry = Registry()
     register(registry, "a", isolation="process")
     with pytest.raises(ImproperlyConfigured, match="project's registry only"):
         Worker(registry=registry)
 
 
-def test_a_strict_isolation_that_the_system_does_not_support_prevents_the_start(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strict_isolation_that_the_system_does_not_support_prevents_the_start(registry, monkeypatch):
     monkeypatch.setattr(
         "django_jobchains.children.launcher.start_problem", lambda: "child processes need a POSIX system"
     )
@@ -116,16 +111,16 @@ def test_a_strict_isolation_that_the_system_does_not_support_prevents_the_start(
         Worker()
 
 
-def test_a_backoff_that_children_cannot_import_is_refused(registry: Registry) -> None:
+def test_a_backoff_that_children_cannot_import_is_refused(registry):
     register(registry, "a", isolation="process", backoff=lambda failures, error: 1.0)
     Worker()
     register(registry, "b", isolation="process")
     with pytest.raises(ImproperlyConfigured, match=r"the backoff of 'b'.*cannot import"):
         Worker(backoff=lambda failures, error: 1.0)
-    Worker(backoff=math.ldexp)  # type: ignore[arg-type]
+    Worker(backoff=math.ldexp)
 
 
-def test_the_command_shows_the_isolation_and_its_source(registry: Registry) -> None:
+def test_the_command_shows_the_isolation_and_its_source(registry):
     register(registry, "a", isolation=SMALL)
     register(registry, "b")
     written = StringIO()

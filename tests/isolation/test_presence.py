@@ -7,21 +7,20 @@ import pytest
 from django.core.management import call_command
 
 from django_jobchains.models import WorkerPresence
-from django_jobchains.monitoring import PoolState, overview
+from django_jobchains.monitoring import overview
 from tests.isolation.app import hostile_jobs
 from tests.isolation.ends import output
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess
 
 pytestmark = pytest.mark.slow
 
 
-def pool_of(key: str) -> PoolState:
+def pool_of(key):
     [worker] = overview().workers
     return next(pool for pool in worker.pools if pool.key == key)
 
 
-def test_a_row_reports_each_pool_with_its_children_and_their_deaths(start_isolated: StartProcess) -> None:
+def test_a_row_reports_each_pool_with_its_children_and_their_deaths(start_isolated):
     start_isolated("--slots", "6", jobchains={"ISOLATION": "process", "HEARTBEAT_SECONDS": 0.2})
     assert output(hostile_jobs.dies.enqueue("SIGKILL")) == 2
     attempts = output(hostile_jobs.hangs.enqueue("heeds SIGTERM"))
@@ -33,7 +32,7 @@ def test_a_row_reports_each_pool_with_its_children_and_their_deaths(start_isolat
     assert {pool.level for worker in overview().workers for pool in worker.pools} == {"process"}
 
 
-def test_a_pool_is_saturated_while_all_its_children_are_busy(start_isolated: StartProcess) -> None:
+def test_a_pool_is_saturated_while_all_its_children_are_busy(start_isolated):
     start_isolated("--slots", "6", jobchains={"HEARTBEAT_SECONDS": 0.2})
     chains = [hostile_jobs.hangs_for_ever.enqueue() for _ in range(4)]
     until(WorkerPresence.objects.exists, 60)
@@ -47,7 +46,7 @@ def test_a_pool_is_saturated_while_all_its_children_are_busy(start_isolated: Sta
     assert len(chains) == 4
 
 
-def test_a_worker_without_isolated_types_reports_no_pools(start_process: StartProcess) -> None:
+def test_a_worker_without_isolated_types_reports_no_pools(start_process):
     worker = start_process(jobchains={"HEARTBEAT_SECONDS": 0.2}).until_ready()
     until(WorkerPresence.objects.exists, 60)
     assert overview().workers[0].pools == ()

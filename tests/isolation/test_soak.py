@@ -5,7 +5,6 @@
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import cycle, islice
 from statistics import median
@@ -20,7 +19,6 @@ from django_jobchains.models import FailedAttempt, Job
 from tests.isolation.app import soak_jobs
 from tests.shop.models import Effect
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess, WorkerProcess
 
 JOBS = int(os.environ.get("JOBCHAINS_SOAK_JOBS", "300"))
 #: A worker is killed each time this many jobs have completed.
@@ -37,19 +35,19 @@ MAX_MORE_DESCRIPTORS = 3
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + JOBS)]
 
 
-def test_every_job_completes_once_and_nothing_is_left(start_isolated: StartProcess) -> None:
+def test_every_job_completes_once_and_nothing_is_left(start_isolated):
     assert len(INPUTS) == 100
     steady, victim = (start_isolated("--slots", "6") for _ in range(2))
     chains.enqueue_many([soak_jobs.soak.item(how) for how in islice(cycle(INPUTS), JOBS)])
-    sizes: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    sizes = defaultdict(list)
 
-    def have_completed(count: int) -> bool:
+    def have_completed(count):
         sizes[count].append(_size(steady))
         return _completed() >= count
 
-    killed: list[psutil.Process] = []
+    killed = []
     for done in _milestones():
-        until(lambda done=done: have_completed(done), 600, _state)  # type: ignore[misc]
+        until(lambda done=done: have_completed(done), 600, _state)
         killed += _kill(victim)
         victim = start_isolated("--slots", "6")
     until(lambda: have_completed(JOBS), 600, _state)
@@ -72,17 +70,17 @@ def test_every_job_completes_once_and_nothing_is_left(start_isolated: StartProce
     assert memory_after <= memory + MAX_GROWTH
 
 
-def _medians(sizes: Sequence[tuple[int, int]]) -> tuple[float, float]:
+def _medians(sizes):
     """Return the medians of descriptors and memory: while child processes are replaced, there are fewer or more."""
     descriptors, memory = zip(*sizes, strict=True)
     return median(descriptors), median(memory)
 
 
-def _milestones() -> Iterator[int]:
+def _milestones():
     yield from range(JOBS_PER_KILL, JOBS, JOBS_PER_KILL)
 
 
-def _check_failures() -> None:
+def _check_failures():
     """Check that misbehaving jobs failed as intended, and other jobs only because their worker was killed."""
     failures = FailedAttempt.objects.values_list("job__input", "kind", "error")
     for how, kind, error in failures:
@@ -97,17 +95,17 @@ def _check_failures() -> None:
         assert found[how] == expected[how]
 
 
-def _completed() -> int:
+def _completed():
     return Job.objects.filter(status="completed").count()
 
 
-def _state() -> object:
+def _state():
     return Counter(Job.objects.values_list("status", flat=True)), list(
         Job.objects.exclude(status="completed").values("input", "status", "attempt", "crashes", "last_error")[:5]
     )
 
 
-def _size(worker: WorkerProcess) -> tuple[int, int]:
+def _size(worker):
     """Return the descriptors and the resident memory of a worker process, without its children.
 
     Descriptors of the database are not counted, because each slot opens its connection when it is first used.
@@ -117,7 +115,7 @@ def _size(worker: WorkerProcess) -> tuple[int, int]:
     return process.num_fds() - len(process.net_connections("tcp")) - len(files), process.memory_info().rss
 
 
-def _kill(worker: WorkerProcess) -> Sequence[psutil.Process]:
+def _kill(worker):
     """Kill a worker, but not its child processes, and return these."""
     family = psutil.Process(worker.pid).children(recursive=True)
     worker.process.kill()
@@ -125,7 +123,7 @@ def _kill(worker: WorkerProcess) -> Sequence[psutil.Process]:
     return family
 
 
-def _alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+def _alive(processes):
     found = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):

@@ -10,9 +10,9 @@ HOSTILE = ("os.system", "os:system", "__import__", "builtins.eval", "django_jobc
 
 
 @pytest.mark.parametrize("target", [child_attempt.TARGET, child_attempt.RECORD_TARGET])
-def test_a_child_process_finds_no_function_by_a_stored_type_name(target: str) -> None:
+def test_a_child_process_finds_no_function_by_a_stored_type_name(target):
     request = {"jobs": [], "id": "1", "lease_number": 1, "using": "default", "reports_begin": False}
-    with ReusablePool(strict=True) as pool, ChildSession(pool) as worker:
+    with ReusablePool(strict=True) as pool, ChildSession(pool) as child:
         for name in HOSTILE:
             with pytest.raises(RemoteError, match="ProcessorNotFound"):
-                worker.run(target, {**request, "type_name": name, "telemetry": telemetry_request({})})
+                child.run(target, {**request, "type_name": name, "telemetry": telemetry_request({})})
