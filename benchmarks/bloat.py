@@ -21,7 +21,7 @@ from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.store import FinishedJob, Store, get_store
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import ChainsPruned
-from django_jobchains.worker.maintenance.pruner import Pruner, Rule
+from django_jobchains.worker.pruner import Pruner, Rule
 
 TYPE = "bench.value"
 BATCH = 50

@@ -16,8 +16,7 @@ from django_jobchains.text.errors import traceback_of
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.record_ends import RecordSink
-from django_jobchains.worker.records.conditions import condition_of
-from django_jobchains.worker.records.lane import RecordSource
+from django_jobchains.worker.records import RecordSource, condition_of
 
 
 @dataclass(frozen=True)

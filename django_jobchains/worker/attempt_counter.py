@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.store import Store, TypeTally
 from django_jobchains.worker.failure_log import FailureLog
+from django_jobchains.worker.maintenance import PeriodicTask
 
 #: Attempts that end within this time are stored with the time of its middle. So an attempt that ended less than half of
 #: this time from the edge of a minute may be counted in the adjacent minute.
@@ -34,7 +35,7 @@ class _Sums:
     longest_seconds: float = 0.0
 
 
-class AttemptCounter:
+class AttemptCounter(PeriodicTask):
     """A periodic task. Errors are logged, and the counts are kept for the next time.
 
     Attempts that were rescheduled by their handler, cancelled, handed back or abandoned are not counted.
@@ -48,7 +49,7 @@ class AttemptCounter:
         #: How long attempts of each type take on this worker. A long attempt outweighs short ones in this average.
         self.average_seconds: dict[str, float] = {}
         text = "Worker %s could not store its attempt counts, and continues to run jobs: %s"
-        self.failures = FailureLog(text, worker)
+        self.failures: FailureLog = FailureLog(text, worker)
         self.seconds = seconds
 
     def ended(self, outcome: Outcome) -> None:

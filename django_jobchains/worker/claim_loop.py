@@ -14,9 +14,8 @@ from django_jobchains.wakeups import announced
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.queue_limits import ClaimSpec
-from django_jobchains.worker.records.component import RecordWorkers
-from django_jobchains.worker.records.lane import RecordLane
-from django_jobchains.worker.slots.lanes import PATIENCE_SECONDS, AnyAttempt, Claimed, Lane, SlotTask
+from django_jobchains.worker.records import RecordLane, RecordWorkers
+from django_jobchains.worker.slots import PATIENCE_SECONDS, AnyAttempt, Claimed, Lane, SlotTask
 from django_jobchains.worker.threads import LOCK_SECONDS
 
 MIN_WAIT_SECONDS = 0.001

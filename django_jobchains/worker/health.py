@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from django_jobchains.notifications import Listener, Notifier
 from django_jobchains.store import PoolState
 from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.maintenance.periodic_tasks import PeriodicTasks
-from django_jobchains.worker.slots.lanes import SlotPool
+from django_jobchains.worker.maintenance import PeriodicTasks
+from django_jobchains.worker.slots import SlotPool
 from django_jobchains.worker.threads import OwnedThread
 
 #: A worker with a longer step is not ready, because no statement should take that long.

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.failure_log import RecordFailures
 from django_jobchains.worker.held_leases import HeldLeases, LeaseKey
-from django_jobchains.worker.records.record_failures import RecordFailures
 from django_jobchains.worker.threads import waiting
 
 #: The shortest time between two checks because of hints.

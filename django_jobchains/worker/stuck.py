@@ -14,7 +14,7 @@ from django_jobchains.telemetry.events import AttemptStuck
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
-from django_jobchains.worker.slots.lanes import AnyAttempt, SlotPool
+from django_jobchains.worker.slots import AnyAttempt, SlotPool
 from django_jobchains.worker.threads import waiting
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from django_jobchains.notifications import EVERY, Hint, Notifier
 from django_jobchains.store import Beat, PresentWorker
 from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.slots.lanes import Lane
+from django_jobchains.worker.slots import Lane
 
 #: Without a wake budget, one more worker than needed queries at once, because the first may be busy or dead.
 SPARE_WORKERS = 1

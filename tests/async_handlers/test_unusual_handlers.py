@@ -247,7 +247,7 @@ class TestFailingLoops:
     ) -> None:
         """The worker checks the loop more often than it could be reported, so each block is reported once."""
         settings.JOBCHAINS = {"STUCK_SECONDS": 0.2}
-        monkeypatch.setattr("django_jobchains.worker.slots.event_loop.LAG_SECONDS", 0.5)
+        monkeypatch.setattr("django_jobchains.worker.event_loop.LAG_SECONDS", 0.5)
         gate = threading.Event()
 
         @processors.register("async.blocks")
@@ -270,7 +270,7 @@ class TestFailingLoops:
         self, processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # On a busy machine, the second job may be enqueued late. The worker claims it nevertheless.
-        monkeypatch.setattr("django_jobchains.worker.slots.event_loop.PATIENCE_SECONDS", 10)
+        monkeypatch.setattr("django_jobchains.worker.event_loop.PATIENCE_SECONDS", 10)
         gate, blocked = threading.Event(), threading.Event()
 
         @processors.register("async.blocks")
@@ -303,8 +303,8 @@ class TestFailingLoops:
 
         @processors.register("async.blocks")
         async def blocks(job: RunningJob[Any]) -> None:
-            monkeypatch.setattr("django_jobchains.worker.slots.event_loop.LAG_SECONDS", 0.1)
-            monkeypatch.setattr("django_jobchains.worker.slots.event_loop.MAX_LAG_SECONDS", 0.3)
+            monkeypatch.setattr("django_jobchains.worker.event_loop.LAG_SECONDS", 0.1)
+            monkeypatch.setattr("django_jobchains.worker.event_loop.MAX_LAG_SECONDS", 0.3)
             gate.wait(60)
 
         chain = blocks.enqueue()

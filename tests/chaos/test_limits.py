@@ -165,7 +165,7 @@ def test_a_worker_without_any_connection_waits_for_one_and_ends_in_time(
 def test_idle_slots_release_their_connections(
     processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_jobchains.worker.slots.threads.IDLE_SECONDS", 0.3)
+    monkeypatch.setattr("django_jobchains.worker.slots.IDLE_SECONDS", 0.3)
     write = processors.register("chaos.write")(lambda job: Job.objects.count() and None)
     start_worker(slots=8)
     for _ in range(2):

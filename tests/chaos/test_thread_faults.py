@@ -28,7 +28,7 @@ from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.held_leases import HeldLeases
-from django_jobchains.worker.slots.threads import Slots
+from django_jobchains.worker.slots import Slots
 from django_jobchains.worker.wake_order import WakeOrder
 from tests.chaos.faults import Faults
 from tests.shop.models import Effect

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.worker.maintenance.periodic_tasks import PeriodicTasks
+from django_jobchains.worker.maintenance import PeriodicTask, PeriodicTasks
 
 #: After an error, the thread resets its database connections.
 pytestmark = pytest.mark.django_db
 
 
-class Task:
+class Task(PeriodicTask):
     """A periodic task that counts its runs. It is due again after ``seconds``."""
 
     def __init__(self, run: Callable[[], Any] = lambda: False, seconds: float = 0.01) -> None:

@@ -22,10 +22,10 @@ from django_jobchains.processors import JobType, Processors, Registry, RunningJo
 from django_jobchains.store import Beat, Store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.telemetry.events import ChainsPruned
-from django_jobchains.worker.maintenance import pruner as pruner_module
-from django_jobchains.worker.maintenance.periodic_tasks import PeriodicTasks
-from django_jobchains.worker.maintenance.pruner import Pruner
-from django_jobchains.worker.maintenance.unblock import Unblocker
+from django_jobchains.worker import pruner as pruner_module
+from django_jobchains.worker.maintenance import PeriodicTasks
+from django_jobchains.worker.pruner import Pruner
+from django_jobchains.worker.unblock import Unblocker
 from tests.support import clocks
 from tests.support.chains import STATES, completed, each, failed, go_on, mail, pending, ship
 from tests.support.jobs import MAIL, SHIP

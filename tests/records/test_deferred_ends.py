@@ -17,7 +17,7 @@ from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.store.records import Records
 from django_jobchains.worker import Worker
 from django_jobchains.worker.end_writer import EndWriter
-from django_jobchains.worker.records.resets import RecordResetter
+from django_jobchains.worker.reaper import RecordResetter
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
 from tests.records.test_unwritable_ends import refusing
 from tests.store.test_retries import DriverError

@@ -17,11 +17,11 @@ from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.store import get_store
 from django_jobchains.store.record_tables import RecordTable
 from django_jobchains.telemetry.events import AttemptAbandoned
+from django_jobchains.worker import records as worker_records
 from django_jobchains.worker.held_leases import HeldRecords
 from django_jobchains.worker.isolated import child_attempt
-from django_jobchains.worker.records import conditions
-from django_jobchains.worker.records.lane import RecordSource
-from django_jobchains.worker.slots.threads import Slots
+from django_jobchains.worker.records import RecordSource
+from django_jobchains.worker.slots import Slots
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.store.test_retries import DriverError
 from tests.support.waiting import until
@@ -247,7 +247,7 @@ def test_pre_dequeue_is_called_again_after_an_error_of_its_thread(
 
         def handle(self, record: Upload, run: RecordRun) -> None: ...
 
-    fail_once(monkeypatch, conditions, "condition_of", RuntimeError("a bug"))
+    fail_once(monkeypatch, worker_records, "condition_of", RuntimeError("a bug"))
     Upload.objects.create()
     start_worker()
     until(lambda: Upload.objects.get().state == "completed")

@@ -12,8 +12,7 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import DequeueRequest, RecordKey, get_store
 from django_jobchains.telemetry.events import RecordReset
-from django_jobchains.worker.maintenance.reaper import REAP_LIMIT
-from django_jobchains.worker.records.resets import RecordResetter
+from django_jobchains.worker.reaper import REAP_LIMIT, RecordResetter
 from tests.records.models import Upload
 from tests.support.clocks import Clock
 from tests.support.connections import Actor, end_all, holding
@@ -34,7 +33,7 @@ def _ended() -> Any:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of resetters and keepers."""
     clock = Clock()
-    for module in ("records.resets", "held_leases"):
+    for module in ("reaper", "held_leases"):
         monkeypatch.setattr(f"django_jobchains.worker.{module}.time", clock)
     return clock
 

@@ -13,7 +13,7 @@ from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun
 from django_jobchains.telemetry.events import AttemptStuck
 from django_jobchains.worker import Worker
-from django_jobchains.worker.records import conditions
+from django_jobchains.worker import records as worker_records
 from tests.records.models import Export, Upload
 from tests.support.connections import Actor, holding
 from tests.support.waiting import stays, until
@@ -109,7 +109,7 @@ def test_a_hook_that_blocks_delays_nothing_else(
 def test_the_next_record_is_dequeued_after_pre_handle(
     blocking: Blocking, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conditions, "ANSWER_SECONDS", 60)
+    monkeypatch.setattr(worker_records, "ANSWER_SECONDS", 60)
     blocking.blocks_in = "pre_handle"
     Upload.objects.bulk_create([Upload() for _ in range(3)])
     start_worker(slots=3)

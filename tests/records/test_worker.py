@@ -17,8 +17,7 @@ from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck, RecordReset
 from django_jobchains.worker import Worker
-from django_jobchains.worker.slots.lanes import Backlog
-from django_jobchains.worker.slots.threads import Slots
+from django_jobchains.worker.slots import Backlog, Slots
 from tests.records.models import Upload
 from tests.support.waiting import stays, until
 from tests.support.workers import Events, StartWorker

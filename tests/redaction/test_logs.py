@@ -15,7 +15,7 @@ from django_jobchains.telemetry import Event, events, report
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, ThreadFailed
 from django_jobchains.telemetry.terminal import TerminalSink
 from django_jobchains.text.errors import log_error, log_text
-from django_jobchains.worker.maintenance.periodic_tasks import PeriodicTasks
+from django_jobchains.worker.maintenance import PeriodicTask, PeriodicTasks
 
 SECRET = "c4n4ry"
 
@@ -136,7 +136,7 @@ def test_no_module_sets_exc_info_itself():
 
 
 def test_an_error_of_maintenance_is_one_line_without_secrets(caplog, db):
-    class Failing:
+    class Failing(PeriodicTask):
         seconds = 0.0
 
         def step(self) -> bool:

@@ -16,7 +16,7 @@ from django_jobchains.store import Store
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import AttemptEnded, ThreadFailed
-from django_jobchains.worker.slots.lanes import Backlog
+from django_jobchains.worker.slots import Backlog
 from tests.store.methods import method as method_of
 from tests.store.methods import replace_method
 from tests.support.waiting import stays, until, until_completed

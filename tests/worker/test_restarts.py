@@ -15,10 +15,10 @@ from django_jobchains.telemetry.events import (
     ProcessStarted,
     SupervisorGaveUp,
 )
-from django_jobchains.worker.supervisor import supervised_process
-from django_jobchains.worker.supervisor.parent_link import VARIABLE
-from django_jobchains.worker.supervisor.supervised_process import Restarts, failed_to_start
-from django_jobchains.worker.supervisor.supervisor import Supervisor
+from django_jobchains.worker import supervised_process
+from django_jobchains.worker.parent_link import VARIABLE
+from django_jobchains.worker.supervised_process import Restarts, failed_to_start
+from django_jobchains.worker.supervisor import Supervisor
 from tests.support.worker_processes import heeded_hang_ups
 from tests.support.workers import Events, events
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.worker.claim_wait import WakeUp
-from django_jobchains.worker.slots.threads import Slots
+from django_jobchains.worker.slots import Slots
 from tests.support.waiting import until
 from tests.support.workers import context_for
 
@@ -82,7 +82,7 @@ def test_long_attempts_wake_every_slot(slots: Slots) -> None:
 def test_slot_that_timed_out_does_not_prevent_others_from_waking_up(
     slots: Slots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_jobchains.worker.slots.threads.IDLE_SECONDS", 0.001)
+    monkeypatch.setattr("django_jobchains.worker.slots.IDLE_SECONDS", 0.001)
     for _ in range(200):
         done = threading.Event()
         slots.put([FakeAttempt(done.set)])  # type: ignore[list-item]

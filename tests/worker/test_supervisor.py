@@ -204,7 +204,7 @@ def test_invalid_options_are_reported_once(
     arguments: list[str], message: str, registry: Registry, processors: Processors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Command, "_called_from_command_line", True)
-    monkeypatch.setattr("django_jobchains.worker.supervisor.supervised_process.Child.__init__", None)
+    monkeypatch.setattr("django_jobchains.worker.supervised_process.Child.__init__", None)
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     processors.register("worker.nothing")(lambda job: None)
     with pytest.raises(CommandError) as caught:

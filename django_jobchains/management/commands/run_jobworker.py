@@ -21,9 +21,9 @@ from django_jobchains.telemetry.tracing import flush
 from django_jobchains.worker import Worker
 from django_jobchains.worker.health import Health
 from django_jobchains.worker.health_server import HealthServer
+from django_jobchains.worker.parent_link import ParentLink
 from django_jobchains.worker.process import StopRequest, megabytes
-from django_jobchains.worker.supervisor.parent_link import ParentLink
-from django_jobchains.worker.supervisor.supervisor import Supervisor
+from django_jobchains.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from django_jobchains.telemetry.otel.prometheus import MergedMetrics

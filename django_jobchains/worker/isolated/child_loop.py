@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from django_jobchains.attempts.handler_task import follow_tasks
 from django_jobchains.text.errors import log_error
-from django_jobchains.worker.slots.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
+from django_jobchains.worker.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
 
 logger = getLogger("django_jobchains")
 

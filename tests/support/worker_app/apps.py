@@ -49,8 +49,8 @@ def _hang_when_stopped() -> None:
 
 def _break_workers(file: str) -> None:
     """Prevent workers from starting while the file exists, and let the supervisor retry soon."""
-    from django_jobchains.worker.supervisor import supervised_process
-    from django_jobchains.worker.supervisor.parent_link import VARIABLE
+    from django_jobchains.worker import supervised_process
+    from django_jobchains.worker.parent_link import VARIABLE
 
     if VARIABLE in os.environ and Path(file).exists():
         raise RuntimeError("this version is broken")
@@ -66,8 +66,7 @@ def _limit_readiness(seconds: float) -> None:
 
 def _prolong_stop(seconds: float) -> None:
     """Change how long a stopping worker waits for its last writes, and its supervisor for its end."""
-    from django_jobchains.worker import shutdown
-    from django_jobchains.worker.supervisor import parent_link, supervisor
+    from django_jobchains.worker import parent_link, shutdown, supervisor
 
     shutdown.STEP_SECONDS = seconds
     parent_link.EXIT_GRACE_SECONDS = supervisor.EXIT_GRACE_SECONDS = 2 * seconds
@@ -82,6 +81,6 @@ def _prolong_abort(seconds: float) -> None:
 
 def _delay_restarts(seconds: float) -> None:
     """Let the supervisor wait this long before it restarts a process, however long it has run."""
-    from django_jobchains.worker.supervisor import supervised_process
+    from django_jobchains.worker import supervised_process
 
     supervised_process.FIRST_WAIT_SECONDS, supervised_process.MIN_LIFETIME_SECONDS = seconds, math.inf

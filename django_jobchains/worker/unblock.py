@@ -6,7 +6,8 @@ from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import BlockedJobsSwept
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.maintenance.heartbeat import Heartbeat
+from django_jobchains.worker.heartbeat import Heartbeat
+from django_jobchains.worker.maintenance import PeriodicTask
 from django_jobchains.worker.threads import LOCK_SECONDS
 
 #: The limit of blocked jobs read in one transaction.
@@ -15,7 +16,7 @@ SWEEP_LIMIT = 1_000
 FORGET_LIMIT = 10_000
 
 
-class Unblocker:
+class Unblocker(PeriodicTask):
     """A periodic task that frees jobs that should not be blocked, and reports their number. There should be none.
 
     It also deletes the rows of deduplication keys that are no longer in use. All workers would find the same rows, so

@@ -1,31 +1,40 @@
-"""Runs the periodic tasks of a worker: heartbeat, counts, reaping, sweeping and pruning."""
+"""Runs the periodic tasks of a worker: heartbeat, counts, reaping, unblocking and pruning."""
 
-import random
 import threading
 import time
 from logging import getLogger
 
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.text.errors import log_text
-from django_jobchains.worker.attempt_counter import AttemptCounter
-from django_jobchains.worker.maintenance.heartbeat import Heartbeat
-from django_jobchains.worker.maintenance.pruner import Pruner
-from django_jobchains.worker.maintenance.reaper import Reaper
-from django_jobchains.worker.maintenance.unblock import Unblocker
-from django_jobchains.worker.records.resets import RecordResetter
+from django_jobchains.worker.failure_log import FailureLog
 from django_jobchains.worker.threads import waiting
 
 logger = getLogger("django_jobchains")
 
 
-PeriodicTask = Heartbeat | AttemptCounter | Reaper | RecordResetter | Unblocker | Pruner
+class PeriodicTask:
+    """Something that a worker does every ``seconds``, in steps. ``failures``: of a task that logs its own errors."""
+
+    seconds: float
+    #: The pause before the next step, if there is more to do.
+    rest_seconds = 0.0
+    failures: FailureLog | None = None
+
+    @property
+    def first_seconds(self) -> float:
+        """The seconds until the first step."""
+        return 0.0
+
+    def step(self) -> bool:
+        """Take a step, and return whether there is more to do."""
+        raise NotImplementedError
 
 
 class PeriodicTasks:
     """Runs tasks periodically, on one thread and so on one connection."""
 
     def __init__(self, *tasks: PeriodicTask) -> None:
-        self._due_at = {task: _first_due_at(task) for task in tasks}
+        self._due_at = {task: time.monotonic() + task.first_seconds for task in tasks}
         #: The longest time between two tasks.
         self.seconds = min(task.seconds for task in tasks)
         #: When the database last responded.
@@ -62,12 +71,6 @@ class PeriodicTasks:
             has_more = task.step()
         finally:
             if has_more:
-                rest_seconds = task.rest_seconds if isinstance(task, Pruner | RecordResetter) else 0.0
-                self._due_at[task] = time.monotonic() + rest_seconds
-        if not (isinstance(task, Heartbeat | AttemptCounter | Pruner) and task.failures.is_failing):
+                self._due_at[task] = time.monotonic() + task.rest_seconds
+        if task.failures is None or not task.failures.is_failing:
             self.reached_at = time.monotonic()
-
-
-def _first_due_at(task: PeriodicTask) -> float:
-    """Return when a task is first due: at once, but later for the pruner, because a starting worker is busy."""
-    return time.monotonic() + random.uniform(0.5, 1) * task.seconds if isinstance(task, Pruner) else 0.0  # noqa: S311

@@ -13,8 +13,7 @@ from django_jobchains.worker.isolated.child_run import ChildRun, RunEnd
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
 from django_jobchains.worker.isolated.isolated_record import IsolatedRecordAttempt
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
-from django_jobchains.worker.slots.lanes import AHEAD_SECONDS, NEWEST_WEIGHT, AnyAttempt, ChildTask, SlotPool
-from django_jobchains.worker.slots.threads import Slots
+from django_jobchains.worker.slots import AHEAD_SECONDS, NEWEST_WEIGHT, AnyAttempt, ChildTask, SlotPool, Slots
 
 #: How long the handlers of one run may take together, so that a wrong estimate does not delay any of them for long.
 RUN_SECONDS = 0.02

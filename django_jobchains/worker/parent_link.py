@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 
 from django_jobchains.worker.threads import OwnedThread
 
+logger = getLogger("django_jobchains")
+
+
 if TYPE_CHECKING:
     from django_jobchains.worker.worker import Worker
 
-logger = getLogger("django_jobchains")
 
 #: The environment variable that a supervisor sets: the descriptor of the socket, and the worker's number.
 VARIABLE = "JOBCHAINS_SUPERVISED"

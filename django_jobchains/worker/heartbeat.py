@@ -14,15 +14,17 @@ from django_jobchains.telemetry import measured
 from django_jobchains.text.errors import log_text
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.failure_log import FailureLog
-from django_jobchains.worker.slots.lanes import SlotPool
+from django_jobchains.worker.maintenance import PeriodicTask
+from django_jobchains.worker.slots import SlotPool
 from django_jobchains.worker.wake_order import WakeOrder, is_alive
 
 logger = getLogger("django_jobchains")
 
+
 HOST_LENGTH = 255
 
 
-class Heartbeat:
+class Heartbeat(PeriodicTask):
     """A periodic task. Errors are logged, and the next heartbeat creates the row again."""
 
     def __init__(self, context: WorkerContext, pools: Sequence[SlotPool], wake_order: WakeOrder) -> None:
@@ -36,7 +38,7 @@ class Heartbeat:
         self._has_left = False
         #: The workers that had a row at the last heartbeat, in the order in which they started.
         self._present: list[PresentWorker] = []
-        self.failures = FailureLog(
+        self.failures: FailureLog = FailureLog(
             "The heartbeat of worker %s failed. The worker continues to run jobs: %s", self._worker
         )
         #: Set when the worker begins to stop.

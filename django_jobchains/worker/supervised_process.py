@@ -12,7 +12,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from django_jobchains.worker.health import Health
-from django_jobchains.worker.supervisor.parent_link import RETIRE, STOP_NOW, VARIABLE
+from django_jobchains.worker.parent_link import RETIRE, STOP_NOW, VARIABLE
 
 #: The limit of one report. No report is expected to reach it; longer ones are dropped.
 MAX_REPORT_BYTES = 16 * 1024 * 1024

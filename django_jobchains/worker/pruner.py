@@ -4,7 +4,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from logging import getLogger
 from uuid import UUID
 
@@ -16,9 +15,11 @@ from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import ChainsPruned
 from django_jobchains.text.errors import log_text
 from django_jobchains.worker.failure_log import FailureLog
+from django_jobchains.worker.maintenance import PeriodicTask
 from django_jobchains.worker.threads import LOCK_SECONDS
 
 logger = getLogger("django_jobchains")
+
 
 #: The number of index entries that one statement reads.
 MAX_ENTRIES_PER_STEP = 5_000
@@ -30,8 +31,7 @@ REST_SHARE = 0.5
 FULL_ROUNDS_SHARE = 0.01
 
 
-@dataclass(eq=False)
-class Pruner:
+class Pruner(PeriodicTask):
     """A periodic task. Each round examines the chains that became old since the last one, in small steps.
 
     Chains that were kept then, and ended or were no longer needed later, are found by a full round over all chains. The
@@ -42,13 +42,20 @@ class Pruner:
     deleting.
     """
 
-    store: Store
-    rules: Sequence[Rule]
-    worker: str
-    seconds: float
-    clock: Callable[[], float] = time.monotonic
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rules: Sequence[Rule],
+        *,
+        worker: str,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        self.rules = rules
+        self.worker = worker
+        self.seconds = seconds
+        self.clock = clock
         #: For each rule, the id up to which chains have been examined. Empty before the first round, which is a full
         #: one.
         self._reached: dict[Rule, UUID] = {}
@@ -61,7 +68,12 @@ class Pruner:
         self._full_at: float | None = None
         #: The pause before the next step of a round.
         self.rest_seconds = 0.0
-        self.failures = FailureLog("Pruning by worker %s failed; its jobs still run: %s", self.worker)
+        self.failures: FailureLog = FailureLog("Pruning by worker %s failed; its jobs still run: %s", self.worker)
+
+    @property
+    def first_seconds(self) -> float:
+        """Later than other tasks, because a starting worker is busy."""
+        return random.uniform(0.5, 1) * self.seconds  # noqa: S311
 
     def step(self) -> bool:
         """Take a step, and return whether the round continues. An error ends the round; a later one tries again."""

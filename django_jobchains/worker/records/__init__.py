@@ -1,1 +1,0 @@
-"""The part of a worker that runs records: rows of the project's own tables."""

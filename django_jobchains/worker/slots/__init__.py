@@ -1,1 +1,0 @@
-"""The pools in which attempts run: threads, and an event loop."""

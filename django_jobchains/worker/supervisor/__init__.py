@@ -1,1 +1,0 @@
-"""The process that starts, monitors and replaces worker processes."""
