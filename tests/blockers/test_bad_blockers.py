@@ -10,11 +10,10 @@ from django.db import transaction
 from django_jobchains import chains
 from django_jobchains.exceptions import ChainNotFound, InvalidBlockers, JobchainsError
 from django_jobchains.models import Chain, Job
-from django_jobchains.processors import JobType, Processors, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import JobType, RunningJob
 from tests.blockers.chains import STEP, WAITS, complete_by_hand, statuses
 from tests.blockers.consistency import assert_consistent
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 from tests.support.jobs import tables
 
 pytestmark = committed
@@ -52,9 +51,7 @@ some_bad = pytest.mark.parametrize(("job_type", "blockers", "error", "text"), [B
 
 
 @bad
-def test_enqueueing_with_bad_blockers_creates_nothing_and_the_transaction_continues(
-    job_type: JobType[Any, Any], blockers: Blockers, error: type[JobchainsError], text: str
-) -> None:
+def test_enqueueing_with_bad_blockers_creates_nothing_and_the_transaction_continues(job_type, blockers, error, text):
     given = blockers(STEP.enqueue())
     before = tables()
     with transaction.atomic():
@@ -68,9 +65,7 @@ def test_enqueueing_with_bad_blockers_creates_nothing_and_the_transaction_contin
 
 
 @some_bad
-def test_continuing_by_hand_with_bad_blockers_changes_nothing(
-    job_type: JobType[Any, Any], blockers: Blockers, error: type[JobchainsError], text: str
-) -> None:
+def test_continuing_by_hand_with_bad_blockers_changes_nothing(job_type, blockers, error, text):
     given = blockers(STEP.enqueue())
     chain = STEP.enqueue()
     before = tables()
@@ -80,9 +75,7 @@ def test_continuing_by_hand_with_bad_blockers_changes_nothing(
 
 
 @some_bad
-def test_bad_blockers_caught_in_the_block_do_not_change_the_job(
-    store: Store, job_type: JobType[Any, Any], blockers: Blockers, error: type[JobchainsError], text: str
-) -> None:
+def test_bad_blockers_caught_in_the_block_do_not_change_the_job(store, job_type, blockers, error, text):
     given = blockers(STEP.enqueue())
     chain = STEP.enqueue()
     dependent = WAITS.enqueue(blockers=[chain])
@@ -100,15 +93,8 @@ def test_bad_blockers_caught_in_the_block_do_not_change_the_job(
 @some_bad
 @pytest.mark.parametrize("place", ["returned", "complete"])
 def test_handler_that_continues_with_bad_blockers_does_not_complete(
-    processors: Processors,
-    work: Work,
-    store: Store,
-    place: str,
-    job_type: JobType[Any, Any],
-    blockers: Blockers,
-    error: type[JobchainsError],
-    text: str,
-) -> None:
+    processors, work, store, place, job_type, blockers, error, text
+):
     given = blockers(STEP.enqueue())
 
     @processors.register("first", max_attempts=1)
@@ -129,7 +115,7 @@ def test_handler_that_continues_with_bad_blockers_does_not_complete(
     assert_consistent(store)
 
 
-def test_job_cannot_wait_for_itself() -> None:
+def test_job_cannot_wait_for_itself():
     own = uuid4()
     with pytest.raises(InvalidBlockers, match="itself"):
         STEP.enqueue(id=own, blockers=[own])
@@ -140,7 +126,7 @@ def test_job_cannot_wait_for_itself() -> None:
     assert tables() == before
 
 
-def test_id_of_a_continuation_is_not_a_chain() -> None:
+def test_id_of_a_continuation_is_not_a_chain():
     chain = STEP.enqueue()
     with chains.current_job(chain.id) as current:
         current.continue_with(STEP)
@@ -149,7 +135,7 @@ def test_id_of_a_continuation_is_not_a_chain() -> None:
 
 
 @pytest.mark.parametrize("value", ["no id", 3, None])
-def test_blocker_is_a_chain_or_an_id(value: Any) -> None:
+def test_blocker_is_a_chain_or_an_id(value):
     with pytest.raises(TypeError, match=r"blockers expects a uuid\.UUID, a Chain or a Job"):
         STEP.enqueue(blockers=[value])
 
@@ -159,7 +145,7 @@ def test_blocker_is_a_chain_or_an_id(value: Any) -> None:
     [lambda chain: chain, lambda chain: chain.id, lambda chain: (one for one in [chain]), lambda chain: [last(chain)]],
     ids=["a chain", "an id", "a generator", "a later job"],
 )
-def test_blockers_are_one_or_several_chains_ids_or_jobs(given: Callable[[Chain], Any]) -> None:
+def test_blockers_are_one_or_several_chains_ids_or_jobs(given):
     chain = STEP.enqueue()
     with chains.current_job(chain) as current:
         current.continue_with(STEP)
@@ -171,7 +157,7 @@ def last(chain: Chain) -> Job:
     return chain.refresh().current_job
 
 
-def test_type_of_the_chain_counts_instead_of_that_of_its_current_job() -> None:
+def test_type_of_the_chain_counts_instead_of_that_of_its_current_job():
     chain = STEP.enqueue()
     with chains.current_job(chain.id) as current:
         current.continue_with(WAITS)
@@ -179,14 +165,14 @@ def test_type_of_the_chain_counts_instead_of_that_of_its_current_job() -> None:
     assert statuses(dependent) == ["blocked"]
 
 
-def test_chain_that_was_deleted_is_unknown() -> None:
+def test_chain_that_was_deleted_is_unknown():
     chain = STEP.enqueue()
     chains.delete(chain.id)
     with pytest.raises(ChainNotFound, match=str(chain.id)):
         WAITS.enqueue(blockers=[chain])
 
 
-def test_required_blockers_are_accepted_in_their_declared_order(store: Store) -> None:
+def test_required_blockers_are_accepted_in_their_declared_order(store):
     step, waits = STEP.enqueue(), WAITS.enqueue()
     dependent = SLOTS.enqueue(blockers=[step, waits])
     assert dependent.current_job.blockers == [step, waits]

@@ -1,13 +1,10 @@
 """A blocker that fails or is cancelled: the job keeps waiting, fails, or runs anyway, by the policy of its type."""
 
-from typing import Any
-
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Chain
-from django_jobchains.processors import JobType
-from django_jobchains.store import Effects, Store
+from django_jobchains.store import Effects
 from django_jobchains.store.blockers import BLOCKER_FAILED
 from tests.blockers.chains import (
     FAILS,
@@ -15,7 +12,6 @@ from tests.blockers.chains import (
     RUNS,
     STEP,
     WAITS,
-    End,
     cancel,
     claim_only,
     complete_by_hand,
@@ -37,7 +33,7 @@ statuses_of_kinds = pytest.mark.parametrize(
 
 
 @failures
-def test_each_policy_applies_when_a_blocker_ends_without_completing(store: Store, end: End) -> None:
+def test_each_policy_applies_when_a_blocker_ends_without_completing(store, end):
     blocker, other = STEP.enqueue(), STEP.enqueue(delay=60)
     waits, runs = WAITS.enqueue(blockers=[blocker]), RUNS.enqueue(blockers=[blocker])
     fails, runs_later = FAILS.enqueue(blockers=[other, blocker]), RUNS.enqueue(blockers=[blocker, other])
@@ -55,9 +51,7 @@ def test_each_policy_applies_when_a_blocker_ends_without_completing(store: Store
 
 @pytest.mark.parametrize("end", [fail, cancel])
 @statuses_of_kinds
-def test_each_policy_applies_to_a_blocker_that_ended_before(
-    store: Store, end: End, kind: JobType[Any, Any], status: str
-) -> None:
+def test_each_policy_applies_to_a_blocker_that_ended_before(store, end, kind, status):
     blocker = STEP.enqueue()
     end(store, blocker, Effects())
     dependent = kind.enqueue(blockers=[blocker])
@@ -69,7 +63,7 @@ def test_each_policy_applies_to_a_blocker_that_ended_before(
 
 
 @statuses_of_kinds
-def test_each_policy_applies_to_a_continuation(store: Store, kind: JobType[Any, Any], status: str) -> None:
+def test_each_policy_applies_to_a_continuation(store, kind, status):
     blocker, chain = STEP.enqueue(), STEP.enqueue(delay=60)
     fail(store, blocker, Effects())
     behind = FAILS.enqueue(blockers=[chain])
@@ -79,7 +73,7 @@ def test_each_policy_applies_to_a_continuation(store: Store, kind: JobType[Any, 
     assert_consistent(store)
 
 
-def test_effects_name_a_chain_that_fails_when_it_is_enqueued(store: Store) -> None:
+def test_effects_name_a_chain_that_fails_when_it_is_enqueued(store):
     blocker = STEP.enqueue()
     cancel(store, blocker, Effects())
     effects = Effects()
@@ -88,7 +82,7 @@ def test_effects_name_a_chain_that_fails_when_it_is_enqueued(store: Store) -> No
     assert (effects.due_types, effects.finished_chains) == (set(), {item.id})
 
 
-def test_failures_propagate_to_every_level(store: Store) -> None:
+def test_failures_propagate_to_every_level(store):
     blocker = STEP.enqueue()
     levels = [[FAILS.enqueue(blockers=[blocker]) for _ in range(2)]]
     for _ in range(4):
@@ -104,7 +98,7 @@ def test_failures_propagate_to_every_level(store: Store) -> None:
     assert_consistent(store)
 
 
-def test_failures_propagate_from_the_last_jobs_of_chains(store: Store) -> None:
+def test_failures_propagate_from_the_last_jobs_of_chains(store):
     blocker, chain = STEP.enqueue(), STEP.enqueue()
     last = FAILS.enqueue(blockers=[chain])
     with chains.current_job(chain.id) as job:
@@ -115,7 +109,7 @@ def test_failures_propagate_from_the_last_jobs_of_chains(store: Store) -> None:
     assert_consistent(store)
 
 
-def test_one_hundred_levels_fail_in_one_call(store: Store) -> None:
+def test_one_hundred_levels_fail_in_one_call(store):
     line = [STEP.enqueue()]
     for _ in range(100):
         line.append(FAILS.enqueue(blockers=[line[-1]]))
@@ -125,7 +119,7 @@ def test_one_hundred_levels_fail_in_one_call(store: Store) -> None:
     assert_consistent(store)
 
 
-def test_chain_whose_job_was_asked_to_stop_and_continues_is_cancelled(store: Store) -> None:
+def test_chain_whose_job_was_asked_to_stop_and_continues_is_cancelled(store):
     """Its output is kept and its continuation is cancelled, so that whatever waits for the chain is notified."""
     blocker = STEP.enqueue()
     dependents = [kind.enqueue(blockers=[blocker]) for kind in (WAITS, FAILS, RUNS)]
@@ -138,7 +132,7 @@ def test_chain_whose_job_was_asked_to_stop_and_continues_is_cancelled(store: Sto
     assert_consistent(store)
 
 
-def test_job_that_ended_by_itself_does_not_fail_with_its_blocker(store: Store) -> None:
+def test_job_that_ended_by_itself_does_not_fail_with_its_blocker(store):
     blocker = STEP.enqueue()
     done, stopped = FAILS.enqueue(blockers=[blocker]), FAILS.enqueue(blockers=[blocker])
     complete_by_hand(done, "by hand")
@@ -149,7 +143,7 @@ def test_job_that_ended_by_itself_does_not_fail_with_its_blocker(store: Store) -
     assert_consistent(store)
 
 
-def test_retried_attempt_is_not_a_failure(store: Store) -> None:
+def test_retried_attempt_is_not_a_failure(store):
     blocker = STEP.enqueue()
     dependents: list[Chain] = [kind.enqueue(blockers=[blocker]) for kind in (WAITS, FAILS, RUNS)]
     [job] = claim_only(store, blocker)

@@ -23,7 +23,7 @@ def wait_for(store: Store, job: ClaimedJob, *others: ClaimedJob) -> set[Any]:
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_continuation_that_closes_a_circle_of_any_length_is_refused(store: Store, length: int) -> None:
+def test_continuation_that_closes_a_circle_of_any_length_is_refused(store, length):
     jobs = running(store, length)
     for job, following in pairwise(jobs):
         wait_for(store, job, following)
@@ -34,7 +34,7 @@ def test_continuation_that_closes_a_circle_of_any_length_is_refused(store: Store
     assert_consistent(store)
 
 
-def test_circle_through_chains_that_were_enqueued_with_blockers_is_refused(store: Store) -> None:
+def test_circle_through_chains_that_were_enqueued_with_blockers_is_refused(store):
     [job] = running(store)
     [one] = create(store, blockers=(job.chain_id,))
     [two] = create(store, blockers=(one,))
@@ -44,7 +44,7 @@ def test_circle_through_chains_that_were_enqueued_with_blockers_is_refused(store
     assert tables() == before
 
 
-def test_two_paths_to_the_same_chain_are_not_a_circle(store: Store) -> None:
+def test_two_paths_to_the_same_chain_are_not_a_circle(store):
     first, second = running(store, 2)
     [left] = create(store, blockers=(second.chain_id,))
     [right] = create(store, blockers=(second.chain_id,))
@@ -52,7 +52,7 @@ def test_two_paths_to_the_same_chain_are_not_a_circle(store: Store) -> None:
     assert_consistent(store)
 
 
-def test_chain_that_was_completed_by_hand_closes_no_circle(store: Store) -> None:
+def test_chain_that_was_completed_by_hand_closes_no_circle(store):
     """It has the same blockers as before, but no longer waits."""
     [job] = running(store)
     [dependent] = create(store, blockers=(job.chain_id,))
@@ -61,7 +61,7 @@ def test_chain_that_was_completed_by_hand_closes_no_circle(store: Store) -> None
     assert stored(continuation.id).status == "pending"
 
 
-def test_circle_within_one_batch_of_completions_is_refused(store: Store) -> None:
+def test_circle_within_one_batch_of_completions_is_refused(store):
     one, two = running(store, 2)
     before = tables()
     with pytest.raises(InvalidBlockers):
@@ -74,7 +74,7 @@ def test_circle_within_one_batch_of_completions_is_refused(store: Store) -> None
     assert tables() == before
 
 
-def test_two_new_chains_cannot_wait_for_each_other(store: Store) -> None:
+def test_two_new_chains_cannot_wait_for_each_other(store):
     one, two = new_job(), new_job()
     one.blockers, two.blockers = (two.id,), (one.id,)
     with pytest.raises(ChainNotFound):
@@ -84,7 +84,7 @@ def test_two_new_chains_cannot_wait_for_each_other(store: Store) -> None:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("length", [2, 3, 4])
-def test_circle_cannot_be_closed_by_transactions_that_do_not_see_each_other(store: Store, length: int) -> None:
+def test_circle_cannot_be_closed_by_transactions_that_do_not_see_each_other(store, length):
     """Every second chain already waits for the next one. The others begin to wait at the same time."""
     jobs = running(store, length)
     following = dict(zip(jobs, [*jobs[1:], jobs[0]], strict=True))

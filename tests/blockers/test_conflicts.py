@@ -39,7 +39,7 @@ class LateDetector(Detector):
 
 
 @pytest.fixture
-def crossed() -> tuple[Chain, Chain]:
+def crossed():
     """Two chains that are locked in opposite orders: ``early`` waits for ``late``, whose current job is newer."""
     late, early = STEP.enqueue(), STEP.enqueue()
     with chains.current_job(early.id) as job:
@@ -49,14 +49,14 @@ def crossed() -> tuple[Chain, Chain]:
     return early, late
 
 
-def test_enqueueing_is_retried_after_a_deadlock(store: Store, crossed: tuple[Chain, Chain]) -> None:
+def test_enqueueing_is_retried_after_a_deadlock(store, crossed):
     early, late = crossed
     dependent = against_a_completion(store, crossed, lambda store: WAITS.enqueue(blockers=[early, late]))
     assert statuses(late, early, dependent) == ["completed", "pending", "blocked"]
     assert_consistent(store)
 
 
-def test_enqueueing_with_an_id_is_retried_after_a_deadlock(store: Store, crossed: tuple[Chain, Chain]) -> None:
+def test_enqueueing_with_an_id_is_retried_after_a_deadlock(store, crossed):
     early, late = crossed
     own = new_id()
     dependent = against_a_completion(store, crossed, lambda store: WAITS.enqueue(id=own, blockers=[early, late]))
@@ -64,20 +64,20 @@ def test_enqueueing_with_an_id_is_retried_after_a_deadlock(store: Store, crossed
     assert_consistent(store)
 
 
-def test_cancelling_is_retried_after_a_deadlock(store: Store, crossed: tuple[Chain, Chain]) -> None:
+def test_cancelling_is_retried_after_a_deadlock(store, crossed):
     cancelled = against_a_completion(store, crossed, lambda store: chains.cancel(crossed))
     assert crossed[0].id in cancelled
     assert statuses(*crossed) == ["cancelled", "completed"]
     assert_consistent(store)
 
 
-def test_deleting_is_retried_after_a_deadlock(store: Store, crossed: tuple[Chain, Chain]) -> None:
+def test_deleting_is_retried_after_a_deadlock(store, crossed):
     deleted = against_a_completion(store, crossed, lambda store: chains.delete(crossed))
     assert deleted == {chain.id for chain in crossed}
     assert_consistent(store)
 
 
-def test_completing_is_retried_after_a_deadlock(store: Store, crossed: tuple[Chain, Chain]) -> None:
+def test_completing_is_retried_after_a_deadlock(store, crossed):
     """The completion gets the error. When it is retried, it may skip the job, which may still be locked."""
     late = crossed[1]
     [job] = claim_only(store, late)

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job, JobBlocker
-from django_jobchains.store import Effects, Store
+from django_jobchains.store import Effects
 from django_jobchains.store.blockers import RESOLVE_LIMIT
 from tests.blockers.chains import FAILS, STEP, WAITS, claim_only, continued
 from tests.blockers.consistency import assert_consistent
@@ -47,7 +47,7 @@ def assert_in_steps(costs: tuple[int, int, int], at_most: int, more: int) -> Non
     assert_constant((*costs[:2], costs[2] - (steps - 1) * more), at_most)
 
 
-def test_job_with_a_thousand_blockers_is_enqueued_in_a_constant_number_of_statements() -> None:
+def test_job_with_a_thousand_blockers_is_enqueued_in_a_constant_number_of_statements():
     def cost(width: int) -> int:
         blockers = several(width)
         return counted(lambda: WAITS.enqueue(blockers=blockers))
@@ -57,7 +57,7 @@ def test_job_with_a_thousand_blockers_is_enqueued_in_a_constant_number_of_statem
 
 
 @pytest.mark.slow
-def test_ten_thousand_dependents_are_enqueued_in_a_constant_number_of_statements() -> None:
+def test_ten_thousand_dependents_are_enqueued_in_a_constant_number_of_statements():
     blocker = STEP.enqueue()
 
     def cost(count: int) -> int:
@@ -68,7 +68,7 @@ def test_ten_thousand_dependents_are_enqueued_in_a_constant_number_of_statements
     assert Job.objects.with_status("blocked").count() == 1 + 10 + MANY
 
 
-def test_job_with_a_thousand_blockers_is_freed_in_a_constant_number_of_statements(store: Store) -> None:
+def test_job_with_a_thousand_blockers_is_freed_in_a_constant_number_of_statements(store):
     def cost(width: int) -> int:
         blockers = several(width)
         dependent = WAITS.enqueue(blockers=blockers)
@@ -82,7 +82,7 @@ def test_job_with_a_thousand_blockers_is_freed_in_a_constant_number_of_statement
     assert_consistent(store)
 
 
-def test_last_of_a_thousand_blockers_ends_in_as_many_statements_as_the_last_of_one(store: Store) -> None:
+def test_last_of_a_thousand_blockers_ends_in_as_many_statements_as_the_last_of_one(store):
     def cost(width: int) -> int:
         blockers = several(width)
         dependent = WAITS.enqueue(blockers=blockers)
@@ -97,7 +97,7 @@ def test_last_of_a_thousand_blockers_ends_in_as_many_statements_as_the_last_of_o
 
 
 @pytest.mark.slow
-def test_ten_thousand_dependents_are_freed_in_steps_of_a_constant_number_of_statements(store: Store) -> None:
+def test_ten_thousand_dependents_are_freed_in_steps_of_a_constant_number_of_statements(store):
     def cost(count: int) -> int:
         blocker = STEP.enqueue(priority=9)
         chains.enqueue_many([WAITS.item(blockers=[blocker], delay=60) for _ in range(count)])
@@ -109,7 +109,7 @@ def test_ten_thousand_dependents_are_freed_in_steps_of_a_constant_number_of_stat
 
 
 @pytest.mark.slow
-def test_ten_thousand_dependents_fail_in_steps_of_a_constant_number_of_statements(store: Store) -> None:
+def test_ten_thousand_dependents_fail_in_steps_of_a_constant_number_of_statements(store):
     def cost(count: int) -> int:
         blocker = STEP.enqueue()
         chains.enqueue_many([FAILS.item(blockers=[blocker]) for _ in range(count)])
@@ -122,7 +122,7 @@ def test_ten_thousand_dependents_fail_in_steps_of_a_constant_number_of_statement
     assert_in_steps(costs_up_to(MANY, cost), at_most=8, more=4)
 
 
-def test_batch_of_continuations_takes_as_many_statements_as_one(store: Store) -> None:
+def test_batch_of_continuations_takes_as_many_statements_as_one(store):
     """Each job of the batch waits for different chains."""
 
     def cost(count: int) -> int:
@@ -135,6 +135,6 @@ def test_batch_of_continuations_takes_as_many_statements_as_one(store: Store) ->
     assert_constant((cost(1), cost(10), cost(200)), at_most=12)
 
 
-def test_chain_without_dependents_ends_in_two_statements(store: Store) -> None:
+def test_chain_without_dependents_ends_in_two_statements(store):
     [job] = claim_only(store, STEP.enqueue())
     assert counted(lambda: store.attempts.finish([finished(job)])) <= 2

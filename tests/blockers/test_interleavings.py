@@ -61,9 +61,7 @@ def pairs(ends: Collection[str], moves: Collection[str], quick: Collection[str])
 
 
 @pytest.mark.parametrize(("first", "second"), pairs(ENDS, MOVES, quick=MAIN_MOVES))
-def test_operation_that_waits_for_a_lock_has_the_same_result_as_after_the_other(
-    store: Store, first: str, second: str
-) -> None:
+def test_operation_that_waits_for_a_lock_has_the_same_result_as_after_the_other(store, first, second):
     graph = Graph(store)
     expected = outcomes(store, graph, first, second)
     before = Actor(lambda store: graph.apply(store, MOVES[first]), holds=True).start().until_stopped()
@@ -78,9 +76,7 @@ def test_operation_that_waits_for_a_lock_has_the_same_result_as_after_the_other(
 
 
 @pytest.mark.parametrize(("first", "second"), pairs(MAIN_ENDS, MAIN_MOVES, quick=[STEPPED]))
-def test_operation_interrupted_between_its_statements_has_the_same_result(
-    store: Store, first: str, second: str
-) -> None:
+def test_operation_interrupted_between_its_statements_has_the_same_result(store, first, second):
     expected = [snapshot for _, snapshot in outcomes(store, Graph(store), first, second)]
     for statement in range(2, MAX_STATEMENTS):
         Graph.clear()
@@ -110,7 +106,7 @@ def outcomes(store: Store, graph: Graph, first: str, second: str) -> list[Outcom
 
 
 @pytest.mark.parametrize("end", ["left is completed by hand", "left is cancelled", "left continues by hand"])
-def test_locking_a_chain_that_has_continued_locks_its_last_job(store: Store, end: str) -> None:
+def test_locking_a_chain_that_has_continued_locks_its_last_job(store, end):
     """Three connections: the chain continues, a job starts to wait for it, and then the chain continues again."""
     graph = Graph(store)
     continuing = Actor(lambda store: graph.apply(store, MOVES["left continues"]), holds=True).start().until_stopped()

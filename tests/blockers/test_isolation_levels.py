@@ -34,7 +34,7 @@ either_end = pytest.mark.parametrize("continues", [True, False], ids=["continues
 
 @levels
 @statements
-def test_last_two_blockers_that_end_together_free_their_job(store: Store, level: str, statement: int) -> None:
+def test_last_two_blockers_that_end_together_free_their_job(store, level, statement):
     blockers = [STEP.enqueue(), STEP.enqueue()]
     dependent = WAITS.enqueue(blockers=blockers)
     one, two = claim_only(store, *blockers)
@@ -49,9 +49,7 @@ def test_last_two_blockers_that_end_together_free_their_job(store: Store, level:
 @levels
 @statements
 @either_end
-def test_job_is_enqueued_while_its_blocker_is_completing(
-    store: Store, level: str, statement: int, continues: bool
-) -> None:
+def test_job_is_enqueued_while_its_blocker_is_completing(store, level, statement, continues):
     blocker = STEP.enqueue()
     [job] = claim_only(store, blocker)
     slow = stopped_before(
@@ -65,9 +63,7 @@ def test_job_is_enqueued_while_its_blocker_is_completing(
 @levels
 @statements
 @either_end
-def test_blocker_completes_while_a_dependent_is_enqueued(
-    store: Store, level: str, statement: int, continues: bool
-) -> None:
+def test_blocker_completes_while_a_dependent_is_enqueued(store, level, statement, continues):
     blocker = STEP.enqueue()
     [job] = claim_only(store, blocker)
     slow = stopped_before(statement, lambda store: WAITS.enqueue(blockers=[blocker]), level)
@@ -80,9 +76,7 @@ def test_blocker_completes_while_a_dependent_is_enqueued(
 
 @levels
 @either_end
-def test_blocker_completes_in_the_transaction_of_its_handler_while_a_dependent_is_enqueued(
-    store: Store, level: str, continues: bool
-) -> None:
+def test_blocker_completes_in_the_transaction_of_its_handler_while_a_dependent_is_enqueued(store, level, continues):
     """If the caller's transaction has a conflict, it is rolled back completely."""
 
     def complete(store: Store) -> Any:
@@ -104,7 +98,7 @@ def test_blocker_completes_in_the_transaction_of_its_handler_while_a_dependent_i
 
 
 @levels
-def test_transaction_of_the_caller_that_conflicts_changes_nothing(store: Store, level: str) -> None:
+def test_transaction_of_the_caller_that_conflicts_changes_nothing(store, level):
     blockers = [STEP.enqueue(), STEP.enqueue()]
     dependent = WAITS.enqueue(blockers=blockers)
     one, two = claim_only(store, *blockers)
@@ -138,7 +132,7 @@ def assert_waits_for(store: Store, dependent: Chain, is_blocked: bool) -> None:
 
 @levels
 @pytest.mark.parametrize("statement", [2, 3])
-def test_two_jobs_enqueued_for_one_blocker_do_not_deadlock(store: Store, level: str, statement: int) -> None:
+def test_two_jobs_enqueued_for_one_blocker_do_not_deadlock(store, level, statement):
     blocker = STEP.enqueue()
     slow = stopped_before(statement, lambda store: WAITS.enqueue(blockers=[blocker]), level)
     quick = waiting(lambda store: WAITS.enqueue(blockers=[blocker]), level)
@@ -148,7 +142,7 @@ def test_two_jobs_enqueued_for_one_blocker_do_not_deadlock(store: Store, level: 
 
 
 @levels
-def test_keyed_job_with_blockers_waits_for_them(store: Store, level: str) -> None:
+def test_keyed_job_with_blockers_waits_for_them(store, level):
     blocker = STEP.enqueue()
     [job] = claim_only(store, blocker)
     slow = stopped_before(2, lambda store: store.attempts.finish([finished(job)]), level)
@@ -160,7 +154,7 @@ def test_keyed_job_with_blockers_waits_for_them(store: Store, level: str) -> Non
 
 @pytest.mark.parametrize("between", [READ_COMMITTED, SERIALIZABLE])
 @pytest.mark.parametrize("statement", [2, 3])
-def test_each_thread_uses_the_isolation_level_of_its_own_transaction(between: str, statement: int) -> None:
+def test_each_thread_uses_the_isolation_level_of_its_own_transaction(between, statement):
     """Threads share the store. At REPEATABLE READ two enqueues that took a shared lock first would deadlock."""
     blocker, other = STEP.enqueue(), STEP.enqueue()
     slow = stopped_before(statement, lambda store: WAITS.enqueue(blockers=[blocker]), REPEATABLE_READ)

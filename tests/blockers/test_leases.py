@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 
 from django_jobchains.policies import Backoff
-from django_jobchains.store import Store
 from django_jobchains.worker.held_leases import HeldJobs
 from tests.blockers.chains import STEP, WAITS, claim_only
 from tests.support.connections import committing, holding
@@ -15,7 +14,7 @@ from tests.support.jobs import alter, database_now, stored
 pytestmark = [committing, pytest.mark.postgresql]
 
 
-def test_attempt_of_a_blocker_continues_and_is_not_reaped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempt_of_a_blocker_continues_and_is_not_reaped(store, monkeypatch):
     """The open transaction locks the job for longer than its lease."""
     blocker = STEP.enqueue()
     [job] = claim_only(store, blocker)

@@ -10,10 +10,9 @@ from django.db import connection, transaction
 from django_jobchains import chains
 from django_jobchains.exceptions import FailJob
 from django_jobchains.models import Chain
-from django_jobchains.processors import Continuation, Processors, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import Continuation, RunningJob
 from tests.blockers.chains import STEP, WAITS, claim_only
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 from tests.support.costs import cost_of
 from tests.support.jobs import finished
 from tests.support.plans import use_plans
@@ -22,7 +21,7 @@ pytestmark = committed
 
 
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_blockers_have_the_order_in_which_they_were_enqueued(processors: Processors, work: Work, mode: Any) -> None:
+def test_blockers_have_the_order_in_which_they_were_enqueued(processors, work, mode):
     @processors.register("part")
     def part(job: RunningJob[int]) -> Any:
         return {"square": job.input**2}
@@ -38,7 +37,7 @@ def test_blockers_have_the_order_in_which_they_were_enqueued(processors: Process
     assert chain.refresh().output == [9, 0, 81, 1, 64, 4, 49, 16, 36, 25]
 
 
-def test_output_of_a_blocker_is_that_of_its_last_job(processors: Processors, work: Work) -> None:
+def test_output_of_a_blocker_is_that_of_its_last_job(processors, work):
     @processors.register("count")
     def count(job: RunningJob[int]) -> Any:
         return job.continue_with("count", job.input - 1) if job.input else "end"
@@ -53,7 +52,7 @@ def test_output_of_a_blocker_is_that_of_its_last_job(processors: Processors, wor
     assert chain.refresh().output == [["count", 4, "end", "completed"]]
 
 
-def test_job_without_blockers_has_none(processors: Processors, work: Work) -> None:
+def test_job_without_blockers_has_none(processors, work):
     @processors.register("alone")
     def alone(job: RunningJob[None]) -> Any:
         return list(job.blockers)
@@ -68,9 +67,7 @@ class Square:
     area: int
 
 
-def test_outputs_of_blockers_are_values_of_the_output_types_of_their_last_jobs(
-    processors: Processors, work: Work
-) -> None:
+def test_outputs_of_blockers_are_values_of_the_output_types_of_their_last_jobs(processors, work):
     seen: list[Any] = []
 
     @processors.register("square")
@@ -92,7 +89,7 @@ def test_outputs_of_blockers_are_values_of_the_output_types_of_their_last_jobs(
     assert seen == [Square(4), Square(25)]
 
 
-def test_blockers_of_a_job_can_be_read_outside_its_handler(processors: Processors, work: Work) -> None:
+def test_blockers_of_a_job_can_be_read_outside_its_handler(processors, work):
     seen: list[Any] = []
 
     @processors.register("part")
@@ -115,7 +112,7 @@ def test_blockers_of_a_job_can_be_read_outside_its_handler(processors: Processor
 
 
 @pytest.mark.parametrize("place", ["returned", "complete"])
-def test_handler_fans_out_and_continues_with_the_results(processors: Processors, work: Work, place: str) -> None:
+def test_handler_fans_out_and_continues_with_the_results(processors, work, place):
     @processors.register("part")
     def part(job: RunningJob[int]) -> Any:
         return job.input * 10
@@ -141,7 +138,7 @@ def test_handler_fans_out_and_continues_with_the_results(processors: Processors,
     assert (none.refresh().status, none.output) == ("completed", 0)
 
 
-def test_blockers_of_a_continuation_are_its_own(processors: Processors, work: Work) -> None:
+def test_blockers_of_a_continuation_are_its_own(processors, work):
     @processors.register("part")
     def part(job: RunningJob[str]) -> Any:
         return job.input
@@ -159,7 +156,7 @@ def test_blockers_of_a_continuation_are_its_own(processors: Processors, work: Wo
     assert chain.refresh().output == [["early"], ["late"]]
 
 
-def test_job_that_runs_after_failed_blockers_reads_their_statuses(processors: Processors, work: Work) -> None:
+def test_job_that_runs_after_failed_blockers_reads_their_statuses(processors, work):
     @processors.register("part")
     def part(job: RunningJob[int]) -> Any:
         if job.input == 1:
@@ -175,7 +172,7 @@ def test_job_that_runs_after_failed_blockers_reads_their_statuses(processors: Pr
     assert chain.refresh().output == [["completed", 0], ["failed", None], ["completed", 2]]
 
 
-def test_retried_job_reads_its_blockers_again(processors: Processors, work: Work) -> None:
+def test_retried_job_reads_its_blockers_again(processors, work):
     seen: list[list[UUID]] = []
 
     @processors.register("part")
@@ -195,7 +192,7 @@ def test_retried_job_reads_its_blockers_again(processors: Processors, work: Work
     assert seen == [[blocker.id for blocker in blockers]] * 2
 
 
-def test_one_thousand_blockers_are_read_in_order(processors: Processors, work: Work, store: Store) -> None:
+def test_one_thousand_blockers_are_read_in_order(processors, work, store):
     @processors.register("after")
     def after(job: RunningJob[None]) -> Any:
         return [chain.output for chain in job.blockers]
@@ -209,7 +206,7 @@ def test_one_thousand_blockers_are_read_in_order(processors: Processors, work: W
 
 
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_handler_may_enqueue_a_job_that_waits_for_its_own_chain(processors: Processors, work: Work, mode: Any) -> None:
+def test_handler_may_enqueue_a_job_that_waits_for_its_own_chain(processors, work, mode):
     @processors.register("after")
     def after(job: RunningJob[None]) -> Any:
         return [chain.output for chain in job.blockers]
@@ -229,7 +226,7 @@ def test_handler_may_enqueue_a_job_that_waits_for_its_own_chain(processors: Proc
     assert (dependent.status, dependent.output) == ("completed", ["done"])
 
 
-def test_cost_of_reading_a_blocker_does_not_depend_on_the_length_of_its_chain() -> None:
+def test_cost_of_reading_a_blocker_does_not_depend_on_the_length_of_its_chain():
     def cost(steps: int) -> int:
         chain = STEP.enqueue()
         for _ in range(steps):
@@ -248,9 +245,7 @@ def test_cost_of_reading_a_blocker_does_not_depend_on_the_length_of_its_chain() 
     assert cost(200) <= 3 * short  # an index may have grown by a level
 
 
-def test_outputs_of_chains_with_several_jobs_are_read_together(
-    processors: Processors, work: Work, django_assert_num_queries: Any
-) -> None:
+def test_outputs_of_chains_with_several_jobs_are_read_together(processors, work, django_assert_num_queries):
     @processors.register("count")
     def count(job: RunningJob[int]) -> int | Continuation:
         return job.continue_with("count", job.input - 1) if job.input else 7

@@ -46,7 +46,7 @@ MAX_GIVEN_UP = 3
 NO_BACKOFF = Backoff(0, 1, 0, 0)
 
 
-def test_random_changes_leave_the_tables_consistent(store: Store) -> None:
+def test_random_changes_leave_the_tables_consistent(store):
     changes = RandomChanges(store, seconds=2)
     changes.run()
     assert changes.errors == []
@@ -56,7 +56,7 @@ def test_random_changes_leave_the_tables_consistent(store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [REPEATABLE_READ, SERIALIZABLE])
-def test_random_changes_at_a_higher_isolation_level_leave_the_tables_consistent(store: Store, level: str) -> None:
+def test_random_changes_at_a_higher_isolation_level_leave_the_tables_consistent(store, level):
     """Some changes still conflict at the last try, and then have no effect."""
     changes = RandomChanges(store, seconds=4, level=level, gives_up=True)
     changes.run()
@@ -66,7 +66,7 @@ def test_random_changes_at_a_higher_isolation_level_leave_the_tables_consistent(
 
 
 @pytest.mark.slow
-def test_random_changes_with_deadlocks_leave_the_tables_consistent(store: Store) -> None:
+def test_random_changes_with_deadlocks_leave_the_tables_consistent(store):
     """On a busy machine, a change may be the victim of a deadlock at each of its tries."""
     changes = RandomChanges(store, seconds=10, gives_up=True)
     changes.run()

@@ -1,19 +1,15 @@
 """Retrying in a graph of chains: a blocker frees its dependents later, and a dependent reads its blockers again."""
 
-from typing import Any
-
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.exceptions import ChainReferenced, JobNotRunnable
-from django_jobchains.processors import JobType
-from django_jobchains.store import Effects, Store
+from django_jobchains.store import Effects
 from tests.blockers.chains import (
     FAILS,
     RUNS,
     STEP,
     WAITS,
-    End,
     cancel,
     claim_only,
     complete_by_hand,
@@ -30,7 +26,7 @@ either_failure = pytest.mark.parametrize("end", [fail, cancel])
 kinds = pytest.mark.parametrize("kind", [WAITS, FAILS, RUNS], ids=str)
 
 
-def test_blocker_that_fails_again_leaves_its_dependents_blocked(store: Store) -> None:
+def test_blocker_that_fails_again_leaves_its_dependents_blocked(store):
     blocker = STEP.enqueue()
     dependent = WAITS.enqueue(blockers=[blocker])
     for _ in range(2):
@@ -41,9 +37,7 @@ def test_blocker_that_fails_again_leaves_its_dependents_blocked(store: Store) ->
 
 
 @kinds
-def test_cancelled_dependent_whose_blockers_completed_meanwhile_becomes_pending(
-    store: Store, kind: JobType[Any, Any]
-) -> None:
+def test_cancelled_dependent_whose_blockers_completed_meanwhile_becomes_pending(store, kind):
     blockers = [STEP.enqueue(), STEP.enqueue()]
     dependent = kind.enqueue(blockers=blockers)
     chains.cancel(dependent)
@@ -57,7 +51,7 @@ def test_cancelled_dependent_whose_blockers_completed_meanwhile_becomes_pending(
 
 
 @kinds
-def test_cancelled_dependent_is_blocked_again_while_a_blocker_is_open(store: Store, kind: JobType[Any, Any]) -> None:
+def test_cancelled_dependent_is_blocked_again_while_a_blocker_is_open(store, kind):
     done, open_ = STEP.enqueue(), STEP.enqueue()
     dependent = kind.enqueue(blockers=[done, open_])
     chains.cancel(dependent)
@@ -72,9 +66,7 @@ def test_cancelled_dependent_is_blocked_again_while_a_blocker_is_open(store: Sto
 
 
 @either_failure
-def test_cancelled_dependent_that_runs_anyway_becomes_pending_when_its_blocker_failed_meanwhile(
-    store: Store, end: End
-) -> None:
+def test_cancelled_dependent_that_runs_anyway_becomes_pending_when_its_blocker_failed_meanwhile(store, end):
     blocker = STEP.enqueue()
     dependent = RUNS.enqueue(blockers=[blocker])
     chains.cancel(dependent)
@@ -84,7 +76,7 @@ def test_cancelled_dependent_that_runs_anyway_becomes_pending_when_its_blocker_f
     assert_consistent(store)
 
 
-def test_job_that_failed_with_its_blocker_is_blocked_again_when_both_are_retried(store: Store) -> None:
+def test_job_that_failed_with_its_blocker_is_blocked_again_when_both_are_retried(store):
     blocker = STEP.enqueue()
     middle = FAILS.enqueue(blockers=[blocker])
     last = FAILS.enqueue(blockers=[middle])
@@ -98,7 +90,7 @@ def test_job_that_failed_with_its_blocker_is_blocked_again_when_both_are_retried
     assert_consistent(store)
 
 
-def test_job_that_failed_with_its_blocker_fails_with_it_again(store: Store) -> None:
+def test_job_that_failed_with_its_blocker_fails_with_it_again(store):
     blocker = STEP.enqueue()
     dependent = FAILS.enqueue(blockers=[blocker])
     for _ in range(2):
@@ -110,7 +102,7 @@ def test_job_that_failed_with_its_blocker_fails_with_it_again(store: Store) -> N
 
 
 @either_failure
-def test_job_that_failed_with_its_blocker_fails_at_once_when_it_is_retried_first(store: Store, end: End) -> None:
+def test_job_that_failed_with_its_blocker_fails_at_once_when_it_is_retried_first(store, end):
     blocker = STEP.enqueue()
     middle = FAILS.enqueue(blockers=[blocker])
     last = FAILS.enqueue(blockers=[middle])
@@ -125,7 +117,7 @@ def test_job_that_failed_with_its_blocker_fails_at_once_when_it_is_retried_first
     assert_consistent(store)
 
 
-def test_dependent_of_a_retried_job_fails_when_that_fails_at_once(store: Store) -> None:
+def test_dependent_of_a_retried_job_fails_when_that_fails_at_once(store):
     blocker = STEP.enqueue()
     middle = FAILS.enqueue(blockers=[blocker])
     last = WAITS.enqueue(blockers=[middle])
@@ -141,7 +133,7 @@ def test_dependent_of_a_retried_job_fails_when_that_fails_at_once(store: Store) 
     assert_consistent(store)
 
 
-def test_job_that_failed_with_its_blocker_becomes_pending_when_the_blocker_has_completed_since(store: Store) -> None:
+def test_job_that_failed_with_its_blocker_becomes_pending_when_the_blocker_has_completed_since(store):
     blocker = STEP.enqueue()
     dependent = FAILS.enqueue(blockers=[blocker])
     fail(store, blocker, Effects())
@@ -153,7 +145,7 @@ def test_job_that_failed_with_its_blocker_becomes_pending_when_the_blocker_has_c
     assert_consistent(store)
 
 
-def test_dependent_that_failed_itself_is_pending_when_it_is_retried(store: Store) -> None:
+def test_dependent_that_failed_itself_is_pending_when_it_is_retried(store):
     blocker = STEP.enqueue()
     dependent = WAITS.enqueue(blockers=[blocker])
     complete_by_hand(blocker)
@@ -165,7 +157,7 @@ def test_dependent_that_failed_itself_is_pending_when_it_is_retried(store: Store
 
 
 @kinds
-def test_blocker_cannot_be_deleted_as_long_as_a_job_may_need_it(store: Store, kind: JobType[Any, Any]) -> None:
+def test_blocker_cannot_be_deleted_as_long_as_a_job_may_need_it(store, kind):
     blocker = STEP.enqueue()
     dependent = kind.enqueue(blockers=[blocker])
     chains.cancel(dependent)
@@ -175,7 +167,7 @@ def test_blocker_cannot_be_deleted_as_long_as_a_job_may_need_it(store: Store, ki
     assert_consistent(store)
 
 
-def test_blocker_may_be_deleted_once_its_dependents_are_completed(store: Store) -> None:
+def test_blocker_may_be_deleted_once_its_dependents_are_completed(store):
     blocker = STEP.enqueue()
     dependent = WAITS.enqueue(blockers=[blocker])
     complete_by_hand(dependent)

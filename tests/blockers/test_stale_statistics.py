@@ -9,7 +9,7 @@ from django.db import connection
 from django_jobchains import chains
 from django_jobchains.chains import Chain
 from django_jobchains.models import Job, JobBlocker
-from django_jobchains.store import Effects, Store, get_store
+from django_jobchains.store import Effects, get_store
 from tests.blockers.chains import FAILS, STEP, WAITS, claim_only
 from tests.support.jobs import failed_try, finished
 from tests.support.plans import plan_of, rows_read, use_plans
@@ -23,7 +23,7 @@ MAX_FOR_EACH = 5
 
 
 @pytest.fixture(params=["auto", "force_generic_plan"])
-def store(request: pytest.FixtureRequest) -> Store:
+def store(request):
     with connection.cursor() as cursor:
         for table in (Job._meta.db_table, JobBlocker._meta.db_table):
             cursor.execute("UPDATE pg_class SET reltuples = 0, relpages = 300 WHERE relname = %s", [table])
@@ -43,13 +43,13 @@ def assert_reads_each_once(call: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [WAITS, FAILS], ids=["waits", "fails"])
-def test_many_enqueued_dependents_do_not_read_whole_tables(store: Store, kind: Any) -> None:
+def test_many_enqueued_dependents_do_not_read_whole_tables(store, kind):
     blocker = STEP.enqueue()
     assert_reads_each_once(lambda: enqueue(kind, blocker))
     assert Job.objects.filter(status="blocked").count() == DEPENDENTS
 
 
-def test_many_freed_dependents_do_not_read_whole_tables(store: Store) -> None:
+def test_many_freed_dependents_do_not_read_whole_tables(store):
     blocker = STEP.enqueue()
     enqueue(WAITS, blocker)
     [job] = claim_only(store, blocker)
@@ -57,7 +57,7 @@ def test_many_freed_dependents_do_not_read_whole_tables(store: Store) -> None:
     assert Job.objects.filter(status="pending").count() == DEPENDENTS
 
 
-def test_many_failed_dependents_do_not_read_whole_tables(store: Store) -> None:
+def test_many_failed_dependents_do_not_read_whole_tables(store):
     blocker = STEP.enqueue()
     enqueue(FAILS, blocker)
     [job] = claim_only(store, blocker)

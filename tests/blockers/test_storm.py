@@ -20,7 +20,7 @@ ROUNDS = [1_000] * 3 + [150] * 47
 
 
 @pytest.mark.parametrize("round_", range(2))
-def test_one_hundred_blockers_completed_by_eight_threads_free_their_dependent(store: Store, round_: int) -> None:
+def test_one_hundred_blockers_completed_by_eight_threads_free_their_dependent(store, round_):
     storm(store, 100, random.Random(round_))
     assert_consistent(store)
 
@@ -28,7 +28,7 @@ def test_one_hundred_blockers_completed_by_eight_threads_free_their_dependent(st
 @pytest.mark.slow
 @pytest.mark.postgresql
 @pytest.mark.timeout(600)
-def test_fifty_rounds_of_hundreds_of_blockers_leave_no_job_stuck_and_start_none_early(store: Store) -> None:
+def test_fifty_rounds_of_hundreds_of_blockers_leave_no_job_stuck_and_start_none_early(store):
     checks = sum(storm(store, count, random.Random(round_)) for round_, count in enumerate(ROUNDS))
     assert checks >= len(ROUNDS)
 

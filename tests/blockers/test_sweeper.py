@@ -6,15 +6,15 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job, JobBlocker
-from django_jobchains.processors import JobType, Processors
-from django_jobchains.store import Effects, Store
+from django_jobchains.processors import JobType
+from django_jobchains.store import Effects
 from django_jobchains.telemetry.events import BlockedJobsSwept
 from tests.blockers.chains import FAILS, RUNS, STEP, WAITS, complete_by_hand, fail, links, statuses
 from tests.blockers.consistency import assert_consistent, problems, swept
 from tests.support.attempts import WITHOUT_WAKE_UPS
 from tests.support.connections import committing
 from tests.support.waiting import until, until_completed
-from tests.support.workers import Events, StartWorker, events, make_worker, registry, start_worker
+from tests.support.workers import events, make_worker, registry, start_worker
 
 __all__ = ("events", "make_worker", "registry", "start_worker")
 
@@ -65,7 +65,7 @@ broken = pytest.mark.parametrize("broken", [stale_link, job_with_closed_links, j
 
 
 @broken
-def test_stuck_job_is_freed_and_returned(store: Store, broken: Breakage) -> None:
+def test_stuck_job_is_freed_and_returned(store, broken):
     healthy = WAITS.enqueue(blockers=[STEP.enqueue()])
     chain = broken()
     effects = Effects()
@@ -74,7 +74,7 @@ def test_stuck_job_is_freed_and_returned(store: Store, broken: Breakage) -> None
     assert swept(store) == []
 
 
-def test_job_that_should_have_failed_with_its_blocker_fails_and_is_returned(store: Store) -> None:
+def test_job_that_should_have_failed_with_its_blocker_fails_and_is_returned(store):
     chain = missed_failure()
     last = FAILS.enqueue(blockers=[chain])
     effects = Effects()
@@ -83,7 +83,7 @@ def test_job_that_should_have_failed_with_its_blocker_fails_and_is_returned(stor
     assert swept(store) == []
 
 
-def test_job_with_one_stale_link_and_one_open_blocker_is_not_stuck(store: Store) -> None:
+def test_job_with_one_stale_link_and_one_open_blocker_is_not_stuck(store):
     done, open_ = STEP.enqueue(), STEP.enqueue()
     chain = WAITS.enqueue(blockers=[done, open_])
     complete_by_hand(done)
@@ -95,7 +95,7 @@ def test_job_with_one_stale_link_and_one_open_blocker_is_not_stuck(store: Store)
     assert (statuses(chain), links(chain)) == (["pending"], [(done.id, False), (open_.id, False)])
 
 
-def test_sweeper_reads_blocked_jobs_page_by_page(store: Store) -> None:
+def test_sweeper_reads_blocked_jobs_page_by_page(store):
     blocked = [job_with_closed_links() if number % 3 == 0 else waiting_job() for number in range(20)]
     stuck = [chain.id for chain in blocked[::3]]
     pages, after = [], None
@@ -109,14 +109,14 @@ def test_sweeper_reads_blocked_jobs_page_by_page(store: Store) -> None:
     assert problems() == []
 
 
-def test_page_that_ends_with_the_last_job_is_followed_by_an_empty_one(store: Store) -> None:
+def test_page_that_ends_with_the_last_job_is_followed_by_an_empty_one(store):
     blocked = [job_with_closed_links() for _ in range(3)]
     found, after = store.blockers.sweep(3, None, Effects())
     assert (sorted(found), after) == ([chain.id for chain in blocked], blocked[-1].id)
     assert store.blockers.sweep(3, after, Effects()) == ([], None)
 
 
-def test_sweeper_finds_nothing_in_healthy_tables(store: Store) -> None:
+def test_sweeper_finds_nothing_in_healthy_tables(store):
     """It skips jobs that wait for open chains, for chains that continue, and for failed chains that may be retried."""
     blocker, failed = STEP.enqueue(), STEP.enqueue(priority=9)
     with chains.current_job(blocker.id) as job:
@@ -128,9 +128,7 @@ def test_sweeper_finds_nothing_in_healthy_tables(store: Store) -> None:
     assert_consistent(store)
 
 
-def test_worker_frees_and_reports_stuck_jobs(
-    store: Store, processors: Processors, registry: Any, start_worker: StartWorker, events: Events, settings: Any
-) -> None:
+def test_worker_frees_and_reports_stuck_jobs(store, processors, registry, start_worker, events, settings):
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05}
     kind = processors.register("stuck")(lambda job: "freed")
     registry.add(processors)
@@ -144,9 +142,7 @@ def test_worker_frees_and_reports_stuck_jobs(
     assert statuses(waiting) == ["blocked"]
 
 
-def test_worker_reports_that_it_found_nothing(
-    processors: Processors, registry: Any, start_worker: StartWorker, events: Events, settings: Any
-) -> None:
+def test_worker_reports_that_it_found_nothing(processors, registry, start_worker, events, settings):
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05}
     processors.register("anything")(lambda job: None)
     registry.add(processors)
@@ -157,9 +153,7 @@ def test_worker_reports_that_it_found_nothing(
     assert statuses(waiting) == ["blocked"]
 
 
-def test_one_of_several_workers_runs_the_sweeper(
-    processors: Processors, registry: Any, start_worker: StartWorker, events: Events, settings: Any
-) -> None:
+def test_one_of_several_workers_runs_the_sweeper(processors, registry, start_worker, events, settings):
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05, "HEARTBEAT_SECONDS": 3}
     processors.register("anything")(lambda job: None)
     registry.add(processors)

@@ -7,12 +7,11 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job
-from django_jobchains.store import Effects, Store
+from django_jobchains.store import Effects
 from tests.blockers.chains import (
     COMPLETIONS,
     STEP,
     WAITS,
-    End,
     claim_only,
     complete_by_hand,
     current,
@@ -28,7 +27,7 @@ completions = pytest.mark.parametrize("complete", COMPLETIONS.values(), ids=COMP
 
 
 @completions
-def test_job_is_blocked_until_its_blocker_is_completed(store: Store, complete: End) -> None:
+def test_job_is_blocked_until_its_blocker_is_completed(store, complete):
     blocker = STEP.enqueue()
     dependent = WAITS.enqueue(blockers=[blocker])
     assert (statuses(dependent), links(dependent)) == (["blocked"], [(blocker.id, True)])
@@ -40,7 +39,7 @@ def test_job_is_blocked_until_its_blocker_is_completed(store: Store, complete: E
 
 
 @completions
-def test_job_waits_for_the_last_of_its_blockers(store: Store, complete: End) -> None:
+def test_job_waits_for_the_last_of_its_blockers(store, complete):
     blockers = [STEP.enqueue(run_at=database_now() + timedelta(hours=1)) for _ in range(3)]
     dependent = WAITS.enqueue(blockers=blockers)
     for number, blocker in enumerate(blockers):
@@ -52,7 +51,7 @@ def test_job_waits_for_the_last_of_its_blockers(store: Store, complete: End) -> 
     assert_consistent(store)
 
 
-def test_job_waits_for_a_chain_that_has_already_continued(store: Store) -> None:
+def test_job_waits_for_a_chain_that_has_already_continued(store):
     blocker = STEP.enqueue()
     with chains.current_job(blocker.id) as job:
         job.continue_with(STEP)
@@ -62,7 +61,7 @@ def test_job_waits_for_a_chain_that_has_already_continued(store: Store) -> None:
     assert statuses(dependent) == ["pending"]
 
 
-def test_job_does_not_wait_for_completed_blockers() -> None:
+def test_job_does_not_wait_for_completed_blockers():
     done, open_ = STEP.enqueue(), STEP.enqueue()
     complete_by_hand(done)
     dependent = WAITS.enqueue(blockers=[done, open_])
@@ -72,7 +71,7 @@ def test_job_does_not_wait_for_completed_blockers() -> None:
 
 
 @completions
-def test_freed_job_is_due_from_the_time_when_it_was_freed(store: Store, complete: End) -> None:
+def test_freed_job_is_due_from_the_time_when_it_was_freed(store, complete):
     blocker = STEP.enqueue()
     dependent = WAITS.enqueue(blockers=[blocker])
     before = database_now()
@@ -80,7 +79,7 @@ def test_freed_job_is_due_from_the_time_when_it_was_freed(store: Store, complete
     assert before - timedelta(milliseconds=1) <= current(dependent).run_at <= database_now()
 
 
-def test_one_completion_frees_every_job_that_waits(store: Store) -> None:
+def test_one_completion_frees_every_job_that_waits(store):
     blocker, other = STEP.enqueue(), STEP.enqueue(delay=60)
     free = chains.enqueue_many([kind.item(blockers=[blocker]) for kind in (WAITS, STEP, WAITS)])
     held = WAITS.enqueue(blockers=[blocker, other])
@@ -91,7 +90,7 @@ def test_one_completion_frees_every_job_that_waits(store: Store) -> None:
     assert_consistent(store)
 
 
-def test_blocked_job_completed_by_hand_frees_its_dependents(store: Store) -> None:
+def test_blocked_job_completed_by_hand_frees_its_dependents(store):
     blocker = STEP.enqueue()
     middle = WAITS.enqueue(blockers=[blocker])
     last = WAITS.enqueue(blockers=[middle])
@@ -103,7 +102,7 @@ def test_blocked_job_completed_by_hand_frees_its_dependents(store: Store) -> Non
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_continuation_waits_for_a_chain_that_continues_in_the_same_batch(store: Store, is_first: bool) -> None:
+def test_continuation_waits_for_a_chain_that_continues_in_the_same_batch(store, is_first):
     """A worker writes the outcomes of its slots together."""
     one, blocker = running(store, 2)
     batch = [
@@ -116,7 +115,7 @@ def test_continuation_waits_for_a_chain_that_continues_in_the_same_batch(store: 
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_continuation_does_not_wait_for_a_chain_that_ends_in_the_same_batch(store: Store, is_first: bool) -> None:
+def test_continuation_does_not_wait_for_a_chain_that_ends_in_the_same_batch(store, is_first):
     one, blocker = running(store, 2)
     batch = [finished(one, None, waiting := next_job(one, blockers=(blocker.chain_id,))), finished(blocker)]
     store.attempts.finish(batch if is_first else batch[::-1])
@@ -124,7 +123,7 @@ def test_continuation_does_not_wait_for_a_chain_that_ends_in_the_same_batch(stor
     assert_consistent(store)
 
 
-def test_dependents_of_a_chain_can_be_queried() -> None:
+def test_dependents_of_a_chain_can_be_queried():
     blocker, other = STEP.enqueue(), STEP.enqueue()
     dependent = WAITS.enqueue(blockers=[blocker])
     WAITS.enqueue(blockers=[other])
@@ -134,7 +133,7 @@ def test_dependents_of_a_chain_can_be_queried() -> None:
     assert list(Chain.objects.blocked_by(blocker)) == [dependent]
 
 
-def test_deduplication_does_not_change_the_blockers_of_the_existing_chain(store: Store) -> None:
+def test_deduplication_does_not_change_the_blockers_of_the_existing_chain(store):
     one, two = STEP.enqueue(), STEP.enqueue()
     options: dict[str, Any] = {"deduplicate": chains.Deduplicate("key")}
     first = WAITS.enqueue(blockers=[one], **options)

@@ -10,5 +10,5 @@ __all__ = ("_end_actors", "second_alias", "sent", "store")
 
 
 @pytest.fixture(autouse=True)
-def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
+def _declared(monkeypatch):
     monkeypatch.setattr(get_registry(), "declared", {ship.name: ship, mail.name: mail})

@@ -28,7 +28,7 @@ def flags(created: list[Chain]) -> list[bool]:
     return [chain.deduplicated for chain in created]
 
 
-def test_first_of_equal_keys_in_one_batch_wins() -> None:
+def test_first_of_equal_keys_in_one_batch_wins():
     keys = ["a", "b", "a", None, "a", "b", None]
     created = chains.enqueue_many([item(key, number) for number, key in enumerate(keys)])
     assert flags(created) == [False, False, True, False, True, True, False]
@@ -38,7 +38,7 @@ def test_first_of_equal_keys_in_one_batch_wins() -> None:
     assert [job.input for job in Job.objects.order_by("pk")] == [0, 1, 3, 6]
 
 
-def test_existing_chain_is_returned_for_all_equal_keys_of_a_batch() -> None:
+def test_existing_chain_is_returned_for_all_equal_keys_of_a_batch():
     first = start("first", key="b")
     created = chains.enqueue_many([item(key, key) for key in "abab"])
     assert flags(created) == [False, True, True, True]
@@ -46,20 +46,20 @@ def test_existing_chain_is_returned_for_all_equal_keys_of_a_batch() -> None:
     assert created[1].id == created[3].id == first.id
 
 
-def test_equal_keys_of_two_types_in_one_batch_are_two_chains() -> None:
+def test_equal_keys_of_two_types_in_one_batch_are_two_chains():
     created = chains.enqueue_many([item("a"), mail.item(deduplicate=Deduplicate("a")), item("a")])
     assert flags(created) == [False, False, True]
     assert [chain.type_name for chain in created] == [ship.name, mail.name, ship.name]
 
 
-def test_one_item_given_twice_is_one_chain() -> None:
+def test_one_item_given_twice_is_one_chain():
     twice = item("a")
     created = chains.enqueue_many([twice, twice])
     assert created[0].id == created[1].id
     assert Job.objects.count() == 1
 
 
-def test_given_id_is_ignored_if_the_key_exists() -> None:
+def test_given_id_is_ignored_if_the_key_exists():
     first = start()
     given = uuid4()
     again = ship.enqueue(id=given, deduplicate=Deduplicate(KEY))
@@ -67,7 +67,7 @@ def test_given_id_is_ignored_if_the_key_exists() -> None:
     assert not Job.objects.filter(pk=given).exists()
 
 
-def test_blockers_of_a_deduplicated_item_are_ignored() -> None:
+def test_blockers_of_a_deduplicated_item_are_ignored():
     first = start()
     again = ship.enqueue(blockers=[mail.enqueue()], deduplicate=Deduplicate(KEY))
     assert (again.id, again.deduplicated) == (first.id, True)
@@ -75,7 +75,7 @@ def test_blockers_of_a_deduplicated_item_are_ignored() -> None:
     assert first.refresh().status == "pending"
 
 
-def test_only_the_blockers_of_the_first_of_equal_keys_are_used() -> None:
+def test_only_the_blockers_of_the_first_of_equal_keys_are_used():
     blocker, other = mail.enqueue(), mail.enqueue()
     created = chains.enqueue_many([item("a", blockers=[blocker]), item("a", blockers=[other]), item("b")])
     assert flags(created) == [False, True, False]
@@ -83,7 +83,7 @@ def test_only_the_blockers_of_the_first_of_equal_keys_are_used() -> None:
     assert [chain.status for chain in created] == ["blocked", "blocked", "pending"]
 
 
-def test_error_in_a_batch_creates_nothing_and_frees_its_keys() -> None:
+def test_error_in_a_batch_creates_nothing_and_frees_its_keys():
     with pytest.raises(ChainNotFound), transaction.atomic():
         chains.enqueue_many([item("a"), item("b", blockers=[uuid4()])])
     assert not Job.objects.exists()
@@ -93,14 +93,14 @@ def test_error_in_a_batch_creates_nothing_and_frees_its_keys() -> None:
 class TestTransactions:
     pytestmark = committed
 
-    def test_rolled_back_transaction_frees_the_key(self) -> None:
+    def test_rolled_back_transaction_frees_the_key(self):
         with transaction.atomic():
             first = start()
             assert start().id == first.id
             transaction.set_rollback(True)
         assert not start().deduplicated
 
-    def test_rolled_back_savepoint_frees_the_key_within_the_same_transaction(self) -> None:
+    def test_rolled_back_savepoint_frees_the_key_within_the_same_transaction(self):
         with transaction.atomic():
             with transaction.atomic():
                 start("first")
@@ -109,12 +109,12 @@ class TestTransactions:
             assert not second.deduplicated
         assert Job.objects.get().input == "second"
 
-    def test_error_in_a_batch_outside_a_transaction_creates_nothing(self) -> None:
+    def test_error_in_a_batch_outside_a_transaction_creates_nothing(self):
         with pytest.raises(ChainNotFound):
             chains.enqueue_many([item("a"), item("b", blockers=[uuid4()])])
         assert not Job.objects.exists()
 
-    def test_deduplicated_chain_sends_no_wake_up(self, sent: Sent) -> None:
+    def test_deduplicated_chain_sends_no_wake_up(self, sent):
         start()
         sent.clear()
         assert start().deduplicated
@@ -122,7 +122,7 @@ class TestTransactions:
         chains.enqueue_many([mail.item(), item(KEY)])
         assert sent == [("default", {mail.name})]
 
-    def test_each_database_has_its_own_keys(self, second_alias: str) -> None:
+    def test_each_database_has_its_own_keys(self, second_alias):
         first = start()
         other = ship.enqueue(deduplicate=Deduplicate(KEY), using=second_alias)
         assert not other.deduplicated
@@ -135,35 +135,35 @@ class TestStatements:
             chains.enqueue_many(items)
         return len(queries)
 
-    def test_keys_take_a_constant_number_of_statements(self) -> None:
+    def test_keys_take_a_constant_number_of_statements(self):
         numbers = {self.count([item(f"{size} {n}") for n in range(size)]) for size in (1, 10, 1_000)}
         assert max(numbers) <= MAX_STATEMENTS
 
-    def test_existing_keys_take_no_more_statements(self) -> None:
+    def test_existing_keys_take_no_more_statements(self):
         for size in (1, 10, 1_000):
             chains.enqueue_many([item(f"{size} {n}") for n in range(size)])
         numbers = {self.count([item(f"{size} {n}") for n in range(size)]) for size in (1, 10, 1_000)}
         assert max(numbers) <= MAX_STATEMENTS
 
-    def test_equal_keys_take_no_more_statements(self) -> None:
+    def test_equal_keys_take_no_more_statements(self):
         assert self.count([item("a", n) for n in range(1_000)]) <= MAX_STATEMENTS
         assert Job.objects.count() == 1
 
-    def test_keys_with_blockers_take_a_constant_number_of_statements(self) -> None:
+    def test_keys_with_blockers_take_a_constant_number_of_statements(self):
         blocker = mail.enqueue()
         sizes = (1, 10, 1_000)
         numbers = {self.count([item(f"{size} {n}", blockers=[blocker]) for n in range(size)]) for size in sizes}
         assert max(numbers) <= 3 * MAX_STATEMENTS
 
     @pytest.mark.slow
-    def test_batch_may_have_more_keys_than_the_server_has_locks(self) -> None:
+    def test_batch_may_have_more_keys_than_the_server_has_locks(self):
         items = [item(str(number), number) for number in range(25_000)]
         assert self.count(items) <= 8
         assert self.count(items) <= 8
         assert Job.objects.count() == 25_000
 
     @pytest.mark.slow
-    def test_transaction_may_use_more_keys_than_the_server_has_locks(self) -> None:
+    def test_transaction_may_use_more_keys_than_the_server_has_locks(self):
         with transaction.atomic():
             for start_at in range(0, 25_000, 200):
                 chains.enqueue_many([item(str(number)) for number in range(start_at, start_at + 200)])

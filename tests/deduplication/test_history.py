@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from pytest_django import DjangoDbBlocker
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, Deduplicate
@@ -33,7 +32,7 @@ EMPTY = {"postgresql": "TRUNCATE django_jobchains_job CASCADE", "sqlite": "DELET
 
 
 @pytest.fixture(scope="module")
-def _history(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def _history(django_db_setup, django_db_blocker):
     """Create completed chains with the key, and as many chains with other keys, half of which are pending."""
     with django_db_blocker.unblock():
         with connection.cursor() as cursor:
@@ -79,22 +78,22 @@ class TestPostgreSQL:
     pytestmark = pytest.mark.postgresql
 
     @pytest.fixture(params=["auto", "force_generic_plan"], autouse=True)
-    def _mode(self, request: pytest.FixtureRequest) -> None:
+    def _mode(self, request):
         use_plans(request.param)
 
     @queries
-    def test_query_reads_few_rows_by_the_index_of_keys(self, query: str) -> None:
+    def test_query_reads_few_rows_by_the_index_of_keys(self, query):
         call, finds = QUERIES[query]
         assert_reads_little(plan_of(lambda: assert_found(call(), finds)), query, MAX_ROWS)
 
     @queries
-    def test_query_reads_few_rows_beside_an_open_chain(self, query: str) -> None:
+    def test_query_reads_few_rows_beside_an_open_chain(self, query):
         first = start()
         assert_reads_little(plan_of(lambda: assert_found(QUERIES[query][0](), True)), query, MAX_ROWS)
         assert QUERIES[query][0]().id == first.id
 
     @pytest.mark.parametrize("scope", INDEXES)
-    def test_many_keys_are_found_by_index(self, scope: str) -> None:
+    def test_many_keys_are_found_by_index(self, scope):
         deduplicates = (Deduplicate(f"other {n}", scope, **SCOPES[scope]) for n in range(1_000))  # type: ignore[arg-type]
         items = [ship.item(deduplicate=deduplicate) for deduplicate in deduplicates]
         assert_reads_little(plan_of(lambda: chains.enqueue_many(items)), scope, 3 * len(items))
@@ -115,7 +114,7 @@ def assert_reads_little(found: list[dict[str, Any]], query: str, most: float) ->
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="SQLite's plans")
 class TestSQLite:
     @queries
-    def test_query_uses_the_index_of_keys(self, query: str) -> None:
+    def test_query_uses_the_index_of_keys(self, query):
         call, finds = QUERIES[query]
         with sqlite_plans() as plan:
             assert call().deduplicated is finds

@@ -28,7 +28,7 @@ before = pytest.mark.parametrize("was_used", [False, True], ids=["a new key", "a
 
 
 @pytest.fixture(autouse=True)
-def _close_connection() -> object:
+def _close_connection():
     yield
     connection.close()
 
@@ -56,9 +56,7 @@ def open_inputs() -> list[object]:
 @other_level
 @before
 @pytest.mark.parametrize("is_own", [True, False], ids=["on its own", "in the caller's transaction"])
-def test_call_that_waited_for_the_key_gets_the_chain_or_a_conflict(
-    store: Store, level: str, other: str, was_used: bool, is_own: bool
-) -> None:
+def test_call_that_waited_for_the_key_gets_the_chain_or_a_conflict(store, level, other, was_used, is_own):
     if was_used:
         end_one(store)
 
@@ -88,8 +86,8 @@ def test_call_that_waited_for_the_key_gets_the_chain_or_a_conflict(
 @before
 @pytest.mark.parametrize("in_transaction", [False, True])
 def test_transaction_that_began_before_the_chain_was_created_gets_it_or_fails(
-    store: Store, level: str, other: str, was_used: bool, in_transaction: bool
-) -> None:
+    store, level, other, was_used, in_transaction
+):
     """Its snapshot does not contain the chain, so it must not create another one."""
     if was_used:
         end_one(store)
@@ -111,7 +109,7 @@ def test_transaction_that_began_before_the_chain_was_created_gets_it_or_fails(
 
 @own_level
 @scopes
-def test_transaction_does_not_conflict_with_a_call_that_only_found_the_chain(level: str, scope: str) -> None:
+def test_transaction_does_not_conflict_with_a_call_that_only_found_the_chain(level, scope):
     """Nothing was created after the snapshot, so there is no conflict."""
     first = start("first")
     use(level)

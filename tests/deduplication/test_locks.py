@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
@@ -47,7 +46,7 @@ def wait_for_locks_no_longer_than(seconds: int) -> None:
         cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{seconds}s"])
 
 
-def test_transactions_with_different_keys_do_not_wait_for_each_other() -> None:
+def test_transactions_with_different_keys_do_not_wait_for_each_other():
     """One transaction is stopped halfway. The other one holds all its keys while the first continues."""
     wait_for_locks_no_longer_than(3)
     first = stopped_before(50 * STATEMENTS + 1, lambda store: enqueue_all(keys(100, 1)))
@@ -58,7 +57,7 @@ def test_transactions_with_different_keys_do_not_wait_for_each_other() -> None:
     assert Job.objects.count() == 200
 
 
-def test_open_transaction_does_not_delay_other_keys() -> None:
+def test_open_transaction_does_not_delay_other_keys():
     first = holding(lambda store: batch(keys(1_000, 1)))
     for key in keys(200, 2):
         assert not start(key=key).deduplicated
@@ -66,7 +65,7 @@ def test_open_transaction_does_not_delay_other_keys() -> None:
     first.result()
 
 
-def test_batch_does_not_fill_the_lock_table() -> None:
+def test_batch_does_not_fill_the_lock_table():
     """An advisory lock for each key would use up the 64 locks that the server reserves for each connection."""
     with transaction.atomic():
         batch(keys(5_000, 1))
@@ -83,7 +82,7 @@ def crossing(first: str, second: str) -> tuple[Actor, Actor]:
     return one, other
 
 
-def test_one_of_two_transactions_with_keys_in_opposite_orders_fails_and_can_be_repeated() -> None:
+def test_one_of_two_transactions_with_keys_in_opposite_orders_fails_and_can_be_repeated():
     """The callers determine the order, so there is a deadlock. One transaction fails and is rolled back."""
     failed: list[OperationalError] = []
     for actor in crossing("a", "b"):
@@ -101,7 +100,7 @@ def in_order(given: Sequence[str]) -> Callable[[Store], list[Chain]]:
     return lambda store: batch(given)
 
 
-def test_two_batches_lock_their_keys_in_one_order() -> None:
+def test_two_batches_lock_their_keys_in_one_order():
     """A third transaction holds a key in the middle. In the callers' orders, the batches would deadlock."""
     given = keys(9, 1)
     middle = holding(lambda store: start(key=given[4]))
@@ -112,7 +111,7 @@ def test_two_batches_lock_their_keys_in_one_order() -> None:
     assert first.conflicts == second.conflicts == []
 
 
-def test_worker_deletes_the_rows_of_unused_keys(store: Store, settings: Any) -> None:
+def test_worker_deletes_the_rows_of_unused_keys(store, settings):
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "SWEEP_SECONDS": 0.05}
     batch("abc")
     Job.objects.all().delete()
@@ -128,7 +127,7 @@ def test_worker_deletes_the_rows_of_unused_keys(store: Store, settings: Any) -> 
         worker.stop(10)
 
 
-def test_row_of_a_key_is_deleted_a_day_after_its_use_unless_it_is_locked(store: Store) -> None:
+def test_row_of_a_key_is_deleted_a_day_after_its_use_unless_it_is_locked(store):
     batch("abc")
     assert store.keys.forget(10) == 0
     store.db.ahead_seconds = 86_410
@@ -140,7 +139,7 @@ def test_row_of_a_key_is_deleted_a_day_after_its_use_unless_it_is_locked(store: 
     assert KeyLock.objects.count() == 1
 
 
-def test_key_whose_row_is_deleted_while_a_transaction_waits_for_it_is_locked_again(store: Store) -> None:
+def test_key_whose_row_is_deleted_while_a_transaction_waits_for_it_is_locked_again(store):
     """This happens to keys that were used long ago."""
     start(key="a")
     Job.objects.all().delete()

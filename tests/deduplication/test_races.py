@@ -93,7 +93,7 @@ def in_batches(number: int, **options: Any) -> Result:
         (in_batches, "incomplete_or_recent"),
     ],
 )
-def test_one_of_16_connections_creates_the_chain_and_all_get_it(run: Callable[..., Result], scope: str) -> None:
+def test_one_of_16_connections_creates_the_chain_and_all_get_it(run, scope):
     for _ in range(ROUNDS):
         results = [row for row in race(lambda number: run(number, scope=scope)) if row[2]]
         made = Job.objects.filter(deduplication_key=KEY)
@@ -103,7 +103,7 @@ def test_one_of_16_connections_creates_the_chain_and_all_get_it(run: Callable[..
         Job.objects.all().delete()
 
 
-def test_concurrent_calls_that_exclude_an_ended_chain_create_one_chain(store: Store) -> None:
+def test_concurrent_calls_that_exclude_an_ended_chain_create_one_chain(store):
     first = start()
     finish(store, first)
     ids = {id_ for id_, *_ in race(lambda number: in_a_transaction(number, exclude_chain_ids=[first.id], scope="any"))}
@@ -113,7 +113,7 @@ def test_concurrent_calls_that_exclude_an_ended_chain_create_one_chain(store: St
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="only SQLite begins without a lock")
-def test_deferred_transactions_create_one_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deferred_transactions_create_one_chain(monkeypatch):
     """Deferred transactions are Django's default on SQLite."""
     monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "transaction_mode", "DEFERRED")
     for run in (in_a_transaction, in_autocommit):
@@ -130,7 +130,7 @@ orders = pytest.mark.parametrize(
 
 
 @orders
-def test_second_waits_for_the_first_and_gets_its_chain(first_scope: str, second_scope: str) -> None:
+def test_second_waits_for_the_first_and_gets_its_chain(first_scope, second_scope):
     first = holding(lambda store: start("first", scope=first_scope))
     second = waiting(lambda store: start("second", scope=second_scope))
     first.go_on()
@@ -140,7 +140,7 @@ def test_second_waits_for_the_first_and_gets_its_chain(first_scope: str, second_
 
 
 @orders
-def test_second_creates_the_chain_if_the_first_is_rolled_back(first_scope: str, second_scope: str) -> None:
+def test_second_creates_the_chain_if_the_first_is_rolled_back(first_scope, second_scope):
     first = holding(lambda store: start("first", scope=first_scope))
     second = waiting(lambda store: start("second", scope=second_scope))
     first.go_on(roll_back=True)
@@ -151,7 +151,7 @@ def test_second_creates_the_chain_if_the_first_is_rolled_back(first_scope: str, 
 
 
 @pytest.mark.parametrize(("scope", "is_found"), [("incomplete", False), ("incomplete_or_recent", True)])
-def test_chain_that_the_first_creates_and_ends_is_found_by_scope(scope: str, is_found: bool) -> None:
+def test_chain_that_the_first_creates_and_ends_is_found_by_scope(scope, is_found):
     def start_and_finish(store: Store) -> UUID:
         chain = start("first")
         finish(store, chain)
@@ -164,7 +164,7 @@ def test_chain_that_the_first_creates_and_ends_is_found_by_scope(scope: str, is_
     assert Job.objects.count() == (1 if is_found else 2)
 
 
-def test_chain_that_continues_meanwhile_is_found() -> None:
+def test_chain_that_continues_meanwhile_is_found():
     chain = start()
 
     continuing = holding(lambda store: continue_chain(store, chain))
@@ -176,7 +176,7 @@ def test_chain_that_continues_meanwhile_is_found() -> None:
     assert Job.objects.filter(deduplication_key=KEY, chain_index=0).count() == 1
 
 
-def test_batches_of_the_same_keys_in_opposite_orders_do_not_deadlock() -> None:
+def test_batches_of_the_same_keys_in_opposite_orders_do_not_deadlock():
     def batch(keys: str) -> Callable[[Store], list[UUID]]:
         items = [ship.item(deduplicate=Deduplicate(key)) for key in keys]
         return lambda store: [chain.id for chain in chains.enqueue_many(items)]
@@ -190,7 +190,7 @@ def test_batches_of_the_same_keys_in_opposite_orders_do_not_deadlock() -> None:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize(("job_type", "key"), [(ship, "another"), (mail, KEY), (ship, None)])
-def test_another_key_or_type_does_not_wait(job_type: Any, key: str | None) -> None:
+def test_another_key_or_type_does_not_wait(job_type, key):
     first = holding(lambda store: start("first"))
     other = job_type.enqueue(deduplicate=Deduplicate(key) if key else None)
     assert not other.deduplicated
@@ -198,7 +198,7 @@ def test_another_key_or_type_does_not_wait(job_type: Any, key: str | None) -> No
     first.result()
 
 
-def test_blockers_of_a_deduplicated_item_are_not_linked_to_a_chain_created_meanwhile() -> None:
+def test_blockers_of_a_deduplicated_item_are_not_linked_to_a_chain_created_meanwhile():
     blocker = mail.enqueue()
     first = holding(lambda store: start("first"))
     second = waiting(lambda store: ship.enqueue(blockers=[blocker], deduplicate=Deduplicate(KEY)))
@@ -208,7 +208,7 @@ def test_blockers_of_a_deduplicated_item_are_not_linked_to_a_chain_created_meanw
 
 
 @pytest.mark.postgresql
-def test_enqueue_that_deadlocks_with_a_transaction_of_the_user_is_retried() -> None:
+def test_enqueue_that_deadlocks_with_a_transaction_of_the_user_is_retried():
     """It holds the key and waits for the blocker's row. The user's transaction holds the row and waits for the key."""
     blocker = mail.enqueue()
 

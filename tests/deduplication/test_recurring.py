@@ -39,7 +39,7 @@ class Tick:
 
 
 @pytest.fixture
-def tick(settings: Any) -> Tick:
+def tick(settings):
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
     processors, registry = Processors(backoff=Backoff(0.02, 1, 0.02, 0)), Registry()
     registry.add(processors)
@@ -61,7 +61,7 @@ def open_inputs() -> list[Any]:
     return list(Job.objects.incomplete().order_by("input").values_list("input", flat=True))
 
 
-def test_each_chain_starts_exactly_one_successor(tick: Tick) -> None:
+def test_each_chain_starts_exactly_one_successor(tick):
     tick.enqueue(0)
     tick.work()
     assert tick.runs == [0, 1, 2, 3, 4]
@@ -69,14 +69,14 @@ def test_each_chain_starts_exactly_one_successor(tick: Tick) -> None:
     assert open_inputs() == [5]
 
 
-def test_enqueueing_the_same_key_again_returns_the_successor(tick: Tick) -> None:
+def test_enqueueing_the_same_key_again_returns_the_successor(tick):
     tick.enqueue(4)
     tick.work()
     again = tick.enqueue(100)
     assert (again.deduplicated, again.input) == (True, 5)
 
 
-def test_another_process_gets_the_running_chain(tick: Tick) -> None:
+def test_another_process_gets_the_running_chain(tick):
     got: list[Chain] = []
     tick.before = lambda job: on_own_connection(lambda: got.append(tick.enqueue(100)))
     first = tick.enqueue(4)
@@ -85,7 +85,7 @@ def test_another_process_gets_the_running_chain(tick: Tick) -> None:
     assert open_inputs() == [5]
 
 
-def test_successor_that_another_process_enqueued_is_used(tick: Tick) -> None:
+def test_successor_that_another_process_enqueued_is_used(tick):
     tick.before = lambda job: on_own_connection(lambda: tick.enqueue(100, delay=DAY, exclude=[job.chain_id]))
     tick.enqueue(4)
     tick.work()
@@ -93,7 +93,7 @@ def test_successor_that_another_process_enqueued_is_used(tick: Tick) -> None:
     assert [job.input for job in Job.objects.order_by("pk")] == [4, 100]
 
 
-def test_another_process_gets_the_successor_during_the_completion(tick: Tick) -> None:
+def test_another_process_gets_the_successor_during_the_completion(tick):
     got: list[Chain] = []
     thread = threading.Thread(target=lambda: on_own_connection(lambda: got.append(tick.enqueue(100, delay=DAY))))
 
@@ -121,7 +121,7 @@ def waits_for_a_key() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def test_many_concurrent_calls_create_no_second_successor(tick: Tick) -> None:
+def test_many_concurrent_calls_create_no_second_successor(tick):
     stop = threading.Event()
 
     def keep_enqueueing() -> None:
@@ -141,7 +141,7 @@ def test_many_concurrent_calls_create_no_second_successor(tick: Tick) -> None:
     assert Job.objects.count() == 6
 
 
-def test_completion_that_fails_rolls_back_the_successor_and_its_retry_enqueues_one(tick: Tick) -> None:
+def test_completion_that_fails_rolls_back_the_successor_and_its_retry_enqueues_one(tick):
     def fail_once(job: RunningJob[Any]) -> None:
         if job.attempt == 1:
             raise OSError("no network")

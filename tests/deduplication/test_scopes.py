@@ -7,7 +7,6 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.chains import Deduplicate
 from django_jobchains.models import Chain, Job
-from django_jobchains.store import Store
 from tests.deduplication.keyed_chains import (
     ENDED,
     INCOMPLETE,
@@ -48,7 +47,7 @@ def created_ago(chain: Chain, ago: timedelta) -> Chain:
 
 
 @every_scope
-def test_existing_chain_is_returned_with_its_own_input(scope: str) -> None:
+def test_existing_chain_is_returned_with_its_own_input(scope):
     first = start({"order": 1}, scope=scope)
     again = start({"order": 2}, scope=scope)
     assert_new(first)
@@ -58,7 +57,7 @@ def test_existing_chain_is_returned_with_its_own_input(scope: str) -> None:
 
 
 @every_scope
-def test_existing_chain_is_not_changed(scope: str) -> None:
+def test_existing_chain_is_not_changed(scope):
     start(1, scope=scope)
     before = Job.objects.values().get()
     options = {"delay": 60, "priority": 9, "queue": "other", "max_attempts": 1}
@@ -68,7 +67,7 @@ def test_existing_chain_is_not_changed(scope: str) -> None:
 
 
 @pytest.mark.parametrize("state", INCOMPLETE)
-def test_incomplete_chain_is_found_by_every_scope(store: Store, state: str) -> None:
+def test_incomplete_chain_is_found_by_every_scope(store, state):
     first = start()
     apply_steps(store, first, INCOMPLETE[state])
     for scope in SCOPES:
@@ -76,7 +75,7 @@ def test_incomplete_chain_is_found_by_every_scope(store: Store, state: str) -> N
 
 
 @pytest.mark.parametrize("state", ENDED)
-def test_ended_chain_is_not_found_by_scope_incomplete(store: Store, state: str) -> None:
+def test_ended_chain_is_not_found_by_scope_incomplete(store, state):
     first = start()
     apply_steps(store, first, ENDED[state])
     assert first.status == state.partition(" ")[0]
@@ -85,13 +84,13 @@ def test_ended_chain_is_not_found_by_scope_incomplete(store: Store, state: str) 
     assert_new(start(), first)
 
 
-def test_blocked_chain_is_found() -> None:
+def test_blocked_chain_is_found():
     first = ship.enqueue(blockers=[mail.enqueue()], deduplicate=Deduplicate(KEY))
     assert first.status == "blocked"
     assert_same(start(), first)
 
 
-def test_retried_chain_is_found_again(store: Store) -> None:
+def test_retried_chain_is_found_again(store):
     first = start()
     apply_steps(store, first, (continue_chain, fail))
     chains.retry(first.current_job)
@@ -99,14 +98,14 @@ def test_retried_chain_is_found_again(store: Store) -> None:
 
 
 @every_scope
-def test_deleted_chain_is_not_found(scope: str) -> None:
+def test_deleted_chain_is_not_found(scope):
     first = start()
     chains.delete(first)
     assert_new(start(scope=scope), first)
 
 
 @pytest.mark.parametrize("scope", ["any", "incomplete_or_recent"])
-def test_newest_ended_chain_is_returned(store: Store, scope: str) -> None:
+def test_newest_ended_chain_is_returned(store, scope):
     made = []
     for ago in (1, 3, 2):
         made.append(created_ago(start(), ago * HOUR))
@@ -118,7 +117,7 @@ def test_newest_ended_chain_is_returned(store: Store, scope: str) -> None:
 
 
 @limited_scopes
-def test_chain_is_found_only_within_the_window(store: Store, scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chain_is_found_only_within_the_window(store, scope, monkeypatch):
     first = start()
     monkeypatch.setattr(store.db, "ahead_seconds", 3_590)
     assert_same(start(scope=scope, window=HOUR), first)
@@ -129,7 +128,7 @@ def test_chain_is_found_only_within_the_window(store: Store, scope: str, monkeyp
 
 
 @limited_scopes
-def test_window_starts_with_the_first_job_of_the_chain(store: Store, scope: str) -> None:
+def test_window_starts_with_the_first_job_of_the_chain(store, scope):
     first = created_ago(start(), 2 * HOUR)
     continue_chain(store, first)
     assert (database_now() - first.current_job.created_at) < HOUR
@@ -137,12 +136,12 @@ def test_window_starts_with_the_first_job_of_the_chain(store: Store, scope: str)
 
 
 @every_scope
-def test_window_may_be_centuries_long(scope: str) -> None:
+def test_window_may_be_centuries_long(scope):
     first = created_ago(start(), timedelta(days=300))
     assert_same(start(scope=scope, window=timedelta(days=365 * 500)), first)
 
 
-def test_chain_outside_the_window_may_run_beside_another_one() -> None:
+def test_chain_outside_the_window_may_run_beside_another_one():
     first = created_ago(start(), 2 * HOUR)
     second = start(window=HOUR)
     assert [first.refresh().status, second.status] == ["pending", "pending"]
@@ -150,7 +149,7 @@ def test_chain_outside_the_window_may_run_beside_another_one() -> None:
 
 
 @pytest.mark.parametrize("state", INCOMPLETE)
-def test_incomplete_or_recent_finds_an_open_chain_of_any_age(store: Store, state: str) -> None:
+def test_incomplete_or_recent_finds_an_open_chain_of_any_age(store, state):
     first = start()
     apply_steps(store, first, INCOMPLETE[state])
     created_ago(first, timedelta(days=300))
@@ -158,9 +157,7 @@ def test_incomplete_or_recent_finds_an_open_chain_of_any_age(store: Store, state
 
 
 @pytest.mark.parametrize("state", ENDED)
-def test_incomplete_or_recent_finds_an_ended_chain_within_the_window(
-    store: Store, state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_or_recent_finds_an_ended_chain_within_the_window(store, state, monkeypatch):
     """The window starts with the creation of the chain, not with its end."""
     first = created_ago(start(), HOUR - timedelta(seconds=20))
     apply_steps(store, first, ENDED[state])
@@ -169,7 +166,7 @@ def test_incomplete_or_recent_finds_an_ended_chain_within_the_window(
     assert_new(start(scope="incomplete_or_recent", window=HOUR), first)
 
 
-def test_incomplete_or_recent_prefers_an_open_chain_to_a_newer_one_that_has_ended(store: Store) -> None:
+def test_incomplete_or_recent_prefers_an_open_chain_to_a_newer_one_that_has_ended(store):
     first = created_ago(start(), 2 * HOUR)
     finish(store, start(exclude_chain_ids=[first.id]))
     assert_same(start(scope="incomplete_or_recent", window=HOUR), first)
@@ -179,7 +176,7 @@ def test_incomplete_or_recent_prefers_an_open_chain_to_a_newer_one_that_has_ende
 
 
 @every_scope
-def test_excluded_chain_is_not_found(scope: str) -> None:
+def test_excluded_chain_is_not_found(scope):
     first = created_ago(start(), 2 * HOUR)
     second = created_ago(start(scope=scope, exclude_chain_ids=[first.id]), HOUR)
     third = start(scope=scope, exclude_chain_ids={first.id, second.id})
@@ -190,7 +187,7 @@ def test_excluded_chain_is_not_found(scope: str) -> None:
 
 
 @every_scope
-def test_chain_is_excluded_by_its_own_id_and_not_by_the_id_of_a_later_job(store: Store, scope: str) -> None:
+def test_chain_is_excluded_by_its_own_id_and_not_by_the_id_of_a_later_job(store, scope):
     first = start()
     continue_chain(store, first)
     assert_same(start(scope=scope, exclude_chain_ids=[first.current_job.id]), first)
@@ -201,14 +198,14 @@ def test_chain_is_excluded_by_its_own_id_and_not_by_the_id_of_a_later_job(store:
 
 
 @every_scope
-def test_types_have_separate_keys(scope: str) -> None:
+def test_types_have_separate_keys(scope):
     first = start(scope=scope)
     other = start(job_type=mail, scope=scope)
     assert_new(other, first)
 
 
 @every_scope
-def test_type_of_the_chain_matters_and_not_that_of_its_current_job(store: Store, scope: str) -> None:
+def test_type_of_the_chain_matters_and_not_that_of_its_current_job(store, scope):
     first = start(scope=scope)
     continue_chain(store, first)
     other = start(job_type=mail, scope=scope)
@@ -216,14 +213,14 @@ def test_type_of_the_chain_matters_and_not_that_of_its_current_job(store: Store,
     assert_same(start(scope=scope), first)
 
 
-def test_chains_without_a_key_are_not_deduplicated() -> None:
+def test_chains_without_a_key_are_not_deduplicated():
     first, second = ship.enqueue(), ship.enqueue()
     assert_new(second, first)
     assert first.deduplication_key is None
     assert_new(start(), first, second)
 
 
-def test_every_job_of_a_chain_has_its_key(store: Store) -> None:
+def test_every_job_of_a_chain_has_its_key(store):
     first = start()
     continue_chain(store, first)
     continue_chain(store, first)

@@ -1,10 +1,9 @@
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from django_jobchains.processors import get_registry
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from tests.attempts.conftest import second_alias
 from tests.support import notifiers as recording
 from tests.support.chains import mail, ship
@@ -15,13 +14,13 @@ __all__ = ("events", "make_worker", "processors", "registry", "second_alias", "s
 
 
 @pytest.fixture
-def store() -> Store:
+def store():
     """Return the store of the default database. The test itself must request database access."""
     return get_store()
 
 
 @pytest.fixture
-def sent() -> Iterator[list[tuple[str, set[str]]]]:
+def sent():
     """Yield the published hints, each entry the database alias and the subjects of hints sent together."""
     recording.sent.clear()
     with recording.notifier("RecordingNotifier"):
@@ -30,12 +29,12 @@ def sent() -> Iterator[list[tuple[str, set[str]]]]:
 
 
 @pytest.fixture(autouse=True)
-def _declared_types(monkeypatch: pytest.MonkeyPatch) -> None:
+def _declared_types(monkeypatch):
     declared: dict[str, Any] = {ship.name: ship, mail.name: mail}
     monkeypatch.setattr(get_registry(), "declared", declared)
 
 
 @pytest.fixture(autouse=True)
-def _end_actors() -> Iterator[None]:
+def _end_actors():
     yield
     end_all()

@@ -1,7 +1,5 @@
 """``delete(…, cascade=True)`` also deletes the blockers of all jobs of the chains, and their blockers in turn."""
 
-from collections.abc import Callable
-
 import pytest
 from asgiref.sync import async_to_sync
 
@@ -21,7 +19,7 @@ def finish(chain: Chain) -> None:
     chains.complete(chain.id)
 
 
-def test_blockers_are_deleted() -> None:
+def test_blockers_are_deleted():
     blockers = [mail.enqueue(), mail.enqueue()]
     chain = waiting_for(*blockers)
     assert chains.delete(chain, cascade=True) == each([chain, *blockers])
@@ -29,7 +27,7 @@ def test_blockers_are_deleted() -> None:
     assert not JobBlocker.objects.exists()
 
 
-def test_blockers_of_continuations_are_deleted() -> None:
+def test_blockers_of_continuations_are_deleted():
     blocker, deep = mail.enqueue(), mail.enqueue()
     go_on(blocker, blockers=[deep])
     chain = ship.enqueue()
@@ -39,14 +37,14 @@ def test_blockers_of_continuations_are_deleted() -> None:
     assert not Job.objects.exists()
 
 
-def test_a_shared_blocker_is_deleted_once() -> None:
+def test_a_shared_blocker_is_deleted_once():
     bottom = mail.enqueue()
     left, right = waiting_for(bottom), waiting_for(bottom)
     top = waiting_for(left, right)
     assert chains.delete([top, left], cascade=True) == each([bottom, left, right, top])
 
 
-def test_a_blocker_needed_by_another_chain_prevents_the_deletion_of_all() -> None:
+def test_a_blocker_needed_by_another_chain_prevents_the_deletion_of_all():
     shared, own = mail.enqueue(), mail.enqueue()
     chain, outsider = waiting_for(shared, own), waiting_for(shared)
     before = everything()
@@ -57,7 +55,7 @@ def test_a_blocker_needed_by_another_chain_prevents_the_deletion_of_all() -> Non
     assert chains.delete([chain, outsider], cascade=True) == each([chain, outsider, shared, own])
 
 
-def test_a_distant_blocker_needed_by_another_chain_prevents_the_deletion_of_all() -> None:
+def test_a_distant_blocker_needed_by_another_chain_prevents_the_deletion_of_all():
     deep = mail.enqueue()
     middle = waiting_for(deep)
     chain, outsider = waiting_for(middle), ship.enqueue()
@@ -69,7 +67,7 @@ def test_a_distant_blocker_needed_by_another_chain_prevents_the_deletion_of_all(
     assert everything() == before
 
 
-def test_a_blocker_of_a_completed_job_is_deleted() -> None:
+def test_a_blocker_of_a_completed_job_is_deleted():
     shared = mail.enqueue()
     chain, outsider = waiting_for(shared), waiting_for(shared)
     finish(shared)
@@ -79,7 +77,7 @@ def test_a_blocker_of_a_completed_job_is_deleted() -> None:
 
 
 @pytest.mark.parametrize("delete", [chains.delete, async_to_sync(chains.adelete)], ids=["sync", "async"])
-def test_cascade_accepts_only_a_keyword_and_a_boolean(delete: Callable[..., object]) -> None:
+def test_cascade_accepts_only_a_keyword_and_a_boolean(delete):
     first, second = ship.enqueue(), ship.enqueue()
     with pytest.raises(TypeError, match="positional argument"):
         delete(first, second)

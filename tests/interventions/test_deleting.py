@@ -5,41 +5,25 @@ from uuid import UUID
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, ChainNotFound, ChainReferenced
-from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from django_jobchains.chains import Chain, ChainReferenced
+from django_jobchains.models import JobBlocker
 from django_jobchains.store import Store
 from tests.support.chains import (
     STATES,
     attempt,
     each,
     everything,
-    failed,
     go_on,
     mail,
     ship,
 )
-from tests.support.jobs import claim, failed_try, finished, lease, next_job
+from tests.support.jobs import claim, failed_try, finished
 
 pytestmark = pytest.mark.django_db
 
 
 def finish(chain: Chain) -> None:
     chains.complete(chain.id, "output")
-
-
-def test_jobs_links_and_failed_attempts_are_deleted_and_nothing_else(store: Store) -> None:
-    kept = failed(store)
-    ship.enqueue(blockers=[mail.enqueue()])
-    before = everything()
-    chain = ship.enqueue()
-    store.attempts.reschedule([failed_try(attempt(store, chain))])
-    go_on(chain, blockers=[kept])
-    go_on(chain)
-    store.attempts.fail([failed_try(attempt(store, chain))])
-    assert chains.delete(chain) == {chain.id}
-    assert everything() == before
-    with pytest.raises(ChainNotFound):
-        chain.refresh()
 
 
 def dependent_of(blocker: Chain, status: str, store: Store) -> Chain:
@@ -58,7 +42,7 @@ def dependent_of(blocker: Chain, status: str, store: Store) -> Chain:
 
 @pytest.mark.parametrize("status", ["blocked", "pending", "running", "failed", "cancelled"])
 @pytest.mark.parametrize("cascade", [False, True])
-def test_a_chain_needed_by_a_job_is_not_deleted(store: Store, status: str, cascade: bool) -> None:
+def test_a_chain_needed_by_a_job_is_not_deleted(store, status, cascade):
     blocker, other = mail.enqueue(), mail.enqueue()
     dependent = dependent_of(blocker, status, store)
     assert dependent.status == status
@@ -70,7 +54,7 @@ def test_a_chain_needed_by_a_job_is_not_deleted(store: Store, status: str, casca
     assert chains.delete([blocker, dependent]) == each([blocker, dependent])
 
 
-def test_a_waiting_continuation_prevents_the_deletion_and_is_named(store: Store) -> None:
+def test_a_waiting_continuation_prevents_the_deletion_and_is_named(store):
     blocker, dependent = mail.enqueue(), ship.enqueue()
     go_on(dependent, blockers=[blocker])
     with pytest.raises(ChainReferenced) as caught:
@@ -78,7 +62,7 @@ def test_a_waiting_continuation_prevents_the_deletion_and_is_named(store: Store)
     assert caught.value.references == ((blocker.id, dependent.refresh().current_job_id),)
 
 
-def test_a_completed_dependent_does_not_prevent_the_deletion(store: Store) -> None:
+def test_a_completed_dependent_does_not_prevent_the_deletion(store):
     blocker = mail.enqueue()
     dependent = ship.enqueue(blockers=[blocker])
     finish(blocker)
@@ -89,7 +73,7 @@ def test_a_completed_dependent_does_not_prevent_the_deletion(store: Store) -> No
     assert not JobBlocker.objects.exists()
 
 
-def test_a_chain_that_continued_after_its_blocker_does_not_prevent_the_deletion(store: Store) -> None:
+def test_a_chain_that_continued_after_its_blocker_does_not_prevent_the_deletion(store):
     blocker = mail.enqueue()
     dependent = ship.enqueue(blockers=[blocker])
     finish(blocker)
@@ -98,7 +82,7 @@ def test_a_chain_that_continued_after_its_blocker_does_not_prevent_the_deletion(
     assert dependent.refresh().status == "pending"
 
 
-def test_chains_that_need_only_each_other_are_deleted_together(store: Store) -> None:
+def test_chains_that_need_only_each_other_are_deleted_together(store):
     first = mail.enqueue()
     second = mail.enqueue(blockers=[first])
     third = ship.enqueue(blockers=[first, second])
@@ -108,7 +92,7 @@ def test_chains_that_need_only_each_other_are_deleted_together(store: Store) -> 
     assert chains.delete([first, second, third]) == each([first, second, third])
 
 
-def test_an_error_names_only_some_of_many_references(store: Store) -> None:
+def test_an_error_names_only_some_of_many_references(store):
     blocker = mail.enqueue()
     dependents = [ship.enqueue(blockers=[blocker]) for _ in range(20)]
     with pytest.raises(ChainReferenced) as caught:
@@ -117,7 +101,7 @@ def test_an_error_names_only_some_of_many_references(store: Store) -> None:
     assert {job_id for _, job_id in caught.value.references} <= each(dependents)
 
 
-def test_without_cascade_blockers_are_kept(store: Store) -> None:
+def test_without_cascade_blockers_are_kept(store):
     blockers = [make(store) for make in STATES.values()]
     dependent = ship.enqueue(blockers=blockers)
     chains.delete(dependent)
@@ -125,25 +109,12 @@ def test_without_cascade_blockers_are_kept(store: Store) -> None:
     assert not JobBlocker.objects.filter(blocker_id__in=each(blockers)).exists()
 
 
-class TestARunningJob:
-    def test_its_attempt_learns_of_it_and_can_write_nothing(self, store: Store) -> None:
-        chain = ship.enqueue()
-        job = attempt(store, chain)
-        chains.delete(chain)
-        assert store.leases.renew([lease(job)]).lost == {job.key: "not_found"}
-        assert store.attempts.finish([finished(job, None, next_job(job))]) == set()
-        assert store.attempts.reschedule([failed_try(job)]) == store.attempts.fail([failed_try(job)]) == {}
-        assert store.attempts.hand_back([job.key]) == set()
-        assert store.attempts.lock(job.id) is None
-        assert not Job.objects.exists()
-        assert not FailedAttempt.objects.exists()
-
-    def test_an_old_attempt_cannot_finish_a_new_chain_with_the_same_id(self, store: Store) -> None:
-        chain = ship.enqueue("old", id=UUID(int=7))
-        stale = attempt(store, chain)
-        chains.delete(chain)
-        ship.enqueue("new", id=UUID(int=7))
-        [fresh] = claim(store)
-        assert fresh.input == '"new"'
-        assert store.attempts.finish([finished(stale)]) == set()
-        assert store.attempts.finish([finished(fresh)]) == {fresh.key}
+def test_an_old_attempt_cannot_finish_a_new_chain_with_the_same_id(store):
+    chain = ship.enqueue("old", id=UUID(int=7))
+    stale = attempt(store, chain)
+    chains.delete(chain)
+    ship.enqueue("new", id=UUID(int=7))
+    [fresh] = claim(store)
+    assert fresh.input == '"new"'
+    assert store.attempts.finish([finished(stale)]) == set()
+    assert store.attempts.finish([finished(fresh)]) == {fresh.key}

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, ChainNotFound
+from django_jobchains.chains import ChainNotFound
 from django_jobchains.models import Job
 from django_jobchains.store import ClaimedJob, Store
 from tests.interventions.test_races import Again, result_of
@@ -42,17 +42,17 @@ def in_order(level: str, first: Call, second: Call) -> list[Any]:
 
 
 @pytest.fixture
-def chain() -> Chain:
+def chain():
     return ship.enqueue()
 
 
 @pytest.fixture
-def job(store: Store, chain: Chain) -> ClaimedJob:
+def job(store, chain):
     return attempt(store, chain)
 
 
 @pytest.fixture(autouse=True)
-def _patient_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patient_cancels(monkeypatch):
     """Wait for a lock for as long as a slow machine may need to release it."""
     monkeypatch.setattr("django_jobchains.store.chains.CANCEL_SECONDS", 20)
 
@@ -63,9 +63,7 @@ def go_on(job: ClaimedJob) -> Call:
 
 @levels
 @pytest.mark.parametrize("cancels_first", [True, False])
-def test_a_cancelled_chain_does_not_go_on(
-    store: Store, chain: Chain, job: ClaimedJob, level: str, cancels_first: bool
-) -> None:
+def test_a_cancelled_chain_does_not_go_on(store, chain, job, level, cancels_first):
     calls: list[Call] = [lambda store: chains.cancel(chain.id), go_on(job)]
     results = in_order(level, *(calls if cancels_first else calls[::-1]))
     assert {chain.id} in results
@@ -76,7 +74,7 @@ def test_a_cancelled_chain_does_not_go_on(
 
 @levels
 @pytest.mark.parametrize("deletes_first", [True, False])
-def test_a_deleted_chain_is_gone(chain: Chain, job: ClaimedJob, level: str, deletes_first: bool) -> None:
+def test_a_deleted_chain_is_gone(chain, job, level, deletes_first):
     calls: list[Call] = [lambda store: chains.delete(chain.id), go_on(job)]
     results = in_order(level, *(calls if deletes_first else calls[::-1]))
     assert {chain.id} in results
@@ -85,21 +83,21 @@ def test_a_deleted_chain_is_gone(chain: Chain, job: ClaimedJob, level: str, dele
 
 
 @levels
-def test_of_two_retries_only_one_moves_the_job(store: Store, level: str) -> None:
+def test_of_two_retries_only_one_moves_the_job(store, level):
     chain = failed(store)
     results = in_order(level, lambda store: chains.retry(chain.id), lambda store: chains.retry(chain.id))
     assert results == [{chain.id}, set()]
 
 
 @levels
-def test_of_two_deletes_the_second_finds_nothing(chain: Chain, level: str) -> None:
+def test_of_two_deletes_the_second_finds_nothing(chain, level):
     with pytest.raises(ChainNotFound):
         in_order(level, lambda store: chains.delete(chain.id), lambda store: chains.delete(chain.id))
     assert not Job.objects.exists()
 
 
 @levels
-def test_a_chain_that_goes_on_is_retried_at_its_current_job(store: Store, level: str) -> None:
+def test_a_chain_that_goes_on_is_retried_at_its_current_job(store, level):
     chain = failed(store)
 
     def fail_again(store: Store) -> None:

@@ -1,12 +1,11 @@
 """Operations find their rows by index, however many completed chains the tables contain."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 from django.db import connection
-from pytest_django import DjangoDbBlocker
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain
@@ -35,7 +34,7 @@ HISTORY = """
 
 
 @pytest.fixture(scope="module")
-def _history(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def _history(django_db_setup, django_db_blocker):
     if connection.vendor != "postgresql":
         yield
         return
@@ -49,7 +48,7 @@ def _history(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Itera
 
 
 @pytest.fixture(params=["auto", "force_generic_plan"], autouse=True)
-def _mode(request: pytest.FixtureRequest, _history: None) -> None:
+def _mode(request, _history):
     use_plans(request.param)
 
 
@@ -68,14 +67,14 @@ CALLS: dict[str, tuple[Callable[[Store, int], list[Chain]], Callable[[Any], Any]
 
 @pytest.mark.parametrize("count", [1, 10, 100])
 @pytest.mark.parametrize("name", CALLS)
-def test_a_verb_reads_few_rows(store: Store, name: str, count: int) -> None:
+def test_a_verb_reads_few_rows(store, name, count):
     make, call = CALLS[name]
     ids = [chain.id for chain in make(store, count)]
     assert_reads_little(plan_of(lambda: call(ids)), count)
 
 
 @pytest.mark.parametrize("count", [1, 10, 100])
-def test_a_cascade_reads_few_rows(store: Store, count: int) -> None:
+def test_a_cascade_reads_few_rows(store, count):
     made = [pair for chain in pending(store, count) for pair in [chains.enqueue("shop.mail", blockers=[chain])]]
     assert_reads_little(plan_of(lambda: chains.delete(made, cascade=True)), 2 * count)
     assert Job.objects.count() == 20_000

@@ -57,12 +57,12 @@ not_completing = pytest.mark.parametrize("end", NOT_COMPLETING)
 
 
 @pytest.fixture
-def chain() -> Chain:
+def chain():
     return ship.enqueue()
 
 
 @pytest.fixture
-def job(store: Store, chain: Chain) -> ClaimedJob:
+def job(store, chain):
     return attempt(store, chain)
 
 
@@ -75,7 +75,7 @@ def cancel(chain: Chain) -> Callable[[Store], Any]:
 
 
 @pytest.fixture(autouse=True)
-def _patient_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patient_cancels(monkeypatch):
     """Wait for a lock for as long as a slow machine may need to release it."""
     monkeypatch.setattr("django_jobchains.store.chains.CANCEL_SECONDS", 20)
 
@@ -117,29 +117,27 @@ class TestCancelAgainstACompletionWithAContinuation:
         assert claim(store) == []
 
     @continuing
-    def test_completion_first(self, store: Store, chain: Chain, job: ClaimedJob, end: str) -> None:
+    def test_completion_first(self, store, chain, job, end):
         written, cancelled = in_order(call(CONTINUING[end], job), cancel(chain))
         assert written
         assert cancelled == {chain.id}
         self.assert_cancelled(store, chain, "completed", "cancelled")
 
     @continuing
-    def test_cancel_first(self, store: Store, chain: Chain, job: ClaimedJob, end: str) -> None:
+    def test_cancel_first(self, store, chain, job, end):
         cancelled, written = in_order(cancel(chain), Again(CONTINUING[end], job))
         assert written
         assert cancelled == {chain.id}
         self.assert_cancelled(store, chain, "completed", "cancelled")
 
-    def test_completion_of_several_steps_first(self, store: Store, chain: Chain, job: ClaimedJob) -> None:
+    def test_completion_of_several_steps_first(self, store, chain, job):
         _, cancelled = in_order(call(complete_without_a_worker, job), cancel(chain))
         assert cancelled == {chain.id}
         self.assert_cancelled(store, chain, "completed", "completed", "cancelled")
 
     @continuing
     @pytest.mark.parametrize("step", STEPS)
-    def test_completion_before_any_statement_of_the_cancel(
-        self, store: Store, chain: Chain, job: ClaimedJob, end: str, step: int
-    ) -> None:
+    def test_completion_before_any_statement_of_the_cancel(self, store, chain, job, end, step):
         cancelling = stopped_before(step, cancel(chain))
         ending = waiting(call(CONTINUING[end], job))
         cancelling.go_on()
@@ -150,9 +148,7 @@ class TestCancelAgainstACompletionWithAContinuation:
 
     @continuing
     @pytest.mark.parametrize("step", STEPS)
-    def test_cancel_before_any_statement_of_the_completion(
-        self, store: Store, chain: Chain, job: ClaimedJob, end: str, step: int
-    ) -> None:
+    def test_cancel_before_any_statement_of_the_completion(self, store, chain, job, end, step):
         ending = stopped_before(step, call(CONTINUING[end], job))
         cancelling = waiting(cancel(chain))
         ending.go_on()
@@ -163,9 +159,7 @@ class TestCancelAgainstACompletionWithAContinuation:
 
     @pytest.mark.postgresql
     @pytest.mark.parametrize("step", STEPS)
-    def test_chain_that_continues_twice_before_any_statement_of_the_cancel(
-        self, store: Store, chain: Chain, job: ClaimedJob, step: int
-    ) -> None:
+    def test_chain_that_continues_twice_before_any_statement_of_the_cancel(self, store, chain, job, step):
         """While the cancel waits for the first job, the second one is completed too."""
         ending = holding(call(CONTINUING["finish"], job))
         cancelling = Actor(cancel(chain), stops_before=step).start()
@@ -181,9 +175,7 @@ class TestCancelAgainstACompletionWithAContinuation:
         assert claim(store) == []
 
     @continuing
-    def test_a_cancel_that_is_rolled_back_does_not_stop_the_chain(
-        self, chain: Chain, job: ClaimedJob, end: str
-    ) -> None:
+    def test_a_cancel_that_is_rolled_back_does_not_stop_the_chain(self, chain, job, end):
         cancelling = holding(cancel(chain))
         ending = waiting(call(CONTINUING[end], job))
         cancelling.go_on(roll_back=True)
@@ -195,9 +187,7 @@ class TestCancelAgainstACompletionWithAContinuation:
 class TestCancelAgainstAnAttemptThatEnds:
     @not_completing
     @pytest.mark.parametrize("cancels_first", [True, False])
-    def test_the_chain_is_cancelled_in_either_order(
-        self, store: Store, chain: Chain, job: ClaimedJob, end: str, cancels_first: bool
-    ) -> None:
+    def test_the_chain_is_cancelled_in_either_order(self, store, chain, job, end, cancels_first):
         expire(job)
         calls = cancel(chain), Again(NOT_COMPLETING[end], job)
         in_order(*(calls if cancels_first else calls[::-1]))
@@ -206,23 +196,11 @@ class TestCancelAgainstAnAttemptThatEnds:
         assert claim(store) == []
 
     @pytest.mark.parametrize("cancels_first", [True, False])
-    def test_a_last_job_that_completes_stays_completed(
-        self, chain: Chain, job: ClaimedJob, cancels_first: bool
-    ) -> None:
+    def test_a_last_job_that_completes_stays_completed(self, chain, job, cancels_first):
         calls = cancel(chain), Again(lambda store, job: store.attempts.finish([finished(job, '"done"')]), job)
         results = in_order(*(calls if cancels_first else calls[::-1]))
         assert (chain.refresh().status, chain.output) == ("completed", "done")
         assert results[not cancels_first] == ({chain.id} if cancels_first else set())
-
-    def test_a_job_claimed_first_is_asked_to_stop(self, store: Store, chain: Chain) -> None:
-        [[job], cancelled] = in_order(claim, cancel(chain))
-        assert cancelled == {chain.id}
-        assert store.leases.check([job.key]).cancelled == {job.key}
-
-    def test_a_job_cancelled_first_is_not_claimed(self, store: Store, chain: Chain) -> None:
-        cancelled, claimed = in_order(cancel(chain), claim)
-        assert (cancelled, claimed) == ({chain.id}, [])
-        assert chain.refresh().status == "cancelled"
 
 
 class TestDeleteAgainstACompletion:
@@ -230,14 +208,14 @@ class TestDeleteAgainstACompletion:
         return lambda store: chains.delete(chain.id)
 
     @continuing
-    def test_completion_first(self, chain: Chain, job: ClaimedJob, end: str) -> None:
+    def test_completion_first(self, chain, job, end):
         written, deleted = in_order(call(CONTINUING[end], job), self.delete(chain))
         assert written
         assert deleted == {chain.id}
         assert not Job.objects.exists()
 
     @continuing
-    def test_delete_first(self, chain: Chain, job: ClaimedJob, end: str) -> None:
+    def test_delete_first(self, chain, job, end):
         deleted, written = in_order(self.delete(chain), call(CONTINUING[end], job))
         assert deleted == {chain.id}
         assert not written
@@ -245,9 +223,7 @@ class TestDeleteAgainstACompletion:
 
     @not_completing
     @pytest.mark.parametrize("deletes_first", [True, False])
-    def test_an_attempt_that_does_not_complete(
-        self, chain: Chain, job: ClaimedJob, end: str, deletes_first: bool
-    ) -> None:
+    def test_an_attempt_that_does_not_complete(self, chain, job, end, deletes_first):
         expire(job)
         calls = self.delete(chain), call(NOT_COMPLETING[end], job)
         in_order(*(calls if deletes_first else calls[::-1]))
@@ -256,9 +232,7 @@ class TestDeleteAgainstACompletion:
 
     @continuing
     @pytest.mark.parametrize("step", STEPS)
-    def test_completion_before_any_statement_of_the_delete(
-        self, chain: Chain, job: ClaimedJob, end: str, step: int
-    ) -> None:
+    def test_completion_before_any_statement_of_the_delete(self, chain, job, end, step):
         deleting = stopped_before(step, self.delete(chain))
         ending = waiting(call(CONTINUING[end], job))
         deleting.go_on()
@@ -268,7 +242,7 @@ class TestDeleteAgainstACompletion:
         assert_no_conflict(deleting, ending)
 
     @pytest.mark.parametrize("step", STEPS)
-    def test_a_delete_beside_a_new_job_that_waits_for_the_chain(self, chain: Chain, step: int) -> None:
+    def test_a_delete_beside_a_new_job_that_waits_for_the_chain(self, chain, step):
         deleting = stopped_before(step, self.delete(chain))
         enqueueing = waiting(lambda store: mail.enqueue(blockers=[chain]))
         deleting.go_on()
@@ -322,18 +296,18 @@ class TestAMoveAgainstAChainThatContinues:
         assert current.run_at < current.created_at + timedelta(seconds=1800)
         assert result in (None, {current.id})
 
-    def test_continuation_first(self, store: Store, moving: Moving) -> None:
+    def test_continuation_first(self, store, moving):
         chain = moving.make(store)
         _, result = in_order(lambda store: moving.go_on(chain), lambda store: moving.call(chain.id))
         self.assert_moved(chain, result)
 
-    def test_move_first(self, store: Store, moving: Moving) -> None:
+    def test_move_first(self, store, moving):
         chain = moving.make(store)
         result, _ = in_order(lambda store: moving.call(chain.id), lambda store: moving.go_on(chain))
         assert result in (None, {chain.id})
         assert [job.status for job in chain.jobs][:1] == ["completed"]
 
-    def test_a_continuation_that_is_rolled_back(self, store: Store, moving: Moving) -> None:
+    def test_a_continuation_that_is_rolled_back(self, store, moving):
         chain = moving.make(store)
         continuing = holding(lambda store: moving.go_on(chain))
         call = waiting(lambda store: moving.call(chain.id))
@@ -343,7 +317,7 @@ class TestAMoveAgainstAChainThatContinues:
         assert statuses(chain) == ["pending"]
         assert_no_conflict(continuing, call)
 
-    def test_several_chains_of_which_some_continue(self, store: Store, moving: Moving) -> None:
+    def test_several_chains_of_which_some_continue(self, store, moving):
         made = [moving.make(store) for _ in range(4)]
         _, result = in_order(
             lambda store: [moving.go_on(chain) for chain in made[1:3]], lambda store: moving.call(each(made))
@@ -357,14 +331,14 @@ class TestAMoveAgainstAChainThatContinues:
         assert result in (None, {job.id for job in current})
 
     @pytest.mark.postgresql
-    def test_continuation_before_the_move_locks(self, store: Store, moving: Moving) -> None:
+    def test_continuation_before_the_move_locks(self, store, moving):
         chain = moving.make(store)
         call = stopped_before(1, lambda store: moving.call(chain.id))
         Actor(lambda store: moving.go_on(chain)).start().result()
         self.assert_moved(chain, call.result())
 
     @pytest.mark.parametrize("step", range(2, 4))
-    def test_continuation_after_the_move_has_locked(self, store: Store, moving: Moving, step: int) -> None:
+    def test_continuation_after_the_move_has_locked(self, store, moving, step):
         chain = moving.make(store)
         call = stopped_before(step, lambda store: moving.call(chain.id))
         continuing = waiting(lambda store: moving.go_on(chain))
@@ -376,14 +350,14 @@ class TestAMoveAgainstAChainThatContinues:
 
 
 class TestTheSameOperationTwice:
-    def test_of_two_retries_only_one_moves_the_job(self, store: Store) -> None:
+    def test_of_two_retries_only_one_moves_the_job(self, store):
         chain = failed(store)
         both = in_order(lambda store: chains.retry(chain.id), lambda store: chains.retry(chain.id))
         assert both == ({chain.id}, set())
         [job] = claim(store)
         assert (job.attempt, job.lease_number) == (2, 2)
 
-    def test_a_second_retry_moves_the_job_if_the_first_is_rolled_back(self, store: Store) -> None:
+    def test_a_second_retry_moves_the_job_if_the_first_is_rolled_back(self, store):
         chain = failed(store)
         first = holding(lambda store: chains.retry(chain.id))
         second = waiting(lambda store: chains.retry(chain.id))
@@ -391,14 +365,14 @@ class TestTheSameOperationTwice:
         first.result()
         assert second.result() == {chain.id}
 
-    def test_a_retry_during_the_next_attempt_changes_nothing(self, store: Store) -> None:
+    def test_a_retry_during_the_next_attempt_changes_nothing(self, store):
         chain = failed(store)
         chains.retry(chain.id)
         [job], moved = in_order(claim, lambda store: chains.retry(chain.id))
         assert moved == set()
         assert store.attempts.finish([finished(job)]) == {job.key}
 
-    def test_of_two_deletes_the_second_finds_nothing(self, chain: Chain) -> None:
+    def test_of_two_deletes_the_second_finds_nothing(self, chain):
         first = holding(lambda store: chains.delete(chain.id))
         second = waiting(lambda store: chains.delete(chain.id))
         first.go_on()
@@ -406,11 +380,11 @@ class TestTheSameOperationTwice:
         with pytest.raises(ChainNotFound):
             second.result()
 
-    def test_the_second_of_two_cancels_skips_the_chain(self, chain: Chain) -> None:
+    def test_the_second_of_two_cancels_skips_the_chain(self, chain):
         assert in_order(cancel(chain), cancel(chain)) == ({chain.id}, set())
 
     @pytest.mark.parametrize("verb", [chains.run_now, lambda ids: chains.reschedule(ids, delay=60)])
-    def test_a_job_that_is_claimed_meanwhile_is_not_moved(self, store: Store, chain: Chain, verb: Any) -> None:
+    def test_a_job_that_is_claimed_meanwhile_is_not_moved(self, store, chain, verb):
         claiming = holding(claim)
         moving = waiting(lambda store: verb(chain.id))
         claiming.go_on()
@@ -420,7 +394,7 @@ class TestTheSameOperationTwice:
         assert Job.objects.get().run_at == job.run_at
 
 
-def test_a_cascade_includes_a_blocker_that_is_added_meanwhile() -> None:
+def test_a_cascade_includes_a_blocker_that_is_added_meanwhile():
     chain, blocker, late = ship.enqueue(), mail.enqueue(), mail.enqueue()
     go_on(chain, blockers=[blocker])
 

@@ -1,14 +1,12 @@
 """``reschedule``: pending jobs move to another time, all of them or none, by the clock of the database."""
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 from django.db import transaction
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.store import Store
 from tests.support.chains import backing_off, everything, pending, scheduled, ship
 from tests.support.jobs import claim, database_now
 
@@ -22,21 +20,21 @@ def run_at() -> datetime:
 
 
 @pytest.mark.parametrize("make", [pending, scheduled, backing_off])
-def test_a_job_moves_to_a_date_exact_to_the_microsecond(store: Store, make: Any) -> None:
+def test_a_job_moves_to_a_date_exact_to_the_microsecond(store, make):
     chain = make(store)
     chains.reschedule(chain.id, FUTURE)
     assert run_at() == FUTURE
     assert claim(store) == []
 
 
-def test_a_date_in_another_time_zone_is_the_same_moment(store: Store) -> None:
+def test_a_date_in_another_time_zone_is_the_same_moment(store):
     chain = pending(store)
     chains.reschedule(chain.id, FUTURE.astimezone(timezone(timedelta(hours=-9, minutes=-30))))
     assert run_at() == FUTURE
 
 
 @pytest.mark.parametrize("delay", [90, 90.0, timedelta(seconds=90)])
-def test_a_delay_is_counted_from_now(store: Store, delay: Any) -> None:
+def test_a_delay_is_counted_from_now(store, delay):
     chain = scheduled(store)
     before = database_now()
     chains.reschedule(chain.id, delay=delay)
@@ -44,14 +42,14 @@ def test_a_delay_is_counted_from_now(store: Store, delay: Any) -> None:
 
 
 @pytest.mark.parametrize("when", [{"run_at": datetime(2001, 1, 1, tzinfo=UTC)}, {"delay": -60}, {"delay": 0}])
-def test_a_time_in_the_past_becomes_now(store: Store, when: Any) -> None:
+def test_a_time_in_the_past_becomes_now(store, when):
     chain = scheduled(store)
     before = database_now()
     chains.reschedule(chain.id, **when)
     assert before <= run_at() <= database_now()
 
 
-def test_only_run_at_changes(store: Store) -> None:
+def test_only_run_at_changes(store):
     chain = backing_off(store)
     [before] = Job.objects.values()
     chains.reschedule(chain.id, FUTURE)
@@ -59,7 +57,7 @@ def test_only_run_at_changes(store: Store) -> None:
     assert dict(before.items() ^ after.items()).keys() == {"run_at"}
 
 
-def test_the_job_is_claimed_at_the_new_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_is_claimed_at_the_new_time(store, monkeypatch):
     chain = pending(store)
     chains.reschedule(chain.id, delay=3_600)
     monkeypatch.setattr(store.db, "ahead_seconds", 3_590)
@@ -81,7 +79,7 @@ def test_the_job_is_claimed_at_the_new_time(store: Store, monkeypatch: pytest.Mo
         ({"delay": timedelta.max}, ValueError, "not a length of time"),
     ],
 )
-def test_an_invalid_time_is_refused(store: Store, options: Any, error: type[Exception], message: str) -> None:
+def test_an_invalid_time_is_refused(store, options, error, message):
     chain = pending(store)
     before = everything()
     with pytest.raises(error, match=message):
@@ -90,7 +88,7 @@ def test_an_invalid_time_is_refused(store: Store, options: Any, error: type[Exce
 
 
 class TestTheClockOfTheDatabase:
-    def test_now_is_later_than_the_start_of_the_transaction(self, store: Store) -> None:
+    def test_now_is_later_than_the_start_of_the_transaction(self, store):
         chain = scheduled(store)
         with transaction.atomic():
             database_now()  # begins the transaction
@@ -105,7 +103,7 @@ class TestTheClockOfTheDatabase:
             assert run_at() >= later
             assert ship.enqueue().created_at >= later
 
-    def test_the_clock_of_the_host_is_not_used(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_clock_of_the_host_is_not_used(self, store, monkeypatch):
         monkeypatch.setattr("time.time", lambda: 4_000_000_000.0)
         chain = scheduled(store)
         chains.run_now(chain.id)

@@ -1,14 +1,12 @@
 """``retry``: failed and cancelled jobs become due with at least one attempt left, and keep their failed attempts."""
 
-from typing import Any
-
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain
 from django_jobchains.models import FailedAttempt
 from django_jobchains.policies import Backoff
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from django_jobchains.store import Store
 from tests.support.attempts import WITHOUT_WAKE_UPS, committed
 from tests.support.chains import (
@@ -19,13 +17,12 @@ from tests.support.chains import (
     ship,
 )
 from tests.support.jobs import claim, database_now, expire, failed_try, finished
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("make", [failed, cancelled])
-def test_a_failed_or_cancelled_job_becomes_due(store: Store, make: Any) -> None:
+def test_a_failed_or_cancelled_job_becomes_due(store, make):
     chain = make(store)
     before = database_now()
     assert chains.retry(chain.id) == {chain.id}
@@ -36,14 +33,14 @@ def test_a_failed_or_cancelled_job_becomes_due(store: Store, make: Any) -> None:
     assert [job.id for job in claim(store)] == [chain.id]
 
 
-def test_an_earlier_schedule_is_ignored(store: Store) -> None:
+def test_an_earlier_schedule_is_ignored(store):
     chain = ship.enqueue(delay=3600)
     chains.cancel(chain)
     chains.retry(chain.id)
     assert [job.id for job in claim(store)] == [chain.id]
 
 
-def test_failed_attempts_are_kept_and_numbers_continue(store: Store) -> None:
+def test_failed_attempts_are_kept_and_numbers_continue(store):
     chain = ship.enqueue()
     for number in (1, 2):
         store.attempts.fail([failed_try(attempt(store, chain), error=f"Boom: {number}")])
@@ -62,7 +59,7 @@ def crash(store: Store, chain: Chain, max_crashes: int = 10) -> None:
     store.leases.reap(10, Backoff(0, 1, 0, 0), max_crashes)
 
 
-def test_earlier_crashes_are_not_counted_as_failures_afterwards(store: Store) -> None:
+def test_earlier_crashes_are_not_counted_as_failures_afterwards(store):
     chain = ship.enqueue()
     for _ in range(2):
         crash(store, chain)
@@ -72,7 +69,7 @@ def test_earlier_crashes_are_not_counted_as_failures_afterwards(store: Store) ->
     assert (job.attempt, job.crashes, job.failures) == (4, 2, 2)
 
 
-def test_a_job_that_failed_by_crashes_has_one_more_attempt(store: Store) -> None:
+def test_a_job_that_failed_by_crashes_has_one_more_attempt(store):
     chain = ship.enqueue()
     for status in ("pending", "failed"):
         crash(store, chain, max_crashes=2)
@@ -82,7 +79,7 @@ def test_a_job_that_failed_by_crashes_has_one_more_attempt(store: Store) -> None
     assert (chain.refresh().status, chain.current_job.crashes) == ("failed", 3)
 
 
-def test_an_earlier_cancel_request_does_not_cancel_the_retried_job(store: Store) -> None:
+def test_an_earlier_cancel_request_does_not_cancel_the_retried_job(store):
     chain = ship.enqueue()
     job = attempt(store, chain)
     chains.cancel(chain)
@@ -92,7 +89,7 @@ def test_an_earlier_cancel_request_does_not_cancel_the_retried_job(store: Store)
     assert chain.refresh().status == "pending"
 
 
-def test_a_job_whose_blockers_have_completed_meanwhile_does_not_wait(store: Store) -> None:
+def test_a_job_whose_blockers_have_completed_meanwhile_does_not_wait(store):
     blockers = [mail.enqueue(), mail.enqueue()]
     chain = ship.enqueue(blockers=blockers)
     chains.cancel(chain)
@@ -105,9 +102,7 @@ def test_a_job_whose_blockers_have_completed_meanwhile_does_not_wait(store: Stor
 
 @committed
 @pytest.mark.parametrize("max_attempts", [1, 2])
-def test_a_job_without_attempts_left_gets_one_more(
-    processors: Processors, make_worker: StartWorker, settings: Any, max_attempts: int
-) -> None:
+def test_a_job_without_attempts_left_gets_one_more(processors, make_worker, settings, max_attempts):
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
     seen: list[int] = []
 

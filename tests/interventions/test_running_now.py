@@ -1,13 +1,9 @@
 """``run_now``: scheduled jobs and jobs that wait for a retry become due, all of them or none."""
 
-from typing import Any
-
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.chains import JobNotRunnable
-from django_jobchains.models import Job
-from django_jobchains.store import Store
 from tests.support.chains import STATES, backing_off, everything, pending, scheduled
 from tests.support.jobs import claim, database_now
 
@@ -25,7 +21,7 @@ NOT_PENDING = {
 
 
 @pytest.mark.parametrize("make", [scheduled, backing_off, pending])
-def test_a_job_is_due_now(store: Store, make: Any) -> None:
+def test_a_job_is_due_now(store, make):
     chain = make(store)
     before = database_now()
     chains.run_now(chain.id)
@@ -33,16 +29,8 @@ def test_a_job_is_due_now(store: Store, make: Any) -> None:
     assert [job.id for job in claim(store)] == [chain.id]
 
 
-def test_only_run_at_changes(store: Store) -> None:
-    chain = backing_off(store)
-    [before] = Job.objects.values()
-    chains.run_now(chain.id)
-    [after] = Job.objects.values()
-    assert dict(before.items() ^ after.items()).keys() == {"run_at"}
-
-
 @pytest.mark.parametrize("state", NOT_PENDING)
-def test_if_a_job_is_not_pending_none_is_moved_and_the_error_names_a_remedy(store: Store, state: str) -> None:
+def test_if_a_job_is_not_pending_none_is_moved_and_the_error_names_a_remedy(store, state):
     chain, other = STATES[state](store), scheduled(store)
     before = everything()
     message = f"Job {chain.id} is {chain.status}, not pending.*{NOT_PENDING[state]}. Nothing was changed."

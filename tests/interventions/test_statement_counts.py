@@ -77,7 +77,7 @@ def statements(call: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_operation_takes_a_constant_number_of_statements(store: Store, name: str) -> None:
+def test_an_operation_takes_a_constant_number_of_statements(store, name):
     most, make, call = CALLS[name]
     numbers = []
     for size in SIZES:
@@ -90,7 +90,7 @@ def test_an_operation_takes_a_constant_number_of_statements(store: Store, name: 
 
 
 @pytest.mark.parametrize("levels", [1, 2, 100])
-def test_each_level_of_blockers_takes_two_more_statements(levels: int) -> None:
+def test_each_level_of_blockers_takes_two_more_statements(levels):
     chain = ship.enqueue()
     for _ in range(levels):
         chain = ship.enqueue(blockers=[chain])
@@ -122,7 +122,7 @@ LONG_CHAIN_VERBS: dict[str, Callable[[Chain], Any]] = {
 
 
 @pytest.mark.slow
-def test_a_chain_of_10_000_jobs_takes_no_more_statements_than_a_short_one() -> None:
+def test_a_chain_of_10_000_jobs_takes_no_more_statements_than_a_short_one():
     numbers: dict[int, list[int]] = {}
     for links in (2, LINKS):
         chain = long_chain(links)

@@ -1,6 +1,5 @@
 """Running jobs that are cancelled or deleted, in a real worker: the handler is notified, and its outcome is stored."""
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,8 +11,7 @@ from django_jobchains.attempts.outcome import OutcomeKind
 from django_jobchains.chains import Chain, ChainCancelled
 from django_jobchains.exceptions import LeaseLost as LeaseLostError
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import JobType, Lease, Processors, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import JobType, Lease, RunningJob
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from tests.interventions.stopping import STOPS, Handler
 from tests.shop.models import Effect
@@ -21,7 +19,6 @@ from tests.support.attempts import WITHOUT_WAKE_UPS, committed
 from tests.support.chains import statuses
 from tests.support.jobs import database_now
 from tests.support.waiting import until, until_completed
-from tests.support.workers import Events, StartWorker
 
 pytestmark = committed
 
@@ -31,14 +28,14 @@ SHORT_LEASE = 1
 
 
 @pytest.fixture
-def handler() -> Iterator[Handler]:
+def handler():
     handler = Handler()
     yield handler
     handler.gate.set()
 
 
 @pytest.fixture
-def obedient(processors: Processors, handler: Handler) -> JobType[Any, Any]:
+def obedient(processors, handler):
     @processors.register("shop.obedient", lease=Lease(LONG_LEASE))
     def obedient(job: RunningJob[Any]) -> Any:
         return handler(job)
@@ -47,7 +44,7 @@ def obedient(processors: Processors, handler: Handler) -> JobType[Any, Any]:
 
 
 @pytest.fixture
-def last(processors: Processors) -> JobType[Any, Any]:
+def last(processors):
     @processors.register("shop.last")
     def last(job: RunningJob[Any]) -> str:
         return "the end"
@@ -56,7 +53,7 @@ def last(processors: Processors) -> JobType[Any, Any]:
 
 
 @pytest.fixture
-def chain(obedient: JobType[Any, Any], last: JobType[Any, Any], start_worker: StartWorker, handler: Handler) -> Chain:
+def chain(obedient, last, start_worker, handler):
     """Return a chain whose handler runs in a worker of both types."""
     start_worker()
     return started(obedient, handler)
@@ -72,7 +69,7 @@ def until_status(chain: Chain, status: str) -> None:
     until(lambda: chain.refresh().status == status, what=lambda: vars(chain.current_job))
 
 
-def test_a_hint_aborts_the_handler_at_once(chain: Chain, handler: Handler, events: Events) -> None:
+def test_a_hint_aborts_the_handler_at_once(chain, handler, events):
     assert chains.cancel(chain) == {chain.id}
     until_status(chain, "cancelled")
     assert handler.reasons == ["cancelled"]
@@ -83,9 +80,7 @@ def test_a_hint_aborts_the_handler_at_once(chain: Chain, handler: Handler, event
         chain.result(15)
 
 
-def test_without_hints_the_handler_is_aborted_at_the_next_renewal(
-    processors: Processors, start_worker: StartWorker, handler: Handler, settings: Any
-) -> None:
+def test_without_hints_the_handler_is_aborted_at_the_next_renewal(processors, start_worker, handler, settings):
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
 
     @processors.register("shop.obedient", lease=Lease(SHORT_LEASE))
@@ -101,7 +96,7 @@ def test_without_hints_the_handler_is_aborted_at_the_next_renewal(
     assert chain.current_job.crashes == 0
 
 
-def test_a_cancel_that_is_rolled_back_does_not_abort_the_handler(chain: Chain, handler: Handler) -> None:
+def test_a_cancel_that_is_rolled_back_does_not_abort_the_handler(chain, handler):
     with transaction.atomic():
         chains.cancel(chain)
         transaction.set_rollback(True)
@@ -111,7 +106,7 @@ def test_a_cancel_that_is_rolled_back_does_not_abort_the_handler(chain: Chain, h
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_the_job_is_cancelled_however_the_handler_stops(chain: Chain, handler: Handler, stop: str) -> None:
+def test_the_job_is_cancelled_however_the_handler_stops(chain, handler, stop):
     handler.stop = STOPS[stop]
     chains.cancel(chain)
     until_status(chain, "cancelled")
@@ -124,7 +119,7 @@ def test_the_job_is_cancelled_however_the_handler_stops(chain: Chain, handler: H
     assert not Effect.objects.exists()
 
 
-def test_a_cancelled_job_runs_again_only_after_a_retry(chain: Chain, handler: Handler) -> None:
+def test_a_cancelled_job_runs_again_only_after_a_retry(chain, handler):
     handler.stop = STOPS["RescheduleJob"]
     chains.cancel(chain)
     until_status(chain, "cancelled")
@@ -138,9 +133,7 @@ def test_a_cancelled_job_runs_again_only_after_a_retry(chain: Chain, handler: Ha
 
 
 @pytest.mark.parametrize("is_in_complete", [False, True])
-def test_a_handler_that_ignores_the_signal_can_complete_its_job(
-    chain: Chain, handler: Handler, is_in_complete: bool
-) -> None:
+def test_a_handler_that_ignores_the_signal_can_complete_its_job(chain, handler, is_in_complete):
     def complete(job: RunningJob[Any]) -> str:
         with job.complete():
             Effect.objects.create(job_id=job.id, label="kept")
@@ -155,9 +148,7 @@ def test_a_handler_that_ignores_the_signal_can_complete_its_job(
 
 
 @pytest.mark.parametrize("is_in_complete", [False, True])
-def test_the_continuation_is_cancelled_and_can_be_retried(
-    chain: Chain, handler: Handler, last: JobType[Any, Any], is_in_complete: bool
-) -> None:
+def test_the_continuation_is_cancelled_and_can_be_retried(chain, handler, last, is_in_complete):
     def go_on(job: RunningJob[Any]) -> Any:
         with job.complete() if is_in_complete else nullcontext():
             return job.continue_with(last)
@@ -174,9 +165,7 @@ def test_the_continuation_is_cancelled_and_can_be_retried(
 
 
 @pytest.mark.parametrize("is_in_complete", [False, True])
-def test_a_handler_may_cancel_its_own_chain(
-    processors: Processors, start_worker: StartWorker, last: JobType[Any, Any], is_in_complete: bool
-) -> None:
+def test_a_handler_may_cancel_its_own_chain(processors, start_worker, last, is_in_complete):
     @processors.register("shop.giving_up", lease=Lease(LONG_LEASE))
     def giving_up(job: RunningJob[Any]) -> Any:
         with job.complete() if is_in_complete else nullcontext():
@@ -189,7 +178,7 @@ def test_a_handler_may_cancel_its_own_chain(
     assert statuses(chain) == ["completed", "cancelled"]
 
 
-def test_a_handler_may_delete_its_own_chain(processors: Processors, start_worker: StartWorker, events: Events) -> None:
+def test_a_handler_may_delete_its_own_chain(processors, start_worker, events):
     @processors.register("shop.forgotten", lease=Lease(LONG_LEASE))
     def forgotten(job: RunningJob[Any]) -> str:
         chains.delete(job.chain_id)
@@ -201,9 +190,7 @@ def test_a_handler_may_delete_its_own_chain(processors: Processors, start_worker
     assert not Job.objects.exists()
 
 
-def test_a_job_stays_cancelled_if_its_worker_stops_too(
-    obedient: JobType[Any, Any], start_worker: StartWorker, handler: Handler
-) -> None:
+def test_a_job_stays_cancelled_if_its_worker_stops_too(obedient, start_worker, handler):
     worker = start_worker()
     chain = started(obedient, handler)
 
@@ -219,9 +206,7 @@ def test_a_job_stays_cancelled_if_its_worker_stops_too(
     assert chain.refresh().status == "cancelled"
 
 
-def test_a_job_that_is_handed_back_is_cancelled_and_its_handler_can_write_nothing(
-    obedient: JobType[Any, Any], start_worker: StartWorker, handler: Handler
-) -> None:
+def test_a_job_that_is_handed_back_is_cancelled_and_its_handler_can_write_nothing(obedient, start_worker, handler):
     worker = start_worker()
     chain = started(obedient, handler)
 
@@ -244,9 +229,7 @@ def test_a_job_that_is_handed_back_is_cancelled_and_its_handler_can_write_nothin
     assert not Effect.objects.exists()
 
 
-def test_the_reaper_cancels_the_job_of_a_dead_worker(
-    store: Store, processors: Processors, start_worker: StartWorker, settings: Any
-) -> None:
+def test_the_reaper_cancels_the_job_of_a_dead_worker(store, processors, start_worker, settings):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
 
     @processors.register("shop.orphan")
@@ -263,9 +246,7 @@ def test_the_reaper_cancels_the_job_of_a_dead_worker(
 
 
 class TestADeletedJob:
-    def test_its_handler_is_aborted_at_once_and_can_write_nothing(
-        self, chain: Chain, handler: Handler, events: Events
-    ) -> None:
+    def test_its_handler_is_aborted_at_once_and_can_write_nothing(self, chain, handler, events):
         def write(job: RunningJob[Any]) -> str:
             with job.complete():
                 Effect.objects.create(job_id=job.id, label="late")
@@ -282,9 +263,7 @@ class TestADeletedJob:
         assert not FailedAttempt.objects.exists()
 
     @pytest.mark.parametrize("stop", ["returns", "continues", "fails"])
-    def test_the_job_does_not_reappear_whatever_its_handler_does(
-        self, chain: Chain, handler: Handler, last: JobType[Any, Any], events: Events, stop: str
-    ) -> None:
+    def test_the_job_does_not_reappear_whatever_its_handler_does(self, chain, handler, last, events, stop):
         stops = {"returns": lambda job: "late", "continues": lambda job: job.continue_with(last)}
         handler.stop = stops.get(stop, STOPS["an error"])
         chains.delete(chain)

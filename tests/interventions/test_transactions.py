@@ -9,8 +9,8 @@ from django.db import transaction
 from django_jobchains import chains
 from django_jobchains.chains import ChainNotFound
 from django_jobchains.models import Job
-from django_jobchains.store import Store, get_store
-from tests.interventions.verbs import CANCEL, DELETE, RETRY, VERBS, Verb
+from django_jobchains.store import get_store
+from tests.interventions.verbs import CANCEL, DELETE, RETRY, VERBS
 from tests.support.attempts import committed
 from tests.support.chains import STATES, attempt, everything, go_on, ship
 
@@ -21,7 +21,7 @@ Sent = list[tuple[str, set[str]]]
 
 
 @verbs
-def test_outside_a_transaction_hints_are_sent_at_once(store: Store, verb: Verb, sent: Sent) -> None:
+def test_outside_a_transaction_hints_are_sent_at_once(store, verb, sent):
     chain = verb.make(store)
     subjects = verb.subjects(chain)
     forget(sent)
@@ -30,7 +30,7 @@ def test_outside_a_transaction_hints_are_sent_at_once(store: Store, verb: Verb, 
 
 
 @verbs
-def test_a_rollback_undoes_the_operation_and_sends_no_hint(store: Store, verb: Verb, sent: Sent) -> None:
+def test_a_rollback_undoes_the_operation_and_sends_no_hint(store, verb, sent):
     chain = verb.make(store)
     before = everything()
     forget(sent)
@@ -43,7 +43,7 @@ def test_a_rollback_undoes_the_operation_and_sends_no_hint(store: Store, verb: V
 
 
 @verbs
-def test_hints_are_sent_after_the_outermost_commit(store: Store, verb: Verb, sent: Sent) -> None:
+def test_hints_are_sent_after_the_outermost_commit(store, verb, sent):
     chain = verb.make(store)
     subjects = verb.subjects(chain)
     forget(sent)
@@ -55,7 +55,7 @@ def test_hints_are_sent_after_the_outermost_commit(store: Store, verb: Verb, sen
 
 
 @verbs
-def test_a_savepoint_that_is_rolled_back_undoes_the_operation(store: Store, verb: Verb, sent: Sent) -> None:
+def test_a_savepoint_that_is_rolled_back_undoes_the_operation(store, verb, sent):
     chain = verb.make(store)
     before = everything()
     forget(sent)
@@ -67,7 +67,7 @@ def test_a_savepoint_that_is_rolled_back_undoes_the_operation(store: Store, verb
 
 
 @verbs
-def test_a_chain_can_be_changed_in_the_transaction_that_enqueued_it(verb: Verb, sent: Sent) -> None:
+def test_a_chain_can_be_changed_in_the_transaction_that_enqueued_it(verb, sent):
     if verb is RETRY:
         pytest.skip("a job that has never run cannot have failed")
     with transaction.atomic():
@@ -77,7 +77,7 @@ def test_a_chain_can_be_changed_in_the_transaction_that_enqueued_it(verb: Verb, 
 
 
 @verbs
-def test_the_transaction_of_the_caller_continues_after_an_error(store: Store, verb: Verb, sent: Sent) -> None:
+def test_the_transaction_of_the_caller_continues_after_an_error(store, verb, sent):
     gone = ship.enqueue()
     chains.delete(gone)
     chain = verb.make(store)
@@ -93,7 +93,7 @@ def test_the_transaction_of_the_caller_continues_after_an_error(store: Store, ve
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
-def test_operations_that_change_nothing_send_no_hint(store: Store, state: str, sent: Sent) -> None:
+def test_operations_that_change_nothing_send_no_hint(store, state, sent):
     chain = STATES[state](store)
     forget(sent)
     chains.cancel(chain)
@@ -105,7 +105,7 @@ def test_operations_that_change_nothing_send_no_hint(store: Store, state: str, s
 
 
 @pytest.mark.parametrize("verb", [CANCEL, DELETE], ids=str)
-def test_the_worker_of_a_running_job_receives_a_hint(store: Store, verb: Verb, sent: Sent) -> None:
+def test_the_worker_of_a_running_job_receives_a_hint(store, verb, sent):
     chain = ship.enqueue()
     go_on(chain)
     job = attempt(store, chain)
@@ -116,7 +116,7 @@ def test_the_worker_of_a_running_job_receives_a_hint(store: Store, verb: Verb, s
 
 
 @verbs
-def test_the_async_twin_does_the_same(store: Store, verb: Verb) -> None:
+def test_the_async_twin_does_the_same(store, verb):
     chain, other = verb.make(store), verb.make(store)
 
     async def call(given: Any) -> Any:
@@ -135,7 +135,7 @@ def test_the_async_twin_does_the_same(store: Store, verb: Verb) -> None:
 
 
 @verbs
-def test_using_selects_the_database(verb: Verb, second_alias: str, settings: Any) -> None:
+def test_using_selects_the_database(verb, second_alias, settings):
     settings.JOBCHAINS = {"DATABASE": second_alias}
     chain = ship.enqueue(delay=3600)  # in the database of the setting
     if verb is RETRY:

@@ -2,9 +2,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_jobchains.store import Store
 from django_jobchains.worker import held_leases
-from django_jobchains.worker.held_leases import HeldJobs, HeldLeases
+from django_jobchains.worker.held_leases import HeldJobs
 from tests.leases.observed_store import ObservedStore
 from tests.store.conftest import _end_actors, store
 from tests.support.clocks import Clock
@@ -13,17 +12,17 @@ __all__ = ("_end_actors", "store")
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(held_leases, "time", SimpleNamespace(monotonic=clock))
     return clock
 
 
 @pytest.fixture
-def observed(store: Store) -> ObservedStore:
+def observed(store):
     return ObservedStore(store)
 
 
 @pytest.fixture
-def held(observed: ObservedStore, clock: Clock) -> HeldLeases:
+def held(observed, clock):
     return HeldJobs(observed)  # type: ignore[arg-type]

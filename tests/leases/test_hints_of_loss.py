@@ -5,7 +5,6 @@ import time
 import pytest
 
 from django_jobchains.notifications import EVERY, ownership_lost
-from django_jobchains.store import Store
 from django_jobchains.worker.renewal import LeaseRenewal
 from tests.support.jobs import running_job, taken_over
 from tests.support.workers import context_for
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_forged_hint_aborts_no_attempt(store: Store, is_named: bool) -> None:
+def test_forged_hint_aborts_no_attempt(store, is_named):
     job = running_job(store)
     context = context_for(store)
     held = context.leases
@@ -28,7 +27,7 @@ def test_forged_hint_aborts_no_attempt(store: Store, is_named: bool) -> None:
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_correct_hint_aborts_the_attempt_before_its_lease_is_renewed(store: Store, is_named: bool) -> None:
+def test_correct_hint_aborts_the_attempt_before_its_lease_is_renewed(store, is_named):
     job = running_job(store)
     context = context_for(store)
     held = context.leases

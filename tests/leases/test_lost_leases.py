@@ -1,16 +1,11 @@
 """Attempts whose leases are lost are aborted with the reason. The lease number identifies the attempt."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.models import Job
 from django_jobchains.store import ClaimedJob, Store
 from django_jobchains.worker.held_leases import HeldLeases
-from tests.leases.observed_store import ABORT_AT, RENEW_AT, ObservedStore, hold
-from tests.support.clocks import Clock
+from tests.leases.observed_store import ABORT_AT, RENEW_AT, hold
 from tests.support.connections import committing, holding
 from tests.support.jobs import alter, database_now, expire, finished, running, running_job, stored, taken_over
 
@@ -18,9 +13,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("reason", ["taken_by_another_worker", "already_completed", "cancelled", "not_found"])
-def test_lost_lease_aborts_its_attempt_with_the_reason_and_is_released(
-    store: Store, held: HeldLeases, observed: ObservedStore, clock: Clock, reason: str
-) -> None:
+def test_lost_lease_aborts_its_attempt_with_the_reason_and_is_released(store, held, observed, clock, reason):
     job, other = running(store, 2)
     signal, untouched = hold(held, job, clock), hold(held, other, clock)
     lose(store, job, reason)
@@ -44,9 +37,7 @@ def lose(store: Store, job: ClaimedJob, reason: str) -> None:
 
 
 @pytest.mark.parametrize("query", [HeldLeases.renew_due, HeldLeases.check])
-def test_attempt_that_has_completed_its_job_before_it_ends_has_not_lost_it(
-    store: Store, held: HeldLeases, clock: Clock, query: Callable[[HeldLeases], object]
-) -> None:
+def test_attempt_that_has_completed_its_job_before_it_ends_has_not_lost_it(store, held, clock, query):
     """In a child process, it commits before its worker knows that it has ended."""
     job = running_job(store)
     signal = hold(held, job, clock)
@@ -57,9 +48,7 @@ def test_attempt_that_has_completed_its_job_before_it_ends_has_not_lost_it(
     assert held.release([job.key]) == {job.key}
 
 
-def test_failing_callback_does_not_prevent_other_aborts(
-    store: Store, held: HeldLeases, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_callback_does_not_prevent_other_aborts(store, held, clock, caplog):
     jobs = running(store, 2)
     signals = [hold(held, job, clock) for job in jobs]
     for signal in signals:
@@ -76,27 +65,23 @@ class TestOneJobTwice:
     """The worker lost a lease, and claimed the same job again before it noticed."""
 
     @pytest.fixture
-    def stale(self, store: Store) -> ClaimedJob:
+    def stale(self, store):
         return running_job(store)
 
     @pytest.fixture
-    def fresh(self, store: Store, stale: ClaimedJob) -> ClaimedJob:
+    def fresh(self, store, stale):
         return taken_over(store, stale, worker="worker-1")
 
     @pytest.fixture(params=["stale_first", "fresh_first"])
-    def signals(
-        self, request: pytest.FixtureRequest, held: HeldLeases, clock: Clock, stale: ClaimedJob, fresh: ClaimedJob
-    ) -> tuple[AbortSignal, AbortSignal]:
+    def signals(self, request, held, clock, stale, fresh):
         pair = [stale, fresh] if request.param == "stale_first" else [fresh, stale]
         signals = {job.key: hold(held, job, clock) for job in pair}
         return signals[stale.key], signals[fresh.key]
 
-    def test_both_are_held(self, held: HeldLeases, signals: Any, stale: ClaimedJob, fresh: ClaimedJob) -> None:
+    def test_both_are_held(self, held, signals, stale, fresh):
         assert set(held.held()) == {stale.key, fresh.key}
 
-    def test_renewal_aborts_only_the_stale_attempt(
-        self, held: HeldLeases, signals: Any, clock: Clock, stale: ClaimedJob, fresh: ClaimedJob
-    ) -> None:
+    def test_renewal_aborts_only_the_stale_attempt(self, held, signals, clock, stale, fresh):
         expire(fresh)
         clock.forward(RENEW_AT)
         lost = held.renew_due()
@@ -105,22 +90,16 @@ class TestOneJobTwice:
         assert held.held() == [fresh.key]
         assert lost == {stale.key: "taken_by_another_worker"}
 
-    def test_releasing_the_stale_lease_keeps_the_fresh_one(
-        self, held: HeldLeases, signals: Any, stale: ClaimedJob, fresh: ClaimedJob
-    ) -> None:
+    def test_releasing_the_stale_lease_keeps_the_fresh_one(self, held, signals, stale, fresh):
         held.release([stale.key])
         assert held.held() == [fresh.key]
 
-    def test_both_are_aborted_when_the_database_is_unavailable(
-        self, held: HeldLeases, signals: Any, clock: Clock
-    ) -> None:
+    def test_both_are_aborted_when_the_database_is_unavailable(self, held, signals, clock):
         clock.forward(ABORT_AT)
         held.abort_overdue()
         assert [signal.reason for signal in signals] == ["error", "error"]
 
-    def test_both_are_aborted_when_the_job_is_completed(
-        self, held: HeldLeases, signals: Any, clock: Clock, fresh: ClaimedJob
-    ) -> None:
+    def test_both_are_aborted_when_the_job_is_completed(self, held, signals, clock, fresh):
         alter([fresh], status="completed")
         clock.forward(RENEW_AT)
         held.renew_due()
@@ -129,9 +108,7 @@ class TestOneJobTwice:
 
     @committing
     @pytest.mark.postgresql
-    def test_fresh_attempt_that_has_locked_its_row_is_not_aborted(
-        self, held: HeldLeases, signals: Any, clock: Clock, fresh: ClaimedJob
-    ) -> None:
+    def test_fresh_attempt_that_has_locked_its_row_is_not_aborted(self, held, signals, clock, fresh):
         completing = holding(lambda store: store.attempts.lock(fresh.id))
         clock.forward(RENEW_AT)
         held.renew_due()
@@ -139,9 +116,7 @@ class TestOneJobTwice:
         assert [signal.reason for signal in signals] == ["taken_by_another_worker", None]
 
 
-def test_attempt_that_ends_during_the_renewal_is_not_reported_as_lost(
-    store: Store, held: HeldLeases, observed: ObservedStore, clock: Clock
-) -> None:
+def test_attempt_that_ends_during_the_renewal_is_not_reported_as_lost(store, held, observed, clock):
     job = running_job(store)
     signal = hold(held, job, clock)
 

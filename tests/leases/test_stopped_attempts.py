@@ -1,12 +1,9 @@
 """Attempts of cancelled jobs are asked to stop, and hints about lost leases are checked with one query."""
 
 import pytest
-from pytest_django import DjangoAssertNumQueries
 
 from django_jobchains.store import ClaimedJob, Effects, Store
-from django_jobchains.worker.held_leases import HeldLeases
-from tests.leases.observed_store import RENEW_AT, ObservedStore, hold
-from tests.support.clocks import Clock
+from tests.leases.observed_store import RENEW_AT, hold
 from tests.support.jobs import alter, running, running_job, stored, tables, taken_over
 
 pytestmark = pytest.mark.django_db
@@ -16,9 +13,7 @@ def cancel(store: Store, job: ClaimedJob) -> None:
     assert store.chains.cancel([job.chain_id], Effects()) == {job.chain_id}
 
 
-def test_renewal_aborts_the_attempt_of_a_cancelled_job_and_keeps_its_lease(
-    store: Store, held: HeldLeases, clock: Clock
-) -> None:
+def test_renewal_aborts_the_attempt_of_a_cancelled_job_and_keeps_its_lease(store, held, clock):
     job, other = running(store, 2)
     signal, untouched = hold(held, job, clock), hold(held, other, clock)
     cancel(store, job)
@@ -28,9 +23,7 @@ def test_renewal_aborts_the_attempt_of_a_cancelled_job_and_keeps_its_lease(
     assert held.holds(job.id)
 
 
-def test_lease_is_renewed_until_the_attempt_has_stopped(
-    store: Store, held: HeldLeases, observed: ObservedStore, clock: Clock
-) -> None:
+def test_lease_is_renewed_until_the_attempt_has_stopped(store, held, observed, clock):
     job = running_job(store)
     hold(held, job, clock)
     cancel(store, job)
@@ -41,7 +34,7 @@ def test_lease_is_renewed_until_the_attempt_has_stopped(
     assert held.abort_overdue() == {}
 
 
-def test_check_aborts_the_attempt_of_a_cancelled_job(store: Store, held: HeldLeases, clock: Clock) -> None:
+def test_check_aborts_the_attempt_of_a_cancelled_job(store, held, clock):
     job = running_job(store)
     signal = hold(held, job, clock)
     cancel(store, job)
@@ -50,9 +43,7 @@ def test_check_aborts_the_attempt_of_a_cancelled_job(store: Store, held: HeldLea
     assert held.holds(job.id)
 
 
-def test_check_aborts_attempts_with_lost_leases_before_the_next_renewal(
-    store: Store, held: HeldLeases, clock: Clock
-) -> None:
+def test_check_aborts_attempts_with_lost_leases_before_the_next_renewal(store, held, clock):
     taken, completed, kept = running(store, 3)
     signals = [hold(held, job, clock) for job in (taken, completed, kept)]
     taken_over(store, taken)
@@ -62,9 +53,7 @@ def test_check_aborts_attempts_with_lost_leases_before_the_next_renewal(
     assert held.held() == [kept.key]
 
 
-def test_check_is_one_query_that_changes_nothing(
-    store: Store, held: HeldLeases, clock: Clock, django_assert_num_queries: DjangoAssertNumQueries
-) -> None:
+def test_check_is_one_query_that_changes_nothing(store, held, clock, django_assert_num_queries):
     jobs = running(store, 20)
     signals = [hold(held, job, clock) for job in jobs]
     before = tables()
@@ -74,9 +63,7 @@ def test_check_is_one_query_that_changes_nothing(
     assert not any(signal.aborted for signal in signals)
 
 
-def test_check_does_not_postpone_the_renewal(
-    store: Store, held: HeldLeases, observed: ObservedStore, clock: Clock
-) -> None:
+def test_check_does_not_postpone_the_renewal(store, held, observed, clock):
     job = running_job(store)
     hold(held, job, clock)
     clock.forward(RENEW_AT)
@@ -85,14 +72,12 @@ def test_check_does_not_postpone_the_renewal(
     assert observed.renewed == [job.key]
 
 
-def test_check_without_leases_sends_no_statement(
-    held: HeldLeases, django_assert_num_queries: DjangoAssertNumQueries
-) -> None:
+def test_check_without_leases_sends_no_statement(held, django_assert_num_queries):
     with django_assert_num_queries(0):
         assert held.check() == {}
 
 
-def test_aborted_attempt_keeps_its_first_reason(store: Store, held: HeldLeases, clock: Clock) -> None:
+def test_aborted_attempt_keeps_its_first_reason(store, held, clock):
     job = running_job(store)
     signal = hold(held, job, clock)
     held.abort_all("worker_stopping")
@@ -102,7 +87,7 @@ def test_aborted_attempt_keeps_its_first_reason(store: Store, held: HeldLeases, 
     assert stored(job).status == "running"
 
 
-def test_worker_holds_only_the_leases_it_added(store: Store, held: HeldLeases, clock: Clock) -> None:
+def test_worker_holds_only_the_leases_it_added(store, held, clock):
     own, foreign = running(store, 2)
     hold(held, own, clock)
     assert held.holds(own.id)
@@ -111,7 +96,7 @@ def test_worker_holds_only_the_leases_it_added(store: Store, held: HeldLeases, c
     assert not held.holds(own.id)
 
 
-def test_detached_attempt_is_not_aborted(store: Store, held: HeldLeases, clock: Clock) -> None:
+def test_detached_attempt_is_not_aborted(store, held, clock):
     """The worker has already written the attempt's outcome, so the lost lease does not matter."""
     [job] = running(store, 1)
     signal = hold(held, job, clock)

@@ -9,7 +9,6 @@ from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 from psycopg import IsolationLevel, pq
 
-from django_jobchains.store import Store
 from django_jobchains.store.postgresql import wire
 from tests.support.connections import committing, holding
 from tests.support.jobs import finished, running, running_job, stored
@@ -18,7 +17,7 @@ pytestmark = [committing, pytest.mark.postgresql]
 
 
 @pytest.fixture
-def raw(store: Store) -> "psycopg.Connection[Any]":
+def raw(store):
     connection.ensure_connection()
     connection.connection.commit()
     return connection.connection  # type: ignore[no-any-return]
@@ -28,13 +27,13 @@ def status(raw: "psycopg.Connection[Any]") -> pq.TransactionStatus:
     return pq.TransactionStatus(raw.pgconn.transaction_status)
 
 
-def test_lock_outside_of_a_transaction_begins_none(store: Store, raw: "psycopg.Connection[Any]") -> None:
+def test_lock_outside_of_a_transaction_begins_none(store, raw):
     job = running_job(store)
     assert store.attempts.lock(job.id) == ("running", job.lease_number)
     assert status(raw) is pq.TransactionStatus.IDLE
 
 
-def test_transaction_can_be_rolled_back(store: Store) -> None:
+def test_transaction_can_be_rolled_back(store):
     job = running_job(store)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         store.attempts.lock(job.id)
@@ -43,7 +42,7 @@ def test_transaction_can_be_rolled_back(store: Store) -> None:
     assert stored(job).status == "running"
 
 
-def test_atomic_object_that_is_used_twice_opens_two_transactions(store: Store) -> None:
+def test_atomic_object_that_is_used_twice_opens_two_transactions(store):
     """A decorator is used repeatedly. The second use must not assume the transaction of the first."""
     job = running_job(store)
     connection.close()
@@ -56,7 +55,7 @@ def test_atomic_object_that_is_used_twice_opens_two_transactions(store: Store) -
     assert stored(job).status == "running"
 
 
-def test_savepoints_and_hooks_work_as_in_django(store: Store) -> None:
+def test_savepoints_and_hooks_work_as_in_django(store):
     job, other = running(store, 2)
     statuses: list[str] = []
     with transaction.atomic():
@@ -72,9 +71,7 @@ def test_savepoints_and_hooks_work_as_in_django(store: Store) -> None:
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-def test_isolation_level_of_the_project_is_kept(
-    store: Store, raw: "psycopg.Connection[Any]", level: IsolationLevel
-) -> None:
+def test_isolation_level_of_the_project_is_kept(store, raw, level):
     job = running_job(store)
     raw.isolation_level = level
     try:
@@ -88,9 +85,7 @@ def test_isolation_level_of_the_project_is_kept(
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_execute_wrapper_is_called_for_every_statement(
-    store: Store, monkeypatch: pytest.MonkeyPatch, pooled: bool
-) -> None:
+def test_execute_wrapper_is_called_for_every_statement(store, monkeypatch, pooled):
     job = running_job(store)
     connection.close()
     monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
@@ -101,7 +96,7 @@ def test_execute_wrapper_is_called_for_every_statement(
     assert seen is None or [query["sql"].split()[0] for query in seen] == ["BEGIN", "SELECT", "UPDATE", "COMMIT"]
 
 
-def test_if_the_driver_prepares_statements_it_also_prepares_those_of_the_store(store: Store) -> None:
+def test_if_the_driver_prepares_statements_it_also_prepares_those_of_the_store(store):
     """The driver may deallocate all prepared statements."""
     with transaction.atomic():
         job = running_job(store)
@@ -118,7 +113,7 @@ def prepared() -> list[str]:
         return [name for (name,) in cursor.fetchall()]
 
 
-def test_lock_that_times_out_leaves_no_transaction_open(store: Store, raw: "psycopg.Connection[Any]") -> None:
+def test_lock_that_times_out_leaves_no_transaction_open(store, raw):
     job = running_job(store)
     holder = holding(lambda store: store.attempts.lock(job.id))
     raw.execute("SET lock_timeout = '20ms'")
@@ -134,7 +129,7 @@ def test_lock_that_times_out_leaves_no_transaction_open(store: Store, raw: "psyc
     assert stored(job).status == "completed"
 
 
-def test_number_of_prepared_statements_is_limited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_prepared_statements_is_limited(store, monkeypatch):
     """Slow statements are prepared again under new names."""
     jobs = running(store, 25)
     connection.close()

@@ -32,30 +32,30 @@ class Probe(Part):
 
 
 @pytest.fixture
-def probe(store: Store) -> Probe:
+def probe(store):
     return Probe(store.db)
 
 
-def test_statement_is_built_once_in_one_line(probe: Probe) -> None:
+def test_statement_is_built_once_in_one_line(probe):
     assert probe.only == probe.only == f"SELECT 1 WHERE {probe.db.now} > {probe.db.now}"
     assert probe.built == ["only"]
 
 
-def test_each_variant_is_built_once(probe: Probe) -> None:
+def test_each_variant_is_built_once(probe):
     texts = {probe.variant(column, is_locked) for column in ("a", "b") for is_locked in (True, False)}
     assert len(texts) == 4
     assert probe.variant("a", True) in texts
     assert len(probe.built) == 4
 
 
-def test_store_of_the_same_class_builds_its_own(probe: Probe, store: Store) -> None:
+def test_store_of_the_same_class_builds_its_own(probe, store):
     other = Probe(type(store)("default").db)
     other.db.ahead_seconds = 60
     assert other.only != probe.only
     assert other.variant("a", True) != probe.variant("a", True)
 
 
-def test_moved_clock_changes_every_statement(probe: Probe) -> None:
+def test_moved_clock_changes_every_statement(probe):
     before = [probe.only, probe.variant("a", True)]
     probe.db.ahead_seconds += 60
     moved = [probe.only, probe.variant("a", True)]
@@ -64,7 +64,7 @@ def test_moved_clock_changes_every_statement(probe: Probe) -> None:
     assert [probe.only, probe.variant("a", True)] == before
 
 
-def test_second_job_builds_no_sql(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_job_builds_no_sql(store, monkeypatch):
     run_jobs(store)
 
     def fail(*args: object) -> str:

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from threading import Thread
 from typing import Any
@@ -16,7 +15,6 @@ from psycopg.pq import TransactionStatus
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.policies import Backoff
-from django_jobchains.store import Store
 from django_jobchains.testing.contracts.concurrency import DEADLINE_SECONDS
 from tests.support.connections import committing, holding
 from tests.support.jobs import (
@@ -42,7 +40,7 @@ def wrapped() -> AbstractContextManager[None]:
 
 
 @pytest.fixture(params=["driver", "django", "pooled"])
-def _cursor(request: pytest.FixtureRequest) -> Iterator[None]:
+def _cursor(request):
     """The cursor that the store uses. Behind a transaction pooler nothing is prepared either."""
     connection.settings_dict["DISABLE_SERVER_SIDE_CURSORS"] = request.param == "pooled"
     with wrapped() if request.param == "django" else nullcontext():
@@ -54,7 +52,7 @@ with_every_cursor = pytest.mark.usefixtures("_cursor")
 
 
 @with_every_cursor
-def test_jobs_can_be_created_claimed_and_ended(store: Store) -> None:
+def test_jobs_can_be_created_claimed_and_ended(store):
     ids = create(store, 3, input='{"a": [1, 2.5, "ü"]}')
     jobs = claim(store)
     assert [(job.id, job.input, job.attempt) for job in jobs] == [(id_, '{"a": [1, 2.5, "ü"]}', 1) for id_ in ids]
@@ -73,7 +71,7 @@ def test_jobs_can_be_created_claimed_and_ended(store: Store) -> None:
 
 
 @with_every_cursor
-def test_statements_can_be_repeated(store: Store) -> None:
+def test_statements_can_be_repeated(store):
     for _ in range(12):  # PostgreSQL uses a generic plan from the sixth time on
         [job] = running(store)
         assert store.attempts.finish([finished(job)]) == {job.key}
@@ -81,7 +79,7 @@ def test_statements_can_be_repeated(store: Store) -> None:
 
 
 @with_every_cursor
-def test_errors_are_database_errors_of_django_and_leave_the_connection_usable(store: Store) -> None:
+def test_errors_are_database_errors_of_django_and_leave_the_connection_usable(store):
     [job_id] = create(store)
     with pytest.raises(DuplicateJobId) as caught:
         store.jobs.create([new_job(id=job_id)])
@@ -90,7 +88,7 @@ def test_errors_are_database_errors_of_django_and_leave_the_connection_usable(st
 
 
 @with_every_cursor
-def test_broken_transaction_is_reported(store: Store) -> None:
+def test_broken_transaction_is_reported(store):
     with transaction.atomic():
         transaction.set_rollback(True)
         with pytest.raises(TransactionManagementError):
@@ -98,7 +96,7 @@ def test_broken_transaction_is_reported(store: Store) -> None:
 
 
 @with_every_cursor
-def test_rollback_discards_the_writes(store: Store) -> None:
+def test_rollback_discards_the_writes(store):
     [job] = running(store)
     with transaction.atomic():
         store.attempts.finish([finished(job)])
@@ -107,14 +105,14 @@ def test_rollback_discards_the_writes(store: Store) -> None:
 
 
 @with_every_cursor
-def test_closed_connection_is_opened_again(store: Store) -> None:
+def test_closed_connection_is_opened_again(store):
     create(store)
     connection.close()
     assert len(claim(store)) == 1
 
 
 @pytest.mark.parametrize("statement", ["DISCARD ALL", "DEALLOCATE ALL"])
-def test_statement_that_is_no_longer_prepared_is_prepared_again(store: Store, statement: str) -> None:
+def test_statement_that_is_no_longer_prepared_is_prepared_again(store, statement):
     create(store)
     with connection.cursor() as cursor:
         cursor.execute(statement)
@@ -122,7 +120,7 @@ def test_statement_that_is_no_longer_prepared_is_prepared_again(store: Store, st
     assert len(claim(store, 2)) == 2
 
 
-def test_statements_of_two_connections_have_one_name_only_if_they_are_equal(store: Store) -> None:
+def test_statements_of_two_connections_have_one_name_only_if_they_are_equal(store):
     """A pooler may pass a session on to another client."""
     connection.close()
     create(store)
@@ -142,7 +140,7 @@ def prepared() -> dict[str, str]:
         return dict(cursor.fetchall())
 
 
-def test_statements_in_autocommit_leave_those_of_attempts_prepared(store: Store) -> None:
+def test_statements_in_autocommit_leave_those_of_attempts_prepared(store):
     """If the driver prepared them, it could deallocate the statements of attempts: see ``Direct.is_alone``."""
     connection.close()
     job = running_job(store)
@@ -151,7 +149,7 @@ def test_statements_in_autocommit_leave_those_of_attempts_prepared(store: Store)
         assert store.db.can_commit
 
 
-def test_error_of_a_commit_is_raised(store: Store) -> None:
+def test_error_of_a_commit_is_raised(store):
     """The server sends the error after the rows of the statement."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE TEMPORARY TABLE numbers (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
@@ -160,7 +158,7 @@ def test_error_of_a_commit_is_raised(store: Store) -> None:
     assert store.db.fetch("SELECT count(*) FROM numbers", []) == [(0,)]
 
 
-def test_signal_interrupts_a_statement_that_waits(store: Store) -> None:
+def test_signal_interrupts_a_statement_that_waits(store):
     [job_id] = create(store)
     lock = f"SELECT 1 FROM {Job._meta.db_table} WHERE id = %s FOR UPDATE"
     holder = holding(lambda other: other.db.fetch(lock, [job_id.hex]))
@@ -189,7 +187,7 @@ def interrupt_when_blocked(pid: int) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_prepare_threshold_of_the_connection_is_not_changed(store: Store) -> None:
+def test_prepare_threshold_of_the_connection_is_not_changed(store):
     create(store)
     threshold = connection.connection.prepare_threshold
     claim(store)
@@ -197,7 +195,7 @@ def test_prepare_threshold_of_the_connection_is_not_changed(store: Store) -> Non
 
 
 @pytest.mark.parametrize("call", ["wrapped", "logged"])
-def test_execute_wrapper_is_called_for_statements_of_the_store(store: Store, call: str, settings: Any) -> None:
+def test_execute_wrapper_is_called_for_statements_of_the_store(store, call, settings):
     seen: list[str] = []
 
     def watch(execute: Any, sql: str, *args: Any) -> Any:

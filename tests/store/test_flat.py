@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 from django.db import connection, transaction
-from pytest_django import DjangoDbBlocker
 
 from django_jobchains.policies import Backoff
 from django_jobchains.store import Effects, Store, get_store
@@ -118,7 +117,7 @@ BACKLOGS: dict[str, tuple[Callable[[Any, int], None], list[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def alone(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> dict[str, int]:
+def alone(django_db_setup, django_db_blocker):
     """The cost of each call on empty tables."""
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         empty(cursor)
@@ -127,7 +126,7 @@ def alone(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> dict[str
 
 @pytest.mark.parametrize("backlog", BACKLOGS)
 @pytest.mark.django_db(transaction=True)
-def test_backlog_does_not_change_the_cost(alone: dict[str, int], backlog: str) -> None:
+def test_backlog_does_not_change_the_cost(alone, backlog):
     fill, names = BACKLOGS[backlog]
     with connection.cursor() as cursor:
         fill(cursor, SHARE[connection.vendor])
@@ -138,7 +137,7 @@ def test_backlog_does_not_change_the_cost(alone: dict[str, int], backlog: str) -
 @pytest.mark.parametrize("backlog", sorted(BACKLOGS.keys() - {"blocked"}))
 @pytest.mark.skipif(connection.vendor == "postgresql", reason="PostgreSQL analyzes its tables by itself")
 @pytest.mark.django_db(transaction=True)
-def test_sqlite_needs_no_statistics(alone: dict[str, int], backlog: str) -> None:
+def test_sqlite_needs_no_statistics(alone, backlog):
     """SQLite has no process that runs ANALYZE."""
     fill, names = BACKLOGS[backlog]
     with connection.cursor() as cursor:
@@ -175,7 +174,7 @@ def _cost_in(mode: str, call: Call) -> int:
 
 @pytest.mark.postgresql
 @pytest.mark.django_db
-def test_claim_reads_dead_index_entries_once() -> None:
+def test_claim_reads_dead_index_entries_once():
     """The open transaction of the test keeps the dead entries of the jobs that it claimed."""
     store = get_store()
     use_plans("auto")

@@ -27,7 +27,7 @@ Call = Callable[[Store, Ids], Any]
 
 
 @pytest.fixture
-def ids(store: Store) -> list[UUID]:
+def ids(store):
     """The ordered ids of three pending jobs, which the table contains in the opposite order."""
     ids = [new_id() for _ in range(3)]
     for id_ in reversed(ids):
@@ -86,7 +86,7 @@ CALLS: dict[str, tuple[Call, Callable[[Ids], None]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_call_locks_in_the_order_of_ids(store: Store, ids: list[UUID], name: str) -> None:
+def test_call_locks_in_the_order_of_ids(store, ids, name):
     call, prepare = CALLS[name]
     prepare(ids)
     assert_no_deadlock(ids, lambda store: call(store, [ids[2], ids[0], ids[1]]))
@@ -105,7 +105,7 @@ ENDS: dict[str, Callable[[Store, Sequence[ClaimedJob]], Any]] = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_calls_that_end_attempts_wait_for_no_row(store: Store, ids: list[UUID], name: str) -> None:
+def test_calls_that_end_attempts_wait_for_no_row(store, ids, name):
     """A call that waits for no row cannot deadlock."""
     jobs = sorted(claim(store))
     expire(*jobs)
@@ -138,7 +138,7 @@ def finish_locked(store: Store, job: ClaimedJob) -> Any:
 
 
 @pytest.mark.parametrize("name", ENDS_OF_BLOCKER)
-def test_jobs_that_wait_for_a_chain_are_locked_in_the_order_of_ids(store: Store, name: str) -> None:
+def test_jobs_that_wait_for_a_chain_are_locked_in_the_order_of_ids(store, name):
     blocker = running_job(store)
     ids = [new_id() for _ in range(3)]
     for id_ in reversed(ids):
@@ -147,7 +147,7 @@ def test_jobs_that_wait_for_a_chain_are_locked_in_the_order_of_ids(store: Store,
     assert assert_no_deadlock(ids, lambda store: ENDS_OF_BLOCKER[name](store, blocker))
 
 
-def test_sweeper_waits_for_no_row(store: Store) -> None:
+def test_sweeper_waits_for_no_row(store):
     blocker = running_job(store)
     ids = [new_id() for _ in range(3)]
     for id_ in reversed(ids):

@@ -4,12 +4,11 @@
 prepared statements.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
-from pytest_django import DjangoDbBlocker
 
 from django_jobchains.models import Job
 from django_jobchains.policies import Backoff
@@ -23,7 +22,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 
 
 @pytest.fixture(scope="module")
-def _backlog(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def _backlog(django_db_setup, django_db_blocker):
     with committed_rows(django_db_blocker, _fill):
         yield
 
@@ -45,18 +44,18 @@ def _fill(cursor: Any) -> None:
 
 
 @pytest.fixture(params=["auto", "force_generic_plan"])
-def mode(request: pytest.FixtureRequest) -> str:
+def mode(request):
     return str(request.param)
 
 
 @pytest.fixture
-def store(_backlog: None, mode: str) -> Store:
+def store(_backlog, mode):
     use_plans(mode)
     return get_store()
 
 
 @pytest.mark.parametrize("limit", [1, 10, 100])
-def test_claim_uses_the_index_of_claimable_jobs(store: Store, limit: int) -> None:
+def test_claim_uses_the_index_of_claimable_jobs(store, limit):
     create(store, 300)
     create(store, 300, MAIL)
     found = plan_of(lambda: claimed(store, limit))
@@ -64,7 +63,7 @@ def test_claim_uses_the_index_of_claimable_jobs(store: Store, limit: int) -> Non
     assert_reads_little(found, limit)
 
 
-def test_claim_uses_the_index_when_nothing_is_due(store: Store) -> None:
+def test_claim_uses_the_index_when_nothing_is_due(store):
     found = plan_of(lambda: claimed(store, 10, 0))
     assert "jobchains_claimable" in indexes_of(found)
     assert_reads_little(found, 0)
@@ -74,7 +73,7 @@ def claimed(store: Store, limit: int, expected: int | None = None) -> None:
     assert len(claim(store, limit)) == (limit if expected is None else expected)
 
 
-def test_claim_does_not_sort_the_backlog(store: Store) -> None:
+def test_claim_does_not_sort_the_backlog(store):
     create(store, 1_000)
     found = plan_of(lambda: claimed(store, 10))
     sorts = [node for node in found if "Sort" in node["Node Type"]]
@@ -82,14 +81,14 @@ def test_claim_does_not_sort_the_backlog(store: Store) -> None:
 
 
 @pytest.mark.parametrize("queues", [None, ["default", "other"]])
-def test_next_due_uses_the_index_of_claimable_jobs(store: Store, queues: list[str] | None) -> None:
+def test_next_due_uses_the_index_of_claimable_jobs(store, queues):
     create(store, 300)
     found = plan_of(lambda: store.jobs.next_due({SHIP: 60, MAIL: 60}, queues))
     assert indexes_of(found) == {"jobchains_claimable"}
     assert_reads_little(found, 1)
 
 
-def test_excluded_queues_are_skipped_by_the_index(store: Store) -> None:
+def test_excluded_queues_are_skipped_by_the_index(store):
     create(store, 300)
     create(store, 300, queue="paused", priority=9)
     create(store, 20, queue="open")
@@ -111,41 +110,41 @@ COUNTS: dict[str, tuple[Callable[[Store], object], int]] = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_overview_uses_indexes(store: Store, name: str) -> None:
+def test_overview_uses_indexes(store, name):
     call, most = COUNTS[name]
     assert_reads_little(plan_of(lambda: call(store)), most)
 
 
 @pytest.mark.parametrize("count", [1, 10, 100])
 @pytest.mark.parametrize("end", ENDS)
-def test_writes_of_attempts_use_the_primary_key(store: Store, end: str, count: int) -> None:
+def test_writes_of_attempts_use_the_primary_key(store, end, count):
     jobs = running(store, count)
     found = plan_of(lambda: ENDS[end](store, jobs))
     assert f"{Job._meta.db_table}_pkey" in indexes_of(found)
     assert_reads_little(found, count)
 
 
-def test_reaper_finds_expired_leases_by_their_index(store: Store) -> None:
+def test_reaper_finds_expired_leases_by_their_index(store):
     expire(*running(store, 20))
     found = plan_of(lambda: store.leases.reap(10, Backoff(), 10))
     assert "jobchains_leased" in indexes_of(found)
     assert_reads_little(found, 20)
 
 
-def test_reaper_reads_nothing_when_no_lease_has_expired(store: Store) -> None:
+def test_reaper_reads_nothing_when_no_lease_has_expired(store):
     found = plan_of(lambda: store.leases.reap(100, Backoff(), 10))
     assert "jobchains_leased" in indexes_of(found)
     assert_reads_little(found, 0)
 
 
-def test_lock_finds_its_row_by_the_primary_key(store: Store) -> None:
+def test_lock_finds_its_row_by_the_primary_key(store):
     [job_id] = create(store)
     found = plan_of(lambda: store.attempts.lock(job_id))
     assert indexes_of(found) == {f"{Job._meta.db_table}_pkey"}
     assert_reads_little(found, 1)
 
 
-def test_claim_uses_the_index_without_statistics(store: Store) -> None:
+def test_claim_uses_the_index_without_statistics(store):
     create(store, 300)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("DELETE FROM pg_statistic WHERE starelid = %s::regclass", [Job._meta.db_table])
@@ -156,7 +155,7 @@ def test_claim_uses_the_index_without_statistics(store: Store) -> None:
 
 @pytest.mark.parametrize("count", [1, 100])
 @pytest.mark.parametrize("name", CALLS)
-def test_calls_about_chains_find_their_rows_by_index(store: Store, name: str, count: int) -> None:
+def test_calls_about_chains_find_their_rows_by_index(store, name, count):
     prepare, call = CALLS[name]
     ids = prepare(store, count)
     assert_reads_little(plan_of(lambda: call(store, ids)), count * 3)

@@ -1,12 +1,10 @@
 """Tables of some thousand rows, which PostgreSQL tends to read sequentially if a statement has many ids."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pytest_django import DjangoDbBlocker
 
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from tests.store.backlog import add, add_failed_attempts, add_links, committed_rows
 from tests.store.planned_calls import CALLS, ENDS
 from tests.support.jobs import SHIP, running
@@ -16,7 +14,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 
 
 @pytest.fixture(scope="module")
-def _backlog(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def _backlog(django_db_setup, django_db_blocker):
     with committed_rows(django_db_blocker, _fill):
         yield
 
@@ -31,19 +29,19 @@ def _fill(cursor: Any) -> None:
 
 
 @pytest.fixture(params=["auto", "force_generic_plan"])
-def store(_backlog: None, request: pytest.FixtureRequest) -> Store:
+def store(_backlog, request):
     use_plans(str(request.param))
     return get_store()
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_writes_of_attempts_use_indexes_of_small_tables(store: Store, end: str) -> None:
+def test_writes_of_attempts_use_indexes_of_small_tables(store, end):
     jobs = running(store, 10)
     assert_reads_little(plan_of(lambda: ENDS[end](store, jobs)), 10)
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_calls_about_chains_use_indexes_of_small_tables(store: Store, name: str) -> None:
+def test_calls_about_chains_use_indexes_of_small_tables(store, name):
     prepare, call = CALLS[name]
     ids = prepare(store, 10)
     assert_reads_little(plan_of(lambda: call(store, ids)), 30)

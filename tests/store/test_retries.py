@@ -155,7 +155,7 @@ def failing(times: int, sqlstate: str | None, statement: int = 1) -> Iterator[li
 
 
 @pytest.fixture
-def jobs(store: Store) -> list[ClaimedJob]:
+def jobs(store):
     jobs = running(store, 2)
     expire(*jobs)
     return jobs
@@ -163,33 +163,33 @@ def jobs(store: Store) -> list[ClaimedJob]:
 
 @calls
 @pytest.mark.parametrize("sqlstate", CONFLICTS.values(), ids=CONFLICTS)
-def test_conflict_is_retried(store: Store, jobs: list[ClaimedJob], call: Call, sqlstate: str | None) -> None:
+def test_conflict_is_retried(store, jobs, call, sqlstate):
     with failing(2, sqlstate):
         assert len(call(store, jobs)) == 2
 
 
 @pytest.mark.parametrize("call", OTHERS.values(), ids=OTHERS)
 @pytest.mark.parametrize("sqlstate", CONFLICTS.values(), ids=CONFLICTS)
-def test_every_other_call_is_retried(store: Store, jobs: list[ClaimedJob], call: Call, sqlstate: str | None) -> None:
+def test_every_other_call_is_retried(store, jobs, call, sqlstate):
     with failing(1, sqlstate):
         call(store, jobs)
 
 
-def test_every_public_method_of_the_store_is_tested_here() -> None:
+def test_every_public_method_of_the_store_is_tested_here():
     """Calls about records are tested in ``tests/records``."""
     methods = {name for name in public_methods() if "record" not in name}
     assert methods - NEVER_ALONE == {*CALLS, *OTHERS} - {"continue", "reschedule as asked"}
 
 
 @pytest.mark.parametrize("name", ["continue", "attempts.reschedule", "attempts.fail", "leases.reap"])
-def test_conflict_in_the_middle_retries_the_whole_transaction(store: Store, jobs: list[ClaimedJob], name: str) -> None:
+def test_conflict_in_the_middle_retries_the_whole_transaction(store, jobs, name):
     with failing(1, CONFLICT, statement=2):
         assert len(CALLS[name](store, jobs)) == 2
     assert FailedAttempt.objects.count() == (0 if name == "continue" else 2)
 
 
 @calls
-def test_permanent_conflict_is_raised_and_changes_nothing(store: Store, jobs: list[ClaimedJob], call: Call) -> None:
+def test_permanent_conflict_is_raised_and_changes_nothing(store, jobs, call):
     before = tables()
     with failing(1_000, CONFLICT) as sent, pytest.raises(OperationalError):
         call(store, jobs)
@@ -198,16 +198,14 @@ def test_permanent_conflict_is_raised_and_changes_nothing(store: Store, jobs: li
 
 
 @calls
-def test_another_error_is_not_retried(store: Store, jobs: list[ClaimedJob], call: Call) -> None:
+def test_another_error_is_not_retried(store, jobs, call):
     with failing(1, "53100") as sent, pytest.raises(OperationalError):
         call(store, jobs)
     assert len(sent) == 1
 
 
 @calls
-def test_in_the_transaction_of_the_caller_a_conflict_is_raised(
-    store: Store, jobs: list[ClaimedJob], call: Call
-) -> None:
+def test_in_the_transaction_of_the_caller_a_conflict_is_raised(store, jobs, call):
     before = tables()
     with failing(1, CONFLICT) as sent, pytest.raises(OperationalError), transaction.atomic():
         call(store, jobs)

@@ -20,7 +20,7 @@ pytestmark = [committing, pytest.mark.postgresql]
 
 
 @pytest.fixture(autouse=True)
-def a_worker(store: Store) -> Iterator[None]:
+def a_worker(store):
     connection.close()
     with store.db.waits_at_most(2):
         yield
@@ -44,7 +44,7 @@ def counting_round_trips() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_attempts_that_continue_are_written_in_two_round_trips(store: Store, count: int) -> None:
+def test_attempts_that_continue_are_written_in_two_round_trips(store, count):
     others = running(store, 2 * count)
     jobs = [others.pop() for _ in range(count)]
     store.attempts.finish([continued(job) for job in others])  # It prepares the statements.
@@ -55,7 +55,7 @@ def test_attempts_that_continue_are_written_in_two_round_trips(store: Store, cou
     assert Job.objects.filter(chain_id=jobs[0].chain_id, status="pending").count() == 1
 
 
-def test_other_outcomes_send_begin_with_their_first_statement(store: Store) -> None:
+def test_other_outcomes_send_begin_with_their_first_statement(store):
     other, job = running(store, 2)
     store.attempts.finish([finished(other)])
     with counting_round_trips() as answers:
@@ -64,7 +64,7 @@ def test_other_outcomes_send_begin_with_their_first_statement(store: Store) -> N
     assert stored(job).status == "completed"
 
 
-def test_every_statement_of_the_transaction_has_the_lock_timeout(store: Store) -> None:
+def test_every_statement_of_the_transaction_has_the_lock_timeout(store):
     for _ in range(2):  # prepared in the first transaction
         with store.db.transaction():
             assert [lock_timeout(store) for _ in range(2)] == ["2s", "2s"]
@@ -75,19 +75,19 @@ def lock_timeout(store: Store) -> Any:
     return store.db.fetch("SELECT current_setting('lock_timeout')", [])[0][0]
 
 
-def test_statement_that_is_sent_differently_has_the_lock_timeout(store: Store) -> None:
+def test_statement_that_is_sent_differently_has_the_lock_timeout(store):
     with store.db.transaction():
         store.db.execute("CREATE TEMPORARY TABLE seen ON COMMIT DROP AS SELECT current_setting('lock_timeout')", [])
         assert store.db.fetch("SELECT * FROM seen", []) == [("2s",)]
 
 
-def test_statement_of_the_project_has_the_lock_timeout(store: Store) -> None:
+def test_statement_of_the_project_has_the_lock_timeout(store):
     with store.db.limited(), connection.cursor() as cursor:
         cursor.execute("SHOW lock_timeout")
         assert cursor.fetchone() == ("2s",)
 
 
-def test_transaction_without_statements_is_not_begun(store: Store) -> None:
+def test_transaction_without_statements_is_not_begun(store):
     connection.ensure_connection()
     with counting_round_trips() as answers, store.db.transaction():
         pass
@@ -96,7 +96,7 @@ def test_transaction_without_statements_is_not_begun(store: Store) -> None:
         assert lock_timeout(store) == "0"
 
 
-def test_statements_that_were_deallocated_are_prepared_again(store: Store) -> None:
+def test_statements_that_were_deallocated_are_prepared_again(store):
     other, job = running(store, 2)
     store.attempts.finish([continued(other)])
     connection.connection.execute("DEALLOCATE ALL")
@@ -104,7 +104,7 @@ def test_statements_that_were_deallocated_are_prepared_again(store: Store) -> No
     assert stored(job).status == "completed"
 
 
-def test_driver_that_prepares_statements_itself_gets_the_lock_timeout(store: Store) -> None:
+def test_driver_that_prepares_statements_itself_gets_the_lock_timeout(store):
     with transaction.atomic():
         job = running_job(store)  # The driver prepares the statements of a transaction that is not the store's.
     with store.db.transaction():
@@ -112,7 +112,7 @@ def test_driver_that_prepares_statements_itself_gets_the_lock_timeout(store: Sto
     assert store.attempts.finish([continued(job)]) == {job.key}
 
 
-def test_continuation_that_cannot_be_created_undoes_the_whole_transaction(store: Store) -> None:
+def test_continuation_that_cannot_be_created_undoes_the_whole_transaction(store):
     job = running_job(store)
     [existing] = create(store)
     with pytest.raises(DuplicateJobId):
@@ -121,7 +121,7 @@ def test_continuation_that_cannot_be_created_undoes_the_whole_transaction(store:
     assert store.attempts.finish([continued(job)]) == {job.key}
 
 
-def test_jobs_whose_commit_got_no_reply_are_announced(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_whose_commit_got_no_reply_are_announced(store, monkeypatch):
     commit = store.db.commit_with
 
     def commit_without_reply(sql: str, params: list[Any]) -> None:
@@ -136,7 +136,7 @@ def test_jobs_whose_commit_got_no_reply_are_announced(store: Store, monkeypatch:
     assert effects.due_types == {MAIL}
 
 
-def test_lost_lease_creates_no_continuation(store: Store) -> None:
+def test_lost_lease_creates_no_continuation(store):
     job = running_job(store)
     lost = job._replace(key=(job.id, job.lease_number + 1), lease_number=job.lease_number + 1)
     new = next_job(job, id=new_id())
@@ -144,7 +144,7 @@ def test_lost_lease_creates_no_continuation(store: Store) -> None:
     assert not Job.objects.filter(id=new.id).exists()
 
 
-def test_transaction_of_the_caller_is_not_committed(store: Store) -> None:
+def test_transaction_of_the_caller_is_not_committed(store):
     job = running_job(store)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         store.attempts.lock(job.id)

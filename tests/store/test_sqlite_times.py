@@ -12,7 +12,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(("seconds", "moved"), [("0", 0), ("5e-324", 0), ("0.001", 1), ("1.5", 1_500), ("-2", -2_000)])
-def test_sum_of_a_time_and_seconds_is_exact_to_the_millisecond(seconds: str, moved: int) -> None:
+def test_sum_of_a_time_and_seconds_is_exact_to_the_millisecond(seconds, moved):
     first, last = 2_000, 57_999
     time = "printf('2026-11-21 08:52:%%02d.%%03d000', n / 1000, n %% 1000)"
     sum_ = get_store("default").db.after("time", seconds)

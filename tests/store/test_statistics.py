@@ -4,14 +4,13 @@ import pytest
 from django.db import connection
 
 from django_jobchains.models import Job
-from django_jobchains.store import Store
 from tests.support.jobs import MAIL, claim, create
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("priority", [-5, 0, 5])
-def test_claim_finds_jobs_after_the_table_was_analyzed(store: Store, priority: int) -> None:
+def test_claim_finds_jobs_after_the_table_was_analyzed(store, priority):
     """SQLite 3.40 then uses a Bloom filter on the expression of the index, which makes an equality find nothing."""
     create(store, 500, MAIL, priority=priority)
     with connection.cursor() as cursor:
@@ -20,7 +19,7 @@ def test_claim_finds_jobs_after_the_table_was_analyzed(store: Store, priority: i
 
 
 @pytest.mark.parametrize("known", [0, 1, 2])
-def test_jobs_of_a_claim_have_the_same_time_if_the_planner_expects_an_empty_table(store: Store, known: int) -> None:
+def test_jobs_of_a_claim_have_the_same_time_if_the_planner_expects_an_empty_table(store, known):
     """PostgreSQL may then read the clock again for each job."""
     create(store, known)
     with connection.cursor() as cursor:

@@ -1,15 +1,12 @@
 """Time zones of settings and databases do not change what is due, and returned times are in UTC."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection
 
 from django_jobchains.policies import Backoff
-from django_jobchains.store import Store
 from tests.support.connections import committing
 from tests.support.jobs import (
     MAIL,
@@ -31,12 +28,12 @@ SAO_PAULO, KIRITIMATI, PAGO_PAGO = "America/Sao_Paulo", "Pacific/Kiritimati", "P
 
 
 @pytest.fixture(params=[SAO_PAULO, KIRITIMATI])
-def zone(request: pytest.FixtureRequest) -> str:
+def zone(request):
     return str(request.param)
 
 
 @pytest.fixture(params=["settings", "without_use_tz", "database"])
-def _in_zone(request: pytest.FixtureRequest, settings: Any, zone: str) -> Iterator[None]:
+def _in_zone(request, settings, zone):
     """The zone as TIME_ZONE, with and without USE_TZ, or as the time zone of the database."""
     if request.param == "database":
         connection.settings_dict["TIME_ZONE"] = zone
@@ -61,7 +58,7 @@ in_every_zone = pytest.mark.usefixtures("_in_zone")
 
 
 @in_every_zone
-def test_what_is_due_does_not_depend_on_the_zone(store: Store) -> None:
+def test_what_is_due_does_not_depend_on_the_zone(store):
     due = create(store, run_at=database_now() - timedelta(seconds=5)) + create(store)
     create(store, run_at=database_now() + timedelta(seconds=60))
     create(store, delay_seconds=60)
@@ -70,7 +67,7 @@ def test_what_is_due_does_not_depend_on_the_zone(store: Store) -> None:
 
 
 @in_every_zone
-def test_returned_times_are_aware_in_utc_and_unchanged(store: Store) -> None:
+def test_returned_times_are_aware_in_utc_and_unchanged(store):
     start = database_now()
     create(store, run_at=(start - timedelta(hours=1)).astimezone(ZoneInfo("Asia/Kathmandu")))
     [job] = claim(store)
@@ -81,7 +78,7 @@ def test_returned_times_are_aware_in_utc_and_unchanged(store: Store) -> None:
 
 
 @in_every_zone
-def test_created_jobs_return_an_aware_time_in_utc(store: Store) -> None:
+def test_created_jobs_return_an_aware_time_in_utc(store):
     start = database_now()
     [(_, created_at, _)] = store.jobs.create([new_job()])
     assert created_at.tzinfo is UTC
@@ -91,9 +88,7 @@ def test_created_jobs_return_an_aware_time_in_utc(store: Store) -> None:
 @committing
 @pytest.mark.parametrize("use_tz", [True, False])
 @pytest.mark.parametrize("zone", [SAO_PAULO, KIRITIMATI])
-def test_connection_opened_in_another_zone_returns_aware_times_in_utc(
-    store: Store, settings: Any, zone: str, use_tz: bool
-) -> None:
+def test_connection_opened_in_another_zone_returns_aware_times_in_utc(store, settings, zone, use_tz):
     settings.TIME_ZONE, settings.USE_TZ = zone, use_tz
     connection.close()
     start = database_now()
@@ -105,7 +100,7 @@ def test_connection_opened_in_another_zone_returns_aware_times_in_utc(
 
 
 @pytest.mark.parametrize("zone", [SAO_PAULO, KIRITIMATI])
-def test_orm_reads_the_times_that_the_store_returns(store: Store, settings: Any, zone: str) -> None:
+def test_orm_reads_the_times_that_the_store_returns(store, settings, zone):
     settings.TIME_ZONE = zone
     create(store, run_at=database_now() - timedelta(days=1))
     [job] = claim(store)
@@ -115,7 +110,7 @@ def test_orm_reads_the_times_that_the_store_returns(store: Store, settings: Any,
 
 
 @in_every_zone
-def test_leases_have_the_same_length_in_every_zone(store: Store) -> None:
+def test_leases_have_the_same_length_in_every_zone(store):
     kept, expired, handed_back = running(store, 3)
     assert store.leases.reap(10, Backoff(), 10) == []
     assert store.leases.renew([lease(kept, 30), lease(expired, 0)]) == lost({})
@@ -126,7 +121,7 @@ def test_leases_have_the_same_length_in_every_zone(store: Store) -> None:
 
 
 @in_every_zone
-def test_retry_date_is_kept_in_every_zone(store: Store) -> None:
+def test_retry_date_is_kept_in_every_zone(store):
     past, future = running(store, 2)
     now = database_now().astimezone(ZoneInfo(KIRITIMATI))
     tries = [
@@ -148,7 +143,7 @@ def test_retry_date_is_kept_in_every_zone(store: Store) -> None:
     ],
 )
 @in_every_zone
-def test_dates_around_a_clock_change_are_exact(store: Store, settings: Any, wanted: datetime) -> None:
+def test_dates_around_a_clock_change_are_exact(store, settings, wanted):
     [job_id] = create(store, 1, MAIL, run_at=wanted)
     connection.settings_dict["TIME_ZONE"] = None
     settings.USE_TZ, settings.TIME_ZONE = True, "UTC"
@@ -156,7 +151,7 @@ def test_dates_around_a_clock_change_are_exact(store: Store, settings: Any, want
     assert stored(job_id).run_at == wanted.astimezone(UTC)
 
 
-def test_one_zone_reads_what_another_zone_wrote(store: Store, settings: Any) -> None:
+def test_one_zone_reads_what_another_zone_wrote(store, settings):
     settings.TIME_ZONE = KIRITIMATI
     [job] = running(store)
     expire(job, ago=-60)

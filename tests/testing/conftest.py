@@ -5,7 +5,7 @@ from django_jobchains.processors import Processors, Registry
 
 
 @pytest.fixture
-def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
+def processors(monkeypatch):
     """Return the only slice of the project for one test."""
     registry = Registry()
     processors = Processors()

@@ -6,14 +6,14 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import Batch, Processors
+from django_jobchains.processors import Batch
 from django_jobchains.testing import run_due_jobs
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def sizes(processors: Processors) -> list[int]:
+def sizes(processors):
     """Enqueue five jobs, and return the sizes of the batches that their handler receives."""
     sizes: list[int] = []
 
@@ -28,12 +28,12 @@ def sizes(processors: Processors) -> list[int]:
     return sizes
 
 
-def test_jobs_of_a_type_are_handled_together(sizes: list[int]) -> None:
+def test_jobs_of_a_type_are_handled_together(sizes):
     assert len(run_due_jobs()) == 5
     assert sizes == [3, 2]
     assert sorted(Job.objects.values_list("output", flat=True)) == [0, 1, 2, 3, 4]
 
 
-def test_the_limit_counts_jobs(sizes: list[int]) -> None:
+def test_the_limit_counts_jobs(sizes):
     assert len(run_due_jobs(limit=4)) == 4
     assert sizes == [3, 1]

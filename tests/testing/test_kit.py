@@ -13,15 +13,14 @@ from django.test import TestCase
 from django_jobchains import chains
 from django_jobchains.exceptions import ChainTimeout, FailJob, RescheduleJob
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import JobType, Processors, Registry, RunningJob
-from django_jobchains.pytest_plugin import Jobchains
+from django_jobchains.processors import Processors, Registry, RunningJob
 from django_jobchains.store import get_store
 from django_jobchains.testing import assert_enqueued, clock, run_due_jobs
 from tests.shop.models import Effect
 
 
 @pytest.fixture
-def double(processors: Processors) -> JobType[int, int]:
+def double(processors):
     @processors.register("kit.double")
     def double(job: RunningJob[int]) -> int:
         return job.input * 2
@@ -29,9 +28,7 @@ def double(processors: Processors) -> JobType[int, int]:
     return double
 
 
-def test_due_jobs_run_in_the_thread_and_transaction_of_the_test(
-    jobchains: Jobchains, double: JobType[int, int]
-) -> None:
+def test_due_jobs_run_in_the_thread_and_transaction_of_the_test(jobchains, double):
     chain = double.enqueue(4)
     (outcome,) = jobchains.run_due_jobs()
     assert (outcome.job.id, outcome.ending, outcome.error) == (chain.id, "completed", "")
@@ -44,7 +41,7 @@ class Parcel:
     order_id: int
 
 
-def test_outcomes_contain_the_stored_job_with_its_decoded_input(jobchains: Jobchains, processors: Processors) -> None:
+def test_outcomes_contain_the_stored_job_with_its_decoded_input(jobchains, processors):
     @processors.register("kit.pack")
     def pack(job: RunningJob[Parcel]) -> int:
         return job.input.order_id
@@ -56,9 +53,7 @@ def test_outcomes_contain_the_stored_job_with_its_decoded_input(jobchains: Jobch
     assert (outcome.job.chain_id, outcome.job.status, outcome.job.output) == (chain.id, "completed", 7)
 
 
-def test_the_outcome_of_an_invalid_input_contains_the_stored_value(
-    jobchains: Jobchains, processors: Processors
-) -> None:
+def test_the_outcome_of_an_invalid_input_contains_the_stored_value(jobchains, processors):
     @processors.register("kit.pack")
     def pack(job: RunningJob[Parcel]) -> None: ...
 
@@ -67,9 +62,7 @@ def test_the_outcome_of_an_invalid_input_contains_the_stored_value(
     assert (outcome.ending, outcome.job.status, outcome.job.input) == ("failed", "failed", {"order": 7})
 
 
-def test_the_outcome_of_a_job_that_its_handler_deletes_contains_the_job(
-    jobchains: Jobchains, processors: Processors
-) -> None:
+def test_the_outcome_of_a_job_that_its_handler_deletes_contains_the_job(jobchains, processors):
     @processors.register("kit.delete")
     def delete(job: RunningJob[int]) -> None:
         chains.delete(job.chain_id)
@@ -79,7 +72,7 @@ def test_the_outcome_of_a_job_that_its_handler_deletes_contains_the_job(
     assert (outcome.job.id, outcome.job.input) == (chain.id, 7)
 
 
-def test_jobs_that_become_due_meanwhile_run_too(jobchains: Jobchains, processors: Processors, double: Any) -> None:
+def test_jobs_that_become_due_meanwhile_run_too(jobchains, processors, double):
     @processors.register("kit.first")
     def first(job: RunningJob[None]) -> Any:
         with job.complete():
@@ -91,15 +84,13 @@ def test_jobs_that_become_due_meanwhile_run_too(jobchains: Jobchains, processors
     assert (chain.status, chain.output, Effect.objects.count()) == ("completed", 2, 1)
 
 
-def test_the_number_of_attempts_can_be_limited(jobchains: Jobchains, double: JobType[int, int]) -> None:
+def test_the_number_of_attempts_can_be_limited(jobchains, double):
     chains.enqueue_many([double.item(number) for number in range(5)])
     assert len(jobchains.run_due_jobs(limit=2)) == 2
     assert len(jobchains.run_due_jobs()) == 3
 
 
-def test_an_endless_chain_is_an_error(
-    jobchains: Jobchains, processors: Processors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_chain_is_an_error(jobchains, processors, monkeypatch):
     monkeypatch.setattr("django_jobchains.testing.runner.ATTEMPTS_LIMIT", 20)
 
     @processors.register("kit.for_ever")
@@ -111,7 +102,7 @@ def test_an_endless_chain_is_an_error(
         jobchains.run_due_jobs()
 
 
-def test_after_an_error_the_clock_starts_the_next_attempt(jobchains: Jobchains, processors: Processors) -> None:
+def test_after_an_error_the_clock_starts_the_next_attempt(jobchains, processors):
     @processors.register("kit.second_time")
     def second_time(job: RunningJob[None]) -> int:
         if job.attempt == 1:
@@ -128,7 +119,7 @@ def test_after_an_error_the_clock_starts_the_next_attempt(jobchains: Jobchains, 
     assert FailedAttempt.objects.count() == 1
 
 
-def test_errors_can_be_raised(jobchains: Jobchains, processors: Processors) -> None:
+def test_errors_can_be_raised(jobchains, processors):
     @processors.register("kit.broken")
     def broken(job: RunningJob[None]) -> None:
         raise FailJob("no use")
@@ -139,9 +130,7 @@ def test_errors_can_be_raised(jobchains: Jobchains, processors: Processors) -> N
     assert chain.status == "failed"
 
 
-def test_a_database_error_of_a_handler_does_not_break_the_transaction_of_the_test(
-    jobchains: Jobchains, processors: Processors
-) -> None:
+def test_a_database_error_of_a_handler_does_not_break_the_transaction_of_the_test(jobchains, processors):
     @processors.register("kit.twice")
     def twice(job: RunningJob[None]) -> None:
         Effect.objects.create(id=1, job_id=job.id, label="a")
@@ -153,7 +142,7 @@ def test_a_database_error_of_a_handler_does_not_break_the_transaction_of_the_tes
     assert Job.objects.get().status == "pending"
 
 
-def test_a_scheduled_job_runs_after_the_clock_was_advanced(jobchains: Jobchains, double: JobType[int, int]) -> None:
+def test_a_scheduled_job_runs_after_the_clock_was_advanced(jobchains, double):
     chain = double.enqueue(1, delay=timedelta(days=30))
     assert jobchains.run_due_jobs() == []
     with pytest.raises(ChainTimeout):
@@ -162,21 +151,21 @@ def test_a_scheduled_job_runs_after_the_clock_was_advanced(jobchains: Jobchains,
     assert len(jobchains.run_due_jobs()) == 1
 
 
-def test_the_clock_is_reset_after_the_block() -> None:
+def test_the_clock_is_reset_after_the_block():
     with clock() as moved:
         moved.advance(100)
         assert get_store().db.ahead_seconds == 100
     assert get_store().db.ahead_seconds == 0
 
 
-def test_the_clock_cannot_go_back() -> None:
+def test_the_clock_cannot_go_back():
     with clock() as moved, pytest.raises(ValueError, match="by=-1 is not a length of time"):
         moved.advance(-1)
     with clock() as moved, pytest.raises(TypeError, match="by='5m' is not a length of time"):
         moved.advance("5m")  # type: ignore[arg-type]
 
 
-def test_enqueued_jobs_are_found_by_type_and_input(jobchains: Jobchains, double: JobType[int, int]) -> None:
+def test_enqueued_jobs_are_found_by_type_and_input(jobchains, double):
     chains.enqueue_many([double.item(number) for number in (1, 2, 2)])
     jobchains.assert_enqueued(double, count=3)
     jobchains.assert_enqueued("kit.double", input=1)
@@ -184,7 +173,7 @@ def test_enqueued_jobs_are_found_by_type_and_input(jobchains: Jobchains, double:
     jobchains.assert_enqueued(double, input=9, count=0)
 
 
-def test_a_failed_assertion_lists_the_existing_jobs(jobchains: Jobchains, double: JobType[int, int]) -> None:
+def test_a_failed_assertion_lists_the_existing_jobs(jobchains, double):
     double.enqueue(7)
     with pytest.raises(
         AssertionError, match=r"0 jobs of 'kit\.double' with input 8, not 1\. Of the type:\n  pending: 7"
@@ -192,7 +181,7 @@ def test_a_failed_assertion_lists_the_existing_jobs(jobchains: Jobchains, double
         jobchains.assert_enqueued(double, input=8)
 
 
-def test_rescheduled_jobs_can_be_tested(jobchains: Jobchains, processors: Processors) -> None:
+def test_rescheduled_jobs_can_be_tested(jobchains, processors):
     @processors.register("kit.poll")
     def poll(job: RunningJob[None]) -> str:
         if job.attempt < 3:
@@ -218,7 +207,7 @@ class InATestCase(TestCase):
         def echo(job: RunningJob[Any]) -> Any:
             return job.input
 
-    def test_it_works(self) -> None:
+    def test_it_works(self):
         chain = chains.enqueue("tests.echo", {"a": 1})
         with clock() as moved:
             moved.advance(1)

@@ -40,7 +40,7 @@ TestFileNotifier: Any = module("test_hints_in_a_file").TestFileNotifier
 TestFileNotifier.__module__ = __name__
 
 
-def test_hints_reach_another_process(tmp_path: Path) -> None:
+def test_hints_reach_another_process(tmp_path):
     (tmp_path / "hints_in_a_file.py").write_text(code("hints_in_a_file.py"), encoding="utf-8")
     received = ReceivedHints()
     listener = hints_in_a_file.FileNotifier("default", tmp_path / "hints").listen(received)
@@ -58,7 +58,7 @@ def test_hints_reach_another_process(tmp_path: Path) -> None:
         listener.close()
 
 
-def test_a_large_file_is_replaced_and_no_hint_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_is_replaced_and_no_hint_is_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(hints_in_a_file, "MAX_BYTES", 200)
     notifier, received = hints_in_a_file.FileNotifier("default", tmp_path / "hints"), ReceivedHints()
     listener = notifier.listen(received)
@@ -72,7 +72,7 @@ def test_a_large_file_is_replaced_and_no_hint_is_lost(tmp_path: Path, monkeypatc
         listener.close()
 
 
-def test_invalid_lines_of_the_file_are_ignored(tmp_path: Path) -> None:
+def test_invalid_lines_of_the_file_are_ignored(tmp_path):
     path = tmp_path / "hints"
     notifier, received = hints_in_a_file.FileNotifier("default", path), ReceivedHints()
     listener = notifier.listen(received)
@@ -90,13 +90,13 @@ def test_invalid_lines_of_the_file_are_ignored(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="needs SQLite")
 @pytest.mark.django_db
-def test_the_store_of_the_guide_can_be_configured(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_store_of_the_guide_can_be_configured(settings, caplog):
     settings.JOBCHAINS = {"STORE": "stores.MeasuredStore"}
     with caplog.at_level("INFO"):
         assert get_store().jobs.claim("worker", 1, {"shop.ship": 60.0}) == []
     assert "0 jobs claimed in" in caplog.text
 
 
-def test_the_guide_names_every_method_of_a_store() -> None:
+def test_the_guide_names_every_method_of_a_store():
     abstract = Database.__abstractmethods__ | Jobs.__abstractmethods__
     assert abstract - set(re.findall(r"`(\w+)`", TEXT)) == set()

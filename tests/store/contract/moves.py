@@ -231,6 +231,19 @@ def stop_blocker(store: Store, job: ClaimedJob) -> Any:
     assert store.attempts.reschedule([failed_try(job)]) == {job.key: "cancelled"}
 
 
+def stop_continuing_blocker(store: Store, job: ClaimedJob) -> Any:
+    """Complete a job that was asked to stop, so that its continuation is cancelled."""
+    cancel(store, job)
+    assert store.attempts.finish([finished(job, None, next_job(job))])
+
+
+def finish_locked_blocker(store: Store, job: ClaimedJob) -> Any:
+    """Finish the job as ``job.complete()`` does."""
+    with store.db.transaction():
+        assert store.attempts.lock(job.id)
+        assert store.attempts.finish([finished(job)], is_locked=True)
+
+
 def reap_blocker(store: Store, job: ClaimedJob) -> Any:
     expire(job)
     assert [reaped.status for reaped in store.leases.reap(1, Backoff(), 1)] == ["failed"]
@@ -249,10 +262,12 @@ def sweep(store: Store, job: ClaimedJob) -> Any:
 
 ENDS: dict[str, tuple[Call, bool]] = {
     "finish": (finish_blocker, True),
+    "finish_locked": (finish_locked_blocker, True),
     "complete": (complete, True),
     "sweep": (sweep, True),
     "fail": (fail_blocker, False),
     "reschedule": (stop_blocker, False),
+    "continue": (stop_continuing_blocker, False),
     "reap": (reap_blocker, False),
     "cancel": (cancel_blocker, False),
 }

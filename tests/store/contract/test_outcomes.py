@@ -402,6 +402,7 @@ def test_an_attempt_that_was_asked_to_stop_ends_cancelled_unless_it_completed(st
     is_completed = end in (ENDS["finish"], ENDS["finish_locked"])
     assert last.status == ("completed" if is_completed else "cancelled")
     assert last.finished_at is not None
+    assert len(history()) == (end in (ENDS["reschedule"], ENDS["fail"]))
     assert claim(store) == []
 
 
