@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.processors import Backoff, Processors, Registry
+from django_jobchains.processors import Backoff, Processors
 from django_jobchains.worker import Worker
 from tests.attempts.conftest import steal
-from tests.support.attempts import WITHOUT_WAKE_UPS, Work
+from tests.support.attempts import WITHOUT_WAKE_UPS
 from tests.support.worker_processes import start_patient_process as start_process
 from tests.support.workers import (
     events,
@@ -33,7 +33,7 @@ __all__ = (
 
 
 @pytest.fixture
-def once(registry: Registry) -> Processors:
+def once(registry):
     """Processors whose jobs are retried after 100 seconds, which is after the test."""
     part = Processors(backoff=Backoff(initial_seconds=100, jitter=0))
     registry.add(part)
@@ -41,7 +41,7 @@ def once(registry: Registry) -> Processors:
 
 
 @pytest.fixture
-def work(registry: Registry, settings: Any) -> Work:
+def work(registry, settings):
     """Return a function that runs all due jobs in a worker with one slot."""
 
     def run(**options: Any) -> None:

@@ -12,19 +12,16 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.attempts.job_attempt import JobAttempt
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.async_handlers.effects import write
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 from tests.support.waiting import stays, until
-from tests.support.workers import StartWorker
 
 pytestmark = committed
 
 
-def test_at_most_as_many_attempts_run_at_once_as_there_are_slots(
-    processors: Processors, start_worker: StartWorker
-) -> None:
+def test_at_most_as_many_attempts_run_at_once_as_there_are_slots(processors, start_worker):
     gate, inside = threading.Event(), []
 
     @processors.register("async.held")
@@ -41,7 +38,7 @@ def test_at_most_as_many_attempts_run_at_once_as_there_are_slots(
     until(lambda: Job.objects.with_status("completed").count() == 9)
 
 
-def test_plain_and_async_handlers_do_not_wait_for_each_other(processors: Processors, start_worker: StartWorker) -> None:
+def test_plain_and_async_handlers_do_not_wait_for_each_other(processors, start_worker):
     gate = threading.Event()
 
     @processors.register("plain")
@@ -65,7 +62,7 @@ def attempts_in_memory() -> set[JobAttempt]:
     return {found for found in gc.get_objects() if type(found) is JobAttempt}
 
 
-def test_attempt_is_freed_when_it_ends(once: Processors, work: Work) -> None:
+def test_attempt_is_freed_when_it_ends(once, work):
     before = attempts_in_memory()
 
     @once.register("freed")
@@ -82,7 +79,7 @@ def test_attempt_is_freed_when_it_ends(once: Processors, work: Work) -> None:
 
 
 @pytest.mark.slow
-def test_thousands_of_jobs_leak_no_memory(once: Processors, work: Work) -> None:
+def test_thousands_of_jobs_leak_no_memory(once, work):
     """Run rounds of 500 jobs, the first of which warms up caches."""
 
     @once.register("small")

@@ -11,7 +11,7 @@ from django_jobchains.models import Chain
 from django_jobchains.processors import Processors, RunningJob
 from tests.attempts.conftest import second_alias
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 __all__ = ("second_alias",)
 
@@ -45,7 +45,7 @@ def assert_failed(chain: Chain, error: type[Exception]) -> None:
 
 
 @phases
-def test_transaction_ended_in_a_phase_fails_the_attempt(once: Processors, work: Work, phase: Phase) -> None:
+def test_transaction_ended_in_a_phase_fails_the_attempt(once, work, phase):
     def end() -> None:
         with connection.cursor() as cursor:
             cursor.execute("ROLLBACK")
@@ -57,9 +57,7 @@ def test_transaction_ended_in_a_phase_fails_the_attempt(once: Processors, work: 
 
 
 @phases
-def test_transaction_left_open_on_another_database_fails_the_attempt(
-    once: Processors, work: Work, second_alias: str, phase: Phase
-) -> None:
+def test_transaction_left_open_on_another_database_fails_the_attempt(once, work, second_alias, phase):
     chain = enqueue(once, phase, lambda: transaction.atomic(using=second_alias).__enter__())
     work()
     assert_failed(chain, TransactionLeftOpen)

@@ -8,10 +8,10 @@ import pytest
 from django.db import transaction
 
 from django_jobchains.models import Chain, Job
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.async_handlers.effects import effects, write
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -64,9 +64,7 @@ async def after_complete(job: RunningJob[Any], mode: Any) -> None:
         (after_complete, "atomic", []),
     ],
 )
-def test_exception_rolls_back_its_phase_and_an_atomic_prepare(
-    once: Processors, work: Work, place: Any, mode: Any, left: list[str]
-) -> None:
+def test_exception_rolls_back_its_phase_and_an_atomic_prepare(once, work, place, mode, left):
     @once.register("broken")
     async def broken(job: RunningJob[Any]) -> None:
         await place(job, mode)
@@ -78,9 +76,7 @@ def test_exception_rolls_back_its_phase_and_an_atomic_prepare(
     assert effects() == left
 
 
-def test_exception_after_complete_rolls_back_its_continuation_and_the_chains_enqueued_in_it(
-    once: Processors, work: Work
-) -> None:
+def test_exception_after_complete_rolls_back_its_continuation_and_the_chains_enqueued_in_it(once, work):
     @once.register("next")
     async def next_(job: RunningJob[Any]) -> None:
         await Effect.objects.acreate(job_id=job.id, label="next ran")
@@ -101,7 +97,7 @@ def test_exception_after_complete_rolls_back_its_continuation_and_the_chains_enq
     assert effects() == []
 
 
-def test_swallowed_error_of_complete_fails_the_attempt(once: Processors, work: Work) -> None:
+def test_swallowed_error_of_complete_fails_the_attempt(once, work):
     @once.register("broken")
     async def broken(job: RunningJob[Any]) -> str:
         with suppress(Broken):
@@ -114,7 +110,7 @@ def test_swallowed_error_of_complete_fails_the_attempt(once: Processors, work: W
     assert effects() == []
 
 
-def test_swallowed_database_error_in_complete_fails_the_attempt(once: Processors, work: Work) -> None:
+def test_swallowed_database_error_in_complete_fails_the_attempt(once, work):
     @once.register("broken")
     async def broken(job: RunningJob[Any]) -> None:
         def complete() -> None:
@@ -129,7 +125,7 @@ def test_swallowed_database_error_in_complete_fails_the_attempt(once: Processors
     assert effects() == []
 
 
-def test_staged_prepare_is_committed_at_once_and_complete_at_the_end(once: Processors, work: Work) -> None:
+def test_staged_prepare_is_committed_at_once_and_complete_at_the_end(once, work):
     seen: list[Any] = []
 
     @once.register("fine")

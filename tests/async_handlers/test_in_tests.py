@@ -8,8 +8,7 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection
 
-from django_jobchains.processors import Processors, RunningJob
-from django_jobchains.pytest_plugin import Jobchains
+from django_jobchains.processors import RunningJob
 from django_jobchains.testing import run_due_jobs
 from tests.async_handlers.effects import effects, write
 from tests.testing.conftest import processors
@@ -17,7 +16,7 @@ from tests.testing.conftest import processors
 __all__ = ("processors",)
 
 
-def test_functions_and_queries_run_in_the_transaction_of_the_test(jobchains: Jobchains, processors: Processors) -> None:
+def test_functions_and_queries_run_in_the_transaction_of_the_test(jobchains, processors):
     threads: list[int] = []
 
     @processors.register("kit.next")
@@ -40,9 +39,7 @@ def test_functions_and_queries_run_in_the_transaction_of_the_test(jobchains: Job
     assert connection.in_atomic_block
 
 
-def test_error_rolls_back_the_phase_and_keeps_the_transaction_of_the_test(
-    jobchains: Jobchains, processors: Processors
-) -> None:
+def test_error_rolls_back_the_phase_and_keeps_the_transaction_of_the_test(jobchains, processors):
     @processors.register("kit.broken")
     async def broken(job: RunningJob[Any]) -> None:
         await job.aprepare(write(job, "prepared"))
@@ -55,7 +52,7 @@ def test_error_rolls_back_the_phase_and_keeps_the_transaction_of_the_test(
     assert connection.in_atomic_block
 
 
-def test_remaining_tasks_end_with_the_attempt(jobchains: Jobchains, processors: Processors) -> None:
+def test_remaining_tasks_end_with_the_attempt(jobchains, processors):
     left: list[asyncio.Task[None]] = []
 
     @processors.register("kit.leaves")
@@ -68,7 +65,7 @@ def test_remaining_tasks_end_with_the_attempt(jobchains: Jobchains, processors: 
 
 
 @pytest.mark.django_db
-def test_run_due_jobs_can_be_called_from_an_async_test(processors: Processors) -> None:
+def test_run_due_jobs_can_be_called_from_an_async_test(processors):
     @processors.register("kit.async")
     async def handler(job: RunningJob[Any]) -> str:
         return await job.acomplete(write(job, "completed"))

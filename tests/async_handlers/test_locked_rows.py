@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -15,7 +14,6 @@ from django_jobchains.processors import JobType, Processors, RunningJob
 from tests.async_handlers.effects import effects, write
 from tests.support.connections import Actor, holding
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import StartWorker
 from tests.worker.test_locked_rows import _set_back_clock, until_its_lease_would_have_ended
 
 __all__ = ("_set_back_clock",)
@@ -26,14 +24,14 @@ When = Literal["aprepare", "acomplete"]
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
+def gate():
     gate = threading.Event()
     yield gate
     gate.set()
 
 
 @pytest.fixture
-def one_thread(settings: Any) -> None:
+def one_thread(settings):
     settings.JOBCHAINS = {"ASYNC_THREADS": 1, "REAP_SECONDS": 0.1, "STUCK_SECONDS": 0.1}
 
 
@@ -62,14 +60,7 @@ def until_running(*enqueued: Chain) -> None:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("phase", ["aprepare", "acomplete"])
-def test_locked_jobs_block_no_threads_and_keep_their_leases(
-    processors: Processors,
-    start_worker: StartWorker,
-    gate: threading.Event,
-    caplog: pytest.LogCaptureFixture,
-    short_lease: Lease,
-    phase: When,
-) -> None:
+def test_locked_jobs_block_no_threads_and_keep_their_leases(processors, start_worker, gate, caplog, short_lease, phase):
     gated = register(processors, gate, phase, short_lease)
     worker = start_worker(poll_seconds=0.2)
     locked = chains.enqueue_many([gated.item("locked") for _ in range(3)])
@@ -93,9 +84,7 @@ def test_locked_jobs_block_no_threads_and_keep_their_leases(
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_attempt_that_locked_its_job_first_completes_before_the_other_transaction(
-    processors: Processors, start_worker: StartWorker
-) -> None:
+def test_attempt_that_locked_its_job_first_completes_before_the_other_transaction(processors, start_worker):
     others = []
 
     @processors.register("async.first")
@@ -111,7 +100,7 @@ def test_attempt_that_locked_its_job_first_completes_before_the_other_transactio
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_phases_that_wait_for_the_row_keep_their_order(processors: Processors, start_worker: StartWorker) -> None:
+def test_phases_that_wait_for_the_row_keep_their_order(processors, start_worker):
     is_locked, started = threading.Event(), threading.Event()
 
     @processors.register("async.ordered")
@@ -134,9 +123,7 @@ def test_phases_that_wait_for_the_row_keep_their_order(processors: Processors, s
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("reason", ["cancelled", "timed_out"])
-def test_attempt_that_is_asked_to_stop_no_longer_waits(
-    processors: Processors, start_worker: StartWorker, gate: threading.Event, reason: str
-) -> None:
+def test_attempt_that_is_asked_to_stop_no_longer_waits(processors, start_worker, gate, reason):
     """The handler ends while its job is locked, and the outcome is written when the lock is released."""
     ended = threading.Event()
 
@@ -164,9 +151,7 @@ def test_attempt_that_is_asked_to_stop_no_longer_waits(
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_stopping_worker_does_not_wait_for_the_row_and_uses_no_attempt(
-    processors: Processors, start_worker: StartWorker, gate: threading.Event
-) -> None:
+def test_stopping_worker_does_not_wait_for_the_row_and_uses_no_attempt(processors, start_worker, gate):
     gated = register(processors, gate)
     worker = start_worker(poll_seconds=0.2)
     chain = gated.enqueue("written")
@@ -184,7 +169,7 @@ def test_stopping_worker_does_not_wait_for_the_row_and_uses_no_attempt(
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_abandoned_attempt_no_longer_waits(processors: Processors, start_worker: StartWorker) -> None:
+def test_abandoned_attempt_no_longer_waits(processors, start_worker):
     """The handler locks its own job over another connection, so that it is locked before the timeout."""
     errors: list[BaseException] = []
     others: list[Actor] = []

@@ -5,15 +5,14 @@ import contextvars
 import threading
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 import pytest
 from django.utils import translation
 
 from django_jobchains.models import Chain
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.async_handlers.effects import effects, write
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -22,7 +21,7 @@ tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant")
 
 
 @pytest.fixture
-def run(once: Processors, work: Work) -> Callable[[Handler], Chain]:
+def run(once, work):
     """Return a function that runs a handler once."""
 
     def run(handler: Handler) -> Chain:
@@ -119,13 +118,11 @@ def reads_blockers_as_an_async_handler(job: RunningJob[Any]) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_misused_phases_raise_an_error_that_says_what_to_do(
-    run: Callable[[Handler], Chain], handler: Handler, error: str
-) -> None:
+def test_misused_phases_raise_an_error_that_says_what_to_do(run, handler, error):
     assert error_of(run(handler)).startswith(error)
 
 
-def test_function_runs_on_a_thread_with_the_context_of_the_handler(run: Callable[[Handler], Chain]) -> None:
+def test_function_runs_on_a_thread_with_the_context_of_the_handler(run):
     seen: list[Any] = []
 
     async def handler(job: RunningJob[Any]) -> None:
@@ -138,7 +135,7 @@ def test_function_runs_on_a_thread_with_the_context_of_the_handler(run: Callable
     assert seen == [("acme", "de"), True]
 
 
-def test_context_variables_of_one_handler_are_not_visible_to_the_next(once: Processors, work: Work) -> None:
+def test_context_variables_of_one_handler_are_not_visible_to_the_next(once, work):
     seen: list[str] = []
 
     @once.register("sets")
@@ -152,7 +149,7 @@ def test_context_variables_of_one_handler_are_not_visible_to_the_next(once: Proc
     assert seen == ["unset", "unset"]
 
 
-def test_complete_commits_when_the_handler_returns(run: Callable[[Handler], Chain]) -> None:
+def test_complete_commits_when_the_handler_returns(run):
     """Nothing is visible to other connections before."""
 
     async def handler(job: RunningJob[Any]) -> int:
@@ -163,7 +160,7 @@ def test_complete_commits_when_the_handler_returns(run: Callable[[Handler], Chai
     assert effects() == ["in complete"]
 
 
-def test_phases_started_together_run_one_after_the_other(run: Callable[[Handler], Chain]) -> None:
+def test_phases_started_together_run_one_after_the_other(run):
     async def handler(job: RunningJob[Any]) -> None:
         await asyncio.gather(job.aprepare(write(job, "a")), job.ablockers(), job.acomplete(write(job, "b")))
 
@@ -172,7 +169,7 @@ def test_phases_started_together_run_one_after_the_other(run: Callable[[Handler]
 
 
 @pytest.mark.parametrize("when", ["before", "in", "after"])
-def test_blockers_are_read_without_blocking_the_loop(once: Processors, work: Work, when: str) -> None:
+def test_blockers_are_read_without_blocking_the_loop(once, work, when):
     @once.register("part")
     async def part(job: RunningJob[int]) -> int:
         return job.input * 2
@@ -193,7 +190,7 @@ def test_blockers_are_read_without_blocking_the_loop(once: Processors, work: Wor
     assert chain.refresh().output == [2, 4]
 
 
-def test_lost_lease_is_detected_in_complete(once: Processors, work: Work, steal: Callable[[UUID], None]) -> None:
+def test_lost_lease_is_detected_in_complete(once, work, steal):
     @once.register("stolen")
     async def stolen(job: RunningJob[Any]) -> str:
         await asyncio.to_thread(steal, job.id)
@@ -206,9 +203,7 @@ def test_lost_lease_is_detected_in_complete(once: Processors, work: Work, steal:
     assert (job.status, job.lease_number, effects()) == ("running", 2, [])
 
 
-def test_lease_lost_after_the_last_phase_is_detected_when_the_outcome_is_written(
-    once: Processors, work: Work, steal: Callable[[UUID], None]
-) -> None:
+def test_lease_lost_after_the_last_phase_is_detected_when_the_outcome_is_written(once, work, steal):
     @once.register("stolen")
     async def stolen(job: RunningJob[Any]) -> str:
         await asyncio.to_thread(steal, job.id)
@@ -219,7 +214,7 @@ def test_lease_lost_after_the_last_phase_is_detected_when_the_outcome_is_written
     assert (chain.refresh().status, chain.output) == ("running", None)
 
 
-def test_many_attempts_can_share_one_thread(once: Processors, work: Work, settings: Any) -> None:
+def test_many_attempts_can_share_one_thread(once, work, settings):
     @once.register("shares")
     async def shares(job: RunningJob[Any]) -> None:
         await job.aprepare(write(job, "prepared"))

@@ -10,7 +10,6 @@ from django_jobchains.models import FailedAttempt, Job
 from tests.shop.models import Effect
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +22,7 @@ def started(count: int = 1) -> bool:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_signals_hand_back_waiting_handlers_and_use_no_attempt(start_process: StartProcess, number: int) -> None:
+def test_signals_hand_back_waiting_handlers_and_use_no_attempt(start_process, number):
     chains.enqueue_many([jobs.async_heed.item() for _ in range(20)])
     options = {"ABORT_SECONDS": "15", "LEASE_SECONDS": "60"}
     process = start_process("--shutdown-timeout", "0.5" if number == 1 else "60", "--async-slots", "20", **options)
@@ -42,7 +41,7 @@ def test_signals_hand_back_waiting_handlers_and_use_no_attempt(start_process: St
     assert "Warning" not in process.output
 
 
-def test_blocked_event_loop_does_not_keep_the_process_running(start_process: StartProcess) -> None:
+def test_blocked_event_loop_does_not_keep_the_process_running(start_process):
     jobs.async_block.enqueue()
     process = start_process("--shutdown-timeout", "0.5", LEASE_SECONDS="60")
     until(started, 60, lambda: process.output)
@@ -53,7 +52,7 @@ def test_blocked_event_loop_does_not_keep_the_process_running(start_process: Sta
     assert set(Job.objects.values_list("status", "attempt", "leased_by")) == {("pending", 0, None)}
 
 
-def test_jobs_of_a_killed_worker_write_once(start_process: StartProcess) -> None:
+def test_jobs_of_a_killed_worker_write_once(start_process):
     chains.enqueue_many([jobs.async_write.item(0.3) for _ in range(40)])
     first = start_process("--async-slots", "30")
     until(lambda: Effect.objects.exists(), 60, lambda: first.output)

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,13 +11,12 @@ from django.db.utils import IntegrityError
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.async_handlers.effects import effects, write
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 from tests.support.statements import statements_of_others
 from tests.support.waiting import until_completed
-from tests.support.workers import StartWorker
 
 pytestmark = committed
 
@@ -27,7 +25,7 @@ def names_of_threads(part: str) -> set[str]:
     return {thread.name for thread in threading.enumerate() if part in thread.name}
 
 
-def test_queries_of_many_handlers_share_a_few_connections(once: Processors, work: Work) -> None:
+def test_queries_of_many_handlers_share_a_few_connections(once, work):
     seen: set[str] = set()
 
     @once.register("queries")
@@ -47,7 +45,7 @@ def test_queries_of_many_handlers_share_a_few_connections(once: Processors, work
     assert names_of_threads("async") == set()
 
 
-def test_all_queries_of_an_attempt_use_one_thread_so_that_it_can_iterate(once: Processors, work: Work) -> None:
+def test_all_queries_of_an_attempt_use_one_thread_so_that_it_can_iterate(once, work):
     @once.register("iterates")
     async def iterates(job: RunningJob[int]) -> list[str]:
         threads = []
@@ -64,7 +62,7 @@ def test_all_queries_of_an_attempt_use_one_thread_so_that_it_can_iterate(once: P
     assert len({name for output in outputs for name in output}) == 2
 
 
-def test_plain_orm_on_the_event_loop_is_an_error(once: Processors, work: Work) -> None:
+def test_plain_orm_on_the_event_loop_is_an_error(once, work):
     @once.register("blocks")
     async def blocks(job: RunningJob[Any]) -> int:
         return Effect.objects.count()
@@ -87,9 +85,7 @@ def enters_atomic() -> None:
 
 
 @pytest.mark.parametrize("leave_open", [begins, leaves_autocommit_off, enters_atomic])
-def test_transaction_left_open_on_a_shared_connection_loses_no_writes(
-    once: Processors, work: Work, settings: Any, leave_open: Callable[[], None]
-) -> None:
+def test_transaction_left_open_on_a_shared_connection_loses_no_writes(once, work, settings, leave_open):
     @once.register("leaves")
     async def leaves(job: RunningJob[Any]) -> None:
         await sync_to_async(leave_open)()
@@ -104,7 +100,7 @@ def test_transaction_left_open_on_a_shared_connection_loses_no_writes(
     assert (second.refresh().status, effects()) == ("completed", ["kept"])
 
 
-def test_handler_can_handle_a_database_error(once: Processors, work: Work) -> None:
+def test_handler_can_handle_a_database_error(once, work):
     @once.register("twice")
     async def twice(job: RunningJob[Any]) -> str:
         await Effect.objects.acreate(id=1, job_id=job.id, label="first")
@@ -120,7 +116,7 @@ def test_handler_can_handle_a_database_error(once: Processors, work: Work) -> No
 
 
 @pytest.mark.parametrize("kind", ["query", "transaction"])
-def test_closed_connection_is_replaced(processors: Processors, start_worker: StartWorker, kind: str) -> None:
+def test_closed_connection_is_replaced(processors, start_worker, kind):
     def cut() -> None:
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor, pytest.raises(OperationalError):
@@ -146,7 +142,7 @@ def test_closed_connection_is_replaced(processors: Processors, start_worker: Sta
     assert chain.output in (1, 2)
 
 
-def test_function_in_a_transaction_may_call_async_code(once: Processors, work: Work) -> None:
+def test_function_in_a_transaction_may_call_async_code(once, work):
     async def label(job: RunningJob[Any]) -> str:
         effect = await Effect.objects.acreate(job_id=job.id, label="from within")
         return effect.label
@@ -160,7 +156,7 @@ def test_function_in_a_transaction_may_call_async_code(once: Processors, work: W
     assert (chain.refresh().output, effects()) == ("from within", ["from within"])
 
 
-def test_connections_of_other_threads_are_closed_after_each_call(once: Processors, work: Work) -> None:
+def test_connections_of_other_threads_are_closed_after_each_call(once, work):
     """The threads of ``asyncio.to_thread`` have no owner, so an open connection there would leak."""
 
     @once.register("aside")
@@ -175,7 +171,7 @@ def test_connections_of_other_threads_are_closed_after_each_call(once: Processor
     assert chain.refresh().output == [True, True]
 
 
-def test_enqueueing_from_an_async_handler(once: Processors, work: Work) -> None:
+def test_enqueueing_from_an_async_handler(once, work):
     @once.register("child")
     async def child(job: RunningJob[int]) -> int:
         return job.input

@@ -6,11 +6,10 @@ from typing import Any
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
 from tests.support.attempts import committed
 from tests.support.waiting import until, until_completed
-from tests.support.workers import StartWorker
 
 pytestmark = committed
 
@@ -33,7 +32,7 @@ class Barrier:
         self.inside -= 1
 
 
-def test_five_hundred_handlers_run_at_once_on_few_threads(processors: Processors, start_worker: StartWorker) -> None:
+def test_five_hundred_handlers_run_at_once_on_few_threads(processors, start_worker):
     barrier = Barrier(500)
     threads: list[int] = []
 
@@ -52,7 +51,7 @@ def test_five_hundred_handlers_run_at_once_on_few_threads(processors: Processors
     assert sorted(Job.objects.values_list("output", flat=True)) == list(range(500))
 
 
-def test_chain_may_have_async_and_plain_handlers(processors: Processors, start_worker: StartWorker) -> None:
+def test_chain_may_have_async_and_plain_handlers(processors, start_worker):
     @processors.register("async.last")
     def last(job: RunningJob[int]) -> int:
         return job.input + 1

@@ -2,22 +2,21 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import Lease, Processors, RunningJob
+from django_jobchains.processors import Lease, RunningJob
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck
 from django_jobchains.worker import Worker
 from tests.async_handlers.effects import effects, write
 from tests.support.attempts import WITHOUT_WAKE_UPS, committed
 from tests.support.waiting import stays, until
-from tests.support.workers import Events, StartWorker, time_out
+from tests.support.workers import time_out
 
 pytestmark = committed
 
@@ -26,12 +25,12 @@ FOR_EVER = 600
 
 
 @pytest.fixture
-def started() -> threading.Event:
+def started():
     return threading.Event()
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
+def gate():
     """An event that functions on threads wait for. It is set at the end of the test at the latest."""
     gate = threading.Event()
     yield gate
@@ -39,7 +38,7 @@ def gate() -> Iterator[threading.Event]:
 
 
 @pytest.fixture
-def run(processors: Processors, start_worker: StartWorker, started: threading.Event) -> Callable[..., Chain]:
+def run(processors, start_worker, started):
     """Return a function that starts a worker and waits until it runs the handler."""
 
     def run(handler: Handler, *, options: dict[str, Any] | None = None, **policy: Any) -> Chain:
@@ -62,9 +61,7 @@ def until_status(chain: Chain, status: str) -> Job:
     return chain.current_job
 
 
-def test_handler_that_awaits_is_cancelled_with_its_job(
-    run: Callable[..., Chain], started: threading.Event, events: Events
-) -> None:
+def test_handler_that_awaits_is_cancelled_with_its_job(run, started, events):
     reasons: list[Any] = []
 
     async def handler(job: RunningJob[Any]) -> None:
@@ -82,9 +79,7 @@ def test_handler_that_awaits_is_cancelled_with_its_job(
     until(lambda: [event.ending for event in events.of(AttemptEnded)] == ["cancelled"])
 
 
-def test_cancellation_that_the_handler_raises_is_an_ordinary_error(
-    run: Callable[..., Chain], started: threading.Event
-) -> None:
+def test_cancellation_that_the_handler_raises_is_an_ordinary_error(run, started):
     async def handler(job: RunningJob[Any]) -> str:
         started.set()
         if job.attempt == 1:
@@ -97,7 +92,7 @@ def test_cancellation_that_the_handler_raises_is_an_ordinary_error(
     assert FailedAttempt.objects.get().error == "CancelledError"
 
 
-def test_handler_that_cancels_itself_and_returns_completes(run: Callable[..., Chain], started: threading.Event) -> None:
+def test_handler_that_cancels_itself_and_returns_completes(run, started):
     async def handler(job: RunningJob[Any]) -> str:
         started.set()
         await job.acomplete(write(job, "kept"))
@@ -110,7 +105,7 @@ def test_handler_that_cancels_itself_and_returns_completes(run: Callable[..., Ch
 
 
 @pytest.mark.usefixtures("patient_stop")
-def test_cancelled_task_group_stops_the_attempt(run: Callable[..., Chain], started: threading.Event) -> None:
+def test_cancelled_task_group_stops_the_attempt(run, started):
     async def part(job: RunningJob[Any]) -> None:
         try:
             started.set()
@@ -128,9 +123,7 @@ def test_cancelled_task_group_stops_the_attempt(run: Callable[..., Chain], start
     assert (chain.refresh().status, chain.current_job.attempt) == ("pending", 0)
 
 
-def test_handler_that_ignores_the_cancellation_may_complete_its_job(
-    run: Callable[..., Chain], started: threading.Event
-) -> None:
+def test_handler_that_ignores_the_cancellation_may_complete_its_job(run, started):
     async def handler(job: RunningJob[Any]) -> str:
         started.set()
         with suppress(asyncio.CancelledError):
@@ -146,9 +139,7 @@ def test_handler_that_ignores_the_cancellation_may_complete_its_job(
 
 @pytest.mark.usefixtures("patient_stop")
 @pytest.mark.parametrize("phase", ["aprepare", "acomplete"])
-def test_function_on_its_thread_is_not_interrupted(
-    run: Callable[..., Chain], started: threading.Event, gate: threading.Event, events: Events, phase: str
-) -> None:
+def test_function_on_its_thread_is_not_interrupted(run, started, gate, events, phase):
     """The cancellation takes effect after the function: a staged prepare is committed, and complete rolled back."""
     aborted = threading.Event()
     had_ended: list[bool] = []
@@ -180,9 +171,7 @@ def test_function_on_its_thread_is_not_interrupted(
 
 
 @pytest.mark.postgresql  # on SQLite the transaction on the only thread prevents all other writes
-def test_waiting_for_a_thread_ends_with_the_cancellation(
-    run: Callable[..., Chain], started: threading.Event, gate: threading.Event, settings: Any, processors: Processors
-) -> None:
+def test_waiting_for_a_thread_ends_with_the_cancellation(run, started, gate, settings, processors):
     """One attempt uses the only thread. Another one that waits for the thread is cancelled."""
     settings.JOBCHAINS = {"ASYNC_THREADS": 1}
     waiting = threading.Event()
@@ -212,13 +201,7 @@ def test_waiting_for_a_thread_ends_with_the_cancellation(
     until_status(later, "completed")
 
 
-def test_lost_lease_cancels_the_handler(
-    run: Callable[..., Chain],
-    started: threading.Event,
-    steal: Callable[[UUID], None],
-    settings: Any,
-    short_lease: Lease,
-) -> None:
+def test_lost_lease_cancels_the_handler(run, started, steal, settings, short_lease):
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
     reasons: list[Any] = []
 
@@ -236,9 +219,7 @@ def test_lost_lease_cancels_the_handler(
     assert chain.refresh().current_job.failed_attempts.count() == 0
 
 
-def test_attempt_that_exceeds_its_timeout_is_cancelled_and_retried(
-    run: Callable[..., Chain], started: threading.Event
-) -> None:
+def test_attempt_that_exceeds_its_timeout_is_cancelled_and_retried(run, started):
     async def handler(job: RunningJob[Any]) -> str:
         started.set()
         if job.attempt == 1:
@@ -251,7 +232,7 @@ def test_attempt_that_exceeds_its_timeout_is_cancelled_and_retried(
     assert errors == {"JobAborted: The attempt was asked to stop: timed out."}
 
 
-def test_another_task_may_wait_for_the_signal(run: Callable[..., Chain], started: threading.Event) -> None:
+def test_another_task_may_wait_for_the_signal(run, started):
     results: list[Any] = []
 
     async def listen(job: RunningJob[Any]) -> None:
@@ -275,11 +256,11 @@ def test_another_task_may_wait_for_the_signal(run: Callable[..., Chain], started
 
 class TestUnresponsiveHandlers:
     @pytest.fixture(autouse=True)
-    def _settings(self, settings: Any) -> None:
+    def _settings(self, settings):
         settings.JOBCHAINS = {"STUCK_SECONDS": 0.3}
 
     @pytest.fixture
-    def unresponsive(self, started: threading.Event, gate: threading.Event) -> Handler:
+    def unresponsive(self, started, gate):
         async def unresponsive(job: RunningJob[Any]) -> str:
             if job.attempt == 2:
                 return "second attempt"
@@ -292,9 +273,7 @@ class TestUnresponsiveHandlers:
 
         return unresponsive
 
-    def test_stuck_attempt_loses_its_job_and_its_late_outcome_is_dropped(
-        self, run: Callable[..., Chain], unresponsive: Handler, gate: threading.Event, events: Events
-    ) -> None:
+    def test_stuck_attempt_loses_its_job_and_its_late_outcome_is_dropped(self, run, unresponsive, gate, events):
         chain = run(unresponsive, options={"async_slots": 1})
         time_out(worker_of(run), "asyncio.sleep(0.02)")
         until_status(chain, "completed")
@@ -308,9 +287,7 @@ class TestUnresponsiveHandlers:
         assert chain.refresh().output == "second attempt"
         assert (effects(), FailedAttempt.objects.count()) == ([], 1)
 
-    def test_worker_does_not_wait_for_a_stuck_attempt(
-        self, run: Callable[..., Chain], unresponsive: Handler, events: Events
-    ) -> None:
+    def test_worker_does_not_wait_for_a_stuck_attempt(self, run, unresponsive, events):
         chain = run(unresponsive)
         time_out(worker_of(run), "asyncio.sleep(0.02)")
         until_status(chain, "completed")
@@ -320,7 +297,7 @@ class TestUnresponsiveHandlers:
 
 class TestStoppingWorkers:
     @pytest.fixture
-    def sleeper(self, started: threading.Event) -> Handler:
+    def sleeper(self, started):
         async def sleeper(job: RunningJob[Any]) -> None:
             await job.aprepare(write(job, "prepared"))
             await job.acomplete(write(job, "completed"))
@@ -330,7 +307,7 @@ class TestStoppingWorkers:
         return sleeper
 
     @pytest.mark.usefixtures("patient_stop")
-    def test_handlers_may_finish(self, run: Callable[..., Chain], started: threading.Event) -> None:
+    def test_handlers_may_finish(self, run, started):
         async def handler(job: RunningJob[Any]) -> str:
             started.set()
             await asyncio.sleep(0.3)
@@ -342,9 +319,7 @@ class TestStoppingWorkers:
         assert (chain.refresh().output, effects()) == ("done", ["kept"])
 
     @pytest.mark.usefixtures("patient_stop")
-    def test_waiting_handlers_are_handed_back_and_use_no_attempt(
-        self, run: Callable[..., Chain], sleeper: Handler, events: Events
-    ) -> None:
+    def test_waiting_handlers_are_handed_back_and_use_no_attempt(self, run, sleeper, events):
         chain = run(sleeper)
         assert worker_of(run).stop(timeout=0.2) == 0
         job = chain.refresh().current_job
@@ -353,9 +328,7 @@ class TestStoppingWorkers:
         assert not FailedAttempt.objects.exists()
         assert not worker_of(run).is_stuck
 
-    def test_handler_that_ignores_its_signal_is_handed_back_in_time(
-        self, run: Callable[..., Chain], started: threading.Event, gate: threading.Event
-    ) -> None:
+    def test_handler_that_ignores_its_signal_is_handed_back_in_time(self, run, started, gate):
         errors: list[BaseException] = []
 
         async def unresponsive(job: RunningJob[Any]) -> None:
@@ -380,7 +353,7 @@ class TestStoppingWorkers:
         assert (chain.refresh().status, effects()) == ("pending", [])
 
     @pytest.mark.usefixtures("patient_stop")
-    def test_stopped_worker_leaves_no_thread_of_the_loop(self, run: Callable[..., Chain], sleeper: Handler) -> None:
+    def test_stopped_worker_leaves_no_thread_of_the_loop(self, run, sleeper):
         run(sleeper)
         worker_of(run).stop(timeout=0)
         assert [

@@ -17,9 +17,9 @@ from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Lease, Processors, RunningJob
 from django_jobchains.telemetry.events import ThreadFailed
 from tests.async_handlers.effects import effects, write
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import Events, StartWorker
+from tests.support.workers import StartWorker
 
 pytestmark = committed
 
@@ -28,7 +28,7 @@ ERRORS = [SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError, asyncio.Can
 
 
 @pytest.fixture
-def run_beside_others(once: Processors, work: Work) -> Callable[[Handler], Job]:
+def run_beside_others(once, work):
     """Return a function that runs a handler between jobs that complete, and returns its job."""
 
     @once.register("other")
@@ -51,7 +51,7 @@ def run_beside_others(once: Processors, work: Work) -> Callable[[Handler], Job]:
 PLACES = ["handler", "prepare", "complete", "after complete", "query"]
 
 
-def test_base_exception_ends_only_the_attempt(once: Processors, work: Work, events: Events) -> None:
+def test_base_exception_ends_only_the_attempt(once, work, events):
     def raise_error(error: type[BaseException]) -> None:
         raise error
 
@@ -77,9 +77,7 @@ def test_base_exception_ends_only_the_attempt(once: Processors, work: Work, even
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ValueError])
-def test_error_in_a_task_of_the_handler_does_not_end_the_loop(
-    run_beside_others: Callable[[Handler], Job], error: type[BaseException], events: Events
-) -> None:
+def test_error_in_a_task_of_the_handler_does_not_end_the_loop(run_beside_others, error, events):
     async def part() -> None:
         raise error
 
@@ -104,9 +102,7 @@ def test_error_in_a_task_of_the_handler_does_not_end_the_loop(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_error_determines_the_outcome(
-    run_beside_others: Callable[[Handler], Job], error: BaseException, status: str, text: str
-) -> None:
+def test_error_determines_the_outcome(run_beside_others, error, status, text):
     async def handler(job: RunningJob[Any]) -> None:
         raise error
 
@@ -114,14 +110,14 @@ def test_error_determines_the_outcome(
     assert (job.status, job.last_error) == (status, text)
 
 
-def test_output_that_is_not_json_is_an_error(run_beside_others: Callable[[Handler], Job]) -> None:
+def test_output_that_is_not_json_is_an_error(run_beside_others):
     async def handler(job: RunningJob[Any]) -> Any:
         return {1, 2}
 
     assert str(run_beside_others(handler).last_error).startswith("InvalidOutput")
 
 
-def test_plain_function_that_returns_a_coroutine_is_an_error(run_beside_others: Callable[[Handler], Job]) -> None:
+def test_plain_function_that_returns_a_coroutine_is_an_error(run_beside_others):
     async def real(job: RunningJob[Any]) -> str:
         return "never awaited"
 
@@ -134,7 +130,7 @@ def test_plain_function_that_returns_a_coroutine_is_an_error(run_beside_others: 
     assert "InvalidOutput" in str(run_beside_others(wrapper).last_error)
 
 
-def test_input_that_does_not_validate_fails_at_once(once: Processors, work: Work) -> None:
+def test_input_that_does_not_validate_fails_at_once(once, work):
     @once.register("typed")
     async def typed(job: RunningJob[int]) -> None: ...
 
@@ -144,9 +140,7 @@ def test_input_that_does_not_validate_fails_at_once(once: Processors, work: Work
     assert (chain.refresh().status, chain.current_job.attempt) == ("failed", 1)
 
 
-def test_remaining_tasks_of_the_handler_are_cancelled(
-    once: Processors, work: Work, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_remaining_tasks_of_the_handler_are_cancelled(once, work, caplog):
     left: list[asyncio.Task[None]] = []
 
     @once.register("leaves")
@@ -170,9 +164,7 @@ def test_remaining_tasks_of_the_handler_are_cancelled(
     assert "left 2 tasks running; they are cancelled" in caplog.text
 
 
-def test_job_whose_attempt_ended_without_an_outcome_is_reaped(
-    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, settings: Any
-) -> None:
+def test_job_whose_attempt_ended_without_an_outcome_is_reaped(processors, start_worker, monkeypatch, settings):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 0.05}
     failures = [MemoryError(), SystemExit()]
     arun = JobAttempt.arun
@@ -193,7 +185,7 @@ def test_job_whose_attempt_ended_without_an_outcome_is_reaped(
         until_completed(chain)
 
 
-def test_ended_tasks_of_a_handler_are_freed(once: Processors, work: Work) -> None:
+def test_ended_tasks_of_a_handler_are_freed(once, work):
     @once.register("many")
     async def many(job: RunningJob[Any]) -> int:
         for _ in range(50):
@@ -207,9 +199,7 @@ def test_ended_tasks_of_a_handler_are_freed(once: Processors, work: Work) -> Non
 
 
 class TestFailingLoops:
-    def test_failed_loop_is_replaced_and_its_attempts_are_retried(
-        self, processors: Processors, start_worker: StartWorker, events: Events
-    ) -> None:
+    def test_failed_loop_is_replaced_and_its_attempts_are_retried(self, processors, start_worker, events):
         def fail(timeout: float | None) -> Any:
             raise OSError("no more events")
 
@@ -237,14 +227,7 @@ class TestFailingLoops:
         assert not worker.failed
         gc.collect()
 
-    def test_blocked_loop_is_reported_with_its_stack(
-        self,
-        processors: Processors,
-        start_worker: StartWorker,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
-        settings: Any,
-    ) -> None:
+    def test_blocked_loop_is_reported_with_its_stack(self, processors, start_worker, monkeypatch, caplog, settings):
         """The worker checks the loop more often than it could be reported, so each block is reported once."""
         settings.JOBCHAINS = {"STUCK_SECONDS": 0.2}
         monkeypatch.setattr("django_jobchains.worker.event_loop.LAG_SECONDS", 0.5)
@@ -292,13 +275,7 @@ class TestFailingLoops:
         until_completed(chain)
         assert (chain.output, chain.current_job.crashes) == (1, 0)
 
-    def test_loop_that_stays_blocked_ends_the_worker(
-        self,
-        processors: Processors,
-        make_worker: StartWorker,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
+    def test_loop_that_stays_blocked_ends_the_worker(self, processors, make_worker, monkeypatch, caplog):
         gate = threading.Event()
 
         @processors.register("async.blocks")

@@ -1,5 +1,3 @@
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -9,23 +7,23 @@ from django.db.models import F
 from django_jobchains.models import Job
 from django_jobchains.processors import Backoff, Processors, Registry
 from django_jobchains.worker import Worker
-from tests.support.attempts import WITHOUT_WAKE_UPS, Work, on_own_connection
+from tests.support.attempts import WITHOUT_WAKE_UPS, on_own_connection
 from tests.support.databases import sqlite_database
 
 
 @pytest.fixture(autouse=True)
-def _no_wake_ups(settings: Any) -> None:
+def _no_wake_ups(settings):
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
 
 
 @pytest.fixture
-def processors() -> Processors:
+def processors():
     """Processors whose jobs are retried after 100 seconds, which is after the test."""
     return Processors(backoff=Backoff(initial_seconds=100, jitter=0))
 
 
 @pytest.fixture
-def work(processors: Processors) -> Work:
+def work(processors):
     """Return a function that runs all due jobs of ``processors``, or of the processors that it gets."""
 
     def run(*parts: Processors, slots: int = 2, **options: Any) -> None:
@@ -38,7 +36,7 @@ def work(processors: Processors) -> Work:
 
 
 @pytest.fixture
-def steal() -> Callable[[UUID], None]:
+def steal():
     """Return a function that changes a job's lease number over another connection, as another worker's claim does."""
 
     def bump(job_id: UUID) -> None:
@@ -48,7 +46,7 @@ def steal() -> Callable[[UUID], None]:
 
 
 @pytest.fixture
-def second_alias(tmp_path: Path, transactional_db: None, django_db_blocker: Any) -> Iterator[str]:
+def second_alias(tmp_path, transactional_db, django_db_blocker):
     """The alias of a second database, which is a SQLite file."""
     with sqlite_database("second", str(tmp_path / "second.sqlite3"), django_db_blocker) as alias:
         yield alias

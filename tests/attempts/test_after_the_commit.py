@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import pytest
 from django.db import OperationalError, transaction
 
 from django_jobchains import chains
 from django_jobchains.attempts.transaction import AttemptTransaction
 from django_jobchains.processors import Continuation, Processors, RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed, on_own_connection
+from tests.support.attempts import committed, on_own_connection
 
 pytestmark = committed
 
@@ -32,9 +31,7 @@ def register_two_steps(processors: Processors, *, in_completion: Any = lambda: N
 LOGGED = "An error after the commit does not change that"
 
 
-def test_failing_on_commit_hook_neither_undoes_nor_repeats_the_job(
-    processors: Processors, work: Work, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_on_commit_hook_neither_undoes_nor_repeats_the_job(processors, work, caplog):
     def fail() -> None:
         raise ValueError("a hook of the project")
 
@@ -46,9 +43,7 @@ def test_failing_on_commit_hook_neither_undoes_nor_repeats_the_job(
     assert LOGGED in caplog.text
 
 
-def test_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(
-    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(processors, work, monkeypatch, caplog):
     commit = AttemptTransaction.commit
     replies = [OperationalError("the reply was lost")]
 
@@ -67,8 +62,8 @@ def test_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(
 
 
 def test_completion_by_hand_is_not_mistaken_for_that_of_an_attempt_whose_commit_failed(
-    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    processors, work, monkeypatch, caplog
+):
     def fail(transaction: AttemptTransaction) -> None:
         error = OperationalError("cut before the commit")
         transaction.roll_back(error)
@@ -83,9 +78,7 @@ def test_completion_by_hand_is_not_mistaken_for_that_of_an_attempt_whose_commit_
     assert LOGGED not in caplog.text
 
 
-def test_job_whose_commit_failed_is_retried(
-    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_whose_commit_failed_is_retried(processors, work, monkeypatch):
     commit = AttemptTransaction.commit
     errors = [OperationalError("cut before the commit")]
 

@@ -11,10 +11,10 @@ from django_jobchains.attempts.transaction import TransactionOwner
 from django_jobchains.db import connections
 from django_jobchains.db.connections import ThreadConnections
 from django_jobchains.models import FailedAttempt
-from django_jobchains.processors import Batch, JobType, Processors, RunningJob
+from django_jobchains.processors import Batch, JobType, RunningJob
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import JobReaped, ThreadFailed
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -22,7 +22,7 @@ Failing = Callable[..., None]
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
+def failing(monkeypatch):
     """Return a function that makes the first calls of a method, or of a module's function, raise errors."""
 
     def patch(kind: object, name: str, times: float = 1, error: type[BaseException] = RuntimeError) -> None:
@@ -40,7 +40,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_fails() -> Any:
+def _no_thread_fails():
     """Check that no thread failed, and that no job had to be reaped."""
     failed: list[Event] = []
 
@@ -87,15 +87,13 @@ HANDLERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.fixture(params=HANDLERS)
-def job_type(request: Any, processors: Processors) -> JobType[Any, Any]:
+def job_type(request, processors):
     handler, options = HANDLERS[request.param]
     job_type: JobType[Any, Any] = processors.register("outcomes.job", **options)(handler)
     return job_type
 
 
-def test_connection_that_cannot_be_prepared_is_closed_and_the_handler_runs(
-    job_type: JobType[Any, Any], work: Work, failing: Failing
-) -> None:
+def test_connection_that_cannot_be_prepared_is_closed_and_the_handler_runs(job_type, work, failing):
     failing(connections, "ThreadConnections")
     chain = job_type.enqueue("fine")
     work(slots=1)
@@ -103,9 +101,7 @@ def test_connection_that_cannot_be_prepared_is_closed_and_the_handler_runs(
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, MemoryError])
-def test_attempt_that_cannot_start_is_retried(
-    job_type: JobType[Any, Any], work: Work, failing: Failing, error: type[BaseException]
-) -> None:
+def test_attempt_that_cannot_start_is_retried(job_type, work, failing, error):
     failing(connections, "ThreadConnections", 2 if issubclass(error, Exception) else 1, error)
     chain = job_type.enqueue("fine")
     work(slots=1)
@@ -116,9 +112,7 @@ def test_attempt_that_cannot_start_is_retried(
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 @pytest.mark.parametrize("input", ["fine", "fails"])
-def test_error_after_the_handler_does_not_change_the_outcome(
-    job_type: JobType[Any, Any], work: Work, failing: Failing, input: str, error: type[BaseException]
-) -> None:
+def test_error_after_the_handler_does_not_change_the_outcome(job_type, work, failing, input, error):
     failing(ThreadConnections, "clean", math.inf, error)
     chain, following = job_type.enqueue(input), job_type.enqueue("next")
     work(slots=1)
@@ -131,8 +125,8 @@ def test_error_after_the_handler_does_not_change_the_outcome(
 
 @pytest.mark.parametrize(("kind", "name"), [(TransactionOwner, "give_up"), (outcomes, "backoff_seconds")])
 def test_error_while_a_failure_is_handled_does_not_replace_the_error_of_the_handler(
-    job_type: JobType[Any, Any], work: Work, failing: Failing, kind: type, name: str
-) -> None:
+    job_type, work, failing, kind, name
+):
     failing(kind, name, math.inf)
     chain = job_type.enqueue("fails")
     work(slots=1)

@@ -12,7 +12,7 @@ from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.policies import resolve
 from django_jobchains.processors import Backoff, BackoffFunction, Processors, RunningJob
 from tests.attempts.test_retrying import MARGIN_SECONDS, Broken, fail, wait_of
-from tests.support.attempts import WITHOUT_WAKE_UPS, Work, committed
+from tests.support.attempts import WITHOUT_WAKE_UPS, committed
 
 pytestmark = committed
 
@@ -39,7 +39,7 @@ def assert_waits(chain: Chain, seconds: float) -> None:
     assert seconds - 0.1 <= wait_of(chain) < seconds + MARGIN_SECONDS
 
 
-def test_function_gets_the_failures_and_the_error(work: Work) -> None:
+def test_function_gets_the_failures_and_the_error(work):
     part = Processors(backoff=by_error)
     chain = part.register("broken")(fail).enqueue()
     for failures in (1, 2, 3):
@@ -57,15 +57,7 @@ def test_function_gets_the_failures_and_the_error(work: Work) -> None:
         (100, 200, 300, None, 100),
     ],
 )
-def test_function_of_the_most_specific_level_is_used(
-    settings: Any,
-    work: Work,
-    own: float | None,
-    processors_: float | None,
-    worker: float | None,
-    path: str | None,
-    seconds: float,
-) -> None:
+def test_function_of_the_most_specific_level_is_used(settings, work, own, processors_, worker, path, seconds):
     def function(wait: float | None) -> BackoffFunction | None:
         return None if wait is None else constant(wait)
 
@@ -77,7 +69,7 @@ def test_function_of_the_most_specific_level_is_used(
 
 
 @pytest.mark.parametrize("name", ["missing", "not_a_function"])
-def test_setting_that_is_not_a_function_fails_the_system_check(settings: Any, name: str) -> None:
+def test_setting_that_is_not_a_function_fails_the_system_check(settings, name):
     settings.JOBCHAINS = {"BACKOFF": f"{__name__}.{name}"}
     with pytest.raises(ImproperlyConfigured, match=r"JOBCHAINS\['BACKOFF'\]=.* cannot be used"):
         resolve()
@@ -92,9 +84,7 @@ INVALID_RESULTS = [ZeroDivisionError(), SystemExit(), "soon", None, True, -1, ma
     [*((result, Broken("no luck")) for result in INVALID_RESULTS), (-1, RefusesNotes("no luck"))],
     ids=repr,
 )
-def test_default_replaces_a_function_that_fails_and_the_error_of_the_handler_is_kept(
-    work: Work, result: Any, error: Broken, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_default_replaces_a_function_that_fails_and_the_error_of_the_handler_is_kept(work, result, error, caplog):
     def backoff(failures: int, error: BaseException | None) -> Any:
         if isinstance(result, BaseException):
             raise result
@@ -118,7 +108,7 @@ def test_default_replaces_a_function_that_fails_and_the_error_of_the_handler_is_
         assert "The type's backoff failed" in failed.traceback
 
 
-def test_default_comes_from_the_settings(settings: Any, work: Work) -> None:
+def test_default_comes_from_the_settings(settings, work):
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "BACKOFF_INITIAL_SECONDS": 70, "BACKOFF_JITTER": 0}
     part = Processors(backoff=constant(-1))
     chain = part.register("unruly")(fail).enqueue()

@@ -65,25 +65,25 @@ def assert_fails_and_others_run(processors: Processors, work: Work, text: str, r
         ('{"order_id": "one"}', "unable to parse string as an integer"),
     ],
 )
-def test_input_of_the_wrong_type_fails_the_job(processors: Processors, work: Work, text: str, reason: str) -> None:
+def test_input_of_the_wrong_type_fails_the_job(processors, work, text, reason):
     assert_fails_and_others_run(processors, work, text, reason)
 
 
-def test_number_that_python_cannot_parse_fails_the_job(processors: Processors, work: Work) -> None:
+def test_number_that_python_cannot_parse_fails_the_job(processors, work):
     assert_fails_and_others_run(processors, work, "1" * 5000, "cannot be decoded")
 
 
 @pytest.mark.parametrize("depth", [900, 5000])
-def test_deeply_nested_input_fails_the_job(processors: Processors, work: Work, depth: int) -> None:
+def test_deeply_nested_input_fails_the_job(processors, work, depth):
     assert_fails_and_others_run(processors, work, "[" * depth + "]" * depth, "InvalidInput: ")
 
 
 @pytest.mark.skipif("connection.vendor != 'sqlite'", reason="jsonb holds only JSON")
-def test_input_that_is_not_json_fails_the_job(processors: Processors, work: Work) -> None:
+def test_input_that_is_not_json_fails_the_job(processors, work):
     assert_fails_and_others_run(processors, work, '{"order_id": 1', "cannot be decoded")
 
 
-def test_deeply_nested_input_of_an_untyped_handler_fails_the_job(processors: Processors, work: Work) -> None:
+def test_deeply_nested_input_of_an_untyped_handler_fails_the_job(processors, work):
     """Only the decoder protects the worker here, because there is no type to validate."""
     ran: list[Any] = []
 
@@ -99,7 +99,7 @@ def test_deeply_nested_input_of_an_untyped_handler_fails_the_job(processors: Pro
     assert good.refresh().status == "completed"
 
 
-def test_error_of_a_custom_validator_fails_the_job(processors: Processors, work: Work) -> None:
+def test_error_of_a_custom_validator_fails_the_job(processors, work):
     pydantic = pytest.importorskip("pydantic")
     is_strict = False
 
@@ -126,9 +126,7 @@ def test_error_of_a_custom_validator_fails_the_job(processors: Processors, work:
 
 @pytest.mark.parametrize("error", [MemoryError(), ConnectionError("no route"), OperationalError("the server is gone")])
 @pytest.mark.parametrize("batch_limit", [None, 2])
-def test_error_that_does_not_concern_the_input_is_retried(
-    processors: Processors, work: Work, error: Exception, batch_limit: int | None
-) -> None:
+def test_error_that_does_not_concern_the_input_is_retried(processors, work, error, batch_limit):
     pydantic = pytest.importorskip("pydantic")
     errors = [error]
 
@@ -154,9 +152,7 @@ def test_error_that_does_not_concern_the_input_is_retried(
     assert FailedAttempt.objects.get().error.startswith(type(error).__name__)
 
 
-def test_memory_error_while_json_is_parsed_is_retried(
-    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_error_while_json_is_parsed_is_retried(processors, work, monkeypatch):
     loads, errors = json.loads, [MemoryError()]
 
     def fail_once(text: Any, **options: Any) -> Any:
@@ -174,7 +170,7 @@ def test_memory_error_while_json_is_parsed_is_retried(
     assert (job.status, job.attempt) == ("completed", 2)
 
 
-def test_invalid_input_for_another_job_is_an_ordinary_error(processors: Processors, work: Work) -> None:
+def test_invalid_input_for_another_job_is_an_ordinary_error(processors, work):
     """The input of the running job is valid, and the next release may fix the handler."""
     other = JobType("other", input=Charge)
 

@@ -10,7 +10,7 @@ from django.db import connection
 from django_jobchains.models import Chain
 from django_jobchains.processors import Batch, Processors, RunningJob
 from django_jobchains.store import get_store
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = [committed, pytest.mark.postgresql]
 
@@ -47,7 +47,7 @@ def assert_completed(chains: list[Chain], output: Any = OUTPUT) -> None:
 
 
 @pytest.mark.parametrize("statement", ["DISCARD ALL", "DEALLOCATE ALL", "SET search_path = pg_catalog"])
-def test_changes_before_complete(processors: Processors, work: Work, statement: str) -> None:
+def test_changes_before_complete(processors, work, statement):
     chains = enqueue_three(processors, before=partial(execute, statement))
     work(slots=1)
     assert_completed(chains)
@@ -57,15 +57,13 @@ def test_changes_before_complete(processors: Processors, work: Work, statement: 
     "statement",
     ["DEALLOCATE ALL", "SET client_encoding = 'LATIN1'", "SET standard_conforming_strings = off", "SET TIME ZONE -3"],
 )
-def test_changes_in_complete(processors: Processors, work: Work, statement: str) -> None:
+def test_changes_in_complete(processors, work, statement):
     chains = enqueue_three(processors, inside=partial(execute, statement))
     work(slots=1)
     assert_completed(chains)
 
 
-def test_changes_while_statements_are_planned_again(
-    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_while_statements_are_planned_again(processors, work, monkeypatch):
     """All statements of a transaction have plans of one age, so that its first one fails if they are gone."""
 
     def change() -> None:
@@ -77,7 +75,7 @@ def test_changes_while_statements_are_planned_again(
     assert_completed(chains)
 
 
-def test_changes_in_a_batch(processors: Processors, work: Work) -> None:
+def test_changes_in_a_batch(processors, work):
     @processors.register("changes", batch_limit=1)
     def changes(jobs: Batch[Any]) -> None:
         with jobs.complete():

@@ -5,9 +5,9 @@ from typing import Any
 from django.db import connection, transaction
 
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -16,7 +16,7 @@ def effects() -> list[str]:
     return list(Effect.objects.order_by("id").values_list("label", flat=True))
 
 
-def test_returned_value_completes_the_job_with_it(processors: Processors, work: Work) -> None:
+def test_returned_value_completes_the_job_with_it(processors, work):
     @processors.register("double")
     def double(job: RunningJob[int]) -> int:
         return 2 * job.input
@@ -28,7 +28,7 @@ def test_returned_value_completes_the_job_with_it(processors: Processors, work: 
     assert (chain.status, chain.output) == ("completed", 42)
 
 
-def test_completed_job_has_no_lease_and_records_its_worker_and_times(processors: Processors, work: Work) -> None:
+def test_completed_job_has_no_lease_and_records_its_worker_and_times(processors, work):
     @processors.register("quiet")
     def quiet(job: RunningJob[Any]) -> None:
         pass
@@ -42,7 +42,7 @@ def test_completed_job_has_no_lease_and_records_its_worker_and_times(processors:
     assert job.created_at <= job.last_attempt_at <= job.finished_at  # type: ignore[operator]
 
 
-def test_handler_gets_its_job(processors: Processors, work: Work) -> None:
+def test_handler_gets_its_job(processors, work):
     seen: list[RunningJob[Any]] = []
 
     @processors.register("reads")
@@ -60,7 +60,7 @@ def test_handler_gets_its_job(processors: Processors, work: Work) -> None:
     assert not job.signal.aborted
 
 
-def test_no_transaction_is_open_while_a_staged_handler_runs(processors: Processors, work: Work) -> None:
+def test_no_transaction_is_open_while_a_staged_handler_runs(processors, work):
     open_: list[bool] = []
 
     @processors.register("reads")
@@ -77,7 +77,7 @@ def test_no_transaction_is_open_while_a_staged_handler_runs(processors: Processo
     assert open_ == [False, True, False, True]
 
 
-def test_transaction_of_atomic_prepare_stays_open_until_the_handler_returns(processors: Processors, work: Work) -> None:
+def test_transaction_of_atomic_prepare_stays_open_until_the_handler_returns(processors, work):
     open_: list[bool] = []
 
     @processors.register("reads")
@@ -97,7 +97,7 @@ def test_transaction_of_atomic_prepare_stays_open_until_the_handler_returns(proc
     assert (chain.refresh().status, chain.output) == ("completed", "done")
 
 
-def test_atomic_mode_runs_the_whole_handler_in_the_completion_transaction(processors: Processors, work: Work) -> None:
+def test_atomic_mode_runs_the_whole_handler_in_the_completion_transaction(processors, work):
     open_: list[bool] = []
 
     @processors.register("reads", mode="atomic")
@@ -113,7 +113,7 @@ def test_atomic_mode_runs_the_whole_handler_in_the_completion_transaction(proces
     assert chain.refresh().output == "done"
 
 
-def test_complete_may_be_used_in_atomic_mode(processors: Processors, work: Work) -> None:
+def test_complete_may_be_used_in_atomic_mode(processors, work):
     @processors.register("both", mode="atomic")
     def both(job: RunningJob[Any]) -> str:
         with job.complete():
@@ -126,7 +126,7 @@ def test_complete_may_be_used_in_atomic_mode(processors: Processors, work: Work)
     assert chain.refresh().output == "done"
 
 
-def test_complete_commits_when_the_handler_returns(processors: Processors, work: Work) -> None:
+def test_complete_commits_when_the_handler_returns(processors, work):
     open_: list[bool] = []
 
     @processors.register("late")
@@ -142,7 +142,7 @@ def test_complete_commits_when_the_handler_returns(processors: Processors, work:
     assert effects() == ["done", "afterwards"]
 
 
-def test_staged_prepare_is_committed_at_the_end_of_its_block(processors: Processors, work: Work) -> None:
+def test_staged_prepare_is_committed_at_the_end_of_its_block(processors, work):
     ran: list[str] = []
 
     @processors.register("staged")
@@ -159,7 +159,7 @@ def test_staged_prepare_is_committed_at_the_end_of_its_block(processors: Process
     assert chain.refresh().output == "done"
 
 
-def test_on_commit_hooks_of_complete_run_after_the_job_is_completed(processors: Processors, work: Work) -> None:
+def test_on_commit_hooks_of_complete_run_after_the_job_is_completed(processors, work):
     statuses: list[str] = []
 
     @processors.register("hooked")

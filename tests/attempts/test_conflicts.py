@@ -1,6 +1,6 @@
 """Above READ COMMITTED, a conflict in the statements that lock or complete a job costs no attempt."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from threading import Event, Thread
 from typing import Any
@@ -14,7 +14,7 @@ from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.processors import Batch, Processors, RunningJob
 from tests.batches.test_locked_rows import is_a_session_waiting
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed, on_own_connection
+from tests.support.attempts import committed, on_own_connection
 from tests.support.waiting import until
 
 pytestmark = [committed, pytest.mark.postgresql]
@@ -23,7 +23,7 @@ Conflict = Callable[[], None]
 
 
 @pytest.fixture(autouse=True)
-def _repeatable_read() -> Iterator[None]:
+def _repeatable_read():
     def set_level(connection: Any, **kwargs: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SET default_transaction_isolation TO 'repeatable read'")
@@ -34,7 +34,7 @@ def _repeatable_read() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_wait(monkeypatch):
     """Retry at once after a conflict, because the worker of these tests ends when no job is due."""
     monkeypatch.setattr(outcome, "CONFLICT_SECONDS", 0)
 
@@ -56,7 +56,7 @@ def write(chain: Chain) -> None:
         cursor.execute("UPDATE django_jobchains_job SET crashes = crashes WHERE id = %s", [chain.id])
 
 
-def test_conflict_while_completing_costs_no_attempt(processors: Processors, work: Work) -> None:
+def test_conflict_while_completing_costs_no_attempt(processors, work):
     conflicts: list[Conflict] = []
     errors = []
 
@@ -80,9 +80,7 @@ def test_conflict_while_completing_costs_no_attempt(processors: Processors, work
     assert all("could not serialize access" in str(error) for error in errors[1:])
 
 
-def test_job_that_conflicts_repeatedly_fails(
-    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_that_conflicts_repeatedly_fails(processors, work, monkeypatch):
     monkeypatch.setattr(outcome, "MAX_CONFLICTS", 2)
     conflicts: list[Conflict] = []
 
@@ -99,7 +97,7 @@ def test_job_that_conflicts_repeatedly_fails(
     assert Job.objects.get(id=chain.id).attempt == 3
 
 
-def test_conflict_while_locking_costs_no_attempt(processors: Processors, work: Work) -> None:
+def test_conflict_while_locking_costs_no_attempt(processors, work):
     """The lock conflicts with a transaction that writes the row, and its retry with another one."""
     chains: list[Chain] = []
     is_written, is_done = Event(), Event()
@@ -132,7 +130,7 @@ def test_conflict_while_locking_costs_no_attempt(processors: Processors, work: W
     assert not FailedAttempt.objects.exists()
 
 
-def test_conflict_in_the_handlers_own_statement_fails_the_attempt(processors: Processors, work: Work) -> None:
+def test_conflict_in_the_handlers_own_statement_fails_the_attempt(processors, work):
     @processors.register("completes", max_attempts=1)
     def completes(job: RunningJob[Any]) -> None:
         with job.complete():
@@ -145,7 +143,7 @@ def test_conflict_in_the_handlers_own_statement_fails_the_attempt(processors: Pr
     assert "could not serialize access" in FailedAttempt.objects.get().error
 
 
-def test_conflict_undoes_every_job_of_a_batch(processors: Processors, work: Work) -> None:
+def test_conflict_undoes_every_job_of_a_batch(processors, work):
     conflicts: list[Conflict] = []
 
     @processors.register("completes", batch_limit=5, max_attempts=1)

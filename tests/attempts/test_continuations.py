@@ -10,15 +10,15 @@ from django.db import connection
 from django.db.backends.signals import connection_created
 
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Processors, RunningJob
-from tests.support.attempts import Work, committed
+from django_jobchains.processors import JobType, RunningJob
+from tests.support.attempts import committed
 
 pytestmark = committed
 
 after = JobType("after")
 
 
-def test_chain_continues_with_the_next_job(processors: Processors, work: Work) -> None:
+def test_chain_continues_with_the_next_job(processors, work):
     @processors.register("first")
     def first(job: RunningJob[Any]) -> Any:
         return job.continue_with(second, job.input + 1)
@@ -36,7 +36,7 @@ def test_chain_continues_with_the_next_job(processors: Processors, work: Work) -
 
 
 @pytest.mark.parametrize("place", ["staged", "complete", "atomic"])
-def test_continuation_inherits_queue_and_priority(processors: Processors, work: Work, place: str) -> None:
+def test_continuation_inherits_queue_and_priority(processors, work, place):
     @processors.register("first", mode="atomic" if place == "atomic" else "staged")
     def first(job: RunningJob[Any]) -> Any:
         if place == "complete":
@@ -50,7 +50,7 @@ def test_continuation_inherits_queue_and_priority(processors: Processors, work: 
     assert (job.type_name, job.queue, job.priority) == ("after", "mail", 7)
 
 
-def test_explicit_queue_and_priority_take_precedence(processors: Processors, work: Work) -> None:
+def test_explicit_queue_and_priority_take_precedence(processors, work):
     @processors.register("own", queue="slow", priority=-3)
     def own(job: RunningJob[Any]) -> Any:
         return job.continue_with(own, queue="given", priority=5, delay=60) if job.queue == "slow" else None
@@ -65,7 +65,7 @@ def test_explicit_queue_and_priority_take_precedence(processors: Processors, wor
 
 
 @pytest.mark.parametrize("place", ["staged", "complete"])
-def test_continuation_may_have_a_delay_or_a_date(processors: Processors, work: Work, place: str) -> None:
+def test_continuation_may_have_a_delay_or_a_date(processors, work, place):
     run_at = datetime(2091, 2, 3, 4, 5, 6, 789_012, tzinfo=UTC)
 
     @processors.register("first")
@@ -83,7 +83,7 @@ def test_continuation_may_have_a_delay_or_a_date(processors: Processors, work: W
     assert abs(job.run_at - job.created_at - timedelta(minutes=5)) < timedelta(milliseconds=2)
 
 
-def test_failed_step_is_retried_within_its_chain(processors: Processors, work: Work) -> None:
+def test_failed_step_is_retried_within_its_chain(processors, work):
     @processors.register("first")
     def first(job: RunningJob[Any]) -> Any:
         return job.continue_with(second)
@@ -127,9 +127,7 @@ def counted_statements() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("place", ["staged", "complete"])
-def test_number_of_statements_does_not_grow_with_the_length_of_the_chain(
-    processors: Processors, work: Work, place: str
-) -> None:
+def test_number_of_statements_does_not_grow_with_the_length_of_the_chain(processors, work, place):
     @processors.register("link")
     def link(job: RunningJob[int]) -> Any:
         if place == "complete":

@@ -11,11 +11,11 @@ from django_jobchains.chains.tree import Extent, Step, tree_of
 from django_jobchains.children.preload import close_preload
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
-from django_jobchains.processors import Batch, Processors, Registry, RunningJob
+from django_jobchains.processors import Batch, RunningJob
 from tests.support.attempts import committed
 from tests.support.jobs import is_a_minute, start_a_minute_earlier
 from tests.support.waiting import until
-from tests.support.workers import StartWorker, events, make_worker, processors, registry, start_worker
+from tests.support.workers import events, make_worker, processors, registry, start_worker
 
 __all__ = ("events", "make_worker", "processors", "registry", "start_worker")
 
@@ -52,9 +52,7 @@ def in_a_batch(jobs: Batch[Any]) -> None:
 @pytest.mark.parametrize(
     ("handler", "options"), [(in_a_thread, {}), (on_the_loop, {}), (in_a_batch, {"batch_limit": 2})]
 )
-def test_the_duration_is_stored_wherever_the_handler_runs(
-    processors: Processors, start_worker: StartWorker, handler: Any, options: dict[str, Any]
-) -> None:
+def test_the_duration_is_stored_wherever_the_handler_runs(processors, start_worker, handler, options):
     job_type = processors.register("shop.timed", max_attempts=1, **options)(handler)
     completed, failed = chains.enqueue_many([job_type.item(0), job_type.item(1)])
     start_worker()
@@ -65,9 +63,7 @@ def test_the_duration_is_stored_wherever_the_handler_runs(
 
 
 @pytest.mark.slow
-def test_the_duration_of_an_attempt_in_a_child_process(
-    processors: Processors, registry: Registry, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_duration_of_an_attempt_in_a_child_process(processors, registry, start_worker, monkeypatch):
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.isolation.worker_settings")
     close_preload()

@@ -23,7 +23,7 @@ pytestmark = [committed, pytest.mark.postgresql]
 
 
 @pytest.fixture
-def commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def commits(monkeypatch):
     """The statements that were sent together with COMMIT."""
     sent: list[str] = []
     commit = Direct.commit
@@ -64,14 +64,14 @@ def register_completing(
     return completes
 
 
-def test_output_is_stored_unchanged(processors: Processors, work: Work, commits: list[str]) -> None:
+def test_output_is_stored_unchanged(processors, work, commits):
     chain = register_completing(processors).enqueue()
     work(slots=1)
     assert len(commits) == 1
     assert chain.refresh().output == "it's \\ done"
 
 
-def test_waiting_job_is_freed(processors: Processors, work: Work, commits: list[str]) -> None:
+def test_waiting_job_is_freed(processors, work, commits):
     waits, completes = register_waiting(processors), register_completing(processors)
     chain = completes.enqueue()
     waiting_chain = waits.enqueue(blockers=[chain])
@@ -80,7 +80,7 @@ def test_waiting_job_is_freed(processors: Processors, work: Work, commits: list[
     assert not commits
 
 
-def test_waiting_job_that_the_handler_enqueued_is_freed(processors: Processors, work: Work, commits: list[str]) -> None:
+def test_waiting_job_that_the_handler_enqueued_is_freed(processors, work, commits):
     waits = register_waiting(processors)
     completes = register_completing(processors, lambda job: waits.enqueue(blockers=[job.chain_id]))
     completes.enqueue()
@@ -115,9 +115,7 @@ def working(work: Work) -> Iterator[None]:
     assert not worker.is_alive()
 
 
-def test_job_that_begins_to_wait_before_the_lock_is_freed(
-    processors: Processors, work: Work, commits: list[str]
-) -> None:
+def test_job_that_begins_to_wait_before_the_lock_is_freed(processors, work, commits):
     stop = Stop()
     waits, completes = register_waiting(processors), register_completing(processors, before=stop)
     chain = completes.enqueue()
@@ -132,9 +130,7 @@ def test_job_that_begins_to_wait_before_the_lock_is_freed(
     assert not commits
 
 
-def test_job_enqueued_after_the_lock_finds_its_blocker_completed(
-    processors: Processors, work: Work, commits: list[str]
-) -> None:
+def test_job_enqueued_after_the_lock_finds_its_blocker_completed(processors, work, commits):
     stop = Stop()
     waits, completes = register_waiting(processors), register_completing(processors, inside=stop)
     chain = completes.enqueue()
@@ -149,16 +145,14 @@ def test_job_enqueued_after_the_lock_finds_its_blocker_completed(
 
 
 @pytest.mark.parametrize("change", [chains.cancel, chains.delete])
-def test_handler_that_cancels_or_deletes_its_own_chain_does_not_commit_early(
-    processors: Processors, work: Work, commits: list[str], change: Callable[[Any], object]
-) -> None:
+def test_handler_that_cancels_or_deletes_its_own_chain_does_not_commit_early(processors, work, commits, change):
     register_completing(processors, lambda job: change(job.chain_id)).enqueue()
     work(slots=1)
     assert not commits
 
 
 @pytest.fixture
-def _division_at_commit() -> Iterator[None]:
+def _division_at_commit():
     """Create a deferred trigger that divides by zero, as the store's statement does to prevent the commit."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -173,9 +167,7 @@ def _division_at_commit() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_division_at_commit")
-def test_error_of_a_deferred_trigger_rolls_back_the_attempt_and_is_recorded(
-    processors: Processors, work: Work, commits: list[str]
-) -> None:
+def test_error_of_a_deferred_trigger_rolls_back_the_attempt_and_is_recorded(processors, work, commits):
     called: list[str] = []
     hook = partial(transaction.on_commit, partial(called.append, "hook"))
     chain = register_completing(processors, lambda job: hook()).enqueue()
@@ -190,12 +182,8 @@ def test_error_of_a_deferred_trigger_rolls_back_the_attempt_and_is_recorded(
 
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_after_a_lost_reply_the_row_decides_whether_the_job_is_completed(
-    processors: Processors,
-    work: Work,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    is_committed: bool,
-) -> None:
+    processors, work, monkeypatch, caplog, is_committed
+):
     commit = Direct.commit
 
     def lose_the_reply(direct: Direct, *args: Any) -> None:

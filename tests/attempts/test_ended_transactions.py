@@ -1,6 +1,5 @@
 """An attempt fails as a whole if its handler ends the transaction, or if the connection breaks."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,9 +7,9 @@ from django.db import OperationalError, connection, connections, transaction
 
 from django_jobchains.exceptions import ConnectionLost, TransactionEnded, TransactionLeftOpen
 from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import Backoff, Batch, Processors, RunningJob
+from django_jobchains.processors import Backoff, Batch, RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -44,7 +43,7 @@ def assert_failed(*chains: Chain, error: type[Exception] = TransactionEnded) -> 
 
 @ends
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_transaction_ended_in_complete(processors: Processors, work: Work, end: str, mode: Any) -> None:
+def test_transaction_ended_in_complete(processors, work, end, mode):
     @processors.register("ends", mode=mode)
     def ends(job: RunningJob[Any]) -> str:
         with job.complete():
@@ -59,7 +58,7 @@ def test_transaction_ended_in_complete(processors: Processors, work: Work, end: 
 
 
 @ends
-def test_transaction_ended_in_an_atomic_handler(processors: Processors, work: Work, end: str) -> None:
+def test_transaction_ended_in_an_atomic_handler(processors, work, end):
     @processors.register("ends", mode="atomic")
     def ends(job: RunningJob[Any]) -> Any:
         effect(job, "before")
@@ -73,7 +72,7 @@ def test_transaction_ended_in_an_atomic_handler(processors: Processors, work: Wo
 
 
 @ends
-def test_transaction_ended_in_a_staged_prepare(processors: Processors, work: Work, end: str) -> None:
+def test_transaction_ended_in_a_staged_prepare(processors, work, end):
     continued: list[bool] = []
 
     @processors.register("ends")
@@ -89,7 +88,7 @@ def test_transaction_ended_in_a_staged_prepare(processors: Processors, work: Wor
     assert continued == []
 
 
-def test_writes_in_the_next_transaction_are_rolled_back(processors: Processors, work: Work) -> None:
+def test_writes_in_the_next_transaction_are_rolled_back(processors, work):
     @processors.register("ends")
     def ends(job: RunningJob[Any]) -> None:
         with job.complete():
@@ -106,9 +105,7 @@ def test_writes_in_the_next_transaction_are_rolled_back(processors: Processors, 
 @ends
 @pytest.mark.postgresql
 @pytest.mark.parametrize("option", ["prepare_threshold", "DISABLE_SERVER_SIDE_CURSORS"])
-def test_transaction_ended_with_other_kinds_of_cursors(
-    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, end: str, option: str
-) -> None:
+def test_transaction_ended_with_other_kinds_of_cursors(processors, work, monkeypatch, end, option):
     """These settings change how statements are sent."""
     connection.ensure_connection()  # the connection of this thread keeps its options after the test
     if option == "prepare_threshold":
@@ -129,7 +126,7 @@ def test_transaction_ended_with_other_kinds_of_cursors(
 
 @ends
 @pytest.mark.parametrize("count", [1, 3])
-def test_transaction_ended_in_a_batch(processors: Processors, work: Work, end: str, count: int) -> None:
+def test_transaction_ended_in_a_batch(processors, work, end, count):
     @processors.register("ends", batch_limit=5)
     def ends(jobs: Batch[Any]) -> None:
         with jobs.complete():
@@ -143,7 +140,7 @@ def test_transaction_ended_in_a_batch(processors: Processors, work: Work, end: s
     assert_failed(*enqueued)
 
 
-def test_transaction_ended_in_a_batch_that_completes_nothing(processors: Processors, work: Work) -> None:
+def test_transaction_ended_in_a_batch_that_completes_nothing(processors, work):
     """The jobs get the outcomes that the handler gave them, but none of its writes is kept."""
 
     @processors.register("ends", batch_limit=5)
@@ -161,7 +158,7 @@ def test_transaction_ended_in_a_batch_that_completes_nothing(processors: Process
 
 
 @pytest.mark.parametrize("end", ["ROLLBACK TO spot", "RELEASE spot"])
-def test_handler_may_end_its_own_savepoints(processors: Processors, work: Work, end: str) -> None:
+def test_handler_may_end_its_own_savepoints(processors, work, end):
     @processors.register("careful")
     def careful(job: RunningJob[Any]) -> str:
         with job.prepare():
@@ -186,9 +183,7 @@ def test_handler_may_end_its_own_savepoints(processors: Processors, work: Work, 
 
 @pytest.mark.parametrize("place", ["before", "inside", "after"])
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_transaction_left_open_on_another_database_rolls_back_complete(
-    processors: Processors, work: Work, second_alias: str, place: str, mode: Any
-) -> None:
+def test_transaction_left_open_on_another_database_rolls_back_complete(processors, work, second_alias, place, mode):
     def leave(job: RunningJob[Any], here: str) -> None:
         if place == here:
             transaction.atomic(using=second_alias).__enter__()
@@ -211,9 +206,7 @@ def test_transaction_left_open_on_another_database_rolls_back_complete(
 
 
 @pytest.mark.parametrize("completes", [True, False])
-def test_transaction_left_open_by_a_batch_rolls_back_its_outcomes(
-    processors: Processors, work: Work, second_alias: str, completes: bool
-) -> None:
+def test_transaction_left_open_by_a_batch_rolls_back_its_outcomes(processors, work, second_alias, completes):
     @processors.register("messy", batch_limit=5)
     def messy(jobs: Batch[Any]) -> None:
         for job in jobs:
@@ -230,8 +223,8 @@ def test_transaction_left_open_by_a_batch_rolls_back_its_outcomes(
 
 
 def test_transaction_left_open_by_an_on_commit_hook_is_closed_and_the_job_remains_completed(
-    processors: Processors, work: Work, second_alias: str
-) -> None:
+    processors, work, second_alias
+):
     open_: list[bool] = []
 
     def leave() -> None:
@@ -258,7 +251,7 @@ def test_transaction_left_open_by_an_on_commit_hook_is_closed_and_the_job_remain
 
 
 @pytest.fixture
-def break_connection() -> Callable[[], None]:
+def break_connection():
     """Return a function that makes the server end this thread's session, and swallows the error of the next query."""
     psycopg = pytest.importorskip("psycopg")
 
@@ -275,9 +268,7 @@ def break_connection() -> Callable[[], None]:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("place", ["before the phase", "in the phase", "in a handler without phases"])
-def test_broken_connection_whose_error_was_swallowed_fails_the_attempt(
-    processors: Processors, work: Work, break_connection: Callable[[], None], place: str
-) -> None:
+def test_broken_connection_whose_error_was_swallowed_fails_the_attempt(processors, work, break_connection, place):
     @processors.register("breaks", backoff=Backoff(0, 1, 0, 0), max_attempts=3)
     def breaks(job: RunningJob[Any]) -> None:
         if job.attempt == 1 and place != "in the phase":

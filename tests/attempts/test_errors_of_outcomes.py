@@ -41,15 +41,15 @@ def run(processors: Processors, work: Work, writes: str, **options: Any) -> tupl
 
 
 @writes
-def test_attempt_is_retried(processors: Processors, work: Work, writes: str) -> None:
+def test_attempt_is_retried(processors, work, writes):
     assert run(processors, work, writes) == ("pending", 1)
 
 
 @writes
-def test_job_fails_after_the_last_attempt(processors: Processors, work: Work, writes: str) -> None:
+def test_job_fails_after_the_last_attempt(processors, work, writes):
     assert run(processors, work, writes, backoff=Backoff(0, 1, 0, 0), max_attempts=2) == ("failed", 2)
 
 
 @writes
-def test_fail_on_applies(processors: Processors, work: Work, writes: str) -> None:
+def test_fail_on_applies(processors, work, writes):
     assert run(processors, work, writes, fail_on=(ChainNotFound,)) == ("failed", 1)

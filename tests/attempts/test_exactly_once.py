@@ -9,7 +9,7 @@ import pytest
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Backoff, Processors, RescheduleJob, RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -33,7 +33,7 @@ class Decisions:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_each_completed_job_has_one_effect(work: Work, seed: int) -> None:
+def test_each_completed_job_has_one_effect(work, seed):
     part = Processors(backoff=Backoff(initial_seconds=0))
 
     def attempt(job: RunningJob[Any]) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from django_jobchains.models import Chain, Job
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -82,18 +82,14 @@ def after_complete(job: RunningJob[Any], mode: Any) -> None:
         (after_complete, "atomic", []),
     ],
 )
-def test_exception_rolls_back_its_phase_and_an_atomic_prepare(
-    processors: Processors, work: Work, place: Any, mode: Any, left: list[str]
-) -> None:
+def test_exception_rolls_back_its_phase_and_an_atomic_prepare(processors, work, place, mode, left):
     chain = processors.register("broken")(lambda job: place(job, mode)).enqueue()
     work()
     assert_rescheduled(chain)
     assert effects() == left
 
 
-def test_exception_after_complete_rolls_back_the_continuation_and_chains_enqueued_in_it(
-    processors: Processors, work: Work
-) -> None:
+def test_exception_after_complete_rolls_back_the_continuation_and_chains_enqueued_in_it(processors, work):
     other = processors.register("other")(lambda job: None)
 
     @processors.register("broken")
@@ -111,7 +107,7 @@ def test_exception_after_complete_rolls_back_the_continuation_and_chains_enqueue
     assert Job.objects.count() == 1
 
 
-def test_exception_in_atomic_mode_rolls_back_all_writes(processors: Processors, work: Work) -> None:
+def test_exception_in_atomic_mode_rolls_back_all_writes(processors, work):
     @processors.register("broken", mode="atomic")
     def broken(job: RunningJob[Any]) -> None:
         Effect.objects.create(job_id=job.id, label="done")
@@ -123,7 +119,7 @@ def test_exception_in_atomic_mode_rolls_back_all_writes(processors: Processors, 
     assert effects() == []
 
 
-def test_next_attempt_can_read_the_last_error(processors: Processors, work: Work) -> None:
+def test_next_attempt_can_read_the_last_error(processors, work):
     seen: list[tuple[int, str | None]] = []
 
     @processors.register("fails once")

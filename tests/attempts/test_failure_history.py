@@ -4,12 +4,12 @@ from typing import Any
 
 from django_jobchains.models import FailedAttempt
 from django_jobchains.processors import Backoff, Processors, RunningJob
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
 
-def test_each_failed_attempt_has_a_row(work: Work) -> None:
+def test_each_failed_attempt_has_a_row(work):
     part = Processors(backoff=Backoff(initial_seconds=0))
 
     @part.register("fails twice")
@@ -29,7 +29,7 @@ def test_each_failed_attempt_has_a_row(work: Work) -> None:
     assert (job.status, job.attempt, job.last_error) == ("completed", 3, None)
 
 
-def test_row_contains_the_worker_and_the_times(processors: Processors, work: Work) -> None:
+def test_row_contains_the_worker_and_the_times(processors, work):
     @processors.register("broken")
     def broken(job: RunningJob[Any]) -> None:
         raise ValueError
@@ -43,7 +43,7 @@ def test_row_contains_the_worker_and_the_times(processors: Processors, work: Wor
     assert row.started_at.utcoffset() is not None
 
 
-def test_traceback_shows_causes_notes_and_lines_but_no_local_variables(processors: Processors, work: Work) -> None:
+def test_traceback_shows_causes_notes_and_lines_but_no_local_variables(processors, work):
     def charge(card: str) -> None:
         try:
             raise KeyError("the cause")

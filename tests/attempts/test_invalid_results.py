@@ -1,15 +1,14 @@
 """A result that is not JSON, too large, or of the wrong type does not complete the job."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -31,9 +30,7 @@ def circular() -> list[Any]:
         (lambda: 10**5000, "cannot be written as JSON"),
     ],
 )
-def test_result_that_cannot_be_stored_fails_the_attempt(
-    processors: Processors, work: Work, place: str, make: Callable[[], Any], reason: str
-) -> None:
+def test_result_that_cannot_be_stored_fails_the_attempt(processors, work, place, make, reason):
     @processors.register("returns", mode="atomic" if place == "atomic" else "staged")
     def returns(job: RunningJob[Any]) -> Any:
         if place == "staged":
@@ -56,7 +53,7 @@ def test_result_that_cannot_be_stored_fails_the_attempt(
     assert good.refresh().output == "fine"
 
 
-def test_coroutine_that_is_not_awaited_fails_the_attempt(processors: Processors, work: Work) -> None:
+def test_coroutine_that_is_not_awaited_fails_the_attempt(processors, work):
     async def later() -> None: ...
 
     coroutine = later()
@@ -76,7 +73,7 @@ class Receipt:
     number: int
 
 
-def test_output_of_the_wrong_type_fails_the_attempt(processors: Processors, work: Work) -> None:
+def test_output_of_the_wrong_type_fails_the_attempt(processors, work):
     @processors.register("typed")
     def typed(job: RunningJob[Any]) -> Receipt:
         return "not a receipt"  # type: ignore[return-value]
@@ -88,7 +85,7 @@ def test_output_of_the_wrong_type_fails_the_attempt(processors: Processors, work
     assert job.last_error.startswith("InvalidOutput: Not a Receipt: ")  # type: ignore[union-attr]
 
 
-def test_output_of_the_right_type_is_stored_as_json(processors: Processors, work: Work) -> None:
+def test_output_of_the_right_type_is_stored_as_json(processors, work):
     @processors.register("typed")
     def typed(job: RunningJob[Any]) -> Receipt:
         return Receipt(7)
@@ -99,7 +96,7 @@ def test_output_of_the_right_type_is_stored_as_json(processors: Processors, work
     assert chain.output == Receipt(7)
 
 
-def test_output_just_under_the_limit_is_stored(processors: Processors, work: Work) -> None:
+def test_output_just_under_the_limit_is_stored(processors, work):
     @processors.register("large")
     def large(job: RunningJob[Any]) -> str:
         return "x" * (2**20 - 2)

@@ -8,9 +8,9 @@ import pytest
 from django.db import connection, connections, transaction
 
 from django_jobchains.models import Chain
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -98,7 +98,7 @@ PLACES: list[tuple[Callable[[RunningJob[Any], Leave], None], tuple[Leave, ...], 
 
 
 @pytest.fixture
-def check_retried(processors: Processors, work: Work) -> Callable[[Chain], None]:
+def check_retried(processors, work):
     """Return a function that checks that a job is retried without effects, and that the slot's next job completes."""
 
     @processors.register("follower")
@@ -123,25 +123,19 @@ def check_retried(processors: Processors, work: Work) -> Callable[[Chain], None]
 @pytest.mark.parametrize(
     ("place", "leave", "error"), [(place, leave, error) for place, leaves, error in PLACES for leave in leaves]
 )
-def test_what_a_handler_leaves_open_is_rolled_back(
-    processors: Processors, check_retried: Callable[[Chain], None], place: Any, leave: Leave, error: str
-) -> None:
+def test_what_a_handler_leaves_open_is_rolled_back(processors, check_retried, place, leave, error):
     chain = processors.register("messy")(lambda job: place(job, leave)).enqueue()
     check_retried(chain)
     assert error in chain.current_job.last_error
 
 
 @pytest.mark.parametrize("leave", blocks)
-def test_block_left_open_in_atomic_mode_is_rolled_back(
-    processors: Processors, check_retried: Callable[[Chain], None], leave: Leave
-) -> None:
+def test_block_left_open_in_atomic_mode_is_rolled_back(processors, check_retried, leave):
     check_retried(processors.register("messy", mode="atomic")(lambda job: returns(job, leave)).enqueue())
 
 
 @pytest.mark.parametrize("leave", everything)
-def test_staged_prepare_before_an_open_transaction_stays_committed(
-    processors: Processors, work: Work, leave: Leave
-) -> None:
+def test_staged_prepare_before_an_open_transaction_stays_committed(processors, work, leave):
     @processors.register("messy")
     def messy(job: RunningJob[Any]) -> None:
         with job.prepare():
@@ -154,9 +148,7 @@ def test_staged_prepare_before_an_open_transaction_stays_committed(
     assert [effect.label for effect in Effect.objects.all()] == ["prepared"]
 
 
-def test_transaction_left_open_on_another_database(
-    processors: Processors, check_retried: Callable[[Chain], None], second_alias: str
-) -> None:
+def test_transaction_left_open_on_another_database(processors, check_retried, second_alias):
     clean: list[bool] = []
 
     @processors.register("messy")
@@ -178,9 +170,7 @@ def test_transaction_left_open_on_another_database(
     assert [effect.label for effect in Effect.objects.using(second_alias)] == ["next user"]
 
 
-def test_raw_transaction_is_ended_even_if_its_cursor_is_kept(
-    processors: Processors, check_retried: Callable[[Chain], None]
-) -> None:
+def test_raw_transaction_is_ended_even_if_its_cursor_is_kept(processors, check_retried):
     """SQLite closes a connection, and releases its locks, only when its last statement is finalized."""
     kept: list[Any] = []
 
@@ -198,7 +188,7 @@ def test_raw_transaction_is_ended_even_if_its_cursor_is_kept(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_unfinished_query_does_not_affect_the_next_job(processors: Processors, work: Work) -> None:
+def test_unfinished_query_does_not_affect_the_next_job(processors, work):
     """SQLite keeps the snapshot of an unfinished query, and refuses to write after others have written."""
     kept: list[Any] = []
 
@@ -226,7 +216,7 @@ def test_unfinished_query_does_not_affect_the_next_job(processors: Processors, w
     assert Effect.objects.filter(label="written").count() == 4
 
 
-def test_handler_may_close_its_connection(processors: Processors, work: Work) -> None:
+def test_handler_may_close_its_connection(processors, work):
     @processors.register("closes")
     def closes(job: RunningJob[Any]) -> str:
         Effect.objects.create(job_id=job.id, label="before")

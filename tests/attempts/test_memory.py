@@ -1,30 +1,29 @@
 """Objects of an attempt are freed when it ends."""
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 from weakref import ref
 
 import pytest
 
 from django_jobchains.attempts.outcome import Outcome
-from django_jobchains.processors import Processors, Registry, RunningJob
+from django_jobchains.processors import Registry, RunningJob
 from django_jobchains.testing import run_due_jobs
 from django_jobchains.worker.end_writer import EndWriter
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
 
 @pytest.fixture(autouse=True)
-def _no_garbage_collector() -> Iterator[None]:
+def _no_garbage_collector():
     gc.disable()
     yield
     gc.enable()
 
 
 @pytest.mark.parametrize("how", ["returns", "completes", "continues", "fails"])
-def test_ended_attempt_is_freed_without_the_garbage_collector(processors: Processors, work: Work, how: str) -> None:
+def test_ended_attempt_is_freed_without_the_garbage_collector(processors, work, how):
     jobs: list[ref[RunningJob[Any]]] = []
 
     @processors.register("freed")
@@ -44,9 +43,7 @@ def test_ended_attempt_is_freed_without_the_garbage_collector(processors: Proces
 
 
 @pytest.mark.parametrize("how", ["returns", "fails"])
-def test_outcome_that_is_not_written_yet_does_not_keep_its_attempt_alive(
-    processors: Processors, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_outcome_that_is_not_written_yet_does_not_keep_its_attempt_alive(processors, monkeypatch, how):
     attempts: list[ref[Any]] = []
     kept: list[object] = []
     put = EndWriter.put

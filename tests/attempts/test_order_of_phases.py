@@ -10,9 +10,9 @@ from django.db import transaction
 
 from django_jobchains.exceptions import ContinuationNotAllowed, InvalidInput, JobTypeNotFound, LeaseLost, PhaseError
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.processors import JobType, RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 from tests.support.waiting import until
 
 pytestmark = committed
@@ -137,9 +137,7 @@ def continue_in_complete_without_returning_it(job: RunningJob[Any]) -> None:
         (continue_in_complete_without_returning_it, "must be returned"),
     ],
 )
-def test_misused_phases_fail_the_attempt_and_are_rolled_back(
-    processors: Processors, work: Work, handler: Handler, words: str
-) -> None:
+def test_misused_phases_fail_the_attempt_and_are_rolled_back(processors, work, handler, words):
     chain = processors.register("misuses")(handler).enqueue()
     work()
     (job,) = chain.refresh().jobs
@@ -149,9 +147,7 @@ def test_misused_phases_fail_the_attempt_and_are_rolled_back(
     assert not Effect.objects.exists()
 
 
-def test_complete_in_an_open_transaction_fails_the_attempt_even_if_the_error_is_swallowed(
-    processors: Processors, work: Work
-) -> None:
+def test_complete_in_an_open_transaction_fails_the_attempt_even_if_the_error_is_swallowed(processors, work):
     @processors.register("misuses")
     def misuses(job: RunningJob[Any]) -> None:
         with transaction.atomic(), pytest.raises(PhaseError), job.complete():
@@ -163,7 +159,7 @@ def test_complete_in_an_open_transaction_fails_the_attempt_even_if_the_error_is_
     assert not Effect.objects.exists()
 
 
-def test_continuation_of_another_job_is_refused(processors: Processors, work: Work) -> None:
+def test_continuation_of_another_job_is_refused(processors, work):
     kept: list[Any] = []
 
     @processors.register("greedy")
@@ -180,7 +176,7 @@ def test_continuation_of_another_job_is_refused(processors: Processors, work: Wo
     assert "the continuation of another job" in job.last_error
 
 
-def test_job_that_outlives_its_handler_cannot_complete_again(processors: Processors, work: Work) -> None:
+def test_job_that_outlives_its_handler_cannot_complete_again(processors, work):
     kept: list[RunningJob[Any]] = []
 
     @processors.register("kept")
@@ -220,9 +216,7 @@ def continue_with_a_set(job: RunningJob[Any]) -> Any:
         (continue_with_a_set, InvalidInput, None),
     ],
 )
-def test_invalid_continuation_raises_an_error_in_the_handler(
-    processors: Processors, work: Work, handler: Handler, error: type[Exception], allowed: list[str] | None
-) -> None:
+def test_invalid_continuation_raises_an_error_in_the_handler(processors, work, handler, error, allowed):
     raised: list[Exception] = []
     processors.register("other")(lambda job: None)
 

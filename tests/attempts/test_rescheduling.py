@@ -9,7 +9,7 @@ from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.processors import Backoff, Processors, RescheduleJob, RunningJob
 from tests.attempts.test_retrying import Broken, wait_of
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -32,14 +32,14 @@ def reschedule(processors: Processors, **options: Any) -> Chain:
 @pytest.mark.parametrize(
     ("delay", "seconds"), [(30, 30), (0.5, 0.5), (timedelta(minutes=2), 120), (timedelta(days=400), 34_560_000)]
 )
-def test_job_is_rescheduled_by_the_given_delay(processors: Processors, work: Work, delay: Any, seconds: float) -> None:
+def test_job_is_rescheduled_by_the_given_delay(processors, work, delay, seconds):
     chain = reschedule(processors, delay=delay)
     work()
     assert seconds - 0.1 <= rescheduled_by(chain) < seconds + 20
     assert chain.status == "pending"
 
 
-def test_job_is_rescheduled_to_the_given_time(processors: Processors, work: Work) -> None:
+def test_job_is_rescheduled_to_the_given_time(processors, work):
     run_at = datetime(2091, 2, 3, 4, 5, 6, 789_012, tzinfo=UTC)
     chain = reschedule(processors, run_at=run_at)
     work()
@@ -47,7 +47,7 @@ def test_job_is_rescheduled_to_the_given_time(processors: Processors, work: Work
 
 
 @pytest.mark.parametrize("options", [{"run_at": datetime(2000, 1, 1, tzinfo=UTC)}, {"delay": 0}, {"delay": -5}])
-def test_time_in_the_past_means_now(processors: Processors, work: Work, options: dict[str, Any]) -> None:
+def test_time_in_the_past_means_now(processors, work, options):
     seen: list[datetime] = []
 
     @processors.register("later")
@@ -62,7 +62,7 @@ def test_time_in_the_past_means_now(processors: Processors, work: Work, options:
     assert chain.created_at <= seen[1] <= Job.objects.get().last_attempt_at
 
 
-def test_rescheduling_is_not_a_failure(processors: Processors, work: Work) -> None:
+def test_rescheduling_is_not_a_failure(processors, work):
     """It is not recorded as a failed attempt, and counts neither for the limit of attempts nor for the backoff."""
     backoff = Backoff(initial_seconds=7, multiplier=3, maximum_seconds=1_000, jitter=0)
 
@@ -83,7 +83,7 @@ def test_rescheduling_is_not_a_failure(processors: Processors, work: Work) -> No
     assert (chain.refresh().status, chain.current_job.attempt) == ("failed", 6)
 
 
-def test_rescheduling_keeps_the_last_error(processors: Processors, work: Work) -> None:
+def test_rescheduling_keeps_the_last_error(processors, work):
     @processors.register("later", backoff=Backoff(initial_seconds=0))
     def later(job: RunningJob[Any]) -> None:
         if job.attempt == 1:
@@ -95,7 +95,7 @@ def test_rescheduling_keeps_the_last_error(processors: Processors, work: Work) -
     assert (chain.refresh().status, chain.current_job.last_error) == ("pending", "Broken: no luck")
 
 
-def test_rescheduling_in_complete_rolls_back_its_writes(processors: Processors, work: Work) -> None:
+def test_rescheduling_in_complete_rolls_back_its_writes(processors, work):
     @processors.register("later")
     def later(job: RunningJob[Any]) -> None:
         with job.complete():
@@ -111,7 +111,7 @@ def test_rescheduling_in_complete_rolls_back_its_writes(processors: Processors, 
 @pytest.mark.parametrize(
     "options", [{}, {"delay": 1, "run_at": datetime(2091, 1, 1, tzinfo=UTC)}, {"delay": None, "run_at": None}]
 )
-def test_rescheduling_takes_either_a_delay_or_a_date(options: dict[str, Any]) -> None:
+def test_rescheduling_takes_either_a_delay_or_a_date(options):
     with pytest.raises(TypeError, match="one of them"):
         RescheduleJob(**options)
 
@@ -129,9 +129,7 @@ def test_rescheduling_takes_either_a_delay_or_a_date(options: dict[str, Any]) ->
         {"delay": timedelta.max},
     ],
 )
-def test_rescheduling_to_an_invalid_time_is_a_failure(
-    processors: Processors, work: Work, options: dict[str, Any]
-) -> None:
+def test_rescheduling_to_an_invalid_time_is_a_failure(processors, work, options):
     chain = reschedule(processors, **options)
     work()
     assert 100 <= wait_of(chain) < 130
@@ -139,7 +137,7 @@ def test_rescheduling_to_an_invalid_time_is_a_failure(
     assert "raise RescheduleJob(**options)" in failed.traceback
 
 
-def test_fail_on_and_retry_if_do_not_apply_to_rescheduling(processors: Processors, work: Work) -> None:
+def test_fail_on_and_retry_if_do_not_apply_to_rescheduling(processors, work):
     @processors.register("later", fail_on=Exception, retry_if=lambda error: False)
     def later(job: RunningJob[Any]) -> None:
         raise RescheduleJob(delay=30)

@@ -1,7 +1,6 @@
 """A failed job is retried after its backoff until its limit of attempts, unless a rule says that it has failed."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.processors import Backoff, FailJob, Processors, RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import WITHOUT_WAKE_UPS, Work, committed
+from tests.support.attempts import WITHOUT_WAKE_UPS, committed
 
 pytestmark = committed
 
@@ -37,7 +36,7 @@ def wait_of(chain: Chain) -> float:
     return (job.run_at - failed.finished_at).total_seconds()
 
 
-def test_job_that_raises_fail_job_is_not_retried(processors: Processors, work: Work) -> None:
+def test_job_that_raises_fail_job_is_not_retried(processors, work):
     @processors.register("hopeless")
     def hopeless(job: RunningJob[Any]) -> None:
         with job.complete():
@@ -65,16 +64,7 @@ def test_job_that_raises_fail_job_is_not_retried(processors: Processors, work: W
         (None, 4, 2, 1, None, 4),
     ],
 )
-def test_most_specific_limit_of_attempts_is_used(
-    settings: Any,
-    work: Work,
-    own: int | None,
-    processors_: int | None,
-    worker: int | None,
-    settings_: float,
-    given: int | None,
-    attempts: int,
-) -> None:
+def test_most_specific_limit_of_attempts_is_used(settings, work, own, processors_, worker, settings_, given, attempts):
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "MAX_ATTEMPTS": settings_}
     part = Processors(max_attempts=processors_, backoff=Backoff(initial_seconds=0))
     chain = part.register("broken", max_attempts=own)(fail).enqueue(max_attempts=given)
@@ -85,7 +75,7 @@ def test_most_specific_limit_of_attempts_is_used(
 
 
 @pytest.mark.parametrize("level", ["enqueue", "processors", "settings"])
-def test_limit_may_be_infinite_at_every_level(settings: Any, work: Work, level: str) -> None:
+def test_limit_may_be_infinite_at_every_level(settings, work, level):
     limits = {"enqueue": 1, "processor": 1, "processors": 1, "worker": 1, "settings": 1}
     nearer = list(limits)[: list(limits).index(level)]
     limits |= {level: math.inf, **dict.fromkeys(nearer)}  # type: ignore[dict-item]
@@ -103,7 +93,7 @@ def test_limit_may_be_infinite_at_every_level(settings: Any, work: Work, level: 
     assert (job.status, job.attempt, job.finite_max_attempts) == ("completed", 30, None)
 
 
-def test_default_limit_is_25_attempts(settings: Any, work: Work) -> None:
+def test_default_limit_is_25_attempts(settings, work):
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
     part = Processors(backoff=Backoff(initial_seconds=0))
     chain = part.register("broken")(fail).enqueue()
@@ -121,15 +111,7 @@ def test_default_limit_is_25_attempts(settings: Any, work: Work) -> None:
         (100, 200, 300, {}, 100),
     ],
 )
-def test_most_specific_backoff_is_used(
-    settings: Any,
-    work: Work,
-    own: float | None,
-    processors_: float | None,
-    worker: float | None,
-    settings_: dict[str, Any],
-    seconds: float,
-) -> None:
+def test_most_specific_backoff_is_used(settings, work, own, processors_, worker, settings_, seconds):
     def backoff(initial: float | None) -> Backoff | None:
         return None if initial is None else Backoff(initial, jitter=0)
 
@@ -140,7 +122,7 @@ def test_most_specific_backoff_is_used(
     assert seconds - 0.1 <= wait_of(chain) < seconds + MARGIN_SECONDS
 
 
-def test_crashes_are_not_counted_as_failures(work: Work) -> None:
+def test_crashes_are_not_counted_as_failures(work):
     part = Processors(backoff=Backoff(100, multiplier=3, maximum_seconds=500, jitter=0), max_attempts=2)
     chain = part.register("broken")(fail).enqueue()
     Job.objects.update(attempt=4, lease_number=4, crashes=4)  # the state after four crashes
@@ -166,9 +148,7 @@ def test_crashes_are_not_counted_as_failures(work: Work) -> None:
         ({"retry_if": lambda error: False}, SystemExit, "failed"),
     ],
 )
-def test_fail_on_and_retry_if_decide_whether_an_error_fails_the_job(
-    processors: Processors, work: Work, rule: dict[str, Any], error: type[BaseException], status: str
-) -> None:
+def test_fail_on_and_retry_if_decide_whether_an_error_fails_the_job(processors, work, rule, error, status):
     @processors.register("choosy", **rule)
     def choosy(job: RunningJob[Any]) -> None:
         raise error
@@ -178,7 +158,7 @@ def test_fail_on_and_retry_if_decide_whether_an_error_fails_the_job(
     assert (chain.refresh().status, chain.current_job.attempt) == (status, 1)
 
 
-def test_job_is_retried_if_its_limit_of_attempts_cannot_be_used(work: Work) -> None:
+def test_job_is_retried_if_its_limit_of_attempts_cannot_be_used(work):
     part = Processors()
     object.__setattr__(part.policy, "max_attempts", "three")  # past the validation
     chain = part.register("unruly")(fail).enqueue()
@@ -195,9 +175,7 @@ def divides(error: BaseException) -> bool:
 
 
 @pytest.mark.parametrize(("rule", "name"), [(divides, "ZeroDivisionError"), (exits, "SystemExit")])
-def test_job_is_retried_if_retry_if_fails_and_the_traceback_shows_it(
-    processors: Processors, work: Work, rule: Callable[[BaseException], bool], name: str
-) -> None:
+def test_job_is_retried_if_retry_if_fails_and_the_traceback_shows_it(processors, work, rule, name):
     chain = processors.register("unruly", retry_if=rule)(fail).enqueue()
     work()
     assert chain.refresh().status == "pending"

@@ -1,7 +1,6 @@
 """The round trips to PostgreSQL that an attempt's transaction takes, and its behaviour on errors between them."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ from psycopg import pq
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, FailedAttempt
-from django_jobchains.processors import Backoff, Batch, Processors, RunningJob
+from django_jobchains.processors import Backoff, Batch, RunningJob
 from django_jobchains.store.postgresql import dialect
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = [committed, pytest.mark.postgresql]
 
@@ -48,7 +47,7 @@ class Trace:
 
 
 @pytest.fixture
-def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trace]:
+def trace(tmp_path, monkeypatch):
     """Trace messages. Slow or old statements are not prepared again, because that would take another round trip."""
     monkeypatch.setattr(dialect, "SLOW_SECONDS", math.inf)
     monkeypatch.setattr(dialect, "PLAN_SECONDS", math.inf)
@@ -66,9 +65,7 @@ def numbers(chains: list[Chain]) -> list[int]:
 
 
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_attempt_with_one_write_takes_three_round_trips(
-    processors: Processors, work: Work, trace: Trace, mode: Any
-) -> None:
+def test_attempt_with_one_write_takes_three_round_trips(processors, work, trace, mode):
     """They are BEGIN with the lock, the write, and the outcome with COMMIT."""
 
     @processors.register("writes", mode=mode)
@@ -94,7 +91,7 @@ def test_attempt_with_one_write_takes_three_round_trips(
     assert Effect.objects.count() == 2
 
 
-def test_statements_are_still_sent_directly_after_a_batch(processors: Processors, work: Work, trace: Trace) -> None:
+def test_statements_are_still_sent_directly_after_a_batch(processors, work, trace):
     """A statement that psycopg sends takes Parse, Bind, Describe and Execute, and psycopg may prepare it."""
 
     @processors.register("together", batch_limit=5)
@@ -118,9 +115,7 @@ def test_statements_are_still_sent_directly_after_a_batch(processors: Processors
 
 
 @pytest.mark.parametrize("options", [{}, {"server_side_binding": True, "prepare_threshold": 0}])
-def test_handler_may_drop_and_alter_tables_in_its_transaction(
-    processors: Processors, work: Work, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-) -> None:
+def test_handler_may_drop_and_alter_tables_in_its_transaction(processors, work, monkeypatch, options):
     """psycopg then deallocates all its prepared statements of the connection."""
     connection.ensure_connection()  # the connection of this thread keeps its options after the test
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {**connection.settings_dict["OPTIONS"], **options})
@@ -145,7 +140,7 @@ def test_handler_may_drop_and_alter_tables_in_its_transaction(
     assert not FailedAttempt.objects.exists()
 
 
-def test_connection_can_be_used_after_a_rolled_back_attempt(processors: Processors, work: Work) -> None:
+def test_connection_can_be_used_after_a_rolled_back_attempt(processors, work):
     @processors.register("fails_first", backoff=NO_BACKOFF, max_attempts=3)
     def fails_first(job: RunningJob[int]) -> Any:
         beside.enqueue()  # psycopg prepares this statement, and deallocates it after the rollback
@@ -166,7 +161,7 @@ def test_connection_can_be_used_after_a_rolled_back_attempt(processors: Processo
     assert Effect.objects.count() == 6
 
 
-def test_error_at_commit_fails_the_attempt(processors: Processors, work: Work) -> None:
+def test_error_at_commit_fails_the_attempt(processors, work):
     @processors.register("doubles")
     def doubles(job: RunningJob[None]) -> None:
         with job.complete(), connection.cursor() as cursor:
@@ -182,7 +177,7 @@ def test_error_at_commit_fails_the_attempt(processors: Processors, work: Work) -
     assert not Effect.objects.exists()
 
 
-def test_session_that_ends_before_the_transaction_costs_no_attempt(processors: Processors, work: Work) -> None:
+def test_session_that_ends_before_the_transaction_costs_no_attempt(processors, work):
     @processors.register("cut")
     def cut(job: RunningJob[None]) -> None:
         connection.ensure_connection()
@@ -197,7 +192,7 @@ def test_session_that_ends_before_the_transaction_costs_no_attempt(processors: P
 
 
 @pytest.mark.parametrize("place", ["before the finish", "before the commit"])
-def test_session_that_ends_in_the_transaction_fails_the_attempt(processors: Processors, work: Work, place: str) -> None:
+def test_session_that_ends_in_the_transaction_fails_the_attempt(processors, work, place):
     @processors.register("cut", backoff=NO_BACKOFF, max_attempts=3)
     def cut(job: RunningJob[None]) -> None:
         with job.complete():

@@ -11,7 +11,7 @@ from django_jobchains.chains import DuplicateJobId
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
 from django_jobchains.processors import Backoff, Batch, JobType, Processors, RescheduleJob, RunningJob
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -22,7 +22,7 @@ def attributes(job: RunningJob[Any]) -> tuple[Any, ...]:
     return job.chain_type_name, job.chain_index, job.type_name, job.attempt, job.worker
 
 
-def test_job_has_the_attributes_of_its_chain_and_attempt(processors: Processors, work: Work) -> None:
+def test_job_has_the_attributes_of_its_chain_and_attempt(processors, work):
     seen: list[Any] = []
 
     @processors.register("first")
@@ -52,9 +52,7 @@ def test_job_has_the_attributes_of_its_chain_and_attempt(processors: Processors,
 
 @pytest.mark.parametrize(("own", "limit"), [(None, 2), (1, 1), (3, 3)])
 @pytest.mark.parametrize("batch_limit", [None, 3])
-def test_job_knows_its_limit_and_whether_this_is_its_last_attempt(
-    work: Work, own: int | None, limit: int, batch_limit: int | None
-) -> None:
+def test_job_knows_its_limit_and_whether_this_is_its_last_attempt(work, own, limit, batch_limit):
     seen: list[tuple[float, bool]] = []
     processors = Processors(backoff=Backoff(initial_seconds=0))
 
@@ -70,7 +68,7 @@ def test_job_knows_its_limit_and_whether_this_is_its_last_attempt(
     assert chain.refresh().status == "failed"
 
 
-def test_job_without_a_limit_has_no_last_attempt(processors: Processors, work: Work) -> None:
+def test_job_without_a_limit_has_no_last_attempt(processors, work):
     seen: list[tuple[float, bool]] = []
 
     @processors.register("endless", max_attempts=math.inf)  # type: ignore[arg-type]
@@ -94,9 +92,7 @@ class TestReasons:
             ({"reason": "\0"}, None, "\ufffd"),
         ],
     )
-    def test_reason_or_cause_becomes_the_last_error(
-        self, processors: Processors, work: Work, options: Any, cause: Any, text: str
-    ) -> None:
+    def test_reason_or_cause_becomes_the_last_error(self, processors, work, options, cause, text):
         seen: list[str | None] = []
 
         @processors.register("later")
@@ -110,7 +106,7 @@ class TestReasons:
         assert seen == [None, text]
         assert chain.refresh().last_error is None
 
-    def test_jobs_of_a_batch_have_reasons(self, processors: Processors, work: Work) -> None:
+    def test_jobs_of_a_batch_have_reasons(self, processors, work):
         @processors.register("later", batch_limit=2)
         def later(jobs: Batch[Any]) -> None:
             jobs[0].reschedule(delay=60, reason="not yet")
@@ -119,7 +115,7 @@ class TestReasons:
         work()
         assert chain.refresh().current_job.last_error == "not yet"
 
-    def test_reason_must_be_a_string(self) -> None:
+    def test_reason_must_be_a_string(self):
         with pytest.raises(TypeError, match="reason=5 is not a string"):
             RescheduleJob(delay=1, reason=5)  # type: ignore[arg-type]
 
@@ -127,7 +123,7 @@ class TestReasons:
 class TestIds:
     """``continue_with(id=…)`` in handlers and in ``chains.current_job()``."""
 
-    def test_handler_chooses_the_id_of_the_next_job(self, processors: Processors, work: Work) -> None:
+    def test_handler_chooses_the_id_of_the_next_job(self, processors, work):
         ids = [new_id() for _ in range(3)]
 
         @processors.register("plain")
@@ -149,9 +145,7 @@ class TestIds:
         assert all(job.lease_number for job in Job.objects.filter(pk__in=ids))
 
     @pytest.mark.parametrize("is_completing", [False, True])
-    def test_id_that_exists_fails_only_its_own_attempt(
-        self, processors: Processors, work: Work, is_completing: bool
-    ) -> None:
+    def test_id_that_exists_fails_only_its_own_attempt(self, processors, work, is_completing):
         taken = after.enqueue()
 
         @processors.register("plain")
@@ -170,7 +164,7 @@ class TestIds:
         assert Job.objects.get(pk=taken.id).status == "pending"
 
     @pytest.mark.parametrize("wrong", ["x", 5])
-    def test_id_must_be_a_uuid(self, processors: Processors, work: Work, wrong: Any) -> None:
+    def test_id_must_be_a_uuid(self, processors, work, wrong):
         @processors.register("plain", fail_on=TypeError)
         def plain(job: RunningJob[Any]) -> Any:
             return job.continue_with(after, id=wrong)
@@ -180,7 +174,7 @@ class TestIds:
         assert (chain.refresh().status, chain.jobs.count()) == ("failed", 1)
         assert "id must be a uuid.UUID" in (chain.last_error or "")
 
-    def test_id_may_be_chosen_without_a_worker(self) -> None:
+    def test_id_may_be_chosen_without_a_worker(self):
         chain, taken, id_ = after.enqueue(), after.enqueue(), new_id()
         with chains.current_job(chain) as current:
             with pytest.raises(DuplicateJobId):

@@ -8,9 +8,9 @@ import pytest
 
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import FailJob, Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import FailJob, RescheduleJob, RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed, on_own_connection
+from tests.support.attempts import committed, on_own_connection
 
 pytestmark = committed
 
@@ -27,9 +27,7 @@ def assert_untouched(job_id: UUID) -> None:
 
 
 @pytest.mark.parametrize("phase", ["prepare", "complete"])
-def test_phase_raises_lease_lost_before_the_handler_writes(
-    processors: Processors, work: Work, steal: Steal, phase: str
-) -> None:
+def test_phase_raises_lease_lost_before_the_handler_writes(processors, work, steal, phase):
     raised: list[LeaseLost] = []
 
     @processors.register("slow")
@@ -49,9 +47,7 @@ def test_phase_raises_lease_lost_before_the_handler_writes(
     assert_untouched(chain.id)
 
 
-def test_handler_that_swallows_lease_lost_still_writes_nothing(
-    processors: Processors, work: Work, steal: Steal
-) -> None:
+def test_handler_that_swallows_lease_lost_still_writes_nothing(processors, work, steal):
     @processors.register("slow")
     def slow(job: RunningJob[Any]) -> str:
         steal(job.id)
@@ -90,7 +86,7 @@ def raising(error: BaseException) -> Callable[[RunningJob[Any]], Any]:
         *map(raising, (ValueError("stale"), FailJob("stale"), RescheduleJob(delay=5), SystemExit())),
     ],
 )
-def test_no_outcome_of_a_stale_attempt_is_written(processors: Processors, work: Work, steal: Steal, end: Any) -> None:
+def test_no_outcome_of_a_stale_attempt_is_written(processors, work, steal, end):
     @processors.register("slow")
     def slow(job: RunningJob[Any]) -> Any:
         steal(job.id)
@@ -101,9 +97,7 @@ def test_no_outcome_of_a_stale_attempt_is_written(processors: Processors, work: 
     assert_untouched(chain.id)
 
 
-def test_lease_lost_between_the_phases_keeps_only_what_prepare_committed(
-    processors: Processors, work: Work, steal: Steal
-) -> None:
+def test_lease_lost_between_the_phases_keeps_only_what_prepare_committed(processors, work, steal):
     @processors.register("slow")
     def slow(job: RunningJob[Any]) -> str:
         with job.prepare():
@@ -128,7 +122,7 @@ def test_lease_lost_between_the_phases_keeps_only_what_prepare_committed(
         ("failed", "taken_by_another_worker"),
     ],
 )
-def test_lease_lost_has_the_reason(processors: Processors, work: Work, status: str, reason: str) -> None:
+def test_lease_lost_has_the_reason(processors, work, status, reason):
     reasons: list[str] = []
 
     @processors.register("slow")
@@ -151,7 +145,7 @@ def test_lease_lost_has_the_reason(processors: Processors, work: Work, status: s
     assert not FailedAttempt.objects.exists()
 
 
-def test_deleted_job_is_not_found_and_stays_deleted(processors: Processors, work: Work) -> None:
+def test_deleted_job_is_not_found_and_stays_deleted(processors, work):
     reasons: list[str] = []
 
     @processors.register("slow")
@@ -171,7 +165,7 @@ def test_deleted_job_is_not_found_and_stays_deleted(processors: Processors, work
     assert not FailedAttempt.objects.exists()
 
 
-def test_other_jobs_are_completed_beside_a_stale_attempt(processors: Processors, work: Work, steal: Steal) -> None:
+def test_other_jobs_are_completed_beside_a_stale_attempt(processors, work, steal):
     """Their outcomes may be written in one statement with the stale one."""
 
     @processors.register("slow")

@@ -1,6 +1,5 @@
 """An attempt is rolled back after an error in a phase, even if its handler swallows the error."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -8,9 +7,9 @@ import pytest
 from django.db import DataError, IntegrityError, connection, transaction
 
 from django_jobchains.models import Chain
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -107,15 +106,13 @@ def close_the_connection(job: RunningJob[Any]) -> None:
         (close_the_connection, ""),
     ],
 )
-def test_attempt_is_rolled_back_although_its_handler_returns(
-    processors: Processors, work: Work, handler: Any, error: str
-) -> None:
+def test_attempt_is_rolled_back_although_its_handler_returns(processors, work, handler, error):
     chain = processors.register("swallows")(handler).enqueue()
     work()
     assert_rescheduled_without_effects(chain, error)
 
 
-def test_no_transaction_is_open_after_a_swallowed_error_of_complete(processors: Processors, work: Work) -> None:
+def test_no_transaction_is_open_after_a_swallowed_error_of_complete(processors, work):
     open_: list[bool] = []
 
     @processors.register("swallows")
@@ -130,9 +127,7 @@ def test_no_transaction_is_open_after_a_swallowed_error_of_complete(processors: 
 
 @failing_statements
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_transaction_that_failed_in_complete_is_rolled_back(
-    processors: Processors, work: Work, mode: Any, fail: Callable[[], None]
-) -> None:
+def test_transaction_that_failed_in_complete_is_rolled_back(processors, work, mode, fail):
     @processors.register("fails", mode=mode)
     def fails(job: RunningJob[Any]) -> str:
         with job.complete():
@@ -146,9 +141,7 @@ def test_transaction_that_failed_in_complete_is_rolled_back(
 
 
 @failing_statements
-def test_transaction_that_failed_in_prepare_ends_the_attempt(
-    processors: Processors, work: Work, fail: Callable[[], None]
-) -> None:
+def test_transaction_that_failed_in_prepare_ends_the_attempt(processors, work, fail):
     """The end of the block cannot commit, so the handler would continue without the writes that it relies on."""
     continued: list[bool] = []
 
@@ -165,7 +158,7 @@ def test_transaction_that_failed_in_prepare_ends_the_attempt(
     assert continued == []
 
 
-def test_error_caught_around_a_savepoint_is_allowed(processors: Processors, work: Work) -> None:
+def test_error_caught_around_a_savepoint_is_allowed(processors, work):
     @processors.register("careful")
     def careful(job: RunningJob[Any]) -> str:
         with job.complete():

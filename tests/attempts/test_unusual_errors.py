@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from django_jobchains.models import FailedAttempt
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -54,7 +54,7 @@ class NoNotes(Exception):
 
 
 @pytest.fixture
-def run_beside_others(processors: Processors, work: Work) -> Callable[[Any], FailedAttempt]:
+def run_beside_others(processors, work):
     """Return a function that runs a handler between jobs that complete, and returns its failed attempt."""
 
     @processors.register("other")
@@ -87,9 +87,7 @@ ERRORS = [SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError, StopIterati
         *((error, place) for place in ("prepare", "complete", "after complete") for error in (SystemExit, MemoryError)),
     ],
 )
-def test_error_that_is_not_an_exception_ends_only_the_attempt(
-    run_beside_others: Callable[[Any], FailedAttempt], error: type[BaseException], place: str
-) -> None:
+def test_error_that_is_not_an_exception_ends_only_the_attempt(run_beside_others, error, place):
     def handler(job: RunningJob[Any]) -> None:
         if place == "handler":
             raise error
@@ -106,9 +104,7 @@ def test_error_that_is_not_an_exception_ends_only_the_attempt(
 
 
 @pytest.mark.parametrize("in_complete", [False, True])
-def test_endless_recursion_ends_the_attempt(
-    run_beside_others: Callable[[Any], FailedAttempt], in_complete: bool
-) -> None:
+def test_endless_recursion_ends_the_attempt(run_beside_others, in_complete):
     def deeper(job: RunningJob[Any]) -> None:
         deeper(job)
 
@@ -138,9 +134,7 @@ def test_endless_recursion_ends_the_attempt(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_any_message_is_recorded(
-    run_beside_others: Callable[[Any], FailedAttempt], error: BaseException, text: str
-) -> None:
+def test_any_message_is_recorded(run_beside_others, error, text):
     def handler(job: RunningJob[Any]) -> None:
         raise error
 
@@ -150,9 +144,7 @@ def test_any_message_is_recorded(
     assert "\0" not in failed.traceback
 
 
-def test_message_that_cannot_be_formatted_is_recorded(
-    run_beside_others: Callable[[Any], FailedAttempt],
-) -> None:
+def test_message_that_cannot_be_formatted_is_recorded(run_beside_others):
     def handler(job: RunningJob[Any]) -> None:
         raise UnformattableMessage
 
@@ -161,7 +153,7 @@ def test_message_that_cannot_be_formatted_is_recorded(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("letter", ["x", "ä", "\U0001f642", "\0"])
-def test_message_of_10_mb_is_cut_in_the_middle(run_beside_others: Callable[[Any], FailedAttempt], letter: str) -> None:
+def test_message_of_10_mb_is_cut_in_the_middle(run_beside_others, letter):
     def handler(job: RunningJob[Any]) -> None:
         raise ValueError("the head" + letter * 10_000_000 + "the tail")
 
@@ -173,7 +165,7 @@ def test_message_of_10_mb_is_cut_in_the_middle(run_beside_others: Callable[[Any]
     assert "characters omitted" in failed.error
 
 
-def test_error_that_is_its_own_cause_is_recorded(run_beside_others: Callable[[Any], FailedAttempt]) -> None:
+def test_error_that_is_its_own_cause_is_recorded(run_beside_others):
     def handler(job: RunningJob[Any]) -> None:
         error = ValueError("round and round")
         error.__cause__ = error

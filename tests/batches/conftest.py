@@ -1,13 +1,13 @@
 import pytest
 
-from django_jobchains.processors import Backoff, Processors, Registry
+from django_jobchains.processors import Backoff, Processors
 from tests.support.workers import events, make_worker, patient_stop, registry, start_worker, store
 
 __all__ = ("events", "make_worker", "patient_stop", "registry", "start_worker", "store")
 
 
 @pytest.fixture
-def processors(registry: Registry) -> Processors:
+def processors(registry):
     """Processors whose failed jobs are due again at once."""
     part = Processors(backoff=Backoff(0, 1, 0, 0))
     registry.add(part)

@@ -10,18 +10,17 @@ from django_jobchains import chains
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.exceptions import JobLocked
 from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import Batch, Processors
+from django_jobchains.processors import Batch
 from tests.batches.test_transactions import statuses, write_effect, written_by
 from tests.shop.models import Effect
 from tests.support.connections import Actor, holding
 from tests.support.waiting import until, until_completed
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.postgresql
 
 
 @pytest.fixture
-def holders() -> list[Actor]:
+def holders():
     """The other transactions that a handler has started."""
     return []
 
@@ -46,13 +45,7 @@ def assert_no_attempt_was_used(enqueued: list[Chain]) -> None:
 
 
 @pytest.mark.parametrize("phase", ["prepare", "complete", "swallowing"])
-def test_others_run_again_without_the_locked_job(
-    processors: Processors,
-    start_worker: StartWorker,
-    holders: list[Actor],
-    monkeypatch: pytest.MonkeyPatch,
-    phase: str,
-) -> None:
+def test_others_run_again_without_the_locked_job(processors, start_worker, holders, monkeypatch, phase):
     monkeypatch.setattr(BatchAttempt, "lock_seconds", 0.1)
     sizes = []
 
@@ -82,9 +75,7 @@ def test_others_run_again_without_the_locked_job(
     assert sum(sizes) == 6  # the batch, and each of its jobs once more
 
 
-def test_batch_in_atomic_mode_continues_without_the_locked_job(
-    processors: Processors, start_worker: StartWorker, holders: list[Actor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_in_atomic_mode_continues_without_the_locked_job(processors, start_worker, holders, monkeypatch):
     """The job is locked before the handler is called, so the handler gets only the other jobs."""
     monkeypatch.setattr(BatchAttempt, "lock_seconds", 0.1)
     begin = BatchAttempt.begin
@@ -113,8 +104,8 @@ def test_batch_in_atomic_mode_continues_without_the_locked_job(
 
 
 def test_batch_waits_for_a_short_lock_and_keeps_the_lock_timeout_of_the_handler(
-    processors: Processors, start_worker: StartWorker, holders: list[Actor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    processors, start_worker, holders, monkeypatch
+):
     monkeypatch.setattr(BatchAttempt, "lock_seconds", 20)
     seen = []
 
@@ -141,12 +132,8 @@ def test_batch_waits_for_a_short_lock_and_keeps_the_lock_timeout_of_the_handler(
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE], ids=str)
 def test_job_that_was_written_while_the_batch_waited_is_read_again(
-    processors: Processors,
-    start_worker: StartWorker,
-    holders: list[Actor],
-    monkeypatch: pytest.MonkeyPatch,
-    level: IsolationLevel,
-) -> None:
+    processors, start_worker, holders, monkeypatch, level
+):
     """Above READ COMMITTED, a transaction that waited for the row gets a serialization failure."""
     monkeypatch.setattr(BatchAttempt, "lock_seconds", 20)
     connection.ensure_connection()  # the connection of this thread keeps its options after the test
@@ -170,9 +157,7 @@ def test_job_that_was_written_while_the_batch_waited_is_read_again(
     assert_no_attempt_was_used(enqueued)
 
 
-def test_batch_that_locked_its_jobs_first_completes_before_the_other_transaction(
-    processors: Processors, start_worker: StartWorker
-) -> None:
+def test_batch_that_locked_its_jobs_first_completes_before_the_other_transaction(processors, start_worker):
     others = []
 
     @processors.register("batches.write", batch_limit=5)

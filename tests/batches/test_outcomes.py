@@ -11,10 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains import chains
 from django_jobchains.exceptions import PhaseError, RegistryError
 from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import Batch, JobType, Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import Batch, JobType, RescheduleJob, RunningJob
 from django_jobchains.telemetry.events import AttemptEnded
 from tests.shop.models import Effect
-from tests.support.workers import Events, StartWorker
 
 
 def outputs(enqueued: list[Chain]) -> list[Any]:
@@ -25,7 +24,7 @@ def jobs_of(enqueued: list[Chain]) -> list[Job]:
     return [chain.jobs.first() for chain in enqueued]  # type: ignore[misc]
 
 
-def test_handler_gets_at_most_batch_limit_jobs(processors: Processors, make_worker: StartWorker) -> None:
+def test_handler_gets_at_most_batch_limit_jobs(processors, make_worker):
     sizes: list[int] = []
 
     @processors.register("batches.double", batch_limit=10)
@@ -40,7 +39,7 @@ def test_handler_gets_at_most_batch_limit_jobs(processors: Processors, make_work
     assert sizes == [10, 10, 5]
 
 
-def test_batch_does_not_wait_until_it_is_full(processors: Processors, make_worker: StartWorker) -> None:
+def test_batch_does_not_wait_until_it_is_full(processors, make_worker):
     @processors.register("batches.count", batch_limit=100)
     def count(jobs: Batch[None]) -> None:
         for job in jobs:
@@ -51,9 +50,7 @@ def test_batch_does_not_wait_until_it_is_full(processors: Processors, make_worke
     assert chain.refresh().output == 1
 
 
-def test_handler_that_returns_completes_the_jobs_without_an_outcome(
-    processors: Processors, make_worker: StartWorker
-) -> None:
+def test_handler_that_returns_completes_the_jobs_without_an_outcome(processors, make_worker):
     @processors.register("batches.partial", batch_limit=5)
     def partial(jobs: Batch[int]) -> None:
         jobs[0].finish("first")
@@ -64,7 +61,7 @@ def test_handler_that_returns_completes_the_jobs_without_an_outcome(
     assert {chain.status for chain in enqueued} == {"completed"}
 
 
-def test_each_job_has_the_outcome_that_the_handler_gave_it(processors: Processors, make_worker: StartWorker) -> None:
+def test_each_job_has_the_outcome_that_the_handler_gave_it(processors, make_worker):
     @processors.register("batches.next")
     def following(job: RunningJob[str]) -> str:
         return f"after {job.input}"
@@ -95,9 +92,7 @@ def test_each_job_has_the_outcome_that_the_handler_gave_it(processors: Processor
     assert FailedAttempt.objects.get(job_id=retried.id).error == "ValueError: not yet"
 
 
-def test_error_of_the_handler_fails_only_the_jobs_without_an_outcome(
-    processors: Processors, make_worker: StartWorker
-) -> None:
+def test_error_of_the_handler_fails_only_the_jobs_without_an_outcome(processors, make_worker):
     @processors.register("batches.broken", batch_limit=5)
     def broken(jobs: Batch[int]) -> None:
         for job in jobs:
@@ -114,9 +109,7 @@ def test_error_of_the_handler_fails_only_the_jobs_without_an_outcome(
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), MemoryError(), RescheduleJob(delay=0)])
-def test_slot_continues_after_any_error_of_a_handler(
-    processors: Processors, make_worker: StartWorker, error: BaseException
-) -> None:
+def test_slot_continues_after_any_error_of_a_handler(processors, make_worker, error):
     @processors.register("batches.broken", batch_limit=5)
     def broken(jobs: Batch[int]) -> None:
         if jobs[0].attempt == 1:
@@ -128,7 +121,7 @@ def test_slot_continues_after_any_error_of_a_handler(
     assert {job.status for job in jobs_of(enqueued)} == {"completed"}
 
 
-def test_attempts_are_counted_for_each_job(processors: Processors, make_worker: StartWorker) -> None:
+def test_attempts_are_counted_for_each_job(processors, make_worker):
     @processors.register("batches.broken", batch_limit=5, max_attempts=2)
     def broken(jobs: Batch[int]) -> None:
         raise ValueError("always")
@@ -145,7 +138,7 @@ class Mail:
     to: str
 
 
-def test_invalid_input_fails_only_its_own_job(processors: Processors, make_worker: StartWorker) -> None:
+def test_invalid_input_fails_only_its_own_job(processors, make_worker):
     @processors.register("batches.mail", batch_limit=5)
     def mail(jobs: Batch[Mail]) -> None:
         for job in jobs:
@@ -158,7 +151,7 @@ def test_invalid_input_fails_only_its_own_job(processors: Processors, make_worke
     assert (enqueued[1].status, enqueued[1].current_job.attempt) == ("failed", 1)
 
 
-def test_invalid_output_raises_in_finish(processors: Processors, make_worker: StartWorker) -> None:
+def test_invalid_output_raises_in_finish(processors, make_worker):
     @processors.register("batches.strict", batch_limit=5, output=int)
     def strict(jobs: Batch[Any]) -> None:
         for job in jobs:
@@ -169,7 +162,7 @@ def test_invalid_output_raises_in_finish(processors: Processors, make_worker: St
     assert outputs(enqueued) == [1, 7, 7]
 
 
-def test_job_without_the_output_that_its_type_requires_fails(processors: Processors, make_worker: StartWorker) -> None:
+def test_job_without_the_output_that_its_type_requires_fails(processors, make_worker):
     @processors.register("batches.strict", batch_limit=5, output=int, max_attempts=1)
     def strict(jobs: Batch[Any]) -> None:
         jobs[0].finish(1)
@@ -180,7 +173,7 @@ def test_job_without_the_output_that_its_type_requires_fails(processors: Process
     assert "InvalidOutput" in str(enqueued[1].last_error)
 
 
-def test_job_can_get_one_outcome(processors: Processors, make_worker: StartWorker) -> None:
+def test_job_can_get_one_outcome(processors, make_worker):
     errors: list[Exception] = []
 
     @processors.register("batches.twice", batch_limit=5)
@@ -196,7 +189,7 @@ def test_job_can_get_one_outcome(processors: Processors, make_worker: StartWorke
     assert (chain.refresh().output, len(errors)) == ("first", 5)
 
 
-def test_handler_must_not_return_a_value(processors: Processors, make_worker: StartWorker) -> None:
+def test_handler_must_not_return_a_value(processors, make_worker):
     @processors.register("batches.returning", batch_limit=5, max_attempts=1)
     def returning(jobs: Batch[Any]) -> Any:
         return ["something"]
@@ -206,7 +199,7 @@ def test_handler_must_not_return_a_value(processors: Processors, make_worker: St
     assert "job.finish(output)" in str(chain.refresh().last_error)
 
 
-def test_blockers_of_all_jobs_are_read_together(processors: Processors, make_worker: StartWorker) -> None:
+def test_blockers_of_all_jobs_are_read_together(processors, make_worker):
     counts: list[int] = []
     seen: list[list[Any]] = []
 
@@ -229,7 +222,7 @@ def test_blockers_of_all_jobs_are_read_together(processors: Processors, make_wor
     assert max(counts) == 2
 
 
-def test_batches_and_single_jobs_share_the_slots(processors: Processors, make_worker: StartWorker) -> None:
+def test_batches_and_single_jobs_share_the_slots(processors, make_worker):
     """Neither backlog delays the other until its end."""
     order: list[str] = []
 
@@ -248,7 +241,7 @@ def test_batches_and_single_jobs_share_the_slots(processors: Processors, make_wo
     assert order.index("single") < 30
 
 
-def test_worker_runs_batches_at_the_same_time(processors: Processors, make_worker: StartWorker) -> None:
+def test_worker_runs_batches_at_the_same_time(processors, make_worker):
     meeting = threading.Barrier(3, timeout=20)
 
     @processors.register("batches.meeting", batch_limit=4)
@@ -260,7 +253,7 @@ def test_worker_runs_batches_at_the_same_time(processors: Processors, make_worke
     assert {chain.refresh().status for chain in enqueued} == {"completed"}
 
 
-def test_max_jobs_limits_the_last_batch(processors: Processors, make_worker: StartWorker) -> None:
+def test_max_jobs_limits_the_last_batch(processors, make_worker):
     sizes: list[int] = []
 
     @processors.register("batches.count", batch_limit=10)
@@ -272,7 +265,7 @@ def test_max_jobs_limits_the_last_batch(processors: Processors, make_worker: Sta
     assert sum(sizes) == 13
 
 
-def test_event_is_reported_for_each_job(processors: Processors, make_worker: StartWorker, events: Events) -> None:
+def test_event_is_reported_for_each_job(processors, make_worker, events):
     @processors.register("batches.mixed", batch_limit=9)
     def mixed(jobs: Batch[int]) -> None:
         with jobs.complete():
@@ -287,7 +280,7 @@ def test_event_is_reported_for_each_job(processors: Processors, make_worker: Sta
     }  # fmt: skip
 
 
-def test_annotation_of_a_handler_must_match_batch_limit(processors: Processors) -> None:
+def test_annotation_of_a_handler_must_match_batch_limit(processors):
     with pytest.raises(RegistryError, match="takes a Batch"):
 
         @processors.register("batches.wrong", batch_limit=5)
@@ -302,7 +295,7 @@ def test_annotation_of_a_handler_must_match_batch_limit(processors: Processors) 
         processors.register("batches.wrong", batch_limit=0)
 
 
-def test_declared_type_may_be_handled_in_batches(processors: Processors, make_worker: StartWorker) -> None:
+def test_declared_type_may_be_handled_in_batches(processors, make_worker):
     declared: JobType[Mail, str] = JobType("batches.declared", input=Mail, output=str)
 
     @processors.register(declared, batch_limit=5)

@@ -9,12 +9,11 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import Batch, JobType, Processors, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import Batch, RunningJob
 from tests.shop.models import Effect
 from tests.support.attempts import on_own_connection
 from tests.support.waiting import until, until_completed
-from tests.support.workers import Events, StartWorker, time_out
+from tests.support.workers import time_out
 
 
 def write_effect(job: RunningJob[Any], label: str) -> None:
@@ -29,7 +28,7 @@ def statuses(enqueued: list[Chain]) -> list[str]:
     return [chain.refresh().status for chain in enqueued]
 
 
-def test_effects_and_outcomes_commit_together(processors: Processors, make_worker: StartWorker) -> None:
+def test_effects_and_outcomes_commit_together(processors, make_worker):
     @processors.register("batches.next")
     def following(job: RunningJob[None]) -> str:
         return "end"
@@ -49,7 +48,7 @@ def test_effects_and_outcomes_commit_together(processors: Processors, make_worke
 
 
 @pytest.mark.parametrize("where", ["inside", "after", "database"])
-def test_error_rolls_back_the_whole_batch(processors: Processors, make_worker: StartWorker, where: str) -> None:
+def test_error_rolls_back_the_whole_batch(processors, make_worker, where):
     @processors.register("batches.write", batch_limit=5)
     def write(jobs: Batch[int]) -> None:
         first = jobs[0].attempt == 1
@@ -72,7 +71,7 @@ def test_error_rolls_back_the_whole_batch(processors: Processors, make_worker: S
     assert FailedAttempt.objects.count() == 3
 
 
-def test_swallowed_error_of_the_transaction_completes_no_job(processors: Processors, make_worker: StartWorker) -> None:
+def test_swallowed_error_of_the_transaction_completes_no_job(processors, make_worker):
     @processors.register("batches.swallow", batch_limit=5)
     def swallow(jobs: Batch[int]) -> None:
         try:
@@ -90,7 +89,7 @@ def test_swallowed_error_of_the_transaction_completes_no_job(processors: Process
     assert Effect.objects.count() == 2
 
 
-def test_handler_in_atomic_mode_is_rolled_back_completely(processors: Processors, make_worker: StartWorker) -> None:
+def test_handler_in_atomic_mode_is_rolled_back_completely(processors, make_worker):
     @processors.register("batches.atomic", batch_limit=5, mode="atomic")
     def atomic(jobs: Batch[int]) -> None:
         for job in jobs:
@@ -103,7 +102,7 @@ def test_handler_in_atomic_mode_is_rolled_back_completely(processors: Processors
     assert set(Effect.objects.values_list("label", flat=True)) == {"attempt 2"}
 
 
-def test_staged_prepare_is_committed_at_once(processors: Processors, make_worker: StartWorker) -> None:
+def test_staged_prepare_is_committed_at_once(processors, make_worker):
     @processors.register("batches.staged", batch_limit=5)
     def staged(jobs: Batch[int]) -> None:
         with jobs.prepare():
@@ -122,9 +121,7 @@ def test_staged_prepare_is_committed_at_once(processors: Processors, make_worker
     assert labels == ["completed"] * 2 + ["prepared 1"] * 2 + ["prepared 2"] * 2
 
 
-def test_job_that_fails_in_a_savepoint_does_not_affect_the_others(
-    processors: Processors, make_worker: StartWorker
-) -> None:
+def test_job_that_fails_in_a_savepoint_does_not_affect_the_others(processors, make_worker):
     @processors.register("batches.savepoints", batch_limit=5)
     def savepoints(jobs: Batch[int]) -> None:
         with jobs.complete():
@@ -143,9 +140,7 @@ def test_job_that_fails_in_a_savepoint_does_not_affect_the_others(
     assert written_by("written") == {enqueued[0].id, enqueued[2].id}
 
 
-def test_lost_lease_rolls_back_the_batch_and_hands_back_the_other_jobs(
-    processors: Processors, make_worker: StartWorker, store: Store
-) -> None:
+def test_lost_lease_rolls_back_the_batch_and_hands_back_the_other_jobs(processors, make_worker, store):
     """The other jobs lose no attempt."""
 
     def take_over(job_id: Any) -> None:
@@ -168,9 +163,7 @@ def test_lost_lease_rolls_back_the_batch_and_hands_back_the_other_jobs(
     assert not FailedAttempt.objects.exists()
 
 
-def test_lost_lease_without_a_transaction_affects_only_its_own_job(
-    processors: Processors, make_worker: StartWorker
-) -> None:
+def test_lost_lease_without_a_transaction_affects_only_its_own_job(processors, make_worker):
     def take_over(job_id: Any) -> None:
         Job.objects.filter(pk=job_id).update(lease_number=1000, leased_by="another worker")
 
@@ -185,14 +178,14 @@ def test_lost_lease_without_a_transaction_affects_only_its_own_job(
 
 
 @pytest.fixture
-def gate() -> Any:
+def gate():
     gate = threading.Event()
     yield gate
     gate.set()
 
 
 @pytest.fixture
-def checks_signals(processors: Processors) -> JobType[Any, Any]:
+def checks_signals(processors):
     """A type whose handler raises as soon as one of its jobs, or the whole batch, should stop."""
 
     @processors.register("batches.checks_signals", batch_limit=5)
@@ -208,9 +201,7 @@ def checks_signals(processors: Processors) -> JobType[Any, Any]:
     return checks_signals
 
 
-def test_cancelling_one_job_costs_the_others_no_attempt(
-    checks_signals: JobType[Any, Any], start_worker: StartWorker
-) -> None:
+def test_cancelling_one_job_costs_the_others_no_attempt(checks_signals, start_worker):
     enqueued = chains.enqueue_many([checks_signals.item() for _ in range(3)])
     start_worker()
     until(lambda: len(written_by("started")) == 3)
@@ -222,9 +213,7 @@ def test_cancelling_one_job_costs_the_others_no_attempt(
 
 
 @pytest.mark.usefixtures("patient_stop")
-def test_stopping_worker_hands_back_the_whole_batch(
-    checks_signals: JobType[Any, Any], start_worker: StartWorker
-) -> None:
+def test_stopping_worker_hands_back_the_whole_batch(checks_signals, start_worker):
     enqueued = chains.enqueue_many([checks_signals.item() for _ in range(3)])
     worker = start_worker()
     until(lambda: len(written_by("started")) == 3)
@@ -233,7 +222,7 @@ def test_stopping_worker_hands_back_the_whole_batch(
     assert len(enqueued) == 3
 
 
-def test_batch_has_one_time_limit(processors: Processors, start_worker: StartWorker) -> None:
+def test_batch_has_one_time_limit(processors, start_worker):
     @processors.register("batches.slow", batch_limit=5, timeout=0.5)
     def slow(jobs: Batch[Any]) -> None:
         if jobs[0].attempt == 1:
@@ -248,9 +237,7 @@ def test_batch_has_one_time_limit(processors: Processors, start_worker: StartWor
     assert [chain.jobs.get().attempt for chain in enqueued] == [2, 2, 2]
 
 
-def test_jobs_of_an_unresponsive_batch_are_retried(
-    processors: Processors, start_worker: StartWorker, gate: threading.Event, settings: Any, events: Events
-) -> None:
+def test_jobs_of_an_unresponsive_batch_are_retried(processors, start_worker, gate, settings, events):
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.2}
 
     @processors.register("batches.unresponsive", batch_limit=5)
@@ -271,7 +258,7 @@ def test_jobs_of_an_unresponsive_batch_are_retried(
     assert [chain.jobs.get().attempt for chain in enqueued] == [2, 2, 2]
 
 
-def test_number_of_statements_does_not_depend_on_the_batch(processors: Processors, make_worker: StartWorker) -> None:
+def test_number_of_statements_does_not_depend_on_the_batch(processors, make_worker):
     counts: list[int] = []
 
     @processors.register("batches.counted", batch_limit=100)

@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import pytest
 
 from django_jobchains.processors import get_registry
@@ -11,11 +9,11 @@ __all__ = ("events", "make_worker", "processors", "registry", "start_worker")
 
 
 @pytest.fixture(autouse=True)
-def _declared_types(monkeypatch: pytest.MonkeyPatch) -> None:
+def _declared_types(monkeypatch):
     monkeypatch.setattr(get_registry(), "declared", {job_type.name: job_type for job_type in work.TYPES})
 
 
 @pytest.fixture(autouse=True)
-def _end_actors() -> Iterator[None]:
+def _end_actors():
     yield
     end_all()

@@ -12,14 +12,13 @@ from django.db import connection, transaction
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, InvalidOutput, JobAlreadyCompleted, JobTypeMismatch
 from django_jobchains.db.ids import new_id
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.completing.work import approval, finish, pending, rows, typed
 from tests.shop.models import Effect
 from tests.support.attempts import committed
 from tests.support.connections import DEADLINE_SECONDS, holding
 from tests.support.statements import statements_of_others
 from tests.support.waiting import until_completed
-from tests.support.workers import StartWorker
 
 pytestmark = committed
 
@@ -38,7 +37,7 @@ each_run = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 
 
 @each_run
-def test_the_block_takes_several_steps_and_commits_with_the_callers_rows(run: Any) -> None:
+def test_the_block_takes_several_steps_and_commits_with_the_callers_rows(run):
     chain = pending()
 
     async def main() -> None:
@@ -57,7 +56,7 @@ def test_the_block_takes_several_steps_and_commits_with_the_callers_rows(run: An
 
 @each_run
 @pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
-def test_an_exception_undoes_the_block(run: Any, error: type[BaseException]) -> None:
+def test_an_exception_undoes_the_block(run, error):
     chain = pending()
     before = rows()
 
@@ -76,7 +75,7 @@ async def awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return await coroutine
 
 
-def test_the_errors_are_those_of_sync_code() -> None:
+def test_the_errors_are_those_of_sync_code():
     chain, ended = typed.enqueue(1), pending()
     finish(ended)
     before = rows()
@@ -103,7 +102,7 @@ def test_the_errors_are_those_of_sync_code() -> None:
     assert rows() == before
 
 
-def test_acomplete_returns_a_chain_that_async_code_can_read() -> None:
+def test_acomplete_returns_a_chain_that_async_code_can_read():
     chain = pending()
 
     async def main() -> Any:
@@ -113,7 +112,7 @@ def test_acomplete_returns_a_chain_that_async_code_can_read() -> None:
     assert async_to_sync(main)() == (chain.id, "completed", "done", "done")
 
 
-def test_the_block_joins_the_transaction_of_a_sync_caller() -> None:
+def test_the_block_joins_the_transaction_of_a_sync_caller():
     async def main(chain: Chain) -> None:
         async with chains.acurrent_job(chain.id) as current:
             await current.afinish()
@@ -128,7 +127,7 @@ def test_the_block_joins_the_transaction_of_a_sync_caller() -> None:
 
 
 @each_run
-def test_queries_of_other_tasks_are_not_part_of_the_transaction(run: Any) -> None:
+def test_queries_of_other_tasks_are_not_part_of_the_transaction(run):
     chain = pending()
 
     async def main() -> None:
@@ -154,7 +153,7 @@ def test_queries_of_other_tasks_are_not_part_of_the_transaction(run: Any) -> Non
 
 
 @each_run
-def test_simultaneous_blocks_of_several_tasks_end_separately(run: Any) -> None:
+def test_simultaneous_blocks_of_several_tasks_end_separately(run):
     kept, undone = pending(), pending()
 
     async def complete(chain: Chain, began: asyncio.Event, other: asyncio.Event) -> None:
@@ -176,7 +175,7 @@ def test_simultaneous_blocks_of_several_tasks_end_separately(run: Any) -> None:
     assert (kept.refresh().status, undone.refresh().status) == ("completed", "pending")
 
 
-def test_after_the_block_queries_run_in_the_previous_thread() -> None:
+def test_after_the_block_queries_run_in_the_previous_thread():
     chain = pending()
 
     async def main() -> None:
@@ -188,7 +187,7 @@ def test_after_the_block_queries_run_in_the_previous_thread() -> None:
     asyncio.run(main())
 
 
-def test_the_connection_is_closed_after_the_block() -> None:
+def test_the_connection_is_closed_after_the_block():
     async def main() -> None:
         for _ in range(3):
             async with chains.acurrent_job(pending_id):
@@ -202,7 +201,7 @@ def test_the_connection_is_closed_after_the_block() -> None:
 
 
 @pytest.mark.postgresql
-def test_a_task_that_is_cancelled_while_entering_holds_no_lock() -> None:
+def test_a_task_that_is_cancelled_while_entering_holds_no_lock():
     chain = pending()
     holder = holding(lambda store: store.last_jobs.lock([chain.id]))
 
@@ -237,7 +236,7 @@ def is_any_lock_awaited() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def test_an_async_handler_completes_another_chain(processors: Processors, start_worker: StartWorker) -> None:
+def test_an_async_handler_completes_another_chain(processors, start_worker):
     chain = pending()
 
     @processors.register("completing.decides")

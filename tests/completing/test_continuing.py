@@ -43,7 +43,7 @@ def continued(chain: Chain, job_type: Any = approval, input: Any = None, **optio
 
 
 @pytest.mark.parametrize("make", [make for make in OPEN if make is not asked_to_stop])
-def test_the_next_job_is_created_and_due(make: Any) -> None:
+def test_the_next_job_is_created_and_due(make):
     chain = make()
     first = chain.current_job
     job = continued(chain, typed, 1)
@@ -55,7 +55,7 @@ def test_the_next_job_is_created_and_due(make: Any) -> None:
     assert (chain.refresh().status, chain.output, chain.finished_at) == ("pending", None, None)
 
 
-def test_a_chain_that_was_asked_to_stop_does_not_continue() -> None:
+def test_a_chain_that_was_asked_to_stop_does_not_continue():
     """The completed job stays completed, and the next one is cancelled, as after a handler."""
     chain = asked_to_stop()
     waiting = approval.enqueue(blockers=[chain])
@@ -70,7 +70,7 @@ def test_a_chain_that_was_asked_to_stop_does_not_continue() -> None:
     assert (chain.refresh().output, waiting.refresh().status) == (2, "pending")
 
 
-def test_several_steps_in_one_call() -> None:
+def test_several_steps_in_one_call():
     chain = approval.enqueue("one")
     with chains.current_job(chain.id, approval) as current:
         assert current.job.input == "one"
@@ -85,7 +85,7 @@ def test_several_steps_in_one_call() -> None:
     assert (chain.status, chain.output, chain.input) == ("completed", "done", "one")
 
 
-def test_each_step_has_the_output_of_its_own_type() -> None:
+def test_each_step_has_the_output_of_its_own_type():
     chain = pending()
     with chains.current_job(chain.id) as current:
         current.continue_with(typed, 1)
@@ -95,7 +95,7 @@ def test_each_step_has_the_output_of_its_own_type() -> None:
     assert chain.refresh().output == 2
 
 
-def test_the_next_block_starts_at_the_current_job() -> None:
+def test_the_next_block_starts_at_the_current_job():
     chain = pending()
     continued(chain, typed, 1)
     with pytest.raises(JobTypeMismatch):
@@ -104,7 +104,7 @@ def test_the_next_block_starts_at_the_current_job() -> None:
     assert chain.refresh().output == 2
 
 
-def test_each_step_of_a_long_chain_takes_as_many_statements(django_assert_num_queries: Any) -> None:
+def test_each_step_of_a_long_chain_takes_as_many_statements(django_assert_num_queries):
     chain = pending()
     continued(chain)
     with chains.current_job(chain.id) as current:
@@ -134,7 +134,7 @@ class TestRules:
             (approval, approval, object(), InvalidInput),
         ],
     )
-    def test_invalid_continuations(self, own: Any, job_type: Any, input: Any, error: type[Exception]) -> None:
+    def test_invalid_continuations(self, own, job_type, input, error):
         chain = own.enqueue()
         before = rows()
         with chains.current_job(chain.id) as current:
@@ -144,7 +144,7 @@ class TestRules:
             current.finish("instead")
         assert chain.refresh().output == "instead"
 
-    def test_the_rules_are_those_of_the_current_job(self) -> None:
+    def test_the_rules_are_those_of_the_current_job(self):
         chain = strict.enqueue()
         with chains.current_job(chain.id) as current:
             current.continue_with(typed, 1)
@@ -152,21 +152,21 @@ class TestRules:
             with pytest.raises(ContinuationNotAllowed):
                 current.continue_with(strict)
 
-    def test_a_type_without_entry_may_be_a_continuation(self) -> None:
+    def test_a_type_without_entry_may_be_a_continuation(self):
         assert continued(pending(), inner).type_name == inner.name
 
-    def test_an_undeclared_type_may_continue_with_any_type(self) -> None:
+    def test_an_undeclared_type_may_continue_with_any_type(self):
         assert continued(gone.enqueue(), typed, 1).input == 1
 
-    def test_an_undeclared_type_may_be_a_continuation(self) -> None:
+    def test_an_undeclared_type_may_be_a_continuation(self):
         assert continued(pending(), gone).type_name == gone.name
 
-    def test_the_input_may_be_a_value_of_the_type(self) -> None:
+    def test_the_input_may_be_a_value_of_the_type(self):
         assert continued(pending(), JobType("completing.floats", input=list[float]), [1.5]).input == [1.5]
 
 
 class TestOptions:
-    def test_priority_and_queue_are_those_of_the_previous_job_by_default(self) -> None:
+    def test_priority_and_queue_are_those_of_the_previous_job_by_default(self):
         chain = approval.enqueue(priority=3, queue="mail")
         job = continued(chain)
         assert (job.priority, job.queue) == (3, "mail")
@@ -174,23 +174,23 @@ class TestOptions:
         assert (job.priority, job.queue) == (-1, "other")
 
     @pytest.mark.parametrize("delay", [90, timedelta(seconds=90)])
-    def test_a_delay_counts_from_the_time_of_the_database(self, delay: Any) -> None:
+    def test_a_delay_counts_from_the_time_of_the_database(self, delay):
         job = continued(pending(), delay=delay)
         assert (job.run_at - job.created_at).total_seconds() == pytest.approx(90, abs=5)
 
-    def test_run_at_is_kept(self) -> None:
+    def test_run_at_is_kept(self):
         run_at = datetime(2091, 2, 3, 4, 5, 6, 789_012, tzinfo=UTC)
         assert continued(pending(), run_at=run_at).run_at == run_at
 
     @pytest.mark.parametrize("options", [{"queue": ""}, {"priority": 99_999}, {"delay": float("nan")}])
-    def test_invalid_options_are_refused_and_change_nothing(self, options: Any) -> None:
+    def test_invalid_options_are_refused_and_change_nothing(self, options):
         chain = pending()
         before = rows()
         with pytest.raises(ValueError, match=r"queue|priority|delay"):
             continued(chain, **options)
         assert rows() == before
 
-    def test_the_chain_keeps_its_deduplication_key(self) -> None:
+    def test_the_chain_keeps_its_deduplication_key(self):
         chain = approval.enqueue(deduplicate=Deduplicate("once"))
         continued(chain)
         again = approval.enqueue(deduplicate=Deduplicate("once"))
@@ -200,7 +200,7 @@ class TestOptions:
 
 
 class TestBlockers:
-    def test_the_next_job_waits_for_all_blockers(self) -> None:
+    def test_the_next_job_waits_for_all_blockers(self):
         first, second = typed.enqueue(1), typed.enqueue(2)
         chain = pending()
         job = continued(chain, blockers=[second, first.id])
@@ -212,14 +212,14 @@ class TestBlockers:
         finish(first, 0)
         assert chain.refresh().status == "pending"
 
-    def test_a_blocker_may_end_in_the_same_block(self) -> None:
+    def test_a_blocker_may_end_in_the_same_block(self):
         blocker, chain = typed.enqueue(1), pending()
         with chains.current_job(chain.id) as current:
             current.continue_with(approval, blockers=[blocker])
             finish(blocker, 0)
             assert current.job.status == "pending"
 
-    def test_invalid_blockers_are_refused_and_change_nothing(self) -> None:
+    def test_invalid_blockers_are_refused_and_change_nothing(self):
         chain, other = pending(), pending()
         waiting = approval.enqueue(blockers=[chain])
         before = rows()
@@ -234,7 +234,7 @@ class TestBlockers:
                 current.continue_with(job_type, blockers=blockers)
             assert rows() == before
 
-    def test_waiting_jobs_start_at_the_end_of_the_chain_and_not_after_a_step(self) -> None:
+    def test_waiting_jobs_start_at_the_end_of_the_chain_and_not_after_a_step(self):
         chain, open_ = pending(), pending()
         waiting = approval.enqueue(blockers=[chain])
         later = approval.enqueue(blockers=[chain], delay=HOUR)
@@ -246,7 +246,7 @@ class TestBlockers:
         assert [given.refresh().status for given in (waiting, later, both)] == ["pending", "pending", "blocked"]
         assert later.current_job.run_at == due
 
-    def test_an_exception_in_the_block_leaves_waiting_jobs_blocked(self) -> None:
+    def test_an_exception_in_the_block_leaves_waiting_jobs_blocked(self):
         chain = pending()
         waiting = approval.enqueue(blockers=[chain])
         before = rows()

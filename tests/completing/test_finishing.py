@@ -1,6 +1,5 @@
 """``chains.complete`` and ``current_job`` finish the current job of a chain, whatever its status, or raise an error."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -41,7 +40,7 @@ each_open = pytest.mark.parametrize("make", OPEN)
 
 
 @pytest.mark.parametrize("make", OPEN + ENDED)
-def test_an_empty_block_changes_nothing(make: Callable[[], Chain]) -> None:
+def test_an_empty_block_changes_nothing(make):
     chain = make()
     before = rows()
     with chains.current_job(chain.id, approval) as current:
@@ -50,7 +49,7 @@ def test_an_empty_block_changes_nothing(make: Callable[[], Chain]) -> None:
 
 
 @each_open
-def test_a_job_that_has_not_ended_is_finished(make: Callable[[], Chain]) -> None:
+def test_a_job_that_has_not_ended_is_finished(make):
     chain = make()
     before = chain.current_job
     finish(chain, {"approved": True})
@@ -63,7 +62,7 @@ def test_a_job_that_has_not_ended_is_finished(make: Callable[[], Chain]) -> None
     assert job.finished_at >= job.created_at
 
 
-def test_other_chains_do_not_change() -> None:
+def test_other_chains_do_not_change():
     chain = pending()
     others = [make() for make in OPEN + ENDED]
     ids = [other.id for other in others]
@@ -72,13 +71,13 @@ def test_other_chains_do_not_change() -> None:
     assert list(Job.objects.filter(chain_id__in=ids).order_by("pk").values()) == before
 
 
-def test_failed_attempts_are_kept() -> None:
+def test_failed_attempts_are_kept():
     chain = backing_off()
     finish(chain)
     assert [(attempt.job_id, attempt.error) for attempt in FailedAttempt.objects.all()] == [(chain.id, "Boom: no")]
 
 
-def test_a_blocked_job_that_was_completed_does_not_change_when_its_blocker_ends() -> None:
+def test_a_blocked_job_that_was_completed_does_not_change_when_its_blocker_ends():
     chain = blocked()
     blocker = Chain.objects.of_type(typed.name).get()
     finish(chain, "not waited")
@@ -89,7 +88,7 @@ def test_a_blocked_job_that_was_completed_does_not_change_when_its_blocker_ends(
 
 
 @pytest.mark.parametrize("job_type", [None, approval, approval.name])
-def test_the_expected_type_may_be_given(job_type: Any) -> None:
+def test_the_expected_type_may_be_given(job_type):
     chain = pending()
     finish(chain, "done", job_type)
     assert chain.refresh().output == "done"
@@ -97,7 +96,7 @@ def test_the_expected_type_may_be_given(job_type: Any) -> None:
 
 @pytest.mark.parametrize("job_type", [typed, "completing.nowhere"])
 @pytest.mark.parametrize("make", [pending, completed])
-def test_another_type_is_an_error_that_names_both(make: Callable[[], Chain], job_type: Any) -> None:
+def test_another_type_is_an_error_that_names_both(make, job_type):
     chain = make()
     before = rows()
     expected = job_type if isinstance(job_type, str) else job_type.name
@@ -108,14 +107,14 @@ def test_another_type_is_an_error_that_names_both(make: Callable[[], Chain], job
     assert rows() == before
 
 
-def test_an_unknown_chain_is_not_found() -> None:
+def test_an_unknown_chain_is_not_found():
     id_ = uuid4()
     with pytest.raises(ChainNotFound, match=str(id_)) as caught, chains.current_job(id_):
         raise AssertionError("the block must not be entered")
     assert caught.value.chain_id == id_
 
 
-def test_complete_returns_the_chain() -> None:
+def test_complete_returns_the_chain():
     chain = pending()
     with chains.current_job(chain.id) as current:
         current.continue_with(typed, 1)
@@ -133,7 +132,7 @@ def use_continue_with(current: chains.CurrentJob) -> None:
 
 
 @pytest.mark.parametrize("use", [use_finish, use_continue_with])
-def test_a_completed_job_cannot_be_completed_again(use: Callable[[chains.CurrentJob], None]) -> None:
+def test_a_completed_job_cannot_be_completed_again(use):
     chain = completed()
     before = rows()
     with pytest.raises(JobAlreadyCompleted, match=str(chain.id)) as caught, chains.current_job(chain.id) as current:
@@ -144,9 +143,7 @@ def test_a_completed_job_cannot_be_completed_again(use: Callable[[chains.Current
 
 @pytest.mark.parametrize("use", [use_finish, use_continue_with])
 @pytest.mark.parametrize("make", [failed, cancelled])
-def test_a_failed_or_cancelled_job_must_be_retried_first(
-    make: Callable[[], Chain], use: Callable[[chains.CurrentJob], None]
-) -> None:
+def test_a_failed_or_cancelled_job_must_be_retried_first(make, use):
     chain = make()
     before = rows()
     message = f"is {chain.status}: use chains.retry first"
@@ -161,14 +158,14 @@ def test_a_failed_or_cancelled_job_must_be_retried_first(
 
 class TestOutputs:
     @pytest.mark.parametrize("output", ["two", None, float("nan"), object()])
-    def test_an_invalid_output_is_refused_and_changes_nothing(self, output: Any) -> None:
+    def test_an_invalid_output_is_refused_and_changes_nothing(self, output):
         chain = typed.enqueue(1)
         before = rows()
         with pytest.raises(InvalidOutput):
             finish(chain, output)
         assert rows() == before
 
-    def test_the_output_may_be_a_value_of_the_type(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_output_may_be_a_value_of_the_type(self, monkeypatch):
         pytest.importorskip("pydantic")
         decision: JobType[Any, Decision] = JobType("completing.decision", output=Decision)
         monkeypatch.setitem(get_registry().declared, decision.name, decision)
@@ -179,7 +176,7 @@ class TestOutputs:
         assert chain.refresh().output == Decision("me", approved=True)
         assert chain.stored_output == {"by": "me", "approved": True}
 
-    def test_without_a_type_any_json_is_valid(self) -> None:
+    def test_without_a_type_any_json_is_valid(self):
         chain = gone.enqueue()
         with pytest.raises(InvalidOutput):
             finish(chain, {"a": object()})
@@ -194,7 +191,7 @@ class Decision:
 
 
 class TestTransactions:
-    def test_an_exception_undoes_the_block_with_the_callers_rows(self) -> None:
+    def test_an_exception_undoes_the_block_with_the_callers_rows(self):
         chain = running()
         before = rows()
         with pytest.raises(ZeroDivisionError), chains.current_job(chain.id) as current:
@@ -204,7 +201,7 @@ class TestTransactions:
             raise ZeroDivisionError
         assert rows() == before
 
-    def test_the_block_joins_the_callers_transaction(self) -> None:
+    def test_the_block_joins_the_callers_transaction(self):
         chain, kept = pending(), pending()
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             finish(chain)
@@ -216,7 +213,7 @@ class TestTransactions:
                 raise ZeroDivisionError  # undoes only the inner block
         assert (chain.refresh().status, kept.refresh().status) == ("pending", "completed")
 
-    def test_an_error_that_the_block_catches_undoes_nothing_else(self) -> None:
+    def test_an_error_that_the_block_catches_undoes_nothing_else(self):
         chain = pending()
         with chains.current_job(chain.id) as current:
             Effect.objects.create(job_id=chain.id, label="kept")
@@ -226,7 +223,7 @@ class TestTransactions:
         assert chain.refresh().output == "first"
         assert Effect.objects.count() == 1
 
-    def test_after_a_savepoint_is_rolled_back_the_current_job_is_the_previous_one(self) -> None:
+    def test_after_a_savepoint_is_rolled_back_the_current_job_is_the_previous_one(self):
         chain = pending()
         with chains.current_job(chain.id) as current:
             with pytest.raises(ZeroDivisionError), transaction.atomic():
@@ -240,7 +237,7 @@ class TestTransactions:
 class TestAnotherDatabase:
     pytestmark = committed
 
-    def test_using_selects_the_database(self, second_alias: str) -> None:
+    def test_using_selects_the_database(self, second_alias):
         chain = approval.enqueue(using=second_alias)
         with pytest.raises(ChainNotFound):
             finish(chain)

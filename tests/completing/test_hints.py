@@ -12,7 +12,7 @@ pytestmark = committed
 
 
 @pytest.mark.parametrize("make", [pending, running])
-def test_a_finished_job_is_announced_to_waiters_and_its_worker(make: object) -> None:
+def test_a_finished_job_is_announced_to_waiters_and_its_worker(make):
     chain = make()  # type: ignore[operator]
     with recorded() as sent:
         finish(chain)
@@ -20,7 +20,7 @@ def test_a_finished_job_is_announced_to_waiters_and_its_worker(make: object) -> 
     assert (set(sent), len(sent)) == (expected, len(expected))
 
 
-def test_a_step_is_announced_to_its_worker_and_workers_of_the_next_job() -> None:
+def test_a_step_is_announced_to_its_worker_and_workers_of_the_next_job():
     chain = running()
     with recorded() as sent:
         with chains.current_job(chain.id) as current:
@@ -31,14 +31,14 @@ def test_a_step_is_announced_to_its_worker_and_workers_of_the_next_job() -> None
     assert sent == [chain_finished(chain.id)]
 
 
-def test_a_step_of_a_chain_that_was_asked_to_stop_is_announced_as_its_end() -> None:
+def test_a_step_of_a_chain_that_was_asked_to_stop_is_announced_as_its_end():
     chain = asked_to_stop()
     with recorded() as sent, chains.current_job(chain.id) as current:
         current.continue_with(typed, 1)
     assert set(sent) == {ownership_lost(chain.id), chain_finished(chain.id)}
 
 
-def test_jobs_that_become_due_are_announced() -> None:
+def test_jobs_that_become_due_are_announced():
     chain = pending()
     typed.enqueue(1, blockers=[chain])
     with recorded() as sent:
@@ -46,7 +46,7 @@ def test_jobs_that_become_due_are_announced() -> None:
     assert set(sent) == {chain_finished(chain.id), job_scheduled(typed.name)}
 
 
-def test_an_empty_block_sends_no_hint() -> None:
+def test_an_empty_block_sends_no_hint():
     made = [make() for make in OPEN + ENDED]
     with recorded() as sent:
         for chain in made:
@@ -55,7 +55,7 @@ def test_an_empty_block_sends_no_hint() -> None:
     assert sent == []
 
 
-def test_a_rollback_sends_no_hint() -> None:
+def test_a_rollback_sends_no_hint():
     chain, other = running(), pending()
     with recorded() as sent:
         with pytest.raises(ZeroDivisionError), chains.current_job(chain.id) as current:
@@ -72,7 +72,7 @@ def test_a_rollback_sends_no_hint() -> None:
     assert sent == [chain_finished(other.id)]
 
 
-def test_hints_are_sent_after_the_outermost_commit() -> None:
+def test_hints_are_sent_after_the_outermost_commit():
     chain = pending()
     with recorded() as sent:
         with transaction.atomic():

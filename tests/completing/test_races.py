@@ -66,7 +66,7 @@ two_calls_by_hand = pytest.mark.parametrize(
 
 
 @two_calls_by_hand
-def test_of_two_calls_one_completes_the_job_and_the_other_fails(first: Any, second: Any) -> None:
+def test_of_two_calls_one_completes_the_job_and_the_other_fails(first, second):
     expected = JobAlreadyCompleted if first is finish_as else JobTypeMismatch
     for make in (pending, running):
         chain = make()
@@ -80,7 +80,7 @@ def test_of_two_calls_one_completes_the_job_and_the_other_fails(first: Any, seco
 
 
 @two_calls_by_hand
-def test_after_a_rollback_the_second_call_completes_the_job(first: Any, second: Any) -> None:
+def test_after_a_rollback_the_second_call_completes_the_job(first, second):
     chain = pending()
     undone = holding(first("first", chain.id))
     other = waiting(second("second", chain.id))
@@ -91,7 +91,7 @@ def test_after_a_rollback_the_second_call_completes_the_job(first: Any, second: 
     assert undone.conflicts == other.conflicts == []
 
 
-def test_without_an_expected_type_the_next_step_is_completed() -> None:
+def test_without_an_expected_type_the_next_step_is_completed():
     chain = approval.enqueue()
     first = holding(continue_as("first", chain.id))
     second = waiting(lambda store: finish_integer(chain))
@@ -135,7 +135,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_worker_after_a_call_by_hand_changes_nothing(end: str) -> None:
+def test_a_worker_after_a_call_by_hand_changes_nothing(end):
     for by_hand in (finish_as, continue_as):
         job = overdue_job()
         person = holding(and_rows(by_hand("person", job.chain_id, approval)))
@@ -148,7 +148,7 @@ def test_a_worker_after_a_call_by_hand_changes_nothing(end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_call_by_hand_after_a_worker_fails_or_completes_the_job(end: str) -> None:
+def test_a_call_by_hand_after_a_worker_fails_or_completes_the_job(end):
     for by_hand in (finish_as, continue_as):
         job = overdue_job()
         worker = holding(and_rows(lambda store: ENDS[end](store, job)))  # noqa: B023
@@ -168,7 +168,7 @@ def test_a_call_by_hand_after_a_worker_fails_or_completes_the_job(end: str) -> N
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_after_a_rollback_of_the_call_the_worker_ends_its_attempt(end: str) -> None:
+def test_after_a_rollback_of_the_call_the_worker_ends_its_attempt(end):
     job = overdue_job()
     person = holding(finish_as("person", job.chain_id))
     worker = waiting(lambda store: ENDS[end](store, job))
@@ -179,7 +179,7 @@ def test_after_a_rollback_of_the_call_the_worker_ends_its_attempt(end: str) -> N
     assert chains.get(job.chain_id).output != "person"
 
 
-def test_a_claim_after_a_call_by_hand_finds_nothing() -> None:
+def test_a_claim_after_a_call_by_hand_finds_nothing():
     chain = approval.enqueue()
     person = holding(finish_as("person", chain.id))
     claiming = waiting(lambda store: claim(store, types=[approval.name]))
@@ -189,7 +189,7 @@ def test_a_claim_after_a_call_by_hand_finds_nothing() -> None:
     assert chain.refresh().current_job.lease_number == 0
 
 
-def test_a_call_by_hand_after_a_claim_completes_the_running_job() -> None:
+def test_a_call_by_hand_after_a_claim_completes_the_running_job():
     chain = approval.enqueue()
     claiming = holding(lambda store: claim(store, types=[approval.name]))
     person = waiting(finish_as("person", chain.id))
@@ -201,7 +201,7 @@ def test_a_call_by_hand_after_a_claim_completes_the_running_job() -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_completion_and_cancellation_leave_one_outcome(is_first: bool) -> None:
+def test_completion_and_cancellation_leave_one_outcome(is_first):
     chain = approval.enqueue()
     calls: list[Call] = [finish_as("person", chain.id), lambda store: chains.cancel(chain.id)]
     winner = holding(calls[not is_first])
@@ -217,7 +217,7 @@ def test_completion_and_cancellation_leave_one_outcome(is_first: bool) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_completion_and_deletion_leave_nothing(is_first: bool) -> None:
+def test_completion_and_deletion_leave_nothing(is_first):
     chain = approval.enqueue()
     calls: list[Call] = [continue_as("person", chain.id), lambda store: chains.delete(chain.id)]
     first = holding(calls[not is_first])

@@ -18,7 +18,6 @@ from tests.completing.work import approval, finish
 from tests.shop.models import Effect
 from tests.support.attempts import committed
 from tests.support.waiting import until, until_completed
-from tests.support.workers import Events, StartWorker
 
 pytestmark = committed
 
@@ -37,7 +36,7 @@ class Observed:
 
 
 @pytest.fixture
-def observed() -> Observed:
+def observed():
     return Observed()
 
 
@@ -118,9 +117,7 @@ def ends_when_aborted(
 
 
 @pytest.mark.parametrize("end", WAYS_TO_END)
-def test_a_hint_aborts_the_handler_and_it_can_write_nothing(
-    processors: Processors, start_worker: StartWorker, observed: Observed, events: Events, end: Callable[..., Any]
-) -> None:
+def test_a_hint_aborts_the_handler_and_it_can_write_nothing(processors, start_worker, observed, events, end):
     chain = ends_when_aborted(processors, observed, end, LONG_LEASE).enqueue()
     worker = start_worker()
     assert observed.started.wait(30)
@@ -142,9 +139,7 @@ def test_a_hint_aborts_the_handler_and_it_can_write_nothing(
     assert not FailedAttempt.objects.exists()
 
 
-def test_the_handler_is_aborted_too_if_the_chain_continues(
-    processors: Processors, start_worker: StartWorker, observed: Observed
-) -> None:
+def test_the_handler_is_aborted_too_if_the_chain_continues(processors, start_worker, observed):
     processors.register("completing.next")(lambda job: job.input)
     chain = ends_when_aborted(processors, observed, raise_if_aborted, LONG_LEASE).enqueue()
     start_worker(slots=2)
@@ -158,9 +153,7 @@ def test_the_handler_is_aborted_too_if_the_chain_continues(
     assert chain.output == "next"
 
 
-def test_without_hints_the_handler_is_aborted_at_the_next_renewal(
-    settings: Any, processors: Processors, start_worker: StartWorker, observed: Observed
-) -> None:
+def test_without_hints_the_handler_is_aborted_at_the_next_renewal(settings, processors, start_worker, observed):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": f"{NullNotifier.__module__}.NullNotifier"}}
     chain = ends_when_aborted(processors, observed, complete, Lease(1)).enqueue()
     start_worker()
@@ -171,9 +164,7 @@ def test_without_hints_the_handler_is_aborted_at_the_next_renewal(
     assert not Effect.objects.exists()
 
 
-def test_other_handlers_of_the_worker_are_not_aborted(
-    processors: Processors, start_worker: StartWorker, observed: Observed, events: Events
-) -> None:
+def test_other_handlers_of_the_worker_are_not_aborted(processors, start_worker, observed, events):
     gate = threading.Event()
 
     @processors.register("completing.other", lease=LONG_LEASE)
@@ -194,9 +185,7 @@ def test_other_handlers_of_the_worker_are_not_aborted(
     assert {fact.job_id for fact in events.of(facts.AttemptAbandoned)} == {chain.id}
 
 
-def test_many_simultaneous_completions_complete_each_job_once(
-    processors: Processors, start_worker: StartWorker
-) -> None:
+def test_many_simultaneous_completions_complete_each_job_once(processors, start_worker):
     @processors.register("completing.contested")
     def contested(job: RunningJob[Any]) -> str:
         with job.complete():

@@ -11,14 +11,14 @@ from django_jobchains.middleware import ActorContext
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, RunningJob
 from tests.middleware.recording import processors_with
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
 other: JobType[Any, Any] = JobType("other")
 
 
-def test_context_is_bound_in_the_handler_and_in_chains_that_it_enqueues(work: Work) -> None:
+def test_context_is_bound_in_the_handler_and_in_chains_that_it_enqueues(work):
     seen: list[dict[str, Any]] = []
     processors = processors_with(ActorContext())
 
@@ -39,7 +39,7 @@ def test_context_is_bound_in_the_handler_and_in_chains_that_it_enqueues(work: Wo
     assert list(stored) == [{"tenant": "acme", "actor": "job"}, {"actor": "job"}]
 
 
-def test_without_the_middleware_chains_that_the_handler_enqueues_have_no_context(work: Work) -> None:
+def test_without_the_middleware_chains_that_the_handler_enqueues_have_no_context(work):
     processors = processors_with()
     acts = processors.register("acts")(lambda job: other.enqueue().id and None)
     with context.bound(tenant="acme"):
@@ -48,7 +48,7 @@ def test_without_the_middleware_chains_that_the_handler_enqueues_have_no_context
     assert Job.objects.of_type("other").get().context is None
 
 
-def test_only_the_stored_context_is_bound(work: Work) -> None:
+def test_only_the_stored_context_is_bound(work):
     seen: list[dict[str, Any]] = []
     processors = processors_with(ActorContext())
 
@@ -64,7 +64,7 @@ def test_only_the_stored_context_is_bound(work: Work) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"actor": 1}, {"tenant": None, "actor": 1}])
-def test_job_without_required_values_fails_before_its_handler_runs(work: Work, values: dict[str, Any]) -> None:
+def test_job_without_required_values_fails_before_its_handler_runs(work, values):
     processors = processors_with(ActorContext(require=("tenant",)))
 
     @processors.register("acts")
@@ -79,7 +79,7 @@ def test_job_without_required_values_fails_before_its_handler_runs(work: Work, v
     assert job.last_error == "FailJob: Its context has no tenant. Enqueue it inside context.bound(tenant=…)."
 
 
-def test_job_with_the_required_values_runs(work: Work) -> None:
+def test_job_with_the_required_values_runs(work):
     processors = processors_with(ActorContext(require=["tenant", "actor"]))
     acts = processors.register("acts")(lambda job: context.current()["tenant"])
     with context.bound(tenant="acme", actor=0):
@@ -88,7 +88,7 @@ def test_job_with_the_required_values_runs(work: Work) -> None:
     assert chain.result(0) == "acme"
 
 
-def test_context_is_bound_in_async_code(work: Work) -> None:
+def test_context_is_bound_in_async_code(work):
     processors = processors_with(ActorContext())
 
     @processors.register("acts")
@@ -105,6 +105,6 @@ def test_context_is_bound_in_async_code(work: Work) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["tenant", [1]])
-def test_require_must_be_a_list_of_names(wrong: Any) -> None:
+def test_require_must_be_a_list_of_names(wrong):
     with pytest.raises(RegistryError, match="a list of names"):
         ActorContext(require=wrong)

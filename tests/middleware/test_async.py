@@ -16,7 +16,7 @@ from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, RunningJob
 from tests.middleware.recording import Failing, Recording, Swallowing, processors_with
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -28,7 +28,7 @@ def query(times: int = 1) -> None:
         list(Effect.objects.filter(label="none"))
 
 
-def test_hooks_run_in_order_on_the_thread_of_their_phase(work: Work) -> None:
+def test_hooks_run_in_order_on_the_thread_of_their_phase(work):
     seen: list[str] = []
     threads: dict[str, set[int]] = {"handler": set(), "phases": set()}
 
@@ -76,7 +76,7 @@ def test_hooks_run_in_order_on_the_thread_of_their_phase(work: Work) -> None:
 
 @pytest.mark.parametrize("phase", ["handler", "prepare", "complete"])
 @pytest.mark.parametrize("when", ["called", "entered", "left"])
-def test_error_of_middleware_fails_the_attempt(work: Work, phase: str, when: str) -> None:
+def test_error_of_middleware_fails_the_attempt(work, phase, when):
     processors = processors_with(Failing(phase, when, RuntimeError("no tenant")))
 
     @processors.register("good")
@@ -92,7 +92,7 @@ def test_error_of_middleware_fails_the_attempt(work: Work, phase: str, when: str
 
 
 @pytest.mark.parametrize("phase", ["handler", "prepare", "complete"])
-def test_error_that_middleware_swallows_fails_the_attempt(work: Work, phase: str) -> None:
+def test_error_that_middleware_swallows_fails_the_attempt(work, phase):
     processors = processors_with(Swallowing(phase))
 
     def fail() -> None:
@@ -112,7 +112,7 @@ def test_error_that_middleware_swallows_fails_the_attempt(work: Work, phase: str
     assert (job.status, job.last_error) == ("pending", "RuntimeError: declined")
 
 
-def test_included_middleware_keeps_concurrent_handlers_apart(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_included_middleware_keeps_concurrent_handlers_apart(work, caplog):
     processors = Processors(middleware=[LogContext("tenant"), ActorContext(), QueryBudget(3)])
     logger = logging.getLogger("tests.middleware.together")
     count, arrived, all_arrived = 100, [0], asyncio.Event()
@@ -138,7 +138,7 @@ def test_included_middleware_keeps_concurrent_handlers_apart(work: Work, caplog:
     assert all(record.getMessage() == f"{record.job_id} {record.tenant}" for record in records)
 
 
-def test_log_records_of_a_phase_and_of_a_task_have_the_fields(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_records_of_a_phase_and_of_a_task_have_the_fields(work, caplog):
     processors = processors_with(LogContext())
     logger = logging.getLogger("tests.middleware.phases")
 
@@ -161,7 +161,7 @@ def test_log_records_of_a_phase_and_of_a_task_have_the_fields(work: Work, caplog
 
 
 @pytest.mark.parametrize("is_warm", [False, True])
-def test_queries_of_all_threads_are_counted_once(work: Work, caplog: pytest.LogCaptureFixture, is_warm: bool) -> None:
+def test_queries_of_all_threads_are_counted_once(work, caplog, is_warm):
     """The connections may have been opened before, by handlers without a budget."""
     plain, limited = processors_with(), processors_with(QueryBudget(0))
 
@@ -182,7 +182,7 @@ def test_queries_of_all_threads_are_counted_once(work: Work, caplog: pytest.LogC
     assert f"limited {chain.id} made 8 queries; its budget is 0." in caplog.text
 
 
-def test_budget_may_fail_an_async_handler_in_its_transaction(work: Work) -> None:
+def test_budget_may_fail_an_async_handler_in_its_transaction(work):
     processors = processors_with(QueryBudget(2, action="fail"))
 
     @processors.register("queries")
@@ -199,7 +199,7 @@ def test_budget_may_fail_an_async_handler_in_its_transaction(work: Work) -> None
     assert not Effect.objects.exists()
 
 
-def test_chains_that_an_async_handler_enqueues_have_its_context(work: Work) -> None:
+def test_chains_that_an_async_handler_enqueues_have_its_context(work):
     processors = processors_with(ActorContext())
 
     @processors.register("acts")

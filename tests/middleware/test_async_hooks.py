@@ -13,13 +13,13 @@ from django.apps import apps
 from django_jobchains.exceptions import FailJob, InvalidDeclaration, RegistryError
 from django_jobchains.middleware import Middleware
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Backoff, Batch, Processors, Registry, RunningJob
+from django_jobchains.processors import Backoff, Batch, Processors, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.testing import run_due_jobs
 from tests.middleware.recording import Recording, processors_with
 from tests.records.models import Repository, Upload
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -70,7 +70,7 @@ class OnlyAsync(Middleware):
         yield
 
 
-def test_an_async_hook_is_awaited_around_jobs_and_records(work: Work) -> None:
+def test_an_async_hook_is_awaited_around_jobs_and_records(work):
     seen: list[str] = []
     processors = processors_with(Recording("outer", seen), Awaiting(seen), Recording("inner", seen))
     Repository.objects.create(name="acme")
@@ -112,7 +112,7 @@ def test_an_async_hook_is_awaited_around_jobs_and_records(work: Work) -> None:
     assert [step.split(" on ")[0] for step in seen] == [step.split(" on ")[0] for step in of_a_job]
 
 
-def test_an_async_hook_sees_and_replaces_errors_but_swallows_none(work: Work) -> None:
+def test_an_async_hook_sees_and_replaces_errors_but_swallows_none(work):
     class Replacing(Middleware):
         @asynccontextmanager
         async def around_handler(self, job: RunningJob[str]) -> AsyncIterator[None]:
@@ -140,7 +140,7 @@ def test_an_async_hook_sees_and_replaces_errors_but_swallows_none(work: Work) ->
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_an_error_of_an_async_hook_fails_the_attempt_and_undoes_its_transaction(work: Work, place: str) -> None:
+def test_an_error_of_an_async_hook_fails_the_attempt_and_undoes_its_transaction(work, place):
     class Raising(Middleware):
         @asynccontextmanager
         async def around_handler(self, job: RunningJob[Any]) -> AsyncIterator[None]:
@@ -161,7 +161,7 @@ def test_an_error_of_an_async_hook_fails_the_attempt_and_undoes_its_transaction(
     assert (job.status, job.last_error, Effect.objects.count()) == ("pending", "RuntimeError: no tenant", 0)
 
 
-def test_an_abort_cancels_a_hook_that_awaits(work: Work) -> None:
+def test_an_abort_cancels_a_hook_that_awaits(work):
     class Hanging(Middleware):
         @asynccontextmanager
         async def around_handler(self, job: RunningJob[Any]) -> AsyncIterator[None]:
@@ -180,7 +180,7 @@ def test_an_abort_cancels_a_hook_that_awaits(work: Work) -> None:
     assert str(chain.refresh().current_job.last_error).startswith("JobAborted: The attempt was asked to stop")
 
 
-def test_a_class_with_both_hooks_wraps_both_kinds_of_handlers(work: Work) -> None:
+def test_a_class_with_both_hooks_wraps_both_kinds_of_handlers(work):
     seen: list[str] = []
     processors = processors_with(Both(seen))
 
@@ -199,7 +199,7 @@ def test_a_class_with_both_hooks_wraps_both_kinds_of_handlers(work: Work) -> Non
     assert sorted(seen) == ["async around awaited", "plain around batch", "plain around plain"]
 
 
-def test_a_plain_hook_that_queries_on_the_event_loop_fails_the_attempt(work: Work) -> None:
+def test_a_plain_hook_that_queries_on_the_event_loop_fails_the_attempt(work):
     class Querying(Middleware):
         @contextmanager
         def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
@@ -218,7 +218,7 @@ def test_a_plain_hook_that_queries_on_the_event_loop_fails_the_attempt(work: Wor
 
 
 @pytest.mark.parametrize("middleware", [Awaiting([]), OnlyAsync()], ids=["around_handler", "aaround_handler"])
-def test_plain_handlers_refuse_middleware_that_has_only_an_async_hook(middleware: Middleware) -> None:
+def test_plain_handlers_refuse_middleware_that_has_only_an_async_hook(middleware):
     processors = Processors(middleware=[middleware])
 
     def handle(*args: Any) -> None: ...
@@ -238,7 +238,7 @@ def test_plain_handlers_refuse_middleware_that_has_only_an_async_hook(middleware
 
 
 @pytest.mark.parametrize("hook", ["around_prepare", "around_complete"])
-def test_hooks_inside_transactions_cannot_be_async(hook: str) -> None:
+def test_hooks_inside_transactions_cannot_be_async(hook):
     @asynccontextmanager
     async def around(self: Any, job: RunningJob[Any]) -> AsyncIterator[None]:
         yield
@@ -248,7 +248,7 @@ def test_hooks_inside_transactions_cannot_be_async(hook: str) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_a_hook_returns_must_be_a_context_manager_of_the_right_kind(work: Work, is_async: bool) -> None:
+def test_what_a_hook_returns_must_be_a_context_manager_of_the_right_kind(work, is_async):
     class Undecorated(Middleware):
         async def aaround_handler(self, job: RunningJob[Any]) -> Any:
             yield
@@ -270,7 +270,7 @@ def test_what_a_hook_returns_must_be_a_context_manager_of_the_right_kind(work: W
     assert "@asynccontextmanager is for around_handler() of 'async def' handlers" in error
 
 
-def test_the_testing_kit_awaits_async_hooks(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> None:
+def test_the_testing_kit_awaits_async_hooks(monkeypatch, registry):
     seen: list[str] = []
     processors = processors_with(Awaiting(seen), Recording("inner", seen))
     Repository.objects.create(name="acme")

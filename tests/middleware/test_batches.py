@@ -13,7 +13,7 @@ from django_jobchains.middleware import ActorContext, LogContext, Middleware, Qu
 from django_jobchains.processors import JobType
 from tests.middleware.recording import Recording, processors_with
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -30,7 +30,7 @@ def statuses(chains: list[Any]) -> list[str]:
     return [chain.refresh().status for chain in chains]
 
 
-def test_each_hook_runs_once_with_the_batch(work: Work) -> None:
+def test_each_hook_runs_once_with_the_batch(work):
     seen: list[str] = []
     batches: list[Any] = []
 
@@ -61,7 +61,7 @@ def test_each_hook_runs_once_with_the_batch(work: Work) -> None:
     ]
 
 
-def test_context_of_a_batch_contains_what_its_jobs_have_in_common(work: Work) -> None:
+def test_context_of_a_batch_contains_what_its_jobs_have_in_common(work):
     seen: list[Any] = []
     processors = processors_with(ActorContext())
 
@@ -76,7 +76,7 @@ def test_context_of_a_batch_contains_what_its_jobs_have_in_common(work: Work) ->
 
 
 @pytest.mark.parametrize("others", [{"tenant": "umbrella"}, {"tenant": True}, {}])
-def test_context_is_empty_if_the_jobs_differ(work: Work, others: dict[str, Any]) -> None:
+def test_context_is_empty_if_the_jobs_differ(work, others):
     seen: list[Any] = []
     processors = processors_with(ActorContext())
 
@@ -89,7 +89,7 @@ def test_context_is_empty_if_the_jobs_differ(work: Work, others: dict[str, Any])
     assert seen == [(2, {}, {})]
 
 
-def test_job_without_required_values_fails_alone_and_is_not_passed_to_the_handler(work: Work) -> None:
+def test_job_without_required_values_fails_alone_and_is_not_passed_to_the_handler(work):
     seen: list[Any] = []
     processors = processors_with(ActorContext(require=["tenant"]))
 
@@ -107,7 +107,7 @@ def test_job_without_required_values_fails_alone_and_is_not_passed_to_the_handle
     assert sorted(seen) == [(0, "acme"), (2, "acme")]
 
 
-def test_handler_does_not_run_if_no_job_is_left(work: Work) -> None:
+def test_handler_does_not_run_if_no_job_is_left(work):
     processors = processors_with(ActorContext(require=["tenant"]))
 
     @processors.register("batch", batch_limit=10)
@@ -119,9 +119,7 @@ def test_handler_does_not_run_if_no_job_is_left(work: Work) -> None:
     assert statuses(chains) == ["failed", "failed"]
 
 
-def test_log_records_contain_what_the_jobs_of_a_batch_have_in_common(
-    work: Work, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_records_contain_what_the_jobs_of_a_batch_have_in_common(work, caplog):
     processors = processors_with(LogContext("tenant"))
 
     @processors.register("batch", batch_limit=10)
@@ -135,9 +133,7 @@ def test_log_records_contain_what_the_jobs_of_a_batch_have_in_common(
     assert (fields.job_type, fields.job_id, fields.attempt, fields.tenant) == ("batch", "", "", "acme")
 
 
-def test_batch_has_one_budget_and_queries_of_the_library_are_not_counted(
-    work: Work, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_batch_has_one_budget_and_queries_of_the_library_are_not_counted(work, caplog):
     processors = processors_with(QueryBudget(2))
 
     @processors.register("batch", batch_limit=10)

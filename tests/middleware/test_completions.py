@@ -15,13 +15,13 @@ from django_jobchains import chains
 from django_jobchains.exceptions import FailJob
 from django_jobchains.middleware import LogContext, Middleware, QueryBudget
 from django_jobchains.models import Job
-from django_jobchains.processors import Backoff, Batch, JobType, Processors, Registry, RescheduleJob, RunningJob
+from django_jobchains.processors import Backoff, Batch, JobType, Processors, RescheduleJob, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.testing import run_due_jobs
 from tests.middleware.recording import Recording
 from tests.records.models import Upload
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed, on_own_connection
+from tests.support.attempts import committed, on_own_connection
 
 pytestmark = committed
 
@@ -71,7 +71,7 @@ def returning(kind: str, processors: Processors, steps: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_handler_that_just_returns_passes_through_around_complete(work: Work, kind: str) -> None:
+def test_a_handler_that_just_returns_passes_through_around_complete(work, kind):
     steps: list[str] = []
     processors = Processors(middleware=[Recording("outer", steps), Recording("inner", steps)])
     status = returning(kind, processors, steps)
@@ -96,7 +96,7 @@ def test_a_handler_that_just_returns_passes_through_around_complete(work: Work, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_writes_are_committed_with_the_completion_and_its_error_undoes_both(work: Work, kind: str) -> None:
+def test_its_writes_are_committed_with_the_completion_and_its_error_undoes_both(work, kind):
     seen: list[str] = []
     good = Processors(middleware=[Audit(seen)])
     status = returning(kind, good, [])
@@ -111,7 +111,7 @@ def test_its_writes_are_committed_with_the_completion_and_its_error_undoes_both(
     assert (status(), len(seen), Effect.objects.count()) == ("failed", 2, 1)
 
 
-def test_what_does_not_complete_does_not_pass_through_it(work: Work) -> None:
+def test_what_does_not_complete_does_not_pass_through_it(work):
     seen: list[str] = []
     processors = Processors(middleware=[Audit(seen)], backoff=Backoff(initial_seconds=100))
 
@@ -143,7 +143,7 @@ def test_what_does_not_complete_does_not_pass_through_it(work: Work) -> None:
     assert seen == []
 
 
-def test_an_explicit_completion_passes_through_it_once(work: Work) -> None:
+def test_an_explicit_completion_passes_through_it_once(work):
     seen: list[str] = []
     processors = Processors(middleware=[Audit(seen)])
 
@@ -162,7 +162,7 @@ def test_an_explicit_completion_passes_through_it_once(work: Work) -> None:
     assert sorted(seen) == ["completes", "completes later"]
 
 
-def test_a_lost_lease_is_noticed_before_its_writes(work: Work) -> None:
+def test_a_lost_lease_is_noticed_before_its_writes(work):
     seen: list[str] = []
     processors = Processors(middleware=[Audit(seen)])
 
@@ -176,7 +176,7 @@ def test_a_lost_lease_is_noticed_before_its_writes(work: Work) -> None:
     assert (chain.refresh().output, seen, Effect.objects.count()) == ("by a person", [], 0)
 
 
-def test_a_transaction_that_the_handler_left_open_is_reported_as_such(work: Work) -> None:
+def test_a_transaction_that_the_handler_left_open_is_reported_as_such(work):
     seen: list[str] = []
     processors = Processors(middleware=[Audit(seen)], backoff=Backoff(initial_seconds=100))
 
@@ -190,7 +190,7 @@ def test_a_transaction_that_the_handler_left_open_is_reported_as_such(work: Work
     assert seen == []
 
 
-def test_a_phase_that_the_handler_did_not_await_is_still_its_error(work: Work) -> None:
+def test_a_phase_that_the_handler_did_not_await_is_still_its_error(work):
     seen: list[str] = []
     tasks: list[asyncio.Task[None]] = []
     entered, may_go = threading.Event(), threading.Event()
@@ -220,9 +220,7 @@ def test_a_phase_that_the_handler_did_not_await_is_still_its_error(work: Work) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_middleware_without_the_hook_costs_no_statement(
-    monkeypatch: pytest.MonkeyPatch, registry: Registry, kind: str
-) -> None:
+def test_middleware_without_the_hook_costs_no_statement(monkeypatch, registry, kind):
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
 
     def statements(*middleware: Middleware) -> list[str]:

@@ -22,7 +22,7 @@ Context = dict[str, Any] | None
 
 
 @pytest.fixture
-def processors(monkeypatch: pytest.MonkeyPatch, db: None) -> Processors:
+def processors(monkeypatch, db):
     """The only processors of the project during the test."""
     registry, processors = Registry(), Processors()
     registry.add(processors)
@@ -31,12 +31,12 @@ def processors(monkeypatch: pytest.MonkeyPatch, db: None) -> Processors:
 
 
 @pytest.fixture
-def seen() -> list[dict[str, Any]]:
+def seen():
     return []
 
 
 @pytest.fixture
-def reads(processors: Processors, seen: list[dict[str, Any]]) -> JobType[Any, Any]:
+def reads(processors, seen):
     @processors.register("reads")
     def reads(job: RunningJob[Any]) -> None:
         seen.append(job.context)
@@ -48,14 +48,14 @@ def stored() -> list[Context]:
     return list(Job.objects.order_by("chain_index", "created_at", "id").values_list("context", flat=True))
 
 
-def test_job_has_the_context_that_was_bound_when_it_was_enqueued(reads: JobType[Any, Any], seen: list[Any]) -> None:
+def test_job_has_the_context_that_was_bound_when_it_was_enqueued(reads, seen):
     with context.bound(tenant="acme", actor=7):
         reads.enqueue()
     run_due_jobs(raise_errors=True)
     assert stored() == seen == [{"tenant": "acme", "actor": 7}]
 
 
-def test_nothing_is_stored_when_nothing_is_bound(reads: JobType[Any, Any], seen: list[Any]) -> None:
+def test_nothing_is_stored_when_nothing_is_bound(reads, seen):
     reads.enqueue()
     with context.bound():
         reads.enqueue()
@@ -64,7 +64,7 @@ def test_nothing_is_stored_when_nothing_is_bound(reads: JobType[Any, Any], seen:
     assert seen == [{}, {}]
 
 
-def test_inner_context_extends_the_outer_one(reads: JobType[Any, Any]) -> None:
+def test_inner_context_extends_the_outer_one(reads):
     with context.bound(tenant="acme", actor=1):
         with context.bound(actor=2, request="r"):
             assert context.current() == {"tenant": "acme", "actor": 2, "request": "r"}
@@ -72,13 +72,13 @@ def test_inner_context_extends_the_outer_one(reads: JobType[Any, Any]) -> None:
     assert context.current() == {}
 
 
-def test_context_ends_with_its_block_even_after_an_error() -> None:
+def test_context_ends_with_its_block_even_after_an_error():
     with pytest.raises(RuntimeError), context.bound(tenant="acme"):
         raise RuntimeError
     assert context.current() == {}
 
 
-def test_bound_can_be_used_as_a_decorator(reads: JobType[Any, Any]) -> None:
+def test_bound_can_be_used_as_a_decorator(reads):
     @context.bound(tenant="acme")
     def view() -> None:
         reads.enqueue()
@@ -88,7 +88,7 @@ def test_bound_can_be_used_as_a_decorator(reads: JobType[Any, Any]) -> None:
     assert stored() == [{"tenant": "acme"}] * 2
 
 
-def test_values_are_copied_when_they_are_bound(reads: JobType[Any, Any]) -> None:
+def test_values_are_copied_when_they_are_bound(reads):
     roles = ["admin"]
     with context.bound(roles=roles):
         roles.append("root")
@@ -97,7 +97,7 @@ def test_values_are_copied_when_they_are_bound(reads: JobType[Any, Any]) -> None
     assert stored() == [{"roles": ["admin"]}]
 
 
-def test_current_context_is_read_only() -> None:
+def test_current_context_is_read_only():
     with context.bound(tenant="acme"), pytest.raises(TypeError):
         context.current()["tenant"] = "other"  # type: ignore[index]
 
@@ -111,15 +111,13 @@ def test_current_context_is_read_only() -> None:
         ({1: "a"}, r"At \$\.tenant: a key must be a string"),
     ],
 )
-def test_error_for_a_value_that_is_not_json_names_the_value(value: Any, message: str) -> None:
+def test_error_for_a_value_that_is_not_json_names_the_value(value, message):
     with pytest.raises(InvalidContext, match=message), context.bound(tenant=value):
         raise AssertionError("The value was bound.")
     assert context.current() == {}
 
 
-def test_continuation_has_the_context_of_the_previous_job(
-    processors: Processors, reads: JobType[Any, Any], seen: list[Any]
-) -> None:
+def test_continuation_has_the_context_of_the_previous_job(processors, reads, seen):
     @processors.register("first")
     def first(job: RunningJob[Any]) -> Any:
         return job.continue_with("second")
@@ -137,7 +135,7 @@ def test_continuation_has_the_context_of_the_previous_job(
     assert seen == [own | {"step": 2, "actor": "job"}]
 
 
-def test_continuation_without_a_worker_has_the_context_of_the_job_and_of_the_caller(reads: JobType[Any, Any]) -> None:
+def test_continuation_without_a_worker_has_the_context_of_the_job_and_of_the_caller(reads):
     approval = JobType[Any, Any]("approval")
     with context.bound(tenant="acme", actor="ada"):
         chain = approval.enqueue()
@@ -146,7 +144,7 @@ def test_continuation_without_a_worker_has_the_context_of_the_job_and_of_the_cal
     assert stored() == [{"tenant": "acme", "actor": "ada"}, {"tenant": "acme", "actor": "grace"}]
 
 
-def test_changes_of_a_handler_to_its_context_are_not_stored(processors: Processors, reads: JobType[Any, Any]) -> None:
+def test_changes_of_a_handler_to_its_context_are_not_stored(processors, reads):
     @processors.register("adds")
     def adds(job: RunningJob[Any]) -> Any:
         job.context["client"] = object()
@@ -159,7 +157,7 @@ def test_changes_of_a_handler_to_its_context_are_not_stored(processors: Processo
     assert stored() == [{"tenant": "acme"}, {"tenant": "acme"}]
 
 
-def test_item_has_the_context_in_which_it_was_created(reads: JobType[Any, Any]) -> None:
+def test_item_has_the_context_in_which_it_was_created(reads):
     items = [reads.item(0)]
     for tenant in ("acme", "umbrella"):
         with context.bound(tenant=tenant):
@@ -174,7 +172,7 @@ def test_item_has_the_context_in_which_it_was_created(reads: JobType[Any, Any]) 
     }
 
 
-def test_deduplicated_chain_keeps_its_context(reads: JobType[Any, Any]) -> None:
+def test_deduplicated_chain_keeps_its_context(reads):
     with context.bound(tenant="acme"):
         reads.enqueue(deduplicate=Deduplicate("k"))
     with context.bound(tenant="other"):
@@ -182,7 +180,7 @@ def test_deduplicated_chain_keeps_its_context(reads: JobType[Any, Any]) -> None:
     assert stored() == [{"tenant": "acme"}]
 
 
-def test_context_of_the_worker_is_not_bound_for_its_jobs(processors: Processors, reads: JobType[Any, Any]) -> None:
+def test_context_of_the_worker_is_not_bound_for_its_jobs(processors, reads):
     currents: list[dict[str, Any]] = []
 
     @processors.register("nested")
@@ -209,7 +207,7 @@ def test_context_of_the_worker_is_not_bound_for_its_jobs(processors: Processors,
 
 
 @pytest.mark.parametrize("value", ["[1]", '"text"', "1"])
-def test_invalid_stored_context_fails_only_its_own_job(reads: JobType[Any, Any], seen: list[Any], value: str) -> None:
+def test_invalid_stored_context_fails_only_its_own_job(reads, seen, value):
     invalid, good = reads.enqueue(), reads.enqueue()
     Job.objects.filter(pk=invalid.id).update(context=json.loads(value))
     run_due_jobs()
@@ -217,7 +215,7 @@ def test_invalid_stored_context_fails_only_its_own_job(reads: JobType[Any, Any],
     assert "The stored context is a" in str(invalid.current_job.last_error)
 
 
-def test_tasks_have_separate_contexts(reads: JobType[Any, Any]) -> None:
+def test_tasks_have_separate_contexts(reads):
     async def enqueue(tenant: str) -> None:
         with context.bound(tenant=tenant):
             await asyncio.sleep(0)
@@ -231,7 +229,7 @@ def test_tasks_have_separate_contexts(reads: JobType[Any, Any]) -> None:
     assert sorted(str(part) for part in stored()) == ["{'tenant': 'acme'}", "{'tenant': 'umbrella'}"]
 
 
-def test_context_takes_no_additional_statement(reads: JobType[Any, Any]) -> None:
+def test_context_takes_no_additional_statement(reads):
     with CaptureQueriesContext(connection) as plain:
         reads.enqueue()
     with CaptureQueriesContext(connection) as carrying, context.bound(tenant="acme"):

@@ -13,7 +13,7 @@ from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import RunningJob
 from tests.middleware.recording import AllHooks, Failing, Recording, Swallowing, processors_with
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed, on_own_connection
+from tests.support.attempts import committed, on_own_connection
 
 pytestmark = committed
 
@@ -38,7 +38,7 @@ def _fail_if(condition: bool) -> None:
 
 
 @pytest.mark.parametrize(("place", "seen_in"), [(name, name) for name in PHASES] + [("after", "handler")])
-def test_middleware_observes_an_error_of_the_handler_in_its_phase(work: Work, place: str, seen_in: str) -> None:
+def test_middleware_observes_an_error_of_the_handler_in_its_phase(work, place, seen_in):
     seen: list[str] = []
     processors = processors_with(Recording("it", seen))
     processors.register("fails")(in_phases)
@@ -51,7 +51,7 @@ def test_middleware_observes_an_error_of_the_handler_in_its_phase(work: Work, pl
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_middleware_may_replace_an_error(work: Work, phase: str) -> None:
+def test_middleware_may_replace_an_error(work, phase):
     class Replacing(AllHooks):
         @contextmanager
         def around(self, name: str, job: RunningJob[Any]) -> Iterator[None]:
@@ -71,7 +71,7 @@ def test_middleware_may_replace_an_error(work: Work, phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_swallowed_error_fails_the_attempt_and_is_raised_in_outer_middleware(work: Work, phase: str) -> None:
+def test_swallowed_error_fails_the_attempt_and_is_raised_in_outer_middleware(work, phase):
     seen: list[str] = []
     processors = processors_with(Recording("outer", seen), Swallowing(phase))
     processors.register("fails")(in_phases)
@@ -84,7 +84,7 @@ def test_swallowed_error_fails_the_attempt_and_is_raised_in_outer_middleware(wor
     assert not Effect.objects.filter(label="complete").exists()
 
 
-def test_swallowed_error_of_an_atomic_handler_rolls_back_its_writes(work: Work) -> None:
+def test_swallowed_error_of_an_atomic_handler_rolls_back_its_writes(work):
     processors = processors_with(Swallowing("prepare"), Swallowing("handler"))
 
     @processors.register("atomic", mode="atomic")
@@ -101,7 +101,7 @@ def test_swallowed_error_of_an_atomic_handler_rolls_back_its_writes(work: Work) 
 @pytest.mark.parametrize("when", ["called", "entered", "left"])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_error_of_middleware_fails_the_attempt(work: Work, phase: str, when: str, mode: Any) -> None:
+def test_error_of_middleware_fails_the_attempt(work, phase, when, mode):
     seen: list[str] = []
     processors = processors_with(Recording("outer", seen), Failing(phase, when, RuntimeError("no tenant")))
 
@@ -123,9 +123,7 @@ def test_error_of_middleware_fails_the_attempt(work: Work, phase: str, when: str
 
 
 @pytest.mark.parametrize("phase", ["prepare", "complete"])
-def test_error_of_middleware_in_a_phase_fails_the_attempt_even_if_the_handler_swallows_it(
-    work: Work, phase: str
-) -> None:
+def test_error_of_middleware_in_a_phase_fails_the_attempt_even_if_the_handler_swallows_it(work, phase):
     processors = processors_with(Failing(phase, "entered", RuntimeError("no tenant")))
 
     @processors.register("swallows")
@@ -144,7 +142,7 @@ def test_error_of_middleware_in_a_phase_fails_the_attempt_even_if_the_handler_sw
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), MemoryError(), StopIteration("x")], ids=repr)
-def test_failing_middleware_affects_neither_the_worker_nor_other_jobs(work: Work, error: BaseException) -> None:
+def test_failing_middleware_affects_neither_the_worker_nor_other_jobs(work, error):
     broken, good = processors_with(Failing("handler", "left", error)), processors_with()
 
     @broken.register("broken")
@@ -163,7 +161,7 @@ def test_failing_middleware_affects_neither_the_worker_nor_other_jobs(work: Work
     assert {type(error).__name__ in str(chain.current_job.last_error) for chain in failing} == {True}
 
 
-def test_stop_iteration_of_a_handler_is_not_changed(work: Work) -> None:
+def test_stop_iteration_of_a_handler_is_not_changed(work):
     seen: list[str] = []
     processors = processors_with(Recording("outer", seen), Middleware(), Recording("inner", seen))
 
@@ -177,7 +175,7 @@ def test_stop_iteration_of_a_handler_is_not_changed(work: Work) -> None:
     assert seen[-2:] == ["< inner handler: StopIteration", "< outer handler: StopIteration"]
 
 
-def test_lost_lease_cannot_be_swallowed(work: Work) -> None:
+def test_lost_lease_cannot_be_swallowed(work):
     seen: list[str] = []
     processors = processors_with(Recording("outer", seen), Swallowing("handler"))
 

@@ -13,16 +13,16 @@ from django.utils import translation
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware import Middleware
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, Registry, RescheduleJob, RunningJob
+from django_jobchains.processors import Processors, RescheduleJob, RunningJob
 from django_jobchains.testing import run_due_jobs
 from tests.middleware.recording import Recording, processors_with
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
 
-def test_first_middleware_is_the_outermost_in_every_phase(work: Work) -> None:
+def test_first_middleware_is_the_outermost_in_every_phase(work):
     seen: list[str] = []
     processors = processors_with(Recording("outer", seen), Recording("inner", seen))
 
@@ -60,7 +60,7 @@ def test_first_middleware_is_the_outermost_in_every_phase(work: Work) -> None:
     ]
 
 
-def test_atomic_handler_runs_inside_the_hooks_of_handler_and_prepare(work: Work) -> None:
+def test_atomic_handler_runs_inside_the_hooks_of_handler_and_prepare(work):
     seen: list[str] = []
     processors = processors_with(Recording("it", seen))
 
@@ -85,7 +85,7 @@ def test_atomic_handler_runs_inside_the_hooks_of_handler_and_prepare(work: Work)
     ]
 
 
-def test_hooks_of_the_phases_run_while_the_row_is_locked(work: Work) -> None:
+def test_hooks_of_the_phases_run_while_the_row_is_locked(work):
     locked: list[bool] = []
 
     class Reading(Middleware):
@@ -112,7 +112,7 @@ def test_hooks_of_the_phases_run_while_the_row_is_locked(work: Work) -> None:
 
 
 @pytest.mark.postgresql
-def test_local_setting_of_a_hook_ends_with_its_phase(work: Work) -> None:
+def test_local_setting_of_a_hook_ends_with_its_phase(work):
     class Tenant(Middleware):
         @contextmanager
         def around_complete(self, job: RunningJob[Any]) -> Iterator[None]:
@@ -145,7 +145,7 @@ def test_local_setting_of_a_hook_ends_with_its_phase(work: Work) -> None:
     assert names[1] != "tenant-1"
 
 
-def test_hook_runs_on_the_thread_of_the_handler_and_can_read_the_input(work: Work) -> None:
+def test_hook_runs_on_the_thread_of_the_handler_and_can_read_the_input(work):
     seen: list[tuple[int, Any]] = []
 
     class Reading(Middleware):
@@ -165,7 +165,7 @@ def test_hook_runs_on_the_thread_of_the_handler_and_can_read_the_input(work: Wor
     assert seen[0] == seen[1] == (seen[0][0], {"order": 7})
 
 
-def test_writes_of_a_hook_after_the_handler_are_committed_with_the_completion(work: Work) -> None:
+def test_writes_of_a_hook_after_the_handler_are_committed_with_the_completion(work):
     class Writing(Middleware):
         @contextmanager
         def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
@@ -187,7 +187,7 @@ def test_writes_of_a_hook_after_the_handler_are_committed_with_the_completion(wo
     assert sorted(Effect.objects.values_list("job_id", "label")) == [(kept.id, "audit"), (kept.id, "own")]
 
 
-def test_middleware_applies_only_to_its_own_processors(work: Work) -> None:
+def test_middleware_applies_only_to_its_own_processors(work):
     seen: list[str] = []
     watched, plain = processors_with(Recording("watched", seen)), processors_with()
 
@@ -206,9 +206,7 @@ def test_middleware_applies_only_to_its_own_processors(work: Work) -> None:
     assert seen.count("plain") == 1
 
 
-def test_values_that_middleware_adds_to_the_context_last_for_one_attempt(
-    work: Work,
-) -> None:
+def test_values_that_middleware_adds_to_the_context_last_for_one_attempt(work):
     class Client(Middleware):
         @contextmanager
         def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
@@ -231,7 +229,7 @@ def test_values_that_middleware_adds_to_the_context_last_for_one_attempt(
     assert len(set(map(id, clients))) == len(clients) == 2
 
 
-def test_testing_kit_runs_middleware(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> None:
+def test_testing_kit_runs_middleware(monkeypatch, registry):
     seen: list[str] = []
     processors = processors_with(Recording("it", seen))
 
@@ -246,7 +244,7 @@ def test_testing_kit_runs_middleware(monkeypatch: pytest.MonkeyPatch, registry: 
     assert (seen[0], seen[-1]) == ("> it handler", "< it handler")
 
 
-def test_context_variables_that_a_handler_sets_end_with_its_attempt(work: Work) -> None:
+def test_context_variables_that_a_handler_sets_end_with_its_attempt(work):
     languages: list[str] = []
     processors = processors_with()
 
@@ -270,12 +268,12 @@ def test_context_variables_that_a_handler_sets_end_with_its_attempt(work: Work) 
         (None, "give a list"),
     ],
 )
-def test_middleware_must_be_a_list_of_instances(wrong: Any, message: str) -> None:
+def test_middleware_must_be_a_list_of_instances(wrong, message):
     with pytest.raises(RegistryError, match=message):
         Processors(middleware=wrong)
 
 
-def test_error_for_a_hook_without_contextmanager_suggests_it(work: Work) -> None:
+def test_error_for_a_hook_without_contextmanager_suggests_it(work):
     class Undecorated(Middleware):
         def around_handler(self, job: RunningJob[Any]) -> Any:
             yield

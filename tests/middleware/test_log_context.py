@@ -17,7 +17,7 @@ from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware import LogContext, Middleware
 from django_jobchains.processors import RunningJob
 from tests.middleware.recording import processors_with
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -39,7 +39,7 @@ class RecordingHandler(logging.Handler):
 
 
 @pytest.fixture
-def recorded() -> Iterator[RecordingHandler]:
+def recorded():
     handler, logger = RecordingHandler(), logging.getLogger("tests.middleware")
     before = logger.level
     logger.addHandler(handler)
@@ -52,7 +52,7 @@ def recorded() -> Iterator[RecordingHandler]:
 logger = logging.getLogger("tests.middleware.somewhere")
 
 
-def test_every_record_of_an_attempt_has_the_fields_of_its_job(work: Work, recorded: RecordingHandler) -> None:
+def test_every_record_of_an_attempt_has_the_fields_of_its_job(work, recorded):
     processors = processors_with(LogContext())
 
     @processors.register("talks")
@@ -68,14 +68,14 @@ def test_every_record_of_an_attempt_has_the_fields_of_its_job(work: Work, record
     assert recorded.fields() == [(str(chain.id), str(chain.id), "talks", 1)] * 3
 
 
-def test_records_outside_of_attempts_have_empty_fields(recorded: RecordingHandler) -> None:
+def test_records_outside_of_attempts_have_empty_fields(recorded):
     LogContext()
     logger.info("from elsewhere")
     assert recorded.fields() == [("", "", "", "")]
     assert recorded.format(recorded.records[0]) == "   from elsewhere"
 
 
-def test_concurrent_attempts_have_their_own_fields(work: Work, recorded: RecordingHandler) -> None:
+def test_concurrent_attempts_have_their_own_fields(work, recorded):
     processors = processors_with(LogContext())
     together = threading.Barrier(3)
 
@@ -94,7 +94,7 @@ def test_concurrent_attempts_have_their_own_fields(work: Work, recorded: Recordi
         assert record.getMessage() == record.job_id  # type: ignore[attr-defined]
 
 
-def test_fields_are_removed_after_the_attempt(work: Work, recorded: RecordingHandler) -> None:
+def test_fields_are_removed_after_the_attempt(work, recorded):
     class Around(Middleware):
         @contextmanager
         def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
@@ -119,7 +119,7 @@ def test_fields_are_removed_after_the_attempt(work: Work, recorded: RecordingHan
     assert recorded.fields() == [("", "", "", "")] * 2
 
 
-def test_values_of_the_context_can_be_fields(work: Work, recorded: RecordingHandler) -> None:
+def test_values_of_the_context_can_be_fields(work, recorded):
     processors = processors_with(LogContext("tenant", "request_id"))
 
     @processors.register("talks")
@@ -134,7 +134,7 @@ def test_values_of_the_context_can_be_fields(work: Work, recorded: RecordingHand
 
 
 @pytest.mark.parametrize("value", ["acme\r\nERROR forged\u2028\x1b[31m", ["acme\nERROR forged"]])
-def test_value_cannot_forge_a_log_line(work: Work, recorded: RecordingHandler, value: Any) -> None:
+def test_value_cannot_forge_a_log_line(work, recorded, value):
     processors = processors_with(LogContext("tenant"))
 
     @processors.register("talks")
@@ -150,7 +150,7 @@ def test_value_cannot_forge_a_log_line(work: Work, recorded: RecordingHandler, v
     assert "acme" in line
 
 
-def test_records_of_async_code_have_the_fields(work: Work, recorded: RecordingHandler) -> None:
+def test_records_of_async_code_have_the_fields(work, recorded):
     processors = processors_with(LogContext())
 
     @processors.register("talks")
@@ -167,7 +167,7 @@ def test_records_of_async_code_have_the_fields(work: Work, recorded: RecordingHa
     assert recorded.fields() == [(str(chain.id), str(chain.id), "talks", 1)] * 2
 
 
-def test_extra_takes_precedence(work: Work, recorded: RecordingHandler) -> None:
+def test_extra_takes_precedence(work, recorded):
     processors = processors_with(LogContext())
 
     @processors.register("talks")
@@ -183,13 +183,13 @@ def test_extra_takes_precedence(work: Work, recorded: RecordingHandler) -> None:
     ]
 
 
-def test_reserved_names_in_extra_are_still_refused() -> None:
+def test_reserved_names_in_extra_are_still_refused():
     LogContext()
     with pytest.raises(KeyError, match="Attempt to overwrite"):
         logger.warning("wrong", extra=dict.fromkeys(["levelname"]))
 
 
-def test_records_can_be_pickled_copied_and_written_as_json(recorded: RecordingHandler) -> None:
+def test_records_can_be_pickled_copied_and_written_as_json(recorded):
     LogContext()
     logger.info("one")
     record = recorded.records[0]
@@ -201,7 +201,7 @@ def test_records_can_be_pickled_copied_and_written_as_json(recorded: RecordingHa
     assert json.loads(json.dumps(vars(record)))["job_id"] == ""
 
 
-def test_log_record_factory_is_replaced_once() -> None:
+def test_log_record_factory_is_replaced_once():
     LogContext()
     factory = logging.getLogRecordFactory()
     LogContext("tenant")
@@ -209,6 +209,6 @@ def test_log_record_factory_is_replaced_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["message", "job_id", "levelname", "args", "no name", "", 3])
-def test_invalid_field_names_are_refused(name: Any) -> None:
+def test_invalid_field_names_are_refused(name):
     with pytest.raises(RegistryError, match="cannot have a field of this name"):
         LogContext(name)

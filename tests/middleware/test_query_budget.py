@@ -49,9 +49,7 @@ def in_every_phase(job: RunningJob[Any]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_queries_of_the_handler_are_counted_in_every_phase_and_those_of_the_library_are_not(
-    work: Work, caplog: pytest.LogCaptureFixture, mode: str
-) -> None:
+def test_queries_of_the_handler_are_counted_in_every_phase_and_those_of_the_library_are_not(work, caplog, mode):
     def atomically(job: RunningJob[Any]) -> None:
         query(3)
         assert job.blockers == []
@@ -65,14 +63,14 @@ def test_queries_of_the_handler_are_counted_in_every_phase_and_those_of_the_libr
     assert f"queries {job.id} made 6 queries; its budget is 5." in caplog.text
 
 
-def test_one_warning_is_logged_and_the_handler_continues(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_warning_is_logged_and_the_handler_continues(work, caplog):
     job = run(work, lambda job: query(4), QueryBudget(1))
     assert job.status == "completed"
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [record.getMessage() for record in warnings] == [f"queries {job.id} made 4 queries; its budget is 1."]
 
 
-def test_warning_is_logged_for_a_handler_that_fails(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_warning_is_logged_for_a_handler_that_fails(work, caplog):
     def fails(job: RunningJob[Any]) -> None:
         query(3)
         raise RuntimeError("declined")
@@ -81,7 +79,7 @@ def test_warning_is_logged_for_a_handler_that_fails(work: Work, caplog: pytest.L
     assert "made 3 queries" in caplog.text
 
 
-def test_first_query_beyond_the_budget_may_fail_the_attempt(work: Work) -> None:
+def test_first_query_beyond_the_budget_may_fail_the_attempt(work):
     done: list[int] = []
 
     def queries(job: RunningJob[Any]) -> None:
@@ -97,7 +95,7 @@ def test_first_query_beyond_the_budget_may_fail_the_attempt(work: Work) -> None:
     assert not Effect.objects.exists()
 
 
-def test_attempt_fails_even_if_the_handler_swallows_the_error(work: Work) -> None:
+def test_attempt_fails_even_if_the_handler_swallows_the_error(work):
     def queries(job: RunningJob[Any]) -> None:
         with suppress(Exception):
             query(3)
@@ -105,17 +103,17 @@ def test_attempt_fails_even_if_the_handler_swallows_the_error(work: Work) -> Non
     assert str(run(work, queries, QueryBudget(1, action="fail")).last_error).startswith("QueryBudgetExceeded")
 
 
-def test_exactly_the_budget_is_allowed(work: Work) -> None:
+def test_exactly_the_budget_is_allowed(work):
     assert run(work, lambda job: query(3), QueryBudget(3, action="fail")).status == "completed"
 
 
-def test_two_budgets_count_separately(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_budgets_count_separately(work, caplog):
     job = run(work, lambda job: query(5), QueryBudget(2), QueryBudget(4, action="fail"))
     assert str(job.last_error).startswith("QueryBudgetExceeded")
     assert "made 5 queries; its budget is 2" in caplog.text
 
 
-def test_each_attempt_has_its_own_budget(work: Work) -> None:
+def test_each_attempt_has_its_own_budget(work):
     processors = processors_with(QueryBudget(2, action="fail"))
     queries = processors.register("queries")(lambda job: query(2))
     started = [queries.enqueue() for _ in range(4)]
@@ -123,7 +121,7 @@ def test_each_attempt_has_its_own_budget(work: Work) -> None:
     assert {chain.refresh().status for chain in started} == {"completed"}
 
 
-def test_queries_of_enqueue_and_cancel_are_not_counted(work: Work, settings: Any) -> None:
+def test_queries_of_enqueue_and_cancel_are_not_counted(work, settings):
     settings.JOBCHAINS = {}  # with wake-ups
     other: JobType[Any, Any] = JobType("other")
 
@@ -142,7 +140,7 @@ def test_queries_of_enqueue_and_cancel_are_not_counted(work: Work, settings: Any
 
 
 @pytest.mark.postgresql
-def test_store_keeps_its_prepared_statements(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_keeps_its_prepared_statements(work, monkeypatch):
     unprepared: list[str] = []
 
     def fetch(store: Any, sql: str, params: Any) -> Any:
@@ -154,7 +152,7 @@ def test_store_keeps_its_prepared_statements(work: Work, monkeypatch: pytest.Mon
     assert unprepared == []
 
 
-def test_savepoints_are_not_counted(work: Work) -> None:
+def test_savepoints_are_not_counted(work):
     def queries(job: RunningJob[Any]) -> None:
         with transaction.atomic(), transaction.atomic():
             query()
@@ -164,9 +162,7 @@ def test_savepoints_are_not_counted(work: Work) -> None:
     assert run(work, queries, QueryBudget(2, action="fail")).status == "completed"
 
 
-def test_all_databases_or_the_given_ones_are_counted(
-    work: Work, second_alias: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_all_databases_or_the_given_ones_are_counted(work, second_alias, caplog):
     def queries(job: RunningJob[Any]) -> None:
         query(2)
         query(3, second_alias)
@@ -180,7 +176,7 @@ def test_all_databases_or_the_given_ones_are_counted(
     assert "made 2 queries" in caplog.text
 
 
-def test_queries_of_the_async_orm_are_counted(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_queries_of_the_async_orm_are_counted(work, caplog):
     async def count() -> None:
         for _ in range(3):
             await Effect.objects.acount()
@@ -189,7 +185,7 @@ def test_queries_of_the_async_orm_are_counted(work: Work, caplog: pytest.LogCapt
     assert "made 3 queries" in caplog.text
 
 
-def test_queries_of_a_new_connection_are_counted(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_queries_of_a_new_connection_are_counted(work, caplog):
     def queries(job: RunningJob[Any]) -> None:
         query()
         connection.close()
@@ -200,7 +196,7 @@ def test_queries_of_a_new_connection_are_counted(work: Work, caplog: pytest.LogC
     assert "made 2 queries" in caplog.text
 
 
-def test_queries_outside_of_the_handler_are_not_counted(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_queries_outside_of_the_handler_are_not_counted(work, caplog):
     limited, plain = processors_with(QueryBudget(1)), Processors()
     first = limited.register("first")(lambda job: query(1))
     second = plain.register("second")(lambda job: query(5))
@@ -217,7 +213,7 @@ def test_queries_outside_of_the_handler_are_not_counted(work: Work, caplog: pyte
     assert "its budget" not in caplog.text
 
 
-def test_execute_wrappers_of_the_handler_are_supported(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_execute_wrappers_of_the_handler_are_supported(work, caplog):
     def wrapper(execute: Any, *args: Any) -> Any:
         return execute(*args)
 
@@ -232,11 +228,11 @@ def test_execute_wrappers_of_the_handler_are_supported(work: Work, caplog: pytes
 
 
 @pytest.mark.parametrize("arguments", [(-1,), ("3",), (True,), (1.5,)])
-def test_budget_must_be_a_number_of_queries(arguments: tuple[Any]) -> None:
+def test_budget_must_be_a_number_of_queries(arguments):
     with pytest.raises(RegistryError, match="a number of queries, 0 or more"):
         QueryBudget(*arguments)
 
 
-def test_unknown_action_is_refused() -> None:
+def test_unknown_action_is_refused():
     with pytest.raises(RegistryError, match=r"QueryBudget\(action='raise'\): 'log' or 'fail'"):
         QueryBudget(1, action="raise")  # type: ignore[arg-type]

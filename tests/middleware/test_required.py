@@ -1,6 +1,5 @@
 """A worker does not start if processors that it would run lack required middleware."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ HERE = "tests.middleware.test_required"
 
 
 @pytest.fixture
-def processors_by_name(registry: Registry) -> Iterator[dict[str, Processors]]:
+def processors_by_name(registry):
     found = {
         "both": Processors(middleware=[LogContext(), Tenants()]),
         "tenants": Processors(middleware=[Tenants()]),
@@ -47,7 +46,7 @@ def refusal(registry: Registry, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_error_names_all_missing_middleware(processors_by_name: Any, registry: Registry) -> None:
+def test_error_names_all_missing_middleware(processors_by_name, registry):
     assert refusal(registry, required_middleware=[LogContext, Tenants]) == (
         "Required middleware: "
         "the slice with tenants.one, tenants.two lacks django_jobchains.middleware.log_context.LogContext; "
@@ -56,16 +55,14 @@ def test_error_names_all_missing_middleware(processors_by_name: Any, registry: R
     )
 
 
-def test_subclass_satisfies_the_requirement_and_a_base_class_does_not(
-    processors_by_name: Any, registry: Registry
-) -> None:
+def test_subclass_satisfies_the_requirement_and_a_base_class_does_not(processors_by_name, registry):
     Worker(registry=registry, types=["tenants.*", "both.*"], required_middleware=[ActorContext])
     registry.add(lesser := Processors(middleware=[ActorContext()]))
     lesser.register("lesser")(lambda job: None)
     assert "the slice with lesser lacks" in refusal(registry, types=["lesser"], required_middleware=[Tenants])
 
 
-def test_required_middleware_must_be_in_order(processors_by_name: Any, registry: Registry) -> None:
+def test_required_middleware_must_be_in_order(processors_by_name, registry):
     names = f"{HERE}.Tenants, django_jobchains.middleware.log_context.LogContext"
     assert refusal(registry, types=["both.*"], required_middleware=[Tenants, LogContext]) == (
         f"Required middleware: the slice with both.one, both.two has it in another order than {names}. "
@@ -77,12 +74,12 @@ def test_required_middleware_must_be_in_order(processors_by_name: Any, registry:
     Worker(registry=registry, types=["mixed"], required_middleware=[LogContext, ActorContext, Tenants])
 
 
-def test_processors_that_the_worker_does_not_run_are_ignored(processors_by_name: Any, registry: Registry) -> None:
+def test_processors_that_the_worker_does_not_run_are_ignored(processors_by_name, registry):
     Worker(registry=registry, types=["both.*"], required_middleware=[LogContext, Tenants])
     assert "tenants.one" in refusal(registry, types=["both.*", "tenants.two"], required_middleware=[LogContext])
 
 
-def test_arguments_of_a_worker_extend_the_setting(processors_by_name: Any, registry: Registry) -> None:
+def test_arguments_of_a_worker_extend_the_setting(processors_by_name, registry):
     required = {**WITHOUT_WAKE_UPS, "REQUIRED_MIDDLEWARE": [f"{HERE}.Tenants"]}
     with override_settings(JOBCHAINS=required):
         assert "none.one" in refusal(registry)
@@ -105,15 +102,13 @@ def test_arguments_of_a_worker_extend_the_setting(processors_by_name: Any, regis
         (None, "a list of classes or dotted paths"),
     ],
 )
-def test_invalid_requirements_are_refused(processors_by_name: Any, registry: Registry, wrong: Any, words: str) -> None:
+def test_invalid_requirements_are_refused(processors_by_name, registry, wrong, words):
     assert words in refusal(registry, required_middleware=wrong)
     with override_settings(JOBCHAINS={"REQUIRED_MIDDLEWARE": wrong}):
         assert words in refusal(registry)
 
 
-def test_command_reports_the_error_and_does_not_start(
-    processors_by_name: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_reports_the_error_and_does_not_start(processors_by_name, registry, monkeypatch):
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     required = {**WITHOUT_WAKE_UPS, "REQUIRED_MIDDLEWARE": [Tenants]}
     with (
@@ -123,11 +118,11 @@ def test_command_reports_the_error_and_does_not_start(
         call_command("run_jobworker", burst=True)
 
 
-def test_discovered_processors_are_named_by_their_module_and_variable() -> None:
+def test_discovered_processors_are_named_by_their_module_and_variable():
     with override_settings(INSTALLED_APPS=[*project.INSTALLED_APPS, "tests.processors.apps.plain"]):
         lacks = refusal(get_registry(), required_middleware=[Middleware])
     assert "tests.processors.apps.plain.jobs.processors lacks" in lacks
 
 
-def test_processors_without_types_have_a_name() -> None:
+def test_processors_without_types_have_a_name():
     assert Processors().name == "the slice with no types"

@@ -14,7 +14,7 @@ from django_jobchains.models import Job
 from django_jobchains.processors import Backoff, Batch, JobType, Processors, RunningJob
 from django_jobchains.records import RecordProcessor, RecordRun
 from tests.records.models import Upload
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 
 if TYPE_CHECKING:
     from tests.middleware.recording import Job as Unimported
@@ -65,7 +65,7 @@ EXPECTED = (Tenant("acme"), Client(Tenant("acme")))
 HINT = r"which no middleware provides before it: add a subclass of Middleware\[…\] with this type"
 
 
-def test_handlers_and_later_middleware_get_the_context(work: Work) -> None:
+def test_handlers_and_later_middleware_get_the_context(work):
     seen: dict[str, Any] = {}
     processors = Processors(middleware=BOTH)
 
@@ -92,7 +92,7 @@ def test_handlers_and_later_middleware_get_the_context(work: Work) -> None:
     assert seen == dict.fromkeys(("plain", "batch", "awaited", "record"), EXPECTED)
 
 
-def test_attempts_do_not_share_it(work: Work) -> None:
+def test_attempts_do_not_share_it(work):
     seen: list[str] = []
 
     class Numbered(Middleware[Tenant]):
@@ -112,7 +112,7 @@ def test_attempts_do_not_share_it(work: Work) -> None:
     assert sorted(seen) == [f"{number} {number}" for number in range(5)]
 
 
-def test_another_class_may_provide_the_same_context(work: Work) -> None:
+def test_another_class_may_provide_the_same_context(work):
     seen: list[str] = []
     for part in (SpecialTenants("special"), Tenants("plain")):
         processors = Processors(middleware=[part])
@@ -127,7 +127,7 @@ def test_another_class_may_provide_the_same_context(work: Work) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, Client(Tenant("x"))])
-def test_a_hook_that_yields_something_else_fails_the_attempt(work: Work, wrong: Any) -> None:
+def test_a_hook_that_yields_something_else_fails_the_attempt(work, wrong):
     processors = Processors(middleware=[Tenants(wrong)], backoff=Backoff(initial_seconds=100))
 
     @processors.register("never")
@@ -141,7 +141,7 @@ def test_a_hook_that_yields_something_else_fails_the_attempt(work: Work, wrong: 
     )
 
 
-def test_what_nobody_has_provided_is_an_error_where_it_is_read(work: Work) -> None:
+def test_what_nobody_has_provided_is_an_error_where_it_is_read(work):
     processors = Processors(backoff=Backoff(initial_seconds=100))
 
     @processors.register("undeclared")
@@ -185,9 +185,7 @@ class OfRecords(RecordProcessor[Upload]):
     ],
 )
 @pytest.mark.parametrize("is_declared", [False, True])
-def test_a_handler_is_refused_if_its_slice_lacks_what_it_needs(
-    handler: Any, missing: str, options: Any, is_declared: bool
-) -> None:
+def test_a_handler_is_refused_if_its_slice_lacks_what_it_needs(handler, missing, options, is_declared):
     def register(processors: Processors) -> None:
         name: Any = JobType("needs", input=None, output=Any) if is_declared else "needs"
         processors.register(name, **options)(handler)
@@ -198,19 +196,19 @@ def test_a_handler_is_refused_if_its_slice_lacks_what_it_needs(
 
 
 @pytest.mark.parametrize(("handler", "missing"), [(record, "record needs a Tenant"), (OfRecords, "needs a Client")])
-def test_a_handler_of_records_is_refused_too(handler: Any, missing: str) -> None:
+def test_a_handler_of_records_is_refused_too(handler, missing):
     with pytest.raises(InvalidDeclaration, match=f"{missing}, {HINT}"):
         Processors(middleware=[LogContext()]).records(Upload)(handler)
     Processors(middleware=BOTH).records(Upload)(handler)
 
 
-def test_middleware_is_refused_unless_an_earlier_one_provides_what_it_needs() -> None:
+def test_middleware_is_refused_unless_an_earlier_one_provides_what_it_needs():
     for wrong in ([Clients()], [Clients(), Tenants()]):
         with pytest.raises(RegistryError, match=rf"Clients.around_handler needs a Tenant, {HINT}"):
             Processors(middleware=wrong)
 
 
-def test_annotations_that_need_nothing_are_accepted() -> None:
+def test_annotations_that_need_nothing_are_accepted():
     processors = Processors()
     T = TypeVar("T")
 
@@ -227,7 +225,7 @@ def test_annotations_that_need_nothing_are_accepted() -> None:
     processors.register("batch", batch_limit=5)(of_jobs)
 
 
-def test_hooks_whose_annotations_cannot_be_read_are_accepted() -> None:
+def test_hooks_whose_annotations_cannot_be_read_are_accepted():
     class Unreadable(Middleware):
         @contextmanager
         def around_handler(self, job: "Unimported") -> Iterator[None]:
@@ -236,7 +234,7 @@ def test_hooks_whose_annotations_cannot_be_read_are_accepted() -> None:
     Processors(middleware=[Unreadable()])
 
 
-def test_middleware_provides_a_class() -> None:
+def test_middleware_provides_a_class():
     T = TypeVar("T")
 
     class Provides(Middleware[T], Generic[T]):
