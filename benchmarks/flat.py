@@ -14,9 +14,9 @@ from benchmarks import backlogs
 from benchmarks.backlogs import MEASURED, SERVED, USING, Backlog
 from benchmarks.cells import Cell, Figures, Target
 from benchmarks.database import add_records, new_jobs, settle
-from django_jobchains.policies import Backoff
+from django_jobchains.declare.policies import Backoff
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import (
     ClaimedJob,
     Dequeued,

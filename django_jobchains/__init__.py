@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django_jobchains import chains
+    from django_jobchains.declare.job_types import JobType
+    from django_jobchains.declare.policies import Backoff, Lease
+    from django_jobchains.declare.slices import Processors
     from django_jobchains.exceptions import FailJob, RescheduleJob
     from django_jobchains.handlers.batch import Batch
     from django_jobchains.handlers.running_job import RunningJob
-    from django_jobchains.policies import Backoff, Lease
-    from django_jobchains.registry.job_types import JobType
-    from django_jobchains.registry.processors import Processors
     from django_jobchains.store import FailedJob
     from django_jobchains.store.deduplication import Deduplicate
 

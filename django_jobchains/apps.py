@@ -5,7 +5,7 @@ from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
-    from django_jobchains.registry.registry import Registry
+    from django_jobchains.declare.registry import Registry
 
 
 class JobchainsConfig(AppConfig):
@@ -17,11 +17,12 @@ class JobchainsConfig(AppConfig):
     registry: "Registry"
 
     def ready(self) -> None:
-        from django_jobchains import checks, payload_codecs  # noqa: F401 - registers the checks
+        from django_jobchains import payload_codecs
+        from django_jobchains.declare import checks  # noqa: F401 - registers the checks
+        from django_jobchains.declare.registry import Registry
         from django_jobchains.models.chain_view import create_if_missing
         from django_jobchains.monitoring.facts import measurements
         from django_jobchains.records import checks as record_checks  # noqa: F401
-        from django_jobchains.registry.registry import Registry
         from django_jobchains.telemetry import codec_failed, probes
 
         probes.measure, payload_codecs.on_failure = measurements, codec_failed

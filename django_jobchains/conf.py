@@ -79,7 +79,7 @@ class Settings:
     BACKOFF_MAXIMUM_SECONDS: float = 3600
     #: The share of the pause that is random, from 0 to 1.
     BACKOFF_JITTER: float = 0.1
-    #: Dotted path of a function that returns the pause instead: see ``policies.BackoffFunction``.
+    #: Dotted path of a function that returns the pause instead: see ``declare.policies.BackoffFunction``.
     BACKOFF: str | None = None
     #: Failed attempts before a job fails; ``math.inf`` for no limit.
     MAX_ATTEMPTS: float = 25

@@ -4,15 +4,15 @@ An app declares its slice in a ``jobs`` module: ``processors = Processors()`` an
 The modules are imported when the apps are ready. The registry is ``apps.get_app_config("django_jobchains").registry``.
 """
 
+from django_jobchains.declare.job_types import Item, JobType, Processor
+from django_jobchains.declare.policies import Backoff, BackoffFunction, Lease, Retention
+from django_jobchains.declare.registry import Registry, get_registry
+from django_jobchains.declare.slices import Processors
 from django_jobchains.exceptions import FailJob, RescheduleJob
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import Batch, BatchJob
 from django_jobchains.handlers.running_job import Continuation, RunningJob
-from django_jobchains.payload_types import PayloadType
-from django_jobchains.policies import Backoff, BackoffFunction, Lease, Retention
-from django_jobchains.registry.job_types import Item, JobType, Processor
-from django_jobchains.registry.processors import Processors
-from django_jobchains.registry.registry import Registry, get_registry
+from django_jobchains.payloads.types import PayloadType
 from django_jobchains.store import FailedJob
 from django_jobchains.store.deduplication import Deduplicate
 

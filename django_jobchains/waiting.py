@@ -34,8 +34,7 @@ from django_jobchains.exceptions import (
 from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
 from django_jobchains.notifications.hints import REQUERY_SECONDS
 from django_jobchains.payload_codecs import decode_json, decode_text
-from django_jobchains.payload_types import OutputT_co
-from django_jobchains.payloads import HasOutput, output_codec
+from django_jobchains.payloads.types import HasOutput, OutputT_co, output_codec
 from django_jobchains.statuses import Status
 from django_jobchains.store import ChainEnd, get_store
 from django_jobchains.telemetry.tracing import active, start_wait

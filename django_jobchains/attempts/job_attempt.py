@@ -23,14 +23,14 @@ from django_jobchains.attempts.outcome import (
 )
 from django_jobchains.attempts.transaction import AttemptTransaction
 from django_jobchains.db.connections import own_statements
+from django_jobchains.declare.job_types import Processor, new_continuation
+from django_jobchains.declare.policies import AttemptPolicy
+from django_jobchains.declare.registry import Registry
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
 from django_jobchains.handlers.abort_signal import AbortSignal, refuse_on_event_loop
 from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.handlers.running_job import Continuation, ContinuationOptions, RunningJob
 from django_jobchains.models import Chain
-from django_jobchains.policies import AttemptPolicy
-from django_jobchains.registry.job_types import Processor, new_continuation
-from django_jobchains.registry.registry import Registry
 from django_jobchains.store import ClaimedJob, Effects, FinishedJob, HeldLease, OpenTransaction, Store
 from django_jobchains.store.leases import lost_reason
 from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpans

@@ -14,9 +14,8 @@ from django.db import DatabaseError
 
 from django_jobchains.conf import get_settings
 from django_jobchains.db.times import resolve_schedule
-from django_jobchains.exceptions import FailJob, HandlerStuck, InvalidPayload, JobAborted, RescheduleJob
-from django_jobchains.payload_codecs import unmarked
-from django_jobchains.policies import (
+from django_jobchains.declare.job_types import Processor
+from django_jobchains.declare.policies import (
     AttemptPolicy,
     Backoff,
     BackoffFunction,
@@ -24,7 +23,8 @@ from django_jobchains.policies import (
     default_backoff,
     resolve,
 )
-from django_jobchains.registry.job_types import Processor
+from django_jobchains.exceptions import FailJob, HandlerStuck, InvalidPayload, JobAborted, RescheduleJob
+from django_jobchains.payload_codecs import unmarked
 from django_jobchains.store import ClaimedJob, Effects, FailedTry, FailureKind, FinishedJob
 from django_jobchains.store.errors import is_serialization_conflict
 from django_jobchains.text.errors import clean, describe, log_error, log_text, traceback_of, without_variables

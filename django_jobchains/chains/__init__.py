@@ -25,6 +25,8 @@ from django_jobchains.chains.pruning import aprune, prune
 from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.ids import as_list, chain_id_of, chain_ids_of, checked_id
 from django_jobchains.db.times import resolve_schedule
+from django_jobchains.declare.job_types import EnqueueOptions, Item, JobType, create_chains, name_of
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import (
     ChainCancelled,
     ChainFailed,
@@ -46,8 +48,6 @@ from django_jobchains.exceptions import (
     TransactionRequired,
 )
 from django_jobchains.models import Chain, Job
-from django_jobchains.registry.job_types import EnqueueOptions, Item, JobType, create_chains, name_of
-from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.telemetry import observes

@@ -12,12 +12,12 @@ from django.db import transaction
 from django_jobchains.db.async_transactions import entered_on_thread
 from django_jobchains.db.connections import call_after_commit
 from django_jobchains.db.ids import chain_id_of
+from django_jobchains.declare.job_types import JobType, name_of, new_continuation
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidOutput, JobTypeMismatch
 from django_jobchains.handlers.running_job import ContinuationOptions
 from django_jobchains.models import Chain, Job
-from django_jobchains.payloads import output_codec
-from django_jobchains.registry.job_types import JobType, name_of, new_continuation
-from django_jobchains.registry.registry import get_registry
+from django_jobchains.payloads.types import output_codec
 from django_jobchains.store import Effects, LastJob, NewJob, Store, get_store
 from django_jobchains.telemetry import observes
 from django_jobchains.telemetry.events import CompletedWithoutWorker

@@ -10,9 +10,9 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 
 from django_jobchains.db.ids import first_id_at, milliseconds_of
-from django_jobchains.policies import Retention, resolve_retention
-from django_jobchains.registry.job_types import JobType, name_of
-from django_jobchains.registry.registry import Registry, get_registry
+from django_jobchains.declare.job_types import JobType, name_of
+from django_jobchains.declare.policies import Retention, resolve_retention
+from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store import EndedChains, EndPosition, Store, get_store
 from django_jobchains.values import Count, Duration

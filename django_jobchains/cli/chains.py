@@ -22,10 +22,10 @@ from django_jobchains.cli.subcommand import (
     report_changes,
     unknown_ids,
 )
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidInput, InvalidOutput, JobchainsError, JobTypeNotFound
-from django_jobchains.json_schemas import example_of
-from django_jobchains.payloads import Codec
-from django_jobchains.registry.registry import get_registry
+from django_jobchains.payloads.schemas import example_of
+from django_jobchains.payloads.types import Codec
 
 #: The options that are passed to ``chains.enqueue``.
 OPTIONS = ("queue", "priority", "delay", "run_at", "deduplicate")

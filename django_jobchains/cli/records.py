@@ -13,8 +13,8 @@ from django.db.models import QuerySet
 from django_jobchains import records
 from django_jobchains.cli import converters
 from django_jobchains.cli.subcommand import Invocation, Subcommand, batches, report_changes, unknown_ids
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.registry import get_registry
 
 
 class Operation(NamedTuple):

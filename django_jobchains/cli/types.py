@@ -14,23 +14,15 @@ from django.core.management.base import CommandError
 from django_jobchains.cli.screen import Column, Screen
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.conf import get_settings, is_set
+from django_jobchains.declare.job_types import JobType, Processor
+from django_jobchains.declare.policies import Backoff, Lease, Retention, resolve, resolve_retention, source, sources
+from django_jobchains.declare.registry import Registry, get_registry
+from django_jobchains.declare.slices import Processors
 from django_jobchains.handlers.functions import plain_function
 from django_jobchains.isolation import Isolation
-from django_jobchains.payloads import Codec
-from django_jobchains.policies import (
-    Backoff,
-    Lease,
-    Retention,
-    resolve,
-    resolve_retention,
-    source,
-    sources,
-)
+from django_jobchains.payloads.types import Codec
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.processor import FunctionProcessor
-from django_jobchains.registry.job_types import JobType, Processor
-from django_jobchains.registry.processors import Processors
-from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.statuses import FINAL
 from django_jobchains.values import ATTEMPTS_LIMIT
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Generic
 from uuid import UUID
 
-from django_jobchains.payload_types import OutputT_co
+from django_jobchains.payloads.types import OutputT_co
 
 _lock = threading.Lock()
 _last = 0

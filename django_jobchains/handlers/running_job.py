@@ -27,7 +27,7 @@ from django_jobchains.store import ClaimedJob, NewJob
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from django_jobchains.registry.job_types import JobType
+    from django_jobchains.declare.job_types import JobType
 
     class _AnyChain(Chain[Any]):
         """Stands for ``Chain[Any]``, with which mypy would ignore the types in the annotation of a handler."""

@@ -19,8 +19,7 @@ from django_jobchains.exceptions import ChainNotFound, InvalidOutput
 from django_jobchains.models.chain_view import NAME
 from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
 from django_jobchains.payload_codecs import Unreadable
-from django_jobchains.payload_types import OutputT_co
-from django_jobchains.payloads import output_codec
+from django_jobchains.payloads.types import OutputT_co, output_codec
 from django_jobchains.statuses import OPEN, Status
 from django_jobchains.store.deduplication import KEY_LENGTH
 from django_jobchains.values import ATTEMPTS_LIMIT, QUEUE, TYPE_NAME

@@ -18,9 +18,9 @@ from django.db.models import Model
 from django_jobchains.conf import get_settings
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.db.setup import is_column_missing, is_table_missing
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.queryset import RecordQuerySet
-from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import (
     MAX_GROUPS,
     DatabaseFacts,

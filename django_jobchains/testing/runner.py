@@ -18,14 +18,14 @@ from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.db.connections import is_broken
+from django_jobchains.declare.job_types import JobType
+from django_jobchains.declare.policies import resolve
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.models import Job
-from django_jobchains.payloads import decode
-from django_jobchains.policies import resolve
-from django_jobchains.registry.job_types import JobType
-from django_jobchains.registry.registry import get_registry
+from django_jobchains.payloads.strict_json import decode
 from django_jobchains.store import ClaimedJob, Store, get_store
 from django_jobchains.testing.records import RecordRunner
 from django_jobchains.testing.this_thread import ThisThread

@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Iterator
 from types import FrameType, FunctionType, TracebackType
 
-from django_jobchains.payload_types import is_quoting, message_without_values
 from django_jobchains.text.redaction import may_hold_secrets, redacted_text
+from django_jobchains.text.validation_errors import is_quoting, message_without_values
 
 MAX_BYTES = 64 * 1024
 #: NUL and lone surrogates, which PostgreSQL or UTF-8 cannot store.

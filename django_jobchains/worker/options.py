@@ -17,13 +17,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
 from django_jobchains.db.setup import thread_problem
+from django_jobchains.declare.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, Policy, resolve, to_lease
+from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware import Middleware
 from django_jobchains.middleware.required import required_middleware
-from django_jobchains.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, Policy, resolve, to_lease
 from django_jobchains.records.checks import model_problems, shared_tables, table_problems
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.store import Store, get_store
 from django_jobchains.text.errors import log_text
 from django_jobchains.values import Value

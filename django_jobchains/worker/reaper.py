@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django_jobchains.attempts.outcome import backoff_seconds
-from django_jobchains.policies import Backoff, BackoffFunction, default_backoff, resolve
+from django_jobchains.declare.policies import Backoff, BackoffFunction, default_backoff, resolve
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import CrashBackoff, RecordKey
 from django_jobchains.store.record_tables import RecordTable, StalledRecord

@@ -18,10 +18,10 @@ from django_jobchains.conf import get_settings
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.db.ids import new_id
 from django_jobchains.db.setup import setup_problem
+from django_jobchains.declare.policies import Backoff, BackoffFunction, Lease
+from django_jobchains.declare.registry import Registry
 from django_jobchains.isolation import Isolation, Level
 from django_jobchains.middleware import Middleware
-from django_jobchains.policies import Backoff, BackoffFunction, Lease
-from django_jobchains.registry.registry import Registry
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import WorkerStarted, WorkerStopped, WorkerStopping
 from django_jobchains.telemetry.probes import add_worker, remove_worker

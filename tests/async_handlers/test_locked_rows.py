@@ -7,9 +7,9 @@ from typing import Any, Literal
 import pytest
 
 from django_jobchains import chains
+from django_jobchains.declare.policies import Lease
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.policies import Lease
 from django_jobchains.processors import JobType, Processors, RunningJob
 from tests.async_handlers.effects import effects, write
 from tests.support.connections import Actor, holding

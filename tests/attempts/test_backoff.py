@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_jobchains.attempts.outcome import crashed_try
-from django_jobchains.policies import Policy, resolve
+from django_jobchains.declare.policies import Policy, resolve
 from django_jobchains.pools import ChildCrashed
 from django_jobchains.processors import Backoff, Lease, Registry
 from django_jobchains.store import get_store

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from django_jobchains.checks import check_settings
+from django_jobchains.declare.checks import check_settings
+from django_jobchains.declare.policies import resolve
 from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.policies import resolve
 from django_jobchains.processors import Backoff, BackoffFunction, Processors, RunningJob
 from tests.attempts.test_retrying import MARGIN_SECONDS, Broken, fail, wait_of
 from tests.support.attempts import WITHOUT_WAKE_UPS, committed

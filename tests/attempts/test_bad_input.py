@@ -164,7 +164,7 @@ def test_memory_error_while_json_is_parsed_is_retried(processors, work, monkeypa
     def any_(job: RunningJob[Any]) -> None: ...
 
     chain = any_.enqueue("large")
-    monkeypatch.setattr("django_jobchains.payloads.json.loads", fail_once)
+    monkeypatch.setattr("django_jobchains.payloads.strict_json.json.loads", fail_once)
     work()
     job = chain.refresh().current_job
     assert (job.status, job.attempt) == ("completed", 2)

@@ -5,8 +5,8 @@ from typing import Any
 from uuid import UUID
 
 from django_jobchains import chains
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import Chain, Job
-from django_jobchains.policies import Backoff
 from django_jobchains.processors import JobType
 from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Store
 from tests.support.jobs import MAIL, expire, failed_try, finished, next_job

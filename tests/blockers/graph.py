@@ -11,9 +11,9 @@ from uuid import UUID
 from django.db import transaction
 
 from django_jobchains.db.ids import new_id
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import JobchainsError
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
-from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Effects, Store
 from tests.blockers.chains import FAILS, RUNS, STEP, WAITS, claim_only, continued
 from tests.support.jobs import expire, failed_try, finished, next_job

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from django_jobchains.policies import Backoff
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.worker.held_leases import HeldJobs
 from tests.blockers.chains import STEP, WAITS, claim_only
 from tests.support.connections import committing, holding

@@ -11,6 +11,7 @@ import pytest
 from django.db import OperationalError
 
 from django_jobchains import chains
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import (
     ChainNotFound,
     ChainReferenced,
@@ -21,7 +22,6 @@ from django_jobchains.exceptions import (
     JobNotRunnable,
 )
 from django_jobchains.models import Job
-from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Effects, Store
 from tests.blockers.chains import FAILS, RUNS, STEP, TYPES, WAITS, continued
 from tests.blockers.consistency import assert_consistent, problems

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.policies import AttemptPolicy
+from django_jobchains.declare.policies import AttemptPolicy
 from django_jobchains.processors import JobType, Registry
 from tests.commands.conftest import Run
 

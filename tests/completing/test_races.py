@@ -7,7 +7,7 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, JobAlreadyCompleted, JobNotCompletable, JobTypeMismatch
-from django_jobchains.policies import Backoff
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.store import ClaimedJob, Store, get_store
 from django_jobchains.store.leases import lost_reason
 from tests.completing.work import approval, pending, rows, running, typed

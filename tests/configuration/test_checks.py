@@ -9,8 +9,8 @@ from django.core.checks import CheckMessage, Error, run_checks
 from django.db import connections
 from django.test import override_settings
 
-from django_jobchains.checks import check_isolation
 from django_jobchains.children import limits
+from django_jobchains.declare.checks import check_isolation
 from django_jobchains.isolation import Isolation
 from django_jobchains.processors import JobType, Processors, Registry, get_registry
 
@@ -97,7 +97,7 @@ def test_w001_sqlite_transactions_that_begin_with_a_read_lock(
     connection = connections["default"]
     monkeypatch.setattr(connection, "vendor", vendor)
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
-    from django_jobchains.checks import check_database
+    from django_jobchains.declare.checks import check_database
 
     messages = check_database(databases=["default"])
     assert [message.id for message in messages] == ids

@@ -8,8 +8,8 @@ from django.core import checks
 from django.db import connections
 
 from django_jobchains import store
-from django_jobchains.checks import check_network
 from django_jobchains.db.libpq import NETWORK_OPTIONS, add_network_options, missing_network_options
+from django_jobchains.declare.checks import check_network
 
 
 @pytest.fixture(autouse=True)

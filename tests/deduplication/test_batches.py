@@ -9,8 +9,8 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, Deduplicate
+from django_jobchains.declare.job_types import Item
 from django_jobchains.models import Job, JobBlocker
-from django_jobchains.registry.job_types import Item
 from tests.deduplication.keyed_chains import KEY, mail, ship, start
 from tests.support.attempts import committed
 

@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import context
-from django_jobchains.checks import check_registry
+from django_jobchains.declare.checks import check_registry
 from django_jobchains.models import Job
 from django_jobchains.processors import FailedJob, FailJob, JobType, Processors, Registry, RunningJob
 from django_jobchains.store import FailedTry, Store

@@ -10,8 +10,8 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, ChainReferenced, JobNotRunnable
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
-from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Store, get_store
 from django_jobchains.store.leases import lost_reason
 from tests.support.chains import attempt, each, failed, go_on, mail, scheduled, ship, statuses

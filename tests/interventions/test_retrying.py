@@ -4,8 +4,8 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt
-from django_jobchains.policies import Backoff
 from django_jobchains.processors import RunningJob
 from django_jobchains.store import Store
 from tests.support.attempts import WITHOUT_WAKE_UPS, committed

@@ -11,8 +11,8 @@ from django.db import connection, transaction
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import JobchainsError
-from django_jobchains.policies import Backoff
 from django_jobchains.statuses import FINAL, OPEN
 from django_jobchains.store import (
     AttemptKey,

@@ -9,10 +9,10 @@ from django.test import Client
 from django.urls import reverse
 
 from django_jobchains import chains, context
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import ChainFailed, InvalidOutput
 from django_jobchains.models import FailedAttempt, Job, LogLine
 from django_jobchains.payload_codecs import ENCODED, Unreadable
-from django_jobchains.policies import Backoff
 from django_jobchains.processors import Batch, FailedJob, FailJob, Processors, RunningJob
 from django_jobchains.store import Effects, EndedAttempt, Store
 from django_jobchains.testing import run_due_jobs

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import pytest
 
 from django_jobchains.exceptions import InvalidInput
-from django_jobchains.payload_types import MAX_LISTED_PROBLEMS, MAX_PROBLEMS
-from django_jobchains.payloads import Codec
+from django_jobchains.payloads.types import Codec
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
 from django_jobchains.text.errors import describe, traceback_of
+from django_jobchains.text.validation_errors import MAX_LISTED_PROBLEMS, MAX_PROBLEMS
 from django_jobchains.worker import Worker
 from tests.support.attempts import committed
 

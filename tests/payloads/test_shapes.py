@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
-from django_jobchains.payloads import Codec
+from django_jobchains.payloads.types import Codec
 
 
 @dataclass(frozen=True)

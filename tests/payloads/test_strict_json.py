@@ -14,7 +14,8 @@ import pytest
 
 from django_jobchains.admin.actions.forms import PayloadForm
 from django_jobchains.exceptions import InvalidInput, InvalidPayload, JobchainsError
-from django_jobchains.payloads import Codec, decode, encode
+from django_jobchains.payloads.strict_json import decode, encode
+from django_jobchains.payloads.types import Codec
 from django_jobchains.processors import JobType
 
 anything: JobType[Any, Any] = JobType("anything")
@@ -130,7 +131,7 @@ def test_the_digits_of_numbers_are_counted_before_they_are_encoded(
     """Numbers are stored without an exponent: five characters become three hundred."""
     settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 10_000}
     anything.item([number] * 31)
-    monkeypatch.setattr("django_jobchains.payloads.write_json", None)
+    monkeypatch.setattr("django_jobchains.payloads.strict_json.write_json", None)
     assert "too many values, or too large ones, for 10,000 bytes" in str(error_of([number] * 33))
     assert "too many values, or too large ones" in str(error_of({str(key): number for key in range(33)}))
 

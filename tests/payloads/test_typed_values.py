@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import TypedDict
 
 from django_jobchains.exceptions import InvalidInput
-from django_jobchains.payloads import Codec
+from django_jobchains.payloads.types import Codec
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
 from django_jobchains.text.errors import describe, traceback_of
 from django_jobchains.worker import Worker

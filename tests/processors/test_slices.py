@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from django_jobchains.declare.policies import RetryRule
+from django_jobchains.declare.slices import DeclarationOptions, ProcessorOptions, RegisterOptions
 from django_jobchains.exceptions import InvalidDeclaration
-from django_jobchains.policies import RetryRule
 from django_jobchains.processors import JobType, Processors, RunningJob
-from django_jobchains.registry.processors import DeclarationOptions, ProcessorOptions, RegisterOptions
 
 
 def never(error: BaseException) -> bool:

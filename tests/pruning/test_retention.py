@@ -15,9 +15,9 @@ from django_jobchains import chains, testing
 from django_jobchains.chains import Chain
 from django_jobchains.chains.pruning import Rule, retention_rules
 from django_jobchains.db.ids import milliseconds_of
+from django_jobchains.declare.policies import Retention
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.models import Job
-from django_jobchains.policies import Retention
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
 from django_jobchains.store import Beat, Store
 from django_jobchains.store.deduplication import Deduplicate

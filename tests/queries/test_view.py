@@ -13,7 +13,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from django.db.models.signals import post_migrate
 
-from django_jobchains.checks import check_chain_view
+from django_jobchains.declare.checks import check_chain_view
 from django_jobchains.models import Chain, chain_view
 from django_jobchains.processors import JobType
 from tests.support.chain_shapes import completed_in_three_steps

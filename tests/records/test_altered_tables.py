@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from django.db import NotSupportedError, connection, transaction
 
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.models import FailedAttempt
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import RecordEnd, RecordTable, Store, get_store
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from django_jobchains.worker.threads import LOCK_SECONDS

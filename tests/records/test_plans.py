@@ -8,7 +8,7 @@ from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 from django_jobchains import records
-from django_jobchains.policies import Backoff
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.processors import Processors
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import DequeueRequest, RecordEnd, get_store

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.processors import Processors
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import DequeueRequest, RecordKey, get_store
 from django_jobchains.telemetry.events import RecordReset
 from django_jobchains.worker.reaper import REAP_LIMIT, RecordResetter

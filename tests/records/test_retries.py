@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.policies import Backoff
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.processors import Processors
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import DequeueRequest, RecordEnd, RecordKey, RecordTable, Store, get_store

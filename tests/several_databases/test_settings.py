@@ -7,8 +7,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connections
 
-from django_jobchains.checks import check_database, check_settings
 from django_jobchains.conf import get_settings
+from django_jobchains.declare.checks import check_database, check_settings
 from django_jobchains.notifications import NullNotifier, get_notifier
 from django_jobchains.notifications.base import default_prefix
 from django_jobchains.store import _store, get_store

@@ -5,8 +5,8 @@ from uuid import UUID
 import pytest
 from django.db import connection, transaction
 
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import Job
-from django_jobchains.policies import Backoff
 from django_jobchains.store import Store
 from tests.support.connections import committing, holding
 from tests.support.jobs import MAIL, SHIP, claim, create, expire, stored

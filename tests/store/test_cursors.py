@@ -12,9 +12,9 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.policies import Backoff
 from django_jobchains.testing.contracts.concurrency import DEADLINE_SECONDS
 from tests.support.connections import committing, holding
 from tests.support.jobs import (

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from django.db import connection, transaction
 
-from django_jobchains.policies import Backoff
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.store import Effects, Store, get_store
 from tests.store.backlog import add, add_links, analyze, empty, forget_statistics
 from tests.store.planned_calls import ENDS

@@ -14,8 +14,8 @@ import pytest
 from django.db import connection
 
 from django_jobchains.db.ids import new_id
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import Job, JobBlocker
-from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Effects, Store
 from tests.support.connections import Actor, committing, holding, waiting
 from tests.support.jobs import MAIL, alter, claim, expire, failed_try, finished, lease, new_job, running_job

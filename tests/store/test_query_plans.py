@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import Job
-from django_jobchains.policies import Backoff
 from django_jobchains.store import Store, get_store
 from tests.store.backlog import add, add_failed_attempts, add_links, analyze, committed_rows
 from tests.store.planned_calls import CALLS, ENDS

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection, transaction
 
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt
-from django_jobchains.policies import Backoff
 from django_jobchains.store import (
     Beat,
     ClaimedJob,

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.db import connection
 
-from django_jobchains.policies import Backoff
+from django_jobchains.declare.policies import Backoff
 from tests.support.connections import committing
 from tests.support.jobs import (
     MAIL,

@@ -9,8 +9,8 @@ from uuid import UUID
 from django.db import connection
 
 from django_jobchains.db.ids import new_id
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt, Job, JobBlocker, LogLine
-from django_jobchains.policies import Backoff
 from django_jobchains.store import (
     AttemptKey,
     ClaimedJob,

@@ -9,8 +9,8 @@ import pytest
 
 from django_jobchains import chains, waiting
 from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.notifications import EVERY, chain_finished, get_notifier, job_scheduled
-from django_jobchains.policies import Backoff
 from django_jobchains.processors import FailJob, JobType, Processors, RunningJob
 from django_jobchains.store import Effects, Store
 from django_jobchains.wakeups import publish

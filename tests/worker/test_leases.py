@@ -9,9 +9,9 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_jobchains import chains
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import LeaseLost as LeaseLostError
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.policies import Backoff
 from django_jobchains.processors import JobType, Lease, Processors, RunningJob
 from django_jobchains.store import Store
 from django_jobchains.telemetry.events import AttemptAbandoned

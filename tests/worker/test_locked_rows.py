@@ -10,8 +10,8 @@ import pytest
 from django.db import connection
 
 from django_jobchains import chains
+from django_jobchains.declare.policies import Lease
 from django_jobchains.models import Chain, DeferredWrite, FailedAttempt, Job
-from django_jobchains.policies import Lease
 from django_jobchains.processors import JobType, Processors, RunningJob
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.attempts import Attempts

@@ -11,9 +11,9 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from django_jobchains import chains
+from django_jobchains.declare.policies import Retention
 from django_jobchains.models import Job
 from django_jobchains.monitoring import overview
-from django_jobchains.policies import Retention
 from django_jobchains.processors import JobType, Processors, Registry
 from django_jobchains.telemetry.events import BlockedJobsSwept, ThreadFailed
 from tests.records.models import Upload

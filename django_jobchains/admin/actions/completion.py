@@ -17,10 +17,11 @@ from django_jobchains.admin.actions.action import Refused
 from django_jobchains.admin.actions.forms import ActionForm, NextTypeForm, PayloadForm, add_problems, written
 from django_jobchains.admin.actions.job_action import HAS_CONTINUED, Check, JobAction, JobTarget
 from django_jobchains.chains import CurrentJob
+from django_jobchains.declare.job_types import JobType
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidInput, InvalidOutput, JobTypeNotFound
-from django_jobchains.payloads import Codec, check_size
-from django_jobchains.registry.job_types import JobType
-from django_jobchains.registry.registry import get_registry
+from django_jobchains.payloads.strict_json import check_size
+from django_jobchains.payloads.types import Codec
 from django_jobchains.statuses import OPEN
 from django_jobchains.text.humanize import some_of
 

@@ -20,10 +20,10 @@ from django_jobchains.admin.actions.forms import PayloadForm, TimeFields, TypeFo
 from django_jobchains.admin.actions.row_actions import ChainActionAdmin
 from django_jobchains.chains import Chain
 from django_jobchains.conf import get_settings
+from django_jobchains.declare.job_types import JobType
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidInput, JobchainsError
 from django_jobchains.models import QUEUE_LENGTH
-from django_jobchains.registry.job_types import JobType
-from django_jobchains.registry.registry import get_registry
 from django_jobchains.store.deduplication import KEY_LENGTH, Deduplicate
 from django_jobchains.values import QUEUE
 

@@ -16,8 +16,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.exceptions import InvalidPayload
-from django_jobchains.json_schemas import NO_DEFAULT, Member, Schema, example_of, members_of
-from django_jobchains.payloads import Codec, check_size
+from django_jobchains.payloads.schemas import NO_DEFAULT, Member, Schema, example_of, members_of
+from django_jobchains.payloads.strict_json import check_size
+from django_jobchains.payloads.types import Codec
 from django_jobchains.values import MAX_SECONDS
 
 #: Longer texts, and those without a limit, are entered in a field with several lines.

@@ -31,9 +31,9 @@ from django_jobchains.chains import Chain, Job
 from django_jobchains.chains.tree import with_ids
 from django_jobchains.conf import get_settings
 from django_jobchains.db.times import Times
+from django_jobchains.declare.job_types import JobType
 from django_jobchains.exceptions import JobchainsError
 from django_jobchains.models.jobs import shown_status
-from django_jobchains.registry.job_types import JobType
 from django_jobchains.text.humanize import some_of
 
 CHAIN_ACTIONS: tuple[JobAction, ...] = (

@@ -26,11 +26,11 @@ from django_jobchains.admin.lists.search import SearchResult, find
 from django_jobchains.admin.visibility import LARGE, Visibility, with_current_jobs
 from django_jobchains.conf import get_settings
 from django_jobchains.db.keyset import Page, PagedQuerySet
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.models import Chain, Job
 from django_jobchains.models.jobs import LAST
 from django_jobchains.models.payload_fields import text_start
-from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import get_store
 from django_jobchains.text.humanize import number
 

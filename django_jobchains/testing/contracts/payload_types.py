@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.exceptions import InvalidInput
-from django_jobchains.payload_types import PayloadType, is_payload_type
-from django_jobchains.payloads import Codec
+from django_jobchains.payloads.types import Codec, PayloadType, is_payload_type
 
 
 class PayloadTypeContract:

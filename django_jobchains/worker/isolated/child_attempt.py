@@ -10,11 +10,11 @@ from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, RecordEnvironment, not_loaded
 from django_jobchains.children.call_loop import RunningCall, running_call
 from django_jobchains.db.connections import ThreadConnections, repair_connections
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden
-from django_jobchains.registry.registry import get_registry
 from django_jobchains.store import ClaimedJob, RecordKey, Store, get_store
 from django_jobchains.store.errors import is_database_away
 from django_jobchains.telemetry.child_processes import ChildTelemetry

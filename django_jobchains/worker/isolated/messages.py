@@ -16,11 +16,11 @@ from django.utils.module_loading import import_string
 
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.attempts.record_attempt import EndedRecord
+from django_jobchains.declare.job_types import Processor
+from django_jobchains.declare.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, resolve
 from django_jobchains.isolation import Isolation
-from django_jobchains.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, resolve
 from django_jobchains.pools import RemoteError
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.registry.job_types import Processor
 from django_jobchains.store import AttemptKey, ClaimedJob, EndedAttempt, FailedTry, FinishedJob, RecordEnd, RecordKey
 from django_jobchains.store.outcome_json import effects_of, effects_values, ended_attempt, outcome_json, outcome_values
 from django_jobchains.text.errors import traceback_of, type_name

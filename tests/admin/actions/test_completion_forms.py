@@ -12,7 +12,7 @@ from django.test import Client
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain
-from django_jobchains.checks import check_registry
+from django_jobchains.declare.checks import check_registry
 from django_jobchains.exceptions import InvalidDeclaration
 from django_jobchains.processors import JobType, Processors, RunningJob, get_registry
 from tests.admin.actions.browsing import act, act_many, choose_action, messages_in, text_of, url

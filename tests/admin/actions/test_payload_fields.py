@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
 from django_jobchains.chains import Chain
-from django_jobchains.payload_types import MAX_PROBLEMS
 from django_jobchains.processors import JobType, get_registry
+from django_jobchains.text.validation_errors import MAX_PROBLEMS
 from tests.admin.actions.browsing import act, messages_in, url
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.db import transaction
 
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import DuplicateJobId, JobAlreadyCompleted, JobNotCompletable, JobNotRunnable
 from django_jobchains.models import Job
-from django_jobchains.policies import Backoff
 from django_jobchains.statuses import Status
 from django_jobchains.store import ClaimedJob, Effects, NewJob, Store
 from tests.support.jobs import (

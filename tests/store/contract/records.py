@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Model, QuerySet
 
-from django_jobchains.policies import Backoff
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey, RecordTable, Store
 from django_jobchains.store.record_tables import COLUMNS

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from django.db import IntegrityError
 
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import DeferredWrite, FailedAttempt
-from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Effects, EndedAttempt, Store
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.chains import Chains

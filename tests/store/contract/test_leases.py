@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.policies import Backoff
 from django_jobchains.store import ClaimedJob, Effects, ReapedJob, Renewal, Store
 from tests.store.conftest import locks_rows
 from tests.support.connections import committing, holding

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.models import Job
-from django_jobchains.payloads import decode, encode
+from django_jobchains.payloads.strict_json import decode, encode
 from django_jobchains.store import get_store
 from tests.support.jobs import claim, create, failed_try, finished, new_job, running_job, stored
 

@@ -9,8 +9,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.db.ids import new_id
+from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import JobBlocker
-from django_jobchains.policies import Backoff
 from django_jobchains.statuses import TRANSITIONS
 from django_jobchains.store import ClaimedJob, Effects, FinishedJob, LastJob, NewJob, Store
 from django_jobchains.store.deduplication import Deduplicate

@@ -15,14 +15,14 @@ from django.utils.module_loading import import_string
 from django_jobchains.children.limits import limit_problem, start_problem
 from django_jobchains.conf import Settings, get_settings
 from django_jobchains.db.libpq import missing_network_options
+from django_jobchains.declare.policies import Policy, backoff_of_settings, resolve
+from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.isolation import Isolation
 from django_jobchains.middleware.required import required_middleware
 from django_jobchains.models.chain_view import bypasses_row_security, supports_invoker
 from django_jobchains.notifications import get_notifier
 from django_jobchains.payload_codecs import get_codec
-from django_jobchains.policies import Policy, backoff_of_settings, resolve
-from django_jobchains.registry.registry import Registry, get_registry
 from django_jobchains.store import get_store
 
 #: How many connections a worker uses in addition to one for each slot.

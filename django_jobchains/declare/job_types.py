@@ -21,6 +21,8 @@ from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.connections import opened_connections
 from django_jobchains.db.ids import ChainRef, chain_ids_of, new_id
 from django_jobchains.db.times import resolve_schedule
+from django_jobchains.declare.policies import Policy, RetryRule, check_function
+from django_jobchains.declare.signatures import blocker_types, first_annotation, input_type, output_type, type_hints
 from django_jobchains.exceptions import (
     ContinuationNotAllowed,
     DuplicateJobType,
@@ -38,15 +40,15 @@ from django_jobchains.handlers.running_job import ContinuationOptions, RunningJo
 from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.models import Chain
 from django_jobchains.payload_codecs import ENCODED_JSON, decode_json
-from django_jobchains.payload_types import OutputT_co, PayloadType, is_payload_type, name_of_type
-from django_jobchains.payloads import NOT_ABOUT_THE_VALUE, Codec, HasOutput, decode
-from django_jobchains.policies import Policy, RetryRule, check_function
-from django_jobchains.registry.signatures import (
-    blocker_types,
-    first_annotation,
-    input_type,
-    output_type,
-    type_hints,
+from django_jobchains.payloads.strict_json import decode
+from django_jobchains.payloads.types import (
+    NOT_ABOUT_THE_VALUE,
+    Codec,
+    HasOutput,
+    OutputT_co,
+    PayloadType,
+    is_payload_type,
+    name_of_type,
 )
 from django_jobchains.store import ClaimedJob, Effects, LastJob, NewJob, get_store
 from django_jobchains.store.deduplication import Deduplicate

@@ -1,38 +1,22 @@
-"""The inputs and outputs of jobs: strict JSON, and values of declared types (see ``payload_types``).
+"""Strict JSON: inputs and outputs as texts that are read back equal.
 
-``encode`` and ``decode`` guarantee that values are read back equal: no NaN or infinity, no NUL or lone surrogate (which
-jsonb refuses), only string keys, limited depth and size. Errors name the path of the value.
+No NaN or infinity, no NUL or lone surrogate (which jsonb refuses), only string keys, limited depth and size. Errors
+name the path of the value.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from datetime import datetime
+from collections.abc import Iterator
 from decimal import Decimal
 from math import inf, isfinite, log10
 from types import NoneType
-from typing import Any, Generic
-
-from django.apps import apps
-from django.db import DatabaseError, InterfaceError
+from typing import Any
 
 from django_jobchains.conf import get_settings
-from django_jobchains.exceptions import InvalidInput, InvalidPayload, RegistryError
+from django_jobchains.exceptions import InvalidInput, InvalidPayload
 from django_jobchains.payload_codecs import ENCODED, ENCODED_JSON, write_json
-from django_jobchains.payload_types import (
-    MAX_KEY_LENGTH,
-    OutputT_co,
-    PayloadType,
-    PydanticType,
-    describe_without_values,
-    listed,
-    name_of_type,
-    payload_type,
-    problems_of,
-)
+from django_jobchains.text.validation_errors import MAX_KEY_LENGTH
 
-_JSON = (dict, list, str, int, float, NoneType)
 #: Every value of these types is JSON.
 _PLAIN = frozenset({int, bool, NoneType})
 #: The limit of members of a dict that are not counted before they are written.
@@ -45,9 +29,6 @@ _LAST_FLOAT_WITH_EXPONENT = 1e-4
 #: Stored values with deeper nesting are not read, even if the setting allowed them when they were written.
 MAX_STORED_DEPTH = 900
 _STRING_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+?\d+')
-
-#: Errors of the process, the network or the database, which validators may raise for valid values.
-NOT_ABOUT_THE_VALUE = (MemoryError, OSError, DatabaseError, InterfaceError)
 
 
 def encode(value: Any, error: type[InvalidPayload] = InvalidInput, *, is_limited: bool = True) -> str:
@@ -221,136 +202,3 @@ def _written(path: _Path | None) -> str:
         path, key = path
         steps.append(f"[{key}]" if isinstance(key, int) else f".{key if len(key) <= MAX_KEY_LENGTH else '…'}")
     return "$" + "".join(reversed(steps))
-
-
-class Codec:
-    """Converts values of one declared type to JSON text and back.
-
-    Annotations other than JSON types need pydantic, which also validates the values. Without pydantic, such an
-    annotation is an error when the job type is declared.
-    """
-
-    def __init__(self, annotation: Any = Any) -> None:
-        if isinstance(annotation, str):
-            raise RegistryError(f"{annotation!r:.50} as input or output is a string: pass the type itself.")
-        self.annotation = annotation
-        self._type = None if annotation in (Any, object) else payload_type(annotation)
-
-    @property
-    def name(self) -> str:
-        return name_of_type(self.annotation)
-
-    def encode(self, value: Any, error: type[InvalidPayload]) -> str:
-        """Return the JSON text of a value of the type, or of JSON that fits the type, or raise ``error``."""
-        if self._type is None or (isinstance(self._type, PydanticType) and self._type.is_stored_unchanged(value)):
-            return encode(value, error)
-        try:
-            return self._dump(self._type, value, error)
-        except Exception as problem:  # errors of pydantic, of custom validators and of other types' methods
-            if isinstance(value, _JSON):
-                return self._encode_json(self._type, value, problem, error)
-            raise self._error(value, problem, error) from None
-
-    def _encode_json(self, type_: PayloadType[Any], value: Any, problem: Exception, error: type[InvalidPayload]) -> str:
-        """Return the text of JSON that ``load`` accepts. ``problem``: why it is not already a value of the type."""
-        try:
-            encode(value, error)
-            return self._dump(type_, type_.load(value), error)
-        except InvalidPayload:
-            raise self._error(value, problem, error) from None
-        except Exception as found:
-            if isinstance(value, dict | list):
-                raise self._error_of(found, value, error) from None
-            raise self._error(value, problem, error) from None
-
-    def _dump(self, type_: PayloadType[Any], value: Any, error: type[InvalidPayload]) -> str:
-        plain = type_.dump(value)
-        text = encode(plain, error)
-        back = type_.load(plain)
-        # If two equal texts are read back as different values, a difference proves nothing.
-        if not _is_same(value, back) and _is_same(back, type_.load(plain)):
-            raise error("It would be read back as another value: annotate the part that changes with its type.")
-        return text
-
-    def decode(self, text: str, error: type[InvalidPayload]) -> Any:
-        return self.validate(decode(text, error), error)
-
-    def validate(self, value: Any, error: type[InvalidPayload]) -> Any:
-        """Return the value that a JSON value stands for. Raise ``error`` if it does not fit the type."""
-        if self._type is None:
-            return value
-        try:
-            return self._type.load(value)
-        except NOT_ABOUT_THE_VALUE:
-            raise
-        except Exception as problem:
-            raise self._error_of(problem, value, error) from None
-
-    def json_schema(self) -> dict[str, Any] | None:
-        """Return the JSON Schema of the values that ``decode`` accepts, or None if there is none."""
-        schema = getattr(self._type, "schema", None)
-        return schema() if callable(schema) else None
-
-    def _error(self, value: Any, problem: Exception, error: type[InvalidPayload]) -> InvalidPayload:
-        """Return the error for a value that could not be dumped."""
-        if isinstance(problem, InvalidPayload):
-            return problem
-        if not isinstance(self._type, PydanticType):
-            return self._error_of(problem, value, error)
-        found = self._type.problem_with(value, problem)
-        return error(f"Not a {self.name}: {found}") if isinstance(found, str) else self._error_of(found, value, error)
-
-    def _error_of(self, problem: Exception, value: Any, error: type[InvalidPayload]) -> InvalidPayload:
-        problems = problems_of(problem)
-        text = listed(problems) or describe_without_values(problem, value)
-        return error(f"Not a {self.name}: {text}", problems=problems)
-
-
-def _is_same(value: Any, back: Any) -> bool:
-    """Return whether a value was read back unchanged.
-
-    Python calls a time that a change of clocks repeats or omits unequal to the same time with another time zone object,
-    and every two instances of a dataclass with ``eq=False``.
-    """
-    if value == back:
-        return True
-    if isinstance(value, datetime) and isinstance(back, datetime):
-        return value.isoformat() == back.isoformat()
-    parts, others = _parts(value), _parts(back)
-    if type(value) is not type(back) or parts.keys() != others.keys():
-        return False
-    different = [name for name in parts if parts[name] != others[name]]
-    can_differ_only_in_parts = bool(different) or _is_compared_by_identity(value)
-    return can_differ_only_in_parts and all(_is_same(parts[name], others[name]) for name in different)
-
-
-def _is_compared_by_identity(value: Any) -> bool:
-    return is_dataclass(value) and type(value).__eq__ is object.__eq__
-
-
-def _parts(value: Any) -> Mapping[Any, Any]:
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, list | tuple):
-        return dict(enumerate(value))
-    if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    return getattr(value, "__dict__", {})
-
-
-class HasOutput(Generic[OutputT_co]):
-    """A job type whose jobs return this."""
-
-    name: str
-    output_codec: Codec
-
-
-def output_codec(type_name: str, expected: HasOutput[Any] | None = None) -> Codec:
-    """Return the codec for a type's outputs, from ``expected`` if it is this JobType, or else from the registered type.
-
-    Outputs of types that no app declares are JSON values.
-    """
-    if expected is None or expected.name != type_name:
-        config: Any = apps.get_app_config("django_jobchains")
-        expected = config.registry.find(type_name)
-    return Codec() if expected is None else expected.output_codec

@@ -9,27 +9,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack, get_args,
 from django.db.models import Model
 from django.forms import BaseForm
 
-from django_jobchains.exceptions import DuplicateJobType, RegistryError
-from django_jobchains.handlers.batch import Batch
-from django_jobchains.handlers.functions import is_async_function
-from django_jobchains.handlers.running_job import ContextT_contra, Continuation, RunningJob
-from django_jobchains.isolation import Isolation, Level, to_isolation
-from django_jobchains.middleware.hooks import Hook, Middleware, check_hooks, checked_middleware
-from django_jobchains.policies import (
-    Backoff,
-    BackoffFunction,
-    FailOn,
-    Lease,
-    Policy,
-    Retention,
-    RetryRule,
-    to_exception_classes,
-    to_lease,
-)
-from django_jobchains.records.declarations import RecordType
-from django_jobchains.records.options import RecordOptions, checked_model, checked_options
-from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
-from django_jobchains.registry.job_types import (
+from django_jobchains.declare.job_types import (
     ANY,
     HandlerMode,
     JobType,
@@ -40,7 +20,27 @@ from django_jobchains.registry.job_types import (
     declaration_errors,
     name_of,
 )
-from django_jobchains.registry.signatures import check_context, first_annotation
+from django_jobchains.declare.policies import (
+    Backoff,
+    BackoffFunction,
+    FailOn,
+    Lease,
+    Policy,
+    Retention,
+    RetryRule,
+    to_exception_classes,
+    to_lease,
+)
+from django_jobchains.declare.signatures import check_context, first_annotation
+from django_jobchains.exceptions import DuplicateJobType, RegistryError
+from django_jobchains.handlers.batch import Batch
+from django_jobchains.handlers.functions import is_async_function
+from django_jobchains.handlers.running_job import ContextT_contra, Continuation, RunningJob
+from django_jobchains.isolation import Isolation, Level, to_isolation
+from django_jobchains.middleware.hooks import Hook, Middleware, check_hooks, checked_middleware
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.records.options import RecordOptions, checked_model, checked_options
+from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
 from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count
 
 #: A subclass or an instance of ``RecordProcessor``, a function or another callable object.

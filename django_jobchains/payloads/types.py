@@ -1,0 +1,289 @@
+"""The types of inputs and outputs: annotations, which pydantic converts, and objects that convert values themselves.
+
+``Codec`` converts the values of one declared type to JSON text and back.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from functools import partial
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Union, cast, get_args, get_origin
+
+from django.apps import apps
+from django.db import DatabaseError, InterfaceError
+
+from django_jobchains.exceptions import InvalidPayload, RegistryError
+from django_jobchains.payloads.strict_json import decode, encode
+from django_jobchains.text.validation_errors import describe_without_values, listed, number_of_problems, problems_of
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    #: What a job or a chain returns. ``Chain`` without a type is ``Chain[Any]``.
+    OutputT_co = TypeVar("OutputT_co", default=Any, covariant=True)
+else:  # before Python 3.13, a TypeVar has no default
+    from typing import TypeVar
+
+    OutputT_co = TypeVar("OutputT_co", covariant=True)
+
+ValueT = TypeVar("ValueT")
+
+_JSON_TYPES = frozenset({str, int, float, bool, NoneType, dict, list, object})
+_JSON = (dict, list, str, int, float, NoneType)
+#: Errors of the process, the network or the database, which validators may raise for valid values.
+NOT_ABOUT_THE_VALUE = (MemoryError, OSError, DatabaseError, InterfaceError)
+
+
+class PayloadType(Protocol[ValueT]):
+    """Converts the inputs or outputs of a job type to JSON and back. Pass an instance as ``input=`` or ``output=``.
+
+    It may also have a method ``schema()``, which returns the JSON Schema of the values that ``load`` accepts. The
+    contract tests are ``django_jobchains.testing.contracts.PayloadTypeContract``.
+    """
+
+    def load(self, value: Any, /) -> ValueT:
+        """Return the value that a JSON value stands for. Raise any exception if it does not fit the type."""
+
+    def dump(self, value: ValueT, /) -> Any:
+        """Return the JSON value that ``load`` converts back. Raise any exception if the value has another type."""
+
+
+class PydanticType:
+    """Converts values of an annotation with pydantic, which also validates them."""
+
+    def __init__(self, annotation: Any) -> None:
+        from pydantic import TypeAdapter
+        from pydantic_core import SchemaValidator
+
+        self._annotation = annotation
+        # Strict mode accepts an int as a float, and JSON would keep it an int.
+        self._is_json = _is_json_type(annotation) and not _has_float(annotation)
+        self._adapter = adapter = TypeAdapter(cast("Any", annotation))
+        # The adapter's method also checks options that are not used here. It is needed for types that are built later.
+        is_built = isinstance(adapter.validator, SchemaValidator)
+        self.load = adapter.validator.validate_python if is_built else adapter.validate_python
+        self._load_strictly = partial(self.load, strict=True)
+        self.dump = partial(adapter.dump_python, mode="json", warnings="error")
+
+    def is_stored_unchanged(self, value: Any) -> bool:
+        """Return whether the annotation is a JSON type and the value has it, so that no conversion is needed.
+
+        The value may still contain something that JSON does not allow. A conversion takes several times as long as this
+        check.
+        """
+        if not self._is_json:
+            return False
+        try:
+            self._load_strictly(value)
+        except Exception:  # of any part of the value
+            return False
+        return True
+
+    def schema(self) -> dict[str, Any] | None:
+        from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+
+        try:
+            schema: dict[str, Any] = self._adapter.json_schema()
+        except (PydanticInvalidForJsonSchema, PydanticUserError):  # a type with a validator in Python
+            return None
+        return schema
+
+    def problem_with(self, value: Any, error: Exception) -> Exception | str:
+        """Return what to pass instead of a value of another type, or the error that locates the wrong part."""
+        if not _is_instance(value, self._annotation):
+            given = "None" if value is None else type(value).__name__
+            return f"pass {_written_call(self._annotation)}, not {given}."
+        try:
+            self.load(self._adapter.dump_python(value, mode="json", warnings=False))
+            self._adapter.validate_json(self._adapter.dump_json(value, warnings=False), strict=True)
+        except Exception as found:
+            return found if number_of_problems(found) else error
+        return error
+
+
+class Codec:
+    """Converts values of one declared type to JSON text and back.
+
+    Annotations other than JSON types need pydantic, which also validates the values. Without pydantic, such an
+    annotation is an error when the job type is declared.
+    """
+
+    def __init__(self, annotation: Any = Any) -> None:
+        if isinstance(annotation, str):
+            raise RegistryError(f"{annotation!r:.50} as input or output is a string: pass the type itself.")
+        self.annotation = annotation
+        self._type = None if annotation in (Any, object) else payload_type(annotation)
+
+    @property
+    def name(self) -> str:
+        return name_of_type(self.annotation)
+
+    def encode(self, value: Any, error: type[InvalidPayload]) -> str:
+        """Return the JSON text of a value of the type, or of JSON that fits the type, or raise ``error``."""
+        if self._type is None or (isinstance(self._type, PydanticType) and self._type.is_stored_unchanged(value)):
+            return encode(value, error)
+        try:
+            return self._dump(self._type, value, error)
+        except Exception as problem:  # errors of pydantic, of custom validators and of other types' methods
+            if isinstance(value, _JSON):
+                return self._encode_json(self._type, value, problem, error)
+            raise self._error(value, problem, error) from None
+
+    def _encode_json(self, type_: PayloadType[Any], value: Any, problem: Exception, error: type[InvalidPayload]) -> str:
+        """Return the text of JSON that ``load`` accepts. ``problem``: why it is not already a value of the type."""
+        try:
+            encode(value, error)
+            return self._dump(type_, type_.load(value), error)
+        except InvalidPayload:
+            raise self._error(value, problem, error) from None
+        except Exception as found:
+            if isinstance(value, dict | list):
+                raise self._error_of(found, value, error) from None
+            raise self._error(value, problem, error) from None
+
+    def _dump(self, type_: PayloadType[Any], value: Any, error: type[InvalidPayload]) -> str:
+        plain = type_.dump(value)
+        text = encode(plain, error)
+        back = type_.load(plain)
+        # If two equal texts are read back as different values, a difference proves nothing.
+        if not _is_same(value, back) and _is_same(back, type_.load(plain)):
+            raise error("It would be read back as another value: annotate the part that changes with its type.")
+        return text
+
+    def decode(self, text: str, error: type[InvalidPayload]) -> Any:
+        return self.validate(decode(text, error), error)
+
+    def validate(self, value: Any, error: type[InvalidPayload]) -> Any:
+        """Return the value that a JSON value stands for. Raise ``error`` if it does not fit the type."""
+        if self._type is None:
+            return value
+        try:
+            return self._type.load(value)
+        except NOT_ABOUT_THE_VALUE:
+            raise
+        except Exception as problem:
+            raise self._error_of(problem, value, error) from None
+
+    def json_schema(self) -> dict[str, Any] | None:
+        """Return the JSON Schema of the values that ``decode`` accepts, or None if there is none."""
+        schema = getattr(self._type, "schema", None)
+        return schema() if callable(schema) else None
+
+    def _error(self, value: Any, problem: Exception, error: type[InvalidPayload]) -> InvalidPayload:
+        """Return the error for a value that could not be dumped."""
+        if isinstance(problem, InvalidPayload):
+            return problem
+        if not isinstance(self._type, PydanticType):
+            return self._error_of(problem, value, error)
+        found = self._type.problem_with(value, problem)
+        return error(f"Not a {self.name}: {found}") if isinstance(found, str) else self._error_of(found, value, error)
+
+    def _error_of(self, problem: Exception, value: Any, error: type[InvalidPayload]) -> InvalidPayload:
+        problems = problems_of(problem)
+        text = listed(problems) or describe_without_values(problem, value)
+        return error(f"Not a {self.name}: {text}", problems=problems)
+
+
+def _is_same(value: Any, back: Any) -> bool:
+    """Return whether a value was read back unchanged.
+
+    Python calls a time that a change of clocks repeats or omits unequal to the same time with another time zone object,
+    and every two instances of a dataclass with ``eq=False``.
+    """
+    if value == back:
+        return True
+    if isinstance(value, datetime) and isinstance(back, datetime):
+        return value.isoformat() == back.isoformat()
+    parts, others = _parts(value), _parts(back)
+    if type(value) is not type(back) or parts.keys() != others.keys():
+        return False
+    different = [name for name in parts if parts[name] != others[name]]
+    can_differ_only_in_parts = bool(different) or _is_compared_by_identity(value)
+    return can_differ_only_in_parts and all(_is_same(parts[name], others[name]) for name in different)
+
+
+def _is_compared_by_identity(value: Any) -> bool:
+    return is_dataclass(value) and type(value).__eq__ is object.__eq__
+
+
+def _parts(value: Any) -> Mapping[Any, Any]:
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple):
+        return dict(enumerate(value))
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return getattr(value, "__dict__", {})
+
+
+class HasOutput(Generic[OutputT_co]):
+    """A job type whose jobs return this."""
+
+    name: str
+    output_codec: Codec
+
+
+def output_codec(type_name: str, expected: HasOutput[Any] | None = None) -> Codec:
+    """Return the codec for a type's outputs, from ``expected`` if it is this JobType, or else from the registered type.
+
+    Outputs of types that no app declares are JSON values.
+    """
+    if expected is None or expected.name != type_name:
+        config: Any = apps.get_app_config("django_jobchains")
+        expected = config.registry.find(type_name)
+    return Codec() if expected is None else expected.output_codec
+
+
+def payload_type(annotation: Any) -> PayloadType[Any] | None:
+    """Return the converter for values of a declared type, or None if they are JSON and pydantic is not installed.
+
+    Raises ``RegistryError`` for a type that cannot be converted.
+    """
+    if is_payload_type(annotation):
+        return cast("PayloadType[Any]", annotation)
+    try:
+        return PydanticType(annotation)
+    except ImportError:
+        if _is_json_type(annotation):
+            return None
+        raise RegistryError(
+            f"{name_of_type(annotation)} as input or output needs pydantic: "
+            "install django_jobchains[typed], or use JSON or an object with the methods load and dump."
+        ) from None
+    except Exception as problem:
+        raise RegistryError(f"{name_of_type(annotation)} cannot be an input or output: {problem}") from problem
+
+
+def is_payload_type(given: Any) -> bool:
+    """Return whether this converts values itself. A class is an annotation, even if its instances convert values."""
+    return not isinstance(given, type) and all(callable(getattr(given, name, None)) for name in ("load", "dump"))
+
+
+def name_of_type(annotation: Any) -> str:
+    described = type(annotation) if is_payload_type(annotation) else annotation
+    return getattr(described, "__qualname__", str(described))
+
+
+def _is_json_type(annotation: Any) -> bool:
+    if annotation is None or annotation is Any or annotation in _JSON_TYPES:
+        return True
+    origin = get_origin(annotation)
+    return (origin in _JSON_TYPES or origin in (Union, UnionType)) and all(map(_is_json_type, get_args(annotation)))
+
+
+def _has_float(annotation: Any) -> bool:
+    return annotation is float or any(map(_has_float, get_args(annotation)))
+
+
+def _is_instance(value: Any, annotation: Any) -> bool:
+    try:
+        return isinstance(value, annotation)
+    except TypeError:  # isinstance() does not accept TypedDict or list[int]
+        return True
+
+
+def _written_call(annotation: Any) -> str:
+    """Return ``Charge(order_id=…)``, or only the name of a type without fields."""
+    fields = getattr(annotation, "__dataclass_fields__", None) or getattr(annotation, "model_fields", None) or ()
+    return name_of_type(annotation) + (f"({', '.join(f'{field}=…' for field in fields)})" if fields else "")

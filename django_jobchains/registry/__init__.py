@@ -1,1 +1,0 @@
-"""The declared job types and their processors, and the registry that contains them."""
