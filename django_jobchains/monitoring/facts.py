@@ -261,49 +261,32 @@ def _worker(present: PresentWorker) -> WorkerFacts:
     )
 
 
-class _Counter:
-    """Counts the jobs of one queue or type."""
-
-    def __init__(self) -> None:
-        self.due = self.scheduled = self.outside = 0
-        self.held = {"running": 0, "blocked": 0, "failed": 0}
-        self.oldest: float | None = None
-        self.is_capped = False
-
-    def add(self, group: PendingGroup, count_to: int, *, is_outside: bool) -> None:
-        self.scheduled += group.scheduled
-        self.is_capped |= count_to in (group.due, group.scheduled)
-        if is_outside:
-            self.outside += group.due
-            return
-        self.due += group.due
-        if group.due:
-            self.oldest = max(self.oldest or 0.0, group.due_seconds)
-
-    def counts(self, name: str) -> dict[str, Any]:
-        """Return the fields of ``JobCounts``."""
-        held = {status: self.held[status] for status in ("running", "blocked")}
-        pending = {"name": name, "due": self.due, "scheduled": self.scheduled, "outside": self.outside}
-        return {**pending, **held, "oldest_due_age_seconds": self.oldest, "is_capped": self.is_capped}
-
-
-def _counters(
+def _counts(
     pending: Iterable[PendingGroup], held: Sequence[HeldGroup], key: str, count_to: int, workers: Iterable[WorkerFacts]
-) -> "defaultdict[str, _Counter]":
+) -> "defaultdict[str, dict[str, Any]]":
+    """Return the fields of ``JobCounts`` and ``failed`` by the name of a queue or type."""
     # The types that are declared without a processor, and that no worker has a processor for.
     outside = {name for name, job_type in get_registry().job_types().items() if job_type.processor is None}
     outside -= {name for worker in workers for name in worker.type_names}
     totals: defaultdict[str, int] = defaultdict(int)
     for part in held:
         totals[part.status] += part.jobs
-    counters: defaultdict[str, _Counter] = defaultdict(_Counter)
+    numbers = ("due", "scheduled", "running", "blocked", "outside", "failed")
+    counts: defaultdict[str, dict[str, Any]] = defaultdict(
+        lambda: {**dict.fromkeys(numbers, 0), "oldest_due_age_seconds": None, "is_capped": False}
+    )
     for group in pending:
-        counters[getattr(group, key)].add(group, count_to, is_outside=group.type_name in outside)
+        found, is_outside = counts[getattr(group, key)], group.type_name in outside
+        found["outside" if is_outside else "due"] += group.due
+        found["scheduled"] += group.scheduled
+        found["is_capped"] |= count_to in (group.due, group.scheduled)
+        if group.due and not is_outside:
+            found["oldest_due_age_seconds"] = max(found["oldest_due_age_seconds"] or 0.0, group.due_seconds)
     for part in held:
-        counter = counters[getattr(part, key)]
-        counter.held[part.status] += part.jobs
-        counter.is_capped |= part.status != "failed" and totals[part.status] >= count_to
-    return counters
+        found = counts[getattr(part, key)]
+        found[part.status] += part.jobs
+        found["is_capped"] |= part.status != "failed" and totals[part.status] >= count_to
+    return counts
 
 
 def _queues(
@@ -314,16 +297,15 @@ def _queues(
     count_to: int,
 ) -> tuple[QueueFacts, ...]:
     by_name = {rule.name: rule for rule in rules}
-    counters = _counters(pending, [part for part in held if part.status != "failed"], "queue", count_to, workers)
+    counts = _counts(pending, [part for part in held if part.status != "failed"], "queue", count_to, workers)
     served = {name for worker in workers for name in worker.queues or ()}
-    return tuple(
-        QueueFacts(
-            **counters[name].counts(name),
-            is_paused=name in by_name and by_name[name].is_paused,
-            slot_limit=by_name[name].slot_limit if name in by_name else None,
-        )
-        for name in sorted({*by_name, *counters, *served})
-    )
+    queues = []
+    for name in sorted({*by_name, *counts, *served}):
+        rule = by_name.get(name)
+        found = {field: value for field, value in counts[name].items() if field != "failed"}
+        is_paused, slot_limit = (rule.is_paused, rule.slot_limit) if rule else (False, None)
+        queues.append(QueueFacts(name=name, **found, is_paused=is_paused, slot_limit=slot_limit))
+    return tuple(queues)
 
 
 def _types(
@@ -333,16 +315,10 @@ def _types(
     workers: Iterable[WorkerFacts],
     count_to: int,
 ) -> tuple[TypeFacts, ...]:
-    counters = _counters(pending, held, "type_name", count_to, workers)
+    counts = _counts(pending, held, "type_name", count_to, workers)
     served = [name for worker in workers if not worker.is_stale for name in worker.type_names]
-    return tuple(
-        TypeFacts(
-            **counters[name].counts(name),
-            failed=counters[name].held["failed"],
-            workers=served.count(name),
-        )
-        for name in sorted({*counters, *served, *(part.name for part in failing)})
-    )
+    names = sorted({*counts, *served, *(part.name for part in failing)})
+    return tuple(TypeFacts(name=name, **counts[name], workers=served.count(name)) for name in names)
 
 
 def record_overview(

@@ -10,7 +10,7 @@ from django.apps import apps
 from django.core.management import CommandError, call_command
 
 from django_jobchains.processors import Backoff, Lease, Processors, Registry, RunningJob
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from tests.support.chains import mail, ship
 
 
@@ -24,11 +24,11 @@ class Done:
     error: str
 
     @property
-    def json(self) -> Any:
+    def json(self):
         return json.loads(self.out)
 
     @property
-    def lines(self) -> list[str]:
+    def lines(self):
         return self.out.splitlines()
 
 
@@ -36,13 +36,13 @@ Run = Callable[..., Done]
 
 
 @pytest.fixture
-def store() -> Store:
+def store():
     """Return the store of the default database. The test itself must request database access."""
     return get_store()
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(monkeypatch):
     """Call ``manage.py jobchains`` in this process, in a terminal of this width, with this standard input."""
 
     def run(*words: object, width: int | None = None, stdin: str = "", **options: Any) -> Done:
@@ -60,7 +60,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+def registry(monkeypatch):
     """A registry with two declared types that nobody handles, and three processors."""
     registry = Registry()
     registry.declared = {ship.name: ship, mail.name: mail}
@@ -69,7 +69,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     return registry
 
 
-def _slice() -> Processors:
+def _slice():
     part = Processors(backoff=Backoff(1, 2, 8, 0), queue="bank")
 
     @part.register("shop.charge", continues_with=["shop.receipt"], max_attempts=3, lease=Lease(30), priority=5)

@@ -1,15 +1,11 @@
 """``health``: an exit code for alerts, and messages with the reasons."""
 
-from collections.abc import Iterator
-
 import pytest
 from django.db import OperationalError, ProgrammingError
 
 from django_jobchains import queues, testing
 from django_jobchains.chains import enqueue
 from django_jobchains.cli import health
-from django_jobchains.store import Store
-from tests.commands.conftest import Run
 from tests.commands.workers import worker
 from tests.support.chains import mail
 
@@ -17,12 +13,12 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def clock() -> Iterator[testing.Clock]:
+def clock():
     with testing.clock() as clock:
         yield clock
 
 
-def test_with_a_worker_and_an_empty_backlog_it_is_healthy(run: Run, store: Store) -> None:
+def test_with_a_worker_and_an_empty_backlog_it_is_healthy(run, store):
     worker(store)
     done = run("health", "--max-age", "5m", "--max-backlog", "0")
     assert (done.code, done.out) == (0, "Healthy: 1 worker, 0 jobs due.\n")
@@ -36,7 +32,7 @@ def test_with_a_worker_and_an_empty_backlog_it_is_healthy(run: Run, store: Store
     }
 
 
-def test_too_few_workers_are_a_problem(run: Run, store: Store, clock: testing.Clock) -> None:
+def test_too_few_workers_are_a_problem(run, store, clock):
     done = run("health")
     assert (done.code, done.error) == (1, "not healthy: 1 problem")
     assert done.out == "0 of 1 worker alive. Start manage.py run_jobworker.\n"
@@ -49,7 +45,7 @@ def test_too_few_workers_are_a_problem(run: Run, store: Store, clock: testing.Cl
     assert "0 of 1 worker alive" in run("health").out
 
 
-def test_a_job_that_is_due_for_too_long_is_a_problem(run: Run, store: Store, clock: testing.Clock) -> None:
+def test_a_job_that_is_due_for_too_long_is_a_problem(run, store, clock):
     enqueue("shop.plain")
     clock.advance(400)
     worker(store)
@@ -61,7 +57,7 @@ def test_a_job_that_is_due_for_too_long_is_a_problem(run: Run, store: Store, clo
     assert problem["code"] == "age"
 
 
-def test_a_backlog_is_a_problem(run: Run, store: Store) -> None:
+def test_a_backlog_is_a_problem(run, store):
     worker(store)
     for _ in range(3):
         enqueue("shop.plain")
@@ -71,7 +67,7 @@ def test_a_backlog_is_a_problem(run: Run, store: Store) -> None:
     assert done.json["problems"] == [{"code": "backlog", "text": "3 jobs due, more than 2."}]
 
 
-def test_only_due_jobs_that_a_worker_would_run_are_counted(run: Run, store: Store, clock: testing.Clock) -> None:
+def test_only_due_jobs_that_a_worker_would_run_are_counted(run, store, clock):
     worker(store)
     enqueue("shop.plain", delay=10_000)
     enqueue("shop.plain", queue="held")
@@ -91,9 +87,7 @@ def test_only_due_jobs_that_a_worker_would_run_are_counted(run: Run, store: Stor
     "error", [OperationalError("connection refused\nIs the server running?"), ProgrammingError("no such table")]
 )
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_a_database_error_is_a_problem_without_a_traceback(
-    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, form: str
-) -> None:
+def test_a_database_error_is_a_problem_without_a_traceback(run, monkeypatch, error, form):
     def away(using: str, **options: object) -> None:
         raise error
 
@@ -108,7 +102,7 @@ def test_a_database_error_is_a_problem_without_a_traceback(
         assert ("Has manage.py migrate been run?" in done.out) == ("table" in str(error))
 
 
-def test_the_database_has_a_limited_time_to_respond(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_database_has_a_limited_time_to_respond(run, monkeypatch):
     import signal
     import time
 
@@ -128,5 +122,5 @@ def test_the_database_has_a_limited_time_to_respond(run: Run, monkeypatch: pytes
         (["--queue", ""], "is not a name"),
     ],
 )
-def test_an_invalid_argument_is_an_error_that_names_the_remedy(run: Run, words: list[str], message: str) -> None:
+def test_an_invalid_argument_is_an_error_that_names_the_remedy(run, words, message):
     assert message in run("health", *words).error

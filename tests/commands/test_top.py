@@ -2,7 +2,6 @@
 
 import io
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ from django.db import OperationalError
 
 from django_jobchains.cli import top
 from django_jobchains.models import Job
-from django_jobchains.store import Store
-from tests.commands.conftest import Run
 from tests.commands.workers import worker
 from tests.support.chains import failed, running
 from tests.support.throughput import tally
@@ -21,12 +18,12 @@ pytestmark = pytest.mark.django_db
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
 @pytest.fixture
-def stops_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def stops_after(monkeypatch):
     """Return a function that makes Ctrl-C arrive after this many snapshots."""
 
     def stops_after(count: int) -> None:
@@ -42,7 +39,7 @@ def stops_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return stops_after
 
 
-def test_a_snapshot_shows_workers_queues_and_running_jobs(run: Run, store: Store) -> None:
+def test_a_snapshot_shows_workers_queues_and_running_jobs(run, store):
     worker(store)
     chain = running(store)
     failed(store)
@@ -53,14 +50,14 @@ def test_a_snapshot_shows_workers_queues_and_running_jobs(run: Run, store: Store
         assert words in done.out
 
 
-def test_a_snapshot_shows_the_throughput(run: Run, store: Store) -> None:
+def test_a_snapshot_shows_the_throughput(run, store):
     store.stats.add_counts([tally(completed=7, failed=2)])
     assert run("top", "--once").lines[1].endswith("last hour: 7 completed, 2 failed")
     last_hour = run("top", "--once", "--format", "json").json["throughput"]["last_hour"]
     assert (last_hour["completed"], last_hour["failed"]) == (7, 2)
 
 
-def test_running_jobs_are_limited_to_the_longest(run: Run, store: Store) -> None:
+def test_running_jobs_are_limited_to_the_longest(run, store):
     made = [running(store) for _ in range(25)]
     oldest = Job.objects.get(pk=made[-1].id)
     Job.objects.filter(pk=oldest.pk).update(last_attempt_at=oldest.created_at.replace(year=2020))
@@ -73,16 +70,14 @@ def test_running_jobs_are_limited_to_the_longest(run: Run, store: Store) -> None
     assert found["overview"]["queues"][0]["running"] == 25
 
 
-def test_without_a_terminal_snapshots_are_appended_until_ctrl_c(run: Run, stops_after: Callable[[int], None]) -> None:
+def test_without_a_terminal_snapshots_are_appended_until_ctrl_c(run, stops_after):
     stops_after(3)
     done = run("top")
     assert (done.code, done.out.count("0 workers")) == (0, 3)
     assert "\x1b" not in done.out
 
 
-def test_without_rich_snapshots_are_appended_on_a_terminal_too(
-    stops_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_rich_snapshots_are_appended_on_a_terminal_too(stops_after, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.live", None)
     stops_after(2)
     out = Terminal()
@@ -91,9 +86,7 @@ def test_without_rich_snapshots_are_appended_on_a_terminal_too(
     assert "\x1b" not in out.getvalue()
 
 
-def test_a_database_error_is_shown_and_top_continues(
-    run: Run, stops_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_error_is_shown_and_top_continues(run, stops_after, monkeypatch):
     real, errors = top.snapshot, [OperationalError("the server went away\nmore")]
 
     def snapshot(using: str) -> Any:

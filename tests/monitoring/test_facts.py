@@ -2,7 +2,6 @@
 
 import json
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -10,39 +9,39 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import queues
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.monitoring import QueueFacts, TypeFacts, aoverview, overview
+from django_jobchains.monitoring import aoverview, overview
 from django_jobchains.processors import JobType, get_registry
-from django_jobchains.store import Beat, ClaimedJob, Store, get_store
+from django_jobchains.store import Beat, get_store
 from tests.support.jobs import MAIL, SHIP, alter, claim, create, database_now, expire, failed_try, running
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def store(db: None) -> Store:
+def store(db):
     return get_store()
 
 
-def claim_new(store: Store, type_name: str) -> list[ClaimedJob]:
+def claim_new(store, type_name):
     create(store, 1, type_name)
     return claim(store, types=[type_name])
 
 
-def queue(name: str = "default", **options: Any) -> QueueFacts:
+def queue(name="default", **options):
     return next(part for part in overview(**options).queues if part.name == name)
 
 
-def of_type(name: str = SHIP, **options: Any) -> TypeFacts:
+def of_type(name=SHIP, **options):
     return next(part for part in overview(**options).types if part.name == name)
 
 
-def test_an_empty_database(store: Store) -> None:
+def test_an_empty_database(store):
     found = overview()
     assert (found.workers, found.queues, found.types, found.failing) == ((), (), (), ())
     assert (found.due, found.oldest_due_age_seconds, found.is_complete) == (0, None, True)
 
 
-def test_due_and_scheduled_jobs_are_counted_separately(store: Store) -> None:
+def test_due_and_scheduled_jobs_are_counted_separately(store):
     create(store, 3)
     create(store, 2, priority=5)
     create(store, 4, delay_seconds=3600)
@@ -52,7 +51,7 @@ def test_due_and_scheduled_jobs_are_counted_separately(store: Store) -> None:
     assert overview().due == 6
 
 
-def test_jobs_that_are_completed_by_hand_are_not_due(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_are_completed_by_hand_are_not_due(store, monkeypatch):
     monkeypatch.setattr(get_registry(), "declared", {MAIL: JobType(MAIL)})
     create(store, 2, MAIL)
     create(store, 1, MAIL, delay_seconds=60)
@@ -64,7 +63,7 @@ def test_jobs_that_are_completed_by_hand_are_not_due(store: Store, monkeypatch: 
     assert (queue().due, queue().outside, of_type(MAIL).due) == (3, 0, 2)
 
 
-def test_the_age_of_a_queue_is_that_of_its_oldest_due_job(store: Store) -> None:
+def test_the_age_of_a_queue_is_that_of_its_oldest_due_job(store):
     create(store, priority=-5)
     Job.objects.update(run_at=datetime(2020, 1, 1, tzinfo=UTC))
     create(store, 2)
@@ -79,7 +78,7 @@ def test_the_age_of_a_queue_is_that_of_its_oldest_due_job(store: Store) -> None:
     assert queue("later").oldest_due_age_seconds is None
 
 
-def test_running_and_blocked_jobs_are_counted(store: Store) -> None:
+def test_running_and_blocked_jobs_are_counted(store):
     jobs = running(store, 3)
     create(store, 2, MAIL, blockers=(jobs[0].id,), queue="mail")
     assert (queue().running, queue().blocked, queue().due) == (3, 0, 0)
@@ -87,20 +86,20 @@ def test_running_and_blocked_jobs_are_counted(store: Store) -> None:
     assert (of_type().running, of_type(MAIL).blocked) == (3, 2)
 
 
-def test_jobs_that_have_ended_are_in_no_queue(store: Store) -> None:
+def test_jobs_that_have_ended_are_in_no_queue(store):
     for status in ("completed", "cancelled"):
         alter(running(store, 2), status=status)
     assert overview().queues == ()
     assert overview().types == ()
 
 
-def test_failed_jobs_are_counted_by_type(store: Store) -> None:
+def test_failed_jobs_are_counted_by_type(store):
     store.attempts.fail([failed_try(job) for job in running(store, 3)])
     assert of_type().failed == 3
     assert overview().queues == ()
 
 
-def test_failed_attempts_of_the_last_time_are_summed_by_type(store: Store) -> None:
+def test_failed_attempts_of_the_last_time_are_summed_by_type(store):
     first, second = running(store, 2)
     store.attempts.fail([failed_try(first, error="ValueError: old")])
     store.attempts.reschedule([failed_try(second, error="KeyError: 'price'\nsecond line")])
@@ -117,13 +116,13 @@ def test_failed_attempts_of_the_last_time_are_summed_by_type(store: Store) -> No
     assert 0 <= older.last_age_seconds < 60
 
 
-def test_old_failures_are_not_included(store: Store) -> None:
+def test_old_failures_are_not_included(store):
     store.attempts.fail([failed_try(job) for job in running(store)])
     FailedAttempt.objects.update(finished_at=datetime(2020, 1, 1, tzinfo=UTC))
     assert overview().failing == ()
 
 
-def test_counts_have_a_limit(store: Store) -> None:
+def test_counts_have_a_limit(store):
     create(store, 5)
     create(store, 2, queue="few")
     assert (queue(count_to=3).due, queue(count_to=3).is_capped) == (3, True)
@@ -133,7 +132,7 @@ def test_counts_have_a_limit(store: Store) -> None:
         overview(count_to=0)
 
 
-def test_the_limit_applies_to_the_running_jobs_of_all_queues_together(store: Store) -> None:
+def test_the_limit_applies_to_the_running_jobs_of_all_queues_together(store):
     running(store, 2, queue="one")
     running(store, 2, queue="two")
     create(store, 1, queue="three")
@@ -144,7 +143,7 @@ def test_the_limit_applies_to_the_running_jobs_of_all_queues_together(store: Sto
     assert any(queue.is_capped for queue in found.queues)
 
 
-def test_a_count_that_stopped_at_the_limit_is_shown_with_a_plus_sign(store: Store) -> None:
+def test_a_count_that_stopped_at_the_limit_is_shown_with_a_plus_sign(store):
     create(store, 4)
     create(store, 2, queue="few")
     found = overview(count_to=3)
@@ -152,7 +151,7 @@ def test_a_count_that_stopped_at_the_limit_is_shown_with_a_plus_sign(store: Stor
     assert found.is_due_lower_bound
 
 
-def test_pauses_and_limits_of_queues_are_included(store: Store) -> None:
+def test_pauses_and_limits_of_queues_are_included(store):
     create(store, 1, queue="mail")
     queues.pause("mail", "empty")
     queues.set_limit("slow", 2)
@@ -160,7 +159,7 @@ def test_pauses_and_limits_of_queues_are_included(store: Store) -> None:
     assert shown == {"empty": (True, None, 0), "mail": (True, None, 1), "slow": (False, 2, 0)}
 
 
-def test_it_can_be_serialized_as_json(store: Store) -> None:
+def test_it_can_be_serialized_as_json(store):
     store.attempts.fail([failed_try(job) for job in running(store)])
     create(store)
     written = json.loads(json.dumps(overview().as_json()))
@@ -170,7 +169,7 @@ def test_it_can_be_serialized_as_json(store: Store) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 30])
-def test_it_takes_a_constant_number_of_statements(store: Store, size: int) -> None:
+def test_it_takes_a_constant_number_of_statements(store, size):
     """One each for workers, rules, pending jobs, running and blocked jobs, failures, and PostgreSQL's activity."""
     for number in range(size):
         create(store, 2, queue=f"queue {number}")
@@ -181,7 +180,7 @@ def test_it_takes_a_constant_number_of_statements(store: Store, size: int) -> No
     assert len(statements) == (6 if store.connection.vendor == "postgresql" else 5)
 
 
-def test_the_number_of_groups_is_limited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_groups_is_limited(store, monkeypatch):
     for module in ("store.stats", "monitoring.facts"):
         monkeypatch.setattr(f"django_jobchains.{module}.MAX_GROUPS", 3)
     for number in range(3):
@@ -192,7 +191,7 @@ def test_the_number_of_groups_is_limited(store: Store, monkeypatch: pytest.Monke
 
 
 @pytest.mark.postgresql
-def test_postgresql_counts_connections(store: Store) -> None:
+def test_postgresql_counts_connections(store):
     database = overview().database
     assert database.connections is not None
     assert database.max_connections is not None
@@ -200,5 +199,5 @@ def test_postgresql_counts_connections(store: Store) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_async_twin_returns_the_same() -> None:
+def test_the_async_twin_returns_the_same():
     assert async_to_sync(aoverview)().queues == ()

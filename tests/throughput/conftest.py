@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import pytest
 
 from django_jobchains import testing
@@ -9,6 +7,6 @@ __all__ = ("clock", "events", "make_worker", "patient_stop", "processors", "regi
 
 
 @pytest.fixture
-def clock() -> Iterator[testing.Clock]:
+def clock():
     with testing.clock() as clock:
         yield clock

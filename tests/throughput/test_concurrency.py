@@ -1,32 +1,29 @@
 """Workers that store their counts at the same time: no count is lost, and there is no deadlock."""
 
-from collections.abc import Iterator
-
 import pytest
 from django.db import transaction
 
 from django_jobchains.models import AttemptCount
 from django_jobchains.monitoring import TypeRuns, throughput
-from django_jobchains.processors import JobType, Processors
+from django_jobchains.processors import JobType
 from django_jobchains.store import Store, TypeTally
 from tests.support.connections import Actor, end_all, holding
 from tests.support.throughput import put_clock, tally
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 #: Types in an order that no database would choose.
 TYPES = [f"type-{number * 37 % 101}" for number in range(101)]
 
 
 @pytest.fixture(autouse=True)
-def _fixed_clock(store: Store) -> Iterator[None]:
+def _fixed_clock(store):
     put_clock(store, minute=30, second=10)
     yield
     end_all()
     store.db.ahead_seconds = 0
 
 
-def test_counts_stored_at_once_are_added(store: Store) -> None:
+def test_counts_stored_at_once_are_added(store):
     first = holding(lambda store: store.stats.add_counts([tally(completed=1, seconds=2, longest_seconds=2)]))
     second = Actor(lambda store: store.stats.add_counts([tally(failed=1, seconds=1, longest_seconds=1)])).start()
     second.until_blocked_or_ended()
@@ -38,7 +35,7 @@ def test_counts_stored_at_once_are_added(store: Store) -> None:
 
 
 @pytest.mark.postgresql
-def test_rows_are_locked_in_one_order_to_avoid_deadlocks(store: Store) -> None:
+def test_rows_are_locked_in_one_order_to_avoid_deadlocks(store):
     store.stats.add_counts([tally(name) for name in TYPES])
     holder = holding(lambda store: store.stats.add_counts([tally(TYPES[0])]))
     waiting = (
@@ -54,7 +51,7 @@ def test_rows_are_locked_in_one_order_to_avoid_deadlocks(store: Store) -> None:
     assert throughput().last_hour.completed == 2 * len(TYPES) + 1
 
 
-def test_simultaneous_writes_and_deletions_lose_no_count(store: Store) -> None:
+def test_simultaneous_writes_and_deletions_lose_no_count(store):
     def write(names: list[str]) -> Actor:
         def call(store: Store) -> None:
             for _ in range(10):
@@ -73,9 +70,7 @@ def test_simultaneous_writes_and_deletions_lose_no_count(store: Store) -> None:
     assert not AttemptCount.objects.filter(type_name="old").exists()
 
 
-def test_the_counts_of_two_workers_are_added(
-    processors: Processors, start_worker: StartWorker, settings: object
-) -> None:
+def test_the_counts_of_two_workers_are_added(processors, start_worker, settings):
     settings.JOBCHAINS = {"HEARTBEAT_SECONDS": 0.05}  # type: ignore[attr-defined]
     kinds: list[JobType[int, int]] = [
         processors.register(f"throughput.{name}")(lambda job: job.attempt) for name in ("a", "b")

@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,8 +14,8 @@ from django_jobchains import chains
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.models import AttemptCount, Job
 from django_jobchains.monitoring import TypeRuns, throughput
-from django_jobchains.processors import Batch, JobType, Processors, RunningJob
-from django_jobchains.store import Store, TypeTally
+from django_jobchains.processors import Batch, JobType, RunningJob
+from django_jobchains.store import TypeTally
 from django_jobchains.telemetry.events import AttemptEnded
 from django_jobchains.worker import attempt_counter
 from django_jobchains.worker.attempt_counter import AttemptCounter
@@ -25,7 +24,6 @@ from tests.support.jobs import SHIP, running_job
 from tests.support.statements import statements_of_others
 from tests.support.throughput import put_clock, tally
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import Events, StartWorker
 
 #: Counts that are not stored when a worker stops are lost.
 pytestmark = pytest.mark.usefixtures("patient_stop")
@@ -35,32 +33,30 @@ OFTEN = {"HEARTBEAT_SECONDS": 0.05, "REAP_SECONDS": 0.1}
 
 
 @pytest.fixture(autouse=True)
-def _stores_counts_only_when_it_stops(settings: Any, store: Store) -> Iterator[None]:
+def _stores_counts_only_when_it_stops(settings, store):
     settings.JOBCHAINS = SELDOM
     put_clock(store, minute=30, second=30)
     yield
     store.db.ahead_seconds = 0
 
 
-def counted() -> dict[str, tuple[int, int]]:
+def counted():
     return {kind.name: (kind.completed, kind.failed) for kind in throughput().types}
 
 
-def of_type(name: str) -> TypeRuns:
+def of_type(name):
     return next(kind for kind in throughput().types if kind.name == name)
 
 
 @pytest.fixture
-def quick(processors: Processors) -> JobType[Any, Any]:
+def quick(processors):
     return processors.register("throughput.quick")(lambda job: None)
 
 
 # What is counted
 
 
-def test_a_stopping_worker_stores_the_counts_of_all_its_attempts(
-    processors: Processors, start_worker: StartWorker, events: Events
-) -> None:
+def test_a_stopping_worker_stores_the_counts_of_all_its_attempts(processors, start_worker, events):
     @processors.register("throughput.plain")
     def plain(job: RunningJob[int]) -> None:
         if job.input % 3 == 0 and job.attempt == 1:
@@ -99,7 +95,7 @@ def test_a_stopping_worker_stores_the_counts_of_all_its_attempts(
     assert len(events.of(AttemptEnded)) == sum(sum(pair) for pair in counted().values())
 
 
-def test_the_duration_of_attempts_is_stored(processors: Processors, make_worker: StartWorker) -> None:
+def test_the_duration_of_attempts_is_stored(processors, make_worker):
     kind: JobType[Any, Any] = processors.register("throughput.naps")(lambda job: time.sleep(job.input))
     for seconds in (0.05, 0.35):
         kind.enqueue(seconds)
@@ -109,7 +105,7 @@ def test_the_duration_of_attempts_is_stored(processors: Processors, make_worker:
     assert 0.2 <= found.mean_seconds < found.longest_seconds
 
 
-def test_a_crash_is_counted_when_the_lease_has_expired(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_a_crash_is_counted_when_the_lease_has_expired(quick, start_worker):
     chain = quick.enqueue(delay=3_600)
     long_ago = timezone.now() - timedelta(days=1)
     Job.objects.filter(pk=chain.id).update(
@@ -121,9 +117,7 @@ def test_a_crash_is_counted_when_the_lease_has_expired(quick: JobType[Any, Any],
     assert counted()["throughput.quick"][1] == 1
 
 
-def test_attempts_that_are_handed_back_or_cancelled_are_not_counted(
-    processors: Processors, start_worker: StartWorker, events: Events
-) -> None:
+def test_attempts_that_are_handed_back_or_cancelled_are_not_counted(processors, start_worker, events):
     started = threading.Semaphore(0)
 
     @processors.register("throughput.waits")
@@ -146,9 +140,7 @@ def test_attempts_that_are_handed_back_or_cancelled_are_not_counted(
 # When counts are stored
 
 
-def test_counts_are_stored_at_each_heartbeat(
-    quick: JobType[Any, Any], start_worker: StartWorker, settings: Any
-) -> None:
+def test_counts_are_stored_at_each_heartbeat(quick, start_worker, settings):
     settings.JOBCHAINS = OFTEN
     start_worker()
     quick.enqueue()
@@ -157,9 +149,7 @@ def test_counts_are_stored_at_each_heartbeat(
     until(lambda: counted() == {"throughput.quick": (2, 0)})
 
 
-def test_an_idle_worker_stores_nothing_and_deletes_old_rows_once_per_heartbeat(
-    quick: JobType[Any, Any], start_worker: StartWorker
-) -> None:
+def test_an_idle_worker_stores_nothing_and_deletes_old_rows_once_per_heartbeat(quick, start_worker):
     table = AttemptCount._meta.db_table
     with statements_of_others() as statements:
         start_worker()
@@ -169,9 +159,7 @@ def test_an_idle_worker_stores_nothing_and_deletes_old_rows_once_per_heartbeat(
 
 
 @pytest.mark.parametrize("pruned", [{}, {"PRUNE_SECONDS": None}])
-def test_workers_delete_old_counts_even_if_chains_are_not_pruned(
-    store: Store, quick: JobType[Any, Any], start_worker: StartWorker, settings: Any, pruned: dict[str, Any]
-) -> None:
+def test_workers_delete_old_counts_even_if_chains_are_not_pruned(store, quick, start_worker, settings, pruned):
     settings.JOBCHAINS = {**SELDOM, **pruned}
     store.stats.add_counts([tally(SHIP, age_seconds=9 * 86_400)])
     start_worker()
@@ -179,12 +167,8 @@ def test_workers_delete_old_counts_even_if_chains_are_not_pruned(
 
 
 def test_counts_that_could_not_be_stored_are_kept_and_one_warning_is_logged(
-    quick: JobType[Any, Any],
-    start_worker: StartWorker,
-    settings: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    quick, start_worker, settings, monkeypatch, caplog
+):
     settings.JOBCHAINS = OFTEN
     failures: list[object] = []
 
@@ -208,9 +192,7 @@ def test_counts_that_could_not_be_stored_are_kept_and_one_warning_is_logged(
     assert worker.id in warnings[0]
 
 
-def test_a_worker_runs_jobs_without_its_table(
-    quick: JobType[Any, Any], start_worker: StartWorker, settings: Any
-) -> None:
+def test_a_worker_runs_jobs_without_its_table(quick, start_worker, settings):
     settings.JOBCHAINS = OFTEN
     with _renamed_table():
         worker = start_worker()
@@ -222,13 +204,13 @@ def test_a_worker_runs_jobs_without_its_table(
 
 
 class _renamed_table:  # noqa: N801 - a context manager
-    def __enter__(self) -> None:
+    def __enter__(self):
         self._rename(AttemptCount._meta.db_table, "elsewhere")
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self._rename("elsewhere", AttemptCount._meta.db_table)
 
-    def _rename(self, old: str, new: str) -> None:
+    def _rename(self, old, new):
         with connection.cursor() as cursor:
             cursor.execute(f"ALTER TABLE {old} RENAME TO {new}")
 
@@ -237,7 +219,7 @@ class _renamed_table:  # noqa: N801 - a context manager
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     """Return a clock that replaces the clock of the worker."""
     clock = Clock()
     monkeypatch.setattr(attempt_counter, "time", clock)
@@ -245,7 +227,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def ended(store: Store) -> Callable[..., AttemptCounter]:
+def ended(store):
     """Return a function that counts ended attempts of these types and this duration."""
     job = running_job(store)
 
@@ -258,23 +240,19 @@ def ended(store: Store) -> Callable[..., AttemptCounter]:
 
 
 @pytest.fixture
-def counter(store: Store) -> AttemptCounter:
+def counter(store):
     return AttemptCounter(store, worker="w", seconds=60)
 
 
 @pytest.mark.parametrize(("after", "back"), [(0.0, 1), (20.0, 1), (40.0, 2), (100.0, 3)])
-def test_an_attempt_is_counted_in_the_minute_of_its_end_however_late_it_is_stored(
-    counter: AttemptCounter, ended: Callable[..., AttemptCounter], clock: Clock, after: float, back: int
-) -> None:
+def test_an_attempt_is_counted_in_the_minute_of_its_end_however_late_it_is_stored(counter, ended, clock, after, back):
     ended(counter, SHIP)
     clock.forward(after)
     counter.step()
     assert [part.completed for part in throughput().minutes][-back] == 1
 
 
-def test_the_stored_time_of_an_attempt_is_exact_to_half_a_slice(
-    counter: AttemptCounter, ended: Callable[..., AttemptCounter], clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_stored_time_of_an_attempt_is_exact_to_half_a_slice(counter, ended, clock, monkeypatch):
     stored: list[TypeTally] = []
     monkeypatch.setattr("django_jobchains.store.stats.Stats.add_counts", lambda self, more: stored.extend(more))
     for place in range(50):
@@ -288,9 +266,7 @@ def test_the_stored_time_of_an_attempt_is_exact_to_half_a_slice(
     assert max(errors) <= attempt_counter.SLICE_SECONDS / 2
 
 
-def test_counts_are_added_to_those_that_could_not_be_stored(
-    store: Store, counter: AttemptCounter, ended: Callable[..., AttemptCounter], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_are_added_to_those_that_could_not_be_stored(store, counter, ended, monkeypatch):
     ended(counter, SHIP, seconds=1.0)
 
     def fail(*args: object) -> None:
@@ -306,18 +282,14 @@ def test_counts_are_added_to_those_that_could_not_be_stored(
     assert throughput().last_hour.completed == 3
 
 
-def test_if_too_many_counts_cannot_be_stored_the_oldest_are_dropped(
-    counter: AttemptCounter, ended: Callable[..., AttemptCounter], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_if_too_many_counts_cannot_be_stored_the_oldest_are_dropped(counter, ended, monkeypatch):
     monkeypatch.setattr(attempt_counter, "MAX_KEPT_SUMS", 3)
     ended(counter, "a", "b", "c", "a", "d", "e")
     counter.step()
     assert set(counted()) == {"c", "d", "e"}
 
 
-def test_a_long_attempt_outweighs_many_short_ones_in_the_average(
-    counter: AttemptCounter, ended: Callable[..., AttemptCounter]
-) -> None:
+def test_a_long_attempt_outweighs_many_short_ones_in_the_average(counter, ended):
     ended(counter, *[SHIP] * 100, seconds=0.002)
     assert counter.average_seconds[SHIP] == pytest.approx(0.002)
     ended(counter, SHIP, seconds=30.0)

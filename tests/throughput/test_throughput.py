@@ -1,6 +1,5 @@
 """The figures of the last hour and day, and their cost."""
 
-from collections.abc import Callable, Iterator
 from datetime import UTC, timedelta
 from typing import Any
 
@@ -12,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains.models import AttemptCount
 from django_jobchains.monitoring import AttemptTotals, TypeRuns, athroughput, throughput
 from django_jobchains.monitoring.throughput import MAX_TYPES
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from tests.support.jobs import MAIL, SHIP
 from tests.support.plans import plan_of, rows_read, use_plans
 from tests.support.throughput import put_clock, tally
@@ -21,17 +20,17 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def store(db: None) -> Iterator[Store]:
+def store(db):
     store = get_store()
     yield store
     store.db.ahead_seconds = 0
 
 
-def numbers(parts: tuple[AttemptTotals, ...]) -> list[tuple[int, int]]:
+def numbers(parts):
     return [(part.completed, part.failed) for part in parts]
 
 
-def test_without_attempts_there_are_sixty_minutes_and_a_day_of_zeros(store: Store) -> None:
+def test_without_attempts_there_are_sixty_minutes_and_a_day_of_zeros(store):
     put_clock(store, minute=30, second=15)
     found = throughput()
     assert (numbers(found.minutes), numbers(found.hours), found.types) == ([(0, 0)] * 60, [(0, 0)] * 24, ())
@@ -42,7 +41,7 @@ def test_without_attempts_there_are_sixty_minutes_and_a_day_of_zeros(store: Stor
     assert found.now.tzinfo is UTC
 
 
-def test_attempts_are_counted_in_their_minute_and_hour(store: Store) -> None:
+def test_attempts_are_counted_in_their_minute_and_hour(store):
     put_clock(store, minute=30, second=10)
     store.stats.add_counts([tally(completed=2, failed=1, crashed=4), tally(age_seconds=60), tally(age_seconds=3_500)])
     found = throughput()
@@ -53,9 +52,7 @@ def test_attempts_are_counted_in_their_minute_and_hour(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("second", "age", "back"), [(5, 2, 1), (5, 15, 2), (50, 49, 1), (50, 60, 2)])
-def test_the_clock_of_the_database_decides_in_which_minute_an_attempt_ended(
-    store: Store, second: float, age: float, back: int
-) -> None:
+def test_the_clock_of_the_database_decides_in_which_minute_an_attempt_ended(store, second, age, back):
     put_clock(store, minute=0, second=second)
     store.stats.add_counts([tally(age_seconds=age)])
     found = throughput()
@@ -63,7 +60,7 @@ def test_the_clock_of_the_database_decides_in_which_minute_an_attempt_ended(
     assert numbers(found.hours)[-back] == (1, 0), "the previous minute belongs to the previous hour"
 
 
-def test_attempts_older_than_an_hour_or_a_day_are_not_included(store: Store) -> None:
+def test_attempts_older_than_an_hour_or_a_day_are_not_included(store):
     put_clock(store, minute=30, second=30)
     store.stats.add_counts([tally(age_seconds=60 * 60)])
     store.stats.add_counts([tally(MAIL, age_seconds=24 * 3_600)])
@@ -73,14 +70,14 @@ def test_attempts_older_than_an_hour_or_a_day_are_not_included(store: Store) -> 
     assert [kind.name for kind in found.types] == [SHIP]
 
 
-def test_later_counts_are_added(store: Store) -> None:
+def test_later_counts_are_added(store):
     put_clock(store, minute=30, second=30)
     for longest in (2.0, 5.0, 3.0):
         store.stats.add_counts([tally(completed=1, failed=1, crashed=1, seconds=longest, longest_seconds=longest)])
     assert throughput().types == (TypeRuns(SHIP, 3, 6, 10 / 6, 5.0),)
 
 
-def test_there_is_one_row_per_minute_and_one_per_hour_and_type(store: Store) -> None:
+def test_there_is_one_row_per_minute_and_one_per_hour_and_type(store):
     put_clock(store, minute=30, second=30)
     for _ in range(2):
         store.stats.add_counts([tally(SHIP), tally(MAIL, age_seconds=5), tally(MAIL, age_seconds=25)])
@@ -89,7 +86,7 @@ def test_there_is_one_row_per_minute_and_one_per_hour_and_type(store: Store) -> 
     assert found == {(minute, "", 6), (hour, SHIP, 2), (hour, MAIL, 4)}
 
 
-def test_types_are_sorted_by_their_mean_duration_without_crashes(store: Store) -> None:
+def test_types_are_sorted_by_their_mean_duration_without_crashes(store):
     store.stats.add_counts(
         [
             tally("quick", completed=10, seconds=1, longest_seconds=0.5),
@@ -104,7 +101,7 @@ def test_types_are_sorted_by_their_mean_duration_without_crashes(store: Store) -
     )
 
 
-def test_the_number_of_types_is_limited(store: Store) -> None:
+def test_the_number_of_types_is_limited(store):
     many = range(MAX_TYPES + 20)
     store.stats.add_counts(
         [tally(f"type-{place}", completed=1, seconds=place, longest_seconds=place) for place in many]
@@ -114,7 +111,7 @@ def test_the_number_of_types_is_limited(store: Store) -> None:
     assert found.last_hour.completed == len(many)
 
 
-def test_the_last_minute_is_complete_and_longer_periods_are_sums(store: Store) -> None:
+def test_the_last_minute_is_complete_and_longer_periods_are_sums(store):
     put_clock(store, minute=30, second=10)
     store.stats.add_counts([tally(completed=5), tally(completed=7, age_seconds=60), tally(failed=2, age_seconds=7_200)])
     found = throughput()
@@ -123,15 +120,13 @@ def test_the_last_minute_is_complete_and_longer_periods_are_sums(store: Store) -
     assert found.last_day == AttemptTotals(found.hours[0].starts_at, 12, 2)
 
 
-def test_it_takes_three_statements_however_many_rows_there_are(
-    store: Store, django_assert_max_num_queries: Callable[..., object]
-) -> None:
+def test_it_takes_three_statements_however_many_rows_there_are(store, django_assert_max_num_queries):
     store.stats.add_counts([tally(f"type-{place % 50}", age_seconds=place * 60.0) for place in range(500)])
     with django_assert_max_num_queries(3):  # type: ignore[attr-defined]
         assert throughput().last_day.completed == 500
 
 
-def test_the_async_twin_returns_the_same(store: Store) -> None:
+def test_the_async_twin_returns_the_same(store):
     store.stats.add_counts([tally()])
     assert async_to_sync(athroughput)().types == throughput().types
 
@@ -139,7 +134,7 @@ def test_the_async_twin_returns_the_same(store: Store) -> None:
 # Deletion of old rows
 
 
-def test_one_call_deletes_a_limited_number_of_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_call_deletes_a_limited_number_of_rows(store, monkeypatch):
     monkeypatch.setattr("django_jobchains.store.stats.PRUNE_LIMIT", 3)
     store.stats.add_counts([tally(age_seconds=86_400 + 60.0 * minute) for minute in range(4)])
     assert store.stats.prune_counts() == 3
@@ -150,7 +145,7 @@ def test_one_call_deletes_a_limited_number_of_rows(store: Store, monkeypatch: py
 
 
 @pytest.fixture
-def _busy_days(store: Store) -> None:
+def _busy_days(store):
     """Create counts of eight days, for 50 types in every hour."""
     now = store.stats.time_ago(0).replace(minute=0, second=0, microsecond=0)
     counts: dict[str, Any] = {"completed": 1, "failed": 1, "seconds": 1.0, "longest_seconds": 1.0}
@@ -170,7 +165,7 @@ def _busy_days(store: Store) -> None:
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("_busy_days")
 @pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
-def test_it_reads_only_the_shown_hours_by_index(store: Store, mode: str) -> None:
+def test_it_reads_only_the_shown_hours_by_index(store, mode):
     use_plans(mode)
     found = [node for node in plan_of(throughput) if node.get("Relation Name") == AttemptCount._meta.db_table]
     assert found
@@ -179,7 +174,7 @@ def test_it_reads_only_the_shown_hours_by_index(store: Store, mode: str) -> None
 
 
 @pytest.mark.usefixtures("_busy_days")
-def test_it_uses_the_index_on_sqlite(store: Store) -> None:
+def test_it_uses_the_index_on_sqlite(store):
     if connection.vendor != "sqlite":
         pytest.skip("PostgreSQL has its own test of plans")
     with CaptureQueriesContext(connection) as queries:

@@ -1,33 +1,32 @@
 from collections.abc import Callable
 
 import pytest
-from django.test import Client
 
-from django_jobchains.store import Beat, Store, get_store
+from django_jobchains.store import Beat, get_store
 from tests.support.jobs import claim, create, failed_try
 
 Beating = Callable[..., None]
 
 
 @pytest.fixture
-def store(db: None) -> Store:
+def store(db):
     return get_store()
 
 
 @pytest.fixture
-def viewer(staff: Callable[..., Client]) -> Client:
+def viewer(staff):
     """A client of a user who may view pages and payloads."""
     return staff("view_payload")
 
 
 @pytest.fixture
-def operator(staff: Callable[..., Client]) -> Client:
+def operator(staff):
     """A client of a user who may view pages and change queues."""
     return staff("change_queuestate")
 
 
 @pytest.fixture
-def beat(store: Store) -> Beating:
+def beat(store):
     """Return a function that stores a heartbeat of a worker, with defaults for values that are not given."""
 
     def store_heartbeat(worker: str = "main:1:a", **changes: object) -> None:
@@ -49,7 +48,7 @@ def beat(store: Store) -> Beating:
     return store_heartbeat
 
 
-def fail(store: Store, type_name: str = "shop.declined", queue: str = "default", error: str = "Boom: no") -> None:
+def fail(store, type_name="shop.declined", queue="default", error="Boom: no"):
     """Create a job that fails, the only one of its type."""
     create(store, 1, type_name, queue=queue)
     store.attempts.fail([failed_try(job, error=error) for job in claim(store, types=[type_name])])

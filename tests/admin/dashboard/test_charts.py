@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.test import Client, override_settings
+from django.test import override_settings
 from django.utils import timezone, translation
 
 from django_jobchains.admin.dashboard.charts import HEIGHT, MIN_HEIGHT, bars, last_day, last_hour
@@ -14,18 +14,18 @@ from tests.admin.dashboard.browsing import open_dashboard
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def ended(*counts: tuple[int, int]) -> list[AttemptTotals]:
+def ended(*counts):
     return [AttemptTotals(NOON + timedelta(minutes=index), *count) for index, count in enumerate(counts)]
 
 
-def test_the_highest_bar_has_the_full_height_and_the_others_their_share() -> None:
+def test_the_highest_bar_has_the_full_height_and_the_others_their_share():
     drawn = bars([50, 100, 25], ["a", "b", "c"])
     assert [bar.height for bar in drawn] == [50, HEIGHT, 25]
     assert [bar.y for bar in drawn] == [50, 0, 75]
     assert [bar.x for bar in drawn] == [1, 11, 21]
 
 
-def test_each_bar_is_inside_its_own_slot() -> None:
+def test_each_bar_is_inside_its_own_slot():
     [period] = [last_hour(ended(*[(5, 1)] * 60))]
     for chart in period.charts:
         places = [bar.slot_x for bar in chart.bars]
@@ -36,22 +36,22 @@ def test_each_bar_is_inside_its_own_slot() -> None:
         assert chart.width == places[-1] + chart.slot_width
 
 
-def test_small_numbers_are_visible_and_zero_is_not() -> None:
+def test_small_numbers_are_visible_and_zero_is_not():
     assert [bar.height for bar in bars([1, 1_000_000, 0], ["", "", ""])] == [MIN_HEIGHT, HEIGHT, 0]
 
 
-def test_without_counts_there_are_no_bars() -> None:
+def test_without_counts_there_are_no_bars():
     assert [bar.height for bar in bars([0, 0], ["", ""])] == [0, 0]
     assert bars([], []) == ()
 
 
-def test_failures_have_a_separate_scale() -> None:
+def test_failures_have_a_separate_scale():
     completed, failed = last_hour(ended((10_000, 1), (5_000, 2))).charts
     assert [bar.height for bar in completed.bars] == [100, 50]
     assert [bar.height for bar in failed.bars] == [50, 100]
 
 
-def test_a_chart_has_a_sentence_a_table_and_titles_of_bars() -> None:
+def test_a_chart_has_a_sentence_a_table_and_titles_of_bars():
     period = last_hour(ended((1200, 1), (300, 0)))
     completed, failed = period.charts
     assert completed.sentence == "Last hour: 1,500 completed jobs, peak 1,200 per minute."
@@ -67,7 +67,7 @@ def test_a_chart_has_a_sentence_a_table_and_titles_of_bars() -> None:
     ]
 
 
-def test_the_last_day_is_shown_by_hours() -> None:
+def test_the_last_day_is_shown_by_hours():
     completed, failed = last_day(ended((7, 2), (3, 1))).charts
     assert completed.sentence == "Last 24 hours: 10 completed jobs, peak 7 per hour."
     assert failed.sentence == "Last 24 hours: 3 failed attempts, peak 2 per hour."
@@ -75,19 +75,19 @@ def test_the_last_day_is_shown_by_hours() -> None:
 
 
 @pytest.mark.parametrize(("count", "indexes"), [(0, []), (1, [0]), (2, [0, 1]), (60, [0, 30, 59])])
-def test_the_first_middle_and_last_bars_have_a_time(count: int, indexes: list[int]) -> None:
+def test_the_first_middle_and_last_bars_have_a_time(count, indexes):
     period = last_hour(ended(*[(1, 0)] * count))
     assert list(period.ticks) == [period.rows[index].time for index in indexes]
 
 
-def test_times_are_in_the_time_zone_of_the_user() -> None:
+def test_times_are_in_the_time_zone_of_the_user():
     with timezone.override("Asia/Kolkata"), translation.override("de"):
         [row] = last_hour(ended((1, 0))).rows
     assert (row.time, row.starts_at.isoformat()) == ("17:30", "2026-03-01T17:30:00+05:30")
 
 
 @pytest.fixture
-def counted(db: None) -> None:
+def counted(db):
     """Store 12,345 completed and 3 failed attempts of this minute, and 1,000 an hour ago."""
     now = throughput()
     for span, starts_at, completed, failed in (
@@ -107,7 +107,7 @@ def counted(db: None) -> None:
 
 
 @pytest.mark.usefixtures("counted")
-def test_the_page_draws_the_last_hour_and_day(viewer: Client) -> None:
+def test_the_page_draws_the_last_hour_and_day(viewer):
     page = open_dashboard(viewer)
     for period, size, sentence in (
         ("hour", 60, "Last hour: 12,345 completed jobs, peak 12,345 per minute."),
@@ -129,7 +129,7 @@ def test_the_page_draws_the_last_hour_and_day(viewer: Client) -> None:
 
 @pytest.mark.usefixtures("counted")
 @override_settings(USE_THOUSAND_SEPARATOR=True)
-def test_the_numbers_of_the_svg_are_not_localized(viewer: Client) -> None:
+def test_the_numbers_of_the_svg_are_not_localized(viewer):
     viewer.cookies["django_language"] = "de"
     for rect in open_dashboard(viewer).root.all("rect"):
         assert all(value.isdecimal() for name, value in rect.attributes.items() if name != "class"), rect

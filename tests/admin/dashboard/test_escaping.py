@@ -1,12 +1,10 @@
 """Names of jobs and workers are escaped."""
 
 import pytest
-from django.test import Client
 
 from django_jobchains.models import FailedAttempt, Job, WorkerPresence
-from django_jobchains.store import Store
-from tests.admin.dashboard.browsing import Element, fragment, open_dashboard
-from tests.admin.dashboard.conftest import Beating, fail
+from tests.admin.dashboard.browsing import fragment, open_dashboard
+from tests.admin.dashboard.conftest import fail
 from tests.support.jobs import create
 
 pytestmark = pytest.mark.django_db
@@ -25,12 +23,12 @@ VECTORS = (
 )
 
 
-def shape(element: Element) -> list[tuple[str, list[str]]]:
+def shape(element):
     """Return the tags and the names of their attributes, without values and texts."""
     return [(part.tag, sorted(part.attributes)) for part in element.all()]
 
 
-def fill(store: Store, beat: Beating, text: str) -> None:
+def fill(store, beat, text):
     beat(f"worker {text}", host=text, version=text[:50], queues=(text,), type_names=(text,), stuck=1)
     beat(f"idle {text}", host=text, queues=("none",), type_names=("none",))
     fail(store, text, queue=text, error=f"Boom: {text}")
@@ -38,7 +36,7 @@ def fill(store: Store, beat: Beating, text: str) -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-def test_names_that_look_like_markup_are_escaped(superuser: Client, store: Store, beat: Beating, vector: str) -> None:
+def test_names_that_look_like_markup_are_escaped(superuser, store, beat, vector):
     fill(store, beat, vector)
     page = open_dashboard(superuser, fragment())
     assert vector in page.section("queues").text
@@ -54,7 +52,7 @@ def test_names_that_look_like_markup_are_escaped(superuser: Client, store: Store
         assert element.attributes.get("href", "#").startswith(("#", "/admin/django_jobchains/job/?type="))
 
 
-def test_unusual_names_do_not_change_the_structure_of_the_page(superuser: Client, store: Store, beat: Beating) -> None:
+def test_unusual_names_do_not_change_the_structure_of_the_page(superuser, store, beat):
     fill(store, beat, "plain")
     plain = shape(open_dashboard(superuser, fragment()).root)
     for model in (FailedAttempt, Job, WorkerPresence):

@@ -13,9 +13,8 @@ from django_jobchains import queues
 from django_jobchains.admin import JobAdmin
 from django_jobchains.admin.base import TimeLimitExceeded
 from django_jobchains.admin.dashboard import views
-from django_jobchains.store import Store
 from tests.admin.dashboard.browsing import Page, fragment, index, open_dashboard
-from tests.admin.dashboard.conftest import Beating, fail
+from tests.admin.dashboard.conftest import fail
 from tests.support.jobs import create
 
 pytestmark = pytest.mark.django_db
@@ -23,19 +22,19 @@ pytestmark = pytest.mark.django_db
 Staff = Callable[..., Client]
 
 
-def test_anonymous_users_are_redirected_to_the_login(client: Client) -> None:
+def test_anonymous_users_are_redirected_to_the_login(client):
     for address in (index(), fragment()):
         reply = client.get(address)
         assert (reply.status_code, "/login/" in reply["Location"]) == (302, True)
 
 
-def test_the_dashboard_requires_the_permission_to_view_jobs(staff: Staff) -> None:
+def test_the_dashboard_requires_the_permission_to_view_jobs(staff):
     client = staff("view_chain", "change_queuestate", view=False)
     assert open_dashboard(client).root.all(id="jobchains-dashboard") == []
     assert client.get(fragment()).status_code == 403
 
 
-def test_a_subclass_can_decide_who_sees_the_dashboard(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subclass_can_decide_who_sees_the_dashboard(operator, monkeypatch):
     monkeypatch.setattr(JobAdmin, "has_dashboard_permission", lambda self, request: False)
     assert open_dashboard(operator).root.all(id="jobchains-dashboard") == []
     assert operator.get(fragment()).status_code == 403
@@ -45,14 +44,14 @@ def test_a_subclass_can_decide_who_sees_the_dashboard(operator: Client, monkeypa
     )
 
 
-def test_the_index_of_the_app_shows_lists_and_dashboard(staff: Staff) -> None:
+def test_the_index_of_the_app_shows_lists_and_dashboard(staff):
     page = open_dashboard(staff())
     assert page.root.all(id="jobchains-dashboard")
     links = {link.attributes.get("href") for link in page.root.all("a")}
     assert {"/admin/django_jobchains/chain/", "/admin/django_jobchains/job/"} <= links
 
 
-def test_users_who_may_only_view_see_no_buttons(staff: Staff, store: Store) -> None:
+def test_users_who_may_only_view_see_no_buttons(staff, store):
     queues.pause("mail")
     create(store)
     inner = open_dashboard(staff(), fragment())
@@ -60,9 +59,7 @@ def test_users_who_may_only_view_see_no_buttons(staff: Staff, store: Store) -> N
     assert inner.root.all("form") == inner.root.all("button") == inner.root.all("input") == []
 
 
-def test_the_refreshed_part_equals_the_page(
-    operator: Client, store: Store, beat: Beating, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_refreshed_part_equals_the_page(operator, store, beat, monkeypatch):
     beat()
     create(store, 3)
     fail(store)
@@ -85,7 +82,7 @@ def test_the_refreshed_part_equals_the_page(
     assert part.all("h1") == part.all("html") == []
 
 
-def test_the_page_has_a_refresh_link_and_a_button_to_pause_auto_refresh(viewer: Client) -> None:
+def test_the_page_has_a_refresh_link_and_a_button_to_pause_auto_refresh(viewer):
     page = open_dashboard(viewer)
     [controls] = page.root.all("p", **{"data-jobchains-refresh-of": "jobchains-dashboard"})
     [link], [button], [note] = controls.all("a"), controls.all("button"), controls.all("span", role="status")
@@ -94,7 +91,7 @@ def test_the_page_has_a_refresh_link_and_a_button_to_pause_auto_refresh(viewer: 
     assert note.text == ""
 
 
-def test_headings_are_nested_and_tables_and_fields_are_labelled(operator: Client, store: Store, beat: Beating) -> None:
+def test_headings_are_nested_and_tables_and_fields_are_labelled(operator, store, beat):
     beat()
     queues.pause("mail")
     create(store, 3)
@@ -113,7 +110,7 @@ def test_headings_are_nested_and_tables_and_fields_are_labelled(operator: Client
 
 
 @pytest.mark.parametrize("size", [1, 30])
-def test_it_takes_a_constant_number_of_statements(operator: Client, store: Store, beat: Beating, size: int) -> None:
+def test_it_takes_a_constant_number_of_statements(operator, store, beat, size):
     for number in range(size):
         beat(f"main:{number}:a")
         create(store, 2, queue=f"queue {number}")
@@ -124,7 +121,7 @@ def test_it_takes_a_constant_number_of_statements(operator: Client, store: Store
     assert len(statements) == (17 if store.connection.vendor == "postgresql" else 12)
 
 
-def test_a_slow_database_shows_an_error(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_database_shows_an_error(viewer, monkeypatch):
     def late(using: str) -> None:
         raise TimeLimitExceeded
 
@@ -135,7 +132,7 @@ def test_a_slow_database_shows_an_error(viewer: Client, monkeypatch: pytest.Monk
     assert viewer.get(fragment()).status_code == 503
 
 
-def test_a_site_without_the_job_admin_has_no_dashboard(viewer: Client) -> None:
+def test_a_site_without_the_job_admin_has_no_dashboard(viewer):
     from django_jobchains.templatetags.jobchains_admin import _dashboard_admin
 
     assert _dashboard_admin(AdminSite("other")) is None

@@ -12,30 +12,25 @@ from django.urls import reverse
 
 from django_jobchains import queues
 from django_jobchains.models import QueueState
-from django_jobchains.store import Store
-from tests.admin.dashboard.browsing import Element, Page, change, index, open_dashboard
+from tests.admin.dashboard.browsing import Page, change, index, open_dashboard
 from tests.support.jobs import create
 
 pytestmark = pytest.mark.django_db
 
 Staff = Callable[..., Client]
 URL = "admin:django_jobchains_change_queue"
-ODD_NAMES = (
-    'a/b//c?d=e&f#g it\'s "quoted" <b>bold</b> größe → 東京 100 % ../../etc',
-    " spaces ",
-    "x" * 100,
-)
+ODD_NAMES = ('a/b//c?d=e&f#g it\'s "quoted" <b>bold</b> größe → 東京 100 % ../../etc', " spaces ", "x" * 100)
 
 
-def queue_settings() -> dict[str, tuple[bool, int | None]]:
+def queue_settings():
     return {state.name: (state.paused_at is not None, state.slot_limit) for state in QueueState.objects.all()}
 
 
-def messages_of(reply: object) -> list[str]:
+def messages_of(reply):
     return Page(reply.content.decode()).messages()  # type: ignore[attr-defined]
 
 
-def form_of(page: Page, queue: str, verb: str) -> Element:
+def form_of(page, queue, verb):
     """Return the form in a queue's row that has a button for the change."""
     [form] = [
         form
@@ -46,7 +41,7 @@ def form_of(page: Page, queue: str, verb: str) -> Element:
     return form
 
 
-def press(client: Client, form: Element, verb: str, **typed: str) -> list[str]:
+def press(client, form, verb, **typed):
     fields = {field.attributes["name"]: field.attributes.get("value", "") for field in form.all("input")}
     reply = client.post(form.attributes["action"], {**fields, **typed, "verb": verb}, follow=True)
     assert reply.redirect_chain == [(index(), 302)]
@@ -54,7 +49,7 @@ def press(client: Client, form: Element, verb: str, **typed: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_queue_is_paused_and_resumed_by_its_buttons(operator: Client, store: Store, name: str) -> None:
+def test_a_queue_is_paused_and_resumed_by_its_buttons(operator, store, name):
     create(store, 1, queue=name)
     [message] = press(operator, form_of(open_dashboard(operator), name, "pause"), "pause")
     assert queue_settings() == {name: (True, None)}
@@ -64,7 +59,7 @@ def test_a_queue_is_paused_and_resumed_by_its_buttons(operator: Client, store: S
     assert "was resumed." in message
 
 
-def test_setting_and_removing_a_limit_keeps_the_pause(operator: Client) -> None:
+def test_setting_and_removing_a_limit_keeps_the_pause(operator):
     queues.pause("mail")
     assert press(operator, form_of(open_dashboard(operator), "mail", "limit"), "limit", slots="3") == [
         "Queue mail was limited to 3 slots per worker."
@@ -76,13 +71,13 @@ def test_setting_and_removing_a_limit_keeps_the_pause(operator: Client) -> None:
     assert queue_settings() == {"mail": (True, None)}
 
 
-def test_another_queue_is_paused_by_its_name(operator: Client) -> None:
+def test_another_queue_is_paused_by_its_name(operator):
     form = open_dashboard(operator).section("queues").all("form")[-1]
     press(operator, form, "pause", queue="not yet used")
     assert queue_settings() == {"not yet used": (True, None)}
 
 
-def test_an_invalid_form_changes_no_queue(operator: Client) -> None:
+def test_an_invalid_form_changes_no_queue(operator):
     for queue, verb, slots in (
         ("mail", "limit", "0"),
         ("mail", "limit", "-1"),
@@ -103,7 +98,7 @@ def test_an_invalid_form_changes_no_queue(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("permissions", [(), ("retry_job", "view_payload"), ("view_queuestate",)])
-def test_changing_queues_requires_the_permission(staff: Staff, permissions: tuple[str, ...]) -> None:
+def test_changing_queues_requires_the_permission(staff, permissions):
     queues.set_limit("mail", 5)
     client = staff(*permissions)
     for verb in ("pause", "resume", "limit"):
@@ -112,20 +107,20 @@ def test_changing_queues_requires_the_permission(staff: Staff, permissions: tupl
     assert not LogEntry.objects.exists()
 
 
-def test_changing_queues_requires_the_dashboard_permission(staff: Staff, client: Client) -> None:
+def test_changing_queues_requires_the_dashboard_permission(staff, client):
     assert change(staff("change_queuestate", view=False), "pause", "mail").status_code == 403
     reply = client.post(reverse(URL), {"verb": "pause", "queue": "mail"})
     assert "/login/" in reply["Location"]
     assert queue_settings() == {}
 
 
-def test_a_get_changes_no_queue(operator: Client) -> None:
+def test_a_get_changes_no_queue(operator):
     for verb in ("pause", "resume", "limit"):
         assert operator.get(reverse(URL), {"verb": verb, "queue": "mail", "slots": "1"}).status_code == 405
     assert queue_settings() == {}
 
 
-def test_changing_queues_requires_the_csrf_token(operator: Client) -> None:
+def test_changing_queues_requires_the_csrf_token(operator):
     strict = Client(enforce_csrf_checks=True)
     strict.cookies = operator.cookies
     assert change(strict, "pause", "mail").status_code == 403
@@ -146,14 +141,8 @@ def test_changing_queues_requires_the_csrf_token(operator: Client) -> None:
     ],
 )
 def test_each_change_of_a_queue_is_logged(
-    operator: Client,
-    caplog: pytest.LogCaptureFixture,
-    django_capture_on_commit_callbacks: Callable[..., object],
-    verb: str,
-    slots: str,
-    message: str,
-    verb_logged: str,
-) -> None:
+    operator, caplog, django_capture_on_commit_callbacks, verb, slots, message, verb_logged
+):
     caplog.set_level(logging.INFO, "django_jobchains")
     with django_capture_on_commit_callbacks(execute=True):  # type: ignore[attr-defined]
         change(operator, verb, "mail", slots=slots)

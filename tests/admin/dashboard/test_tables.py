@@ -7,23 +7,21 @@ from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from django.test import Client
 
 from django_jobchains import queues
 from django_jobchains.admin.dashboard import tables, views
 from django_jobchains.models import AttemptCount, Job, WorkerPresence
 from django_jobchains.monitoring import overview, throughput
 from django_jobchains.processors import JobType, get_registry
-from django_jobchains.store import Store
 from tests.admin.dashboard.browsing import open_dashboard
-from tests.admin.dashboard.conftest import Beating, fail
+from tests.admin.dashboard.conftest import fail
 from tests.support.jobs import MAIL, SHIP, alter, create, database_now, failed_try, running
 from tests.support.pool_states import POOL
 
 pytestmark = pytest.mark.django_db
 
 
-def test_queues_show_their_backlog_and_state(viewer: Client, store: Store, beat: Beating) -> None:
+def test_queues_show_their_backlog_and_state(viewer, store, beat):
     alter(running(store, 1, queue="mail"), status="blocked")
     running(store, 2, queue="mail")
     create(store, 3, queue="mail")
@@ -38,14 +36,14 @@ def test_queues_show_their_backlog_and_state(viewer: Client, store: Store, beat:
     ]
 
 
-def test_without_jobs_and_limits_there_are_no_queues(viewer: Client) -> None:
+def test_without_jobs_and_limits_there_are_no_queues(viewer):
     assert (
         "No jobs are waiting or running, and no queue is paused or limited."
         in open_dashboard(viewer).section("queues").text
     )
 
 
-def test_workers_show_their_state(viewer: Client, beat: Beating) -> None:
+def test_workers_show_their_state(viewer, beat):
     beat(busy=4, slots=10, up_seconds=7200.0)
     beat("two:1:b", busy=0, queues=("mail", "reports"), type_names=("a.b",), version="2.1", stuck=0)
     beat("three:1:c", is_stopping=True)
@@ -64,7 +62,7 @@ def test_workers_show_their_state(viewer: Client, beat: Beating) -> None:
     assert (rows["five:1:e"][0], rows["five:1:e"][3]) == ("no heartbeat", "1 min ago")
 
 
-def test_the_figures_count_live_workers(viewer: Client, store: Store, beat: Beating) -> None:
+def test_the_figures_count_live_workers(viewer, store, beat):
     beat(busy=4, slots=10)
     beat("two:1:b", busy=1, slots=20)
     beat("five:1:e", busy=9, slots=9)
@@ -76,7 +74,7 @@ def test_the_figures_count_live_workers(viewer: Client, store: Store, beat: Beat
     assert (figures["due jobs"], figures["oldest due job"]) == ("3", "2 min")
 
 
-def test_failing_types_show_their_latest_error_and_link_to_the_jobs(viewer: Client, store: Store) -> None:
+def test_failing_types_show_their_latest_error_and_link_to_the_jobs(viewer, store):
     first, second = running(store, 2, type_name="shop.ship")
     store.attempts.fail([failed_try(first, error="ValueError: old")])
     store.attempts.fail([failed_try(second, error="KeyError: 'price'\nmore")])
@@ -91,7 +89,7 @@ def test_failing_types_show_their_latest_error_and_link_to_the_jobs(viewer: Clie
     assert str(first.id) in reply.content.decode()
 
 
-def test_a_link_to_jobs_has_the_full_name_of_the_type(viewer: Client, store: Store) -> None:
+def test_a_link_to_jobs_has_the_full_name_of_the_type(viewer, store):
     name = "a&status=completed#b/c+d %2F?"
     fail(store, name)
     page = open_dashboard(viewer)
@@ -102,7 +100,7 @@ def test_a_link_to_jobs_has_the_full_name_of_the_type(viewer: Client, store: Sto
         assert query.get("status", ["failed"]) == ["failed"]
 
 
-def test_errors_are_masked_and_require_the_permission(viewer: Client, operator: Client, store: Store) -> None:
+def test_errors_are_masked_and_require_the_permission(viewer, operator, store):
     [job] = running(store)
     store.attempts.fail([failed_try(job, error="shop.Declined: card 4711 of Ann, password=hunter2")])
     shown, hidden = (open_dashboard(client).rows("failing")[0][-1] for client in (viewer, operator))
@@ -111,11 +109,11 @@ def test_errors_are_masked_and_require_the_permission(viewer: Client, operator: 
     assert hidden == "shop.Declined"
 
 
-def test_without_failures_a_note_is_shown(viewer: Client) -> None:
+def test_without_failures_a_note_is_shown(viewer):
     assert "No attempts failed in the last 24 hours." in open_dashboard(viewer).section("failing").text
 
 
-def store_counts(*types: tuple[str, int, int, float, float]) -> None:
+def store_counts(*types):
     """Store counts of this hour."""
     starts_at = throughput().hours[-1].starts_at
     AttemptCount.objects.bulk_create(
@@ -132,7 +130,7 @@ def store_counts(*types: tuple[str, int, int, float, float]) -> None:
     )
 
 
-def test_slow_types_are_sorted_slowest_first(viewer: Client) -> None:
+def test_slow_types_are_sorted_slowest_first(viewer):
     store_counts(("quick", 1000, 0, 5.0, 0.4), ("slow", 8, 2, 1200.0, 300.0))
     assert open_dashboard(viewer).rows("slow") == [
         ["slow", "2 min", "5 min", "8", "2"],
@@ -140,14 +138,14 @@ def test_slow_types_are_sorted_slowest_first(viewer: Client) -> None:
     ]
 
 
-def test_only_the_slowest_are_shown(viewer: Client) -> None:
+def test_only_the_slowest_are_shown(viewer):
     store_counts(*((f"type {number}", 1, 0, float(number), 1.0) for number in range(1, 13)))
     page = open_dashboard(viewer)
     assert len(page.rows("slow")) == views.MAX_SLOW
     assert "2 more rows are not shown." in page.section("slow").text
 
 
-def test_types_show_their_workers_and_link_to_their_jobs(viewer: Client, store: Store, beat: Beating) -> None:
+def test_types_show_their_workers_and_link_to_their_jobs(viewer, store, beat):
     beat(type_names=(MAIL,))
     create(store, 2, MAIL)
     create(store, 1, SHIP)
@@ -158,9 +156,7 @@ def test_types_show_their_workers_and_link_to_their_jobs(viewer: Client, store: 
     assert page.section("types").all("a")[0].attributes["href"] == f"/admin/django_jobchains/job/?type={MAIL}"
 
 
-def test_jobs_that_are_completed_by_hand_are_not_due(
-    viewer: Client, store: Store, beat: Beating, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_that_are_completed_by_hand_are_not_due(viewer, store, beat, monkeypatch):
     monkeypatch.setattr(get_registry(), "declared", {"shop.approval": JobType("shop.approval")})
     beat()
     create(store, 2, "shop.approval")
@@ -170,14 +166,14 @@ def test_jobs_that_are_completed_by_hand_are_not_due(
 
 
 @pytest.mark.postgresql
-def test_postgresql_shows_transactions_and_connections(viewer: Client) -> None:
+def test_postgresql_shows_transactions_and_connections(viewer):
     figures = open_dashboard(viewer).figures()
     assert figures["database"] == "default (postgresql)"
     used, most = map(int, figures["connections"].split(" of "))
     assert 1 <= used <= most
 
 
-def test_only_the_most_important_rows_are_kept_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_most_important_rows_are_kept_in_their_order(monkeypatch):
     monkeypatch.setattr(tables, "MAX_ROWS", 3)
     assert tables.important_rows("abcdef", lambda letter: (letter != "c", -ord(letter))) == tables.Table(
         ("c", "e", "f"), 3
@@ -185,7 +181,7 @@ def test_only_the_most_important_rows_are_kept_in_their_order(monkeypatch: pytes
     assert tables.first_rows("abcd") == tables.Table(("a", "b", "c"), 1)
 
 
-def test_a_count_that_stopped_at_the_limit_has_a_plus_sign(viewer: Client, store: Store, beat: Beating) -> None:
+def test_a_count_that_stopped_at_the_limit_has_a_plus_sign(viewer, store, beat):
     beat()
     create(store, 4, queue="many")
     create(store, 2, queue="few")
@@ -197,9 +193,7 @@ def test_a_count_that_stopped_at_the_limit_has_a_plus_sign(viewer: Client, store
     assert "A plus sign means" in page.section("queues").text
 
 
-def test_the_page_shows_how_many_rows_are_omitted(
-    viewer: Client, store: Store, beat: Beating, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_shows_how_many_rows_are_omitted(viewer, store, beat, monkeypatch):
     monkeypatch.setattr(tables, "MAX_ROWS", 1)
     for number in range(3):
         beat(f"main:{number}:a")
@@ -211,7 +205,7 @@ def test_the_page_shows_how_many_rows_are_omitted(
         assert len(page.rows(name)) == 1
 
 
-def test_incomplete_counts_are_reported(viewer: Client, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_counts_are_reported(viewer, store, monkeypatch):
     for module in ("store.stats", "monitoring.facts"):
         monkeypatch.setattr(f"django_jobchains.{module}.MAX_GROUPS", 2)
     for number in range(2):
@@ -221,7 +215,7 @@ def test_incomplete_counts_are_reported(viewer: Client, store: Store, monkeypatc
     assert "There are too many queues and types" in open_dashboard(viewer).section("queues").text
 
 
-def test_pools_show_their_state_and_memory(viewer: Client, beat: Beating) -> None:
+def test_pools_show_their_state_and_memory(viewer, beat):
     states: dict[str, Any] = {
         "full": {"is_saturated": True},
         "broken": {"cannot_start": True},
@@ -236,6 +230,6 @@ def test_pools_show_their_state_and_memory(viewer: Client, beat: Beating) -> Non
     assert {key: rows[key][1] for key in states} == texts
 
 
-def test_without_pools_their_table_is_omitted(viewer: Client, beat: Beating) -> None:
+def test_without_pools_their_table_is_omitted(viewer, beat):
     beat()
     assert "Child processes" not in viewer.get("/admin/django_jobchains/").content.decode()

@@ -25,7 +25,7 @@ def operator():
 @pytest.fixture
 def _both(store, beat):
     """Create due and failed jobs of both tenants, in a queue of each and in a shared queue."""
-    beat("rival:1:a", host="rival-host", type_names=(OWN, RIVAL), queues=("rival-queue", "default"))
+    beat("rival:1:a", host="rival-host", type_names=(OWN, RIVAL), queues=("rival-queue", "default"), stuck=1)
     fail(store, OWN, "failing", "OwnError: mine")
     fail(store, RIVAL, "failing", "RivalError: rival")
     for type_name, queue, count in ((OWN, "own-queue", 2), (RIVAL, "rival-queue", 5), (OWN, "default", 1)):
