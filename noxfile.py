@@ -117,7 +117,7 @@ USES_OF_DJANGO = (
     "tests/worker",
 )
 #: Redis and NATS behave the same beside every database.
-WITHOUT_SERVERS = tuple(f"--ignore=tests/notifications/{name}" for name in ("nats", "redis"))
+WITHOUT_SERVERS = ("--ignore=tests/notifications/servers",)
 
 # A session that is stopped stops its servers first.
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

@@ -70,12 +70,12 @@ class NatsServer:
     def kill(self) -> None:
         self._end(signal.SIGKILL)
 
-    def pause(self) -> None:
+    def freeze(self) -> None:
         """Suspend the server: it accepts connections and does not respond."""
         assert self._process
         self._process.send_signal(signal.SIGSTOP)
 
-    def resume(self) -> None:
+    def thaw(self) -> None:
         assert self._process
         self._process.send_signal(signal.SIGCONT)
 

@@ -196,14 +196,14 @@ def test_request_to_a_frozen_server_times_out(start_server, make, monkeypatch):
     monkeypatch.setattr("django_jobchains.notifications.nats.thread.ANSWER_SECONDS", 60)
     server = start_server()
     notifier = make(server)
-    server.pause()
+    server.freeze()
     request = threading.Thread(target=lambda: notifier.take(hint_of(3), 1, "all"))
     request.start()
     request.join(15)
     try:
         assert not request.is_alive()
     finally:
-        server.resume()
+        server.thaw()
         request.join()
     until(lambda: notifier.take(hint_of(3), 1, "all") == 1)
 

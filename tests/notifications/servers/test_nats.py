@@ -1,16 +1,18 @@
 """The NATS notifier: options, sending, listening, security and processes."""
 
-import logging
+import asyncio
 import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
@@ -23,11 +25,12 @@ from django_jobchains.notifications import (
     job_scheduled,
     ownership_lost,
 )
-from django_jobchains.notifications.hints import KINDS, RESYNC_HINTS, encode
-from django_jobchains.notifications.nats import NatsNotifier, OutboxFull
+from django_jobchains.notifications.hints import KINDS
+from django_jobchains.notifications.nats import NatsNotifier, OutboxFull, thread
 from django_jobchains.notifications.nats.thread import MAX_WAITING, NatsListener
 from django_jobchains.testing.contracts import ReceivedHints
-from tests.notifications.nats import processes as nats_processes
+from tests.notifications.servers import processes as nats_processes
+from tests.support.forks import Child
 from tests.support.servers.nats import core_server, nats_server, start_server
 from tests.support.waiting import stays, until
 
@@ -156,41 +159,9 @@ class TestSending:
     @pytest.mark.slow
     def test_process_ends_without_a_responding_server(self, start_server):
         paused = start_server()
-        paused.pause()
+        paused.freeze()
         for servers in (UNREACHABLE, paused.url):
             assert "Traceback" not in nats_processes.run(servers, "notifier.publish([job_scheduled('a.b')])")
-
-    def test_forked_child_does_not_use_the_connection_of_its_parent(self, nats_server):
-        script = """
-received = []
-listener = notifier.listen(received.append)
-until(lambda: len(received) == 3)
-notifier.publish([job_scheduled("from.parent")])
-until(lambda: len(received) == 4)
-lock, held, go_on = notifier._lock, threading.Event(), threading.Event()
-holder = threading.Thread(target=lambda: (lock.acquire(), held.set(), go_on.wait(), lock.release()))
-holder.start()
-held.wait()
-child = os.fork()
-go_on.set()
-if not child:
-    notifier.publish([job_scheduled("old.notifier")])
-    new = get_notifier("default")
-    assert new is not notifier and not listener.is_alive
-    own = []
-    listening = new.listen(own.append)
-    until(lambda: listening.is_alive)
-    new.publish([job_scheduled("new.notifier")])
-    until(lambda: len(own) >= 4)
-    listening.close()
-    sys.exit(0)
-assert os.waitpid(child, 0)[1] == 0
-until(lambda: {hint.subject for hint in received} >= {"old.notifier", "new.notifier"}, what=received)
-assert len(received) == 6 and listener.is_alive, received
-notifier.publish([job_scheduled("after.child")])
-until(lambda: len(received) == 7)
-"""
-        assert nats_processes.run(nats_server.url, script) == ""
 
     def test_waiting_hints_of_one_subject_are_merged(self, make):
         notifier = make()
@@ -219,40 +190,8 @@ until(lambda: len(received) == 7)
         listen(make(server.url), received)
         until(lambda: job_scheduled("a.b") in received.hints, what=lambda: received.hints)
 
-    @pytest.mark.parametrize("separate", [{"using": "other"}, {"prefix": "their-shop"}], ids=["database", "prefix"])
-    def test_subjects_depend_on_database_and_prefix(self, nats_server, separate):
-        received = ReceivedHints()
-        notifier = NatsNotifier("default", servers=nats_server.url)
-        other = NatsNotifier(**{"using": "default", "servers": nats_server.url, **separate})
-        listener = other.listen(received)
-        try:
-            until(lambda: received.hints == [*RESYNC_HINTS])
-            notifier.publish([SHIP])
-            notifier.close()  # closing sends the hint
-            other.publish([MAIL])
-            until(received.of_a_type)
-            assert received.of_a_type() == [MAIL]
-        finally:
-            listener.close()
-            other.close()
-
 
 class TestListening:
-    def test_only_requested_kinds_are_subscribed(self, nats_server, make, listen):
-        received, other = ReceivedHints(), ReceivedHints()
-        notifier = make(nats_server.url)
-        first = listen(notifier, received, {"job_scheduled"})
-        inner = notifier._subscribers._listener
-        assert isinstance(inner, NatsListener)
-        assert inner.kinds == {"job_scheduled"}
-        second = listen(notifier, other, {"chain_finished"})
-        until(lambda: inner.kinds == {"job_scheduled", "chain_finished"})
-        until(lambda: other.hints == [chain_finished(EVERY)])
-        second.close()
-        until(lambda: inner.kinds == set(inner._subscribed) == {"job_scheduled"})
-        assert first.is_alive
-        assert received.hints == [job_scheduled(EVERY)]
-
     @pytest.mark.usefixtures("_patient")
     def test_slow_callback_may_take_from_the_budget(self, nats_server, make, listen):
         notifier = make(nats_server.url)
@@ -269,29 +208,6 @@ class TestListening:
             notifier.publish([job_scheduled(f"a.{number}", 2)])
         until(lambda: len(shares) == 3)
         assert shares == [2, 2, 2]
-
-    def test_junk_is_ignored(self, nats_server, make, listen, caplog):
-        received = ReceivedHints()
-        listen(make(nats_server.url), received)
-        until(lambda: received.hints == [*RESYNC_HINTS])
-        junk = [
-            b"",
-            b"junk",
-            b"\xff\xfe",
-            b"1:2",
-            b"x:y:z",
-            b"1:abc:\n",
-            b"1:abc:" + b"x" * 900_000,
-            b"-1::a",
-            b"NaN::a",
-        ]
-        for kind in sorted(KINDS):
-            nats_server.publish(f"django_jobchains.{kind}", *junk)
-        nats_server.publish("django_jobchains.nothing", b"1:abc:a")
-        nats_server.publish("django_jobchains.job_scheduled", encode(SHIP).encode())
-        until(lambda: SHIP in received.hints)
-        assert received.hints == [*RESYNC_HINTS, SHIP]
-        assert caplog.text == ""
 
     def test_flood_is_replaced_by_one_resync_hint(self, nats_server, make, listen, monkeypatch):
         """Hints beyond the limit are replaced by one for every subject, so memory is limited."""
@@ -321,22 +237,6 @@ class TestListening:
 
 
 class TestSecurity:
-    @pytest.mark.slow
-    def test_credentials_are_not_logged(self, start_server, make, caplog):
-        server = start_server(configuration="authorization { user: shop, password: right }")
-        caplog.set_level(logging.DEBUG)
-        with_url = make(f"nats://shop:s3cret@127.0.0.1:{server.port}")
-        with_options = make(server.url, user="shop", password="s3cret")
-        for notifier in (with_url, with_options):
-            listener = notifier.listen(ReceivedHints())
-            notifier.publish([SHIP])
-            until(lambda: "NATS cannot be used" in caplog.text)
-            assert not listener.is_alive
-            listener.close()
-            assert "s3cret" not in caplog.text
-            assert "s3cret" not in repr(notifier)
-            caplog.clear()
-
     @pytest.mark.usefixtures("_patient")
     def test_documented_permissions_are_sufficient(self, start_server, make, listen, caplog):
         server = start_server(configuration=_permissions_of_the_guide())
@@ -377,21 +277,97 @@ class TestSecurity:
         distrustful.close()
 
 
-def test_closing_a_notifier_does_not_close_its_listener(nats_server, make, listen):
-    notifier, received = make(nats_server.url), ReceivedHints()
-    listener = listen(notifier, received)
-    notifier.publish([SHIP])
-    notifier.close()
-    assert listener.is_alive
-    make(nats_server.url).publish([MAIL])
-    until(lambda: {SHIP, MAIL} <= set(received.hints))
-
-
 def test_every_kind_has_its_own_subject(make):
     notifier = make(prefix="our.shop")
     notifier._outbox.add([SHIP, chain_finished(uuid4()), ownership_lost(uuid4())])
     subjects = [subject for subject, _ in notifier._outbox.take()]
     assert subjects == ["our.shop.job_scheduled", "our.shop.chain_finished", "our.shop.ownership_lost"]
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_forked_child_does_not_wait_for_a_lock_of_its_parent(nats_server, make):
+    notifier, held, go_on = make(nats_server.url), threading.Event(), threading.Event()
+
+    def hold():
+        with notifier._lock:
+            held.set()
+            go_on.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(60)
+    child = Child([lambda: notifier.send([SHIP])])
+    go_on.set()
+    holder.join()
+    assert child.answer() is None
+    child.end()
+
+
+def test_dead_network_is_detected_within_fifteen_seconds():
+    assert thread.PROBE_SECONDS + thread.ANSWER_SECONDS + thread.TICK_SECONDS < 15
+
+
+def connections_to(server):
+    """Return the sockets of this process that are connected to the server."""
+    return [end for end in psutil.Process().net_connections("tcp") if end.raddr and end.raddr.port == server.port]
+
+
+@pytest.mark.parametrize("fault", ["hangs", "is cancelled"])
+@pytest.mark.parametrize("method", ["connect", "flush", "close"])
+def test_hanging_driver_call_is_abandoned(nats_server, make, monkeypatch, method, fault):
+    """The driver suppresses cancellations in some places, and is cancelled itself in others."""
+    for name in ("PROBE_SECONDS", "CONNECT_SECONDS", "ANSWER_SECONDS", "STOP_SECONDS"):
+        monkeypatch.setattr(thread, name, 0.2)
+    remaining = ["flush", "close"] if method == "close" else [method]
+    has_ended = threading.Event()
+
+    def faulty(name: str, driver: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any, **options: Any) -> Any:
+            if name not in remaining:
+                return await driver(*args, **options)
+            remaining.remove(name)
+            if name != method:
+                raise OSError("the first error, after which the connection is closed")
+            if fault == "is cancelled":
+                raise asyncio.CancelledError
+            while not has_ended.is_set():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.05)
+            return None
+
+        return call
+
+    for name in tuple(remaining):
+        monkeypatch.setattr(thread.Client, name, faulty(name, getattr(thread.Client, name)))
+    received = ReceivedHints()
+    notifier = make(nats_server.url)
+    listener = notifier.listen(received)
+    try:
+        until(lambda: not remaining)
+        until(lambda: notifier.publish([job_scheduled(uuid4().hex)]) or received.of_a_type())
+    finally:
+        has_ended.set()
+        listener.close()
+
+
+def test_outbox_is_limited_and_the_connection_abandoned_on_a_dead_network(start_server, make, monkeypatch):
+    """The test sends more than the sockets and the driver can hold to a server that reads nothing."""
+    monkeypatch.setattr(thread, "PROBE_SECONDS", 1.0)
+    monkeypatch.setattr(thread, "ANSWER_SECONDS", 1.0)
+    server = start_server()
+    notifier = make(server.url)
+    listener = notifier.listen(ReceivedHints())
+    until(lambda: listener.is_alive)
+    server.freeze()
+    for number in range(40):
+        notifier.publish([job_scheduled(f"{number}.{step}." + "x" * 180) for step in range(900)])
+        until(lambda: not notifier._outbox or not listener.is_alive)
+        assert len(notifier._outbox) <= 1_000
+    until(lambda: not listener.is_alive)
+    until(lambda: not connections_to(server), what="sockets of an abandoned connection are open")
+    server.thaw()
+    until(lambda: listener.is_alive)
+    listener.close()
 
 
 def _permissions_of_the_guide() -> str:
