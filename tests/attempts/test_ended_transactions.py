@@ -1,5 +1,6 @@
 """An attempt fails as a whole if its handler ends the transaction, or if the connection breaks."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.processors import Backoff, Batch, RunningJob
 from tests.shop.models import Effect
 from tests.support.attempts import committed
+from tests.support.scenario import complete, effects, prepare, write
 
 pytestmark = committed
 
@@ -17,6 +19,8 @@ pytestmark = committed
 ENDS = ["ROLLBACK", "ROLLBACK; BEGIN", "COMMIT", "COMMIT; BEGIN"]
 
 ends = pytest.mark.parametrize("end", ENDS)
+PHASES = {"complete": complete, "staged": prepare, "atomic": partial(prepare, mode="atomic")}
+phases = pytest.mark.parametrize("phase", PHASES)
 
 
 def effect(job: RunningJob[Any], label: str) -> None:
@@ -42,19 +46,23 @@ def assert_failed(*chains: Chain, error: type[Exception] = TransactionEnded) -> 
 
 
 @ends
-@pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_transaction_ended_in_complete(processors, work, end, mode):
-    @processors.register("ends", mode=mode)
-    def ends(job: RunningJob[Any]) -> str:
-        with job.complete():
-            effect(job, "before")
-            execute(end)
-        return "done"
+@phases
+def test_transaction_ended_in_a_phase(scenario, work, phase, end):
+    continued: list[bool] = []
 
-    chain = ends.enqueue()
+    def ends(jobs):
+        def function():
+            write(jobs, "before")()
+            execute(end)
+
+        yield PHASES[phase](function)
+        continued.append(True)
+
+    chains = scenario.enqueue(ends)
     work(slots=1)
-    assert_failed(chain)
-    assert labels() == (["before"] if "COMMIT" in end else [])
+    assert_failed(*chains)
+    assert effects() == (["before"] if "COMMIT" in end else [])
+    assert continued == ([] if phase == "staged" else [True])
 
 
 @ends
@@ -69,23 +77,6 @@ def test_transaction_ended_in_an_atomic_handler(processors, work, end):
     work(slots=1)
     assert_failed(chain)
     assert Job.objects.count() == 1
-
-
-@ends
-def test_transaction_ended_in_a_staged_prepare(processors, work, end):
-    continued: list[bool] = []
-
-    @processors.register("ends")
-    def ends(job: RunningJob[Any]) -> None:
-        with job.prepare():
-            effect(job, "before")
-            execute(end)
-        continued.append(True)
-
-    chain = ends.enqueue()
-    work(slots=1)
-    assert_failed(chain)
-    assert continued == []
 
 
 def test_writes_in_the_next_transaction_are_rolled_back(processors, work):
@@ -179,6 +170,23 @@ def test_handler_may_end_its_own_savepoints(processors, work, end):
 
 
 # Other databases
+
+
+@phases
+def test_transaction_left_open_on_another_database_in_a_phase_fails_the_attempt(scenario, work, second_alias, phase):
+    def messy(jobs):
+        def function():
+            write(jobs, "half")()
+            transaction.atomic(using=second_alias).__enter__()
+
+        yield PHASES[phase](function)
+
+    chains = scenario.enqueue(messy)
+    work(slots=1)
+    assert_failed(*chains, error=TransactionLeftOpen)
+    # The connections of a plain handler are checked when it returns: its staged prepare is committed by then.
+    is_committed = phase == "staged" and scenario.kind != "async"
+    assert effects() == (["half"] if is_committed else [])
 
 
 @pytest.mark.parametrize("place", ["before", "inside", "after"])

@@ -1,14 +1,16 @@
-"""An exception rolls back the writes of the phase in which it is raised."""
+"""An exception rolls back the writes of the phase in which it is raised, in plain and async handlers and in batches."""
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 
-from django_jobchains.models import Chain, Job
+from django_jobchains.models import Job
 from django_jobchains.processors import RunningJob
-from tests.shop.models import Effect
 from tests.support.attempts import committed
+from tests.support.scenario import complete, effects, outside, prepare, write
 
 pytestmark = committed
 
@@ -17,55 +19,38 @@ class Broken(Exception):
     pass
 
 
-def effects() -> list[str]:
-    return list(Effect.objects.order_by("id").values_list("label", flat=True))
+def assert_rescheduled(chains, error="Broken: no luck"):
+    """Check that the jobs are pending after the backoff of 100 seconds, and have one failed attempt and no output."""
+    for chain in chains:
+        (job,) = chain.refresh().jobs
+        (failed,) = job.failed_attempts.all()
+        assert (job.status, job.attempt, job.output) == ("pending", 1, None)
+        assert job.last_error.startswith(error)
+        assert (job.leased_by, job.leased_until, job.finished_at) == (None, None, None)
+        # The two times are written in two statements.
+        assert timedelta(seconds=99) < job.run_at - failed.finished_at < timedelta(seconds=130)
 
 
-def assert_rescheduled(chain: Chain) -> None:
-    """Check that the job is pending after the backoff of 100 seconds, and has one failed attempt and no output."""
-    (job,) = chain.refresh().jobs
-    (failed,) = job.failed_attempts.all()
-    assert (job.status, job.attempt, job.last_error, job.output) == ("pending", 1, "Broken: no luck", None)
-    assert (job.leased_by, job.leased_until, job.finished_at) == (None, None, None)
-    # The two times are written in two statements.
-    assert timedelta(seconds=99) < job.run_at - failed.finished_at < timedelta(seconds=130)
+def outside_of_the_phases(jobs, mode):
+    yield outside(write(jobs, "outside"))
 
 
-def write(job: RunningJob[Any], label: str) -> None:
-    Effect.objects.create(job_id=job.id, label=label)
+def in_prepare(jobs, mode):
+    yield prepare(write(jobs, "prepared", Broken("no luck")), mode)
 
 
-def outside_of_the_phases(job: RunningJob[Any], mode: Any) -> None:
-    write(job, "outside")
-    raise Broken("no luck")
+def between_the_phases(jobs, mode):
+    yield prepare(write(jobs, "prepared"), mode)
 
 
-def in_prepare(job: RunningJob[Any], mode: Any) -> None:
-    with job.prepare(mode=mode):
-        write(job, "prepared")
-        raise Broken("no luck")
+def in_complete(jobs, mode):
+    yield prepare(write(jobs, "prepared"), mode)
+    yield complete(write(jobs, "completed", Broken("no luck")))
 
 
-def between_the_phases(job: RunningJob[Any], mode: Any) -> None:
-    with job.prepare(mode=mode):
-        write(job, "prepared")
-    raise Broken("no luck")
-
-
-def in_complete(job: RunningJob[Any], mode: Any) -> None:
-    with job.prepare(mode=mode):
-        write(job, "prepared")
-    with job.complete():
-        write(job, "completed")
-        raise Broken("no luck")
-
-
-def after_complete(job: RunningJob[Any], mode: Any) -> None:
-    with job.prepare(mode=mode):
-        write(job, "prepared")
-    with job.complete():
-        write(job, "completed")
-    raise Broken("no luck")
+def after_complete(jobs, mode):
+    yield prepare(write(jobs, "prepared"), mode)
+    yield complete(write(jobs, "completed"))
 
 
 @pytest.mark.parametrize(
@@ -82,40 +67,86 @@ def after_complete(job: RunningJob[Any], mode: Any) -> None:
         (after_complete, "atomic", []),
     ],
 )
-def test_exception_rolls_back_its_phase_and_an_atomic_prepare(processors, work, place, mode, left):
-    chain = processors.register("broken")(lambda job: place(job, mode)).enqueue()
+def test_exception_rolls_back_its_phase_and_an_atomic_prepare(scenario, work, place, mode, left):
+    def broken(jobs):
+        yield from place(jobs, mode)
+        raise Broken("no luck")
+
+    chains = scenario.enqueue(broken)
     work()
-    assert_rescheduled(chain)
+    assert_rescheduled(chains)
     assert effects() == left
 
 
-def test_exception_after_complete_rolls_back_the_continuation_and_chains_enqueued_in_it(processors, work):
+@pytest.mark.parametrize("phase", [complete, prepare])
+def test_swallowed_error_of_a_phase_fails_the_attempt(scenario, work, phase):
+    def broken(jobs):
+        with suppress(Broken):
+            yield phase(write(jobs, "half", Broken("no luck")))
+        return None if scenario.kind == "batch" else "done"
+
+    chains = scenario.enqueue(broken)
+    work()
+    assert_rescheduled(chains)
+    assert effects() == []
+
+
+def test_swallowed_database_error_in_complete_fails_the_attempt(scenario, work):
+    def broken(jobs):
+        def fail():
+            write(jobs, "first")()
+            transaction.set_rollback(True)
+
+        yield complete(fail)
+
+    chains = scenario.enqueue(broken)
+    work()
+    assert_rescheduled(chains, "PhaseError: A database error was swallowed")
+    assert effects() == []
+
+
+def test_staged_prepare_is_committed_at_once_and_complete_at_the_end(scenario, work):
+    seen: list[Any] = []
+
+    def fine(jobs):
+        seen.append((yield prepare(write(jobs, "prepared"))))
+        seen.append((yield outside(lambda: connection.in_atomic_block)))
+        seen.append((yield complete(write(jobs, "completed"))))
+        return "done"
+
+    chains = scenario.enqueue(fine)
+    work()
+    assert seen == ["prepared", False, "completed"]
+    assert [chain.refresh().status for chain in chains] == ["completed"] * len(chains)
+    assert effects() == ["prepared", "completed"]
+
+
+def test_exception_after_complete_rolls_back_its_continuation_and_the_chains_enqueued_in_it(scenario, processors, work):
     other = processors.register("other")(lambda job: None)
 
-    @processors.register("broken")
-    def broken(job: RunningJob[Any]) -> Any:
-        try:
-            with job.complete():
-                other.enqueue()
-                return job.continue_with(other)
-        finally:
-            raise Broken("no luck")
+    def broken(jobs):
+        def enqueue():
+            other.enqueue()
+            for job in jobs:
+                job.continue_with(other)
 
-    chain = broken.enqueue()
-    work()
-    assert_rescheduled(chain)
-    assert Job.objects.count() == 1
-
-
-def test_exception_in_atomic_mode_rolls_back_all_writes(processors, work):
-    @processors.register("broken", mode="atomic")
-    def broken(job: RunningJob[Any]) -> None:
-        Effect.objects.create(job_id=job.id, label="done")
+        yield complete(enqueue)
         raise Broken("no luck")
 
-    chain = broken.enqueue()
+    chains = scenario.enqueue(broken)
     work()
-    assert_rescheduled(chain)
+    assert_rescheduled(chains)
+    assert Job.objects.count() == len(chains)
+
+
+@pytest.mark.parametrize("scenario", ["plain", "batch"], indirect=True)
+def test_exception_in_atomic_mode_rolls_back_all_writes(scenario, work):
+    def broken(jobs):
+        yield outside(write(jobs, "done", Broken("no luck")))
+
+    chains = scenario.enqueue(broken, mode="atomic")
+    work()
+    assert_rescheduled(chains)
     assert effects() == []
 
 

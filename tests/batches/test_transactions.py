@@ -71,56 +71,6 @@ def test_error_rolls_back_the_whole_batch(processors, make_worker, where):
     assert FailedAttempt.objects.count() == 3
 
 
-def test_swallowed_error_of_the_transaction_completes_no_job(processors, make_worker):
-    @processors.register("batches.swallow", batch_limit=5)
-    def swallow(jobs: Batch[int]) -> None:
-        try:
-            with jobs.complete():
-                for job in jobs:
-                    write_effect(job, "written")
-                if jobs[0].attempt == 1:
-                    raise ValueError("swallowed")
-        except ValueError:
-            pass
-
-    enqueued = chains.enqueue_many([swallow.item(number) for number in range(2)])
-    make_worker().run_until_idle()
-    assert {chain.jobs.get().attempt for chain in enqueued} == {2}
-    assert Effect.objects.count() == 2
-
-
-def test_handler_in_atomic_mode_is_rolled_back_completely(processors, make_worker):
-    @processors.register("batches.atomic", batch_limit=5, mode="atomic")
-    def atomic(jobs: Batch[int]) -> None:
-        for job in jobs:
-            write_effect(job, f"attempt {job.attempt}")
-        if jobs[0].attempt == 1:
-            raise ValueError("no luck")
-
-    chains.enqueue_many([atomic.item(number) for number in range(3)])
-    make_worker().run_until_idle()
-    assert set(Effect.objects.values_list("label", flat=True)) == {"attempt 2"}
-
-
-def test_staged_prepare_is_committed_at_once(processors, make_worker):
-    @processors.register("batches.staged", batch_limit=5)
-    def staged(jobs: Batch[int]) -> None:
-        with jobs.prepare():
-            for job in jobs:
-                write_effect(job, f"prepared {job.attempt}")
-        assert not transaction.get_connection().in_atomic_block
-        if jobs[0].attempt == 1:
-            raise ValueError("after")
-        with jobs.complete():
-            for job in jobs:
-                write_effect(job, "completed")
-
-    chains.enqueue_many([staged.item(number) for number in range(2)])
-    make_worker().run_until_idle()
-    labels = sorted(Effect.objects.values_list("label", flat=True))
-    assert labels == ["completed"] * 2 + ["prepared 1"] * 2 + ["prepared 2"] * 2
-
-
 def test_job_that_fails_in_a_savepoint_does_not_affect_the_others(processors, make_worker):
     @processors.register("batches.savepoints", batch_limit=5)
     def savepoints(jobs: Batch[int]) -> None:
