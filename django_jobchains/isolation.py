@@ -1,10 +1,11 @@
 """How strictly a function is isolated from the process that calls it, and with which limits."""
 
-import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal, get_args
+
+from django_jobchains.values import FLAG, Choice, Count, Duration, Or, Value, check_fields
 
 Level = Literal["inline", "thread", "process", "transient"]
 
@@ -76,17 +77,15 @@ class Isolation:
     on_fallback: FallbackCallback | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"level={self.level!r:.50} is not valid: use one of {', '.join(map(repr, LEVELS))}.")
-        for name in ("max_workers", "max_jobs_per_worker"):
-            _check_count(name, getattr(self, name))
+        check_fields(self, _VALUES)
         for name in ("max_rss", "memory_limit", "message_limit"):
             # "1G" and its number of bytes are the same limit.
             object.__setattr__(self, name, _bytes_of(name, getattr(self, name), is_needed=name == "message_limit"))
-        for name in ("cpu_seconds", "idle_ttl"):
-            check_seconds(name, getattr(self, name), allows_none=True)
-        check_seconds("grace_seconds", self.grace_seconds, allows_zero=True)
-        _check_kinds(self.key, self.on_fallback, minimal_env=self.minimal_env, strict=self.strict)
+        key: object = self.key
+        if not isinstance(key, str) or not key:
+            raise ValueError(f"key={key!r:.50} is not valid: use a string, such as 'images'.")
+        if not (self.on_fallback is None or callable(self.on_fallback)):
+            raise ValueError(f"on_fallback={self.on_fallback!r:.50} is not a function.")
         if self.setup is not None:
             check_target(self.setup, "setup")
         self._check_level()
@@ -136,6 +135,17 @@ def to_isolation(given: "Isolation | Level | None") -> Isolation | None:
 
 _CHOICES = '"thread", "process" or "transient"'
 
+_VALUES: Mapping[str, Value[Any]] = {
+    "level": Choice(*LEVELS),
+    "max_workers": Or(Count(), None),
+    "max_jobs_per_worker": Or(Count(), None),
+    "cpu_seconds": Or(Duration(), None),
+    "grace_seconds": Duration(least=0),
+    "idle_ttl": Or(Duration(), None),
+    "minimal_env": FLAG,
+    "strict": FLAG,
+}
+
 #: The options that make sense only for reusable processes, with their defaults.
 _REUSE_OPTIONS = {"max_jobs_per_worker": None, "max_rss": None, "idle_ttl": None}
 _PROCESS_OPTIONS = {
@@ -155,33 +165,6 @@ def check_target(target: object, argument: str) -> None:
         raise ValueError(
             f"{argument}={target!r:.100} is not valid: use 'module:function', such as 'shop.images:resize'."
         )
-
-
-def _check_kinds(key: object, on_fallback: object, **flags: object) -> None:
-    if not isinstance(key, str) or not key:
-        raise ValueError(f"key={key!r:.50} is not valid: use a string, such as 'images'.")
-    if not (on_fallback is None or callable(on_fallback)):
-        raise ValueError(f"on_fallback={on_fallback!r:.50} is not a function.")
-    for name, given in flags.items():
-        if given not in (True, False):
-            raise ValueError(f"{name}={given!r:.50} is not valid: use True or False.")
-
-
-def _check_count(name: str, given: object) -> None:
-    if given is not None and not (isinstance(given, int) and not isinstance(given, bool) and given >= 1):
-        raise ValueError(f"{name}={given!r:.50} is not valid: use a whole number from 1, or None.")
-
-
-def check_seconds(name: str, given: object, *, allows_none: bool = False, allows_zero: bool = False) -> None:
-    """Raise ``ValueError`` unless it is a finite number of seconds above 0."""
-    if given is None and allows_none:
-        return
-    if not (_is_number(given) and (0 < given < math.inf or (allows_zero and given == 0))):
-        raise ValueError(f"{name}={given!r:.50} is not valid: use a number of seconds{', or None' * allows_none}.")
-
-
-def _is_number(given: object) -> TypeGuard[float]:
-    return isinstance(given, int | float) and not isinstance(given, bool)
 
 
 def _bytes_of(name: str, given: object, *, is_needed: bool = False) -> int | None:

@@ -13,7 +13,8 @@ from django_jobchains.children.child_thread import ChildThread
 from django_jobchains.children.frames import Message
 from django_jobchains.exceptions import ChildCrashed, ChildTimeout, JobAborted, PoolClosed, RemoteError
 from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal, refuse_on_event_loop
-from django_jobchains.isolation import Isolation, Level, check_seconds, check_target
+from django_jobchains.isolation import Isolation, Level, check_target
+from django_jobchains.values import Duration
 
 
 class _Marker(Enum):
@@ -179,7 +180,7 @@ class PooledChild:
         After a timeout the child gets SIGTERM at once, and SIGKILL after the grace.
         """
         refuse_on_event_loop("child.run() would block", "'await pool.arun(…)'")
-        check_seconds("timeout", timeout, allows_none=True)
+        timeout = Duration().check_or("timeout", timeout, None)
         if signal is not None:
             signal.raise_if_aborted()
         call = self.start(target, payload)

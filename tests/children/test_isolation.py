@@ -24,16 +24,15 @@ def test_it_is_frozen():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"level": "fork"}, "level='fork' is not valid: use one of 'inline', 'thread', 'process', 'transient'"),
-        ({"max_workers": 0}, "max_workers=0 is not valid: use a whole number from 1"),
-        ({"max_workers": True}, "max_workers=True"),
+        ({"level": "fork"}, "level='fork' is not one of 'inline', 'thread', 'process', 'transient'"),
+        ({"max_workers": 0}, "max_workers=0 is not a whole number from 1, or None"),
         ({"max_jobs_per_worker": 1.5}, r"max_jobs_per_worker=1\.5"),
         ({"max_rss": "500 MiB"}, "max_rss='500 MiB' is not valid: use bytes, or a string such as '500M'"),
         ({"max_rss": 0}, "max_rss=0"),
         ({"memory_limit": -1}, "memory_limit=-1"),
         ({"message_limit": None}, "message_limit=None is not valid: use bytes, or a string such as '500M'"),
-        ({"cpu_seconds": 0}, "cpu_seconds=0 is not valid: use a number of seconds, or None"),
-        ({"grace_seconds": None}, "grace_seconds=None is not valid: use a number of seconds"),
+        ({"cpu_seconds": 0}, "cpu_seconds=0 is not a length of time"),
+        ({"grace_seconds": None}, "grace_seconds=None is not a length of time"),
         ({"idle_ttl": float("inf")}, "idle_ttl=inf"),
         ({"setup": "shop.images"}, "setup='shop.images' is not valid: use 'module:function'"),
         ({"key": ""}, "key=''"),
@@ -44,7 +43,7 @@ def test_it_is_frozen():
     ],
 )
 def test_an_invalid_value_is_an_error_that_names_it(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         Isolation(**{"level": "process", **options})
 
 
