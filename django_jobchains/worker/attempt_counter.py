@@ -65,7 +65,8 @@ class AttemptCounter(PeriodicTask):
         average = self.average_seconds.get(type_name, seconds)
         self.average_seconds[type_name] = max(seconds, average + (seconds - average) * NEWEST_WEIGHT)
         with self._lock:
-            sums = self._sums_of(type_name)
+            key = (time.monotonic() // SLICE_SECONDS, type_name)
+            sums = self._sums.get(key) or self._new_sums(key)
             if is_completed:
                 sums.completed += 1
             else:
@@ -78,7 +79,9 @@ class AttemptCounter(PeriodicTask):
         """Count attempts whose process died, or whose lease expired."""
         with self._lock:
             for type_name in type_names:
-                self._sums_of(type_name).crashed += 1
+                key = (time.monotonic() // SLICE_SECONDS, type_name)
+                sums = self._sums.get(key) or self._new_sums(key)
+                sums.crashed += 1
 
     def step(self) -> bool:
         """Store the counts. Returns False, because counts that cannot be stored wait for the next time."""
@@ -90,13 +93,10 @@ class AttemptCounter(PeriodicTask):
             self.failures.failed(error)
         return False
 
-    def _sums_of(self, type_name: str) -> _Sums:
-        key = (time.monotonic() // SLICE_SECONDS, type_name)
-        sums = self._sums.get(key)
-        if sums is None:
-            sums = self._sums[key] = _Sums()
-            if len(self._sums) > MAX_KEPT_SUMS:
-                del self._sums[next(iter(self._sums))]
+    def _new_sums(self, key: tuple[float, str]) -> _Sums:
+        sums = self._sums[key] = _Sums()
+        if len(self._sums) > MAX_KEPT_SUMS:
+            del self._sums[next(iter(self._sums))]
         return sums
 
     def _store_counts(self) -> None:

@@ -5,17 +5,14 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
-from django_jobchains.attempts.job_attempt import Environment
 from django_jobchains.attempts.outcome import Outcome, not_started
-from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.store import AttemptKey, ClaimedJob
 from django_jobchains.telemetry import measured
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import EndWriter
-from django_jobchains.worker.queue_limits import ClaimSpec
 from django_jobchains.worker.records import RecordLane, RecordWorkers
-from django_jobchains.worker.slots import PATIENCE_SECONDS, AnyAttempt, Claimed, Lane, SlotTask
+from django_jobchains.worker.slots import PATIENCE_SECONDS, AnyAttempt, Lane, SlotTask
 from django_jobchains.worker.threads import LOCK_SECONDS
 
 MIN_WAIT_SECONDS = 0.001
@@ -43,11 +40,6 @@ class ClaimLoop:
         self._poll_seconds = context.options.poll_seconds
         self._outcome_writer = outcome_writer
         self._records = records
-        registry = context.options.registry
-        self._environments = {
-            name: Environment(registry.processor(name), policy, context.store, registry, context.log_buffer)
-            for name, policy in context.options.policies.items()
-        }
         #: In the order of their last claims, so that each lane gets its share of the slots.
         self._ordered: list[AnyLane] = [*lanes, *records.lanes.values()]
         self._lane_of = {name: lane for lane in lanes for name in lane.leases}
@@ -76,7 +68,9 @@ class ClaimLoop:
         if not lanes:
             if self._wake.must_notify_peers():
                 self._notify_peers()
-            self._wait_for_room()
+            if (self.retires or self._jobs_left == 0) and self._is_quiet():
+                self.exhausted.set()
+            self._wake.wait(self._longest_wait())
             return
         was_quiet = self._is_quiet()
         found, is_full = self._fill(lanes)
@@ -142,9 +136,37 @@ class ClaimLoop:
     def _claim(self, lane: Lane, room: int) -> list[str]:
         claimed: list[str] = []
         for claim in self._queues.claims_for(room):
-            if limit := min(claim.limit, room - len(claimed), self._room(lane)):
-                claimed += self._claim_from(claim, lane, limit)
+            limit = min(claim.limit, room - len(claimed), self._room(lane))
+            if not limit:
+                continue
+            since = time.monotonic()
+            with measured("claim", self._context.worker):
+                jobs = self._store.jobs.claim(self._context.worker, limit, lane.leases, claim.queues, claim.excluded)
+            if jobs:
+                self._count(len(jobs))
+                self._start(lane, jobs, since)
+                claimed += [job.type_name for job in jobs]
         return claimed
+
+    def _start(self, lane: Lane, jobs: Sequence[ClaimedJob], since: float) -> None:
+        """Hold the leases of claimed jobs, and put their attempts into the pool. A batch is one attempt."""
+        if self._is_closed:  # The loop was closed during the claim.
+            self._hand_back([job.key for job in jobs])
+            return
+        try:
+            claimed = [(job, self._leases.hold(job.key, lane.leases[job.type_name], since, job.queue)) for job in jobs]
+            attempts: list[AnyAttempt] = []
+            for group in [claimed] if lane.batch_limit else [[one] for one in claimed]:
+                environment = lane.environments[group[0][0].type_name]
+                try:
+                    attempts.append(lane.make(group, environment))
+                except BaseException as error:  # An error with one job must not affect those claimed with it.
+                    for job, _ in group:
+                        self._outcome_writer.put(not_started(job, environment.policy, error))
+            lane.pool.put(attempts)
+        except BaseException:  # Nothing runs these jobs, so their leases must expire.
+            self._leases.release(job.key for job in jobs)
+            raise
 
     def _dequeue(self, lane: RecordLane, room: int) -> list[str]:
         """Dequeue records, and put each list of attempts into the pool before the next is dequeued."""
@@ -154,57 +176,20 @@ class ClaimLoop:
             if self._is_closed:  # The loop was closed during the call.
                 self._records.hand_back(attempts)
                 break
-            self._start_records(lane, attempts)
+            try:
+                lane.pool.put(attempts)
+            except BaseException as error:  # Nothing handles these records, so they must be reset.
+                for attempt in attempts:
+                    attempt.abandon(error)
+                raise
             names += [lane.kind.name] * len(attempts)
         return names
-
-    def _start_records(self, lane: RecordLane, attempts: Sequence[RecordAttempt]) -> None:
-        try:
-            lane.pool.put(attempts)
-        except BaseException as error:  # Nothing handles these records, so they must be reset.
-            for attempt in attempts:
-                attempt.abandon(error)
-            raise
 
     def _count(self, claimed: int) -> None:
         self.idle.clear()
         self.claimed += claimed
         if self._jobs_left is not None:
             self._jobs_left -= claimed
-
-    def _claim_from(self, claim: ClaimSpec, lane: Lane, limit: int) -> list[str]:
-        since = time.monotonic()
-        with measured("claim", self._context.worker):
-            jobs = self._store.jobs.claim(self._context.worker, limit, lane.leases, claim.queues, claim.excluded)
-        if jobs:
-            self._count(len(jobs))
-            self._start(lane, jobs, since)
-        return [job.type_name for job in jobs]
-
-    def _start(self, lane: Lane, jobs: Sequence[ClaimedJob], since: float) -> None:
-        if self._is_closed:  # The loop was closed during the claim.
-            self._hand_back([job.key for job in jobs])
-            return
-        try:
-            claimed = [(job, self._leases.hold(job.key, lane.leases[job.type_name], since, job.queue)) for job in jobs]
-            lane.pool.put(self._attempts(lane, claimed))
-        except BaseException:  # Nothing runs these jobs, so their leases must expire.
-            self._leases.release(job.key for job in jobs)
-            raise
-
-    def _attempts(self, lane: Lane, claimed: Sequence[Claimed]) -> list[AnyAttempt]:
-        """Create attempts for claimed jobs. An error with one job does not affect those claimed with it."""
-        groups = [claimed] if lane.batch_limit else [[one] for one in claimed]
-        return [attempt for group in groups if (attempt := self._attempt(lane, group))]
-
-    def _attempt(self, lane: Lane, claimed: Sequence[Claimed]) -> AnyAttempt | None:
-        environment = self._environments[claimed[0][0].type_name]
-        try:
-            return lane.make(claimed, environment)
-        except BaseException as error:
-            for job, _ in claimed:
-                self._outcome_writer.put(not_started(job, environment.policy, error))
-            return None
 
     # Handing back
 
@@ -231,11 +216,6 @@ class ClaimLoop:
             self._jobs_left += handed_back
 
     # Waiting
-
-    def _wait_for_room(self) -> None:
-        if (self.retires or self._jobs_left == 0) and self._is_quiet():
-            self.exhausted.set()
-        self._wake.wait(self._longest_wait())
 
     def _longest_wait(self) -> float:
         """Return the longest wait, after which jobs that were claimed ahead are still handed back in time.

@@ -148,7 +148,7 @@ class Components:
         in_slots = [name for name in in_threads if name not in on_loop]
         lanes = self._lanes_of(in_slots, self.slots, single, BatchAttempt)
         if self.async_slots and on_loop:
-            lanes.append(Lane(self.async_slots, self._leases(on_loop), make=self.async_slots.attempt))
+            lanes.append(Lane(self.async_slots, self._environments(on_loop), make=self.async_slots.attempt))
         for isolation, slots in self.child_slots.items():
             names = [name for name in policies if policies[name].isolation == isolation]
             lanes += self._lanes_of(names, slots, IsolatedAttempt, IsolatedAttempt)
@@ -162,12 +162,18 @@ class Components:
         make_batch: Callable[[Sequence[Claimed], Environment], AnyAttempt],
     ) -> list[Lane]:
         limits = {name: self.context.options.registry.processor(name).batch_limit for name in names}
-        batches = [Lane(pool, self._leases([name]), limit, make_batch) for name, limit in limits.items() if limit]
-        leases = self._leases([name for name in names if not limits[name]])
-        return [Lane(pool, leases, make=make), *batches] if leases else batches
+        batches = [Lane(pool, self._environments([name]), limit, make_batch) for name, limit in limits.items() if limit]
+        singles = [name for name in names if not limits[name]]
+        return [Lane(pool, self._environments(singles), make=make), *batches] if singles else batches
 
-    def _leases(self, names: Sequence[str]) -> dict[str, float]:
-        return {name: self.context.options.policies[name].lease.seconds for name in names}
+    def _environments(self, names: Sequence[str]) -> dict[str, Environment]:
+        context, registry = self.context, self.context.options.registry
+        return {
+            name: Environment(
+                registry.processor(name), context.options.policies[name], context.store, registry, context.log_buffer
+            )
+            for name in names
+        }
 
     def _is_on_loop(self, kind: RecordType) -> bool:
         return kind.is_async and not self.context.options.record_isolations[kind.name].is_process

@@ -48,8 +48,8 @@ class Sink(Generic[EndT]):
         """Prepare an end that was put. Return whether it is still to be written. Called from any thread."""
         raise NotImplementedError
 
-    def take(self, end: EndT) -> None:
-        """Note an end of the next batch."""
+    def take(self, batch: Iterable[EndT]) -> None:
+        """Note the ends of the next batch."""
 
     def groups(self, batch: Collection[EndT]) -> Iterable[Sequence[EndT]]:
         """Return the parts of a batch that can be written together."""
@@ -159,17 +159,15 @@ class EndWriter(Generic[EndT]):
         """Wait for an end, then for others that follow soon. Not every end wakes this thread."""
         self._is_enough.clear()
         with waiting(), suppress(queue.Empty):
-            self._take(self._queue.get(timeout=self._delayed.seconds_to_next()))
+            if (end := self._queue.get(timeout=self._delayed.seconds_to_next())) is not None:
+                self._batch[id(end)] = end
         if self._batch and any(self._context.backlogs):
             self._is_enough.wait(GATHER_SECONDS)
         with suppress(queue.Empty):
             while len(self._batch) < MAX_BATCH_SIZE:
-                self._take(self._queue.get_nowait())
-
-    def _take(self, end: EndT | None) -> None:
-        if end is not None:
-            self._batch[id(end)] = end
-            self._sink.take(end)
+                if (end := self._queue.get_nowait()) is not None:
+                    self._batch[id(end)] = end
+        self._sink.take(self._batch.values())
 
     def _write(self, ends: Sequence[EndT]) -> None:
         try:

@@ -46,10 +46,11 @@ class JobSink(Sink[Outcome]):
         self._context.log_buffer.ended(outcome.job.key)
         return outcome.effects is None
 
-    def take(self, outcome: Outcome) -> None:
-        if outcome.effects is not None:
-            self._written.add(outcome.job.key)
-            self._committed.add(outcome.effects)
+    def take(self, batch: Iterable[Outcome]) -> None:
+        for outcome in batch:
+            if outcome.effects is not None:
+                self._written.add(outcome.job.key)
+                self._committed.add(outcome.effects)
 
     def groups(self, batch: Collection[Outcome]) -> Iterator[Sequence[Outcome]]:
         """Yield one outcome of each attempt. Another one follows in the next step."""
@@ -78,7 +79,7 @@ class JobSink(Sink[Outcome]):
         """Write each kind of outcome with as many statements as for a single outcome."""
         by_kind: dict[OutcomeKind, list[Any]] = defaultdict(list)
         for outcome in outcomes:
-            by_kind[outcome.ending].append(_row(outcome))
+            by_kind[outcome.ending].append(outcome.finished or outcome.failed or outcome.job.key)
         if finished := by_kind[OutcomeKind.COMPLETED]:
             self._written |= self._store.attempts.finish(finished, self._effects)
         cancelled: set[AttemptKey] = set()
@@ -120,36 +121,53 @@ class JobSink(Sink[Outcome]):
         return False
 
     def release(self, outcomes: Sequence[Outcome]) -> None:
-        """Report outcomes and drop their leases, regardless of the rest of their batch."""
-        held = self._context.leases.release([outcome.job.key for outcome in outcomes])
+        """Report outcomes and drop their leases, regardless of the rest of their batch.
+
+        Also reports the continuation of a completed job, or the end of its chain if it has only this job. The ends of
+        other chains are read from the database.
+        """
+        unreported = self._context.leases.release([outcome.job.key for outcome in outcomes])
         for outcome in outcomes:
-            key = outcome.job.key
-            if key in self._written:
+            job, finished = outcome.job, outcome.finished
+            continuation = finished.continuation if finished else None
+            ending, abandoned_reason = outcome.ending, ""
+            is_written = job.key in self._written
+            if is_written:
                 self._context.counter.ended(outcome)
-                report(_ended(self._worker, outcome, outcome.ending))
-                self._report_rest(outcome)
             else:
-                if key in held:  # Otherwise the lost lease was reported when the worker noticed it.
+                ending, abandoned_reason = OutcomeKind.ABANDONED, outcome.abandoned_reason or TAKEN
+                if job.key in unreported:  # Otherwise the lost lease was reported when the worker noticed it.
                     reason = outcome.abandoned_reason or outcome.error or TAKEN
-                    report(AttemptAbandoned(self._worker, outcome.job.id, reason))
-                report(_ended(self._worker, outcome, OutcomeKind.ABANDONED))
+                    report(AttemptAbandoned(self._worker, job.id, reason))
+            report(
+                AttemptEnded(
+                    self._worker,
+                    job.id,
+                    job.chain_id,
+                    job.type_name,
+                    job.attempt,
+                    ending,
+                    outcome.seconds,
+                    outcome.error,
+                    continuation.type_name if continuation else None,
+                    outcome.exception,
+                    job.queue,
+                    abandoned_reason,
+                    job.wait_seconds,
+                )
+            )
+            if is_written and continuation:
+                report_created(self._store.using, [continuation], outcome.effects or self._effects)
+            elif is_written and finished and not job.chain_index and observes(ChainEnded):
+                seconds = (job.last_attempt_at - job.created_at).total_seconds() + outcome.seconds
+                report(ChainEnded(self._worker, job.chain_id, job.type_name, "completed", max(seconds, 0.0)))
+                self._reported_chains.add(job.chain_id)
             if outcome.span is not None:
-                _end_span(outcome, is_written=key in self._written)
+                created = [continuation.id] if is_written and continuation else []
+                name = "continued" if created else str(ending)
+                outcome.span.end(name, outcome.exception, abandoned_reason, created)
             self._replaced.discard(id(outcome))
         self.is_published = False
-
-    def _report_rest(self, outcome: Outcome) -> None:
-        """Report the continuation of a completed job, or the end of its chain if it has only this job.
-
-        The ends of other chains are read from the database.
-        """
-        job = outcome.job
-        if outcome.finished and (new := outcome.finished.continuation):
-            report_created(self._store.using, [new], outcome.effects or self._effects)
-        elif outcome.finished and not job.chain_index and observes(ChainEnded):
-            seconds = (job.last_attempt_at - job.created_at).total_seconds() + outcome.seconds
-            report(ChainEnded(self._worker, job.chain_id, job.type_name, "completed", max(seconds, 0.0)))
-            self._reported_chains.add(job.chain_id)
 
     def report_delay(self, outcome: Outcome, seconds: float, error: str) -> None:
         report(OutcomeDelayed(self._worker, outcome.job.id, outcome.job.type_name, seconds, error))
@@ -172,7 +190,11 @@ class JobSink(Sink[Outcome]):
 def ended_attempts(outcomes: Collection[Outcome]) -> list[EndedAttempt]:
     """Return the ends of attempts whose outcomes are still to be written."""
     return [
-        EndedAttempt(outcome.ending.value, _row(outcome), outcome.retry_seconds())  # type: ignore[arg-type]
+        EndedAttempt(
+            outcome.ending.value,  # type: ignore[arg-type]
+            outcome.finished or outcome.failed or outcome.job.key,
+            outcome.retry_seconds(),
+        )
         for outcome in outcomes
         if outcome.effects is None and _has_row(outcome)
     ]
@@ -181,37 +203,3 @@ def ended_attempts(outcomes: Collection[Outcome]) -> list[EndedAttempt]:
 def _has_row(outcome: Outcome) -> bool:
     """Return whether there is something to write."""
     return outcome.ending is not OutcomeKind.ABANDONED
-
-
-def _row(outcome: Outcome) -> Any:
-    return outcome.finished or outcome.failed or outcome.job.key
-
-
-def _end_span(outcome: Outcome, *, is_written: bool) -> None:
-    assert outcome.span is not None  # noqa: S101 - for the type checker
-    continuation = outcome.finished.continuation if outcome.finished and is_written else None
-    name, reason = str(outcome.ending), ""
-    if not is_written:
-        name, reason = OutcomeKind.ABANDONED.value, outcome.abandoned_reason or TAKEN
-    elif continuation:
-        name = "continued"
-    outcome.span.end(name, outcome.exception, reason, [continuation.id] if continuation else [])
-
-
-def _ended(worker: str, outcome: Outcome, ending: OutcomeKind) -> AttemptEnded:
-    job, continuation = outcome.job, outcome.finished and outcome.finished.continuation
-    return AttemptEnded(
-        worker,
-        job.id,
-        job.chain_id,
-        job.type_name,
-        job.attempt,
-        ending,
-        outcome.seconds,
-        outcome.error,
-        continuation.type_name if continuation else None,
-        outcome.exception,
-        job.queue,
-        outcome.abandoned_reason or TAKEN if ending is OutcomeKind.ABANDONED else "",
-        job.wait_seconds,
-    )

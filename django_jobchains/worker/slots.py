@@ -7,6 +7,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from django_jobchains.attempts.batch_attempt import BatchAttempt
@@ -55,7 +56,7 @@ class Backlog(deque[tuple[float, TaskT]]):
 
     def put(self, attempts: Iterable[TaskT]) -> None:
         now = time.monotonic()
-        self.extend((now, attempt) for attempt in attempts)
+        self.extend([(now, attempt) for attempt in attempts])
 
     def take_back(self, waited_seconds: float) -> list[TaskT]:
         """Remove and return all attempts, if the first of them has waited this long."""
@@ -167,15 +168,20 @@ class SlotPool:
         """Report what blocks an event loop."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Lane:
-    """Job types that are claimed together. ``leases``: the seconds of a lease by type. ``batch_limit``: the number of
-    jobs that one attempt can take, if it takes several. ``make``: creates an attempt for claimed jobs."""
+    """Job types that are claimed together. ``environments``: what the attempts of each type share. ``batch_limit``: the
+    number of jobs that one attempt can take, if it takes several. ``make``: creates an attempt for claimed jobs."""
 
     pool: SlotPool
-    leases: Mapping[str, float]
+    environments: Mapping[str, Environment]
     batch_limit: int | None = None
     make: Callable[[Sequence[Claimed], Environment], AnyAttempt] = single
+
+    @cached_property
+    def leases(self) -> dict[str, float]:
+        """The seconds of a lease, by type."""
+        return {name: environment.policy.lease.seconds for name, environment in self.environments.items()}
 
     def room(self) -> int:
         """Return how many jobs to claim now."""
@@ -214,15 +220,10 @@ class Slot:
         self.thread = OwnedThread(f"slot-{number}", self._step, worker=context.worker, give_up=context.give_up)
 
     def _step(self) -> None:
-        if self._slots.next(self):
-            try:
-                self._run(self.attempt)  # type: ignore[arg-type]
-            finally:
-                self._slots.done(self)
-        else:
+        attempt = self._slots.next(self)
+        if attempt is None:
             close_thread_connections()
-
-    def _run(self, attempt: SlotTask) -> None:
+            return
         started = time.perf_counter()
         try:
             for outcome in attempt.run():
@@ -230,7 +231,10 @@ class Slot:
         except BaseException as error:  # Not an error of the handler: the lease must expire, so that the job is reaped.
             release(attempt, self._slots.context.leases, error)
             raise
-        self._slots.backlog.count_seconds(time.perf_counter() - started)
+        else:
+            self._slots.backlog.count_seconds(time.perf_counter() - started)
+        finally:
+            self._slots.done(self)
 
 
 class Slots(SlotPool):
@@ -377,18 +381,22 @@ class Slots(SlotPool):
 
     # For the threads of the slots
 
-    def next(self, slot: Slot) -> bool:
-        """Wait for an attempt to run. Returns False if there was none for a long time, or if the slot must end."""
+    def next(self, slot: Slot) -> SlotTask | None:
+        """Wait for an attempt to run. Returns None if there was none for a long time, or if the slot must end."""
         with self._changed:
             if not self.backlog and not self._closed:
                 self._wait(IDLE_SECONDS)
             if self._closed or not self.backlog:
-                return False
+                return None
             self._running += 1
-            self.peak = max(self.peak, self.running)
-            slot.attempt = self.backlog.popleft()[1]
+            running = self._running + self.max_stuck - self._replacements_left
+            if running > self.peak:
+                self.peak = running
+            attempt: SlotTask
+            _, attempt = self.backlog.popleft()
+            slot.attempt = attempt
             self._notify_one()
-            return True
+            return attempt
 
     def _notify_one(self) -> None:
         """Wake one slot if there is work; it wakes the next. If all were woken, they would compete for the interpreter,
