@@ -146,6 +146,8 @@ def test_a_refused_end_does_not_affect_the_others(
     uploads = Upload.objects.bulk_create([Upload(size=size) for size in (1, 13, 3)])
     with monkeypatch.context() as patched, refusing("NEW.state = 'completed' AND NEW.size = 13"):
         patched.setattr(EndWriter, "_write", lambda *args: None)  # A writer that is late.
+        # Its own maintenance could write what it has stored.
+        patched.setattr(type(get_store().deferred), "apply_records", lambda *args: [])
         worker = start_worker(slots=4)
         until(lambda: len(worker.components.records.writer.pending()) == len(uploads))
         patched.setattr("django_jobchains.worker.shutdown.STEP_SECONDS", 0.5)
