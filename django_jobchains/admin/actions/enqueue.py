@@ -95,7 +95,8 @@ class EnqueueAdmin(ChainActionAdmin):
         """Enqueue a chain. The user becomes its actor, unless the project has bound one. A subclass may bind more."""
         if "actor" in job_context.current():
             return chains.enqueue(job_type, input, **options)
-        with job_context.bound(actor=_json_key(request.user.pk)):
+        key = request.user.pk
+        with job_context.bound(actor=key if isinstance(key, int) else str(key)):
             return chains.enqueue(job_type, input, **options)
 
     def enqueue_view(self, request: HttpRequest) -> HttpResponse:
@@ -110,7 +111,8 @@ class EnqueueAdmin(ChainActionAdmin):
         if form.is_valid():
             chain = self._enqueue(request, job_type, form)
             if chain is not None:
-                return HttpResponseRedirect(self._url_after(request, chain))
+                is_seen = chain.id in self.visibility(request).chains([chain.id])
+                return HttpResponseRedirect(self.page_url("change", chain.id) if is_seen else self.page_url("enqueue"))
         return self._enqueue_page(request, type_form, form)
 
     def _enqueue(self, request: HttpRequest, job_type: JobType[Any, Any], form: EnqueueForm) -> Chain | None:
@@ -131,11 +133,6 @@ class EnqueueAdmin(ChainActionAdmin):
             messages.success(request, gettext("The chain was enqueued."))
         return chain
 
-    def _url_after(self, request: HttpRequest, chain: Chain) -> str:
-        """Return the URL of the chain's page if the user may view it, or else of an empty form."""
-        is_seen = chain.id in self.visibility(request).chains([chain.id])
-        return self.page_url("change", chain.id) if is_seen else self.page_url("enqueue")
-
     def _enqueue_page(self, request: HttpRequest, type_form: TypeForm, form: EnqueueForm | None) -> HttpResponse:
         context = {
             "title": gettext("Enqueue a chain"),
@@ -154,8 +151,3 @@ def _parsed(parse: Callable[[str], Any], text: str, problem: str) -> Any:
         return parse(text)
     except ValueError as error:
         raise ValidationError(problem) from error
-
-
-def _json_key(key: Any) -> int | str:
-    """Return a primary key as a value for JSON."""
-    return key if isinstance(key, int) else str(key)

@@ -46,9 +46,9 @@ class TimeFields(forms.Form):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.fields["run_at"].help_text = gettext("In the time zone %(zone)s. A time in the past means now.") % {
-            "zone": _time_zone_name()
-        }
+        zone = timezone.get_current_timezone_name() if settings.USE_TZ else timezone.get_default_timezone_name()
+        text = gettext("In the time zone %(zone)s. A time in the past means now.")
+        self.fields["run_at"].help_text = text % {"zone": zone}
 
     def clean_run_at(self) -> datetime | None:
         """Return the time in UTC. Without ``USE_TZ``, forms return naive times in the time zone of the project."""
@@ -74,10 +74,6 @@ class TimeFields(forms.Form):
         if run_at is not None:
             return {"run_at": run_at}
         return {} if minutes is None else {"delay": timedelta(minutes=minutes)}
-
-
-def _time_zone_name() -> str:
-    return timezone.get_current_timezone_name() if settings.USE_TZ else timezone.get_default_timezone_name()
 
 
 class RescheduleForm(TimeFields, ActionForm):
@@ -155,7 +151,10 @@ class PayloadForm(ActionForm):
             values["payload"] = self._codec.decode(text, self._error)
             self._codec.encode(values["payload"], self._error)
         except InvalidPayload as problem:
-            self._add_problems(problem)
+            if self._members:
+                add_problems(self, problem, {member.name: name for name, member in self._members.items()})
+            else:
+                self.add_error("payload", _invalid(problem))
         return values
 
     def _text(self, values: Mapping[str, Any]) -> str:
@@ -166,14 +165,6 @@ class PayloadForm(ActionForm):
         for name, member in self._members.items():
             add_to(payload, member, values[name])
         return written(payload)
-
-    def _add_problems(self, problem: InvalidPayload) -> None:
-        """Show each problem at its field."""
-        names = {member.name: name for name, member in self._members.items()}
-        if names:
-            add_problems(self, problem, names)
-        else:
-            self.add_error("payload", _invalid(problem))
 
 
 def written(value: Any) -> str:
@@ -236,7 +227,9 @@ def read_json(text: str) -> Any:
 def field_of(member: Member) -> forms.Field:
     """Return the form field of a member: JSON if its type has no other field."""
     field = _field(member)
-    field.label = _label(member)
+    # pydantic derives a title from the name if there is none.
+    has_title = member.title not in ("", member.name.replace("_", " ").title())
+    field.label = member.title if has_title else pretty_name(member.name)
     field.help_text = field.help_text or member.description
     if not isinstance(field, forms.BooleanField) or isinstance(field, forms.NullBooleanField):
         field.required = is_required(member)
@@ -259,12 +252,6 @@ def add_to(payload: dict[str, Any], member: Member, value: Any) -> None:
         payload[member.name] = None
     elif member.default is not NO_DEFAULT:
         payload[member.name] = ""
-
-
-def _label(member: Member) -> str:
-    """Return the title, unless it is the one that pydantic derives from the name."""
-    is_derived = member.title in ("", member.name.replace("_", " ").title())
-    return pretty_name(member.name) if is_derived else member.title
 
 
 def _field(member: Member) -> forms.Field:

@@ -108,30 +108,35 @@ def _is_open(waiting: Chain, tree: ChainTree) -> bool:
 
 def layout(columns: Sequence[GraphColumn], lines: Iterable[GraphLine], own_id: str) -> Graph:
     """Arrange columns from left to right, each centred vertically. A chain has one box, in the first column with it."""
-    shown = [_truncated(column, own_id) for column in columns]
+    shown = [_truncated(column) for column in columns]
     height = max((_height(column) for column in shown), default=0) + 2 * MARGIN
     boxes: dict[str, Box] = {}
     more_labels: list[dict[str, Any]] = []
     for index, column in enumerate(shown):
         x, y = MARGIN + index * (WIDTH + GAP_X), (height - _height(column)) // 2
         for link in column.links:
-            boxes.setdefault(link.id, Box(link, x, y, _shortened(link.type_name), link.id == own_id))
+            # The end of a long name is more specific than its beginning.
+            title = link.type_name
+            if len(title) > MAX_TITLE_LENGTH:
+                title = f"…{title[1 - MAX_TITLE_LENGTH :]}"
+            boxes.setdefault(link.id, Box(link, x, y, title, link.id == own_id))
             y += HEIGHT + GAP_Y
         if column.has_more:
-            more_labels.append({"x": x, "y": y + HEIGHT // 2, "text": _more_text(column)})
+            counted = gettext("and %(count)s more") % {"count": number(column.omitted)}
+            text = gettext("and more") if column.has_uncounted else counted
+            more_labels.append({"x": x, "y": y + HEIGHT // 2, "text": text})
     width = 2 * MARGIN + len(shown) * WIDTH + max(0, len(shown) - 1) * GAP_X
-    return Graph(width, height, list(boxes.values()), _paths(lines, boxes), more_labels)
+    paths = [
+        {"d": _curve(boxes[line.blocker], boxes[line.waiting]), "is_open": line.is_open}
+        for line in dict.fromkeys(lines)
+        if line.blocker in boxes and line.waiting in boxes
+    ]
+    return Graph(width, height, list(boxes.values()), paths, more_labels)
 
 
-def _truncated(column: GraphColumn, own_id: str) -> GraphColumn:
+def _truncated(column: GraphColumn) -> GraphColumn:
     kept = column.links[:MAX_BOXES_PER_COLUMN]
     return GraphColumn(kept, column.omitted + len(column.links) - len(kept), column.has_uncounted)
-
-
-def _more_text(column: GraphColumn) -> str:
-    if column.has_uncounted:
-        return gettext("and more")
-    return gettext("and %(count)s more") % {"count": number(column.omitted)}
 
 
 def _height(column: GraphColumn) -> int:
@@ -139,22 +144,8 @@ def _height(column: GraphColumn) -> int:
     return rows * HEIGHT + max(0, rows - 1) * GAP_Y
 
 
-def _paths(lines: Iterable[GraphLine], boxes: dict[str, Box]) -> list[dict[str, Any]]:
-    known = dict.fromkeys(lines)
-    return [
-        {"d": _curve(boxes[line.blocker], boxes[line.waiting]), "is_open": line.is_open}
-        for line in known
-        if line.blocker in boxes and line.waiting in boxes
-    ]
-
-
 def _curve(begin: Box, end: Box) -> str:
     """Return a path from the right side of a box to the left side of another."""
     x1, y1, x2, y2 = begin.x + WIDTH, begin.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
     bend = max(GAP_X // 2, abs(x2 - x1) // 2)
     return f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
-
-
-def _shortened(text: str) -> str:
-    """Keep the end of a long name, which is more specific than its beginning."""
-    return text if len(text) <= MAX_TITLE_LENGTH else f"…{text[1 - MAX_TITLE_LENGTH :]}"

@@ -42,6 +42,8 @@ class Presenter:
         job, payloads = step.job, self.payloads_of(step.job)
         status = shown_status(job, self.timestamps, is_last=job.chain_index == count - 1)
         omitted = step.blocker_count - len(step.blockers)
+        earlier = step.attempts[0].attempt - 1 if step.attempts else 0
+        earlier_text = ngettext("%(count)s earlier attempt", "%(count)s earlier attempts", earlier)
         return {
             "job": job,
             "number": number(job.chain_index + 1),
@@ -55,7 +57,7 @@ class Presenter:
             "finished": self.timestamps.timestamp(job.finished_at),
             "error": payloads.error_line(_text(job, "error")) if not step.attempts else "",
             "attempts": self.attempts(step.attempts, payloads),
-            "earlier_attempts": _earlier(job, step.attempts),
+            "earlier_attempts": _counted(earlier_text, earlier) if earlier > 0 else "",
             "input": self.stored(job, "input"),
             "output": self.stored(job, "output"),
             "progress": self.progress(progress, job),
@@ -177,13 +179,6 @@ def _counted(text: str, count: int) -> str:
 
 def _timed(text: str, seconds: float) -> str:
     return text % {"time": span(seconds)}
-
-
-def _earlier(job: Job, attempts: Sequence[FailedAttempt]) -> str:
-    """Return a text about the attempts before those that are shown."""
-    count = attempts[0].attempt - 1 if attempts else 0
-    text = ngettext("%(count)s earlier attempt", "%(count)s earlier attempts", count)
-    return _counted(text, count) if count > 0 else ""
 
 
 def _blocker_summary(step: Step) -> str:

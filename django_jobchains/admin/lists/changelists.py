@@ -58,7 +58,10 @@ class KeysetChangeList(ChangeList):
         self.title = str(capfirst(self.opts.verbose_name_plural))
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Rows:
-        self._remove_unknown_parameters()
+        # Keep only known parameters, without the cursor, in the links and forms of the page.
+        known = (*self._filter_names, SEARCH_VAR, ORDER_VAR, IS_POPUP_VAR, TO_FIELD_VAR)
+        self.params = {name: value for name, value in self.params.items() if name in known}
+        self.filter_params = {name: value for name, value in self.filter_params.items() if name in known}
         self.filter_specs, self.has_filters, _rest, _doubles, self.has_active_filters = self.get_filters(request)
         rows: Rows = self.root_queryset  # type: ignore[assignment]
         for spec in self.filter_specs:
@@ -110,12 +113,6 @@ class KeysetChangeList(ChangeList):
         newest, oldest = queryset.page_orders  # type: ignore[attr-defined]
         is_oldest_first = not str(super().get_ordering(request, queryset)[0]).startswith("-")
         return list(oldest if is_oldest_first else newest)
-
-    def _remove_unknown_parameters(self) -> None:
-        """Keep only known parameters, without the cursor, in the links and forms of the page."""
-        known = (*self._filter_names, SEARCH_VAR, ORDER_VAR, IS_POPUP_VAR, TO_FIELD_VAR)
-        self.params = {name: value for name, value in self.params.items() if name in known}
-        self.filter_params = {name: value for name, value in self.filter_params.items() if name in known}
 
     @property
     def _filter_names(self) -> list[str]:

@@ -3,7 +3,6 @@
 ``ListAdmin.mark`` sets ``is_job_hidden`` on the chains and ``is_chain_hidden`` on the jobs of a page.
 """
 
-from datetime import datetime
 from typing import ClassVar
 
 from django.contrib import admin
@@ -35,9 +34,6 @@ class Columns:
         self._timestamps = Timestamps(using)
         self._site_name = site_name
 
-    def _age(self, time: datetime) -> SafeString | str:
-        return self._timestamps.timestamp(time, age)
-
     def _attempts(self, job: Job) -> str:
         if job.finite_max_attempts is None:
             return number(job.attempt)
@@ -67,7 +63,7 @@ class ChainColumns(Columns):
 
     @admin.display(description=_("age"), ordering="id")
     def created(self, chain: Chain) -> SafeString | str:
-        return self._age(chain.created_at)
+        return self._timestamps.timestamp(chain.created_at, age)
 
     @admin.display(description=_("duration"))
     def duration(self, chain: Chain) -> str:
@@ -130,7 +126,7 @@ class JobColumns(Columns):
 
     @admin.display(description=_("age"), ordering="chain_id")
     def created(self, job: Job) -> SafeString | str:
-        return self._age(job.created_at)
+        return self._timestamps.timestamp(job.created_at, age)
 
     @admin.display(description=_("run at"))
     def run_at(self, job: Job) -> SafeString | str:

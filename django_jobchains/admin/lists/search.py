@@ -75,7 +75,8 @@ class _Search:
             return None
         if self.is_of_chains:
             return self._found(Q(pk=chain_id), gettext("The chain with this id."))
-        if chain_id == id_ and not self._is_hidden(chain_id):
+        is_hidden = self.visibility is not None and bool(self.visibility.hidden_chains([chain_id]))
+        if chain_id == id_ and not is_hidden:
             return self._found(Q(chain_id=id_), gettext("The jobs of the chain with this id."))
         return self._found(Q(pk=id_), gettext("The job with this id."))
 
@@ -128,9 +129,6 @@ class _Search:
         if self.is_of_chains or column == "chain_id":
             jobs = self.visibility.within(Chain, jobs, "chain_id", "id")
         return jobs if self.is_of_chains else self.visibility.within(Job, jobs, column, column)
-
-    def _is_hidden(self, chain_id: UUID) -> bool:
-        return self.visibility is not None and bool(self.visibility.hidden_chains([chain_id]))
 
     def _found(self, condition: Q, summary: str) -> SearchResult | None:
         """Return the rows that meet the condition, or None if all of them are hidden."""

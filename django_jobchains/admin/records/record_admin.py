@@ -270,22 +270,18 @@ def _views(logs: list[dict[str, Any]], payloads: Payloads, times: Timestamps) ->
     first = max(0, len(logs) - MAX_ENTRIES)
     for index, entry in enumerate(logs[first:], start=first):
         # Without an exit code and a duration, the command still runs.
-        duration, exit_code = entry.get("duration_ms"), entry.get("exit_code")
+        duration, exit_code, command = (entry.get(name) for name in ("duration_ms", "exit_code", "command"))
         is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
         yield {
             "key": f"log-{index}",
             "name": payloads.line(str(entry.get("key") or gettext("entry"))),
-            "command": payloads.text(_command(entry.get("command"))),
+            "command": payloads.text(" ".join(map(str, command)) if isinstance(command, list) else str(command or "")),
             "out": payloads.text(str(entry.get("out") or "")),
             "exit_code": "" if exit_code is None else payloads.line(str(exit_code)),
             "is_failed": exit_code not in (None, 0),
             "took": span(duration / 1000) if is_number else "",  # type: ignore[operator]
             "started": times.timestamp(_time(entry.get("start_time"))),
         }
-
-
-def _command(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
 def _time(value: Any) -> datetime | None:
