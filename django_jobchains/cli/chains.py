@@ -2,7 +2,7 @@
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import UUID
@@ -112,6 +112,8 @@ class ChainCommand(Subcommand):
     participle: ClassVar[str]
     #: Why some were not changed.
     reason: ClassVar[str]
+    #: Changes the jobs or chains with the given ids, and returns the ids of those that were changed.
+    change: ClassVar[Callable[..., set[UUID]]]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -121,10 +123,6 @@ class ChainCommand(Subcommand):
             metavar="ID",
             help="of chains or jobs; - reads them from stdin",
         )
-
-    def change(self, targets: Sequence[Target], call: Invocation) -> set[UUID]:
-        """Change the targets, and return the ids of those that were changed."""
-        raise NotImplementedError
 
     def run(self, call: Invocation) -> None:
         targets = find_targets(converters.all_ids(call["ids"]), call.using)
@@ -137,9 +135,9 @@ class ChainCommand(Subcommand):
                 done += len(batch)
         self._report(len(targets), changed, call)
 
-    def _change(self, batch: Sequence[Target], call: Invocation, before: int) -> set[UUID]:
+    def _change(self, batch: Sequence[Target], call: Invocation, before: int, **options: Any) -> set[UUID]:
         try:
-            return self.change(batch, call)
+            return type(self).change([target.given for target in batch], using=call.using, **options)
         except JobchainsError as error:
             done = f" {counted(before, self.noun)} {self.participle} before this error." if before else ""
             raise CommandError(f"{error}{done}") from error
@@ -154,9 +152,7 @@ class RetryCommand(ChainCommand):
     help = "makes failed and cancelled jobs due now"
     participle = "retried"
     reason = "only failed and cancelled jobs can be retried"
-
-    def change(self, targets: Sequence[Target], call: Invocation) -> set[UUID]:
-        return chains.retry([target.given for target in targets], using=call.using)
+    change = staticmethod(chains.retry)
 
 
 class CancelCommand(ChainCommand):
@@ -165,9 +161,7 @@ class CancelCommand(ChainCommand):
     noun = "chain"
     participle = "cancelled"
     reason = "chains that have ended cannot be cancelled"
-
-    def change(self, targets: Sequence[Target], call: Invocation) -> set[UUID]:
-        return chains.cancel([target.given for target in targets], using=call.using)
+    change = staticmethod(chains.cancel)
 
 
 class RunNowCommand(ChainCommand):
@@ -176,9 +170,10 @@ class RunNowCommand(ChainCommand):
     participle = "made due"
     reason = "only pending jobs can be made due"
 
-    def change(self, targets: Sequence[Target], call: Invocation) -> set[UUID]:
-        chains.run_now([target.given for target in targets], using=call.using)
-        return {target.given for target in targets}
+    @staticmethod
+    def change(ids: Sequence[UUID], using: str) -> set[UUID]:
+        chains.run_now(ids, using=using)
+        return set(ids)
 
 
 class DeleteCommand(ChainCommand):
@@ -187,6 +182,7 @@ class DeleteCommand(ChainCommand):
     noun = "chain"
     participle = "deleted"
     reason = "they no longer exist"
+    change = staticmethod(chains.delete)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -200,10 +196,7 @@ class DeleteCommand(ChainCommand):
                 raise CommandError(
                     f"{target.given} is a later step of chain {target.chain_id}. To delete the chain, give its id."
                 )
-        self._report(len(targets), self._change(targets, call, 0), call)
-
-    def change(self, targets: Sequence[Target], call: Invocation) -> set[UUID]:
-        return chains.delete([target.given for target in targets], cascade=call["cascade"], using=call.using)
+        self._report(len(targets), self._change(targets, call, 0, cascade=call["cascade"]), call)
 
 
 class CompleteCommand(Subcommand):
