@@ -88,10 +88,10 @@ def test_many_jobs_of_one_type_do_not_delay_an_older_job_of_another(store):
 
 
 @limits
-def test_scheduled_jobs_with_a_high_priority_do_not_hide_due_ones(store, limit):
+def test_scheduled_jobs_are_not_claimed_and_do_not_hide_due_ones(store, limit):
     (due,) = create(store)
-    for type_name in (SHIP, MAIL):
-        create(store, 50, type_name, priority=100, delay_seconds=86_400)
+    for type_name, priority in ((SHIP, 100), (MAIL, 100), (SHIP, 0)):
+        create(store, 50, type_name, priority=priority, delay_seconds=86_400)
     assert store.jobs.next_due({SHIP: 60.0}) <= ROUNDING_SECONDS
     assert [job.id for job in claim(store, limit)] == [due]
 
