@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django_jobchains.telemetry import events, forward_events, observed_names, report
 from django_jobchains.telemetry.events import Event
-from django_jobchains.telemetry.tracing import AttemptSpans, flush, get_tracing, set_tracing
+from django_jobchains.telemetry.tracing import AttemptSpans, flush, get_tracing
 
 if TYPE_CHECKING:
     from django_jobchains.telemetry.otel.tracing import AttemptSpan
@@ -48,7 +48,9 @@ class ChildTelemetry(AttemptSpans):
         self._is_child = request["pid"] != os.getpid()
         if self._is_child:
             if request["is_traced"] and get_tracing() is None:
-                _set_up_tracing()
+                from django_jobchains.telemetry.otel import set_up_child
+
+                set_up_child()
             _forwarder.forward(request["observed"], send)
 
     def attempt(self, job: Any) -> "AttemptSpan | None":
@@ -69,15 +71,6 @@ class ChildTelemetry(AttemptSpans):
     def _continued(self, name: str) -> "AttemptSpan | None":
         carrier, tracing = self._spans.get(name), get_tracing()
         return tracing.continued(carrier) if carrier and tracing else None
-
-
-def _set_up_tracing() -> None:
-    """Use the SDK that ``opentelemetry-instrument`` sets up, or the global provider, which passes spans on."""
-    from django_jobchains.telemetry.otel.tracing import tracing_of_child
-
-    tracing = tracing_of_child()
-    if get_tracing() is None:
-        set_tracing(tracing)
 
 
 class _Forwarder:

@@ -9,13 +9,15 @@ import time
 from collections.abc import Collection
 from typing import Any
 
+from opentelemetry.instrumentation import auto_instrumentation
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
+from django_jobchains import __version__
 from django_jobchains.telemetry.otel.metrics import AlwaysGauges, Metrics, metrics_of
-from django_jobchains.telemetry.otel.tracing import Tracing
-from django_jobchains.telemetry.tracing import set_tracing
+from django_jobchains.telemetry.otel.tracing import Tracing, harmless, is_instrumented_by_command
+from django_jobchains.telemetry.tracing import get_tracing, set_tracing
 
 __all__ = ("JobchainsInstrumentor", "register_gauges")
 
@@ -54,7 +56,7 @@ class JobchainsInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._filters = {name: FirstFailure() for name in EXPORTER_LOGGERS}
         for name, first_failure in self._filters.items():
             logging.getLogger(name).addFilter(first_failure)
-        set_tracing(Tracing(tracer_provider))
+        set_tracing(Tracing(tracer_provider, __version__))
 
     def _uninstrument(self, **kwargs: Any) -> None:
         set_tracing(None)
@@ -73,6 +75,15 @@ def register_gauges(meter_provider: MeterProvider | None = None) -> AlwaysGauges
     this.
     """
     return AlwaysGauges(metrics_of(meter_provider).gauges)
+
+
+@harmless
+def set_up_child() -> None:
+    """Trace in a child process, with the SDK that ``opentelemetry-instrument`` sets up or with the global provider."""
+    if is_instrumented_by_command():
+        auto_instrumentation.initialize()
+    if get_tracing() is None:
+        set_tracing(Tracing(None, __version__))
 
 
 class FirstFailure(logging.Filter):

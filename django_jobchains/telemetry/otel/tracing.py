@@ -30,7 +30,6 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from django_jobchains import __version__
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import LeaseLost, RescheduleJob
 from django_jobchains.telemetry import names
@@ -79,12 +78,12 @@ def harmless(function: Callable[Params, ResultT]) -> Callable[Params, ResultT | 
 class Tracing:
     """Begins spans. Its methods take ``NewJob``, ``ClaimedJob`` and ``LastJob``. None: no span is needed.
 
-    ``provider``: the global one by default.
+    ``provider``: None for the global one. ``version``: of this package.
     """
 
-    def __init__(self, provider: TracerProvider | None = None) -> None:
+    def __init__(self, provider: TracerProvider | None, version: str) -> None:
         self._provider = provider
-        self._tracer = get_tracer(names.SCOPE, __version__, provider)
+        self._tracer = get_tracer(names.SCOPE, version, provider)
 
     @harmless
     def send(self, jobs: Sequence[Any], read: ReadContexts) -> "SentSpans | None":
@@ -411,14 +410,6 @@ class WaitSpan:
 def _is_sampled(span: Span) -> bool:
     """Return whether spans are created inside of this one. One that another process records is not recorded here."""
     return span.is_recording() or span.get_span_context().trace_flags.sampled
-
-
-@harmless
-def tracing_of_child() -> Tracing:
-    """Set up the SDK in a child process if ``opentelemetry-instrument`` would, and return its tracing."""
-    if is_instrumented_by_command():
-        auto_instrumentation.initialize()
-    return Tracing()
 
 
 def is_instrumented_by_command() -> bool:
