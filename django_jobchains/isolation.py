@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Literal, get_args
 
 from django_jobchains.values import FLAG, Choice, Count, Duration, Or, Value, check_fields
@@ -62,19 +62,20 @@ class Isolation:
     """
 
     level: Level
-    key: str = field(default="default", kw_only=True)
-    max_workers: int | None = field(default=None, kw_only=True)
-    max_jobs_per_worker: int | None = field(default=None, kw_only=True)
-    max_rss: int | str | None = field(default=None, kw_only=True)
-    memory_limit: int | str | None = field(default=None, kw_only=True)
-    message_limit: int | str = field(default=MESSAGE_LIMIT, kw_only=True)
-    cpu_seconds: float | None = field(default=None, kw_only=True)
-    grace_seconds: float = field(default=GRACE_SECONDS, kw_only=True)
-    idle_ttl: float | None = field(default=None, kw_only=True)
-    minimal_env: bool = field(default=False, kw_only=True)
-    setup: str | None = field(default=None, kw_only=True)
-    strict: bool = field(default=False, kw_only=True)
-    on_fallback: FallbackCallback | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    key: str = "default"
+    max_workers: int | None = None
+    max_jobs_per_worker: int | None = None
+    max_rss: int | str | None = None
+    memory_limit: int | str | None = None
+    message_limit: int | str = MESSAGE_LIMIT
+    cpu_seconds: float | None = None
+    grace_seconds: float = GRACE_SECONDS
+    idle_ttl: float | None = None
+    minimal_env: bool = False
+    setup: str | None = None
+    strict: bool = False
+    on_fallback: FallbackCallback | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, _VALUES)

@@ -166,8 +166,8 @@ def test_a_handler_that_uses_too_much_cpu_time_is_killed(start_isolated):
 
 def test_a_child_process_is_replaced_after_its_number_of_jobs(start_isolated):
     start_isolated()
-    started = chains.enqueue_many([hostile_jobs.metered.item("return") for _ in range(50)])
-    assert list(Counter(map(output, started)).values()) == [5] * 10
+    started = chains.enqueue_many([hostile_jobs.metered.item("return") for _ in range(15)])
+    assert list(Counter(map(output, started)).values()) == [5] * 3
 
 
 def test_a_memory_limit_is_an_ordinary_error(start_isolated):

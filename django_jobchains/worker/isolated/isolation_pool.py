@@ -39,24 +39,19 @@ class IsolationPool:
 
     def __init__(self, isolation: Isolation, slots: int, worker: str) -> None:
         self.isolation = isolation
-        self.max_workers = _max_workers(isolation, slots)
+        default = slots if isolation.level == "transient" else cpu_count()
+        #: How many child processes are used at once: no more than there are slots.
+        self.max_workers = min(isolation.max_workers or default, slots)
         self._worker = worker
         self._closed_until = 0.0
         self._lock = threading.Lock()
         self._recycled = self._crashed = self._killed = 0
+        kind = TransientPool if isolation.level == "transient" else ReusablePool
+        limited = replace(isolation, max_workers=self.max_workers, on_fallback=self._on_fallback)
         try:
-            self._pool = self._open()
+            self._pool: ReusablePool | TransientPool = kind.of(limited, CHILD_MODULES)
         except ChildStartFailed as error:
             raise ImproperlyConfigured(f"isolation={isolation.level!r} is strict: {error}") from error
-
-    def _open(self) -> ReusablePool | TransientPool:
-        isolation = replace(self.isolation, max_workers=self.max_workers, on_fallback=self._on_fallback)
-        return (TransientPool if isolation.level == "transient" else ReusablePool).of(isolation, CHILD_MODULES)
-
-    @property
-    def size(self) -> int:
-        """The number of live reusable children."""
-        return self._pool.size
 
     @property
     def closed_seconds(self) -> float:
@@ -143,9 +138,3 @@ class IsolationPool:
         report(IsolationWeakened(self._worker, fallback.requested, fallback.actual, fallback.reason))
         if self.isolation.on_fallback is not None:
             self.isolation.on_fallback(fallback)
-
-
-def _max_workers(isolation: Isolation, slots: int) -> int:
-    """Return how many child processes are used at once: no more than there are slots."""
-    default = slots if isolation.level == "transient" else cpu_count()
-    return min(isolation.max_workers or default, slots)
