@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django_jobchains.models import PROGRESS_TEXT_LENGTH, LogLine
-from django_jobchains.payload_codecs import unmarked, write_json
+from django_jobchains.payload_codecs import unmarked
+from django_jobchains.payloads.strict_json import write_json
 from django_jobchains.text.errors import clean
 
 MAX_TEXT_BYTES = 8 * 1024

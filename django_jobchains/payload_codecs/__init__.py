@@ -30,23 +30,6 @@ ENCODED_JSON = f'"{ENCODED}'
 #: Stored in place of an error or a log line that the codec cannot encode.
 NOT_STORED = "<not stored, because the payload codec failed; the log of the process has the reason>"
 
-
-def _json_writer() -> Callable[[Any], str]:
-    """Return a function that writes a value as JSON. It does not check whether the value contains itself.
-
-    ``JSONEncoder.encode`` creates the encoder of the C module in each call, which takes longer than writing a payload.
-    """
-    python = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    try:
-        options = (json.encoder.encode_basestring, None, ":", ",", False, False, False)
-        parts = json.encoder.c_make_encoder(None, python.default, *options)  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):  # another implementation or version of Python
-        return python.encode
-    return lambda value: "".join(parts(value, 0))
-
-
-write_json = _json_writer()
-
 #: Is called with "encode" or "decode" and the error when the codec fails. Set by the app config, because this package
 #: does not import the telemetry.
 on_failure: Callable[[str, Exception], object] | None = None

@@ -6,7 +6,7 @@ name the path of the value.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from math import inf, isfinite, log10
 from types import NoneType
@@ -14,7 +14,7 @@ from typing import Any
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidInput, InvalidPayload
-from django_jobchains.payload_codecs import ENCODED, ENCODED_JSON, write_json
+from django_jobchains.payload_codecs import ENCODED, ENCODED_JSON
 from django_jobchains.text.validation_errors import MAX_KEY_LENGTH
 
 #: Every value of these types is JSON.
@@ -29,6 +29,23 @@ _LAST_FLOAT_WITH_EXPONENT = 1e-4
 #: Stored values with deeper nesting are not read, even if the setting allowed them when they were written.
 MAX_STORED_DEPTH = 900
 _STRING_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+?\d+')
+
+
+def _json_writer() -> Callable[[Any], str]:
+    """Return a function that writes a value as JSON. It does not check whether the value contains itself.
+
+    ``JSONEncoder.encode`` creates the encoder of the C module in each call, which takes longer than writing a payload.
+    """
+    python = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        options = (json.encoder.encode_basestring, None, ":", ",", False, False, False)
+        parts = json.encoder.c_make_encoder(None, python.default, *options)  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):  # another implementation or version of Python
+        return python.encode
+    return lambda value: "".join(parts(value, 0))
+
+
+write_json = _json_writer()
 
 
 def encode(value: Any, error: type[InvalidPayload] = InvalidInput, *, is_limited: bool = True) -> str:
