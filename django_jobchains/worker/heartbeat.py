@@ -2,13 +2,11 @@
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from logging import getLogger
 
 from django_jobchains import __version__
-from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.store import Beat, PresentWorker
 from django_jobchains.telemetry import measured
 from django_jobchains.text.errors import log_text
@@ -16,6 +14,7 @@ from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.failure_log import FailureLog
 from django_jobchains.worker.maintenance import PeriodicTask
 from django_jobchains.worker.slots import SlotPool
+from django_jobchains.worker.threads import returns_within
 from django_jobchains.worker.wake_order import WakeOrder, is_alive
 
 logger = getLogger("django_jobchains")
@@ -66,12 +65,9 @@ class Heartbeat(PeriodicTask):
         return not alive or alive[0] == self._worker
 
     def leave(self, seconds: float) -> None:
-        """Store the last counts and delete the row. Uses its own thread, so that the database cannot delay the end."""
+        """Store the last counts and delete the row."""
         self._has_left = True
-        thread = threading.Thread(target=self._leave, name="jobchains-leave", daemon=True)
-        thread.start()
-        thread.join(seconds)
-        if thread.is_alive():
+        if not returns_within(seconds, self._leave, "leave"):
             text = "The database does not answer. Other workers will delete the row of worker %s."
             logger.warning(text, self._worker)
 
@@ -111,5 +107,3 @@ class Heartbeat(PeriodicTask):
         except Exception as error:
             text = "Other workers will delete the row of worker %s: %s"
             logger.warning(text, self._worker, log_text(error))
-        finally:
-            close_thread_connections()

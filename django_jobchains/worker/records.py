@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from logging import getLogger
 from typing import Any
 
@@ -18,7 +19,6 @@ from django_jobchains.attempts.record_attempt import (
     call_hook,
     not_loaded,
 )
-from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.notifications.base import WarningThrottle
@@ -34,7 +34,7 @@ from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.failure_log import RecordFailures
 from django_jobchains.worker.record_ends import RecordSink, by_kind
 from django_jobchains.worker.slots import SlotPool
-from django_jobchains.worker.threads import LOCK_SECONDS, waiting
+from django_jobchains.worker.threads import LOCK_SECONDS, returns_within, waiting
 
 logger = getLogger("django_jobchains")
 
@@ -131,8 +131,8 @@ class RecordWorkers:
         ends = [(each.kind, each.end) for each in unwritten if each.end is not None]
         self._finished.update(unwritten)
         ends += [(kind, RecordEnd(*key, "handed_back")) for kind, key in rest]
-        if ends:
-            self._write_on_thread(ends, seconds)
+        if ends and not returns_within(seconds, partial(self._write, ends), "hand-back-records"):
+            logger.warning("The database does not answer. Records are reset when their heartbeats are missing.")
         for kind, key in held:
             self._context.record_leases[kind.name].release([key])
         return len(rest)
@@ -145,20 +145,9 @@ class RecordWorkers:
         for ended in self.writer.pending():
             ended.mark_written()
 
-    def _write_on_thread(self, ends: list[tuple[RecordType, RecordEnd]], seconds: float) -> None:
-        """Write on another thread, so that an unresponsive database cannot delay the end."""
-        thread = threading.Thread(target=self._write, args=[ends], name="jobchains-hand-back-records", daemon=True)
-        thread.start()
-        thread.join(seconds)
-        if thread.is_alive():
-            logger.warning("The database does not answer. Records are reset when their heartbeats are missing.")
-
     def _write(self, ends: list[tuple[RecordType, RecordEnd]]) -> None:
-        try:
-            for kind, of_kind in by_kind(ends).items():
-                self._write_ends(kind, of_kind)
-        finally:
-            close_thread_connections()
+        for kind, of_kind in by_kind(ends).items():
+            self._write_ends(kind, of_kind)
 
     def _write_ends(self, kind: RecordType, ends: list[RecordEnd]) -> None:
         """Write ends. Those that cannot be written now, for example because of a lock, are stored."""

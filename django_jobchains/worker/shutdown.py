@@ -3,11 +3,11 @@
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from logging import getLogger
 
 from django.db import OperationalError
 
-from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.store import AttemptKey, EndedAttempt, Store
 from django_jobchains.store.errors import blames_statement, is_database_away
 from django_jobchains.text.errors import log_error
@@ -16,7 +16,7 @@ from django_jobchains.worker.claim_loop import keys_of
 from django_jobchains.worker.components import Components
 from django_jobchains.worker.job_ends import ended_attempts
 from django_jobchains.worker.process import StopRequest
-from django_jobchains.worker.threads import LOCK_SECONDS, OwnedThread
+from django_jobchains.worker.threads import LOCK_SECONDS, OwnedThread, returns_within
 
 logger = getLogger("django_jobchains")
 
@@ -105,18 +105,14 @@ class Shutdown:
         return len(keys) + self._components.records.finish(self._step_seconds)
 
     def _hand_back(self, keys: list[AttemptKey], ended: Sequence[EndedAttempt] = ()) -> None:
-        """Write on another thread, so that an unresponsive database cannot delay the end.
+        """Hand jobs back, and store ends.
 
         ``ended``: attempts that have ended and whose outcomes could not be written, for example because of a lock.
         """
         if not keys and not ended:
             return
         self._components.context.leases.release([*keys, *(attempt.key for attempt in ended)])
-        arguments = (keys, ended)
-        thread = threading.Thread(target=self._write_back, args=arguments, name="jobchains-hand-back", daemon=True)
-        thread.start()
-        thread.join(self._step_seconds)
-        if thread.is_alive():
+        if not returns_within(self._step_seconds, partial(self._write_back, keys, ended), "hand-back"):
             self._step_seconds = STEP_AFTER_SILENCE_SECONDS
             logger.warning("The database does not answer. Jobs are reclaimed when their leases expire.")
 
@@ -129,8 +125,6 @@ class Shutdown:
         except Exception as error:
             text = "Jobs could not be handed back; they are reclaimed when their leases expire: %s"
             log_error(logger, error, text)
-        finally:
-            close_thread_connections()
 
     def _defer(self, ended: Sequence[EndedAttempt]) -> None:
         """Store how attempts ended. One that cannot be stored, for example by its codec, does not affect the others."""
@@ -139,15 +133,12 @@ class Shutdown:
         except Exception as error:
             if is_database_away(error):
                 raise
+            if len(ended) == 1:
+                text = "The outcome of job %s could not be stored; the job is reclaimed when its lease expires: %s"
+                log_error(logger, error, text, ended[0].key[0])
+                return
             for attempt in ended:
-                self._defer_one(attempt)
-
-    def _defer_one(self, attempt: EndedAttempt) -> None:
-        try:
-            self._store.deferred.defer([attempt])
-        except Exception as error:
-            text = "The outcome of job %s could not be stored; the job is reclaimed when its lease expires: %s"
-            log_error(logger, error, text, attempt.key[0])
+                self._defer([attempt])
 
     def _hand_back_unlocked(self, keys: list[AttemptKey]) -> list[AttemptKey]:
         """Hand jobs back. Return the keys of those that are locked, for example by a handler inside ``complete()``."""

@@ -137,3 +137,21 @@ def waiting() -> Iterator[None]:
     thread: OwnedThread | None = getattr(_own, "thread", None)
     with thread.waits() if thread else nullcontext():
         yield
+
+
+def returns_within(seconds: float, call: Callable[[], object], name: str) -> bool:
+    """Make a call on another thread, because an unresponsive database would delay this one.
+
+    Return whether it returned in time. ``call`` must not raise an error.
+    """
+
+    def run() -> None:
+        try:
+            call()
+        finally:
+            close_thread_connections()
+
+    thread = threading.Thread(target=run, name=f"jobchains-{name}", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
