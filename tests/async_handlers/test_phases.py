@@ -38,21 +38,6 @@ def error_of(chain: Chain) -> str:
     return str(chain.current_job.last_error)
 
 
-async def prepares_twice(job: RunningJob[Any]) -> None:
-    await job.aprepare(lambda: None, mode="atomic")
-    await job.aprepare(lambda: None)
-
-
-async def prepares_after_complete(job: RunningJob[Any]) -> None:
-    await job.acomplete(lambda: None)
-    await job.aprepare(lambda: None)
-
-
-async def completes_twice(job: RunningJob[Any]) -> None:
-    await job.acomplete(write(job, "first"))
-    await job.acomplete(write(job, "second"))
-
-
 async def prepares_as_a_plain_handler(job: RunningJob[Any]) -> None:
     with job.prepare():
         pass
@@ -83,10 +68,6 @@ async def completes_without_awaiting(job: RunningJob[Any]) -> None:
     assert not task.done()
 
 
-async def prepares_in_an_unknown_mode(job: RunningJob[Any]) -> None:
-    await job.aprepare(lambda: None, mode="sometimes")  # type: ignore[arg-type]
-
-
 def prepares_as_an_async_handler(job: RunningJob[Any]) -> None:
     job.aprepare(lambda: None)
 
@@ -102,10 +83,6 @@ def reads_blockers_as_an_async_handler(job: RunningJob[Any]) -> None:
 @pytest.mark.parametrize(
     ("handler", "error"),
     [
-        (prepares_twice, "PhaseError: prepare() can be used once"),
-        (prepares_after_complete, "PhaseError: prepare() can be used once, and before complete()"),
-        (completes_twice, "PhaseError: complete() can be used once"),
-        (prepares_in_an_unknown_mode, "PhaseError: prepare(mode='sometimes'): 'staged' or 'atomic'."),
         (prepares_as_a_plain_handler, "PhaseError: In an 'async def' handler use 'await job.aprepare(function)'"),
         (completes_as_a_plain_handler, "PhaseError: In an 'async def' handler use 'await job.acomplete(function)'"),
         (completes_with_a_coroutine, "TypeError: job.acomplete() takes a plain function without arguments"),
@@ -188,30 +165,6 @@ def test_blockers_are_read_without_blocking_the_loop(once, work, when):
     chain = total.enqueue(blockers=[part.enqueue(1), part.enqueue(2)])
     work()
     assert chain.refresh().output == [2, 4]
-
-
-def test_lost_lease_is_detected_in_complete(once, work, steal):
-    @once.register("stolen")
-    async def stolen(job: RunningJob[Any]) -> str:
-        await asyncio.to_thread(steal, job.id)
-        await job.acomplete(write(job, "late"))
-        return "late"
-
-    chain = stolen.enqueue()
-    work()
-    job = chain.refresh().current_job
-    assert (job.status, job.lease_number, effects()) == ("running", 2, [])
-
-
-def test_lease_lost_after_the_last_phase_is_detected_when_the_outcome_is_written(once, work, steal):
-    @once.register("stolen")
-    async def stolen(job: RunningJob[Any]) -> str:
-        await asyncio.to_thread(steal, job.id)
-        return "late"
-
-    chain = stolen.enqueue()
-    work()
-    assert (chain.refresh().status, chain.output) == ("running", None)
 
 
 def test_many_attempts_can_share_one_thread(once, work, settings):

@@ -1,11 +1,10 @@
 """An exception rolls back the writes of the phase in which it is raised, in plain and async handlers and in batches."""
 
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection
 
 from django_jobchains.models import Job
 from django_jobchains.processors import RunningJob
@@ -76,33 +75,6 @@ def test_exception_rolls_back_its_phase_and_an_atomic_prepare(scenario, work, pl
     work()
     assert_rescheduled(chains)
     assert effects() == left
-
-
-@pytest.mark.parametrize("phase", [complete, prepare])
-def test_swallowed_error_of_a_phase_fails_the_attempt(scenario, work, phase):
-    def broken(jobs):
-        with suppress(Broken):
-            yield phase(write(jobs, "half", Broken("no luck")))
-        return None if scenario.kind == "batch" else "done"
-
-    chains = scenario.enqueue(broken)
-    work()
-    assert_rescheduled(chains)
-    assert effects() == []
-
-
-def test_swallowed_database_error_in_complete_fails_the_attempt(scenario, work):
-    def broken(jobs):
-        def fail():
-            write(jobs, "first")()
-            transaction.set_rollback(True)
-
-        yield complete(fail)
-
-    chains = scenario.enqueue(broken)
-    work()
-    assert_rescheduled(chains, "PhaseError: A database error was swallowed")
-    assert effects() == []
 
 
 def test_staged_prepare_is_committed_at_once_and_complete_at_the_end(scenario, work):

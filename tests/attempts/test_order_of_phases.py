@@ -13,6 +13,7 @@ from django_jobchains.models import Job
 from django_jobchains.processors import JobType, RunningJob
 from tests.shop.models import Effect
 from tests.support.attempts import committed
+from tests.support.scenario import complete, effects, prepare, write
 from tests.support.waiting import until
 
 pytestmark = committed
@@ -22,16 +23,45 @@ Handler = Callable[[RunningJob[Any]], Any]
 after = JobType("after")
 
 
-def prepare_twice(job: RunningJob[Any]) -> None:
-    for _ in range(2):
-        with job.prepare():
-            pass
+def nothing() -> None: ...
 
 
-def complete_twice(job: RunningJob[Any]) -> None:
-    for _ in range(2):
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="completed")
+def prepare_twice(jobs):
+    yield prepare(write(jobs, "prepared"), "atomic")
+    yield prepare(nothing)
+
+
+def complete_twice(jobs):
+    yield complete(write(jobs, "first"))
+    yield complete(write(jobs, "second"))
+
+
+def prepare_after_complete(jobs):
+    yield complete(write(jobs, "completed"))
+    yield prepare(nothing)
+
+
+def prepare_in_an_unknown_mode(jobs):
+    yield prepare(write(jobs, "prepared"), "whatever")
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        (prepare_twice, "prepare() can be used once, and before complete()"),
+        (complete_twice, "complete() can be used once"),
+        (prepare_after_complete, "prepare() can be used once, and before complete()"),
+        (prepare_in_an_unknown_mode, "prepare(mode='whatever'): 'staged' or 'atomic'."),
+    ],
+)
+def test_phases_in_another_order_fail_the_attempt_and_are_rolled_back(scenario, work, handler, words):
+    chains = scenario.enqueue(handler)
+    work()
+    for chain in chains:
+        job = chain.refresh().current_job
+        assert (job.status, job.attempt) == ("pending", 1)
+        assert job.last_error.startswith(f"PhaseError: {words}")
+    assert effects() == []
 
 
 def complete_in_complete(job: RunningJob[Any]) -> None:
@@ -41,23 +71,11 @@ def complete_in_complete(job: RunningJob[Any]) -> None:
             pass
 
 
-def prepare_after_complete(job: RunningJob[Any]) -> None:
-    with job.complete():
-        Effect.objects.create(job_id=job.id, label="completed")
-    with job.prepare():
-        pass
-
-
 def prepare_in_complete(job: RunningJob[Any]) -> None:
     with job.complete():
         Effect.objects.create(job_id=job.id, label="completed")
         with job.prepare():
             pass
-
-
-def prepare_in_an_unknown_mode(job: RunningJob[Any]) -> None:
-    with job.prepare(mode="whatever"):  # type: ignore[arg-type]
-        pass
 
 
 def complete_in_an_open_transaction(job: RunningJob[Any]) -> None:
@@ -80,11 +98,11 @@ def on_another_thread(function: Callable[[], None]) -> None:
 
 
 def complete_on_another_thread(job: RunningJob[Any]) -> None:
-    def complete() -> None:
+    def use() -> None:
         with job.complete():
             Effect.objects.create(job_id=job.id, label="completed")
 
-    on_another_thread(complete)
+    on_another_thread(use)
 
 
 def complete_on_another_thread_than_prepare(job: RunningJob[Any]) -> None:
@@ -95,12 +113,12 @@ def complete_on_another_thread_than_prepare(job: RunningJob[Any]) -> None:
 
 
 def prepare_on_another_thread(job: RunningJob[Any]) -> None:
-    def prepare() -> None:
+    def use() -> None:
         with job.prepare():
             Effect.objects.create(job_id=job.id, label="prepared")
 
     with suppress(PhaseError):
-        on_another_thread(prepare)
+        on_another_thread(use)
 
 
 def continue_twice(job: RunningJob[Any]) -> Any:
@@ -121,12 +139,8 @@ def continue_in_complete_without_returning_it(job: RunningJob[Any]) -> None:
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        (prepare_twice, "prepare() can be used once"),
-        (complete_twice, "complete() can be used once"),
         (complete_in_complete, "complete() can be used once"),
-        (prepare_after_complete, "before complete()"),
         (prepare_in_complete, "before complete()"),
-        (prepare_in_an_unknown_mode, "'staged' or 'atomic'"),
         (complete_in_an_open_transaction, "Close your own transaction"),
         (prepare_in_an_open_transaction, "Close your own transaction"),
         (complete_on_another_thread, "a thread other than the handler's"),

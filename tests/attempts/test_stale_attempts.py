@@ -11,6 +11,7 @@ from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import FailJob, RescheduleJob, RunningJob
 from tests.shop.models import Effect
 from tests.support.attempts import committed, on_own_connection
+from tests.support.scenario import complete, outside, prepare, write
 
 pytestmark = committed
 
@@ -26,75 +27,46 @@ def assert_untouched(job_id: UUID) -> None:
     assert not Effect.objects.exists()
 
 
-@pytest.mark.parametrize("phase", ["prepare", "complete"])
-def test_phase_raises_lease_lost_before_the_handler_writes(processors, work, steal, phase):
+@pytest.mark.parametrize("swallows", [False, True])
+@pytest.mark.parametrize("phase", [prepare, complete], ids=["prepare", "complete"])
+def test_phase_raises_lease_lost_before_the_handler_writes(scenario, work, steal, phase, swallows):
     raised: list[LeaseLost] = []
 
-    @processors.register("slow")
-    def slow(job: RunningJob[Any]) -> str:
-        steal(job.id)
+    def slow(jobs):
+        yield outside(lambda: [steal(job.id) for job in jobs])
         try:
-            with getattr(job, phase)():
-                Effect.objects.create(job_id=job.id, label="stale")
+            yield phase(write(jobs, "stale"))
         except LeaseLost as error:
             raised.append(error)
-            raise
-        return "stale"
+            if not swallows:
+                raise
+        return None if scenario.kind == "batch" else "stale"
 
-    chain = slow.enqueue()
+    chains = scenario.enqueue(slow)
     work()
-    assert [(error.job_id, error.reason) for error in raised] == [(chain.id, "taken_by_another_worker")]
-    assert_untouched(chain.id)
+    assert [(error.job_id, error.reason) for error in raised] == [(chains[0].id, "taken_by_another_worker")]
+    for chain in chains:
+        assert_untouched(chain.id)
 
 
-def test_handler_that_swallows_lease_lost_still_writes_nothing(processors, work, steal):
-    @processors.register("slow")
-    def slow(job: RunningJob[Any]) -> str:
-        steal(job.id)
-        try:
-            with job.complete():
-                Effect.objects.create(job_id=job.id, label="stale")
-        except LeaseLost:
-            pass
-        return "stale"
+ENDS = [None, "continues", ValueError("stale"), FailJob("stale"), RescheduleJob(delay=5), SystemExit()]
 
-    chain = slow.enqueue()
+
+@pytest.mark.parametrize("end", ENDS)
+def test_no_outcome_of_a_stale_attempt_is_written(scenario, work, steal, end):
+    def slow(jobs):
+        yield outside(lambda: [steal(job.id) for job in jobs])
+        if isinstance(end, BaseException):
+            raise end
+        if end == "continues":
+            continuations = [job.continue_with("scenario", 2) for job in jobs]
+            return continuations[0]
+        return None
+
+    chains = scenario.enqueue(slow)
     work()
-    assert_untouched(chain.id)
-
-
-def returns(job: RunningJob[Any]) -> str:
-    return "stale"
-
-
-def continues(job: RunningJob[Any]) -> Any:
-    return job.continue_with("slow", 2)
-
-
-def raising(error: BaseException) -> Callable[[RunningJob[Any]], Any]:
-    def raises(job: RunningJob[Any]) -> None:
-        raise error
-
-    return raises
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        returns,
-        continues,
-        *map(raising, (ValueError("stale"), FailJob("stale"), RescheduleJob(delay=5), SystemExit())),
-    ],
-)
-def test_no_outcome_of_a_stale_attempt_is_written(processors, work, steal, end):
-    @processors.register("slow")
-    def slow(job: RunningJob[Any]) -> Any:
-        steal(job.id)
-        return end(job)
-
-    chain = slow.enqueue()
-    work()
-    assert_untouched(chain.id)
+    for chain in chains:
+        assert_untouched(chain.id)
 
 
 def test_lease_lost_between_the_phases_keeps_only_what_prepare_committed(processors, work, steal):

@@ -10,6 +10,7 @@ from django_jobchains.models import Chain
 from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
 from tests.support.attempts import committed
+from tests.support.scenario import complete, outside, prepare, write
 
 pytestmark = committed
 
@@ -39,58 +40,48 @@ failing_statements = pytest.mark.parametrize(
 )
 
 
-def write_half(job: RunningJob[Any]) -> None:
-    Effect.objects.create(job_id=job.id, label="half")
+def raise_in_complete(jobs):
+    with suppress(ValueError):
+        yield complete(write(jobs, "half", ValueError("inside")))
 
 
-def raise_in_complete(job: RunningJob[Any]) -> None:
-    with suppress(ValueError), job.complete():
-        write_half(job)
-        raise ValueError("inside")
+def exit_in_complete(jobs):
+    with suppress(SystemExit):
+        yield complete(write(jobs, "half", SystemExit("inside")))
 
 
-def exit_in_complete(job: RunningJob[Any]) -> None:
-    with suppress(SystemExit), job.complete():
-        write_half(job)
-        raise SystemExit("inside")
+def raise_in_staged_prepare(jobs):
+    with suppress(ValueError):
+        yield prepare(write(jobs, "half", ValueError("inside")))
 
 
-def raise_in_staged_prepare(job: RunningJob[Any]) -> None:
-    with suppress(ValueError), job.prepare():
-        write_half(job)
-        raise ValueError("inside")
+def raise_in_atomic_prepare(jobs):
+    with suppress(ValueError):
+        yield prepare(write(jobs, "half", ValueError("inside")), "atomic")
 
 
-def raise_in_atomic_prepare(job: RunningJob[Any]) -> None:
-    with suppress(ValueError), job.prepare(mode="atomic"):
-        write_half(job)
-        raise ValueError("inside")
+def complete_after_an_error_in_prepare(jobs):
+    yield from raise_in_staged_prepare(jobs)
+    yield complete(write(jobs, "half"))
 
 
-def complete_after_an_error_in_prepare(job: RunningJob[Any]) -> None:
-    raise_in_staged_prepare(job)
-    with job.complete():
-        write_half(job)
-
-
-def raise_in_a_block_without_savepoint(job: RunningJob[Any]) -> None:
+def raise_in_a_block_without_savepoint(jobs):
     """After an error in such a block, Django does not let the outer block commit."""
-    with job.complete():
-        write_half(job)
+
+    def fail():
+        write(jobs, "half")()
         with suppress(ValueError), transaction.atomic(savepoint=False):
             raise ValueError("inside")
 
-
-def set_rollback(job: RunningJob[Any]) -> None:
-    with job.complete():
-        write_half(job)
-        transaction.set_rollback(True)
+    yield complete(fail)
 
 
-def close_the_connection(job: RunningJob[Any]) -> None:
-    with job.complete():
-        write_half(job)
-        connection.close()
+def set_rollback(jobs):
+    yield complete(lambda: (write(jobs, "half")(), transaction.set_rollback(True)))
+
+
+def close_the_connection(jobs):
+    yield complete(lambda: (write(jobs, "half")(), connection.close()))
 
 
 @pytest.mark.parametrize(
@@ -106,21 +97,21 @@ def close_the_connection(job: RunningJob[Any]) -> None:
         (close_the_connection, ""),
     ],
 )
-def test_attempt_is_rolled_back_although_its_handler_returns(processors, work, handler, error):
-    chain = processors.register("swallows")(handler).enqueue()
+def test_attempt_is_rolled_back_although_its_handler_returns(scenario, work, handler, error):
+    chains = scenario.enqueue(handler)
     work()
-    assert_rescheduled_without_effects(chain, error)
+    for chain in chains:
+        assert_rescheduled_without_effects(chain, error)
 
 
-def test_no_transaction_is_open_after_a_swallowed_error_of_complete(processors, work):
+def test_no_transaction_is_open_after_a_swallowed_error_of_complete(scenario, work):
     open_: list[bool] = []
 
-    @processors.register("swallows")
-    def swallows(job: RunningJob[Any]) -> None:
-        raise_in_complete(job)
-        open_.append(connection.in_atomic_block)
+    def swallows(jobs):
+        yield from raise_in_complete(jobs)
+        open_.append((yield outside(lambda: connection.in_atomic_block)))
 
-    swallows.enqueue()
+    scenario.enqueue(swallows)
     work()
     assert open_ == [False]
 
