@@ -130,6 +130,28 @@ def test_batch_waits_for_a_short_lock_and_keeps_the_lock_timeout_of_the_handler(
     assert_no_attempt_was_used(enqueued)
 
 
+def test_jobs_that_ended_after_a_wait_for_a_lock_stay_ended(processors, start_worker, holders, monkeypatch):
+    """Only the transaction that was committed counts, not the first try to open it."""
+    monkeypatch.setattr(BatchAttempt, "lock_seconds", 20)
+
+    @processors.register("batches.fails", batch_limit=5)
+    def fails(jobs: Batch[int]) -> None:
+        if not holders:
+            lock(holders, jobs[1].id)
+            with jobs.prepare():
+                write_effect(jobs[0], "prepared")
+            jobs[0].finish("kept")
+            raise ValueError("after the lock")
+
+    enqueued = chains.enqueue_many([fails.item(number) for number in range(2)])
+    start_worker(slots=1)
+    until(lambda: holders and is_a_session_waiting())
+    holders[0].result()
+    for chain in enqueued:
+        until_completed(chain)
+    assert [(chain.output, chain.jobs.get().attempt) for chain in enqueued] == [("kept", 1), (None, 2)]
+
+
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE], ids=str)
 def test_job_that_was_written_while_the_batch_waited_is_read_again(
     processors, start_worker, holders, monkeypatch, level
