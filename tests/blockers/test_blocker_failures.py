@@ -5,10 +5,8 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.models import Chain
 from django_jobchains.store import Effects
-from django_jobchains.store.blockers import BLOCKER_FAILED
 from tests.blockers.chains import (
     FAILS,
-    FAILURES,
     RUNS,
     STEP,
     WAITS,
@@ -16,9 +14,7 @@ from tests.blockers.chains import (
     claim_only,
     complete_by_hand,
     continued,
-    current,
     fail,
-    links,
     statuses,
 )
 from tests.blockers.consistency import assert_consistent
@@ -26,40 +22,9 @@ from tests.support.jobs import failed_try
 
 pytestmark = pytest.mark.django_db
 
-failures = pytest.mark.parametrize("end", FAILURES.values(), ids=FAILURES)
 statuses_of_kinds = pytest.mark.parametrize(
     ("kind", "status"), [(WAITS, "blocked"), (FAILS, "failed"), (RUNS, "pending")], ids=str
 )
-
-
-@failures
-def test_each_policy_applies_when_a_blocker_ends_without_completing(store, end):
-    blocker, other = STEP.enqueue(), STEP.enqueue(delay=60)
-    waits, runs = WAITS.enqueue(blockers=[blocker]), RUNS.enqueue(blockers=[blocker])
-    fails, runs_later = FAILS.enqueue(blockers=[other, blocker]), RUNS.enqueue(blockers=[blocker, other])
-    end(store, blocker, effects := Effects())
-    assert statuses(waits, runs, fails, runs_later) == ["blocked", "pending", "failed", "blocked"]
-    assert (links(waits), links(runs)) == ([(blocker.id, True)], [(blocker.id, False)])
-    assert links(runs_later) == [(blocker.id, False), (other.id, True)]
-    assert (current(fails).last_error, current(fails).attempt) == (BLOCKER_FAILED, 0)
-    assert current(fails).finished_at is not None
-    assert (effects.due_types, effects.finished_chains) == ({RUNS.name}, {blocker.id, fails.id})
-    complete_by_hand(other)
-    assert statuses(runs_later) == ["pending"]
-    assert_consistent(store)
-
-
-@pytest.mark.parametrize("end", [fail, cancel])
-@statuses_of_kinds
-def test_each_policy_applies_to_a_blocker_that_ended_before(store, end, kind, status):
-    blocker = STEP.enqueue()
-    end(store, blocker, Effects())
-    dependent = kind.enqueue(blockers=[blocker])
-    assert (statuses(dependent), links(dependent)) == ([status], [(blocker.id, kind is not RUNS)])
-    assert (current(dependent).last_error, current(dependent).finished_at is None) == (
-        (BLOCKER_FAILED, False) if kind is FAILS else (None, True)
-    )
-    assert_consistent(store)
 
 
 @statuses_of_kinds

@@ -1,6 +1,5 @@
 """A job with blockers becomes pending when all its blockers are completed, and not before."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,74 +8,17 @@ from django_jobchains import chains
 from django_jobchains.models import Chain, Job
 from django_jobchains.store import Effects
 from tests.blockers.chains import (
-    COMPLETIONS,
     STEP,
     WAITS,
     claim_only,
     complete_by_hand,
-    current,
     links,
     statuses,
 )
 from tests.blockers.consistency import assert_consistent
-from tests.support.jobs import database_now, finished, next_job, running, stored
+from tests.support.jobs import finished, next_job, running, stored
 
 pytestmark = pytest.mark.django_db
-
-completions = pytest.mark.parametrize("complete", COMPLETIONS.values(), ids=COMPLETIONS)
-
-
-@completions
-def test_job_is_blocked_until_its_blocker_is_completed(store, complete):
-    blocker = STEP.enqueue()
-    dependent = WAITS.enqueue(blockers=[blocker])
-    assert (statuses(dependent), links(dependent)) == (["blocked"], [(blocker.id, True)])
-    complete(store, blocker, effects := Effects())
-    assert (statuses(blocker, dependent), links(dependent)) == (["completed", "pending"], [(blocker.id, False)])
-    assert effects.due_types == {WAITS.name}
-    assert effects.finished_chains == {blocker.id}
-    assert_consistent(store)
-
-
-@completions
-def test_job_waits_for_the_last_of_its_blockers(store, complete):
-    blockers = [STEP.enqueue(run_at=database_now() + timedelta(hours=1)) for _ in range(3)]
-    dependent = WAITS.enqueue(blockers=blockers)
-    for number, blocker in enumerate(blockers):
-        assert statuses(dependent) == ["blocked"]
-        assert [is_open for _, is_open in links(dependent)] == [False] * number + [True] * (3 - number)
-        chains.run_now(blocker.id)
-        complete(store, blocker, Effects())
-    assert statuses(dependent) == ["pending"]
-    assert_consistent(store)
-
-
-def test_job_waits_for_a_chain_that_has_already_continued(store):
-    blocker = STEP.enqueue()
-    with chains.current_job(blocker.id) as job:
-        job.continue_with(STEP)
-    dependent = WAITS.enqueue(blockers=[blocker])
-    assert statuses(dependent) == ["blocked"]
-    complete_by_hand(blocker)
-    assert statuses(dependent) == ["pending"]
-
-
-def test_job_does_not_wait_for_completed_blockers():
-    done, open_ = STEP.enqueue(), STEP.enqueue()
-    complete_by_hand(done)
-    dependent = WAITS.enqueue(blockers=[done, open_])
-    assert (statuses(dependent), links(dependent)) == (["blocked"], [(done.id, False), (open_.id, True)])
-    complete_by_hand(open_)
-    assert statuses(dependent) == ["pending"]
-
-
-@completions
-def test_freed_job_is_due_from_the_time_when_it_was_freed(store, complete):
-    blocker = STEP.enqueue()
-    dependent = WAITS.enqueue(blockers=[blocker])
-    before = database_now()
-    complete(store, blocker, Effects())
-    assert before - timedelta(milliseconds=1) <= current(dependent).run_at <= database_now()
 
 
 def test_one_completion_frees_every_job_that_waits(store):

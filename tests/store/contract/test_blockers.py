@@ -10,6 +10,7 @@ from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import ChainNotFound, InvalidBlockers
 from django_jobchains.models import JobBlocker
 from django_jobchains.store import ClaimedJob, Effects, Store
+from django_jobchains.store.blockers import BLOCKER_FAILED
 from tests.support.connections import committing, in_turn
 from tests.support.jobs import (
     MAIL,
@@ -45,6 +46,7 @@ def test_a_job_waits_for_its_blockers_and_starts_when_the_last_has_ended(store):
     store.attempts.finish([finished(second)], effects)
     assert effects.due_counts == {MAIL: 1}
     assert effects.finished_chains == {second.chain_id}
+    assert stored(job_id).run_at >= stored(second).finished_at  # It waits its turn from now on.
     assert [job.id for job in claim(store)] == [job_id]
 
 
@@ -95,6 +97,10 @@ def test_the_policy_of_a_job_applies_when_a_blocker_fails(store, ends):
     store.attempts.fail([failed_try(blocker)], effects)
     assert statuses(waits, fails, runs, behind) == ["blocked", "failed", "pending", "failed"]
     assert effects.finished_chains == {blocker.chain_id, fails, behind}
+    assert (stored(fails).last_error, stored(fails).attempt) == (BLOCKER_FAILED, 0)
+    assert stored(fails).finished_at is not None
+    links = JobBlocker.objects.filter(blocker_id=blocker.chain_id)
+    assert set(links.values_list("job_id", "is_open")) == {(waits, True), (fails, True), (runs, False)}
     failed = [(job.job_id, job.chain_id, job.type_name) for job in effects.failed_waiters.values()]
     assert failed == [(fails, fails, MAIL), (behind, behind, SHIP)]
 

@@ -1,7 +1,6 @@
-"""Jobs are created with the given values, all or none of them, and one chain for each key."""
+"""Jobs are created with the given values, all or none of them."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from django.db import transaction
@@ -9,16 +8,14 @@ from django.db import transaction
 from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import Job
-from django_jobchains.store import CreatedJob, Effects, NewJob, Store
-from django_jobchains.store.deduplication import Deduplicate
-from tests.support.connections import committing, holding, waiting
+from django_jobchains.store import Effects
+from tests.support.connections import committing
 from tests.support.jobs import (
     MAIL,
     SHIP,
     claim,
     create,
     database_now,
-    finished,
     new_job,
     row,
     stored,
@@ -28,16 +25,6 @@ from tests.support.jobs import (
 pytestmark = pytest.mark.django_db
 
 FAR = datetime(2051, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
-KEY = Deduplicate("order-1")
-
-
-def keyed(deduplicate: Deduplicate = KEY, type_name: str = SHIP, **changes: Any) -> NewJob:
-    return new_job(type_name, deduplicate=deduplicate, deduplication_key=deduplicate.stored_key, **changes)
-
-
-def create_one(store: Store, job: NewJob) -> CreatedJob:
-    (row,) = store.jobs.create([job])
-    return row
 
 
 def test_a_job_is_stored_as_it_was_described(store):
@@ -161,65 +148,3 @@ def test_the_effects_name_the_types_that_became_due(store):
     store.jobs.create([new_job(), new_job(), new_job(MAIL, delay_seconds=60)], effects)
     assert effects.due_types == {SHIP, MAIL}
     assert effects.due_counts == {SHIP: 2}
-
-
-def test_an_open_chain_is_returned_for_its_key(store):
-    first = create_one(store, keyed())
-    assert create_one(store, keyed()) == (first.id, first.created_at, True)
-    assert not create_one(store, keyed(type_name=MAIL)).is_deduplicated
-    assert not create_one(store, keyed(Deduplicate("order-2"))).is_deduplicated
-
-
-def test_the_first_of_equal_keys_in_one_batch_is_used(store):
-    rows = store.jobs.create([keyed(), new_job(), keyed()])
-    assert [row.is_deduplicated for row in rows] == [False, False, True]
-    assert rows[2].id == rows[0].id
-    assert Job.objects.count() == 2
-
-
-def test_an_ended_chain_is_returned_for_its_key_only_on_request(store):
-    first = create_one(store, keyed())
-    store.attempts.finish([finished(job) for job in claim(store)])
-    assert create_one(store, keyed(Deduplicate("order-1", "any"))).id == first.id
-    assert not create_one(store, keyed()).is_deduplicated
-
-
-def test_a_chain_that_is_excluded_or_outside_of_the_window_is_not_returned(store):
-    first = create_one(store, keyed())
-    assert not create_one(store, keyed(Deduplicate("order-1", exclude_chain_ids=[first.id]))).is_deduplicated
-    store.db.ahead_seconds = 61
-    assert not create_one(store, keyed(Deduplicate("order-1", "any", timedelta(minutes=1)))).is_deduplicated
-    assert create_one(store, keyed(Deduplicate("order-1", "any", timedelta(minutes=1)))).is_deduplicated
-
-
-def test_incomplete_or_recent_returns_an_open_or_a_recent_chain(store):
-    first = create_one(store, keyed())
-    store.db.ahead_seconds = 61
-    recent = Deduplicate("order-1", "incomplete_or_recent", timedelta(minutes=1))
-    assert create_one(store, keyed(recent)).id == first.id
-    store.attempts.finish([finished(job) for job in claim(store)])
-    second = create_one(store, keyed(recent))
-    store.attempts.finish([finished(job) for job in claim(store)])
-    assert create_one(store, keyed(recent)) == (second.id, second.created_at, True)
-    assert second.id != first.id
-
-
-@committing
-@pytest.mark.parametrize("scope", ["incomplete", "any", "incomplete_or_recent"])
-def test_two_connections_with_the_same_key_start_one_chain(store, scope):
-    """The second call waits, and then finds the chain of the first."""
-    deduplicate = Deduplicate("order-1", scope, timedelta(hours=1))
-    first = holding(lambda store: create_one(store, keyed(deduplicate)))
-    second = waiting(lambda store: create_one(store, keyed(deduplicate)))
-    first.go_on()
-    assert (second.result().id, second.result().is_deduplicated) == (first.result().id, True)
-    assert Job.objects.count() == 1
-
-
-@committing
-def test_the_second_call_with_a_key_starts_the_chain_if_the_first_is_rolled_back(store):
-    first = holding(lambda store: create_one(store, keyed()))
-    second = waiting(lambda store: create_one(store, keyed()))
-    first.go_on(roll_back=True)
-    assert not second.result().is_deduplicated
-    assert [job.pk for job in Job.objects.all()] == [second.result().id]

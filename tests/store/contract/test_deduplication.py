@@ -7,6 +7,7 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.chains import Deduplicate
 from django_jobchains.models import Chain, Job
+from django_jobchains.processors import get_registry
 from tests.deduplication.keyed_chains import (
     ENDED,
     INCOMPLETE,
@@ -23,6 +24,12 @@ from tests.deduplication.keyed_chains import (
 from tests.support.jobs import database_now
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _declared(monkeypatch):
+    monkeypatch.setattr(get_registry(), "declared", {ship.name: ship, mail.name: mail})
+
 
 every_scope = pytest.mark.parametrize("scope", SCOPES)
 #: The scopes that find only chains within the window.

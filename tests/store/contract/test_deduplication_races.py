@@ -13,11 +13,18 @@ from django.db import connection, connections, transaction
 from django_jobchains import chains
 from django_jobchains.chains import Chain, Deduplicate
 from django_jobchains.models import Job, JobBlocker
+from django_jobchains.processors import get_registry
 from django_jobchains.store import Store
 from tests.deduplication.keyed_chains import KEY, SCOPES, continue_chain, finish, mail, ship, start
 from tests.support.connections import committing, holding, stopped_before, waiting
 
 pytestmark = committing
+
+
+@pytest.fixture(autouse=True)
+def _declared(monkeypatch):
+    monkeypatch.setattr(get_registry(), "declared", {ship.name: ship, mail.name: mail})
+
 
 CONNECTIONS = 16
 ROUNDS = 4 if connection.vendor == "postgresql" else 2
