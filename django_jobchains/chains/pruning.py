@@ -55,7 +55,9 @@ def prune(
     has it locked. Each batch of at most ``batch`` chains is a short transaction, or part of the caller's. ``dry_run``
     counts without deleting. ``on_batch`` is called with the number of deleted chains and the progress (0 to 1).
     """
-    names = None if types is None else _names(types)
+    names = None
+    if types is not None:
+        names = tuple(dict.fromkeys(map(name_of, [types] if isinstance(types, str | JobType) else types)))
     final = None if statuses is None else _final(statuses)
     size = Count(1, MAX_BATCH_SIZE).check("batch", batch)
     if not isinstance(older_than, timedelta | None):  # A number could be seconds or days.
@@ -69,7 +71,12 @@ def prune(
         final = (Status.COMPLETED, Status.CANCELLED) if final is None else final
         all_ended = [EndedChains(final, store.stats.time_ago(min(seconds, MAX_AGE.total_seconds())), names)]
     column = "status" if names is None else "chain_type_name"
-    walks = [walk for ended in all_ended for walk in _walks(ended, column, now)]
+    walks = [
+        Walk(ended, column, value, first, last)
+        for ended in all_ended
+        for value in (ended.statuses if names is None else ended.types or ())
+        for first, last in full_ranges(ended, now)
+    ]
     return _Prune(store, size, dry_run).run(walks, on_batch)
 
 
@@ -163,22 +170,12 @@ def _beyond_retention(
     return [replace(ended, types=tuple(name for name in ended.types or () if name in types)) for ended in rules]
 
 
-def _walks(ended: EndedChains, column: str, now: datetime) -> Iterator[Walk]:
-    for value in ended.statuses if column == "status" else ended.types or ():
-        for first, last in full_ranges(ended, now):
-            yield Walk(ended, column, value, first, last)
-
-
 def _final(statuses: Iterable[str]) -> tuple[str, ...]:
     given = (statuses,) if isinstance(statuses, str) else tuple(statuses)
     for status in given:
         if status not in FINAL:
             raise ValueError(f"{status!r}: chains are pruned that are {', '.join(sorted(FINAL))}.")
     return tuple(dict.fromkeys(str(status) for status in given))
-
-
-def _names(types: "Iterable[str | JobType[Any, Any]]") -> tuple[str, ...]:
-    return tuple(dict.fromkeys(map(name_of, [types] if isinstance(types, str | JobType) else types)))
 
 
 @dataclass(frozen=True)

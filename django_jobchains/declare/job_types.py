@@ -455,7 +455,9 @@ def _check_transaction(connection: BaseDatabaseWrapper) -> None:
     """Raise ``TransactionRequired``, or warn, if the settings do not allow an enqueue on this connection now."""
     settings = get_settings()
     may_have_another = settings.OTHER_TRANSACTION != "ignore" and len(connections.settings) > 1
-    if not (settings.REQUIRE_TRANSACTION or may_have_another) or _is_in_transaction(connection):
+    if not (settings.REQUIRE_TRANSACTION or may_have_another) or _is_in_atomic(connection):
+        return
+    if not (connection.in_atomic_block or connection.get_autocommit()):  # A transaction that Django does not manage.
         return
     if settings.REQUIRE_TRANSACTION:
         raise TransactionRequired(connection.alias)
@@ -467,10 +469,6 @@ def _check_transaction(connection: BaseDatabaseWrapper) -> None:
             # The line that calls ``JobType.enqueue`` or ``chains.enqueue_many``, which call ``create_chains``.
             warnings.warn(str(error), RuntimeWarning, stacklevel=4)
             return
-
-
-def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    return _is_in_atomic(connection) or not (connection.in_atomic_block or connection.get_autocommit())
 
 
 def _is_in_atomic(connection: BaseDatabaseWrapper) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import lru_cache
 from inspect import signature
+from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
@@ -255,15 +256,11 @@ FailOn = Iterable[type[BaseException]] | type[BaseException]
 
 def to_exception_classes(given: FailOn) -> tuple[type[BaseException], ...]:
     """Return the classes as a tuple; raise ``TypeError`` for anything that is not an exception class."""
-    kinds = tuple(given) if isinstance(given, Iterable) else (given,)
+    kinds: tuple[Any, ...] = tuple(given) if isinstance(given, Iterable) else (given,)
     for kind in kinds:
-        if not _is_exception_class(kind):
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise TypeError(f"fail_on={given!r:.100}: pass exception classes, as in fail_on=[KeyError, OSError].")
     return kinds
-
-
-def _is_exception_class(given: object) -> bool:
-    return isinstance(given, type) and issubclass(given, BaseException)
 
 
 @dataclass(frozen=True)

@@ -281,22 +281,14 @@ def _checked_options(options: ProcessorOptions) -> tuple[Policy, dict[str, Any]]
     return policy, {name: check(given[name]) for name, check in _CHECKS.items() if name in given}
 
 
-def _checked_retry_if(retry_if: Any) -> Any:
-    return RetryRule(retry_if=retry_if).retry_if
-
-
-def _checked_type_name(given: Any) -> str:
-    return TYPE_NAME.check("on_failure", name_of(given))
-
-
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "mode": partial(Choice(*get_args(HandlerMode)).check, "mode"),
     "queue": partial(QUEUE.check, "queue"),
     "priority": partial(PRIORITY.check, "priority"),
     "batch_limit": partial(Count().check, "batch_limit"),
     "fail_on": to_exception_classes,
-    "retry_if": _checked_retry_if,
-    "on_failure": _checked_type_name,
+    "retry_if": lambda given: RetryRule(retry_if=given).retry_if,
+    "on_failure": lambda given: TYPE_NAME.check("on_failure", name_of(given)),
 }
 
 

@@ -199,12 +199,9 @@ def _is_same(value: Any, back: Any) -> bool:
     if type(value) is not type(back) or parts.keys() != others.keys():
         return False
     different = [name for name in parts if parts[name] != others[name]]
-    can_differ_only_in_parts = bool(different) or _is_compared_by_identity(value)
+    is_compared_by_identity = is_dataclass(value) and type(value).__eq__ is object.__eq__
+    can_differ_only_in_parts = bool(different) or is_compared_by_identity
     return can_differ_only_in_parts and all(_is_same(parts[name], others[name]) for name in different)
-
-
-def _is_compared_by_identity(value: Any) -> bool:
-    return is_dataclass(value) and type(value).__eq__ is object.__eq__
 
 
 def _parts(value: Any) -> Mapping[Any, Any]:

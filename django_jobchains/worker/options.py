@@ -182,8 +182,13 @@ def served_policies(
     """Return the policy of each type served, and check that the worker can run jobs of all of them."""
     registry.check()
     policies = _policies(registry, types, own)
-    _check_middleware(registry, _served_names(registry, types), required)
-    _check_failure_types(registry)
+    names = [*policies, *(kind.name for kind in registry.record_types() if _is_served(kind.name, types))]
+    if problems := registry.middleware_problems(required_middleware(required), names):
+        raise ImproperlyConfigured(f"Required middleware: {problems}. Correct it: Processors(middleware=[…]).")
+    if problem := next(registry.failure_problems(), None):
+        raise ImproperlyConfigured(f"{problem}.")
+    if registry is not get_registry() and any(processor.on_failure for processor in registry.processors()):
+        raise ImproperlyConfigured("Worker(): on_failure works for types in the project's registry only.")
     _check_isolated_types(registry, policies)
     return policies
 
@@ -226,15 +231,9 @@ def records_of(
         )
     if not kinds and not has_jobs:
         raise refused("queues", queues, "has no queue of the records to work for, and there are no job types")
-    _check_models(registry, kinds.values())
-    return kinds
-
-
-def _check_models(registry: Registry, kinds: Iterable[RecordType]) -> None:
-    """Raise ``ImproperlyConfigured`` if a model lacks a column, or if its columns cannot be used."""
-    found = chain(shared_tables(registry.record_types()), *map(model_problems, kinds))
-    if problem := next(found, None):
+    if problem := next(chain(shared_tables(registry.record_types()), *map(model_problems, kinds.values())), None):
         raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
+    return kinds
 
 
 def check_record_tables(kinds: Iterable[RecordType], using: str) -> None:
@@ -252,27 +251,8 @@ def record_isolations(registry: Registry, records: Mapping[str, RecordType], own
     return isolations
 
 
-def _served_names(registry: Registry, types: Collection[str] | None) -> set[str]:
-    names = [processor.job_type.name for processor in registry.processors()]
-    return {name for name in (*names, *(kind.name for kind in registry.record_types())) if _is_served(name, types)}
-
-
 def _is_served(name: str, types: Collection[str] | None) -> bool:
     return types is None or any(fnmatchcase(name, pattern) for pattern in types)
-
-
-def _check_middleware(registry: Registry, types: Collection[str], required: Collection[type[Middleware] | str]) -> None:
-    """Raise ``ImproperlyConfigured`` if the slice of a type served lacks required middleware."""
-    if problems := registry.middleware_problems(required_middleware(required), types):
-        raise ImproperlyConfigured(f"Required middleware: {problems}. Correct it: Processors(middleware=[…]).")
-
-
-def _check_failure_types(registry: Registry) -> None:
-    """Raise ``ImproperlyConfigured`` if an ``on_failure`` could not be handled as it is declared."""
-    if problem := next(registry.failure_problems(), None):
-        raise ImproperlyConfigured(f"{problem}.")
-    if registry is not get_registry() and any(processor.on_failure for processor in registry.processors()):
-        raise ImproperlyConfigured("Worker(): on_failure works for types in the project's registry only.")
 
 
 def _check_isolated_types(registry: Registry, policies: Mapping[str, AttemptPolicy]) -> None:
