@@ -34,7 +34,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 VERBS = tuple(PERMISSIONS)
 READ_ALOUD = ("aria-label", "title", "data-label", "data-text-failed", "data-text-ended", "data-text-waiting")
 
-Staff = Callable[..., Client]
 #: The address of a page, or a function that submits a form.
 Asked = Callable[[Client], Any]
 

@@ -84,6 +84,7 @@ class ConfirmedActions(PageAdmin):
         raise NotImplementedError
 
     def action_row(self, target: Any, refusal: Any) -> ActionRow:
+        """Return how the confirmation page shows a target, with the reason why it will be skipped, or empty."""
         raise NotImplementedError
 
     def action_database(self, request: HttpRequest) -> str:

@@ -70,6 +70,7 @@ Check = Callable[[Sequence[JobTarget]], None]
 class JobAction(Action):
     """An action that users perform on chains or jobs."""
 
+    #: The permission of this app that users need, such as ``retry_job``.
     permission: ClassVar[str]
     #: Whether ``perform`` is called for each target separately, so that one refusal does not affect the others.
     is_one_by_one: ClassVar[bool] = False

@@ -1,7 +1,5 @@
 """Each action requires exactly its own permission: for one row, several rows and forged requests."""
 
-from collections.abc import Callable
-
 import pytest
 from django.test import Client
 
@@ -18,8 +16,6 @@ from tests.admin.actions.browsing import (
     url,
 )
 from tests.support.chains import everything, failed, scheduled
-
-Staff = Callable[..., Client]
 
 ALL = {*PERMISSIONS.values(), "enqueue_job", "view_payload"}
 

@@ -17,8 +17,6 @@ from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, me
 from tests.support.chains import attempt, everything, failed, go_on, scheduled, ship
 from tests.support.jobs import finished
 
-Meanwhile = Callable[[Store, Chain], Any]
-
 
 def worker_finishes(store: Store, chain: Chain) -> None:
     chains.run_now(chain)

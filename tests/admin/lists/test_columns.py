@@ -1,11 +1,9 @@
 """The columns of the lists."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.db.ids import new_id
@@ -14,7 +12,6 @@ from tests.admin.lists.browsing import CHAINS, JOBS, ListPage, open_list
 from tests.support.chain_shapes import row, rows, statements, steps
 
 pytestmark = pytest.mark.django_db
-Staff = Callable[..., Client]
 
 
 def ago(**parts: float) -> datetime:

@@ -1,13 +1,11 @@
 """The filters of the lists."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
@@ -20,7 +18,6 @@ from tests.support.chain_shapes import DECLARED, SHAPES, mail, pack, rows, state
 from tests.support.jobs import database_now
 
 pytestmark = pytest.mark.django_db
-Staff = Callable[..., Client]
 BOTH = pytest.mark.parametrize("name", [CHAINS, JOBS])
 
 

@@ -1,10 +1,8 @@
 """Hostile values in URLs and rows have no effect."""
 
-from collections.abc import Callable
 from urllib.parse import quote, urlencode
 
 import pytest
-from django.test import Client
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +11,6 @@ from tests.admin.lists.browsing import CHAINS, JOBS, address, open_list
 from tests.support.chain_shapes import rows
 
 pytestmark = pytest.mark.django_db
-Staff = Callable[..., Client]
 BOTH = pytest.mark.parametrize("name", [CHAINS, JOBS])
 
 #: Parameters that Django's change list and this one accept, and some that attackers would try.

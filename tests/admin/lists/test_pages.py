@@ -1,4 +1,4 @@
-"""The pagination of the lists."""
+"""Access to the lists, and their pagination."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -11,11 +11,10 @@ from django.test import Client
 from django_jobchains.admin import ChainAdmin, JobAdmin, base
 from django_jobchains.admin.lists import changelists
 from django_jobchains.models import Job
-from tests.admin.lists.browsing import CHAINS, JOBS, ListPage, open_list
+from tests.admin.lists.browsing import CHAINS, JOBS, ListPage, address, open_list
 from tests.support.chain_shapes import rows, statements, steps
 
 pytestmark = pytest.mark.django_db
-Staff = Callable[..., Client]
 BOTH = pytest.mark.parametrize("name", [CHAINS, JOBS])
 
 
@@ -40,6 +39,14 @@ def oldest_first(client: Client, name: str) -> str:
     page = open_list(client, name)
     [link] = {link for text, link in page.links.items() if text == "Age"}
     return link
+
+
+@BOTH
+def test_lists_require_a_login_and_the_view_permission(staff, name):
+    reply = Client().get(address(name))
+    assert (reply.status_code, "/login/" in reply["Location"]) == (302, True)
+    assert staff(view=False).get(address(name)).status_code == 403
+    assert staff().get(address(name)).status_code == 200
 
 
 @BOTH

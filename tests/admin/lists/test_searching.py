@@ -1,10 +1,8 @@
 """The search of the lists."""
 
-from collections.abc import Callable
 from uuid import UUID
 
 import pytest
-from django.test import Client
 
 from django_jobchains import chains
 from django_jobchains.admin.lists import search as searching
@@ -13,7 +11,6 @@ from tests.admin.lists.browsing import CHAINS, JOBS, open_list
 from tests.support.chain_shapes import rows, steps
 
 pytestmark = pytest.mark.django_db
-Staff = Callable[..., Client]
 BOTH = pytest.mark.parametrize("name", [CHAINS, JOBS])
 
 

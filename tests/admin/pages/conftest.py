@@ -1,12 +1,8 @@
-from collections.abc import Callable
-
 import pytest
 from django.test import Client
 from django.urls import reverse
 
 from django_jobchains.models import Job
-
-OpenPage = Callable[..., str]
 
 
 @pytest.fixture

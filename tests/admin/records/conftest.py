@@ -1,7 +1,5 @@
 """Registered record models, and clients of users with different permissions."""
 
-from collections.abc import Callable
-
 import pytest
 from django.apps import apps
 from django.contrib.auth.models import Permission, User
@@ -10,8 +8,6 @@ from django.test import Client
 from django_jobchains.processors import Processors, Registry
 from django_jobchains.store import get_store
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
-
-Staff = Callable[..., Client]
 
 
 @pytest.fixture
