@@ -176,7 +176,7 @@ def test_deaths_of_child_processes_are_events(events, recorded, processors, star
 def test_metrics_show_the_pools_of_child_processes_and_their_slots(recorded, processors, start_worker, receiver):
     isolation = Isolation("process", key="films", max_workers=1, max_jobs_per_worker=1, grace_seconds=0.1)
     hangs = processors.register("isolation.hangs_for_ever", isolation=isolation)(lambda job: None).enqueue()
-    doubled = processors.register("isolation.double", isolation=isolation)(lambda job: None)
+    counted = processors.register("isolation.count_down", isolation=isolation)(lambda job: None)
     start_worker(slots=2)
     pool = {"jobchains.pool.level": "process", "jobchains.pool.key": "films"}
     busy = {**pool, "jobchains.pool.state": "busy"}
@@ -189,11 +189,11 @@ def test_metrics_show_the_pools_of_child_processes_and_their_slots(recorded, pro
     [(_, memory)] = recorded.values("jobchains.pool.memory")
     assert memory > 1024**2
     chains.cancel(hangs)
-    assert chains.wait(doubled.enqueue(2), 60) == 4
+    assert chains.wait(counted.enqueue(0), 60) == "zero"
     until(lambda: recorded.values("jobchains.child.recycled") == [(pool, 1)])
     assert [count for _, count in recorded.values("jobchains.child.killed")] == [1]
     until(lambda: ({kind: "process"}, 0) in recorded.values("jobchains.worker.slots.peak"))
-    chains.wait(doubled.enqueue(2), 60)
+    chains.wait(counted.enqueue(0), 60)
     assert ({kind: "process"}, 1) in recorded.values("jobchains.worker.slots.peak")
 
 
