@@ -5,13 +5,12 @@ from django_jobchains.monitoring.facts import (
     QueueFacts,
     RecordFacts,
     TypeFacts,
-    WorkerFacts,
     aoverview,
     overview,
     record_overview,
 )
 from django_jobchains.monitoring.throughput import AttemptTotals, Throughput, athroughput, throughput
-from django_jobchains.store import DatabaseFacts, FailingType, PoolState, TypeRuns
+from django_jobchains.store import DatabaseFacts, FailingType, PoolState, TypeRuns, WorkerFacts
 
 __all__ = (
     "AttemptTotals",

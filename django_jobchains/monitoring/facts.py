@@ -27,10 +27,9 @@ from django_jobchains.store import (
     FailingType,
     HeldGroup,
     PendingGroup,
-    PresentWorker,
     QueueRule,
     Store,
-    WorkerState,
+    WorkerFacts,
     get_store,
 )
 from django_jobchains.store.errors import is_lock_timeout
@@ -42,38 +41,8 @@ from django_jobchains.text.humanize import number
 COUNT_TO = 10_000
 #: A type counts as failing for this time after its last failed attempt.
 FAILING_SECONDS = 86_400.0
-#: A worker is stale after this number of missed heartbeats. After some more, its row is deleted.
-STALE_AFTER_MISSED = 3
 #: How long to wait for a table of records that another transaction has locked, so that the others are counted soon.
 MAX_LOCK_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class WorkerFacts(WorkerState):
-    """A worker, with the state it reported with its last heartbeat. ``is_stale``: its heartbeats are missing."""
-
-    is_stale: bool
-    started_at: datetime
-    heartbeat_at: datetime
-    heartbeat_age_seconds: float
-    up_seconds: float
-
-    @property
-    def is_maintenance_only(self) -> bool:
-        """Whether the worker runs no handlers."""
-        return not self.slots
-
-    @property
-    def state(self) -> Literal["stale", "stuck", "stopping", "maintenance", "busy", "idle"]:
-        if self.is_stale:
-            return "stale"
-        if self.stuck:
-            return "stuck"
-        if self.is_stopping:
-            return "stopping"
-        if self.is_maintenance_only:
-            return "maintenance"
-        return "busy" if self.busy else "idle"
 
 
 @dataclass(frozen=True)
@@ -236,7 +205,7 @@ def build_overview(
     count_to: int,
 ) -> Overview:
     """Return the overview of jobs that were counted, with the current workers, queues and database."""
-    workers = tuple(map(_worker, store.workers.present()))
+    workers = tuple(store.workers.present())
     return Overview(
         workers,
         _queues(store.queues.rules(), pending[:MAX_GROUPS], held, workers, count_to),
@@ -245,19 +214,6 @@ def build_overview(
         store.stats.activity(),
         count_to,
         is_complete=len(pending) <= MAX_GROUPS,
-    )
-
-
-def _worker(present: PresentWorker) -> WorkerFacts:
-    beat = {name: getattr(present.beat, name) for name in present.beat.__dataclass_fields__}
-    interval, up_seconds = beat.pop("heartbeat_seconds"), beat.pop("up_seconds")
-    return WorkerFacts(
-        **beat,
-        is_stale=present.silent_seconds > STALE_AFTER_MISSED * interval,
-        started_at=present.started_at,
-        heartbeat_at=present.heartbeat_at,
-        heartbeat_age_seconds=present.silent_seconds,
-        up_seconds=up_seconds + present.silent_seconds,
     )
 
 

@@ -52,7 +52,7 @@ from django_jobchains.store.stats import (
     TypeRuns,
     TypeTally,
 )
-from django_jobchains.store.workers import Beat, PoolState, PresentWorker, WorkerState
+from django_jobchains.store.workers import Beat, PoolState, WorkerFacts, WorkerState
 
 __all__ = (
     "HOUR",
@@ -91,7 +91,6 @@ __all__ = (
     "OpenTransaction",
     "PendingGroup",
     "PoolState",
-    "PresentWorker",
     "QueueRule",
     "ReapedJob",
     "RecordEnd",
@@ -103,6 +102,7 @@ __all__ = (
     "Store",
     "TypeRuns",
     "TypeTally",
+    "WorkerFacts",
     "WorkerState",
     "get_store",
 )

@@ -11,6 +11,8 @@ from django_jobchains.store.statements import Part, statement
 
 #: The number of missed heartbeats after which a worker is considered dead.
 MAX_MISSED = 6
+#: A worker is stale after this number of missed heartbeats.
+STALE_AFTER_MISSED = 3
 #: The number of pools in a row.
 MAX_POOLS = 20
 
@@ -77,13 +79,33 @@ class Beat(WorkerState):
 
 
 @dataclass(frozen=True, slots=True)
-class PresentWorker:
-    """A worker's last heartbeat, its time, and its age by the database's clock."""
+class WorkerFacts(WorkerState):
+    """A worker, with the state it reported with its last heartbeat. ``is_stale``: its heartbeats are missing."""
 
-    beat: Beat
+    is_stale: bool
     started_at: datetime
     heartbeat_at: datetime
-    silent_seconds: float
+    #: How often it sends heartbeats, and the age of the last one by the database's clock.
+    heartbeat_seconds: float
+    heartbeat_age_seconds: float
+    up_seconds: float
+
+    @property
+    def is_maintenance_only(self) -> bool:
+        """Whether the worker runs no handlers."""
+        return not self.slots
+
+    @property
+    def state(self) -> Literal["stale", "stuck", "stopping", "maintenance", "busy", "idle"]:
+        if self.is_stale:
+            return "stale"
+        if self.stuck:
+            return "stuck"
+        if self.is_stopping:
+            return "stopping"
+        if self.is_maintenance_only:
+            return "maintenance"
+        return "busy" if self.busy else "idle"
 
 
 _COLUMNS = (
@@ -112,7 +134,7 @@ class Workers(Part):
         return [worker for (worker,) in self.db.fetch(self._prune, [])]
 
     @retried
-    def present(self, known: Mapping[str, PresentWorker] | None = None) -> list[PresentWorker]:
+    def present(self, known: Mapping[str, WorkerFacts] | None = None) -> list[WorkerFacts]:
         """Return the workers that have a row, in the order of their starts.
 
         ``known``: the workers that were read before, by their ids. The lists of their queues and types, which never
@@ -120,7 +142,7 @@ class Workers(Part):
         """
         known = known or {}
         rows = self.db.fetch(self._present, [json.dumps([{"id": id_} for id_ in known])])
-        return [self._worker(row, known[row[0]].beat if row[0] in known else None) for row in rows]
+        return [self._worker(row, known.get(row[0])) for row in rows]
 
     @retried
     def count(self) -> int:
@@ -128,18 +150,24 @@ class Workers(Part):
         ((count,),) = self.db.fetch(f"SELECT count(*) FROM {self.tables.worker}", [])
         return int(count)
 
-    def _worker(self, row: tuple[Any, ...], known: Beat | None) -> PresentWorker:
+    def _worker(self, row: tuple[Any, ...], known: WorkerFacts | None) -> WorkerFacts:
         worker, host, pid, version, slots, busy, stuck, queues, type_names, is_stopping, pools, interval, *times = row
-        started_at, heartbeat_at, silent_seconds = self.db.time(times[0]), self.db.time(times[1]), max(times[2], 0.0)
+        started_at, heartbeat_at, age = self.db.time(times[0]), self.db.time(times[1]), max(times[2], 0.0)
         if known:
             served, types = known.queues, known.type_names
         else:
             served = None if queues is None else tuple(json.loads(queues))
             types = tuple(json.loads(type_names or "[]"))
-        up_seconds = (heartbeat_at - started_at).total_seconds()
-        state = (slots, busy, stuck, served, types, bool(is_stopping), up_seconds, interval)
-        beat = Beat(worker, host, pid, version, *state, pools=_pools(pools))
-        return PresentWorker(beat, started_at, heartbeat_at, silent_seconds)
+        return WorkerFacts(
+            *(worker, host, pid, version, slots, busy, stuck, served, types, bool(is_stopping)),
+            pools=_pools(pools),
+            is_stale=age > STALE_AFTER_MISSED * interval,
+            started_at=started_at,
+            heartbeat_at=heartbeat_at,
+            heartbeat_seconds=interval,
+            heartbeat_age_seconds=age,
+            up_seconds=(heartbeat_at - started_at).total_seconds() + age,
+        )
 
     @statement
     def _beat(self) -> str:

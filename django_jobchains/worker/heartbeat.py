@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from logging import getLogger
 
 from django_jobchains import __version__
-from django_jobchains.store import Beat, PresentWorker
+from django_jobchains.store import Beat, WorkerFacts
 from django_jobchains.telemetry import measured
 from django_jobchains.text.errors import log_text
 from django_jobchains.worker.context import WorkerContext
@@ -36,7 +36,7 @@ class Heartbeat(PeriodicTask):
         self._started_at = time.monotonic()
         self._has_left = False
         #: The workers that had a row at the last heartbeat, in the order in which they started.
-        self._present: list[PresentWorker] = []
+        self._present: list[WorkerFacts] = []
         self.failures: FailureLog = FailureLog(
             "The heartbeat of worker %s failed. The worker continues to run jobs: %s", self._worker
         )
@@ -61,7 +61,7 @@ class Heartbeat(PeriodicTask):
         """
         if self.failures.is_failing:
             return True
-        alive = [worker.beat.id for worker in self._present if is_alive(worker)]
+        alive = [worker.id for worker in self._present if is_alive(worker)]
         return not alive or alive[0] == self._worker
 
     def leave(self, seconds: float) -> None:
@@ -79,7 +79,7 @@ class Heartbeat(PeriodicTask):
         self.last_success_at = time.monotonic()
         self.failures.succeeded()
         self._store.workers.prune()
-        self._present = self._store.workers.present({worker.beat.id: worker for worker in self._present})
+        self._present = self._store.workers.present({worker.id: worker for worker in self._present})
         self._wake_order.update(self._worker, self._present)
 
     def _current(self) -> Beat:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from django_jobchains.notifications import EVERY, Hint, Notifier
-from django_jobchains.store import Beat, PresentWorker
+from django_jobchains.store import WorkerFacts
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.slots import Lane
 
@@ -67,7 +67,7 @@ class WakeOrder:
         if seconds is not None:
             self._wake.query_in(seconds, is_shared=self.is_sharing and not will_query_soon)
 
-    def update(self, worker: str, present: Sequence[PresentWorker]) -> None:
+    def update(self, worker: str, present: Sequence[WorkerFacts]) -> None:
         """Find this worker's position among the workers of its group that had a free slot at their last heartbeat.
 
         The hint that it skipped last is evaluated once more, because the others may have been busy.
@@ -133,13 +133,13 @@ class PeerOrder:
         return (self.position - first) % len(self.free) - needed
 
 
-def order_of(worker: str, present: Sequence[PresentWorker]) -> PeerOrder | None:
+def order_of(worker: str, present: Sequence[WorkerFacts]) -> PeerOrder | None:
     """Return None if the worker itself has no row."""
-    mine = next((other.beat for other in present if other.beat.id == worker), None)
+    mine = next((other for other in present if other.id == worker), None)
     if mine is None:
         return None
-    peers = sorted((other.beat for other in present if _is_peer(other, mine)), key=attrgetter("id"))
-    return PeerOrder(peers.index(mine), tuple(max(beat.slots - beat.busy, 1) for beat in peers))
+    peers = sorted((other for other in present if _is_peer(other, mine)), key=attrgetter("id"))
+    return PeerOrder(peers.index(mine), tuple(max(peer.slots - peer.busy, 1) for peer in peers))
 
 
 def group_of(database: Mapping[str, Any], queues: Collection[str] | None, type_names: Collection[str]) -> str:
@@ -149,15 +149,14 @@ def group_of(database: Mapping[str, Any], queues: Collection[str] | None, type_n
     return hashlib.sha256(scope.encode()).hexdigest()[:12]
 
 
-def is_alive(worker: PresentWorker) -> bool:
+def is_alive(worker: WorkerFacts) -> bool:
     """Return whether a worker sends heartbeats and is not stopping."""
-    beat = worker.beat
-    return not beat.is_stopping and worker.silent_seconds <= MAX_MISSED_HEARTBEATS * beat.heartbeat_seconds
+    max_seconds = MAX_MISSED_HEARTBEATS * worker.heartbeat_seconds
+    return not worker.is_stopping and worker.heartbeat_age_seconds <= max_seconds
 
 
-def _is_peer(other: PresentWorker, mine: Beat) -> bool:
-    beat = other.beat
-    if beat.id == mine.id:
+def _is_peer(other: WorkerFacts, mine: WorkerFacts) -> bool:
+    if other.id == mine.id:
         return True
-    same_work = (beat.queues, beat.type_names) == (mine.queues, mine.type_names)
-    return is_alive(other) and beat.busy < beat.slots and same_work
+    same_work = (other.queues, other.type_names) == (mine.queues, mine.type_names)
+    return is_alive(other) and other.busy < other.slots and same_work

@@ -10,11 +10,12 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
 from django_jobchains.notifications.in_process import InProcessNotifier
-from django_jobchains.store import Beat, PresentWorker
+from django_jobchains.store import Beat
 from django_jobchains.worker import Worker
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS
 from tests.support.statements import Statements, statements_of_others
 from tests.support.waiting import stays, until
+from tests.support.worker_rows import facts_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -62,7 +63,7 @@ def start_idle_workers(hold, registry, gate):
         def start() -> IdleWorkers:
             resynced: set[str] = set()
             workers.extend(Worker(registry=registry, slots=1, poll_seconds=60) for _ in range(WORKERS))
-            present = [PresentWorker(beat_of(worker), None, None, 0.0) for worker in workers]
+            present = [facts_of(beat_of(worker)) for worker in workers]
             for worker in workers:
                 worker.components.wake_order.update(worker.id, present)
                 worker.components.slots.start()

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from django_jobchains.notifications import EVERY, Hint, Notifier, NullNotifier
-from django_jobchains.store import Beat, PresentWorker
+from django_jobchains.store import Beat, WorkerFacts
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS, PeerOrder, WakeOrder, group_of
+from tests.support.worker_rows import facts_of
 from tests.support.workers import context_for
 
 TYPE = "shop.ship"
@@ -51,20 +52,19 @@ def order_with(
     return order
 
 
-def present(*beats: Beat, silent_seconds: float = 0.0) -> list[PresentWorker]:
-    time: Any = None
-    return [PresentWorker(beat, time, time, silent_seconds) for beat in beats]
+def present(*beats: Beat, silent_seconds: float = 0.0) -> list[WorkerFacts]:
+    return [facts_of(beat, silent_seconds) for beat in beats]
 
 
 def beats(count: int, **changes: Any) -> list[Beat]:
     return [replace(BEAT, id=f"w{number:02}", **changes) for number in range(count)]
 
 
-def query_delays_of(workers: Sequence[PresentWorker], hint: Hint) -> list[float | None]:
+def query_delays_of(workers: Sequence[WorkerFacts], hint: Hint) -> list[float | None]:
     seconds = []
     for worker in workers:
         order = order_with(NullNotifier("default"))
-        order.update(worker.beat.id, workers)
+        order.update(worker.id, workers)
         seconds.append(order.seconds_until(hint))
     return seconds
 

@@ -246,8 +246,8 @@ def test_a_heartbeat_does_not_read_constant_columns_again(quick: JobType[Any, An
         first = start_worker()
         until(lambda: len(first.components.heartbeat._present) == 2)
         WorkerPresence.objects.filter(pk=second.id).update(queues=["not read"], slots=99)
-        until(lambda: 99 in [worker.beat.slots for worker in first.components.heartbeat._present])
-        seen = {worker.beat.id: worker.beat for worker in first.components.heartbeat._present}
+        until(lambda: 99 in [worker.slots for worker in first.components.heartbeat._present])
+        seen = {worker.id: worker for worker in first.components.heartbeat._present}
         assert seen[second.id].queues == ("mail",)
 
 
