@@ -86,23 +86,29 @@ def test_the_interpreter_exits_in_any_state_without_a_word(tmp_path, state, turn
     until(lambda: not survivors(tmp_path))
 
 
-def test_a_killed_process_takes_children_and_grandchildren_along(tmp_path):
-    body = """
+@pytest.mark.parametrize("has_fork", [False, True])
+def test_a_killed_process_takes_children_and_grandchildren_along(tmp_path, has_fork):
+    """Also if a fork of the process lives on."""
+    body = f"""
 with ChildSession(pool) as child:
     call = child.start(FUNCTIONS + ":hang_in_c", str(marks))
-    print(preload.get_preload().pid, flush=True)
+    fork = os.fork() if {has_fork} else os.getpid()
+    if not fork:
+        time.sleep(600)
+    print(fork, preload.get_preload().pid, flush=True)
     call.wait()
 """
     process = program(tmp_path, body)
-    assert process.stdout is not None
-    preload = int(process.stdout.readline())
-    marks = tmp_path / "marks"
-    child, grandchild = until(lambda: pids_in(marks))
-    assert all(map(is_running, (preload, child, grandchild)))
-    process.kill()
-    process.communicate()
-    for pid in (preload, child, grandchild):
-        until(lambda pid=pid: not is_running(pid))
+    fork, preload = map(int, process.stdout.readline().split())
+    try:
+        pids = [preload, *until(lambda: pids_in(tmp_path / "marks"))]
+        assert all(map(is_running, pids))
+        process.kill()
+        until(lambda: not any(map(is_running, pids)))
+        assert not has_fork or is_running(fork)
+    finally:
+        kill(fork)
+        process.communicate()
 
 
 def test_a_killed_preload_process_takes_the_children_along(tmp_path):
@@ -148,29 +154,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]), pids() == before, flush
     process = program(tmp_path, body)
     output, errors = process.communicate(timeout=60)
     assert (output.split(), errors) == (["True", "0", "True"], "")
-
-
-def test_a_fork_that_lives_on_does_not_keep_the_children_alive(tmp_path):
-    body = """
-with ChildSession(pool) as child:
-    call = child.start(FUNCTIONS + ":hang_in_c", str(marks))
-    fork = os.fork()
-    if not fork:
-        time.sleep(600)
-    print(fork, flush=True)
-    call.wait()
-"""
-    process = program(tmp_path, body)
-    assert process.stdout is not None
-    fork = int(process.stdout.readline())
-    try:
-        pids = until(lambda: pids_in(tmp_path / "marks"))
-        process.kill()
-        until(lambda: not any(map(is_running, pids)))
-        assert is_running(fork)
-    finally:
-        kill(fork)
-        process.communicate()
 
 
 def survivors(tmp_path):
