@@ -90,7 +90,6 @@ ALL_SLOW_ON_SQLITE = {
     "tests/blockers/test_storm.py",
     "tests/chaos/test_processes.py",
     "tests/notifications/test_sqlite.py",
-    "tests/testing",
 }
 #: It adds network interfaces to the machine, and Chromium aborts its requests then: so it runs after the browser.
 NETWORK = "tests/chaos/test_network.py"
