@@ -34,7 +34,7 @@ from django_jobchains.exceptions import (
 from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
 from django_jobchains.notifications.hints import REQUERY_SECONDS
 from django_jobchains.payload_codecs import decode_json, decode_text
-from django_jobchains.payloads.types import HasOutput, OutputT_co, output_codec
+from django_jobchains.payloads.types import HasTypes, OutputT_co, output_codec
 from django_jobchains.statuses import Status
 from django_jobchains.store import ChainEnd, get_store
 from django_jobchains.telemetry.tracing import active, start_wait
@@ -72,7 +72,7 @@ def wait(
     chain_id: ChainRef,
     timeout: timedelta | float | None,
     *,
-    job_type: HasOutput[OutputT_co],
+    job_type: HasTypes[Any, OutputT_co],
     using: str | None = None,
 ) -> OutputT_co: ...
 @overload
@@ -118,7 +118,7 @@ async def await_chain(
     chain_id: ChainRef,
     timeout: timedelta | float | None,  # noqa: ASYNC109
     *,
-    job_type: HasOutput[OutputT_co],
+    job_type: HasTypes[Any, OutputT_co],
     using: str | None = None,
 ) -> OutputT_co: ...
 @overload

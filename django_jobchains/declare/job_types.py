@@ -44,7 +44,7 @@ from django_jobchains.payloads.strict_json import decode
 from django_jobchains.payloads.types import (
     NOT_ABOUT_THE_VALUE,
     Codec,
-    HasOutput,
+    HasTypes,
     OutputT_co,
     PayloadType,
     is_payload_type,
@@ -86,10 +86,10 @@ class EnqueueOptions(ContinuationOptions, total=False):
 class Item(NewJob, Generic[OutputT_co]):
     """The first job of a chain to create, with its input already checked."""
 
-    job_type: HasOutput[OutputT_co] | None = None
+    job_type: HasTypes[Any, OutputT_co] | None = None
 
 
-class JobType(HasOutput[OutputT_co], Generic[InputT, OutputT_co]):
+class JobType(HasTypes[InputT, OutputT_co]):
     """A declared kind of job. Without a processor, its jobs are completed from outside.
 
     ``input`` and ``output`` are annotations (JSON types, or any type that pydantic supports) or objects with the

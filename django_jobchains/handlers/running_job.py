@@ -22,12 +22,11 @@ from django_jobchains.handlers.log_entries import (
 )
 from django_jobchains.models import Chain
 from django_jobchains.payload_codecs import decode_text
+from django_jobchains.payloads.types import HasTypes
 from django_jobchains.store import ClaimedJob, NewJob
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
-
-    from django_jobchains.declare.job_types import JobType
 
     class _AnyChain(Chain[Any]):
         """Stands for ``Chain[Any]``, with which mypy would ignore the types in the annotation of a handler."""
@@ -226,10 +225,10 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
             return self._log
 
     @overload
-    def continue_with(self, job_type: "JobType[None, Any]", **options: Unpack[ContinuationOptions]) -> Continuation: ...
+    def continue_with(self, job_type: HasTypes[None, Any], **options: Unpack[ContinuationOptions]) -> Continuation: ...
     @overload
     def continue_with(
-        self, job_type: "JobType[NextT, Any]", input: NextT, **options: Unpack[ContinuationOptions]
+        self, job_type: HasTypes[NextT, Any], input: NextT, **options: Unpack[ContinuationOptions]
     ) -> Continuation: ...
     @overload
     def continue_with(

@@ -27,6 +27,7 @@ else:  # before Python 3.13, a TypeVar has no default
 
     OutputT_co = TypeVar("OutputT_co", covariant=True)
 
+InputT = TypeVar("InputT")
 ValueT = TypeVar("ValueT")
 
 _JSON_TYPES = frozenset({str, int, float, bool, NoneType, dict, list, object})
@@ -214,14 +215,14 @@ def _parts(value: Any) -> Mapping[Any, Any]:
     return getattr(value, "__dict__", {})
 
 
-class HasOutput(Generic[OutputT_co]):
-    """A job type whose jobs return this."""
+class HasTypes(Generic[InputT, OutputT_co]):
+    """A job type with this input, whose jobs return this output."""
 
     name: str
     output_codec: Codec
 
 
-def output_codec(type_name: str, expected: HasOutput[Any] | None = None) -> Codec:
+def output_codec(type_name: str, expected: HasTypes[Any, Any] | None = None) -> Codec:
     """Return the codec for a type's outputs, from ``expected`` if it is this JobType, or else from the registered type.
 
     Outputs of types that no app declares are JSON values.

@@ -1,7 +1,7 @@
 """The action that completes jobs with an output or with the next step of their chains, and its forms."""
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from django import forms
@@ -24,9 +24,6 @@ from django_jobchains.payloads.strict_json import check_size
 from django_jobchains.payloads.types import Codec
 from django_jobchains.statuses import OPEN
 from django_jobchains.text.humanize import some_of
-
-if TYPE_CHECKING:
-    from django_jobchains.admin.actions.row_actions import ActionAdmin
 
 
 class CompleteAction(JobAction):
@@ -61,9 +58,7 @@ class CompleteAction(JobAction):
             return gettext("jobs of the type %(type)s have their own form, select one job") % {"type": types[0]}
         return ""
 
-    def make_form(
-        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[JobTarget], data: Any
-    ) -> ActionForm:
+    def make_form(self, model_admin: Any, request: HttpRequest, targets: Sequence[JobTarget], data: Any) -> ActionForm:
         job_type, shown = declared(targets[0].job.type_name), [target.job.id for target in targets]
         output_codec = job_type.output_codec if job_type else Codec()
         if form_class := completion_form(targets[0].job.type_name):
@@ -73,7 +68,7 @@ class CompleteAction(JobAction):
             return ContinueForm(data, shown=shown, target=get_registry().job_type(chosen))
         return CompleteForm(data, shown=shown, codec=output_codec)
 
-    def preview(self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[JobTarget]) -> dict[str, Any]:
+    def preview(self, model_admin: Any, request: HttpRequest, targets: Sequence[JobTarget]) -> dict[str, Any]:
         target = targets[0]
         payloads = model_admin.visibility(request).payloads(target.row, target.job)
         return {
@@ -83,9 +78,7 @@ class CompleteAction(JobAction):
             "input": payloads.json(target.job.input) if len(targets) == 1 else None,
         }
 
-    def _type_form(
-        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[JobTarget]
-    ) -> NextTypeForm:
+    def _type_form(self, model_admin: Any, request: HttpRequest, targets: Sequence[JobTarget]) -> NextTypeForm:
         """Offer the types that all of the chains may continue with.
 
         A POST request takes the chosen type from its data: in the URL of a list, the same parameter is a filter.

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from django.contrib.admin.models import DELETION
@@ -21,9 +21,6 @@ from django_jobchains.db.keyset import InArray
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.statuses import Status
 from django_jobchains.store import get_store
-
-if TYPE_CHECKING:
-    from django_jobchains.admin.actions.row_actions import ActionAdmin
 
 MAX_CHAINS = 1_000
 MAX_LEVELS = 50
@@ -48,7 +45,7 @@ class DeleteAction(JobAction):
     flag = DELETION
     changes_all_jobs = True
 
-    def preview(self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[JobTarget]) -> dict[str, Any]:
+    def preview(self, model_admin: Any, request: HttpRequest, targets: Sequence[JobTarget]) -> dict[str, Any]:
         using, selected = get_settings().DATABASE, [target.chain_id for target in targets]
         cascade = with_blockers(selected, using)
         find = partial(model_admin.possible_targets, request, action=self)
@@ -66,7 +63,7 @@ class DeleteAction(JobAction):
         }
 
     def expand(
-        self, model_admin: "ActionAdmin", request: HttpRequest, targets: Sequence[JobTarget], form: Any
+        self, model_admin: Any, request: HttpRequest, targets: Sequence[JobTarget], form: Any
     ) -> Sequence[JobTarget]:
         """Add the chains that the targets waited for, unless the user may not delete all of them."""
         if not form.cleaned_data["cascade"]:
@@ -74,7 +71,7 @@ class DeleteAction(JobAction):
         cascade = with_blockers([target.chain_id for target in targets], get_settings().DATABASE)
         if not cascade.is_whole:
             raise Refused(_("the chains waited for too many other chains, use manage.py jobchains delete --cascade"))
-        found = model_admin.possible_targets(request, cascade.chain_ids, self)
+        found: Sequence[JobTarget] = model_admin.possible_targets(request, cascade.chain_ids, self)
         if len(found) < len(cascade.chain_ids):
             raise Refused(_("the chains waited for chains that you may not delete"))
         return found
