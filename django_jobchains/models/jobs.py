@@ -461,7 +461,7 @@ class KeyLock(models.Model):
     See docs/decisions/0027-key-rows.md.
     """
 
-    #: ``deduplication.lock_id`` of the chain type and the key.
+    #: ``store.keys.lock_id`` of the chain type and the key.
     id = models.BigIntegerField(primary_key=True)
     #: When a chain was last created for the key. A transaction with an older snapshot fails when it locks the row.
     used_at = models.DateTimeField()

@@ -308,7 +308,7 @@ def _records(kind: RecordType, using: str, count_to: int) -> RecordFacts:
 
 
 def _counted_records(kind: RecordType, using: str, count_to: int) -> RecordFacts:
-    counts = get_store(using).record_counts.by_state(
+    counts = get_store(using).records.count_by_state(
         kind.table(using), kind.select(using), count_to, kind.retry_seconds
     )
     rows = RecordQuerySet(kind.model, kind.queryset.query.chain(), using)

@@ -22,7 +22,6 @@ from django_jobchains.store.last_jobs import LastJobs
 from django_jobchains.store.leases import Leases
 from django_jobchains.store.on_failure import FailureChains
 from django_jobchains.store.queues import Queues
-from django_jobchains.store.record_counts import RecordCounts
 from django_jobchains.store.record_operations import RecordOperations
 from django_jobchains.store.records import Records
 from django_jobchains.store.retention import Pruning
@@ -70,7 +69,6 @@ class Store:
         self.queues = Queues(db)
         self.logs = Logs(db)
         self.stats = Stats(db)
-        self.record_counts = RecordCounts(db)
 
     @property
     def connection(self) -> BaseDatabaseWrapper:

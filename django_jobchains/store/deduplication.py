@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import blake2b
 from typing import Literal, get_args
 from uuid import UUID
 
@@ -79,17 +78,6 @@ class Deduplicate:
         if self.scope == "incomplete":
             return 0.0
         return None if self.window is None else self.window.total_seconds()
-
-
-def lock_id(chain_type_name: str, stored_key: str) -> int:
-    """Return the lock number of a chain type and key: a signed 64-bit hash of both.
-
-    Two keys with the same number would only wait for each other. With a million keys, the chance of that is one in 37
-    million.
-    """
-    # Neither of the two can contain a NUL.
-    digest = blake2b(f"{chain_type_name}\0{stored_key}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
 
 
 def _is_storable(text: object) -> bool:

@@ -12,9 +12,8 @@ from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.payload_codecs import encode_payloads, get_codec
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Database
-from django_jobchains.store.deduplication import lock_id
 from django_jobchains.store.errors import retried, retried_at_read_committed
-from django_jobchains.store.keys import Keys
+from django_jobchains.store.keys import Keys, lock_id
 from django_jobchains.store.rows import ClaimedJob, CreatedJob, Effects, NewJob
 from django_jobchains.store.statements import Part, statement, statements
 

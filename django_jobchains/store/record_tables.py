@@ -131,23 +131,5 @@ class RecordPart(Part):
         # Not md5, which servers in FIPS mode refuse.
         return f"left(encode(sha256(convert_to('{literal}' || ({id})::text, 'UTF8')), 'hex'), 32)::uuid"
 
-    def _ready(self, own: RecordTable, retry_seconds: float | None) -> list[tuple[str, list[str]]]:
-        """Return SQL of a condition for each index that finds records that may be dequeued now, with its order."""
-        planned = f"{own.process_after} <= {self.db.now}"
-        is_queued = f"{own.state} = 'queued'"
-        fresh, late = f"{is_queued} AND {own.process_after} IS NULL", f"{is_queued} AND {planned}"
-        conditions = [(fresh, ["process_after", "queued_at"]), (late, ["process_after", "queued_at"])]
-        if retry_seconds is not None:
-            retried_at = self.db.after(self.db.now, str(-retry_seconds))
-            # Someone else may have set the state without the time.
-            conditions += [
-                (
-                    f"{own.state} = 'errored' AND {is_over} AND ({own.process_after} IS NULL OR {planned})",
-                    ["finished_at"],
-                )
-                for is_over in (f"{own.finished_at} <= {retried_at}", f"{own.finished_at} IS NULL")
-            ]
-        return conditions
-
     def _returned(self, table: RecordTable, *columns: str) -> str:
         return ", ".join(f"{self.db.returned}{getattr(table, column)}" for column in columns)

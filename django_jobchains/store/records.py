@@ -1,4 +1,4 @@
-"""Records, the rows of the project's own tables that workers run: dequeued, kept by heartbeats, and ended.
+"""Records, the rows of the project's own tables that workers run: dequeued, kept by heartbeats, ended and counted.
 
 The methods correspond to the methods for jobs, and take a description of the table. Every write of an attempt checks
 the state and the lease number of the record.
@@ -28,6 +28,13 @@ from django_jobchains.store.statements import one_line, statements
 
 _END = f"{KEY}, kind text, process_after timestamptz, message text, attempts bigint"
 _LOGS = f"{KEY}, logs text"
+#: The columns of the index of each state, in whose order its rows are counted, so that no other rows are read.
+_INDEXED = {
+    "queued": ["process_after", "queued_at"],
+    "processing": ["started_at"],
+    "errored": ["finished_at"],
+    "failed": ["finished_at"],
+}
 
 
 class DequeueInTransaction(JobchainsError):
@@ -55,6 +62,16 @@ class DequeueRequest(NamedTuple):
     retry_seconds: float | None = None
     has_own_order: bool = False
     prefers_planned: bool = False
+
+
+class RecordCount(NamedTuple):
+    """The number of records in each state, and of those that may be dequeued now, up to the limit."""
+
+    queued: int
+    processing: int
+    errored: int
+    failed: int
+    due: int
 
 
 class Records(RecordPart):
@@ -144,6 +161,26 @@ class Records(RecordPart):
             row = [table.ids.to_parameter(key[0]), key[1], encode_json(json.dumps(logs()))]
             return bool(self.db.fetch(self._write_logs(table), row))
 
+    @retried
+    def count_by_state(
+        self, table: RecordTable, select: IdsSelect, count_to: int, retry_seconds: float | None = None
+    ) -> RecordCount:
+        """Count the selected records of each state up to ``count_to``; completed and canceled ones add no cost.
+
+        ``retry_seconds``: the wait before errored records are tried again, None for never.
+        """
+        own = table.under(table.name)
+        conditions = [(f"{own.state} = '{state}'", order) for state, order in _INDEXED.items()]
+        counts: list[str] = []
+        params: list[Any] = []
+        for condition, order in [*conditions, *self._ready(own, retry_seconds)]:
+            sql, values = select(one_line(condition), [], order) or ("SELECT 1 WHERE 1 = 0", [])
+            counts.append(f"(SELECT count(*) FROM ({sql} LIMIT %s) AS found)")
+            params += [*values, count_to]
+        [row] = self._fetch(f"SELECT {', '.join(counts)}", params)
+        queued, processing, errored, failed, *due = row
+        return RecordCount(queued, processing, errored, failed, min(sum(due), count_to))
+
     @retried_at_read_committed
     def _dequeue(self, table: RecordTable, request: DequeueRequest) -> list[Dequeued]:
         selects = self._selects(table, request)
@@ -202,6 +239,24 @@ class Records(RecordPart):
             for condition, order in conditions
         ]
         return [select for select in selects if select is not None]
+
+    def _ready(self, own: RecordTable, retry_seconds: float | None) -> list[tuple[str, list[str]]]:
+        """Return SQL of a condition for each index that finds records that may be dequeued now, with its order."""
+        planned = f"{own.process_after} <= {self.db.now}"
+        is_queued = f"{own.state} = 'queued'"
+        fresh, late = f"{is_queued} AND {own.process_after} IS NULL", f"{is_queued} AND {planned}"
+        conditions = [(fresh, ["process_after", "queued_at"]), (late, ["process_after", "queued_at"])]
+        if retry_seconds is not None:
+            retried_at = self.db.after(self.db.now, str(-retry_seconds))
+            # Someone else may have set the state without the time.
+            conditions += [
+                (
+                    f"{own.state} = 'errored' AND {is_over} AND ({own.process_after} IS NULL OR {planned})",
+                    ["finished_at"],
+                )
+                for is_over in (f"{own.finished_at} <= {retried_at}", f"{own.finished_at} IS NULL")
+            ]
+        return conditions
 
     # Statements
 

@@ -59,7 +59,7 @@ CALLS: dict[str, Callable[[Store, RecordType, RecordTable], Any]] = {
     "beat": lambda store, kind, table: store.records.beat(table, [(1, 1)]),
     "check": lambda store, kind, table: store.records.check(table, [(1, 1)]),
     "state_of": lambda store, kind, table: store.records.state_of(table, 1),
-    "by_state": lambda store, kind, table: store.record_counts.by_state(table, kind.select("default"), 10),
+    "count_by_state": lambda store, kind, table: store.records.count_by_state(table, kind.select("default"), 10),
     "cancel_flagged": lambda store, kind, table: store.record_operations.cancel_flagged(table, 10),
 }
 

@@ -137,5 +137,5 @@ def test_waits_are_found_by_the_indexes(kind: RecordType) -> None:
 def test_the_counts_of_the_dashboard_stop_at_their_limit(kind: RecordType) -> None:
     store, table = get_store(), kind.table("default")
     select = kind.select("default")
-    assert_reads_little(lambda: store.record_counts.by_state(table, select, 100))
-    assert store.record_counts.by_state(table, select, 100).queued == 100
+    assert_reads_little(lambda: store.records.count_by_state(table, select, 100))
+    assert store.records.count_by_state(table, select, 100).queued == 100

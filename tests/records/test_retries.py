@@ -42,7 +42,7 @@ CALLS: dict[str, Call] = {
         table, [RecordEnd(*key, "completed")]
     ),
     "deferred.apply_records": lambda store, table, key: store.deferred.apply_records(table),
-    "record_counts.by_state": lambda store, table, key: store.record_counts.by_state(
+    "records.count_by_state": lambda store, table, key: store.records.count_by_state(
         table, lambda where, params, order: (f"SELECT id FROM {table.name} WHERE {where}", params), 10
     ),
 }

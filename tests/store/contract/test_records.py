@@ -62,7 +62,7 @@ def test_errored_records_are_dequeued_after_their_wait(model):
 def test_errored_records_without_the_time_of_their_error_are_due(model, store):
     unknown = model.put("errored")
     model.put("errored", process_after=model.now() + HOUR)
-    assert store.record_counts.by_state(model.table, model.kind.select("default"), 10, 1800).due == 1
+    assert store.records.count_by_state(model.table, model.kind.select("default"), 10, 1800).due == 1
     assert model.dequeue() == []
     assert [each.id for each in model.dequeue(retry_seconds=1800)] == [unknown.pk]
 
