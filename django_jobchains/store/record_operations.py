@@ -1,7 +1,7 @@
 """Changes of records outside of attempts: stalled records are reset, and people cancel, requeue and retry records."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -34,7 +34,7 @@ class RecordOperations(RecordPart):
         with self.db.transaction():
             if self.db.locks_rows:
                 self.db.execute(f"LOCK TABLE {table.name} IN ROW EXCLUSIVE MODE", [])
-            rows = self.db.fetch(self._stalled(table, "NOT"), [-stalled_seconds, _ids_json(table, held), limit])
+            rows = self.db.fetch(self._stalled(table, "NOT"), [-stalled_seconds, table.ids_json(held), limit])
         return [(table.ids.from_column(id_), number) for id_, number, _ in rows]
 
     @retried
@@ -56,10 +56,10 @@ class RecordOperations(RecordPart):
         with self.db.transaction():
             if not self.db.locks_rows:
                 self.db.write_first()
-            ids = _ids_json(table, [id_ for id_, _ in keys])
+            found = self.db.fetch(self._stalled(table, ""), [-stalled_seconds, table.keys_json(keys), len(keys)])
             rows = [
                 {"id": table.ids.to_parameter(key[0]), "n": key[1], "delay_seconds": backoff.seconds(resets + 1)}
-                for id_, number, resets in self.db.fetch(self._stalled(table, ""), [-stalled_seconds, ids, len(keys)])
+                for id_, number, resets in found
                 if (key := (table.ids.from_column(id_), number)) in keys
             ]
             params = [*[max_resets] * 3, message, *[max_resets] * 3]
@@ -112,21 +112,31 @@ class RecordOperations(RecordPart):
         """Queue failed, errored, canceled and processing records; return how many."""
         select, params = ids
         time = process_after and self.db.time_text(process_after)
-        return self._moved(table, self._requeue(table, self._locked(table, select)), [time, *params])
+        sql = self._queue(
+            table,
+            self._locked(table, select),
+            # A running attempt can no longer write: its record is not in process until another attempt gets the next
+            # number.
+            states="'failed', 'errored', 'canceled', 'processing'",
+            process_after=self.db.cast("%s", "timestamptz"),
+        )
+        return self._queued(table, sql, [time, *params])
 
     @retried
     def retry(self, table: RecordTable, ids: IdsOf) -> int:
         """Queue failed, errored and canceled records, now and with fresh counts; return how many."""
         select, params = ids
         states = "'failed', 'errored', 'canceled'"
-        return self._moved(table, self._retry(table, self._locked(table, select, states)), params)
+        counts = f", {table.num_failures} = 0, {table.num_resets} = 0"
+        sql = self._queue(table, self._locked(table, select, states), states=states, counts=counts)
+        return self._queued(table, sql, params)
 
-    def _moved(self, table: RecordTable, sql: str, params: Sequence[Any]) -> int:
+    def _queued(self, table: RecordTable, sql: str, params: Sequence[Any]) -> int:
         """Queue records, and forget earlier requests to cancel them. Return how many."""
         with self.db.transaction():
             rows = self.db.fetch(sql, params)
             if rows and self.db.locks_rows:
-                ids = _ids_json(table, [table.ids.from_column(id_) for (id_,) in rows])
+                ids = table.ids_json(table.ids.from_column(id_) for (id_,) in rows)
                 self.db.execute(self._forget_cancel(table), [ids])
         return len(rows)
 
@@ -147,9 +157,7 @@ class RecordOperations(RecordPart):
     @statements
     def _stalled(self, table: RecordTable, negation: str) -> str:
         old = table.under("record")
-        beaten_at = f"""
-            COALESCE({old.last_heartbeat_at}, {old.started_at}, {old.queued_at})
-        """
+        beaten_at = f"COALESCE({old.last_heartbeat_at}, {old.started_at}, {old.queued_at})"
         return f"""
             SELECT {old.id}, {old.lease_number}, {old.num_resets}
             FROM {table.name} AS record
@@ -173,9 +181,7 @@ class RecordOperations(RecordPart):
                 {table.process_after} = CASE WHEN {cancel} OR {is_last} THEN {old.process_after}
                     ELSE {self.db.after("clock.now", "d.delay_seconds")} END,
                 {table.started_at} = CASE WHEN {cancel} OR {is_last} THEN {old.started_at} END
-            FROM {self.db.rows(_STALLED)} CROSS JOIN {self.db.clock}
-            WHERE {old.id} = {self.db.cast("d.id", table.id_type)} AND {old.lease_number} = d.n
-            AND {old.state} = 'processing'
+            FROM {self.db.rows(_STALLED)} CROSS JOIN {self.db.clock} WHERE {self._fence(table)}
             RETURNING {self._returned(table, "id", "state", "num_resets")}
         """
 
@@ -209,27 +215,15 @@ class RecordOperations(RecordPart):
         keys = f"SELECT {self._cancel_key(table, self.db.cast('d.id', table.id_type))} FROM {self.db.rows(KEY)}"
         return f"DELETE FROM {self.tables.deferred_write} WHERE job_id {self.db.any_of(keys)}"
 
-    def _requeue(self, table: RecordTable, ids: str) -> str:
-        old = table.under("record")
-        # A running attempt can no longer write: its record is not in process until another attempt gets the next
-        # number.
+    def _queue(
+        self, table: RecordTable, ids: str, *, states: str, process_after: str = "NULL", counts: str = ""
+    ) -> str:
+        """SQL that queues records in these states. ``counts``: a comma and more assignments, if any."""
         return one_line(f"""
             UPDATE {table.name} AS record SET {table.state} = 'queued', {table.queued_at} = clock.now,
-                {table.process_after} = {self.db.cast("%s", "timestamptz")}, {table.started_at} = NULL,
-                {table.finished_at} = NULL, {table.cancel} = false
-            FROM {self.db.clock} WHERE {self._is_in(table, ids)}
-            AND {old.state} IN ('failed', 'errored', 'canceled', 'processing')
-            RETURNING {self._returned(table, "id")}
-        """)
-
-    def _retry(self, table: RecordTable, ids: str) -> str:
-        old = table.under("record")
-        return one_line(f"""
-            UPDATE {table.name} AS record SET {table.state} = 'queued', {table.queued_at} = clock.now,
-                {table.process_after} = NULL, {table.started_at} = NULL, {table.finished_at} = NULL,
-                {table.cancel} = false, {table.num_failures} = 0, {table.num_resets} = 0
-            FROM {self.db.clock} WHERE {self._is_in(table, ids)}
-            AND {old.state} IN ('failed', 'errored', 'canceled')
+                {table.process_after} = {process_after}, {table.started_at} = NULL, {table.finished_at} = NULL,
+                {table.cancel} = false{counts}
+            FROM {self.db.clock} WHERE {self._is_in(table, ids)} AND {table.under("record").state} IN ({states})
             RETURNING {self._returned(table, "id")}
         """)
 
@@ -240,7 +234,3 @@ class RecordOperations(RecordPart):
 def _is_cancelable(own: RecordTable) -> str:
     is_running = f"{own.state} = 'processing' AND NOT COALESCE({own.cancel}, false)"
     return f"({own.state} IN ('queued', 'errored') OR {is_running})"
-
-
-def _ids_json(table: RecordTable, ids: Iterable[Any]) -> str:
-    return rows_json(KEY, [(table.ids.to_parameter(id_), 0) for id_ in ids])

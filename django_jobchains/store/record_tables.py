@@ -1,10 +1,11 @@
 """The SQL names of record tables, which belong to models of the project, and the rows that record methods take."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+from django_jobchains.store.database import rows_json
 from django_jobchains.store.statements import Part
 
 #: A record by its primary key, and the number of its lease.
@@ -74,6 +75,14 @@ class RecordTable:
         names = {name: f"{alias}.{getattr(self, name)}" for name in ("id", *COLUMNS)}
         return replace(self, **names)  # type: ignore[arg-type]
 
+    def keys_json(self, keys: Iterable[RecordKey]) -> str:
+        """Return the parameter of ``Database.rows`` with the columns ``KEY``."""
+        return rows_json(KEY, [(self.ids.to_parameter(id_), number) for id_, number in keys])
+
+    def ids_json(self, ids: Iterable[Any]) -> str:
+        """Return the same for a statement that only reads the ids."""
+        return self.keys_json((id_, 0) for id_ in ids)
+
 
 class Dequeued(NamedTuple):
     """A record that was dequeued. ``state``: "processing", or "canceled" for a record that must not be started."""
@@ -116,6 +125,14 @@ class RecordPart(Part):
     def _any_id(self, table: RecordTable) -> str:
         """SQL that compares with the ids of the statement's parameter, which is JSON with ``KEY``."""
         return self.db.any_of(f"SELECT {self.db.cast('d.id', table.id_type)} FROM {self.db.rows(KEY)}")
+
+    def _fence(self, table: RecordTable) -> str:
+        """SQL of whether the attempt of a row ``d`` with ``KEY`` still holds its record."""
+        old = table.under("record")
+        return f"""
+            {old.id} = {self.db.cast("d.id", table.id_type)}
+            AND {old.lease_number} = d.n AND {old.state} = 'processing'
+        """
 
     def _is_canceled(self, table: RecordTable, prefix: str) -> str:
         """SQL of whether the attempt of a record was asked to stop. ``prefix``: that of the table's columns."""

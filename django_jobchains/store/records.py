@@ -90,7 +90,7 @@ class Records(RecordPart):
     @retried_at_read_committed
     def beat(self, table: RecordTable, keys: Sequence[RecordKey]) -> Renewal:
         """Write a heartbeat for running records, in the order of their ids. Locked records are skipped."""
-        rows = rows_json(KEY, [(table.ids.to_parameter(id_), number) for id_, number in keys])
+        rows = table.keys_json(keys)
         beaten = self._fetch(self._beat(table), [rows, *([rows] if self.db.locks_rows else [])])
         by_key = {(table.ids.from_column(id_), number): bool(cancel) for id_, number, cancel in beaten}
         found = self.check(table, [key for key in keys if key not in by_key])
@@ -102,7 +102,7 @@ class Records(RecordPart):
         """Like ``beat``, without writing. All records that are still held are in ``locked``."""
         if not keys:
             return Renewal({}, set())
-        rows = self._fetch(self._check(table), [rows_json(KEY, [(table.ids.to_parameter(id_), 0) for id_, _ in keys])])
+        rows = self._fetch(self._check(table), [table.keys_json(keys)])
         found = {table.ids.from_column(id_): (state, number, bool(cancel)) for id_, state, number, cancel in rows}
         reasons = {key: lost_reason(found.get(key[0]), key[1]) for key in keys}
         held = {key for key, reason in reasons.items() if reason is None}
@@ -112,7 +112,7 @@ class Records(RecordPart):
     @retried
     def state_of(self, table: RecordTable, id: Any) -> tuple[str, int] | None:
         """Return a record's state and lease number, or None if it does not exist."""
-        rows = self._fetch(self._check(table), [rows_json(KEY, [(table.ids.to_parameter(id), 0)])])
+        rows = self._fetch(self._check(table), [table.ids_json([id])])
         return (rows[0][1], rows[0][2]) if rows else None
 
     def lock(
@@ -205,11 +205,10 @@ class Records(RecordPart):
         skips: bool,
     ) -> dict[RecordKey, str]:
         inside, inside_params = self.db.inside(transaction)
-        rows = [self._end_row(table, end) for end in ends]
         skips = skips and self.db.locks_rows
-        skipped = [rows_json(KEY, [row[:2] for row in rows])] if skips else []
+        skipped = [table.keys_json(end.key for end in ends)] if skips else []
         with self.db.transaction():
-            params = [rows_json(_END, rows), *skipped, *inside_params]
+            params = [rows_json(_END, [self._end_row(table, end) for end in ends]), *skipped, *inside_params]
             written = self.db.fetch(self._end_all(table, skips, inside), params)
             if len(written) < len(ends):
                 self.db.check_transaction(transaction)
@@ -350,13 +349,6 @@ class Records(RecordPart):
         return f"""
             UPDATE {table.name} AS record SET {table.execution_logs} = d.logs{self.db.json_cast}
             FROM {self.db.row(_LOGS)} WHERE {self._fence(table)} RETURNING {self._returned(table, "id")}
-        """
-
-    def _fence(self, table: RecordTable) -> str:
-        old = table.under("record")
-        return f"""
-            {old.id} = {self.db.cast("d.id", table.id_type)}
-            AND {old.lease_number} = d.n AND {old.state} = 'processing'
         """
 
     def _unlocked(self, table: RecordTable) -> str:
