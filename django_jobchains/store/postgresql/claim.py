@@ -11,6 +11,10 @@ from django_jobchains.store.statements import statement
 #: Below every negated priority.
 BEFORE_ALL_RANKS = -32_769
 
+#: A group by the expressions of the index. The priority is negated, so that every column of the row comparison ascends,
+#: as the index does; it is written as Django writes the index's expression, or the index would not be used.
+_GROUP = "queue, type_name, priority * -1"
+
 #: The position of the group that a skip scan has reached, among the served types and queues.
 _TYPE_POSITION = "width_bucket(reached.type_name::text, served.types)"
 _QUEUE_POSITION = "width_bucket(reached.queue::text, served.queues)"
@@ -84,7 +88,7 @@ class SkipScan(Jobs):
     @property
     def _heads(self) -> str:
         """SQL of the first job of each (queue, type, priority) that is pending and served."""
-        group = "queue, type_name, priority * -1"
+        key = f"CROSS JOIN served CROSS JOIN LATERAL ({self._next_key}) AS key"
         return f"""
             served AS MATERIALIZED (
                 SELECT ARRAY(SELECT name FROM jsonb_object_keys(%s::jsonb) AS name ORDER BY name) AS types,
@@ -92,17 +96,7 @@ class SkipScan(Jobs):
                 %s::boolean AS is_every_queue, %s::jsonb AS excluded,
                 ARRAY(SELECT name FROM {self.tables.queue} WHERE paused_at IS NOT NULL) AS paused
             ),
-            reached AS (
-                (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.tables.job}
-                 WHERE status = 'pending' ORDER BY {group}, run_at, id LIMIT 1)
-                UNION ALL
-                SELECT following.* FROM reached CROSS JOIN served CROSS JOIN LATERAL ({self._next_key}) AS key
-                CROSS JOIN LATERAL (
-                    SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {self.tables.job}
-                    WHERE status = 'pending' AND ({group}) > (key.queue, key.type_name, key.rank)
-                    ORDER BY {group}, run_at, id LIMIT 1
-                ) AS following
-            ),
+            {skip_scan(self.tables.job, "reached", key, "key")},
             heads AS MATERIALIZED (
                 SELECT reached.* FROM reached CROSS JOIN served WHERE {_IS_TYPE_SERVED} AND {_IS_QUEUE_SERVED}
             )"""
@@ -112,7 +106,7 @@ class SkipScan(Jobs):
         """SQL of the key before the next group: this group's key, or the start of the next that may be served."""
         next_queue = (
             f"CASE WHEN served.is_every_queue THEN (SELECT queue FROM {self.tables.job} WHERE status = 'pending' "
-            "AND queue > reached.queue ORDER BY queue, type_name, priority * -1, run_at, id LIMIT 1) "
+            f"AND queue > reached.queue ORDER BY {_GROUP}, run_at, id LIMIT 1) "
             f"ELSE served.queues[{_QUEUE_POSITION} + 1] END"
         )
         return f"""
@@ -130,22 +124,22 @@ class SkipScan(Jobs):
             ) AS step"""
 
 
-def groups(job: str) -> str:
-    """SQL of ``Database.groups``, for the table of jobs: one index probe for each group, however many jobs it holds.
+def skip_scan(job: str, name: str, joins: str = "", key: str = "") -> str:
+    """SQL of a recursive table ``name`` of the first pending job of each group: one index probe for each step.
 
-    ``rank`` is the negated priority, so that every column of the row comparison ascends, as the index does; it is
-    written as Django writes the index's expression, or the index would not be used.
+    A step goes to the next group after the table's row, or after the row ``key`` of the ``joins``. ``rank`` is the
+    negated priority.
     """
-    group = "queue, type_name, priority * -1"
+    key = key or name
     return f"""
-        groups AS (
+        {name} AS (
             (SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {job}
-             WHERE status = 'pending' ORDER BY {group}, run_at, id LIMIT 1)
+             WHERE status = 'pending' ORDER BY {_GROUP}, run_at, id LIMIT 1)
             UNION ALL
-            SELECT following.* FROM groups CROSS JOIN LATERAL (
+            SELECT following.* FROM {name} {joins} CROSS JOIN LATERAL (
                 SELECT queue, type_name, priority * -1 AS rank, run_at, id FROM {job}
-                WHERE status = 'pending' AND ({group}) > (groups.queue, groups.type_name, groups.rank)
-                ORDER BY {group}, run_at, id LIMIT 1
+                WHERE status = 'pending' AND ({_GROUP}) > ({key}.queue, {key}.type_name, {key}.rank)
+                ORDER BY {_GROUP}, run_at, id LIMIT 1
             ) AS following
         )"""
 

@@ -25,7 +25,7 @@ from django_jobchains.store.errors import (
     is_serialization_conflict,
     sqlstate,
 )
-from django_jobchains.store.postgresql.claim import groups
+from django_jobchains.store.postgresql.claim import skip_scan
 from django_jobchains.store.postgresql.wire import Direct, can_begin, is_watched
 from django_jobchains.store.rows import OpenTransaction
 
@@ -107,7 +107,7 @@ class PostgreSQLDatabase(Database):
 
     @property
     def groups(self) -> str:
-        return groups(self.tables.job)
+        return skip_scan(self.tables.job, "groups")
 
     def rows(self, columns: str, name: str = "d") -> str:
         return f"json_to_recordset(%s::json) AS {name}({columns})"
