@@ -209,7 +209,7 @@ class Attempts(Part):
     def _end_failed(self, tries: Sequence[FailedTry], assignments: str, effects: Effects) -> dict[AttemptKey, str]:
         rows = [self._failed_row(failed) for failed in tries]
         with self.db.transaction():
-            ids = [[row[0] for row in rows]] if self.db.by_ids else []
+            ids = self.db.by_ids_params(row[0] for row in rows)
             recorded = self.db.fetch(self._record_failures, [rows_json(_FAILED, rows), *ids])
             locked = {self.db.id(job_id).hex for (job_id,) in recorded}
             rows = [row for row in rows if row[0] in locked]

@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -257,8 +257,9 @@ class Database(ABC):
     def json_text(self, column: str) -> str:
         """SQL of a JSON column as text."""
 
-    def by_ids_params(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-        return [[row["job_id"] for row in rows]] if self.by_ids else []
+    def by_ids_params(self, ids: Iterable[str]) -> list[Any]:
+        """Return the parameter of ``by_ids``, if it has one."""
+        return [list(ids)] if self.by_ids else []
 
     @property
     @abstractmethod

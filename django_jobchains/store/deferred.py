@@ -58,7 +58,9 @@ class Deferred(Part):
     def defer(self, ended: Sequence[EndedAttempt]) -> None:
         """Store the outcomes of attempts whose jobs others have locked. From now on nobody takes these jobs back."""
         with self.db.transaction():
-            self._writes.add_outcomes([(attempt.key, _as_json(attempt)) for attempt in ended])
+            self._writes.add_outcomes(
+                [(attempt.key, outcome_json(encode_payloads(outcome_values(attempt)))) for attempt in ended]
+            )
 
     def apply(self, limit: int, after: int, effects: Effects) -> int | None:
         """Apply outcomes and requests to cancel whose jobs are no longer locked.
@@ -134,7 +136,9 @@ class Deferred(Part):
     def _write(self, effects: Effects, row: DeferredRow, error: Exception | None) -> bool:
         if error is not None:
             return self._end(_failed_attempt(row, error), effects)
-        return self._end(_ended_attempt(row), effects) if row.outcome else self._cancel_if_free(row, effects)
+        if row.outcome:
+            return self._end(ended_attempt((row.job_id, row.lease_number), json.loads(row.outcome)), effects)
+        return self._cancel_if_free(row, effects)
 
     def _write_record(self, table: RecordTable, row: DeferredRow, error: Exception | None) -> bool:
         values = json.loads(row.outcome or "{}")
@@ -179,14 +183,6 @@ def _record_end(table: RecordTable, values: dict[str, Any]) -> RecordEnd:
     after = values["process_after"]
     values.update(id=table.ids.from_column(values["id"]), process_after=after and datetime.fromisoformat(after))
     return RecordEnd(**{name: values[name] for name in RecordEnd._fields})
-
-
-def _as_json(attempt: EndedAttempt) -> str:
-    return outcome_json(encode_payloads(outcome_values(attempt)))
-
-
-def _ended_attempt(row: DeferredRow) -> EndedAttempt:
-    return ended_attempt((row.job_id, row.lease_number), json.loads(row.outcome or "{}"))
 
 
 def _failed_attempt(row: DeferredRow, error: Exception) -> EndedAttempt:

@@ -38,7 +38,7 @@ class DeferredWrites(Part):
     def add_renewals(self, leases: Sequence[HeldLease]) -> None:
         """Renew leases without writing to their jobs. Lost leases stay lost."""
         rows = [{"job_id": lease.id.hex, "n": lease.lease_number, "s": lease.seconds} for lease in leases]
-        self.db.fetch(self._add_renewals, [json.dumps(rows), *self.db.by_ids_params(rows)])
+        self.db.fetch(self._add_renewals, [json.dumps(rows), *self.db.by_ids_params(lease.id.hex for lease in leases)])
 
     def add_cancelling(self, chain_ids: Collection[UUID]) -> None:
         """Request that chains be cancelled, without writing to their jobs."""
@@ -47,7 +47,8 @@ class DeferredWrites(Part):
     def add_outcomes(self, outcomes: Sequence[tuple[AttemptKey, str]]) -> None:
         """Store a JSON text for each attempt, except attempts that lost their lease."""
         rows = [{"job_id": job_id.hex, "n": number, "outcome": outcome} for (job_id, number), outcome in outcomes]
-        self.db.fetch(self._add_outcomes, [json.dumps(rows), *self.db.by_ids_params(rows)])
+        ids = self.db.by_ids_params(job_id.hex for (job_id, _), _ in outcomes)
+        self.db.fetch(self._add_outcomes, [json.dumps(rows), *ids])
 
     def add_record_ends(self, ends: Sequence[str]) -> None:
         """Store a JSON text for each attempt of a record."""

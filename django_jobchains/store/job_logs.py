@@ -72,7 +72,7 @@ class Logs(Part):
         if not rows:
             return set()
         keys = {one.key for one in logs}
-        ids = self.db.by_ids_params([{"job_id": id_.hex} for id_, _ in keys])
+        ids = self.db.by_ids_params(id_.hex for id_, _ in keys)
         return keys - {(self.db.id(id_), number) for id_, number in self.db.fetch(sql, [json.dumps(rows), *ids])}
 
     def _delete_outdated(self, logs: Sequence[LogEntries]) -> None:
@@ -82,8 +82,8 @@ class Logs(Part):
             self.db.execute(self._delete_lines, [json.dumps(rows), ids_json(one.job_id for one in logs)])
 
     def _last_attempts(self, keys: Collection[AttemptKey]) -> set[AttemptKey]:
-        rows = [_key(key) for key in keys]
-        found = self.db.fetch(self._last, [json.dumps(rows), *self.db.by_ids_params(rows)])
+        ids = self.db.by_ids_params(id_.hex for id_, _ in keys)
+        found = self.db.fetch(self._last, [json.dumps([_key(key) for key in keys]), *ids])
         return {(self.db.id(id_), number) for id_, number in found}
 
     # Statements

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from logging import getLogger
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from django.db import OperationalError
@@ -11,7 +11,7 @@ from django_jobchains.statuses import LEASE_RAN_OUT
 from django_jobchains.store.database import Database, ids_json, rows_json
 from django_jobchains.store.deferred_writes import FENCE, DeferredWrites
 from django_jobchains.store.errors import blames_statement, retried, retried_at_read_committed
-from django_jobchains.store.fenced_writes import FencedWrites, Written
+from django_jobchains.store.fenced_writes import FencedWrites
 from django_jobchains.store.rows import AttemptKey, Effects, HeldLease, OpenTransaction, ReapedJob, Renewal
 from django_jobchains.store.statements import Part, statement, statements
 from django_jobchains.text.errors import log_text
@@ -19,6 +19,7 @@ from django_jobchains.text.errors import log_text
 logger = getLogger("django_jobchains")
 
 _RENEWED = "job_id uuid, n int, s float"
+_CRASHED = "job_id uuid, n int, delay_seconds float"
 #: SQL of the error of an attempt whose lease expired.
 _LOST = f"'{LEASE_RAN_OUT}: worker ' || COALESCE(job.leased_by, '?') || ' died, hung or lost the database.'"
 
@@ -44,7 +45,7 @@ class Leases(Part):
         """
         inside, inside_params = self.db.inside(transaction)
         rows = [(lease.id.hex, lease.lease_number, lease.seconds) for lease in leases]
-        ids = [[row[0] for row in rows]] if self.db.by_ids else []
+        ids = self.db.by_ids_params(row[0] for row in rows)
         renewed = self.db.fetch(self._renew(inside), [rows_json(_RENEWED, rows), *ids, *inside_params])
         if len(renewed) < len(leases):
             self.db.check_transaction(transaction)
@@ -134,16 +135,13 @@ class Leases(Part):
                 for id_, number, _, type_name, crashes in crashed
             ]
             attempts = {self.db.id(id_): attempt for id_, _, attempt, *_ in crashed}
-            written = self._take_back(rows, policy.max_crashes)
+            limits = [policy.max_crashes] * 2
+            written = self._writes.update(self._after_crash, _CRASHED, rows, limits, is_locked=True)
             self._writes.follow_up(written, effects)
         return [
             ReapedJob(row.key[0], row.chain_id, row.type_name, attempts[row.key[0]], row.status, row.crashes)
             for row in written
         ]
-
-    def _take_back(self, rows: list[tuple[Any, ...]], max_crashes: int) -> list[Written]:
-        columns = "job_id uuid, n int, delay_seconds float"
-        return self._writes.update(self._after_crash, columns, rows, [max_crashes, max_crashes], is_locked=True)
 
     # Statements, and their assignments
 
